@@ -1,0 +1,5 @@
+"""`python -m pyrometer` is `pyrometer`."""
+
+from pyrometer.cli import main
+
+main()

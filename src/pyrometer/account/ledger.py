@@ -1,0 +1,291 @@
+"""Builds the ledger: brings every chunk of hours whose inputs have changed up to date, and leaves the others alone.
+
+A chunk is a pure function of the objects that touch it, the measurements in and just around it, and what the chunk before it
+hands over. So hours can be built in any grouping, and again, with the same result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from pyrometer.account import sql
+from pyrometer.identify.gpu_models import near_idle_power_w
+from pyrometer.identify.prices import prices_for
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.model.events import RESTATING
+from pyrometer.model.records import Price
+from pyrometer.model.settings import Settings
+from pyrometer.model.states import INTERVAL_STATES, STATES
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE
+from pyrometer.store import Store
+from pyrometer.store.store import NewPart
+
+OBJECTS = ("node", "slot", "pod", "workload", "allocation", "run", "event", "restatement", "price")
+MEASUREMENTS = ("gpu_sample", "step_window")
+DATED = ("node", "slot", "pod", "allocation", "run", "event", "gpu_sample", "step_window")
+
+# Slot-minutes built at once: enough to keep two cores busy, few enough for a gigabyte.
+CHUNK_SLOT_MINUTES = 1_500_000
+CHUNK_DAYS = 7
+
+Progress = Callable[[int, int], None]
+
+
+class Chunk(NamedTuple):
+    """Consecutive hours that are built together."""
+
+    from_ms: int
+    to_ms: int
+
+
+class Accounted(NamedTuple):
+    """What the ledger covers: from the first slot's first minute to the newest accounted minute."""
+
+    from_ms: int
+    end_ms: int
+    chunks_built: int
+
+
+def build(
+    store: Store,
+    settings: Settings,
+    *,
+    now_ms: int,
+    prices: Iterable[Price] = (),
+    progress: Progress = lambda done, total: None,
+    chunk_slot_minutes: int = CHUNK_SLOT_MINUTES,
+) -> Accounted | None:
+    """Accounts for everything in the store up to now; None when there is nothing to account for."""
+    newest_ms = store.newest_ms(DATED, now_ms)
+    if newest_ms is None:
+        return None
+    end_ms = newest_ms + MS_PER_MINUTE - newest_ms % MS_PER_MINUTE
+    prices = tuple(prices)
+    fingerprint = _fingerprint(store, settings, prices, end_ms)
+    known = store.meta("ledger_fingerprint")
+    if known != fingerprint:
+        built = _Build(store, settings, prices, end_ms).run(progress, chunk_slot_minutes)
+        store.set_meta("ledger_fingerprint", _fingerprint(store, settings, prices, end_ms))
+    else:
+        built = 0
+    from_ms = _first_minute(store)
+    return None if from_ms is None else Accounted(from_ms, end_ms, built)
+
+
+class _Build:
+    """One run over all stale chunks: the temporary tables of the SQL steps live in the store's connection."""
+
+    def __init__(self, store: Store, settings: Settings, prices: tuple[Price, ...], end_ms: int) -> None:
+        self.store = store
+        self.connection = store.connection
+        self.settings = settings
+        self.prices = prices
+        self.end_ms = end_ms
+
+    def run(self, progress: Progress, chunk_slot_minutes: int) -> int:
+        self._declare()
+        self._read_objects()
+        chunks = self._plan(chunk_slot_minutes)
+        digests = self._object_digests(chunks)
+        carry_digest = ""
+        built = 0
+        for done, chunk in enumerate(chunks):
+            progress(done, len(chunks))
+            digest = self._digest(chunk, digests[chunk], carry_digest)
+            known = {(p.from_ms, p.to_ms): p.digest for p in self.store.parts("ledger_row")}
+            if known.get((chunk.from_ms, chunk.to_ms)) != digest:
+                self._build_chunk(chunk, digest)
+                built += 1
+            carry_digest = self._carry_digest(chunk)
+        progress(len(chunks), len(chunks))
+        self._drop_ledger_outside(chunks)
+        return built
+
+    # -- once for a build ---------------------------------------------------------------------------------------
+
+    def _declare(self) -> None:
+        """What the SQL steps are told: settings as variables, small tables of the model."""
+        settings = self.settings
+        for name, value in {
+            "end_ms": self.end_ms,
+            "share_whole": SHARE_WHOLE,
+            "idle_gap_ms": settings.idle_gap_ms,
+            "startup_limit_ms": settings.startup_limit_ms,
+            "sample_reach_ms": settings.sample_reach_ms,
+            "sample_bridge_ms": settings.sample_reach_ms + settings.sample_jitter_ms,
+            "hang_limit_ms": settings.hang_limit_ms,
+        }.items():
+            self.connection.execute(f"SET VARIABLE {name} = {int(value)}::BIGINT")
+        names = ", ".join(f"'{state.name}'" for state in STATES)
+        self.connection.execute("DROP TYPE IF EXISTS temp.state_name")
+        self.connection.execute(f"CREATE TEMP TYPE state_name AS ENUM ({names})")
+        self._table("interval_state", "state VARCHAR, place INTEGER", [(s, i) for i, s in enumerate(INTERVAL_STATES)])
+        self._table("restating", "opens VARCHAR, closes VARCHAR, state VARCHAR, whole_run BOOLEAN", RESTATING)
+
+    def _table(self, name: str, columns: str, rows: Iterable[tuple[object, ...]]) -> None:
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
+        listed = [list(row) for row in rows]
+        if listed:
+            marks = ", ".join("?" * len(listed[0]))
+            self.connection.executemany(f"INSERT INTO {name} VALUES ({marks})", listed)
+
+    def _read_objects(self) -> None:
+        self.store.expose_all(OBJECTS)
+        self.connection.execute(sql.text(sql.RUNS))
+        self.connection.execute(sql.text(sql.OBJECTS))
+        self.connection.execute(sql.text(sql.GANGS))
+        self._restate()
+        models = self.connection.execute("SELECT DISTINCT gpu_model FROM every_slot_span").fetchall()
+        written = [Price(*row) for row in self.connection.execute("FROM price").fetchall()]
+        applying = prices_for((name for (name,) in models), [*written, *self.prices])
+        self._table("every_price", SCHEMAS["price"].duckdb_columns(), applying)
+        self.store.set_meta("prices_assumed", "yes" if self._assumes_prices() else "no")
+        self._table(
+            "near_idle_model",
+            "gpu_model VARCHAR, power_w INTEGER",
+            [(n, near_idle_power_w(n)) for (n,) in models],
+        )
+        self.connection.execute(
+            "CREATE OR REPLACE TEMP TABLE near_idle AS "
+            "SELECT slot_id, min(power_w) AS power_w FROM every_slot_span "
+            "JOIN near_idle_model USING (gpu_model) GROUP BY slot_id "
+            "UNION ALL SELECT slot_id, ? FROM every_slot_span GROUP BY slot_id HAVING count(gpu_model) = 0",
+            [near_idle_power_w(None)],
+        )
+
+    def _assumes_prices(self) -> bool:
+        """Whether a public list price stands in for a price that nobody wrote."""
+        row = self.connection.execute(
+            "SELECT count(*) FROM every_slot_span span SEMI JOIN (FROM every_price WHERE source = 'list') USING (gpu_model) "
+            "ANTI JOIN (FROM every_price WHERE source != 'list') book ON coalesce(book.gpu_model = span.gpu_model, book.gpu_model IS NULL) "
+            "AND coalesce(book.pool = span.pool, book.pool IS NULL) AND coalesce(book.cluster = span.cluster, book.cluster IS NULL) "
+            "AND coalesce(book.purchase = span.purchase, book.purchase IS NULL) "
+            "AND book.from_ms <= span.from_ms AND coalesce(book.to_ms >= span.to_ms, true)"
+        ).fetchone()
+        return bool(row and row[0])
+
+    def _restate(self) -> None:
+        """Writes down what later evidence says about the past, where that differs from what was written before."""
+        row = self.connection.execute(
+            "SELECT min(started_ms), max(started_ms) FROM the_run "
+            "WHERE run IN (SELECT run FROM the_run WHERE resumed_step IS NOT NULL)"
+        ).fetchone()
+        from_ms, to_ms = row if row and row[0] is not None else (0, 0)
+        self.store.expose(["step_window"], from_ms - MS_PER_HOUR, to_ms)
+        self.connection.execute(sql.text(sql.RESTATEMENTS))
+        fresh = self.connection.sql("FROM restatement_to_append").to_arrow_table()
+        if fresh.num_rows:
+            self.store.append_tables({"restatement": fresh})
+            self.store.expose_all(["restatement"])
+            self.connection.execute(sql.text(sql.RUNS))
+
+    # -- chunks -------------------------------------------------------------------------------------------------
+
+    def _plan(self, chunk_slot_minutes: int) -> list[Chunk]:
+        """The chunks of all hours in which there are slots: those already built, and new ones for the rest."""
+        counted = self.connection.execute(
+            "SELECT hour_ms, count(DISTINCT slot_id) FROM (SELECT slot_id, "
+            f"unnest(range(from_ms // {MS_PER_HOUR} * {MS_PER_HOUR}, to_ms, {MS_PER_HOUR})) AS hour_ms "
+            "FROM every_slot_span) GROUP BY hour_ms ORDER BY hour_ms"
+        ).fetchall()
+        hours = {hour_ms for hour_ms, _ in counted}
+        built = [
+            Chunk(part.from_ms, part.to_ms)
+            for part in self.store.parts("ledger_row")
+            if part.from_ms in hours and part.to_ms - MS_PER_HOUR in hours
+        ]
+        covered = {hour_ms for chunk in built for hour_ms in range(chunk.from_ms, chunk.to_ms, MS_PER_HOUR)}
+        fresh: list[Chunk] = []
+        minutes = 0
+        for hour_ms, slots in counted:
+            if hour_ms in covered:
+                continue
+            minutes += slots * 60
+            grows = (
+                fresh
+                and fresh[-1].to_ms == hour_ms
+                and hour_ms - fresh[-1].from_ms < CHUNK_DAYS * MS_PER_DAY
+                and minutes <= chunk_slot_minutes
+                and hour_ms + MS_PER_HOUR < self.end_ms  # the newest hour will be built again: alone
+            )
+            if grows:
+                fresh[-1] = fresh[-1]._replace(to_ms=hour_ms + MS_PER_HOUR)
+            else:
+                fresh.append(Chunk(hour_ms, hour_ms + MS_PER_HOUR))
+                minutes = slots * 60
+        return sorted(built + fresh)
+
+    def _object_digests(self, chunks: list[Chunk]) -> dict[Chunk, str]:
+        self._table("chunk", "from_ms BIGINT, to_ms BIGINT", chunks)
+        rows = self.connection.execute(sql.text(sql.DIGESTS)).fetchall()
+        return {Chunk(from_ms, to_ms): digest for from_ms, to_ms, digest in rows}
+
+    def _digest(self, chunk: Chunk, objects: str, carry: str) -> str:
+        reach_ms = self.settings.idle_gap_ms + self.settings.sample_reach_ms + self.settings.sample_jitter_ms
+        measured = self.store.fingerprint(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
+        end_ms = min(self.end_ms, chunk.to_ms + reach_ms)
+        return _hash(_rules(self.settings), objects, carry, measured, str(end_ms))
+
+    def _carry_digest(self, chunk: Chunk) -> str:
+        return next((p.digest or "" for p in self.store.parts("carry") if p.from_ms == chunk.to_ms), "")
+
+    def _build_chunk(self, chunk: Chunk, digest: str) -> None:
+        to_ms = min(chunk.to_ms, self.end_ms)
+        self.connection.execute(f"SET VARIABLE chunk_from_ms = {chunk.from_ms}::BIGINT")
+        self.connection.execute(f"SET VARIABLE chunk_to_ms = {to_ms}::BIGINT")
+        self.store.expose(["carry"], chunk.from_ms, chunk.from_ms + 1)
+        self.connection.execute(
+            "CREATE OR REPLACE TEMP VIEW carried AS FROM carry WHERE time_ms = getvariable('chunk_from_ms')"
+        )
+        reach_ms = self.settings.idle_gap_ms + 2 * MS_PER_MINUTE
+        self.store.expose(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
+        for step in sql.CHUNK_STEPS:
+            self.connection.execute(sql.text(step))
+        carried = self.connection.execute(
+            "SELECT sum(hash(node_uid, slot_index, pod_uid, first_active_ms, active_until_ms))::VARCHAR FROM chunk_carry"
+        ).fetchone()
+        self.store.replace(
+            [
+                NewPart(
+                    "ledger_row", chunk.from_ms, chunk.to_ms,
+                    "FROM chunk_ledger", digest,
+                ),
+                NewPart(
+                    "carry", chunk.to_ms, chunk.to_ms + MS_PER_HOUR, "FROM chunk_carry ORDER BY node_uid, slot_index",
+                    str(carried and carried[0]),
+                ),
+            ]
+        )  # fmt: skip
+
+    def _drop_ledger_outside(self, chunks: list[Chunk]) -> None:
+        """Hours in which, by later evidence, no slot ever was; and what was handed over where no chunk ends now."""
+        kept = set(chunks)
+        ends = {chunk.to_ms for chunk in chunks}
+        self.store.drop_parts(
+            [part for part in self.store.parts("ledger_row") if Chunk(part.from_ms, part.to_ms) not in kept]
+            + [part for part in self.store.parts("carry") if part.from_ms not in ends]
+        )
+
+
+def _first_minute(store: Store) -> int | None:
+    first = min((part.from_ms for part in store.parts("ledger_row") if part.row_count), default=0)
+    store.expose(["ledger_row"], first, first + 1)
+    row = store.connection.execute("SELECT min(minute_ms) FROM ledger_row").fetchone()
+    return row[0] if row else None
+
+
+def _rules(settings: Settings) -> str:
+    """Changes with the rules themselves: another Pyrometer builds the ledger anew."""
+    texts = [sql.text(step) for step in (sql.RUNS, sql.OBJECTS, sql.GANGS, *sql.CHUNK_STEPS)]
+    return _hash(*texts, repr(settings[:5]))
+
+
+def _fingerprint(store: Store, settings: Settings, prices: Iterable[Price], end_ms: int) -> str:
+    everything = store.fingerprint((*OBJECTS, *MEASUREMENTS), -(2**62), 2**62)
+    return _hash(_rules(settings), sql.text(sql.RESTATEMENTS), everything, repr(list(prices)), str(end_ms))
+
+
+def _hash(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()

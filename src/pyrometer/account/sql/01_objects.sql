@@ -1,0 +1,97 @@
+-- The newest word on every object, up to the accounted end. Made once for a build; every chunk of hours reads it.
+
+CREATE OR REPLACE TEMP TABLE the_pod AS
+SELECT pod.*, coalesce(workload.serves, false) AS serves
+FROM (
+    SELECT * FROM pod WHERE time_ms <= getvariable('end_ms')
+    QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
+) pod
+LEFT JOIN (
+    SELECT workload_uid, serves FROM workload WHERE time_ms <= getvariable('end_ms')
+    QUALIFY row_number() OVER (PARTITION BY workload_uid ORDER BY time_ms DESC) = 1
+) workload USING (workload_uid);
+
+-- A hold ends when it says so, else when its pod ended, else it is still there.
+CREATE OR REPLACE TEMP TABLE the_allocation AS
+SELECT
+    newest.pod_uid, newest.node_uid, newest.slot_index, newest.instance, newest.share, newest.source,
+    newest.from_ms,
+    least(coalesce(newest.to_ms, the_pod.ended_ms, getvariable('end_ms')), getvariable('end_ms')) AS to_ms
+FROM (
+    SELECT * FROM allocation WHERE time_ms <= getvariable('end_ms')
+    QUALIFY row_number() OVER (PARTITION BY pod_uid, node_uid, slot_index, instance, from_ms ORDER BY time_ms DESC) = 1
+) newest
+LEFT JOIN the_pod USING (pod_uid)
+WHERE newest.share > 0;
+DELETE FROM the_allocation WHERE from_ms >= to_ms;
+
+-- What each node was like from one observation to the next. Capacity is counted in whole minutes: a node is there
+-- from the minute in which it was first seen to the end of the minute in which it was last seen.
+CREATE OR REPLACE TEMP TABLE node_span AS
+WITH seen AS (
+    SELECT *,
+        lag(present) OVER in_time AS was_present,
+        lag(time_ms) OVER in_time AS was_ms,
+        max(gpu_count) OVER (PARTITION BY node_uid ORDER BY time_ms ROWS UNBOUNDED PRECEDING) AS capacity,
+        hash(gpu_model, pool, instance_type, purchase, cluster, ready, schedulable, present, gpu_count) AS looks
+    FROM node WHERE time_ms < getvariable('end_ms')
+    WINDOW in_time AS (PARTITION BY node_uid ORDER BY time_ms)
+),
+changed AS (
+    SELECT *,
+        CASE
+            WHEN NOT present THEN (time_ms + 59999) // 60000 * 60000
+            WHEN was_present THEN time_ms
+            ELSE greatest(time_ms // 60000 * 60000, coalesce((was_ms + 59999) // 60000 * 60000, 0))
+        END AS from_ms
+    FROM seen
+    QUALIFY looks IS DISTINCT FROM lag(looks) OVER (PARTITION BY node_uid ORDER BY time_ms)
+)
+SELECT
+    node_uid, capacity, gpu_count, gpu_model, pool, purchase, cluster, ready AND schedulable AS available, present,
+    from_ms,
+    lead(from_ms, 1, getvariable('end_ms')) OVER (PARTITION BY node_uid ORDER BY time_ms) AS to_ms
+FROM changed;
+DELETE FROM node_span WHERE NOT present OR from_ms >= to_ms;
+
+CREATE OR REPLACE TEMP TABLE slot_seen AS
+SELECT *, lead(time_ms, 1, getvariable('end_ms')) OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms) AS until_ms
+FROM slot WHERE time_ms <= getvariable('end_ms');
+
+-- Every slot there ever was, with a small number in the order in which its rows are kept:
+-- of a node that was described; else one that said how long it lived; else one that is there while it is allocated.
+CREATE OR REPLACE TEMP TABLE every_slot AS
+WITH of_node AS (
+    SELECT node_uid, unnest(range(max(capacity)::BIGINT))::SMALLINT AS slot_index, 'node' AS known_by
+    FROM node_span GROUP BY node_uid
+),
+of_life AS (
+    SELECT DISTINCT node_uid, slot_index, 'life' AS known_by
+    FROM slot_seen ANTI JOIN node_span USING (node_uid) WHERE from_ms IS NOT NULL
+),
+of_hold AS (
+    SELECT DISTINCT node_uid, slot_index, 'hold' AS known_by
+    FROM the_allocation ANTI JOIN of_node USING (node_uid, slot_index) ANTI JOIN of_life USING (node_uid, slot_index)
+)
+SELECT row_number() OVER (ORDER BY node_uid, slot_index)::INTEGER AS slot_id, *
+FROM (FROM of_node UNION ALL FROM of_life UNION ALL FROM of_hold);
+
+-- When each slot was there, with what its price depends on.
+CREATE OR REPLACE TEMP TABLE every_slot_span AS
+SELECT slot_id, known_by, span.from_ms, span.to_ms,
+    span.available AND slot_index < span.gpu_count AS available,
+    span.gpu_model, span.pool, span.cluster, span.purchase
+FROM every_slot JOIN node_span span USING (node_uid)
+WHERE known_by = 'node' AND slot_index < span.capacity
+UNION ALL
+SELECT slot_id, known_by, life.from_ms, least(coalesce(life.to_ms, getvariable('end_ms')), getvariable('end_ms')),
+    true, life.gpu_model, NULL, NULL, NULL
+FROM every_slot JOIN slot_seen life USING (node_uid, slot_index)
+WHERE known_by = 'life' AND life.until_ms = getvariable('end_ms')
+UNION ALL
+SELECT slot_id, known_by, min(hold.from_ms), max(hold.to_ms), true, any_value(slot_seen.gpu_model), NULL, NULL, NULL
+FROM every_slot
+JOIN the_allocation hold USING (node_uid, slot_index)
+LEFT JOIN slot_seen ON slot_seen.node_uid = every_slot.node_uid AND slot_seen.slot_index = every_slot.slot_index
+WHERE known_by = 'hold'
+GROUP BY slot_id, known_by;

@@ -1,0 +1,78 @@
+-- Later evidence about the past, as of now. What differs from the records that are already there is appended to them.
+-- Needs: the_run, restated_before, event, step_window (of runs that resumed), restating (the pairs of events and their state).
+
+CREATE OR REPLACE TEMP TABLE restated_now AS
+-- Between an opening event and its closing one, or the end of the attempt.
+WITH spoken AS (
+    SELECT DISTINCT event.run, event.attempt, event.rank, event.time_ms, restating.opens, restating.closes,
+        restating.state, restating.whole_run
+    FROM event JOIN restating ON event.kind = restating.opens
+    WHERE event.time_ms <= getvariable('end_ms')
+),
+closed AS (
+    SELECT spoken.*, min(closing.time_ms) AS closed_ms
+    FROM spoken
+    LEFT JOIN event closing
+        ON closing.kind = spoken.closes AND closing.run = spoken.run AND closing.attempt = spoken.attempt
+        AND (closing.rank = spoken.rank OR spoken.whole_run)
+        AND closing.time_ms >= spoken.time_ms AND closing.time_ms <= getvariable('end_ms')
+    GROUP BY ALL
+),
+by_event AS (
+    SELECT the_run.run, the_run.attempt, the_run.node_uid, the_run.slot_index, the_run.pod_uid,
+        closed.time_ms AS from_ms,
+        least(closed.closed_ms, the_run.ended_ms) AS to_ms,
+        closed.state, closed.opens AS reason
+    FROM closed
+    JOIN the_run
+        ON the_run.run = closed.run AND the_run.attempt = closed.attempt
+        AND (the_run.rank = closed.rank OR closed.whole_run)
+    WHERE the_run.slot_index IS NOT NULL
+        AND (closed.state != 'hang'
+            OR coalesce(closed.closed_ms, the_run.ended_ms, getvariable('end_ms')) - closed.time_ms
+                >= getvariable('hang_limit_ms'))
+),
+-- Steps at or after the one from which a later attempt resumed were done for nothing. Only steps: a window without any
+-- (an evaluation, a checkpoint) keeps its state. The first lost step of a window is placed in proportion.
+resumed AS (
+    SELECT run, attempt, min(resumed_step) AS resumed_step
+    FROM the_run WHERE resumed_step IS NOT NULL GROUP BY run, attempt
+),
+lost_window AS (
+    SELECT step_window.run, step_window.attempt, node_uid, slot_index, pod_uid, to_ms,
+        to_ms - (to_ms - time_ms) * least(first_step + steps - min(resumed_step), steps) // steps AS from_ms
+    FROM step_window
+    JOIN resumed ON resumed.run = step_window.run AND resumed.attempt > step_window.attempt
+    WHERE steps > 0 AND first_step + steps > resumed_step
+    GROUP BY step_window.run, step_window.attempt, node_uid, slot_index, pod_uid, time_ms, to_ms, first_step, steps
+),
+-- Neighbouring windows become one interval.
+lost_piece AS (
+    SELECT *, sum(begins::INTEGER) OVER (PARTITION BY run, attempt, node_uid, slot_index ORDER BY from_ms) AS piece
+    FROM (
+        SELECT *, coalesce(from_ms - lag(to_ms) OVER (
+            PARTITION BY run, attempt, node_uid, slot_index ORDER BY from_ms) > 1000, true) AS begins
+        FROM lost_window
+    )
+),
+by_resume AS (
+    SELECT run, attempt, node_uid, slot_index, any_value(pod_uid) AS pod_uid,
+        min(from_ms) AS from_ms, max(to_ms) AS to_ms, 'lost_work' AS state, 'resumed' AS reason
+    FROM lost_piece GROUP BY run, attempt, node_uid, slot_index, piece
+)
+FROM by_event UNION ALL FROM by_resume;
+
+-- What is new or ends elsewhere; and what no longer follows from the evidence is taken back.
+CREATE OR REPLACE TEMP TABLE restatement_to_append AS
+SELECT getvariable('end_ms')::BIGINT AS time_ms, run, attempt, node_uid, slot_index, from_ms, to_ms, state, pod_uid, reason
+FROM restated_now
+ANTI JOIN restated_before
+    ON restated_before.run = restated_now.run AND restated_before.attempt = restated_now.attempt
+    AND restated_before.node_uid = restated_now.node_uid AND restated_before.slot_index = restated_now.slot_index
+    AND restated_before.from_ms = restated_now.from_ms AND restated_before.state = restated_now.state
+    AND restated_before.to_ms IS NOT DISTINCT FROM restated_now.to_ms
+UNION ALL
+SELECT getvariable('end_ms'), run, attempt, node_uid, slot_index, from_ms, from_ms, state, pod_uid, 'withdrawn'
+FROM restated_before
+ANTI JOIN restated_now USING (run, attempt, node_uid, slot_index, from_ms, state)
+WHERE to_ms IS DISTINCT FROM from_ms AND reason IN ('resumed', 'stuck', 'nonfinite_loss', 'loop_ended');

@@ -1,0 +1,54 @@
+-- The slots of this chunk of hours, and what each costs.
+
+CREATE OR REPLACE TEMP TABLE slot_span AS
+SELECT * REPLACE (
+    greatest(from_ms, getvariable('chunk_from_ms')) AS from_ms,
+    least(to_ms, getvariable('chunk_to_ms')) AS to_ms
+)
+FROM every_slot_span
+WHERE from_ms < getvariable('chunk_to_ms') AND to_ms > getvariable('chunk_from_ms') AND from_ms < to_ms;
+
+-- For each kind of slot the price at each time: a book before the public list, then the most selectors, then the newest.
+CREATE OR REPLACE TEMP TABLE slot_price AS
+WITH kind AS (
+    SELECT DISTINCT gpu_model, pool, cluster, purchase FROM slot_span
+),
+change AS (
+    SELECT getvariable('chunk_from_ms') AS at_ms
+    UNION SELECT from_ms FROM every_price
+    UNION SELECT to_ms FROM every_price
+),
+choice AS (
+    SELECT kind.*, change.at_ms, price.usd_micro_per_hour
+    FROM kind
+    CROSS JOIN change
+    LEFT JOIN every_price price
+        ON price.from_ms <= change.at_ms AND coalesce(price.to_ms > change.at_ms, true)
+        AND coalesce(price.gpu_model = kind.gpu_model, price.gpu_model IS NULL)
+        AND coalesce(price.pool = kind.pool, price.pool IS NULL)
+        AND coalesce(price.cluster = kind.cluster, price.cluster IS NULL)
+        AND coalesce(price.purchase = kind.purchase, price.purchase IS NULL)
+    WHERE change.at_ms >= getvariable('chunk_from_ms') AND change.at_ms < getvariable('chunk_to_ms')
+    QUALIFY row_number() OVER (
+        PARTITION BY kind.gpu_model, kind.pool, kind.cluster, kind.purchase, change.at_ms
+        ORDER BY price.source = 'list', (price.gpu_model IS NOT NULL)::INTEGER + (price.pool IS NOT NULL)::INTEGER
+            + (price.cluster IS NOT NULL)::INTEGER + (price.purchase IS NOT NULL)::INTEGER DESC,
+            price.from_ms DESC, price.usd_micro_per_hour
+    ) = 1
+),
+-- A slot changes its price with the price book or with its node's pool; a minute has the price of its last millisecond.
+step AS (
+    SELECT slot_span.slot_id, greatest(slot_span.from_ms, choice.at_ms) AS from_ms, choice.usd_micro_per_hour
+    FROM slot_span
+    JOIN choice
+        ON choice.gpu_model IS NOT DISTINCT FROM slot_span.gpu_model AND choice.pool IS NOT DISTINCT FROM slot_span.pool
+        AND choice.cluster IS NOT DISTINCT FROM slot_span.cluster
+        AND choice.purchase IS NOT DISTINCT FROM slot_span.purchase
+    WHERE choice.at_ms < slot_span.to_ms
+    QUALIFY row_number() OVER (
+        PARTITION BY slot_span.slot_id, greatest(slot_span.from_ms, choice.at_ms) ORDER BY choice.at_ms DESC
+    ) = 1
+)
+SELECT slot_id, usd_micro_per_hour, from_ms,
+    lead(from_ms, 1, getvariable('chunk_to_ms')) OVER (PARTITION BY slot_id ORDER BY from_ms) AS to_ms
+FROM step;

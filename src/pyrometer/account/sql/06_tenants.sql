@@ -1,0 +1,84 @@
+-- Who has each slot when: segments in which the holders do not change, and each holder's share of them. What nobody
+-- holds is the platform's (pod_uid ''), and so is a broken device, whoever holds it.
+
+CREATE OR REPLACE TEMP TABLE hold AS
+SELECT every_slot.slot_id, hold.pod_uid, hold.instance, hold.share, hold.source,
+    greatest(hold.from_ms, getvariable('chunk_from_ms')) AS from_ms,
+    least(hold.to_ms, getvariable('chunk_to_ms')) AS to_ms,
+    hold.from_ms AS hold_from_ms, hold.to_ms AS hold_to_ms
+FROM the_allocation hold JOIN every_slot USING (node_uid, slot_index)
+WHERE hold.from_ms < getvariable('chunk_to_ms') AND hold.to_ms > getvariable('chunk_from_ms');
+
+CREATE OR REPLACE TEMP TABLE broken AS
+SELECT every_slot.slot_id,
+    greatest(time_ms, getvariable('chunk_from_ms')) AS from_ms, least(until_ms, getvariable('chunk_to_ms')) AS to_ms
+FROM slot_seen JOIN every_slot USING (node_uid, slot_index)
+WHERE NOT healthy AND time_ms < getvariable('chunk_to_ms') AND until_ms > getvariable('chunk_from_ms')
+    AND time_ms < until_ms;
+
+CREATE OR REPLACE TEMP TABLE segment AS
+WITH cut AS (
+    SELECT slot_id, from_ms AS at_ms FROM slot_span UNION SELECT slot_id, to_ms FROM slot_span
+    UNION SELECT slot_id, from_ms FROM hold UNION SELECT slot_id, to_ms FROM hold
+    UNION SELECT slot_id, from_ms FROM broken UNION SELECT slot_id, to_ms FROM broken
+),
+piece AS (
+    SELECT slot_id, at_ms AS from_ms, lead(at_ms) OVER (PARTITION BY slot_id ORDER BY at_ms) AS to_ms FROM cut
+    QUALIFY to_ms IS NOT NULL
+)
+SELECT row_number() OVER (ORDER BY piece.slot_id, piece.from_ms)::INTEGER AS segment_id,
+    piece.slot_id, piece.from_ms, piece.to_ms, span.known_by, span.available, broken.slot_id IS NOT NULL AS broken
+FROM piece
+JOIN slot_span span
+    ON span.slot_id = piece.slot_id AND span.from_ms <= piece.from_ms AND span.to_ms >= piece.to_ms
+LEFT JOIN broken
+    ON broken.slot_id = piece.slot_id AND broken.from_ms <= piece.from_ms AND broken.to_ms >= piece.to_ms;
+
+CREATE OR REPLACE TEMP TABLE tenancy AS
+WITH holder AS (
+    SELECT slot_id, pod_uid, instance, min(hold_from_ms) AS hold_from_ms, max(hold_to_ms) AS hold_to_ms,
+        CASE WHEN any_value(source) = 'recording' THEN 0 ELSE 1 END AS evidence
+    FROM hold GROUP BY slot_id, pod_uid, instance
+    UNION ALL
+    SELECT slot_id, '', -1, min(from_ms), max(to_ms), (any_value(known_by) = 'node')::INTEGER
+    FROM slot_span GROUP BY slot_id
+)
+SELECT row_number() OVER (ORDER BY slot_id, pod_uid, instance)::INTEGER AS tenancy_id, holder.*,
+    -- instances of one pod on one slot are one holder
+    dense_rank() OVER (ORDER BY slot_id, pod_uid)::INTEGER AS holder_id,
+    count(*) OVER (PARTITION BY slot_id, pod_uid) = 1 AS only_instance,
+    coalesce(the_pod.attempt, 1)::SMALLINT AS attempt,
+    the_pod.workload_uid, coalesce(the_pod.serves, false) AS serves,
+    coalesce(the_pod.started_ms, hold_from_ms) AS started_ms,
+    the_pod.phase = 'Pending' AND the_pod.started_ms IS NULL AS never_started
+FROM holder LEFT JOIN the_pod USING (pod_uid);
+
+-- One tenant is one holder in one segment; it has share/whole of the segment's time.
+CREATE OR REPLACE TEMP TABLE tenant AS
+WITH held AS (
+    SELECT segment_id, segment.slot_id, segment.from_ms, segment.to_ms, hold.pod_uid, hold.instance, sum(hold.share) AS share
+    FROM segment
+    JOIN hold
+        ON hold.slot_id = segment.slot_id AND hold.from_ms <= segment.from_ms AND hold.to_ms >= segment.to_ms
+    WHERE NOT segment.broken
+    GROUP BY ALL
+),
+total AS (
+    SELECT segment_id, sum(share) AS share FROM held GROUP BY segment_id
+),
+shared AS (
+    SELECT held.*, NULL AS state, greatest(total.share, getvariable('share_whole')) AS whole
+    FROM held JOIN total USING (segment_id)
+    UNION ALL
+    SELECT segment_id, segment.slot_id, segment.from_ms, segment.to_ms, '', -1,
+        getvariable('share_whole') - coalesce(total.share, 0),
+        CASE WHEN segment.available AND NOT segment.broken THEN 'free' ELSE 'unhealthy' END,
+        getvariable('share_whole')
+    FROM segment LEFT JOIN total USING (segment_id)
+    WHERE coalesce(total.share, 0) < getvariable('share_whole') AND (known_by != 'hold' OR broken)
+)
+SELECT row_number() OVER (ORDER BY segment_id, tenancy_id)::INTEGER AS tenant_id, tenancy_id, segment_id, shared.slot_id,
+    shared.from_ms, shared.to_ms, share::BIGINT AS share, whole::BIGINT AS whole, state
+FROM shared
+JOIN tenancy
+    ON tenancy.slot_id = shared.slot_id AND tenancy.pod_uid = shared.pod_uid AND tenancy.instance = shared.instance;

@@ -1,0 +1,42 @@
+-- The steps of the SDK. A window says how much of its time went where; what is in none of its amounts is `train`.
+-- Windows of one slot do not overlap: a later one ends the one before it.
+
+CREATE OR REPLACE TEMP TABLE step_fold AS
+WITH spoken AS (
+    SELECT * FROM step_window
+    WHERE time_ms >= getvariable('chunk_from_ms') - 3600000 AND time_ms < getvariable('chunk_to_ms') + 600000
+        AND to_ms > time_ms AND to_ms > getvariable('chunk_from_ms') - 600000
+),
+-- Exposed communication that every rank has; above it, a rank waits for the slowest.
+least_of_ranks AS (
+    SELECT run, attempt, first_step, steps, min(comm_ms) AS comm_ms
+    FROM spoken WHERE steps > 0
+    GROUP BY run, attempt, first_step, steps HAVING min(rank) < max(rank)
+),
+-- Each amount takes at most what is left, in the filling order.
+cut AS (
+    SELECT spoken.*, to_ms - time_ms AS length_ms,
+        least(greatest(checkpoint_ms, 0), length_ms) AS a,
+        least(greatest(data_ms, 0), length_ms - a) AS b,
+        least(greatest(coalesce(spoken.comm_ms - peers.comm_ms, 0), 0), length_ms - a - b) AS c,
+        least(greatest(coalesce(peers.comm_ms, spoken.comm_ms), 0), length_ms - a - b - c) AS d,
+        least(greatest(evaluate_ms, 0), length_ms - a - b - c - d) AS e
+    FROM spoken LEFT JOIN least_of_ranks peers USING (run, attempt, first_step, steps)
+),
+on_slot AS (
+    SELECT tenancy.tenancy_id, cut.attempt, cut.time_ms AS from_ms, cut.length_ms,
+        -- cumulative, so that rounding to any piece of the window keeps its sum
+        a AS checkpoint_to, a + b AS data_stall_to, a + b + c AS straggler_wait_to, a + b + c + d AS comm_stall_to,
+        a + b + c + d + e AS evaluate_to,
+        least(cut.to_ms, lead(cut.time_ms) OVER (PARTITION BY tenancy.tenancy_id ORDER BY cut.time_ms, cut.rank)) AS to_ms
+    FROM cut
+    JOIN every_slot USING (node_uid, slot_index)
+    JOIN tenancy
+        ON tenancy.slot_id = every_slot.slot_id AND tenancy.pod_uid != '' AND coalesce(cut.pod_uid = tenancy.pod_uid, true)
+        AND cut.time_ms < tenancy.hold_to_ms AND cut.to_ms > tenancy.hold_from_ms
+)
+SELECT row_number() OVER ()::INTEGER AS fold_id, * REPLACE (
+    greatest(from_ms, getvariable('chunk_from_ms')) AS from_ms, least(to_ms, getvariable('chunk_to_ms')) AS to_ms
+)
+FROM on_slot
+WHERE from_ms < getvariable('chunk_to_ms') AND to_ms > getvariable('chunk_from_ms') AND from_ms < to_ms;

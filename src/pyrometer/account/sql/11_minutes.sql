@@ -1,0 +1,53 @@
+-- The timeline cut into minutes: how many milliseconds of each tenant's minute went into which state. `alone` says that no
+-- other row can be about the same state of the same minute, so that there is nothing to add up later.
+
+CREATE OR REPLACE TEMP TABLE tenant_minute AS
+WITH judged AS (
+    SELECT timeline.tenant_id, timeline.from_ms, timeline.to_ms, step_fold.* EXCLUDE (tenancy_id, attempt, from_ms, to_ms),
+        (tenancy.evidence | coalesce(mark.evidence, 0)
+            | CASE WHEN timeline.sample_id > 0 THEN 2 ELSE 0 END
+            | CASE WHEN timeline.fold_id > 0 THEN 4 ELSE 0 END)::UTINYINT AS evidence,
+        coalesce(
+            mark.state::state_name,
+            CASE WHEN timeline.fold_id > 0 THEN 'train'::state_name END,
+            tenant.state::state_name,
+            sample_span.state::state_name,
+            'unobserved'::state_name
+        ) AS state,
+        mark.state IS NULL AND timeline.fold_id > 0 AS by_amount,
+        coalesce(mark.attempt, step_fold.attempt, tenancy.attempt) AS attempt,
+        tenant.from_ms AS tenant_from_ms, tenant.to_ms AS tenant_to_ms, tenancy.only_instance AND tenant.share >= tenant.whole AS whole
+    FROM timeline
+    JOIN tenant USING (tenant_id)
+    JOIN tenancy ON tenancy.tenancy_id = timeline.tenancy_id
+    LEFT JOIN mark ON mark.mark_id = timeline.mark_id
+    LEFT JOIN step_fold ON step_fold.fold_id = timeline.fold_id
+    LEFT JOIN sample_span ON sample_span.sample_id = timeline.sample_id
+),
+piece AS (
+    SELECT *, least(to_ms, minute_ms + 60000) - greatest(from_ms, minute_ms) AS ms
+    FROM (SELECT *, unnest(range(from_ms // 60000 * 60000, to_ms, 60000)) AS minute_ms FROM judged)
+),
+-- A piece of a window has its amounts in proportion; rounding the running sums keeps the sum and keeps all non-negative.
+folded AS (
+    SELECT tenant_id, minute_ms, attempt, evidence, sum(ms) AS ms,
+        bool_and(whole AND tenant_from_ms <= minute_ms AND tenant_to_ms >= minute_ms + 60000) AS alone,
+        sum((2 * checkpoint_to * ms + length_ms) // (2 * length_ms)) AS checkpoint_to,
+        sum((2 * data_stall_to * ms + length_ms) // (2 * length_ms)) AS data_stall_to,
+        sum((2 * straggler_wait_to * ms + length_ms) // (2 * length_ms)) AS straggler_wait_to,
+        sum((2 * comm_stall_to * ms + length_ms) // (2 * length_ms)) AS comm_stall_to,
+        sum((2 * evaluate_to * ms + length_ms) // (2 * length_ms)) AS evaluate_to
+    FROM piece WHERE by_amount
+    GROUP BY tenant_id, minute_ms, attempt, evidence
+)
+SELECT tenant_id, minute_ms, attempt, state, evidence, ms::INTEGER AS ms, whole AND ms = 60000 AS alone
+FROM piece WHERE NOT by_amount
+UNION ALL
+SELECT * FROM (
+    SELECT tenant_id, minute_ms, attempt,
+        unnest(['checkpoint', 'data_stall', 'straggler_wait', 'comm_stall', 'evaluate', 'train']::state_name[]) AS state, evidence,
+        unnest([checkpoint_to, data_stall_to - checkpoint_to, straggler_wait_to - data_stall_to,
+            comm_stall_to - straggler_wait_to, evaluate_to - comm_stall_to, ms - evaluate_to])::INTEGER AS ms,
+        alone
+    FROM folded
+) WHERE ms > 0;

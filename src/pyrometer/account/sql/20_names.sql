@@ -1,0 +1,21 @@
+-- Who a holder and a slot belong to, by their newest names. Needs: pod, workload, node, slot.
+
+CREATE OR REPLACE TEMP TABLE holder_name AS
+SELECT pod.pod_uid, pod.name AS pod, pod.namespace, pod.phase AS outcome, pod.node_uid AS pod_node_uid,
+    workload.workload_uid, workload.kind AS workload_kind, workload.name AS workload_name,
+    workload.namespace AS workload_namespace,
+    coalesce(workload.team, workload.queue, pod.queue, pod.namespace) AS team,
+    coalesce(workload.experiment, workload.name, pod.name) AS experiment,
+    coalesce(pod.user, workload.user) AS "user", coalesce(pod.queue, workload.queue) AS queue
+FROM (
+    SELECT * FROM pod QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
+) pod
+LEFT JOIN (
+    SELECT * FROM workload QUALIFY row_number() OVER (PARTITION BY workload_uid ORDER BY time_ms DESC) = 1
+) workload USING (workload_uid);
+
+CREATE OR REPLACE TEMP TABLE node_name AS
+SELECT node_uid, name AS node, pool, cluster, gpu_model
+FROM node QUALIFY row_number() OVER (PARTITION BY node_uid ORDER BY time_ms DESC) = 1
+UNION ALL
+SELECT node_uid, node_uid, NULL, NULL, any_value(gpu_model) FROM slot ANTI JOIN node USING (node_uid) GROUP BY node_uid;

@@ -1,0 +1,32 @@
+"""The steps of accounting, one file each, run in the order of their numbers: 00-04 once for a build,
+05-14 for every chunk of hours; 20 names things for the questions that follow."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+RUNS = "00_runs"
+OBJECTS = "01_objects"
+GANGS = "02_gangs"
+RESTATEMENTS = "03_restatements"
+DIGESTS = "04_digests"
+NAMES = "20_names"
+CHUNK_STEPS = (
+    "05_slots",
+    "06_tenants",
+    "07_marks",
+    "08_windows",
+    "09_samples",
+    "10_timeline",
+    "11_minutes",
+    "12_shares",
+    "13_ledger",
+    "14_carry",
+)
+
+
+@cache
+def text(name: str) -> str:
+    """The text of one step."""
+    return files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")

@@ -1,0 +1,201 @@
+"""Questions to the ledger: milliseconds and money by any grouping. Every answer's rows add up to its total, in integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, NamedTuple
+
+from pyrometer.account import sql
+from pyrometer.model.units import MS_PER_HOUR, gpu_hours, round_rows, usd, usd_micro
+from pyrometer.store import Store
+
+QUARTER_MS = 900_000  # every time zone's hours begin at a quarter of UTC's
+
+# What an answer can be grouped by: the columns of `ledger_named` it takes.
+_HOLDER = ("team", "experiment", "workload", "namespace", "user", "queue", "pod", "outcome")
+_SLOT = ("node", "pool", "gpu_model", "cluster")
+_ROW = ("state", "cause")
+_TIME = ("hour", "day", "month")
+GROUPINGS = (*_HOLDER, *_SLOT, *_ROW, *_TIME)
+
+
+class Window(NamedTuple):
+    """The time of a question: whole minutes, the end not included."""
+
+    from_ms: int
+    to_ms: int
+
+
+class Sum(NamedTuple):
+    """Milliseconds and money of one group. `ms_price` is exact: milliseconds × micro-dollars per hour."""
+
+    key: tuple[Any, ...]
+    gpu_ms: int
+    ms_price: int
+    unpriced_gpu_ms: int
+
+
+def open_names(store: Store) -> None:
+    """Makes the names of holders and slots readable for `sums`."""
+    store.expose_all(["pod", "workload", "node", "slot"])
+    store.connection.execute(sql.text(sql.NAMES))
+
+
+def sums(
+    store: Store,
+    window: Window,
+    by: Sequence[str],
+    *,
+    zone: tzinfo,
+    price_usd_micro: int | None = None,
+    ledger: str = "ledger_row",
+) -> list[Sum]:
+    """The ledger of a window, summed by groupings. `ledger` may be any relation with the ledger's columns."""
+    if ledger == "ledger_row":
+        store.expose(["ledger_row"], *window)
+    price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
+    raw, named = _columns(by)
+    if set(by) & set(_TIME):
+        _label_quarters(store, window, zone)
+    rows = store.connection.execute(
+        f"""
+        WITH compact AS (  -- few rows before names are joined to them
+            SELECT {", ".join([*raw, ""])} sum(ms) AS gpu_ms, coalesce(sum(ms * {price}), 0) AS ms_price,
+                coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0) AS unpriced_ms
+            FROM {ledger} WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}
+            GROUP BY ALL
+        )
+        SELECT {", ".join([*named, ""])} sum(gpu_ms), sum(ms_price), sum(unpriced_ms)
+        FROM compact
+        {"LEFT JOIN holder_name USING (pod_uid)" if "pod_uid" in raw else ""}
+        {"LEFT JOIN node_name USING (node_uid)" if "node_uid" in raw else ""}
+        {"LEFT JOIN quarter_label USING (quarter)" if set(by) & set(_TIME) else ""}
+        GROUP BY ALL ORDER BY {_order(by)}
+        """
+    ).fetchall()
+    width = len(by)
+    return [Sum(row[:width], int(row[width]), int(row[width + 1]), int(row[width + 2])) for row in rows if row[width]]
+
+
+def cost(store: Store, window: Window, by: Sequence[str], *, zone: tzinfo, **options: Any) -> dict[str, Any]:
+    """The answer of `pyrometer cost`."""
+    groups = sums(store, window, by, zone=zone, **options)
+    money = rounded(groups)
+    rows = [
+        {name: _shown(name, value) for name, value in zip(by, group.key, strict=True)} | amounts(group, micro)
+        for group, micro in zip(groups, money, strict=True)
+    ]
+    return {"window": window_json(window, zone), "by": list(by), "rows": rows, "total": total(groups)}
+
+
+def rounded(groups: Sequence[Sum]) -> list[int | None]:
+    """Micro-dollars of each group, adding up to the total; None for a group of which nothing is priced."""
+    money = round_rows([group.ms_price for group in groups])
+    return [
+        None if group.unpriced_gpu_ms == group.gpu_ms else micro for group, micro in zip(groups, money, strict=True)
+    ]
+
+
+def amounts(group: Sum, micro: int | None) -> dict[str, Any]:
+    """Time and money of one row of an answer."""
+    return {
+        "gpu_ms": group.gpu_ms,
+        "gpu_hours": gpu_hours(group.gpu_ms),
+        "usd_micro": micro,
+        "usd": None if micro is None else usd(micro),
+    }
+
+
+def total(groups: Iterable[Sum]) -> dict[str, Any]:
+    """The total of an answer."""
+    groups = list(groups)
+    whole = Sum(
+        (),
+        sum(g.gpu_ms for g in groups),
+        sum(g.ms_price for g in groups),
+        sum(g.unpriced_gpu_ms for g in groups),
+    )
+    priced = whole.unpriced_gpu_ms < whole.gpu_ms
+    micro = usd_micro(whole.ms_price) if priced else None
+    return amounts(whole, micro) | {"unpriced_gpu_ms": whole.unpriced_gpu_ms}
+
+
+def iso(time_ms: int, zone: tzinfo) -> str:
+    """A time as answers write it: ISO 8601 with its offset."""
+    text = datetime.fromtimestamp(time_ms / 1000, zone).isoformat(
+        timespec="milliseconds" if time_ms % 1000 else "seconds"
+    )
+    return text.replace("+00:00", "Z") if text.endswith("+00:00") else text
+
+
+def window_json(window: Window, zone: tzinfo) -> dict[str, str]:
+    """A window as answers write it."""
+    return {"from": iso(window.from_ms, zone), "to": iso(window.to_ms, zone)}
+
+
+def _columns(by: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The ledger's own columns that a grouping needs, and the named columns it shows."""
+    raw: list[str] = []
+    named: list[str] = []
+    for name in by:
+        if name in _HOLDER:
+            raw.append("pod_uid")
+            named.append(_holder_column(name))
+        elif name in _SLOT:
+            raw.append("node_uid")
+            named.append(name)
+        elif name in _TIME:
+            raw.append(f"minute_ms // {QUARTER_MS} AS quarter")
+            named.append(f"{name}_label")
+        else:
+            raw.append(name)
+            named.append(name)
+    return list(dict.fromkeys(raw)), named
+
+
+def _order(by: Sequence[str]) -> str:
+    """Most expensive first; what has a time in it, in the order in which it was asked for."""
+    keys = [str(place) for place in range(1, len(by) + 1)]
+    amounts_first = [f"{len(by) + 2} DESC", f"{len(by) + 1} DESC"]
+    return ", ".join([*keys, *amounts_first] if set(by) & set(_TIME) else [*amounts_first, *keys])
+
+
+def _holder_column(name: str) -> str:
+    if name == "workload":
+        return (
+            "CASE WHEN workload_uid IS NOT NULL THEN {'uid': workload_uid, 'kind': workload_kind, "
+            "'namespace': workload_namespace, 'name': workload_name} END AS workload"
+        )
+    nobody = "'platform'" if name == "team" else "NULL"
+    return f'CASE WHEN pod_uid IS NULL THEN {nobody} ELSE "{name}" END AS "{name}"'
+
+
+def _shown(name: str, value: Any) -> Any:
+    return dict(value) if name == "workload" and value is not None else value
+
+
+def _label_quarters(store: Store, window: Window, zone: tzinfo) -> None:
+    """Which local hour, day and month each quarter of an hour belongs to. An hour that the clock repeats is two hours."""
+    rows = []
+    for quarter in range(window.from_ms // QUARTER_MS, -(-window.to_ms // QUARTER_MS)):
+        local = datetime.fromtimestamp(quarter * QUARTER_MS / 1000, zone)
+        hour = local.replace(minute=0, second=0) if local.minute else local
+        rows.append((quarter, hour.isoformat(timespec="minutes"), f"{local:%Y-%m-%d}", f"{local:%Y-%m}"))
+    import pyarrow as pa
+
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    table = pa.table(dict(zip(("quarter", "hour_label", "day_label", "month_label"), columns, strict=True)))
+    store.connection.register("quarter_rows", table)
+    store.connection.execute("CREATE OR REPLACE TEMP TABLE quarter_label AS FROM quarter_rows")
+    store.connection.unregister("quarter_rows")
+
+
+def whole_hours(window: Window) -> Iterable[int]:
+    """The hours that a window touches."""
+    return range(window.from_ms - window.from_ms % MS_PER_HOUR, window.to_ms, MS_PER_HOUR)
+
+
+def last(end_ms: int, length: timedelta) -> Window:
+    """The window of a length up to an end."""
+    return Window(end_ms - round(length.total_seconds() * 1000), end_ms)

@@ -1,0 +1,74 @@
+"""The `pyrometer` command: one file a command. This one starts fast and needs only the standard library."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from typing import NamedTuple
+
+from pyrometer import __version__
+
+
+class _Listed(NamedTuple):
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "why": _Listed("why", "what burned, by state, and the findings: who, since when, how much, what to do"),
+    "cost": _Listed("cost", "GPU-hours and dollars by team, experiment, workload, state, day, …"),
+    "runs": _Listed("runs", "the training runs: attempts, steps, cost, goodput"),
+    "show": _Listed("show", "one run: lifecycle, loss, windows, findings"),
+    "import": _Listed("import_", "read a trace or a recording into a data folder"),
+    "check": _Listed("check", "verify a data folder: files, sums, nothing twice"),
+}
+
+_HELP = """Usage: pyrometer COMMAND [OPTIONS]
+
+What your GPU cluster burned, on which experiment, why, and whether it was worth it.
+
+Commands:
+{commands}
+
+`pyrometer COMMAND --help` says more. `pyrometer --version` says which this is."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command and exits: 0 when all went well, 2 for a usage error, 1 for a failure."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else "--help"
+    if name in ("--help", "-h", "help"):
+        width = max(map(len, COMMANDS)) + 2
+        lines = [f"  {command:<{width}}{listed.help}" for command, listed in COMMANDS.items()]
+        _say(_HELP.format(commands="\n".join(lines)))
+        return 0
+    if name in ("--version", "-V", "version"):
+        _say(f"pyrometer {__version__}")
+        return 0
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"Did you mean `pyrometer {near[0]}`?" if near else "`pyrometer --help` lists them."
+        return _fail(f"There is no command {name!r}. {hint}", 2)
+    try:
+        import click  # noqa: F401 - absent from the base install
+        import duckdb  # noqa: F401
+    except ImportError:
+        return _fail(f"`pyrometer {name}` needs what the base install leaves out: pip install 'pyrometer[server]'", 1)
+    from pyrometer.cli.running import run_command
+
+    module = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}")
+    return run_command(module.command, name, arguments[1:])
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _fail(text: str, code: int) -> int:
+    sys.stderr.write(f"Error: {text}\n")
+    return code

@@ -1,0 +1,35 @@
+"""`pyrometer check`: verifies a data folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from pyrometer.account.check import problems
+from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date
+from pyrometer.cli.settings import read_settings
+from pyrometer.explain.words import counted
+from pyrometer.store import Store
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+def command(folder: Path) -> int:
+    """Verifies a data folder: files are there and whole, every slot-minute has 60,000 ms, nothing stands twice."""
+    with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
+        found = list(problems(store))
+        if not found:
+            bring_up_to_date(store, read_settings(os.environ, folder))
+            found = list(problems(store))
+        parts = store.parts()
+        rejected = store.rejections()
+    for problem in found:
+        click.echo(problem)
+    for (kind, reason), count in rejected.items():
+        click.echo(f"{counted(count, f'{kind} record')} rejected: {reason}.")
+    rows = sum(part.row_count for part in parts)
+    size = sum(part.bytes for part in parts) / 1e6
+    click.echo(f"{counted(len(parts), 'part')}, {rows:,} rows, {size:,.1f} MB: {'not ' if found else ''}all is well.")
+    return 1 if found else 0

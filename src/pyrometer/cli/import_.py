@@ -1,0 +1,64 @@
+"""`pyrometer import`: a trace or a recording into a data folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC
+from pathlib import Path
+
+import click
+import yaml
+
+from pyrometer.account.sums import Window, open_names, sums
+from pyrometer.cli.progress import progress_bar
+from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date
+from pyrometer.cli.settings import FOLDER_FILE, read_settings
+from pyrometer.collect import recording
+from pyrometer.collect.recording import Recordings
+from pyrometer.collect.source import drain
+from pyrometer.collect.traces import OpenbTrace, PhillyTrace
+from pyrometer.explain.words import hours
+from pyrometer.store import Store
+
+FORMATS = {
+    "openb": "Alibaba's 2023 GPU cluster: the pod list, or its folder",
+    "philly": "Microsoft's Philly: philly.csv, or its folder",
+    "recording": "a folder of NAME-gpu.csv, NAME-steps.csv, NAME-truth.json",
+}
+
+
+@click.command(epilog="Formats: " + "; ".join(f"{name} ({what})" for name, what in FORMATS.items()) + ".")
+@click.argument("format_", metavar="FORMAT", type=click.Choice(list(FORMATS)))
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.option("--out", "folder", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The data folder.")
+@click.option("--without-steps", is_flag=True, help="Of a recording, GPU telemetry alone.")
+def command(format_: str, path: Path, folder: Path, without_steps: bool) -> None:
+    """Reads a trace or a recording into a data folder, and accounts for it. Reading it again changes nothing."""
+    if without_steps and format_ != "recording":
+        raise click.UsageError(f"--without-steps is for recordings: {format_} has no steps.")
+    source: OpenbTrace | PhillyTrace | Recordings
+    if format_ == "recording":
+        source = Recordings(path, with_steps=not without_steps)
+    else:
+        source = OpenbTrace(path) if format_ == "openb" else PhillyTrace(path)
+    with Store(folder, create=True, wait_s=WAIT_FOR_FOLDER_S) as store:
+        asyncio.run(_read(source, store))
+        if format_ == "recording":
+            (folder / FOLDER_FILE).write_text(yaml.safe_dump(recording.SETTINGS), encoding="utf-8")
+        store.seal()
+        covered = bring_up_to_date(store, read_settings(os.environ, folder))
+        if covered is None:
+            raise click.ClickException(f"{path} holds nothing to account for.")
+        open_names(store)
+        groups = sums(store, Window(covered.from_ms, covered.end_ms), ["outcome"], zone=UTC)
+    counts = "".join(f", {count:,} {what}" for what, count in source.counts.items())
+    by_outcome = ", ".join(f"{group.key[0] or 'free'} {hours(group.gpu_ms).split()[0]}" for group in groups)
+    click.echo(f"{hours(sum(group.gpu_ms for group in groups))} ({by_outcome}){counts}.")
+    click.echo(f"Now: pyrometer why --data {folder} --all")
+
+
+async def _read(source: OpenbTrace | PhillyTrace | Recordings, store: Store) -> None:
+    with progress_bar("Reading") as progress:
+        async for delivery in drain(source, store):
+            progress(round(1000 * delivery.progress), 1000)

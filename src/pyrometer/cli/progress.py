@@ -1,0 +1,41 @@
+"""A progress bar for work that takes longer than people like to wait without one. On a terminal only, on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+QUIET_S = 1.0  # shorter work passes without a bar
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Gives a function to call with (done, total)."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn(what), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    task = bar.add_task(what)
+    started_s = time.monotonic()
+    running = False
+
+    def progress(done: int, total: int) -> None:
+        nonlocal running
+        if not running and time.monotonic() - started_s > QUIET_S and done < total:
+            bar.start()
+            running = True
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield progress
+    finally:
+        if running:
+            bar.stop()

@@ -1,0 +1,147 @@
+"""How every command runs: options they share, the data folder brought up to date, errors as one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import tzinfo
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import duckdb
+
+from pyrometer.account.ledger import Accounted, build
+from pyrometer.account.sums import Window
+from pyrometer.cli.progress import progress_bar
+from pyrometer.cli.settings import read_settings
+from pyrometer.cli.windows import window_of, zone_of
+from pyrometer.collect.source import SourceError
+from pyrometer.identify.prices import PriceError, read_price_book
+from pyrometer.model.records import Price
+from pyrometer.model.settings import SettingError, Settings
+from pyrometer.store import Store, StoreError
+
+WAIT_FOR_FOLDER_S = 10.0
+
+
+def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
+    """Runs a click command; an error is one sentence on stderr."""
+    try:
+        result = command.main(arguments, prog_name=f"pyrometer {name}", standalone_mode=False)
+    except click.UsageError as error:
+        return _fail(error.format_message(), 2)
+    except click.ClickException as error:
+        return _fail(error.format_message(), 1)
+    except (StoreError, SourceError, PriceError, SettingError) as error:
+        return _fail(str(error), 1)
+    except duckdb.OutOfMemoryException as error:
+        return _fail(f"Not enough memory: {str(error).splitlines()[0]}", 1)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("Interrupted.", 130)
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def _fail(text: str, code: int) -> int:
+    click.echo(f"Error: {text}", err=True)
+    return code
+
+
+class Asked(NamedTuple):
+    """What the options of a read command say."""
+
+    data: Path
+    window: Callable[[Accounted], Window]
+    zone: tzinfo
+    price_usd_micro: int | None
+    output: str
+    settings: Settings
+
+
+def read_options(
+    *, default_last: str | None, formats: tuple[str, ...] = ("table", "json")
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options of every read command: which folder, which time, which price, which form."""
+    when = f"the last {default_last}" if default_last else "everything"
+    options = [
+        click.option("--data", metavar="DIR", help="The data folder. Default: PYROMETER_DATA."),
+        click.option(
+            "--last",
+            metavar="LENGTH",
+            help=f"Up to the newest accounted minute: 90m, 12h, 7d. Default: {when}.",
+        ),
+        click.option("--since", metavar="TIME", help="From this time on: 2026-11-14, '2026-11-14 20:00'."),
+        click.option("--until", metavar="TIME", help="Up to this time, not included."),
+        click.option("--month", metavar="YYYY-MM", help="One month."),
+        click.option("--all", "everything", is_flag=True, help="Everything there is."),
+        click.option("--tz", metavar="ZONE", help="Time zone of days, hours and months: Europe/Berlin. Default: UTC."),
+        click.option("--price", metavar="USD", help="One price per GPU-hour for everything: a quick answer."),
+        click.option("-o", "--output", type=click.Choice(formats), default="table", help="The form of the answer."),
+    ]
+
+    def with_asked(function: Callable[..., Any]) -> Callable[..., Any]:
+        def command(
+            data: str | None, last: str | None, since: str | None, until: str | None, month: str | None,
+            everything: bool, tz: str | None, price: str | None, output: str, **others: Any,
+        ) -> Any:  # fmt: skip
+            folder = Path(data or os.environ.get("PYROMETER_DATA") or _no_folder())
+            settings = read_settings(os.environ, folder)
+            zone = zone_of(tz or settings.timezone)
+            window = window_of(last, since, until, month, everything, zone, default_last)
+            return function(Asked(folder, window, zone, _price(price), output, settings), **others)
+
+        command.__doc__ = function.__doc__
+        command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        decorated: Callable[..., Any] = command
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return with_asked
+
+
+@contextmanager
+def accounted(asked: Asked) -> Iterator[tuple[Store, Window]]:
+    """The data folder with its ledger up to date, and the window that was asked for."""
+    with Store(asked.data, wait_s=WAIT_FOR_FOLDER_S) as store:
+        covered = bring_up_to_date(store, asked.settings)
+        if covered is None:
+            raise click.ClickException(f"{asked.data} holds nothing to account for yet.")
+        yield store, asked.window(covered)
+
+
+def bring_up_to_date(store: Store, settings: Settings) -> Accounted | None:
+    """Builds the stale hours of the ledger, with a bar when that takes long."""
+    prices: list[Price] = read_price_book(Path(settings.price_book)) if settings.price_book else []
+    with progress_bar("Accounting") as progress:
+        return build(store, settings, now_ms=time.time_ns() // 1_000_000, prices=prices, progress=progress)
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    """The answer as JSON; nothing in it may be what JSON cannot say."""
+    click.echo(json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _no_folder() -> str:
+    raise click.UsageError("Which data folder? Say --data DIR, or set PYROMETER_DATA.")
+
+
+def _price(text: str | None) -> int | None:
+    if text is None:
+        return None
+    from decimal import Decimal, InvalidOperation
+
+    try:
+        micro = int(Decimal(text.lstrip("$")) * 1_000_000)
+    except InvalidOperation:
+        raise click.UsageError(f"--price {text!r} is not a number of dollars.") from None
+    if not 0 <= micro <= 10**12:
+        raise click.UsageError(f"--price {text!r} is not a price: 0 to 1,000,000 dollars per GPU-hour.")
+    return micro

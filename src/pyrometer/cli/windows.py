@@ -1,0 +1,77 @@
+"""The time of a question: `--last`, `--since` and `--until`, `--month`, `--all`, in a time zone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import click
+
+from pyrometer.account.ledger import Accounted
+from pyrometer.account.sums import Window
+from pyrometer.model.units import MS_PER_MINUTE
+
+
+def zone_of(name: str) -> tzinfo:
+    """The time zone of a name."""
+    if name.upper() == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise click.UsageError(f"There is no time zone {name!r}. Name one like Europe/Berlin.") from None
+
+
+def window_of(
+    last: str | None, since: str | None, until: str | None, month: str | None, everything: bool, zone: tzinfo,
+    default_last: str | None,
+) -> Callable[[Accounted], Window]:  # fmt: skip
+    """The window that the options mean, once it is known what is accounted for."""
+    if sum(map(bool, (last or since, month, everything))) > 1 or (last and since) or (until and (month or everything)):
+        raise click.UsageError("Say the time in one way: --last, --since and --until, --month, or --all.")
+    until_ms = _time_ms(until, zone) if until else None
+    if month:
+        fixed = _month(month, zone)
+        return lambda covered: fixed
+    if everything or (default_last is None and not (last or since or until)):
+        return lambda covered: Window(covered.from_ms, covered.end_ms)
+    if since:
+        since_ms = _time_ms(since, zone)
+        if until_ms is not None and until_ms <= since_ms:
+            raise click.UsageError(f"--until {until!r} is not after --since {since!r}.")
+        return lambda covered: Window(since_ms, max(since_ms, until_ms or covered.end_ms))
+    if default_last is None and not last:
+        return lambda covered: Window(covered.from_ms, until_ms or covered.end_ms)
+    length_ms = round(_length(last or default_last or "").total_seconds() * 1000)
+    return lambda covered: Window((until_ms or covered.end_ms) - length_ms, until_ms or covered.end_ms)
+
+
+def _length(text: str) -> timedelta:
+    found = re.fullmatch(r"(\d+)\s*([smhdw])", text.strip())
+    if not found or int(found[1]) == 0:
+        raise click.UsageError(f"--last {text!r} is not a length of time: 90m, 12h, 7d.")
+    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[found[2]]
+    try:
+        return timedelta(minutes=-(-timedelta(**{unit: int(found[1])}) // timedelta(minutes=1)))
+    except OverflowError:
+        raise click.UsageError(f"--last {text!r} is longer than there is time.") from None
+
+
+def _time_ms(text: str, zone: tzinfo) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is not a time: 2026-11-14, '2026-11-14 20:00'.") from None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
+    return round(aware.timestamp()) * 1000 // MS_PER_MINUTE * MS_PER_MINUTE
+
+
+def _month(text: str, zone: tzinfo) -> Window:
+    try:
+        first = datetime.strptime(text, "%Y-%m").replace(tzinfo=zone)
+    except ValueError:
+        raise click.UsageError(f"--month {text!r} is not a month: 2026-10.") from None
+    following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
+    return Window(round(first.timestamp()) * 1000, round(following.timestamp()) * 1000)

@@ -1,0 +1,274 @@
+"""Recordings of one GPU: `NAME-gpu.csv` (NVML and GPM), `NAME-steps.csv` (every step), `NAME-truth.json` (what was done).
+
+The truth stands in for the sources that were not recorded: Kubernetes (when the GPU was held) and, with steps, the
+lifecycle that the SDK sees from inside (start, checkpoint, evaluation, leaving the loop). Faults are never taken from it:
+a hang, a stall, a divergence or lost work must follow from the steps and the samples.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyrometer.collect.source import Delivery, SourceError
+from pyrometer.model import events
+from pyrometer.model.records import Allocation, Event, GpuSample, Metric, Pod, Run, Slot, StepWindow, Workload
+from pyrometer.model.units import SHARE_WHOLE
+
+WINDOW_MS = 10_000
+PAUSE_MS = 1_000  # between steps; longer ends a window
+
+# What a recording is scored with: its faults last seconds, not hours.
+SETTINGS = {"hang_limit_ms": 5_000, "finding_min_ms": 5_000, "finding_min_usd_micro": 0}
+
+
+class Step(NamedTuple):
+    """One row of the steps file, in milliseconds."""
+
+    step: int
+    from_ms: int
+    to_ms: int
+    data_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    loss: float
+    samples: int
+
+
+class Interval(NamedTuple):
+    """One interval of the truth file."""
+
+    state: str
+    from_ms: int
+    to_ms: int
+
+
+class Recordings:
+    """A folder of recordings; each becomes one slot, one pod, one run."""
+
+    def __init__(self, path: Path, *, with_steps: bool = True) -> None:
+        self.path = path
+        self.with_steps = with_steps
+        self.counts: Counter[str] = Counter()
+
+    async def deliveries(self) -> AsyncIterator[Delivery]:
+        """One delivery a recording."""
+        found = sorted(self.path.glob("*-gpu.csv"))
+        if not found:
+            raise SourceError(f"{self.path} has no *-gpu.csv: name a folder of recordings.")
+        for number, path in enumerate(found, 1):
+            name = path.name.removesuffix("-gpu.csv")
+            try:
+                records = list(self._records(name))
+            except (KeyError, TypeError, ValueError) as error:
+                raise SourceError(f"Recording {name!r} in {self.path} cannot be read: {error}.") from None
+            yield Delivery(records, number / len(found))
+
+    def _records(self, name: str) -> Iterator[tuple[Any, ...]]:
+        truth = json.loads((self.path / f"{name}-truth.json").read_text(encoding="utf-8"))
+        intervals = [Interval(i["state"], _ms(i["start"]), _ms(i["end"])) for i in truth["intervals"]]
+        recorded = _Recorded(name, truth.get("gpu"), intervals)
+        samples = list(_samples(self.path / f"{name}-gpu.csv", recorded.node_uid))
+        self.counts["GPU samples"] += len(samples)
+        yield from recorded.objects()
+        yield from samples
+        if self.with_steps:
+            steps = list(_steps(self.path / f"{name}-steps.csv"))
+            self.counts["steps"] += len(steps)
+            yield from recorded.training(steps)
+
+
+class _Recorded:
+    """One recording: what it says, in our records."""
+
+    def __init__(self, name: str, gpu_model: str | None, intervals: list[Interval]) -> None:
+        self.name = name
+        self.gpu_model = gpu_model
+        self.intervals = intervals
+        self.node_uid = f"recording-{name}"
+        self.run = f"recording-{name}"
+        self.from_ms, self.to_ms = intervals[0].from_ms, intervals[-1].to_ms
+
+    def objects(self) -> Iterator[tuple[Any, ...]]:
+        """The slot, and the pod that holds it whenever it is not free."""
+        uid = self.node_uid
+        held = [i for i in self.intervals if i.state != "free"]
+        yield Slot(self.to_ms, uid, 0, gpu_model=self.gpu_model, from_ms=self.from_ms, to_ms=self.to_ms)
+        yield Workload(
+            self.to_ms, "recording", uid, "Recording", "recording", uid, experiment=self.name,
+            experiment_rule="recording", team="recording", team_rule="recording",
+        )  # fmt: skip
+        yield Pod(
+            self.to_ms, "recording", uid, "recording", uid, "Running", workload_uid=uid, node_uid=uid,
+            scheduled_ms=held[0].from_ms, started_ms=held[0].from_ms, ended_ms=self.to_ms, gpu_share=SHARE_WHOLE,
+        )  # fmt: skip
+        for from_ms, to_ms in _joined((i.from_ms, i.to_ms) for i in held):
+            yield Allocation(self.to_ms, uid, uid, 0, from_ms, to_ms, SHARE_WHOLE, source="recording")
+
+    def training(self, steps: list[Step]) -> Iterator[tuple[Any, ...]]:
+        """What the SDK would have sent: attempts, windows, what happened between steps, loss."""
+        attempts = _attempts(steps)
+        starts = [self._started_ms(attempt[0]) for attempt in attempts]
+        for number, attempt in enumerate(attempts, 1):
+            ended_ms = starts[number] if number < len(attempts) else None
+            yield self._run(number, starts[number - 1], attempt, ended_ms)
+            windows = [
+                *self._step_windows(number, attempt),
+                *self._other_windows(number, starts[number - 1], ended_ms),
+            ]
+            windows.sort(key=lambda window: window.time_ms)
+            yield from windows
+            yield from self._pauses(number, windows, ended_ms or self.to_ms)
+            yield from self._losses(number, attempt)
+
+    def _started_ms(self, first: Step) -> int:
+        startup = [i.from_ms for i in self.intervals if i.state == "startup" and i.from_ms <= first.from_ms]
+        return max(startup, default=first.from_ms)
+
+    def _run(self, attempt: int, started_ms: int, steps: list[Step], ended_ms: int | None) -> Run:
+        return Run(
+            self.to_ms, self.run, attempt, 0, started_ms, experiment=self.name, workload_uid=self.node_uid,
+            pod_uid=self.node_uid, node_uid=self.node_uid, slot_index=0, first_step_ms=steps[0].to_ms,
+            ended_ms=ended_ms, outcome="killed" if ended_ms else None,
+            resumed_step=steps[0].step if attempt > 1 else None,
+        )  # fmt: skip
+
+    def _window(self, attempt: int, from_ms: int, to_ms: int, **amounts: int | None) -> StepWindow:
+        return StepWindow(
+            from_ms,
+            to_ms,
+            self.run,
+            attempt,
+            0,
+            self.node_uid,
+            0,
+            self.node_uid,
+            **amounts,  # type: ignore[arg-type]
+        )
+
+    def _step_windows(self, attempt: int, steps: list[Step]) -> Iterator[StepWindow]:
+        for group in _groups(steps[1:]):  # the first step belongs to startup
+            took_us = sorted((step.to_ms - step.from_ms) * 1000 for step in group)
+            yield self._window(
+                attempt, group[0].from_ms, group[-1].to_ms, first_step=group[0].step, steps=len(group),
+                data_ms=_sum_ms(s.data_s for s in group), forward_ms=_sum_ms(s.forward_s for s in group),
+                backward_ms=_sum_ms(s.backward_s for s in group), optimizer_ms=_sum_ms(s.optimizer_s for s in group),
+                step_p50_us=took_us[len(took_us) // 2], step_max_us=took_us[-1], samples=sum(s.samples for s in group),
+            )  # fmt: skip
+
+    def _other_windows(self, attempt: int, started_ms: int, ended_ms: int | None) -> Iterator[StepWindow]:
+        for interval in self.intervals:
+            if interval.from_ms >= started_ms and (ended_ms is None or interval.to_ms <= ended_ms):
+                length_ms = interval.to_ms - interval.from_ms
+                if interval.state == "checkpoint":
+                    yield self._window(attempt, interval.from_ms, interval.to_ms, checkpoint_ms=length_ms)
+                if interval.state == "evaluate":
+                    yield self._window(attempt, interval.from_ms, interval.to_ms, evaluate_ms=length_ms)
+
+    def _pauses(self, attempt: int, windows: list[StepWindow], until_ms: int) -> Iterator[Event]:
+        """No window for a while: the program left its loop by itself, or it is stuck."""
+        ends = [*(window.time_ms for window in windows[1:]), until_ms]
+        for window, next_ms in zip(windows, ends, strict=True):
+            if next_ms - window.to_ms < PAUSE_MS:
+                continue
+            left = any(
+                i.state == "idle_held" and i.from_ms < next_ms and i.to_ms > window.to_ms for i in self.intervals
+            )
+            opens, closes = (events.LOOP_ENDED, events.LOOP_RESUMED) if left else (events.STUCK, events.UNSTUCK)
+            last_step = None if window.first_step is None else window.first_step + window.steps - 1
+            about = {"run": self.run, "attempt": attempt, "rank": 0, "step": last_step}
+            yield Event(window.to_ms, opens, **about)  # type: ignore[arg-type]
+            if next_ms < until_ms:
+                yield Event(next_ms, closes, **about)  # type: ignore[arg-type]
+
+    def _losses(self, attempt: int, steps: list[Step]) -> Iterator[tuple[Any, ...]]:
+        finite = True
+        for step in steps:
+            yield Metric(step.to_ms, self.run, attempt, 0, "loss", step.loss, step.step, "min")
+            if math.isfinite(step.loss) != finite:
+                finite = not finite
+                kind = events.FINITE_LOSS if finite else events.NONFINITE_LOSS
+                yield Event(step.from_ms, kind, run=self.run, attempt=attempt, rank=0, step=step.step)
+
+
+def _attempts(steps: list[Step]) -> list[list[Step]]:
+    """A step number that does not grow begins another attempt."""
+    attempts: list[list[Step]] = []
+    for step in steps:
+        if not attempts or step.step <= attempts[-1][-1].step:
+            attempts.append([])
+        attempts[-1].append(step)
+    return attempts
+
+
+def _groups(steps: list[Step]) -> Iterator[list[Step]]:
+    """Consecutive steps without a pause, some ten seconds of them."""
+    group: list[Step] = []
+    for step in steps:
+        if group and (step.from_ms - group[-1].to_ms > PAUSE_MS or step.to_ms - group[0].from_ms > WINDOW_MS):
+            yield group
+            group = []
+        group.append(step)
+    if group:
+        yield group
+
+
+def _joined(intervals: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    current: tuple[int, int] | None = None
+    for from_ms, to_ms in intervals:
+        if current and from_ms - current[1] <= PAUSE_MS:
+            current = (current[0], to_ms)
+        else:
+            if current:
+                yield current
+            current = (from_ms, to_ms)
+    if current:
+        yield current
+
+
+def _steps(path: Path) -> Iterator[Step]:
+    for row in _rows(path):
+        yield Step(
+            int(row["step"]), _ms(row["start"]), _ms(row["end"]), float(row["data_s"]), float(row["forward_s"]),
+            float(row["backward_s"]), float(row["optimizer_s"]), float(row["loss"]), int(row["batch_size"]),
+        )  # fmt: skip
+
+
+def _samples(path: Path, node_uid: str) -> Iterator[GpuSample]:
+    for row in _rows(path):
+        yield GpuSample(
+            _ms(row["time"]), node_uid, 0,
+            gpu_util_permille=_permille(row["gpu_util"]), sm_active_permille=_permille(row["sm_active"]),
+            graphics_active_permille=_permille(row["graphics_active"]),
+            tensor_active_permille=_permille(row["tensor_active"]), dram_active_permille=_permille(row["dram_active"]),
+            memory_used_mib=int(row["fb_used_bytes"]) >> 20, power_w=round(float(row["power_w"])),
+            energy_j=int(row["energy_mj"]) // 1000, temperature_c=int(row["temp_c"]),
+            sm_clock_mhz=int(row["sm_clock_mhz"]), throttle_reasons=int(row["throttle_reasons"]),
+        )  # fmt: skip
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            yield from csv.DictReader(stream)
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _ms(seconds: str | float) -> int:
+    return round(float(seconds) * 1000)
+
+
+def _sum_ms(seconds: Iterator[float]) -> int:
+    return round(sum(seconds) * 1000)
+
+
+def _permille(percent: str) -> int | None:
+    value = float(percent)
+    return round(value * 10) if math.isfinite(value) else None

@@ -1,0 +1,31 @@
+"""The ledger with causes: each row split into what a finding claimed and what nobody did."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+
+from pyrometer.account.sums import Window
+from pyrometer.explain.claims import find
+from pyrometer.explain.detectors import DETECTORS
+from pyrometer.explain.night import Night
+from pyrometer.model.settings import Settings
+from pyrometer.store import Store
+
+_KEY = "minute_ms, node_uid, slot_index, pod_uid, attempt, state, evidence, usd_micro_per_hour"
+
+
+def with_causes(store: Store, window: Window, settings: Settings, zone: tzinfo) -> str:
+    """Finds what there is to find, and gives the name of a relation like the ledger's with a column `cause`."""
+    find(Night(store, window, settings, zone), DETECTORS)
+    store.connection.execute(
+        f"""
+        CREATE OR REPLACE TEMP VIEW ledger_with_cause AS
+        SELECT {_KEY}, ms, cause FROM claim
+        UNION ALL
+        SELECT {_KEY}, ms - coalesce(claimed_ms, 0) AS ms, NULL AS cause
+        FROM ledger_row ledger
+        LEFT JOIN (SELECT {_KEY}, sum(ms) AS claimed_ms FROM claim GROUP BY ALL) claimed
+            USING (minute_ms, node_uid, slot_index, pod_uid, attempt, state, evidence, usd_micro_per_hour)
+        """
+    )
+    return "ledger_with_cause"

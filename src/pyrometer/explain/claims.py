@@ -1,0 +1,91 @@
+"""Who gets a wasted millisecond: findings claim ledger rows in the order of their causes, and no millisecond is claimed twice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from pyrometer.explain.findings import Detector, Finding, Proposal
+from pyrometer.explain.night import Night
+from pyrometer.model.settings import Settings
+from pyrometer.model.units import usd_micro
+
+# Each claim is part of one ledger row. A row that several findings want goes to the earlier one, up to the time of
+# the row's minute that lies in its scope; the next one gets from what is left.
+_CLAIM = """
+CREATE OR REPLACE TEMP TABLE claim AS
+WITH wanted AS (
+    SELECT ledger.*, scope.proposal, scope.cause,
+        least(sum(least(scope.to_ms, minute_ms + 60000) - greatest(scope.from_ms, minute_ms))
+            OVER (PARTITION BY scope.proposal, minute_ms, ledger.node_uid, ledger.slot_index, ledger.pod_uid, attempt, ledger.state,
+                evidence, usd_micro_per_hour), ms) AS want_ms
+    FROM ledger_row ledger
+    JOIN scope
+        ON scope.pod_uid = ledger.pod_uid AND scope.state = ledger.state
+        AND scope.from_ms < ledger.minute_ms + 60000 AND scope.to_ms > ledger.minute_ms
+        AND coalesce(scope.node_uid = ledger.node_uid, true) AND coalesce(scope.slot_index = ledger.slot_index, true)
+    WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}
+),
+once AS (SELECT DISTINCT * FROM wanted),
+running AS (
+    SELECT *, sum(want_ms) OVER (
+        PARTITION BY minute_ms, node_uid, slot_index, pod_uid, attempt, state, evidence, usd_micro_per_hour
+        ORDER BY proposal) AS so_far
+    FROM once
+)
+SELECT * EXCLUDE (want_ms, so_far, ms), ms AS row_ms, (least(so_far, ms) - least(so_far - want_ms, ms))::INTEGER AS ms
+FROM running WHERE so_far - want_ms < ms
+"""
+
+
+def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
+    """The findings of a night, most expensive first. Afterwards the table `claim` holds what each of them claims."""
+    proposals = [proposal for detector in detectors for proposal in detector(night)]
+    _scope_table(night, proposals)
+    night.store.connection.execute(_CLAIM.format(from_ms=night.window.from_ms, to_ms=night.window.to_ms))
+    rows = night.ask(
+        "SELECT proposal, sum(ms), coalesce(sum(ms * usd_micro_per_hour), 0), "
+        "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) FROM claim GROUP BY proposal"
+    )
+    findings = [
+        Finding(_id(proposals[number]), proposals[number], int(gpu_ms), int(ms_price), int(unpriced))
+        for number, gpu_ms, ms_price, unpriced in rows
+    ]
+    kept = [finding for finding in findings if _worth_telling(finding, night.settings)]
+    told = {finding.id for finding in kept}
+    dropped = [number for number, *_ in rows if _id(proposals[number]) not in told]
+    if dropped:
+        night.store.connection.execute("DELETE FROM claim WHERE list_contains($1, proposal)", [dropped])
+    return sorted(kept, key=lambda f: (-f.ms_price, -f.gpu_ms, f.proposal.from_ms, f.id))
+
+
+def _scope_table(night: Night, proposals: Iterable[Proposal]) -> None:
+    rows = [
+        (number, proposal.cause, state, *scope)
+        for number, proposal in enumerate(proposals)
+        for scope in proposal.scope
+        for state in proposal.states
+    ]
+    schema = pa.schema(
+        [("proposal", pa.int32()), ("cause", pa.string()), ("state", pa.string()), ("pod_uid", pa.string()),
+         ("from_ms", pa.int64()), ("to_ms", pa.int64()), ("node_uid", pa.string()), ("slot_index", pa.int16())]
+    )  # fmt: skip
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
+    night.store.connection.register("scope_rows", pa.Table.from_arrays(arrays, schema=schema))
+    night.store.connection.execute("CREATE OR REPLACE TEMP TABLE scope AS FROM scope_rows")
+    night.store.connection.unregister("scope_rows")
+
+
+def _worth_telling(finding: Finding, settings: Settings) -> bool:
+    if finding.gpu_ms < settings.finding_min_ms:
+        return False
+    priced = finding.unpriced_gpu_ms < finding.gpu_ms
+    return not priced or usd_micro(finding.ms_price) >= settings.finding_min_usd_micro
+
+
+def _id(proposal: Proposal) -> str:
+    words = (proposal.cause, proposal.owner_uid, str(proposal.from_ms))
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]

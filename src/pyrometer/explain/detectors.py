@@ -1,0 +1,18 @@
+"""The detectors, in the order in which their causes claim. A new cause is one new file and one line here."""
+
+from __future__ import annotations
+
+from pyrometer.explain import data_stall, gang_wait, hang, idle_held, lost_work, straggler
+from pyrometer.explain.findings import Detector
+from pyrometer.model.states import CAUSES
+
+_BY_CAUSE: dict[str, Detector] = {
+    "hang": hang.detect,
+    "lost_work": lost_work.detect,
+    "gang_wait": gang_wait.detect,
+    "straggler": straggler.detect,
+    "data_stall": data_stall.detect,
+    "idle_held": idle_held.detect,
+}
+
+DETECTORS: tuple[Detector, ...] = tuple(_BY_CAUSE[cause] for cause in CAUSES if cause in _BY_CAUSE)

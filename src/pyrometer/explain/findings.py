@@ -1,0 +1,52 @@
+"""What a detector gives, and the seam it fits into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+from pyrometer.explain.night import Night
+
+
+class Scope(NamedTuple):
+    """Part of what a finding is about: a pod's time, on one slot of it or on all."""
+
+    pod_uid: str
+    from_ms: int
+    to_ms: int
+    node_uid: str | None = None
+    slot_index: int | None = None
+
+
+class Proposal(NamedTuple):
+    """A finding before its milliseconds are claimed. It gets those of its states in its scope that nobody has claimed yet."""
+
+    cause: str
+    owner_uid: str  # the workload, or the pod that belongs to none
+    from_ms: int
+    to_ms: int
+    states: tuple[str, ...]
+    scope: tuple[Scope, ...]
+    headline: str  # goes on after the workload's name: "hung for 20 min, since 23:41"
+    evidence: tuple[str, ...]
+    suggestion: str
+    culprit: dict[str, Any] | None = None
+    confidence: float = 1.0
+
+
+class Finding(NamedTuple):
+    """A proposal with what it claimed."""
+
+    id: str
+    proposal: Proposal
+    gpu_ms: int
+    ms_price: int
+    unpriced_gpu_ms: int
+
+
+class Detector(Protocol):
+    """One cause: looks at the ledger and the evidence of a night, and proposes findings."""
+
+    def __call__(self, night: Night) -> Iterable[Proposal]:
+        """The findings of this cause."""
+        ...

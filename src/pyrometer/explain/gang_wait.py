@@ -1,0 +1,42 @@
+"""`gang_wait`: pods that hold GPUs while peers they need are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.night import Night
+from pyrometer.explain.words import counted, duration, listed
+
+
+def detect(night: Night) -> Iterable[Proposal]:
+    """One finding for each stretch in which part of a gang waited for the rest."""
+    for episode in night.episodes("gang_wait"):
+        needed = night.ask("SELECT max_by(gang_pods, time_ms) FROM workload WHERE workload_uid = ?", episode.owner_uid)[
+            0
+        ][0]
+        late = night.ask(
+            "SELECT pod.name, pod.scheduled_ms FROM pod WHERE workload_uid = $1 "
+            "QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1 "
+            "AND NOT list_contains($2, pod_uid)  AND coalesce(scheduled_ms >= $3, true) ORDER BY scheduled_ms NULLS LAST, pod.name",
+            episode.owner_uid, list(episode.pods), episode.from_ms,
+        )  # fmt: skip
+        missing = [name for name, _ in late]
+        evidence = [f"{len(episode.pods)} of {counted(needed or len(episode.pods), 'pod')} were there"]
+        if missing:
+            evidence.append(f"missing: {listed(missing)}")
+        yield Proposal(
+            cause="gang_wait",
+            owner_uid=episode.owner_uid,
+            from_ms=episode.from_ms,
+            to_ms=episode.to_ms,
+            states=("gang_wait",),
+            scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
+            headline=(
+                f"held GPUs for {duration(episode.to_ms - episode.from_ms)} from {night.time(episode.from_ms)} on, "
+                "waiting for the rest of its gang"
+            ),
+            evidence=tuple(evidence),
+            suggestion="Admit its pods together (Kueue, Volcano, or a scheduler with gangs), so that none waits holding GPUs.",
+            culprit={"pods": missing} if missing else None,
+        )

@@ -1,0 +1,512 @@
+"""The `why` answer as one HTML page: no script, no request, readable offline, in mail and on paper.
+
+What belongs here is the order and wording of the page; drawings are made in charts.py, looks in report.css.
+Names and sentences in the answer come from people and pods: whatever makes HTML of them escapes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from pyrometer import __version__
+from pyrometer.explain import charts
+from pyrometer.explain.charts import Part, escaped, stacked_bar
+from pyrometer.model.states import FAMILIES, STATE
+from pyrometer.model.units import (
+    MS_PER_DAY,
+    MS_PER_HOUR,
+    MS_PER_MINUTE,
+    MS_PER_SECOND,
+    USD_MICRO_PER_USD,
+    largest_remainder,
+)
+
+CARDS_SHOWN_OPEN = 12
+MOST_BUCKETS_DRAWN = 96
+MOST_BUCKETS_IN_TABLE = 31
+
+FAMILY_MEANING = {
+    "useful": "computing",
+    "overhead": "starting, saving",
+    "waste": "held, not progressing",
+    "platform": "free or broken",
+    "unknown": "not observed",
+}
+
+# Kind of evidence, its name, what it shows, and (as HTML) what more of it would give.
+EVIDENCE_KINDS = (
+    (
+        "kubernetes",
+        "Kubernetes",
+        "Who holds a GPU and since when: start-up, missing peers, broken nodes.",
+        "Give <code>pyrometer</code> read access to every cluster, and that time gets an owner.",
+    ),
+    (
+        "gpu",
+        "GPU telemetry",
+        "Busy or idle: hangs, forgotten notebooks, devices never used.",
+        "Scrape dcgm-exporter or run <code>pyrometer agent</code> on every GPU node to tell busy from idle.",
+    ),
+    (
+        "sdk",
+        "Training SDK",
+        "The steps of every rank: data stalls, stragglers, lost work, divergence.",
+        "Start training with <code>pyrometer run -- CMD…</code>, no code change, and its “active” time "
+        "splits into training and waiting, with the rank that is to blame.",
+    ),
+)
+
+
+class Amount(NamedTuple):
+    """Micro-dollars or GPU-milliseconds, and how many of the page's units are shown for them."""
+
+    exact: int
+    units: int
+
+
+class Measure(NamedTuple):
+    """What the page counts in: dollars, or GPU-hours where nothing is priced; whole ones if they are many."""
+
+    key: str
+    unit: int
+    unit_format: str
+
+    @classmethod
+    def of(cls, total: dict[str, Any]) -> Measure:
+        """Dollars from $1,000 on, cents below; without a price GPU-hours from 1,000 on, tenths below."""
+        if total["usd_micro"]:
+            if total["usd_micro"] >= 1_000 * USD_MICRO_PER_USD:
+                return cls("usd_micro", USD_MICRO_PER_USD, "${:,.0f}")
+            return cls("usd_micro", USD_MICRO_PER_USD // 100, "${:,.2f}")
+        if total["gpu_ms"] >= 1_000 * MS_PER_HOUR:
+            return cls("gpu_ms", MS_PER_HOUR, "{:,.0f}")
+        return cls("gpu_ms", MS_PER_HOUR // 10, "{:,.1f}")
+
+    @property
+    def is_money(self) -> bool:
+        """Whether amounts are micro-dollars (else they are GPU-milliseconds)."""
+        return self.key == "usd_micro"
+
+    def amounts(self, rows: Sequence[dict[str, Any]], prefix: str = "") -> list[Amount]:
+        """What the rows amount to, rounded so that they add up; a row without a price is zero here."""
+        exacts = [row[prefix + self.key] or 0 for row in rows]
+        return [Amount(*pair) for pair in zip(exacts, self._rounded(exacts), strict=True)]
+
+    def amount(self, exact: int) -> Amount:
+        """One amount by itself."""
+        return Amount(exact, self._rounded([exact])[0])
+
+    def number(self, amount: Amount) -> str:
+        """For a table that says what it counts in."""
+        whole = USD_MICRO_PER_USD if self.is_money else MS_PER_HOUR
+        if amount.units == 0 and amount.exact > 0:
+            return "<" + self.unit_format.format(self.unit / whole)
+        return self.unit_format.format(amount.units * self.unit / whole)
+
+    def text(self, amount: Amount) -> str:
+        """For a sentence."""
+        return self.number(amount) + ("" if self.is_money else " GPU-hours")
+
+    def _rounded(self, exacts: list[int]) -> list[int]:
+        return largest_remainder(exacts, (2 * sum(exacts) + self.unit) // (2 * self.unit))
+
+
+class Page(NamedTuple):
+    """The answer, with what every section needs to speak of it."""
+
+    answer: dict[str, Any]
+    measure: Measure
+    clock: charts.Clock
+    window: charts.Window
+    total: Amount
+    states: list[Amount]
+    families: dict[str, Amount]
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> Page:
+        """A family is the sum of its states, in what is shown too."""
+        measure = Measure.of(answer["total"])
+        states = measure.amounts(answer["states"])
+        families = dict.fromkeys(FAMILIES, Amount(0, 0))
+        for row, amount in zip(answer["states"], states, strict=True):
+            family = row["family"] if row["family"] in families else "unknown"
+            families[family] = Amount(*map(sum, zip(families[family], amount, strict=True)))
+        return cls(
+            answer=answer,
+            measure=measure,
+            clock=charts.Clock.of(answer["timezone"]),
+            window=_interval(answer["window"]),
+            total=measure.amount(answer["total"][measure.key]),
+            states=states,
+            families=families,
+        )
+
+
+def render_html(answer: dict[str, Any]) -> str:
+    """The whole page, from the `why` answer."""
+    page = Page.of(answer)
+    css = files("pyrometer.explain").joinpath("report.css").read_text(encoding="utf-8")
+    sections = [_headline(page)]
+    if answer["total"]["gpu_ms"] > 0:
+        sections += [_where_it_went(page), _over_time(page), _findings(page), _teams(page), _workloads(page)]
+    sections.append(_how_we_know(page))
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escaped(_summary(page))}</title>\n<style>\n{css}</style>\n</head>\n"
+        f"<body>\n{charts.HATCH}\n<main>\n{''.join(sections)}</main>\n</body>\n</html>\n"
+    )
+
+
+def _summary(page: Page) -> str:
+    when = page.clock.between(page.window)
+    if page.answer["total"]["gpu_ms"] <= 0:
+        return f"No GPU time, {when}"
+    wasted = page.measure.number(page.families["waste"])
+    return f"{page.measure.text(page.total)} burned, {wasted} wasted, {when}"
+
+
+def _headline(page: Page) -> str:
+    """What burned, how much of it was wasted, and the biggest reason, in one breath."""
+    answer, wasted = page.answer, page.families["waste"]
+    when = escaped(f"{page.clock.between(page.window, '%b %Y')} {page.clock.name}")
+    brand = f'<p class="brand"><span class="mark"></span>pyrometer<span class="when">{when}</span></p>'
+    if answer["total"]["gpu_ms"] <= 0:
+        return (
+            f"<header>{brand}<h1>No GPU time in this window.</h1>"
+            '<p class="lede">Nothing was accounted: the window lies outside what is recorded, or nothing '
+            "reports. <code>pyrometer doctor</code> shows what is connected.</p></header>"
+        )
+    verdict = "none of it wasted that we could see"
+    if wasted.exact:
+        verdict = f"<em>{escaped(page.measure.number(wasted))}</em> of it wasted"
+    lede = ""
+    if answer["findings"]:
+        biggest = _name(answer["findings"][0]["title"])
+        lede = f'<p class="lede">Most of all: <a href="#finding-1">{biggest}</a></p>'
+    duration = _duration(page.window.to_ms - page.window.from_ms)
+    return (
+        f"<header>{brand}<h1><b>{escaped(page.measure.text(page.total))}</b> "
+        f"burned in {duration}, {verdict}.</h1>{lede}{_key_figures(page)}{_price_notes(page)}</header>"
+    )
+
+
+def _key_figures(page: Page) -> str:
+    gpu_ms, findings = page.answer["total"]["gpu_ms"], page.answer["findings"]
+    named = page.measure.amount(sum(amount.exact for amount in page.measure.amounts(findings)))
+    gpus = _gpus(gpu_ms / max(1, page.window.to_ms - page.window.from_ms))
+    figures = [
+        ("Wasted", _share(page.families["waste"].exact, page.total.exact), "held, not progressing"),
+        ("Useful", _share(page.families["useful"].exact, page.total.exact), "training, evaluating, serving"),
+        ("GPU-hours", _hours(gpu_ms), f"{gpus} GPUs on average"),
+        ("Findings", str(len(findings)), f"naming {page.measure.text(named)}"),
+    ]
+    cells = "".join(
+        f"<div><dt>{name}</dt><dd>{escaped(figure)}<small>{escaped(detail)}</small></dd></div>"
+        for name, figure, detail in figures
+    )
+    return f'<dl class="figures">{cells}</dl>'
+
+
+def _price_notes(page: Page) -> str:
+    notes, unpriced_ms = [], page.answer["total"]["unpriced_gpu_ms"]
+    if not page.measure.is_money:
+        notes.append(
+            "<b>No price is known</b> for these GPUs: everything here is in GPU-hours. "
+            "<code>pyrometer prices</code> shows what is missing."
+        )
+    elif unpriced_ms > 0:
+        notes.append(
+            f"<b>{escaped(_hours(unpriced_ms))} GPU-hours have no price</b> and are in no dollar figure. "
+            "<code>pyrometer prices</code> shows which."
+        )
+    if page.answer["prices_assumed"]:
+        notes.append(
+            "<b>Prices are assumed:</b> public list prices that come with Pyrometer, not your contract. "
+            "Dollars become yours with your own price book."
+        )
+    return "".join(f'<p class="note">{note}</p>' for note in notes)
+
+
+def _where_it_went(page: Page) -> str:
+    """One bar of families, then one bar per state; the numbers beside them add up to the headline."""
+    measure, whole = page.measure, page.total.exact
+    families = {family: amount for family, amount in page.families.items() if amount.exact > 0}
+    shares = {family: f"{family} {_share(amount.exact, whole)}" for family, amount in families.items()}
+    parts = [Part(charts.family_class(name), amount.exact, shares[name]) for name, amount in families.items()]
+    bar = stacked_bar(parts, whole, ", ".join(shares.values()), "bar families")
+    legend = "".join(
+        f'<div><dt><i class="key {charts.family_class(family)}"></i>{family}</dt>'
+        f"<dd>{escaped(measure.number(amount))}"
+        f"<small>{escaped(_share(amount.exact, whole))} · {FAMILY_MEANING[family]}</small></dd></div>"
+        for family, amount in families.items()
+    )
+    most = max((amount.exact for amount in page.states), default=0)
+    rows = [
+        f'<th scope="row">{_state_name(row["state"])}</th>'
+        + _cell(STATE[row["state"]].meaning if row["state"] in STATE else "", "meaning")
+        + _chart_cell([Part(charts.state_class(row["state"]), amount.exact, "")], most, _words(row["state"]))
+        + _amount_cells(page, row, amount)
+        + _cell(_share(amount.exact, whole))
+        for row, amount in zip(page.answer["states"], page.states, strict=True)
+    ]
+    heads = [("State", ""), ("Meaning", "meaning"), ("Bar", "chart"), *_amount_heads(page), ("Share", "n")]
+    return (
+        f'<section><h2>Where it went</h2>{bar}<dl class="families">{legend}</dl>'
+        f"{_table('states', heads, rows)}</section>"
+    )
+
+
+def _over_time(page: Page) -> str:
+    """The window as an area of states, with every finding marked where it was."""
+    timeline = page.answer["timeline"]
+    rows = [(_time_ms(row["from"]), row["states"]) for row in timeline["rows"]]
+    buckets = charts.merge_buckets(rows, timeline["bucket_ms"], page.window, MOST_BUCKETS_DRAWN)
+    if not buckets:
+        return ""
+    spans = [
+        charts.Span(number, charts.cause_class(row["cause"]), *_interval(row), row["title"])
+        for number, row in enumerate(page.answer["findings"], start=1)
+    ]
+    lanes = charts.assign_lanes(spans, page.window)
+    states = [layer.state for layer in charts.stack_layers(buckets)]
+    detail = f"Stacked from the bottom: {', '.join(_words(state) for state in states)}."
+    chart = charts.area_chart(page.window, page.clock, buckets, lanes, "GPUs by state over time", detail)
+    hint = f"GPUs in each state, {page.clock.name}. "
+    if spans:
+        hint += "The numbered lines are the findings below."
+    if unmarked := len(spans) - sum(len(lane) for lane in lanes):
+        hint += f" {unmarked} more found no room here."
+    legend = "".join(f"<li>{_state_name(state)}</li>" for state in states)
+    table_buckets = charts.merge_buckets(rows, timeline["bucket_ms"], page.window, MOST_BUCKETS_IN_TABLE)
+    return (
+        f'<section><h2>Over time</h2><p class="hint">{escaped(hint)}</p><div class="plot">{chart}</div>'
+        f'<ul class="legend">{legend}</ul>{_time_table(page, table_buckets, states)}</section>'
+    )
+
+
+def _time_table(page: Page, buckets: list[charts.Bucket], states: list[str]) -> str:
+    """The numbers of the area for those who cannot see it."""
+    rows = [
+        f'<th scope="row">{escaped(page.clock.minute(bucket.from_ms))}</th>'
+        + "".join(f"<td>{_gpus(bucket.gpus(state))}</td>" for state in states)
+        for bucket in buckets
+    ]
+    heads = [("GPUs from", ""), *((_words(state), "") for state in states)]
+    table = f'<div class="scroll" tabindex="0">{_table("", heads, rows)}</div>'
+    return f'<details class="numbers"><summary>As a table</summary>{table}</details>'
+
+
+def _findings(page: Page) -> str:
+    findings = page.answer["findings"]
+    if not findings:
+        return (
+            '<section><h2>Findings</h2><p class="lede">Nothing burned that we could name. Waste without a '
+            "finding is too small or too scattered to have one cause, or needs more evidence.</p></section>"
+        )
+    most = max(page.measure.amounts(findings)).exact
+    cards = "".join(_card(page, number, finding, most) for number, finding in enumerate(findings, start=1))
+    order = "dollars" if page.measure.is_money else "GPU-hours"
+    return f"<section><h2>Findings <small>by {order}, biggest first</small></h2>{cards}</section>"
+
+
+def _card(page: Page, number: int, finding: dict[str, Any], most: int) -> str:
+    """One finding under a bar of its size; those far down the list are folded to their head."""
+    amount = page.measure.amount(finding[page.measure.key] or 0)
+    css_class = charts.cause_class(finding["cause"])
+    amount_text = "no price" if finding[page.measure.key] is None else page.measure.text(amount)
+    details = [f"{finding['confidence']:.0%} confidence"]
+    if page.measure.is_money:
+        details.insert(0, f"{_hours(finding['gpu_ms'])} GPU-hours")
+    head = (
+        f'<span class="number">{number}</span><span class="cause">{escaped(_words(finding["cause"]))}</span>'
+        f'<span class="amount">{escaped(amount_text)}</span><h3>{_name(finding["title"])}</h3>'
+        f'<span class="detail">{escaped(" · ".join(details))}</span>'
+    )
+    evidence = "".join(f"<li>{_name(sentence)}</li>" for sentence in finding["evidence"])
+    body = (
+        stacked_bar([Part(css_class, amount.exact, "")], most, f"{_share(amount.exact, most)} of the biggest")
+        + f'<div class="body">{_card_facts(page, finding)}<div class="story">'
+        + (f"<h4>Evidence</h4><ul>{evidence}</ul>" if evidence else "")
+        + (f"<h4>What to do</h4><p>{_name(finding['suggestion'])}</p>" if finding["suggestion"] else "")
+        + "</div></div>"
+    )
+    if number <= CARDS_SHOWN_OPEN:
+        head, tag = f'<div class="head">{head}</div>', "article"
+    else:
+        head, tag = f'<summary class="head">{head}</summary>', "details"
+    return f'<{tag} class="finding {css_class}" id="finding-{number}">{head}{body}</{tag}>'
+
+
+def _card_facts(page: Page, finding: dict[str, Any]) -> str:
+    interval = _interval(finding)
+    duration = _duration(interval.to_ms - interval.from_ms)
+    culprit = [
+        f"<span>{'GPU' if key == 'gpu' else escaped(_words(key))} {_name(value)}</span>"
+        for key, value in (finding["culprit"] or {}).items()
+        if value is not None
+    ]
+    facts = [
+        ("Culprit", " ".join(culprit)),
+        ("When", f"{escaped(page.clock.between(interval))}<small>{duration}</small>"),
+        ("Workload", _workload(finding["workload"]) if finding["workload"] else ""),
+        ("Experiment", _name(finding["experiment"])),
+        ("Team", _name(finding["team"])),
+    ]
+    rows = "".join(f"<dt>{name}</dt><dd>{fact}</dd>" for name, fact in facts if fact)
+    return f'<dl class="facts">{rows}</dl>'
+
+
+def _teams(page: Page) -> str:
+    measure, teams = page.measure, page.answer["teams"]
+    if not teams:
+        return ""
+    spent, wasted = measure.amounts(teams), measure.amounts(teams, "waste_")
+    most = max(amount.exact for amount in spent)
+    rows = []
+    for team, whole, waste in zip(teams, spent, wasted, strict=True):
+        parts = [Part("f-waste", waste.exact, "wasted"), Part("rest", whole.exact - waste.exact, "the rest")]
+        name = team["team"] or "no team"
+        label = f"{name}: {measure.text(whole)}, of it wasted {measure.text(waste)}"
+        rows.append(
+            f'<th scope="row">{_name(name)}</th>'
+            + _chart_cell(parts, most, label)
+            + _amount_cells(page, team, whole)
+            + _cell(measure.number(waste))
+            + _cell(_share(waste.exact, whole.exact))
+        )
+    heads = [("Team", ""), ("Bar", "chart"), *_amount_heads(page), ("Wasted", "n"), ("of spent", "n")]
+    table = _table("teams", heads, rows)
+    return f"<section><h2>Teams <small>spent, and of it wasted</small></h2>{table}</section>"
+
+
+def _workloads(page: Page) -> str:
+    """The largest workloads, each with a bar of its own time by state in reading order."""
+    if not page.answer["workloads"]:
+        return ""
+    rows = []
+    for row in page.answer["workloads"]:
+        states, whole = row["states"], sum(row["states"].values())
+        order = [*(name for name in STATE if name in states), *(name for name in states if name not in STATE)]
+        shares = {name: f"{_words(name)} {_share(states[name], whole)}" for name in order}
+        parts = [Part(charts.state_class(name), states[name], shares[name]) for name in order]
+        waste_ms = sum(states[name] for name in order if name in STATE and STATE[name].family == "waste")
+        kind = row["workload"]["kind"] if row["workload"] else "free or broken GPUs"
+        owner = " · ".join(_name(text) for text in (kind, row["experiment"], row["team"]) if text)
+        rows.append(
+            f'<th scope="row">{_workload(row["workload"])}<small>{owner}</small></th>'
+            + _chart_cell(parts, whole, ", ".join(shares.values()))
+            + _amount_cells(page, row, page.measure.amount(row[page.measure.key] or 0))
+            + _cell(_share(waste_ms, whole))
+        )
+    heads = [("Workload", ""), ("Bar", "chart"), *_amount_heads(page), ("Wasted", "n")]
+    return (
+        "<section><h2>Workloads <small>the largest by GPU time, and what they did with it</small></h2>"
+        f"{_table('workloads', heads, rows)}</section>"
+    )
+
+
+def _how_we_know(page: Page) -> str:
+    """Which evidence there was, what more of it would show, and what the numbers rest on."""
+    rows = []
+    for key, name, shows, advice in EVIDENCE_KINDS:
+        share = page.answer["evidence"].get(key, 0.0)
+        missing_ms = page.answer["total"]["gpu_ms"] * (1 - share)
+        gain = f"<p>{_hours(missing_ms)} GPU-hours lack it. {advice}</p>" if missing_ms >= MS_PER_HOUR else ""
+        bar = stacked_bar([Part("ink", round(share * 1000), "")], 1000, f"{name}: {share:.0%} of GPU time")
+        rows.append(f"<div><dt>{name}<b>{share:.0%}</b></dt><dd>{bar}<p>{shows}</p>{gain}</dd></div>")
+    return (
+        "<footer><h2>How we know <small>share of GPU time with each kind of evidence</small></h2>"
+        f'<dl class="evidence">{"".join(rows)}</dl>'
+        '<p class="fine">Every GPU-millisecond of the window is in exactly one state, and none is in two '
+        "findings. A finding may name time that is not waste: broken GPUs, slow starts, free GPUs that were "
+        "asked for. Time without the evidence it needs is shown as unobserved, never guessed.</p>"
+        f'<p class="fine">Made by pyrometer {__version__}: <code>pyrometer why -o html</code></p></footer>'
+    )
+
+
+def _table(css_class: str, heads: Sequence[tuple[str, str]], rows: Sequence[str]) -> str:
+    head = "".join(f'<th scope="col" class="{css}"><span>{escaped(name)}</span></th>' for name, css in heads)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<table class="{css_class}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _cell(text: str, css_class: str = "n") -> str:
+    return f'<td class="{css_class}">{escaped(text)}</td>'
+
+
+def _chart_cell(parts: Sequence[Part], whole: int, label: str) -> str:
+    return f'<td class="chart">{stacked_bar(parts, whole, label)}</td>'
+
+
+def _amount_heads(page: Page) -> list[tuple[str, str]]:
+    return [("Spent", "n"), ("GPU-hours", "n hours")] if page.measure.is_money else [("GPU-hours", "n")]
+
+
+def _amount_cells(page: Page, row: dict[str, Any], amount: Amount) -> str:
+    """What `_amount_heads` announces; time without a price is shown as that, not as free of charge."""
+    number = "no price" if row[page.measure.key] is None else page.measure.number(amount)
+    return _cell(number) + (_cell(_hours(row["gpu_ms"]), "n hours") if page.measure.is_money else "")
+
+
+def _state_name(state: str) -> str:
+    return f'<i class="key {charts.state_class(state)}"></i>{escaped(_words(state))}'
+
+
+def _workload(workload: dict[str, Any] | None) -> str:
+    return f"{_name(workload['namespace'])}/<wbr>{_name(workload['name'])}" if workload else "nobody"
+
+
+def _name(text: object) -> str:
+    """Text that someone else wrote; `bdi` keeps its writing direction from turning ours around."""
+    if isinstance(text, list | tuple):
+        text = ", ".join(str(part) for part in text)
+    return f"<bdi>{escaped(text)}</bdi>" if text is not None and text != "" else ""
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _interval(row: dict[str, Any]) -> charts.Window:
+    return charts.Window(_time_ms(row["from"]), _time_ms(row["to"]))
+
+
+def _time_ms(iso: str) -> int:
+    return round(datetime.fromisoformat(iso).timestamp() * MS_PER_SECOND)
+
+
+def _share(part: float, whole: float) -> str:
+    percent = 100 * part / whole if whole > 0 else 0.0
+    if 0 < percent < 0.1:
+        return "<0.1%"
+    return f"{percent:.1f}%" if 0 < percent < 9.95 else f"{percent:.0f}%"
+
+
+def _hours(gpu_ms: float) -> str:
+    hours = gpu_ms / MS_PER_HOUR
+    if 0 < hours < 0.05:
+        return "<0.1"
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}"
+
+
+def _gpus(count: float) -> str:
+    return "0" if count == 0 else f"{count:,.0f}" if count >= 9.95 else f"{count:.1f}"
+
+
+def _duration(duration_ms: int) -> str:
+    """Two units at most, on one line: 3 d 4 h, 7 h 12 min, 45 s."""
+    if duration_ms < MS_PER_MINUTE:
+        return f"{duration_ms // MS_PER_SECOND}\u00a0s"
+    parts: list[tuple[int, str]] = []
+    for name, unit_ms in (("d", MS_PER_DAY), ("h", MS_PER_HOUR), ("min", MS_PER_MINUTE)):
+        count, duration_ms = divmod(duration_ms, unit_ms)
+        if count or parts:
+            parts.append((count, name))
+    return "\u00a0".join(f"{count}\u00a0{name}" for count, name in parts[:2] if count)

@@ -1,0 +1,58 @@
+"""`idle_held`: allocated, and nothing runs. Forgotten notebooks, finished jobs, sleepers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.night import Episode, Night
+from pyrometer.explain.words import counted, duration, listed
+
+
+def detect(night: Night) -> Iterable[Proposal]:
+    """One finding for each stretch in which a workload's GPUs lay idle."""
+    for episode in night.episodes("idle_held"):
+        names = night.pod_names(episode.pods)
+        users = night.ask(
+            'SELECT DISTINCT "user" FROM holder_name WHERE list_contains($1, pod_uid) AND "user" IS NOT NULL',
+            list(episode.pods),
+        )
+        culprit = {"pod": names[0]} if len(names) == 1 else None
+        if len(users) == 1:
+            culprit = (culprit or {}) | {"user": users[0][0]}
+        yield Proposal(
+            cause="idle_held",
+            owner_uid=episode.owner_uid,
+            from_ms=episode.from_ms,
+            to_ms=episode.to_ms,
+            states=("idle_held",),
+            scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
+            headline=f"held idle GPUs for {duration(episode.to_ms - episode.from_ms)}, since {night.time(episode.from_ms)}",
+            evidence=tuple(_evidence(night, episode, names)),
+            suggestion="Delete it, or give it a time limit; a notebook can be culled when idle.",
+            culprit=culprit,
+            confidence=0.9,
+        )
+
+
+def _evidence(night: Night, episode: Episode, names: list[str]) -> Iterable[str]:
+    left = night.ask(
+        "SELECT event.kind, event.step FROM event JOIN the_run USING (run, attempt, rank) "
+        "WHERE event.kind = 'loop_ended' AND list_contains($1, the_run.pod_uid) AND event.time_ms BETWEEN $2 - 60000 AND $3",
+        list(episode.pods), episode.from_ms, episode.to_ms,
+    )  # fmt: skip
+    ended = [
+        rank
+        for rank in night.ranks(episode.pods, 0, episode.to_ms)
+        if rank.ended_ms and rank.ended_ms <= episode.from_ms + 60_000
+    ]
+    slots = night.ask(
+        "SELECT count(DISTINCT (node_uid, slot_index)) FROM night_ledger WHERE state = 'idle_held' AND list_contains($1, pod_uid)",
+        list(episode.pods),
+    )[0][0]  # fmt: skip
+    yield f"{counted(slots, 'GPU')} of {listed(names)} showed no activity"
+    if left:
+        step = "" if left[0][1] is None else f" after step {left[0][1]:,}"
+        yield f"the program had left its training loop{step}"
+    elif ended:
+        yield f"its training had ended at {night.time(max(rank.ended_ms or 0 for rank in ended))}"

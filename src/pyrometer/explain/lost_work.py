@@ -1,0 +1,50 @@
+"""`lost_work`: steps that a later attempt had to do again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.night import Night
+from pyrometer.explain.words import duration
+
+
+def detect(night: Night) -> Iterable[Proposal]:
+    """One finding for each attempt whose last steps were lost."""
+    rows = night.ask(
+        """
+        SELECT coalesce(workload_uid, pod_uid), run, attempt, min(from_ms), max(to_ms),
+            list_sort(list(DISTINCT pod_uid)), min(resumed.step), min(resumed.at_ms)
+        FROM restated_before
+        JOIN holder_name USING (pod_uid)
+        JOIN (
+            SELECT run, attempt - 1 AS attempt, min(resumed_step) AS step, min(started_ms) AS at_ms FROM the_run
+            WHERE resumed_step IS NOT NULL GROUP BY run, attempt
+        ) resumed USING (run, attempt)
+        WHERE state = 'lost_work' AND from_ms < $2 AND to_ms > $1 AND to_ms > from_ms
+        GROUP BY ALL ORDER BY 4
+        """,
+        *night.window,
+    )
+    for owner, run, attempt, from_ms, to_ms, pods, step, at_ms in rows:
+        reached = night.ask(
+            "SELECT max(first_step + steps) FROM step_window WHERE run = $1 AND attempt = $2 AND steps > 0",
+            run,
+            attempt,
+        )[0][0]
+        steps = f"{reached - step:,} steps" if reached else "steps"
+        yield Proposal(
+            cause="lost_work",
+            owner_uid=owner,
+            from_ms=from_ms,
+            to_ms=to_ms,
+            states=("lost_work",),
+            scope=tuple(Scope(pod, from_ms, to_ms) for pod in pods),
+            headline=f"lost {steps} done since {night.time(from_ms)}: attempt {attempt + 1} had to do them again",
+            evidence=(
+                f"attempt {attempt} reached step {reached:,}" if reached else f"attempt {attempt} ended",
+                f"attempt {attempt + 1} resumed at {night.time(at_ms)} from step {step:,}",
+            ),
+            suggestion=f"Save checkpoints more often: the last one was {duration(to_ms - from_ms)} old.",
+            confidence=0.95,
+        )

@@ -1,0 +1,152 @@
+"""What detectors look at: the ledger of a window, with names, and the evidence around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import tzinfo
+from typing import Any, NamedTuple
+
+from pyrometer.account import sql
+from pyrometer.account.sums import Window, open_names
+from pyrometer.explain.words import clock
+from pyrometer.model.settings import Settings
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.store import Store
+
+EPISODE_GAP_MS = 5 * MS_PER_MINUTE
+
+
+class Episode(NamedTuple):
+    """A stretch of time in which an owner's GPUs were in a state, without a longer break."""
+
+    owner_uid: str
+    from_ms: int
+    to_ms: int
+    pods: tuple[str, ...]
+
+
+class Rank(NamedTuple):
+    """Where a rank of a run lives."""
+
+    run: str
+    attempt: int
+    rank: int
+    ranks: int
+    pod_uid: str | None
+    node_uid: str | None
+    slot_index: int | None
+    started_ms: int
+    ended_ms: int | None
+
+
+# Stretches of one owner that touch, or nearly do ($4), become one.
+_ISLANDS = """,
+numbered AS (
+    SELECT *, sum(begins) OVER (PARTITION BY owner_uid ORDER BY from_ms, to_ms, pod_uid) AS episode
+    FROM (
+        SELECT *, coalesce(from_ms - max(to_ms) OVER (PARTITION BY owner_uid ORDER BY from_ms, to_ms, pod_uid
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > $4, true)::INTEGER AS begins
+        FROM stretch WHERE from_ms < to_ms
+    )
+)
+SELECT owner_uid, min(from_ms), max(to_ms), list_sort(list(DISTINCT pod_uid)) FROM numbered GROUP BY owner_uid, episode
+"""
+
+
+class Night:
+    """A window of the ledger and what was seen in it. Detectors read it and change nothing."""
+
+    def __init__(self, store: Store, window: Window, settings: Settings, zone: tzinfo) -> None:
+        self.store = store
+        self.window = window
+        self.settings = settings
+        self.zone = zone
+        open_names(store)
+        store.expose_all(["run", "event", "restatement"])
+        store.expose(["ledger_row"], *window)
+        store.expose(["step_window", "gpu_sample"], window.from_ms - MS_PER_HOUR, window.to_ms)
+        store.connection.execute(f"SET VARIABLE end_ms = {window.to_ms}::BIGINT")
+        store.connection.execute(sql.text(sql.RUNS))
+        store.connection.execute(
+            f"CREATE OR REPLACE TEMP VIEW night_ledger AS SELECT *, coalesce(workload_uid, pod_uid) AS owner_uid "
+            f"FROM ledger_row LEFT JOIN holder_name USING (pod_uid) "
+            f"WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}"
+        )
+
+    def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        return self.store.connection.execute(query, list(values)).fetchall()
+
+    def time(self, time_ms: int) -> str:
+        """A time of day, as the reader of this night's report calls it."""
+        return clock(time_ms, self.zone, beside_ms=self.window.to_ms)
+
+    def node(self, node_uid: str | None) -> str | None:
+        """The name of a node."""
+        rows = self.ask("SELECT node FROM node_name WHERE node_uid = ?", node_uid)
+        return rows[0][0] if rows else node_uid
+
+    def episodes(self, state: str) -> list[Episode]:
+        """When each workload's GPUs were in a state: exact where it was restated, to the minute where it was not."""
+        restated = self.ask(
+            f"""
+            WITH stretch AS (
+                SELECT coalesce(workload_uid, pod_uid) AS owner_uid, pod_uid, greatest(from_ms, $2) AS from_ms,
+                    least(coalesce(to_ms, $3), $3) AS to_ms
+                FROM restated_before JOIN holder_name USING (pod_uid) WHERE state = $1
+            )
+            {_ISLANDS}
+            """,
+            state, *self.window, self.settings.hang_limit_ms,
+        )  # fmt: skip
+        to_the_minute = self.ask(
+            f"""
+            WITH stretch AS (
+                -- a minute that is not full is at the edge of what it belongs to
+                SELECT owner_uid, pod_uid,
+                    CASE WHEN before THEN minute_ms ELSE minute_ms + 60000 - most_ms END AS from_ms,
+                    CASE WHEN before AND NOT after THEN minute_ms + most_ms ELSE minute_ms + 60000 END AS to_ms
+                FROM (
+                    SELECT owner_uid, pod_uid, minute_ms, max(ms) AS most_ms,
+                        coalesce(lag(minute_ms) OVER in_time = minute_ms - 60000, false) AS before,
+                        coalesce(lead(minute_ms) OVER in_time = minute_ms + 60000, false) AS after
+                    FROM night_ledger
+                    WHERE state = $1 AND pod_uid IS NOT NULL AND minute_ms >= $2 AND minute_ms < $3 AND NOT EXISTS (
+                        FROM restated_before
+                        WHERE restated_before.state = night_ledger.state AND restated_before.pod_uid = night_ledger.pod_uid
+                            AND restated_before.from_ms < minute_ms + 60000 AND coalesce(restated_before.to_ms > minute_ms, true)
+                    )
+                    GROUP BY owner_uid, pod_uid, minute_ms
+                    WINDOW in_time AS (PARTITION BY owner_uid, pod_uid ORDER BY minute_ms)
+                )
+            )
+            {_ISLANDS}
+            """,
+            state, *self.window, EPISODE_GAP_MS,
+        )  # fmt: skip
+        return sorted(
+            Episode(owner, from_ms, to_ms, tuple(pods)) for owner, from_ms, to_ms, pods in restated + to_the_minute
+        )
+
+    def ranks(self, pods: Sequence[str], from_ms: int, to_ms: int) -> list[Rank]:
+        """The ranks that ran in these pods at that time."""
+        return [
+            Rank(*row)
+            for row in self.ask(
+                "SELECT run, attempt, rank, ranks, pod_uid, node_uid, slot_index, started_ms, ended_ms FROM the_run "
+                "WHERE list_contains($1, pod_uid) AND started_ms < $3 AND coalesce(ended_ms > $2, true) "
+                "ORDER BY run, attempt, rank",
+                list(pods),
+                from_ms,
+                to_ms,
+            )  # fmt: skip
+        ]
+
+    def pod_names(self, pods: Sequence[str]) -> list[str]:
+        """The names of pods."""
+        return [
+            name
+            for (name,) in self.ask(
+                "SELECT pod FROM holder_name WHERE list_contains($1, pod_uid) ORDER BY pod", list(pods)
+            )
+        ]

@@ -1,0 +1,122 @@
+"""`why` on one screen of a terminal, 80 columns wide: the total, a bar per state, the findings as sentences."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+from pyrometer.explain.words import dollars, duration, hours, percent
+
+WIDTH = 80
+BAR = 24
+MOST_FINDINGS = 8
+
+_COLOURS = {
+    "useful": "green",
+    "overhead": "yellow",
+    "waste": "red",
+    "platform": "bright_black",
+    "unknown": "cyan",
+}
+
+Style = Callable[..., str]
+
+
+def plain(text: str, **_: object) -> str:
+    """No colours: for files and pipes."""
+    return text
+
+
+def render_text(answer: dict[str, Any], style: Style = plain) -> str:
+    """The report. `style` is `click.style` on a terminal."""
+    return (
+        "\n".join([*_head(answer, style), *_bars(answer, style), *_told(answer, style), *_foot(answer, style)]) + "\n"
+    )
+
+
+def _head(answer: dict[str, Any], style: Style) -> Iterator[str]:
+    total = answer["total"]
+    from_time, to_time = (datetime.fromisoformat(answer["window"][edge]) for edge in ("from", "to"))
+    same_day = from_time.date() == to_time.date()
+    until = f"{to_time:%H:%M}" if same_day else f"{to_time:%a %d %b %H:%M}"
+    length = duration(round((to_time - from_time).total_seconds() * 1000))
+    yield style(f"{from_time:%a %d %b %Y %H:%M} – {until} {answer['timezone']} ({length})", dim=True)
+    spent = hours(total["gpu_ms"])
+    if total["usd_micro"] is not None:
+        spent = f"{dollars(total['usd_micro'])} for {spent}"
+    wasted = [row for row in answer["states"] if row["family"] == "waste"]
+    waste_ms = sum(row["gpu_ms"] for row in wasted)
+    waste = hours(waste_ms) if total["usd_micro"] is None else dollars(sum(row["usd_micro"] or 0 for row in wasted))
+    yield style(f"{spent}, {waste} of it wasted ({percent(waste_ms, total['gpu_ms'])})", bold=True)
+    yield ""
+
+
+def _bars(answer: dict[str, Any], style: Style) -> Iterator[str]:
+    whole = answer["total"]["gpu_ms"]
+    for row in answer["states"]:
+        share = row["gpu_ms"] / whole if whole else 0
+        filled = _bar(share)
+        colour = _COLOURS[row["family"]]
+        money = "" if row["usd_micro"] is None else dollars(row["usd_micro"])
+        spent = _compact_hours(row["gpu_ms"])
+        yield (
+            f"  {row['state']:<15}{style(filled.ljust(BAR), fg=colour)} {percent(row['gpu_ms'], whole):>6}"
+            f" {spent:>12} {money:>10}  {row['family']}"
+        ).rstrip()
+    yield ""
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * BAR * 8)
+    if share > 0 and eighths == 0:
+        eighths = 1
+    full, part = divmod(eighths, 8)
+    return "█" * full + ("▏▎▍▌▋▊▉"[part - 1] if part else "")
+
+
+def _compact_hours(gpu_ms: int) -> str:
+    return f"{gpu_ms / 3_600_000:,.1f} h" if gpu_ms >= 3_600_000 else f"{gpu_ms / 60_000:,.1f} min"
+
+
+def _told(answer: dict[str, Any], style: Style) -> Iterator[str]:
+    findings = answer["findings"]
+    if not findings:
+        yield "Nothing burned that we could name a cause for."
+        yield ""
+        return
+    for finding in findings[:MOST_FINDINGS]:
+        price = "unpriced" if finding["usd_micro"] is None else dollars(finding["usd_micro"])
+        who = f" [{finding['team']}]" if finding["team"] else ""
+        yield from _wrapped(f"{price:>9}  ", f"{finding['title']}{who}.", style, bold=True)
+        yield from _wrapped(" " * 11, f"{_sentence(finding['evidence'])}", style)
+        yield from _wrapped(" " * 9 + "→ ", finding["suggestion"], style, dim=True)
+    left = findings[MOST_FINDINGS:]
+    if left:
+        rest = sum(finding["usd_micro"] or 0 for finding in left)
+        yield f"{dollars(rest):>9}  in {len(left)} smaller findings: `pyrometer why -o json`, or `-o html`."
+    yield ""
+
+
+def _sentence(evidence: list[str]) -> str:
+    text = "; ".join(evidence)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _wrapped(first: str, text: str, style: Style, **look: Any) -> Iterator[str]:
+    indent = " " * len(first)
+    for number, line in enumerate(textwrap.wrap(text, WIDTH - len(first))):
+        yield (first if number == 0 else indent) + style(line, **look)
+
+
+def _foot(answer: dict[str, Any], style: Style) -> Iterator[str]:
+    shares = answer["evidence"]
+    names = {"kubernetes": "Kubernetes", "gpu": "GPU telemetry", "sdk": "the SDK"}
+    known = ", ".join(f"{names[kind]} {round(100 * share)} %" for kind, share in shares.items())
+    yield style(f"Evidence, by share of GPU time: {known}.", dim=True)
+    if answer["prices_assumed"]:
+        yield style("Prices are public list prices, assumed; say yours with --price or a price book.", dim=True)
+    unpriced = answer["total"]["unpriced_gpu_ms"]
+    if unpriced:
+        yield style(f"No price is known for {hours(unpriced)}; say it with --price, per GPU-hour.", dim=True)

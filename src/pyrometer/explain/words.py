@@ -1,0 +1,68 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, tzinfo
+
+from pyrometer.model.units import MS_PER_HOUR
+
+
+def duration(ms: int) -> str:
+    """A length of time in its two largest units: "6 h 12 min", "25 s"."""
+    seconds = round(ms / 1000)
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min" if seconds >= 600 or seconds % 60 == 0 else f"{seconds // 60} min {seconds % 60} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(round(seconds / 3600), 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def dollars(usd_micro: int | None) -> str:
+    """Money: cents below ten dollars, whole dollars above; "unpriced" where no price is known."""
+    if usd_micro is None:
+        return "unpriced"
+    if abs(usd_micro) < 10_000_000:
+        return f"${usd_micro / 1e6:,.2f}"
+    return f"${round(usd_micro / 1e6):,}"
+
+
+def hours(gpu_ms: int) -> str:
+    """GPU time: "3,840 GPU-hours", or minutes when it is less than one."""
+    if gpu_ms < MS_PER_HOUR:
+        return f"{gpu_ms / 60_000:.1f} GPU-minutes"
+    value = gpu_ms / MS_PER_HOUR
+    return f"{value:,.1f} GPU-hours" if value < 100 else f"{value:,.0f} GPU-hours"
+
+
+def percent(part: int, whole: int) -> str:
+    """A share: "12 %", "0.4 %"."""
+    share = 100 * part / whole if whole else 0.0
+    if 0 < share < 0.05:
+        return "<0.1 %"
+    return f"{share:.1f} %" if 0 < share < 0.95 else f"{share:.0f} %"
+
+
+def clock(time_ms: int, zone: tzinfo, *, beside_ms: int | None = None) -> str:
+    """A time of day; with its date when it is another day than the one `beside_ms` is on."""
+    local = datetime.fromtimestamp(time_ms / 1000, zone)
+    beside = datetime.fromtimestamp((time_ms if beside_ms is None else beside_ms) / 1000, zone)
+    return f"{local:%H:%M}" if local.date() == beside.date() else f"{local:%a %d %b %H:%M}"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Names in a sentence: "a, b and 4 more"."""
+    shown = list(names[:most])
+    if len(names) > most:
+        return f"{', '.join(shown)} and {len(names) - most} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+
+
+def counted(number: int, noun: str) -> str:
+    """A count with its noun: "1 pod", "12 pods"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

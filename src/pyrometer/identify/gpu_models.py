@@ -1,0 +1,63 @@
+"""What is publicly known of a GPU by its name: the bundled table, dated, and marked as assumed wherever it is used."""
+
+from __future__ import annotations
+
+import csv
+import re
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+# Near idle: within this much of the power that a held, idle board draws.
+NEAR_IDLE_FACTOR = 1.25
+NEAR_IDLE_UNKNOWN_W = 150
+
+
+class GpuModel(NamedTuple):
+    """A GPU model: how its name is written, what it draws, what a large cloud lists it at."""
+
+    model: str
+    pattern: re.Pattern[str]
+    board_power_w: int
+    held_idle_power_w: int
+    list_usd_micro_per_hour: int | None
+    as_of: str
+    source: str
+
+
+@cache
+def gpu_models() -> tuple[GpuModel, ...]:
+    """The bundled table, specific names before general ones."""
+    text = files(__package__).joinpath("gpu_models.csv").read_text(encoding="utf-8")
+    return tuple(
+        GpuModel(
+            row["model"],
+            re.compile(row["pattern"], re.IGNORECASE),
+            int(row["board_power_w"]),
+            int(row["held_idle_power_w"]),
+            _usd_micro(row["list_usd_per_gpu_hour"]),
+            row["as_of"],
+            row["source"],
+        )
+        for row in csv.DictReader(text.splitlines())
+    )
+
+
+@cache
+def gpu_model(name: str | None) -> GpuModel | None:
+    """The model that a product name means ("NVIDIA-H100-80GB-HBM3", "Tesla T4"); None when it is not in the table."""
+    if name is None:
+        return None
+    return next((known for known in gpu_models() if known.pattern.search(name)), None)
+
+
+def near_idle_power_w(name: str | None) -> int:
+    """Below this a board of that name does no work to speak of, whatever its utilisation says."""
+    known = gpu_model(name)
+    return round(known.held_idle_power_w * NEAR_IDLE_FACTOR) if known else NEAR_IDLE_UNKNOWN_W
+
+
+def _usd_micro(text: str) -> int | None:
+    from decimal import Decimal
+
+    return int(Decimal(text) * 1_000_000) if text else None

@@ -1,0 +1,367 @@
+"""The records: every fact that sources bring and the store keeps, one NamedTuple a kind.
+
+`time_ms` is when the fact was true (or seen), in milliseconds UTC. Objects that change (nodes, pods, runs…) are kept as
+observations: the newest one of an object counts. Absent values are None, never a sentinel.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyrometer.model.columns import Flag, Float64, Int16, Int32, Int64, Text, TextList, record
+
+WHOLE_DEVICE = -1  # `instance` of an allocation or a sample that is about the device, not about a MIG instance
+
+
+@record(key=("node_uid", "time_ms"), every="day")
+class Node(NamedTuple):
+    """A machine as it was seen at a time. One that is gone is seen once more, with `present` false."""
+
+    time_ms: Int64
+    cluster: Text
+    node_uid: Text
+    name: Text
+    gpu_count: Int16  # devices it shows now; its capacity is the highest count it has shown
+    gpu_model: Text | None = None
+    pool: Text | None = None
+    instance_type: Text | None = None
+    purchase: Text | None = None  # on_demand, spot, reserved
+    ready: Flag = True
+    schedulable: Flag = True
+    present: Flag = True
+
+
+@record(key=("node_uid", "slot_index", "time_ms"), every="day")
+class Slot(NamedTuple):
+    """One GPU's place as it was seen at a time.
+
+    A slot that belongs to no known node (a recording, a trace, a laptop's CPU) says how long it lived, in `from_ms` and `to_ms`.
+    """
+
+    time_ms: Int64
+    node_uid: Text
+    slot_index: Int16
+    uuid: Text | None = None
+    gpu_model: Text | None = None
+    healthy: Flag = True
+    reason: Text | None = None  # why it is not healthy: "XID 79", "lost"
+    from_ms: Int64 | None = None
+    to_ms: Int64 | None = None
+
+
+@record(key=("pod_uid", "time_ms"), every="day")
+class Pod(NamedTuple):
+    """A pod as it was seen at a time."""
+
+    time_ms: Int64
+    cluster: Text
+    pod_uid: Text
+    namespace: Text
+    name: Text
+    phase: Text  # Pending, Running, Succeeded, Failed, Unknown
+    workload_uid: Text | None = None
+    attempt: Int16 = 1
+    rank: Int32 | None = None
+    node_uid: Text | None = None
+    user: Text | None = None
+    queue: Text | None = None
+    created_ms: Int64 | None = None
+    scheduled_ms: Int64 | None = None
+    started_ms: Int64 | None = None  # the last of its containers started
+    ended_ms: Int64 | None = None
+    reason: Text | None = None  # of its end: OOMKilled, Evicted, Error
+    gpu_share: Int64 | None = None  # GPUs asked for, in parts of a whole slot
+    labels_json: Text | None = None
+
+
+@record(key=("object_uid", "time_ms"), every="day")
+class Owner(NamedTuple):
+    """An object in an owner chain, kept after it is deleted: its cost remains."""
+
+    time_ms: Int64
+    cluster: Text
+    object_uid: Text
+    api_group: Text
+    kind: Text
+    namespace: Text
+    name: Text
+    controller_uid: Text | None = None
+
+
+@record(key=("workload_uid", "time_ms"), every="day")
+class Workload(NamedTuple):
+    """The root object that owns pods, with who it belongs to and which rule said so."""
+
+    time_ms: Int64
+    cluster: Text
+    workload_uid: Text
+    kind: Text
+    namespace: Text
+    name: Text
+    api_group: Text = ""
+    experiment: Text | None = None
+    experiment_rule: Text | None = None
+    team: Text | None = None
+    team_rule: Text | None = None
+    user: Text | None = None
+    queue: Text | None = None
+    gang_pods: Int32 | None = None  # pods it needs before it can start; None when it needs no gang
+    serves: Flag = False  # it serves a model: its busy time is `infer`
+    created_ms: Int64 | None = None
+    labels_json: Text | None = None
+
+
+@record(key=("pod_uid", "node_uid", "slot_index", "instance", "from_ms", "time_ms"), every="day")
+class Allocation(NamedTuple):
+    """A pod's hold on a slot, or on a share of it. Open while `to_ms` is None."""
+
+    time_ms: Int64
+    pod_uid: Text
+    node_uid: Text
+    slot_index: Int16
+    from_ms: Int64
+    to_ms: Int64 | None
+    share: Int64  # parts of a whole slot
+    instance: Int16 = WHOLE_DEVICE
+    source: Text = "kubernetes"  # how the device is known: kubernetes, pod_resources, dcgm, count, trace
+
+
+@record(key=("node_uid", "slot_index", "instance", "time_ms"))
+class GpuSample(NamedTuple):
+    """One slot at one time: what DCGM or NVML said. Ratios are in thousandths: whole numbers compress."""
+
+    time_ms: Int64
+    node_uid: Text
+    slot_index: Int16
+    instance: Int16 = WHOLE_DEVICE
+    gpu_util_permille: Int16 | None = None
+    sm_active_permille: Int16 | None = None
+    graphics_active_permille: Int16 | None = None
+    tensor_active_permille: Int16 | None = None
+    dram_active_permille: Int16 | None = None
+    memory_used_mib: Int32 | None = None
+    power_w: Int16 | None = None
+    energy_j: Int64 | None = None
+    temperature_c: Int16 | None = None
+    sm_clock_mhz: Int16 | None = None
+    throttle_reasons: Int64 | None = None
+    xid: Int32 | None = None
+
+
+@record(key=("run", "attempt", "rank", "time_ms"), every="day")
+class Run(NamedTuple):
+    """One rank of one attempt of a run, as its process saw it; the ranks together are the run."""
+
+    time_ms: Int64
+    run: Text
+    attempt: Int16
+    rank: Int32
+    started_ms: Int64
+    ranks: Int32 = 1
+    launch: Text | None = None
+    cluster: Text | None = None
+    experiment: Text | None = None
+    workload_uid: Text | None = None
+    pod_uid: Text | None = None
+    node_uid: Text | None = None
+    slot_index: Int16 | None = None
+    first_step_ms: Int64 | None = None  # end of the first step: until then it starts up
+    ended_ms: Int64 | None = None
+    outcome: Text | None = None  # succeeded, failed, killed
+    resumed_step: Int64 | None = None  # the first step that it did again or anew after a restore
+    framework: Text | None = None
+
+
+@record(key=("run", "attempt", "rank", "time_ms"), sort=("run", "attempt", "rank", "time_ms"))
+class StepWindow(NamedTuple):
+    """Consecutive steps of one rank, folded. `time_ms` is its beginning; the amounts are milliseconds inside it.
+
+    Windows of one run close at the same steps on every rank. A window without steps holds what happens between them:
+    an evaluation, a checkpoint.
+    """
+
+    time_ms: Int64
+    to_ms: Int64
+    run: Text
+    attempt: Int16
+    rank: Int32
+    node_uid: Text
+    slot_index: Int16
+    pod_uid: Text | None = None
+    first_step: Int64 | None = None
+    steps: Int32 = 0
+    data_ms: Int32 = 0  # waits for the next batch
+    copy_ms: Int32 = 0
+    forward_ms: Int32 = 0
+    backward_ms: Int32 = 0
+    comm_ms: Int32 = 0  # exposed communication: optimizer start − local gradients ready
+    optimizer_ms: Int32 = 0
+    checkpoint_ms: Int32 = 0
+    evaluate_ms: Int32 = 0
+    compile_ms: Int32 = 0
+    garbage_ms: Int32 = 0
+    step_p50_us: Int64 | None = None
+    step_max_us: Int64 | None = None
+    samples: Int64 | None = None
+    tokens: Int64 | None = None
+    flops: Int64 | None = None
+    memory_peak_mib: Int32 | None = None
+
+
+@record(key=("span_id",), sort=("trace_id", "time_ms"))
+class Span(NamedTuple):
+    """A piece of one step of one rank, with sub-millisecond duration."""
+
+    time_ms: Int64
+    trace_id: Text
+    span_id: Text
+    name: Text
+    duration_us: Int64
+    run: Text
+    attempt: Int16
+    rank: Int32
+    step: Int64 | None = None
+    parent_id: Text | None = None
+    attributes_json: Text | None = None
+
+
+@record(
+    key=("run", "attempt", "rank", "loader", "epoch", "send_index"),
+    sort=("run", "attempt", "rank", "time_ms"),
+)
+class Batch(NamedTuple):
+    """The data behind one micro-batch: which samples, consumed by which step."""
+
+    time_ms: Int64
+    run: Text
+    attempt: Int16
+    rank: Int32
+    loader: Int16
+    epoch: Int32
+    send_index: Int64
+    micro_batch: Int32 = 0
+    step: Int64 | None = None
+    dataset: Text | None = None
+    samples: TextList | None = None
+
+
+@record(key=("run", "attempt", "rank", "name", "step", "time_ms"), sort=("run", "name", "time_ms"))
+class Metric(NamedTuple):
+    """One value of one metric of a run, as the training program reported it."""
+
+    time_ms: Int64
+    run: Text
+    attempt: Int16
+    rank: Int32
+    name: Text
+    value: Float64
+    step: Int64 | None = None
+    goal: Text | None = None  # min, max
+
+
+@record(
+    key=(
+        "kind",
+        "node_uid",
+        "slot_index",
+        "pod_uid",
+        "workload_uid",
+        "run",
+        "attempt",
+        "rank",
+        "step",
+        "time_ms",
+    ),
+    sort=("kind", "time_ms"),
+)
+class Event(NamedTuple):
+    """Something that happened once: a kind from `events.py`, what it happened to, and its words."""
+
+    time_ms: Int64
+    kind: Text
+    duration_ms: Int64 | None = None
+    cluster: Text | None = None
+    node_uid: Text | None = None
+    slot_index: Int16 | None = None
+    pod_uid: Text | None = None
+    workload_uid: Text | None = None
+    run: Text | None = None
+    attempt: Int16 | None = None
+    rank: Int32 | None = None
+    step: Int64 | None = None
+    reason: Text | None = None
+    message: Text | None = None
+
+
+@record(key=("run", "attempt", "node_uid", "slot_index", "from_ms", "state", "time_ms"), every="day")
+class Restatement(NamedTuple):
+    """Later evidence about the past: this slot was in another state. Open while `to_ms` is None; the newest one of a
+    beginning counts, and one that ends where it begins takes it back."""
+
+    time_ms: Int64
+    run: Text
+    attempt: Int16
+    node_uid: Text
+    slot_index: Int16
+    from_ms: Int64
+    to_ms: Int64 | None
+    state: Text
+    pod_uid: Text | None = None
+    reason: Text | None = None
+
+
+@record(
+    key=("gpu_model", "pool", "cluster", "purchase", "from_ms", "time_ms"),
+    every="day",
+)
+class Price(NamedTuple):
+    """Micro-dollars per GPU-hour. None in a selector means any; the price with the most selectors set wins."""
+
+    time_ms: Int64
+    usd_micro_per_hour: Int64
+    from_ms: Int64
+    to_ms: Int64 | None = None
+    gpu_model: Text | None = None
+    pool: Text | None = None
+    cluster: Text | None = None
+    purchase: Text | None = None
+    source: Text = "book"  # book, list
+    assumed: Flag = False
+
+
+@record(
+    key=(
+        "node_uid",
+        "slot_index",
+        "minute_ms",
+        "pod_uid",
+        "attempt",
+        "state",
+        "evidence",
+        "usd_micro_per_hour",
+    )
+)
+class LedgerRow(NamedTuple):
+    """The ledger: this many milliseconds of a slot's minute, held by this pod, went into this state."""
+
+    minute_ms: Int64
+    node_uid: Text
+    slot_index: Int16
+    pod_uid: Text | None  # None: nobody held it, the platform pays
+    attempt: Int16
+    state: Text
+    evidence: Int16  # bits: 1 Kubernetes, 2 GPU telemetry, 4 SDK
+    usd_micro_per_hour: Int64 | None  # None: unpriced
+    ms: Int32
+
+
+@record(key=("node_uid", "slot_index", "pod_uid", "time_ms"))
+class Carry(NamedTuple):
+    """What the accounting of an hour must know of the hours before it; `time_ms` is the hour that reads it."""
+
+    time_ms: Int64
+    node_uid: Text
+    slot_index: Int16
+    pod_uid: Text
+    first_active_ms: Int64 | None = None
+    active_until_ms: Int64 | None = None

@@ -1,0 +1,88 @@
+"""The leaves of the ledger: what a GPU-millisecond was spent on, and the causes that explain it.
+
+The order of `STATES` is the order in which people read them. The order of `INTERVAL_STATES` is the filling order:
+where two intervals overlap, the earlier state has the millisecond.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class State(NamedTuple):
+    """What a GPU-millisecond was spent on."""
+
+    name: str
+    family: str
+    meaning: str
+
+
+STATES = (
+    State("train", "useful", "forward, backward, optimizer, copies to the device"),
+    State("evaluate", "useful", "the same without gradients"),
+    State("infer", "useful", "busy, and the workload serves a model"),
+    State("active", "useful", "busy, purpose not observed"),
+    State(
+        "startup",
+        "overhead",
+        "image pull, container start, imports, rendezvous, restore, compile, first step",
+    ),
+    State("checkpoint", "overhead", "blocking save"),
+    State("gang_wait", "waste", "holds GPUs while peers of the gang are missing"),
+    State("data_stall", "waste", "waits for the next batch"),
+    State("straggler_wait", "waste", "waits for the slowest rank"),
+    State("comm_stall", "waste", "exposed communication that every rank has"),
+    State("starved", "waste", "no activity for a while inside a live workload, reason not observable"),
+    State("hang", "waste", "processes alive, no progress"),
+    State("lost_work", "waste", "steps that a later attempt had to do again"),
+    State("diverged", "waste", "training on after the loss became non-finite"),
+    State("idle_held", "waste", "allocated, nothing running"),
+    State("unused_device", "waste", "one of several devices of an active workload never used"),
+    State("free", "platform", "healthy, unallocated"),
+    State("unhealthy", "platform", "cordoned, lost, fatal XID"),
+    State("unobserved", "unknown", "allocated, the evidence needed is missing"),
+)
+STATE = {state.name: state for state in STATES}
+FAMILIES = ("useful", "overhead", "waste", "platform", "unknown")
+
+INTERVAL_STATES = (
+    "unhealthy",
+    "free",
+    "gang_wait",
+    "startup",
+    "hang",
+    "idle_held",
+    "unused_device",
+    "diverged",
+    "lost_work",
+)
+
+# Kinds of evidence, as bits of a ledger row.
+KUBERNETES, GPU, SDK = 1, 2, 4
+EVIDENCE = {"kubernetes": KUBERNETES, "gpu": GPU, "sdk": SDK}
+
+# Causes claim in this order: a millisecond that an earlier one has claimed is no longer there for a later one.
+CAUSES = (
+    "hardware_failure",
+    "out_of_memory",
+    "crash_loop",
+    "hang",
+    "preempted",
+    "lost_work",
+    "diverged",
+    "diverged_suspected",
+    "gang_wait",
+    "slow_start",
+    "straggler",
+    "data_stall",
+    "comm_stall",
+    "slow_checkpoint",
+    "unused_device",
+    "idle_held",
+    "starved",
+    "throttled",
+    "plateau",
+    "duplicate_run",
+    "stranded",
+    "telemetry_lost",
+)

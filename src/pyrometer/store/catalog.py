@@ -1,0 +1,138 @@
+"""The catalogue: which hot tables and which Parquet parts make up the store, and which batches it has taken.
+
+It lives in the DuckDB file beside the hot tables, so that one transaction changes both. A Parquet file that it does not list
+does not exist as far as any query is concerned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+
+SCHEMA_VERSION = 1
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (name VARCHAR PRIMARY KEY, value VARCHAR NOT NULL);
+CREATE TABLE IF NOT EXISTS marks (producer VARCHAR PRIMARY KEY, sequence BIGINT NOT NULL);
+CREATE TABLE IF NOT EXISTS rejections (kind VARCHAR, reason VARCHAR, row_count BIGINT, PRIMARY KEY (kind, reason));
+CREATE TABLE IF NOT EXISTS hot (kind VARCHAR NOT NULL, from_ms BIGINT NOT NULL, name VARCHAR NOT NULL);
+CREATE TABLE IF NOT EXISTS parts (
+    kind VARCHAR NOT NULL, from_ms BIGINT NOT NULL, to_ms BIGINT NOT NULL, path VARCHAR NOT NULL,
+    row_count BIGINT NOT NULL, bytes BIGINT NOT NULL, newest_ms BIGINT, columns VARCHAR NOT NULL, digest VARCHAR
+);
+"""
+
+# How to bring a catalogue of version N to N + 1. New columns of records need no entry: parts say which columns they have.
+MIGRATIONS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {}
+
+
+class CatalogError(Exception):
+    """The catalogue cannot be used as it is; the text says why and what to do."""
+
+
+class Part(NamedTuple):
+    """One sealed Parquet file: rows of one kind whose times lie in [from_ms, to_ms)."""
+
+    kind: str
+    from_ms: int
+    to_ms: int
+    path: str  # relative to the data folder
+    row_count: int
+    bytes: int
+    newest_ms: int | None
+    columns: str  # comma-separated
+    digest: str | None = None  # of what a derived part was computed from
+
+
+class HotTable(NamedTuple):
+    """One hot table: rows of one kind and one partition that are not sealed yet."""
+
+    kind: str
+    from_ms: int
+    name: str
+
+
+def prepare(
+    connection: duckdb.DuckDBPyConnection,
+    version: int = SCHEMA_VERSION,
+    migrations: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] | None = None,
+) -> None:
+    """Creates the catalogue, or brings an older one up to date, one version at a time."""
+    connection.execute(_TABLES)
+    row = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
+    found = int(row[0]) if row else version
+    if found > version:
+        raise CatalogError(
+            f"it was written by a newer Pyrometer (schema {found}, this one knows {version}): upgrade Pyrometer"
+        )
+    steps = MIGRATIONS if migrations is None else migrations
+    with transaction(connection):
+        for step in range(found, version):
+            if step not in steps:
+                raise CatalogError(f"there is no way from schema {step} to {step + 1}: import the data again")
+            steps[step](connection)
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", [str(version)])
+
+
+class transaction:  # noqa: N801 - reads as a statement
+    """`with transaction(connection):` commits at the end, or rolls back when anything was raised."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
+
+
+def parts(connection: duckdb.DuckDBPyConnection, kind: str | None = None) -> list[Part]:
+    """The listed parts, oldest first."""
+    rows = connection.execute(
+        "SELECT * FROM parts WHERE $kind IS NULL OR kind = $kind ORDER BY kind, from_ms, path", {"kind": kind}
+    ).fetchall()
+    return [Part(*row) for row in rows]
+
+
+def list_parts(connection: duckdb.DuckDBPyConnection, new: Iterable[Part]) -> None:
+    """Adds parts to the catalogue; inside a transaction of the caller."""
+    for part in new:
+        connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", list(part))
+
+
+def unlist_parts(connection: duckdb.DuckDBPyConnection, old: Iterable[Part]) -> None:
+    """Takes parts out of the catalogue; inside a transaction of the caller."""
+    for part in old:
+        connection.execute("DELETE FROM parts WHERE path = ?", [part.path])
+
+
+def hot_tables(connection: duckdb.DuckDBPyConnection, kind: str | None = None) -> list[HotTable]:
+    """The hot tables, oldest first."""
+    rows = connection.execute(
+        "SELECT kind, from_ms, name FROM hot WHERE $kind IS NULL OR kind = $kind ORDER BY kind, from_ms",
+        {"kind": kind},
+    ).fetchall()
+    return [HotTable(*row) for row in rows]
+
+
+def mark_of(connection: duckdb.DuckDBPyConnection, producer: str) -> int:
+    """The sequence number up to which a producer's batches are in; -1 when none is."""
+    row = connection.execute("SELECT sequence FROM marks WHERE producer = ?", [producer]).fetchone()
+    return int(row[0]) if row else -1
+
+
+def manifest(connection: duckdb.DuckDBPyConnection) -> str:
+    """The listed parts as JSON, for engines that read the folder without DuckDB's file."""
+    listed = [part._asdict() for part in parts(connection)]
+    return json.dumps({"schema_version": SCHEMA_VERSION, "parts": listed}, indent=1)
+
+
+def unlisted_files(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]:
+    """Parquet files that no transaction has listed: what a crash in the middle of sealing leaves behind."""
+    listed = {folder / part.path for part in parts(connection)}
+    return [path for path in (folder / "parts").rglob("*") if path.is_file() and path not in listed]

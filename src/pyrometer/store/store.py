@@ -1,0 +1,386 @@
+"""A data folder: append batches, seal what is old, read what is listed."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import duckdb
+
+from pyrometer.model import records  # noqa: F401 - declares the schemas
+from pyrometer.model.columns import SCHEMAS, Schema, schema_of
+from pyrometer.store import catalog, files
+from pyrometer.store.catalog import CatalogError, Part, transaction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DATABASE = "pyrometer.duckdb"
+MOST_PARTITIONS_PER_BATCH = 10_000
+# Times before September 2001 are not times of GPUs: seconds where milliseconds belong, or a clock that was never set.
+OLDEST_MS = 1_000_000_000_000
+
+
+class StoreError(Exception):
+    """The data folder cannot be used as asked; the text names it and the way out."""
+
+
+class StoreBusyError(StoreError):
+    """Another process has the data folder: DuckDB admits one."""
+
+
+class NewPart(NamedTuple):
+    """A derived part to be written: the result of `query`, for the range [from_ms, to_ms) of `kind`."""
+
+    kind: str
+    from_ms: int
+    to_ms: int
+    query: str
+    digest: str
+
+
+class Store:
+    """One data folder, open for reading and writing by this process alone."""
+
+    def __init__(self, folder: Path | str, *, create: bool = False, wait_s: float = 0.0) -> None:
+        self.folder = Path(folder)
+        if not create and not (self.folder / DATABASE).exists():
+            raise StoreError(
+                f"{self.folder} is not a Pyrometer data folder (it has no {DATABASE}). "
+                "Make one with `pyrometer import`, or name another with --data."
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.connection = _connect(self.folder / DATABASE, wait_s)
+        try:
+            catalog.prepare(self.connection)
+        except CatalogError as error:
+            self.connection.close()
+            raise StoreError(f"{self.folder} cannot be opened: {error}.") from None
+        for leftover in catalog.unlisted_files(self.connection, self.folder):
+            leftover.unlink()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hands the folder back: the manifest says what is in it, another process may open it."""
+        files.write_text(self.folder / "manifest.json", catalog.manifest(self.connection))
+        self.connection.close()
+
+    # -- facts in -----------------------------------------------------------------------------------------------
+
+    def append(self, *batches: Iterable[tuple[Any, ...]], producer: str = "", sequence: int = -1) -> bool:
+        """Takes records, each iterable holding one kind, in one transaction.
+
+        With a producer and its sequence number a batch counts once however often it is sent; the answer is whether it was new.
+        """
+        tables: dict[str, list[tuple[Any, ...]]] = {}
+        for batch in batches:
+            for row in batch:
+                tables.setdefault(schema_of(type(row)).name, []).append(row)
+        return self.append_tables(
+            {kind: SCHEMAS[kind].table(rows) for kind, rows in tables.items()},
+            producer=producer,
+            sequence=sequence,
+        )
+
+    def append_tables(self, tables: Mapping[str, pa.Table], *, producer: str = "", sequence: int = -1) -> bool:
+        """Takes Arrow tables by kind, as `append` does with records."""
+        with transaction(self.connection):
+            if producer:
+                if sequence <= catalog.mark_of(self.connection, producer):
+                    return False
+                self.connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", [producer, sequence])
+            for kind, table in tables.items():
+                self._append_rows(SCHEMAS[kind], table)
+        return True
+
+    def _append_rows(self, schema: Schema, table: pa.Table) -> None:
+        columns = ", ".join(schema.column_names)
+        time_column = _time_column(schema)
+        self.connection.register("batch", table)
+        try:
+            partitions = self.connection.execute(
+                f"SELECT DISTINCT {time_column} - {time_column} % {schema.partition_ms} FROM batch ORDER BY 1"
+            ).fetchall()
+            if len(partitions) > MOST_PARTITIONS_PER_BATCH:
+                raise StoreError(
+                    f"A batch of {schema.name} records spans {len(partitions)} partitions "
+                    f"(limit {MOST_PARTITIONS_PER_BATCH}): its clock is wrong, or it must be sent in pieces."
+                )
+            self._reject(schema.name, f"{time_column} < {OLDEST_MS}", "their time is before September 2001")
+            for (from_ms,) in partitions:
+                if from_ms + schema.partition_ms <= OLDEST_MS:
+                    continue
+                self.connection.execute(
+                    f"INSERT INTO {self._hot_table(schema, from_ms)} SELECT {columns} FROM batch "
+                    f"WHERE {time_column} >= ? AND {time_column} < ?",
+                    [max(from_ms, OLDEST_MS), from_ms + schema.partition_ms],
+                )
+        finally:
+            self.connection.unregister("batch")
+
+    def _reject(self, kind: str, condition: str, reason: str) -> None:
+        """Counts the rows of the batch that are left out; the rest of it is taken."""
+        row = self.connection.execute(f"SELECT count(*) FROM batch WHERE {condition}").fetchone()
+        if row and row[0]:
+            self.connection.execute(
+                "INSERT INTO rejections VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET row_count = row_count + excluded.row_count",
+                [kind, reason, row[0]],
+            )
+
+    def rejections(self) -> dict[tuple[str, str], int]:
+        """How many rows were left out, by kind and reason."""
+        rows = self.connection.execute("SELECT kind, reason, row_count FROM rejections ORDER BY ALL").fetchall()
+        return {(kind, reason): count for kind, reason, count in rows}
+
+    def _hot_table(self, schema: Schema, from_ms: int) -> str:
+        name = f"hot_{schema.name}_{from_ms}".replace("-", "m")
+        known = self.connection.execute("SELECT 1 FROM hot WHERE name = ?", [name]).fetchone()
+        if not known:
+            self.connection.execute(f"CREATE TABLE {name} ({schema.duckdb_columns()})")
+            self.connection.execute("INSERT INTO hot VALUES (?, ?, ?)", [schema.name, from_ms, name])
+        return name
+
+    # -- sealing ------------------------------------------------------------------------------------------------
+
+    def seal(self, before_ms: int | None = None) -> list[Part]:
+        """Turns hot tables whose time is over before `before_ms` (None: all of them) into Parquet parts."""
+        sealed = []
+        for table in catalog.hot_tables(self.connection):
+            schema = SCHEMAS[table.kind]
+            to_ms = table.from_ms + schema.partition_ms
+            if before_ms is not None and to_ms > before_ms:
+                continue
+            query = f"{self._distinct_hot(schema, table.from_ms)} ORDER BY {', '.join(schema.sort)}"
+            part = self._write_part(schema, table.from_ms, to_ms, query)
+            with transaction(self.connection):
+                if part.row_count:
+                    catalog.list_parts(self.connection, [part])
+                self.connection.execute(f"DROP TABLE {table.name}")
+                self.connection.execute("DELETE FROM hot WHERE name = ?", [table.name])
+            if part.row_count:
+                sealed.append(part)
+            else:
+                (self.folder / part.path).unlink()
+        return sealed
+
+    def replace(self, new_parts: Iterable[NewPart]) -> None:
+        """Writes derived parts and lists them instead of those whose time they cover, all in one transaction."""
+        new_parts = list(new_parts)
+        written = [
+            self._write_part(SCHEMAS[new.kind], new.from_ms, new.to_ms, new.query)._replace(digest=new.digest)
+            for new in new_parts
+        ]
+        old = [
+            part
+            for new in new_parts
+            for part in catalog.parts(self.connection, new.kind)
+            if part.from_ms < new.to_ms and part.to_ms > new.from_ms
+        ]
+        with transaction(self.connection):
+            catalog.unlist_parts(self.connection, old)
+            catalog.list_parts(self.connection, written)
+        self._remove(old)
+
+    def drop_parts(self, old: Iterable[Part]) -> None:
+        """Takes parts out of the store for good."""
+        old = list(old)
+        with transaction(self.connection):
+            catalog.unlist_parts(self.connection, old)
+        self._remove(old)
+
+    def drop_before(self, before_ms: int) -> int:
+        """Retention: drops parts and hot tables that end at or before `before_ms`; says how many."""
+        old = [part for part in catalog.parts(self.connection) if part.to_ms <= before_ms]
+        hot = [
+            table
+            for table in catalog.hot_tables(self.connection)
+            if table.from_ms + SCHEMAS[table.kind].partition_ms <= before_ms
+        ]
+        with transaction(self.connection):
+            catalog.unlist_parts(self.connection, old)
+            for table in hot:
+                self.connection.execute(f"DROP TABLE {table.name}")
+                self.connection.execute("DELETE FROM hot WHERE name = ?", [table.name])
+        self._remove(old)
+        return len(old) + len(hot)
+
+    def _write_part(self, schema: Schema, from_ms: int, to_ms: int, query: str) -> Part:
+        relative = _part_path(schema, from_ms)
+        final = self.folder / relative
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary = final.with_suffix(".tmp")
+        columns = ", ".join(schema.column_names)
+        self.connection.execute(
+            f"COPY (SELECT {columns} FROM ({query})) TO '{_quoted(temporary)}' (FORMAT parquet, COMPRESSION zstd)"
+        )
+        files.publish(temporary, final)
+        row = self.connection.execute(
+            f"SELECT count(*), max({_time_column(schema)}) FROM read_parquet('{_quoted(final)}')"
+        ).fetchone()
+        assert row is not None  # noqa: S101 - an aggregate without groups has one row
+        return Part(
+            schema.name,
+            from_ms,
+            to_ms,
+            relative,
+            row[0],
+            final.stat().st_size,
+            row[1],
+            ",".join(schema.column_names),
+        )
+
+    def _remove(self, old: Iterable[Part]) -> None:
+        for part in old:
+            (self.folder / part.path).unlink(missing_ok=True)
+
+    # -- facts out ----------------------------------------------------------------------------------------------
+
+    def expose(self, kinds: Iterable[str], from_ms: int, to_ms: int, *, suffix: str = "") -> None:
+        """Makes each kind readable as a temporary view of its name, over the partitions that touch [from_ms, to_ms)."""
+        for kind in kinds:
+            self.connection.execute(
+                f"CREATE OR REPLACE TEMP VIEW {kind}{suffix} AS {self._query(SCHEMAS[kind], from_ms, to_ms)}"
+            )
+
+    def expose_all(self, kinds: Iterable[str]) -> None:
+        """Makes each kind readable as a temporary view of its name, over all time."""
+        self.expose(kinds, -(2**62), 2**62)
+
+    def _query(self, schema: Schema, from_ms: int, to_ms: int) -> str:
+        touched = [
+            part
+            for part in catalog.parts(self.connection, schema.name)
+            if part.from_ms < to_ms and part.to_ms > from_ms
+        ]
+        queries = []
+        for columns in sorted({part.columns for part in touched}):
+            paths = [self.folder / part.path for part in touched if part.columns == columns]
+            queries.append(_read_parts(schema, paths, columns.split(",")))
+        queries += [
+            self._distinct_hot(schema, table.from_ms)
+            for table in catalog.hot_tables(self.connection, schema.name)
+            if table.from_ms < to_ms and table.from_ms + schema.partition_ms > from_ms
+        ]
+        if not queries:
+            nothing = ", ".join(f"NULL::{c.duckdb_type} AS {c.name}" for c in schema.columns)
+            return f"SELECT {nothing} WHERE false"
+        return " UNION ALL ".join(f"({query})" for query in queries)
+
+    def _distinct_hot(self, schema: Schema, from_ms: int) -> str:
+        """The rows of a hot table that state a fact for the first time: not in it before, and not sealed before."""
+        columns = ", ".join(schema.column_names)
+        key = ", ".join(schema.key)
+        query = (
+            f"SELECT {columns} FROM {self._hot_table(schema, from_ms)} "
+            f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY rowid) = 1"
+        )
+        sealed = [part for part in catalog.parts(self.connection, schema.name) if part.from_ms == from_ms]
+        if sealed:
+            same = " AND ".join(f"sealed.{name} IS NOT DISTINCT FROM fresh.{name}" for name in schema.key)
+            paths = _path_list(self.folder / part.path for part in sealed)
+            query = f"SELECT {columns} FROM ({query}) fresh ANTI JOIN read_parquet({paths}) sealed ON {same}"
+        return query
+
+    def newest_ms(self, kinds: Iterable[str], before_ms: int) -> int | None:
+        """The newest time of any row of these kinds that is not later than `before_ms`; None when there is none."""
+        newest: list[int] = []
+        for kind in kinds:
+            schema = SCHEMAS[kind]
+            time_column = _time_column(schema)
+            listed = catalog.parts(self.connection, kind)
+            newest += [p.newest_ms for p in listed if p.newest_ms is not None and p.newest_ms <= before_ms]
+            read = [
+                _read_parts(schema, [self.folder / p.path], p.columns.split(","))
+                for p in listed
+                if p.newest_ms is not None and p.from_ms <= before_ms < p.newest_ms
+            ]
+            read += [f"SELECT {time_column} FROM {table.name}" for table in catalog.hot_tables(self.connection, kind)]
+            for query in read:
+                row = self.connection.execute(
+                    f"SELECT max({time_column}) FROM ({query}) WHERE {time_column} <= ?", [before_ms]
+                ).fetchone()
+                newest += [row[0]] if row and row[0] is not None else []
+        return max(newest, default=None)
+
+    def meta(self, name: str) -> str | None:
+        """A small text kept with the store."""
+        row = self.connection.execute("SELECT value FROM meta WHERE name = ?", [name]).fetchone()
+        return row[0] if row else None
+
+    def set_meta(self, name: str, value: str) -> None:
+        """Keeps a small text with the store."""
+        self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [name, value])
+
+    def parts(self, kind: str | None = None) -> list[Part]:
+        """The sealed parts that queries read."""
+        return catalog.parts(self.connection, kind)
+
+    def fingerprint(self, kinds: Iterable[str], from_ms: int, to_ms: int) -> str:
+        """Changes whenever rows of these kinds in this time were added or dropped."""
+        words = []
+        for kind in kinds:
+            step = SCHEMAS[kind].partition_ms
+            words += [p.path for p in catalog.parts(self.connection, kind) if p.from_ms < to_ms and p.to_ms > from_ms]
+            for table in catalog.hot_tables(self.connection, kind):
+                if table.from_ms < to_ms and table.from_ms + step > from_ms:
+                    row = self.connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()
+                    words.append(f"{table.name}:{row[0] if row else 0}")
+        return " ".join(words)
+
+
+def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            connection = duckdb.connect(str(path))
+            break
+        except duckdb.IOException as error:
+            holder = re.search(r"PID (\d+)", str(error))
+            if holder is None:
+                raise StoreError(f"{path} cannot be opened: {str(error).splitlines()[0]}") from None
+            if time.monotonic() >= deadline:
+                raise StoreBusyError(
+                    f"{path.parent} is in use by process {holder[1]}: a data folder admits one process at a time. "
+                    "Wait for it, or stop it."
+                ) from None
+            time.sleep(0.1)
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute(f"SET temp_directory = '{_quoted(path.parent / 'tmp')}'")
+    return connection
+
+
+def _time_column(schema: Schema) -> str:
+    return "minute_ms" if schema.name == "ledger_row" else "time_ms"
+
+
+def _part_path(schema: Schema, from_ms: int) -> str:
+    start = datetime.fromtimestamp(from_ms / 1000, UTC)
+    return f"parts/{schema.name}/{start:%Y-%m-%d}/{start:%H}-{uuid.uuid4().hex[:12]}.parquet"
+
+
+def _read_parts(schema: Schema, paths: Iterable[Path], present: list[str]) -> str:
+    """A SELECT over parts that all have the columns `present`; columns that came later are absent values."""
+    columns = ", ".join(c.name if c.name in present else f"NULL::{c.duckdb_type} AS {c.name}" for c in schema.columns)
+    return f"SELECT {columns} FROM read_parquet({_path_list(paths)})"
+
+
+def _path_list(paths: Iterable[Path]) -> str:
+    return "[" + ", ".join(f"'{_quoted(path)}'" for path in paths) + "]"
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
