@@ -1,7 +1,7 @@
 """Records → ledger → question: build time, query time, peak memory and bytes at 1,000, 10,000 and 100,000 GPUs × 24 h.
 
-Every GPU has one sample a minute; 85 % are held by pods of 1 to 64 GPUs; half of those send step windows, one a minute. A few
-percent stall, idle or hang. Each size runs in a process of its own, so that its peak memory is its own.
+Every GPU has one sample a minute; 85 % are held by pods of 1 to 64 GPUs; half of those send step windows, one a minute.
+A few percent stall, idle or hang. Each size runs in a process of its own, so that its peak memory is its own.
 
     python benchmarks/ledger.py [--gpus 1000 10000] [--json FILE]
 """
@@ -61,33 +61,37 @@ FROM range(getvariable('gpus')) t(i)
 _OBJECTS = {
     "node": """
         SELECT getvariable('start_ms')::BIGINT AS time_ms, 'bench' AS cluster, node_uid, node_uid AS name,
-            count(*)::SMALLINT AS gpu_count, 'NVIDIA H100 80GB HBM3' AS gpu_model, 'pool' AS pool, NULL::VARCHAR AS instance_type,
-            'on_demand' AS purchase, true AS ready, true AS schedulable, true AS present
+            count(*)::SMALLINT AS gpu_count, 'NVIDIA H100 80GB HBM3' AS gpu_model, 'pool' AS pool,
+            NULL::VARCHAR AS instance_type, 'on_demand' AS purchase, true AS ready, true AS schedulable, true AS present
         FROM slots GROUP BY node_uid""",
     "workload": """
-        SELECT DISTINCT getvariable('start_ms')::BIGINT AS time_ms, 'bench' AS cluster, job AS workload_uid, 'PyTorchJob' AS kind,
-            'team-' || (hash(job) % 12) AS namespace, job AS name, 'kubeflow.org' AS api_group, 'exp-' || (hash(job) % 60) AS experiment,
-            NULL::VARCHAR AS experiment_rule, 'team-' || (hash(job) % 12) AS team, NULL::VARCHAR AS team_rule,
+        SELECT DISTINCT getvariable('start_ms')::BIGINT AS time_ms, 'bench' AS cluster, job AS workload_uid,
+            'PyTorchJob' AS kind, 'team-' || (hash(job) % 12) AS namespace, job AS name, 'kubeflow.org' AS api_group,
+            'exp-' || (hash(job) % 60) AS experiment, NULL::VARCHAR AS experiment_rule,
+            'team-' || (hash(job) % 12) AS team, NULL::VARCHAR AS team_rule,
             NULL::VARCHAR AS "user", NULL::VARCHAR AS queue, NULL::INTEGER AS gang_pods, false AS serves,
             NULL::BIGINT AS created_ms, NULL::VARCHAR AS labels_json
         FROM slots WHERE held""",
     "pod": """
-        SELECT getvariable('start_ms')::BIGINT AS time_ms, 'bench' AS cluster, 'pod-' || node_uid AS pod_uid, 'ns' AS namespace,
-            'pod-' || node_uid AS name, 'Running' AS phase, any_value(job) AS workload_uid, 1::SMALLINT AS attempt,
+        SELECT getvariable('start_ms')::BIGINT AS time_ms, 'bench' AS cluster, 'pod-' || node_uid AS pod_uid,
+            'ns' AS namespace, 'pod-' || node_uid AS name, 'Running' AS phase, any_value(job) AS workload_uid,
+            1::SMALLINT AS attempt,
             NULL::INTEGER AS rank, node_uid, NULL::VARCHAR AS "user", NULL::VARCHAR AS queue,
-            NULL::BIGINT AS created_ms, getvariable('start_ms')::BIGINT AS scheduled_ms, getvariable('start_ms') + 45000 AS started_ms,
+            NULL::BIGINT AS created_ms, getvariable('start_ms')::BIGINT AS scheduled_ms,
+            getvariable('start_ms') + 45000 AS started_ms,
             NULL::BIGINT AS ended_ms, NULL::VARCHAR AS reason, NULL::BIGINT AS gpu_share, NULL::VARCHAR AS labels_json
         FROM slots WHERE held GROUP BY node_uid""",
     "allocation": """
         SELECT getvariable('start_ms')::BIGINT AS time_ms, 'pod-' || node_uid AS pod_uid, node_uid, slot_index,
-            getvariable('start_ms')::BIGINT AS from_ms, NULL::BIGINT AS to_ms, 2520000000 AS share, -1::SMALLINT AS instance,
-            'kubernetes' AS source
+            getvariable('start_ms')::BIGINT AS from_ms, NULL::BIGINT AS to_ms, 2520000000 AS share,
+            -1::SMALLINT AS instance, 'kubernetes' AS source
         FROM slots WHERE held""",
 }
 
 _MEASURED = {
     "gpu_sample": """
-        SELECT getvariable('hour_ms') + minute * 60000 + hash(i) % 900 AS time_ms, node_uid, slot_index, -1::SMALLINT AS instance,
+        SELECT getvariable('hour_ms') + minute * 60000 + hash(i) % 900 AS time_ms, node_uid, slot_index,
+            -1::SMALLINT AS instance,
             CASE WHEN busy THEN 900 + (noise % 90) ELSE 0 END::SMALLINT AS gpu_util_permille,
             CASE WHEN busy THEN 780 + (noise % 70) ELSE 0 END::SMALLINT AS sm_active_permille,
             NULL::SMALLINT AS graphics_active_permille,
@@ -103,14 +107,16 @@ _MEASURED = {
             FROM slots, range(60) t(minute)
         ) ORDER BY i, minute""",
     "step_window": """
-        SELECT time_ms, time_ms + 60000 AS to_ms, job AS run, 1::SMALLINT AS attempt, i::INTEGER AS rank, node_uid, slot_index,
-            'pod-' || node_uid AS pod_uid, (time_ms // 60000) * 100 AS first_step, 100 AS steps,
+        SELECT time_ms, time_ms + 60000 AS to_ms, job AS run, 1::SMALLINT AS attempt, i::INTEGER AS rank, node_uid,
+            slot_index, 'pod-' || node_uid AS pod_uid, (time_ms // 60000) * 100 AS first_step, 100 AS steps,
             (300 + noise % 400)::INTEGER AS data_ms, 200 AS copy_ms, 15000 AS forward_ms, 30000 AS backward_ms,
-            (2000 + noise % 900)::INTEGER AS comm_ms, 5000 AS optimizer_ms, (CASE WHEN minute % 20 = 7 THEN 9000 ELSE 0 END)::INTEGER AS checkpoint_ms,
+            (2000 + noise % 900)::INTEGER AS comm_ms, 5000 AS optimizer_ms,
+            (CASE WHEN minute % 20 = 7 THEN 9000 ELSE 0 END)::INTEGER AS checkpoint_ms,
             0 AS evaluate_ms, 0 AS compile_ms, 0 AS garbage_ms, 600000 AS step_p50_us, 700000 AS step_max_us,
             NULL::BIGINT AS samples, NULL::BIGINT AS tokens, NULL::BIGINT AS flops, NULL::INTEGER AS memory_peak_mib
         FROM (
-            SELECT *, getvariable('hour_ms') + minute * 60000 + 17 AS time_ms, (hash(i, minute, getvariable('hour_ms')) % 1000)::INTEGER AS noise
+            SELECT *, getvariable('hour_ms') + minute * 60000 + 17 AS time_ms,
+                (hash(i, minute, getvariable('hour_ms')) % 1000)::INTEGER AS noise
             FROM slots, range(60) t(minute) WHERE held AND instrumented AND fate >= 3
         ) ORDER BY i, minute""",
 }
@@ -172,7 +178,8 @@ def main() -> None:
         return
     results = []
     print(
-        f"{'GPUs':>8} {'records':>12} {'build':>9} {'query':>9} {'peak mem':>9} {'ledger rows':>12} {'ledger':>9} {'B/GPU-day samples':>18}"
+        f"{'GPUs':>8} {'records':>12} {'build':>9} {'query':>9} {'peak mem':>9} "
+        f"{'ledger rows':>12} {'ledger':>9} {'B/GPU-day samples':>18}"
     )
     for gpus in args.gpus:
         with tempfile.TemporaryDirectory() as folder:
@@ -190,15 +197,17 @@ def main() -> None:
         one = json.loads(done.stdout.splitlines()[-1])
         results.append(one)
         print(
-            f"{one['gpus']:>8,} {one['rows']:>12,} {one['build_s']:>7.1f} s {one['query_s']:>7.2f} s {one['peak_memory_mb']:>6,.0f} MB "
-            f"{one['ledger_rows']:>12,} {one['ledger_bytes'] / 1e6:>6,.0f} MB {one['sample_bytes'] / gpus * 24 / args.hours:>18,.0f}",
+            f"{one['gpus']:>8,} {one['rows']:>12,} {one['build_s']:>7.1f} s {one['query_s']:>7.2f} s "
+            f"{one['peak_memory_mb']:>6,.0f} MB {one['ledger_rows']:>12,} {one['ledger_bytes'] / 1e6:>6,.0f} MB "
+            f"{one['sample_bytes'] / gpus * 24 / args.hours:>18,.0f}",
             flush=True,
         )
     first = results[0]
     for one in results[1:]:
         more = one["gpus"] / first["gpus"]
         print(
-            f"{more:.0f}× the GPUs: {one['build_s'] / first['build_s']:.1f}× the build time, {one['query_s'] / first['query_s']:.1f}× the query time"
+            f"{more:.0f}× the GPUs: {one['build_s'] / first['build_s']:.1f}× the build time, "
+            f"{one['query_s'] / first['query_s']:.1f}× the query time"
         )
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))

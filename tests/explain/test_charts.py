@@ -153,9 +153,7 @@ def test_parts_of_a_bar_follow_one_another_and_fill_their_share(amounts, rest):
 
 
 spans = st.lists(
-    st.tuples(st.integers(-100, 1100), st.sampled_from([0, 5, 40, 300])).map(
-        lambda pair: (pair[0], sum(pair))
-    ),
+    st.tuples(st.integers(-100, 1100), st.sampled_from([0, 5, 40, 300])).map(lambda pair: (pair[0], sum(pair))),
     max_size=40,
 ).map(lambda times: [Span(number, "s-hang", *time, "") for number, time in enumerate(times, start=1)])
 
@@ -207,9 +205,7 @@ def test_escaped_text_reads_back_in_xml_and_has_no_markup(text):
     element = ElementTree.fromstring(f'<a b="{safe}">{safe}</a>')
     replaced = {"\ufffd"}
     kept = [character for character in text if character.isprintable() and character not in replaced]
-    shown = [
-        character for character in element.text or "" if character.isprintable() and character not in replaced
-    ]
+    shown = [character for character in element.text or "" if character.isprintable() and character not in replaced]
     assert shown == kept
 
 
@@ -228,9 +224,7 @@ def test_hostile_names_stay_text_in_every_drawing():
 def test_every_span_links_to_its_finding_and_every_drawing_has_a_name():
     spans = [Span(number, "s-hang", 0, 900, f"finding {number}") for number in (1, 2)]
     lanes = assign_lanes(spans, Window(0, 1000))
-    root = ElementTree.fromstring(
-        area_chart(Window(0, 1000), CLOCK, [Bucket(0, 1000, {"hang": 9})], lanes, "l", "d")
-    )
+    root = ElementTree.fromstring(area_chart(Window(0, 1000), CLOCK, [Bucket(0, 1000, {"hang": 9})], lanes, "l", "d"))
     assert [link.attrib["href"] for link in root.iter("a")] == ["#finding-1", "#finding-2"]
     assert all(svg.attrib["aria-label"] for svg in root.iter("svg"))
 

@@ -202,9 +202,10 @@ def test_no_text_of_the_answer_becomes_markup(poison, priced):
 
     page = Reader(render_html(hostile))
     assert harmless == hostile, "rendering must not change the answer"
-    assert {tag for tag, _ in page.elements} == {
-        tag for tag, _ in Reader(render_html(plant(answer, ""))).elements
-    } | {"details", "summary"}
+    assert {tag for tag, _ in page.elements} == {tag for tag, _ in Reader(render_html(plant(answer, ""))).elements} | {
+        "details",
+        "summary",
+    }
     attributes = {name for _, found in page.elements for name in found}
     assert not [name for name in attributes if name.startswith("on") or name in ("x=", "src", "style")]
     render_html(hostile).encode("utf-8")
@@ -222,9 +223,7 @@ def test_page_asks_for_nothing_and_runs_nothing(answer):
     for reference in ("http://", "https://", "src=", "@import", "javascript:", "//cdn"):
         assert reference not in page
     assert set(re.findall(r"url\(([^)]*)\)", page)) <= {"#hatch"}
-    assert not {"script", "link", "iframe", "img", "object", "form"} & {
-        tag for tag, _ in Reader(page).elements
-    }
+    assert not {"script", "link", "iframe", "img", "object", "form"} & {tag for tag, _ in Reader(page).elements}
     assert "default-src 'none'" in page
 
 
@@ -334,9 +333,7 @@ def test_a_night_without_waste_is_not_blamed():
 
 def test_every_finding_has_a_card_in_order_and_the_long_tail_is_folded():
     page = render_html(why(findings=40))
-    cards = [
-        (tag, found["id"]) for tag, found in Reader(page).elements if "finding-" in (found.get("id") or "")
-    ]
+    cards = [(tag, found["id"]) for tag, found in Reader(page).elements if "finding-" in (found.get("id") or "")]
     assert [name for _, name in cards] == [f"finding-{number}" for number in range(1, 41)]
     assert [tag for tag, _ in cards] == ["article"] * CARDS_SHOWN_OPEN + ["details"] * (40 - CARDS_SHOWN_OPEN)
 
@@ -367,7 +364,7 @@ def test_findings_that_found_no_room_in_the_chart_are_counted():
 
 def test_what_is_not_known_comes_with_what_would_help():
     text = Reader(render_html(why())).text
-    assert "1,080 GPU-hours lack it. Start training with pyrometer run" in text
+    assert "1,080 GPU-hours lack it. With the steps of every training" in text
     assert "read access to every cluster" not in text  # Kubernetes has seen everything
 
 

@@ -44,10 +44,12 @@ def _ledger(store: Store) -> Iterator[str]:
     store.expose_all(["ledger_row", "node"])
     known = ", ".join(f"'{name}'" for name in STATE)
     laws = {
-        "ledger rows are negative, empty or over a minute": "SELECT count(*) FROM ledger_row WHERE ms <= 0 OR ms > 60000",
-        "ledger rows are in a state that does not exist": f"SELECT count(*) FROM ledger_row WHERE state NOT IN ({known})",
-        "ledger rows stand twice": "SELECT count(*) - count(DISTINCT (minute_ms, node_uid, slot_index, pod_uid, attempt, "
-        "state, evidence, usd_micro_per_hour)) FROM ledger_row",
+        "ledger rows are negative, empty or over a minute": "SELECT count(*) FROM ledger_row "
+        "WHERE ms <= 0 OR ms > 60000",
+        "ledger rows are in a state that does not exist": "SELECT count(*) FROM ledger_row "
+        f"WHERE state NOT IN ({known})",
+        "ledger rows stand twice": "SELECT count(*) - count(DISTINCT (minute_ms, node_uid, slot_index, pod_uid, "
+        "attempt, state, evidence, usd_micro_per_hour)) FROM ledger_row",
         "slot-minutes of nodes do not have 60,000 ms": "SELECT count(*) FROM (SELECT 1 FROM ledger_row "
         "SEMI JOIN node USING (node_uid) GROUP BY node_uid, slot_index, minute_ms HAVING sum(ms) != 60000)",
         "slot-minutes have more than 60,000 ms": "SELECT count(*) FROM (SELECT 1 FROM ledger_row "

@@ -1,7 +1,7 @@
 """Builds the ledger: brings every chunk of hours whose inputs have changed up to date, and leaves the others alone.
 
-A chunk is a pure function of the objects that touch it, the measurements in and just around it, and what the chunk before it
-hands over. So hours can be built in any grouping, and again, with the same result.
+A chunk is a pure function of the objects that touch it, the measurements in and just around it, and what the chunk
+before it hands over. So hours can be built in any grouping, and again, with the same result.
 """
 
 from __future__ import annotations
@@ -158,9 +158,12 @@ class _Build:
     def _assumes_prices(self) -> bool:
         """Whether a public list price stands in for a price that nobody wrote."""
         row = self.connection.execute(
-            "SELECT count(*) FROM every_slot_span span SEMI JOIN (FROM every_price WHERE source = 'list') USING (gpu_model) "
-            "ANTI JOIN (FROM every_price WHERE source != 'list') book ON coalesce(book.gpu_model = span.gpu_model, book.gpu_model IS NULL) "
-            "AND coalesce(book.pool = span.pool, book.pool IS NULL) AND coalesce(book.cluster = span.cluster, book.cluster IS NULL) "
+            "SELECT count(*) FROM every_slot_span span "
+            "SEMI JOIN (FROM every_price WHERE source = 'list') USING (gpu_model) "
+            "ANTI JOIN (FROM every_price WHERE source != 'list') book "
+            "ON coalesce(book.gpu_model = span.gpu_model, book.gpu_model IS NULL) "
+            "AND coalesce(book.pool = span.pool, book.pool IS NULL) "
+            "AND coalesce(book.cluster = span.cluster, book.cluster IS NULL) "
             "AND coalesce(book.purchase = span.purchase, book.purchase IS NULL) "
             "AND book.from_ms <= span.from_ms AND coalesce(book.to_ms >= span.to_ms, true)"
         ).fetchone()
@@ -244,7 +247,8 @@ class _Build:
         for step in sql.CHUNK_STEPS:
             self.connection.execute(sql.text(step))
         carried = self.connection.execute(
-            "SELECT sum(hash(node_uid, slot_index, pod_uid, first_active_ms, active_until_ms))::VARCHAR FROM chunk_carry"
+            "SELECT sum(hash(node_uid, slot_index, pod_uid, first_active_ms, active_until_ms))::VARCHAR "
+            "FROM chunk_carry"
         ).fetchone()
         self.store.replace(
             [

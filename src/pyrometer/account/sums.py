@@ -1,4 +1,7 @@
-"""Questions to the ledger: milliseconds and money by any grouping. Every answer's rows add up to its total, in integers."""
+"""Questions to the ledger: milliseconds and money by any grouping.
+
+Every answer's rows add up to its total, in integers.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +179,10 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _label_quarters(store: Store, window: Window, zone: tzinfo) -> None:
-    """Which local hour, day and month each quarter of an hour belongs to. An hour that the clock repeats is two hours."""
+    """Which local hour, day and month each quarter of an hour belongs to.
+
+    An hour that the clock repeats is two hours.
+    """
     rows = []
     for quarter in range(window.from_ms // QUARTER_MS, -(-window.to_ms // QUARTER_MS)):
         local = datetime.fromtimestamp(quarter * QUARTER_MS / 1000, zone)

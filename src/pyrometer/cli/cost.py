@@ -10,6 +10,7 @@ from pyrometer.account.sums import GROUPINGS, cost, open_names
 from pyrometer.cli.running import Asked, accounted, print_json, read_options
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.words import dollars, hours
+from pyrometer.model.units import MS_PER_HOUR
 
 
 @click.command()
@@ -36,17 +37,20 @@ def command(asked: Asked, by: str) -> None:
     if asked.output == "json":
         print_json(answer)
         return
-    rows = [
-        [*(row[name] for name in names), f"{row['gpu_hours']:,.1f}", _money(row["usd_micro"])] for row in answer["rows"]
-    ]
+    rows = [[*(row[name] for name in names), _hours(row["gpu_ms"]), _money(row["usd_micro"])] for row in answer["rows"]]
     total = answer["total"]
-    rows.append(["total", *[""] * (len(names) - 1), f"{total['gpu_hours']:,.1f}", _money(total["usd_micro"])])
+    rows.append(["total", *[""] * (len(names) - 1), _hours(total["gpu_ms"]), _money(total["usd_micro"])])
     print_table([*names, "GPU-hours", "cost"], rows, figures=2, foot=True)
     if total["unpriced_gpu_ms"]:
         click.echo(
             f"No price is known for {hours(total['unpriced_gpu_ms'])}; say it with --price, per GPU-hour.",
             err=True,
         )
+
+
+def _hours(gpu_ms: int) -> str:
+    value = gpu_ms / MS_PER_HOUR
+    return f"{value:,.1f}" if value >= 10 else f"{value:,.3f}"
 
 
 def _money(usd_micro: int | None) -> str:

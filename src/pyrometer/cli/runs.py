@@ -25,11 +25,15 @@ def command(asked: Asked) -> None:
         click.echo("No training run has sent steps here. `pyrometer cost --by workload` shows what held GPUs.")
         return
     print_table(
-        ["run", "experiment", "team", "outcome", "started", "attempts", "ranks", "steps", "GPU-hours", "cost", "goodput"],
+        [
+            "run", "experiment", "team", "outcome", "started", "attempts", "ranks", "steps",
+            "GPU-hours", "cost", "goodput",
+        ],
         [
             [
                 row["run"], row["experiment"], row["team"], row["outcome"],
-                f"{datetime.fromisoformat(row['started']):%d %b %H:%M}", row["attempts"], row["ranks"], f"{row['steps']:,}",
+                f"{datetime.fromisoformat(row['started']):%d %b %H:%M}",
+                row["attempts"], row["ranks"], f"{row['steps']:,}",
                 f"{row['gpu_hours']:,.2f}", "–" if row["usd_micro"] is None else dollars(row["usd_micro"]),
                 "–" if row["goodput"] is None else f"{100 * row['goodput']:.0f} %",
             ]

@@ -1,4 +1,7 @@
-"""Reads the settings: defaults, then the data folder's `settings.yaml`, then the file PYROMETER_SETTINGS, then variables."""
+"""Reads the settings.
+
+Defaults come first, then the data folder's `settings.yaml`, then the file PYROMETER_SETTINGS, then variables.
+"""
 
 from __future__ import annotations
 

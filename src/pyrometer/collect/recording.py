@@ -1,8 +1,10 @@
-"""Recordings of one GPU: `NAME-gpu.csv` (NVML and GPM), `NAME-steps.csv` (every step), `NAME-truth.json` (what was done).
+"""Recordings of one GPU.
+
+A recording is `NAME-gpu.csv` (NVML and GPM), `NAME-steps.csv` (every step) and `NAME-truth.json` (what was done).
 
 The truth stands in for the sources that were not recorded: Kubernetes (when the GPU was held) and, with steps, the
-lifecycle that the SDK sees from inside (start, checkpoint, evaluation, leaving the loop). Faults are never taken from it:
-a hang, a stall, a divergence or lost work must follow from the steps and the samples.
+lifecycle that the SDK sees from inside (start, checkpoint, evaluation, leaving the loop). Faults are never taken from
+it: a hang, a stall, a divergence or lost work must follow from the steps and the samples.
 """
 
 from __future__ import annotations
@@ -122,7 +124,7 @@ class _Recorded:
                 *self._step_windows(number, attempt),
                 *self._other_windows(number, starts[number - 1], ended_ms),
             ]
-            windows.sort(key=lambda window: window.time_ms)
+            windows = _touching(sorted(windows, key=lambda window: window.time_ms))
             yield from windows
             yield from self._pauses(number, windows, ended_ms or self.to_ms)
             yield from self._losses(number, attempt)
@@ -134,7 +136,7 @@ class _Recorded:
     def _run(self, attempt: int, started_ms: int, steps: list[Step], ended_ms: int | None) -> Run:
         return Run(
             self.to_ms, self.run, attempt, 0, started_ms, experiment=self.name, workload_uid=self.node_uid,
-            pod_uid=self.node_uid, node_uid=self.node_uid, slot_index=0, first_step_ms=steps[0].to_ms,
+            pod_uid=self.node_uid, node_uid=self.node_uid, slot_index=0, first_step_ms=_first_step_ms(steps),
             ended_ms=ended_ms, outcome="killed" if ended_ms else None,
             resumed_step=steps[0].step if attempt > 1 else None,
         )  # fmt: skip
@@ -217,6 +219,21 @@ def _groups(steps: list[Step]) -> Iterator[list[Step]]:
         group.append(step)
     if group:
         yield group
+
+
+def _first_step_ms(steps: list[Step]) -> int:
+    """Where startup ends: with the first step, or where the second follows it."""
+    follows = len(steps) > 1 and steps[1].from_ms - steps[0].to_ms < PAUSE_MS
+    return steps[1].from_ms if follows else steps[0].to_ms
+
+
+def _touching(windows: list[StepWindow]) -> list[StepWindow]:
+    """Windows without the milliseconds between them, where one follows the other."""
+    ends = [*(window.time_ms for window in windows[1:]), windows[-1].to_ms]
+    return [
+        window._replace(to_ms=next_ms) if 0 <= next_ms - window.to_ms < PAUSE_MS else window
+        for window, next_ms in zip(windows, ends, strict=True)
+    ]
 
 
 def _joined(intervals: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -20,7 +20,10 @@ ROWS_PER_DELIVERY = 5_000
 
 
 class OpenbTrace:
-    """Alibaba's 2023 GPU cluster (openb): 8,152 pods with fractions of a GPU. Its clock starts at zero: taken as 2023-01-01 UTC."""
+    """Alibaba's 2023 GPU cluster (openb): 8,152 pods with fractions of a GPU.
+
+    Its clock starts at zero: taken as 2023-01-01 UTC.
+    """
 
     START_MS = 1_672_531_200_000
 

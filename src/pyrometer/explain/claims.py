@@ -1,4 +1,7 @@
-"""Who gets a wasted millisecond: findings claim ledger rows in the order of their causes, and no millisecond is claimed twice."""
+"""Who gets a wasted millisecond.
+
+Findings claim ledger rows in the order of their causes, and no millisecond is claimed twice.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ CREATE OR REPLACE TEMP TABLE claim AS
 WITH wanted AS (
     SELECT ledger.*, scope.proposal, scope.cause,
         least(sum(least(scope.to_ms, minute_ms + 60000) - greatest(scope.from_ms, minute_ms))
-            OVER (PARTITION BY scope.proposal, minute_ms, ledger.node_uid, ledger.slot_index, ledger.pod_uid, attempt, ledger.state,
-                evidence, usd_micro_per_hour), ms) AS want_ms
+            OVER (PARTITION BY scope.proposal, minute_ms, ledger.node_uid, ledger.slot_index, ledger.pod_uid, attempt,
+                ledger.state, evidence, usd_micro_per_hour), ms) AS want_ms
     FROM ledger_row ledger
     JOIN scope
         ON scope.pod_uid = ledger.pod_uid AND scope.state = ledger.state

@@ -62,7 +62,10 @@ def _proposal(night: Night, owner: str, pods: list[tuple[str, str, int, int, int
         to_ms=to_ms,
         states=("data_stall",),
         scope=tuple(Scope(p[0], p[2], p[3]) for p in pods),
-        headline=f"waited for data for {duration(waited // len(pods))} of {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
+        headline=(
+            f"waited for data for {duration(waited // len(pods))} of {duration(to_ms - from_ms)}, "
+            f"from {night.time(from_ms)} on"
+        ),
         evidence=tuple(evidence),
         suggestion=(
             f"Look at the disk, CPU and network of {culprit['node']}." if culprit

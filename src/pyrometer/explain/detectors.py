@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pyrometer.explain import data_stall, gang_wait, hang, idle_held, lost_work, straggler
+from pyrometer.explain import data_stall, diverged, gang_wait, hang, idle_held, lost_work, straggler
 from pyrometer.explain.findings import Detector
 from pyrometer.model.states import CAUSES
 
 _BY_CAUSE: dict[str, Detector] = {
     "hang": hang.detect,
     "lost_work": lost_work.detect,
+    "diverged": diverged.detect,
     "gang_wait": gang_wait.detect,
     "straggler": straggler.detect,
     "data_stall": data_stall.detect,

@@ -19,7 +19,10 @@ class Scope(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """A finding before its milliseconds are claimed. It gets those of its states in its scope that nobody has claimed yet."""
+    """A finding before its milliseconds are claimed.
+
+    It gets those of its states in its scope that nobody has claimed yet.
+    """
 
     cause: str
     owner_uid: str  # the workload, or the pod that belongs to none

@@ -18,7 +18,8 @@ def detect(night: Night) -> Iterable[Proposal]:
         late = night.ask(
             "SELECT pod.name, pod.scheduled_ms FROM pod WHERE workload_uid = $1 "
             "QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1 "
-            "AND NOT list_contains($2, pod_uid)  AND coalesce(scheduled_ms >= $3, true) ORDER BY scheduled_ms NULLS LAST, pod.name",
+            "AND NOT list_contains($2, pod_uid) AND coalesce(scheduled_ms >= $3, true) "
+            "ORDER BY scheduled_ms NULLS LAST, pod.name",
             episode.owner_uid, list(episode.pods), episode.from_ms,
         )  # fmt: skip
         missing = [name for name, _ in late]
@@ -37,6 +38,8 @@ def detect(night: Night) -> Iterable[Proposal]:
                 "waiting for the rest of its gang"
             ),
             evidence=tuple(evidence),
-            suggestion="Admit its pods together (Kueue, Volcano, or a scheduler with gangs), so that none waits holding GPUs.",
+            suggestion=(
+                "Admit its pods together (Kueue, Volcano, or a scheduler with gangs), so that none waits holding GPUs."
+            ),
             culprit={"pods": missing} if missing else None,
         )

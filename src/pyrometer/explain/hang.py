@@ -63,7 +63,8 @@ def _stuck_rank(night: Night, episode: Episode) -> tuple[dict[str, Any] | None, 
 def _spinning(night: Night, episode: Episode) -> list[str]:
     rows = night.ask(
         "SELECT median(gpu_util_permille) / 10, round(median(sm_active_permille) / 10, 1), median(power_w), count(*) "
-        "FROM gpu_sample JOIN (SELECT DISTINCT node_uid, slot_index FROM night_ledger WHERE list_contains($1, pod_uid)) "
+        "FROM gpu_sample "
+        "JOIN (SELECT DISTINCT node_uid, slot_index FROM night_ledger WHERE list_contains($1, pod_uid)) "
         "USING (node_uid, slot_index) WHERE time_ms BETWEEN $2 AND $3",
         list(episode.pods), episode.from_ms, episode.to_ms,
     )  # fmt: skip
@@ -80,4 +81,7 @@ def _suggestion(culprit: dict[str, Any] | None, *, alone: bool) -> str:
     if culprit is None:
         return "Restart it from its last checkpoint; the SDK's steps would tell which rank hangs, and where."
     without = "" if alone else f" without {culprit['node']}"
-    return f"Restart it from its last checkpoint{without}; look at what rank {culprit['rank']} was doing: its stack, its node's log."
+    return (
+        f"Restart it from its last checkpoint{without}; "
+        f"look at what rank {culprit['rank']} was doing: its stack, its node's log."
+    )

@@ -14,15 +14,10 @@ from typing import Any, NamedTuple
 from pyrometer import __version__
 from pyrometer.explain import charts
 from pyrometer.explain.charts import Part, escaped, stacked_bar
+from pyrometer.explain.figures import Amount, Measure
+from pyrometer.explain.words import duration
 from pyrometer.model.states import FAMILIES, STATE
-from pyrometer.model.units import (
-    MS_PER_DAY,
-    MS_PER_HOUR,
-    MS_PER_MINUTE,
-    MS_PER_SECOND,
-    USD_MICRO_PER_USD,
-    largest_remainder,
-)
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_SECOND
 
 CARDS_SHOWN_OPEN = 12
 MOST_BUCKETS_DRAWN = 96
@@ -42,76 +37,22 @@ EVIDENCE_KINDS = (
         "kubernetes",
         "Kubernetes",
         "Who holds a GPU and since when: start-up, missing peers, broken nodes.",
-        "Give <code>pyrometer</code> read access to every cluster, and that time gets an owner.",
+        "With read access to every cluster, that time gets an owner.",
     ),
     (
         "gpu",
         "GPU telemetry",
         "Busy or idle: hangs, forgotten notebooks, devices never used.",
-        "Scrape dcgm-exporter or run <code>pyrometer agent</code> on every GPU node to tell busy from idle.",
+        "With the samples of every GPU, time of which only the holder is known splits into busy and idle.",
     ),
     (
         "sdk",
         "Training SDK",
         "The steps of every rank: data stalls, stragglers, lost work, divergence.",
-        "Start training with <code>pyrometer run -- CMD…</code>, no code change, and its “active” time "
-        "splits into training and waiting, with the rank that is to blame.",
+        "With the steps of every training, its “active” time splits into training and waiting, "
+        "with the rank that is to blame.",
     ),
 )
-
-
-class Amount(NamedTuple):
-    """Micro-dollars or GPU-milliseconds, and how many of the page's units are shown for them."""
-
-    exact: int
-    units: int
-
-
-class Measure(NamedTuple):
-    """What the page counts in: dollars, or GPU-hours where nothing is priced; whole ones if they are many."""
-
-    key: str
-    unit: int
-    unit_format: str
-
-    @classmethod
-    def of(cls, total: dict[str, Any]) -> Measure:
-        """Dollars from $1,000 on, cents below; without a price GPU-hours from 1,000 on, tenths below."""
-        if total["usd_micro"]:
-            if total["usd_micro"] >= 1_000 * USD_MICRO_PER_USD:
-                return cls("usd_micro", USD_MICRO_PER_USD, "${:,.0f}")
-            return cls("usd_micro", USD_MICRO_PER_USD // 100, "${:,.2f}")
-        if total["gpu_ms"] >= 1_000 * MS_PER_HOUR:
-            return cls("gpu_ms", MS_PER_HOUR, "{:,.0f}")
-        return cls("gpu_ms", MS_PER_HOUR // 10, "{:,.1f}")
-
-    @property
-    def is_money(self) -> bool:
-        """Whether amounts are micro-dollars (else they are GPU-milliseconds)."""
-        return self.key == "usd_micro"
-
-    def amounts(self, rows: Sequence[dict[str, Any]], prefix: str = "") -> list[Amount]:
-        """What the rows amount to, rounded so that they add up; a row without a price is zero here."""
-        exacts = [row[prefix + self.key] or 0 for row in rows]
-        return [Amount(*pair) for pair in zip(exacts, self._rounded(exacts), strict=True)]
-
-    def amount(self, exact: int) -> Amount:
-        """One amount by itself."""
-        return Amount(exact, self._rounded([exact])[0])
-
-    def number(self, amount: Amount) -> str:
-        """For a table that says what it counts in."""
-        whole = USD_MICRO_PER_USD if self.is_money else MS_PER_HOUR
-        if amount.units == 0 and amount.exact > 0:
-            return "<" + self.unit_format.format(self.unit / whole)
-        return self.unit_format.format(amount.units * self.unit / whole)
-
-    def text(self, amount: Amount) -> str:
-        """For a sentence."""
-        return self.number(amount) + ("" if self.is_money else " GPU-hours")
-
-    def _rounded(self, exacts: list[int]) -> list[int]:
-        return largest_remainder(exacts, (2 * sum(exacts) + self.unit) // (2 * self.unit))
 
 
 class Page(NamedTuple):
@@ -181,7 +122,7 @@ def _headline(page: Page) -> str:
         return (
             f"<header>{brand}<h1>No GPU time in this window.</h1>"
             '<p class="lede">Nothing was accounted: the window lies outside what is recorded, or nothing '
-            "reports. <code>pyrometer doctor</code> shows what is connected.</p></header>"
+            "reports. <code>--all</code> asks for everything there is.</p></header>"
         )
     verdict = "none of it wasted that we could see"
     if wasted.exact:
@@ -190,10 +131,10 @@ def _headline(page: Page) -> str:
     if answer["findings"]:
         biggest = _name(answer["findings"][0]["title"])
         lede = f'<p class="lede">Most of all: <a href="#finding-1">{biggest}</a></p>'
-    duration = _duration(page.window.to_ms - page.window.from_ms)
+    length = _duration(page.window.to_ms - page.window.from_ms)
     return (
         f"<header>{brand}<h1><b>{escaped(page.measure.text(page.total))}</b> "
-        f"burned in {duration}, {verdict}.</h1>{lede}{_key_figures(page)}{_price_notes(page)}</header>"
+        f"burned in {length}, {verdict}.</h1>{lede}{_key_figures(page)}{_price_notes(page)}</header>"
     )
 
 
@@ -346,7 +287,7 @@ def _card(page: Page, number: int, finding: dict[str, Any], most: int) -> str:
 
 def _card_facts(page: Page, finding: dict[str, Any]) -> str:
     interval = _interval(finding)
-    duration = _duration(interval.to_ms - interval.from_ms)
+    length = _duration(interval.to_ms - interval.from_ms)
     culprit = [
         f"<span>{'GPU' if key == 'gpu' else escaped(_words(key))} {_name(value)}</span>"
         for key, value in (finding["culprit"] or {}).items()
@@ -354,7 +295,7 @@ def _card_facts(page: Page, finding: dict[str, Any]) -> str:
     ]
     facts = [
         ("Culprit", " ".join(culprit)),
-        ("When", f"{escaped(page.clock.between(interval))}<small>{duration}</small>"),
+        ("When", f"{escaped(page.clock.between(interval))}<small>{length}</small>"),
         ("Workload", _workload(finding["workload"]) if finding["workload"] else ""),
         ("Experiment", _name(finding["experiment"])),
         ("Team", _name(finding["team"])),
@@ -501,12 +442,5 @@ def _gpus(count: float) -> str:
 
 
 def _duration(duration_ms: int) -> str:
-    """Two units at most, on one line: 3 d 4 h, 7 h 12 min, 45 s."""
-    if duration_ms < MS_PER_MINUTE:
-        return f"{duration_ms // MS_PER_SECOND}\u00a0s"
-    parts: list[tuple[int, str]] = []
-    for name, unit_ms in (("d", MS_PER_DAY), ("h", MS_PER_HOUR), ("min", MS_PER_MINUTE)):
-        count, duration_ms = divmod(duration_ms, unit_ms)
-        if count or parts:
-            parts.append((count, name))
-    return "\u00a0".join(f"{count}\u00a0{name}" for count, name in parts[:2] if count)
+    """On one line, whatever the width of the page."""
+    return duration(duration_ms).replace(" ", "\u00a0")

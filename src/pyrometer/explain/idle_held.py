@@ -27,7 +27,9 @@ def detect(night: Night) -> Iterable[Proposal]:
             to_ms=episode.to_ms,
             states=("idle_held",),
             scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
-            headline=f"held idle GPUs for {duration(episode.to_ms - episode.from_ms)}, since {night.time(episode.from_ms)}",
+            headline=(
+                f"held idle GPUs for {duration(episode.to_ms - episode.from_ms)}, since {night.time(episode.from_ms)}"
+            ),
             evidence=tuple(_evidence(night, episode, names)),
             suggestion="Delete it, or give it a time limit; a notebook can be culled when idle.",
             culprit=culprit,
@@ -38,7 +40,8 @@ def detect(night: Night) -> Iterable[Proposal]:
 def _evidence(night: Night, episode: Episode, names: list[str]) -> Iterable[str]:
     left = night.ask(
         "SELECT event.kind, event.step FROM event JOIN the_run USING (run, attempt, rank) "
-        "WHERE event.kind = 'loop_ended' AND list_contains($1, the_run.pod_uid) AND event.time_ms BETWEEN $2 - 60000 AND $3",
+        "WHERE event.kind = 'loop_ended' AND list_contains($1, the_run.pod_uid) "
+        "AND event.time_ms BETWEEN $2 - 60000 AND $3",
         list(episode.pods), episode.from_ms, episode.to_ms,
     )  # fmt: skip
     ended = [
@@ -47,7 +50,8 @@ def _evidence(night: Night, episode: Episode, names: list[str]) -> Iterable[str]
         if rank.ended_ms and rank.ended_ms <= episode.from_ms + 60_000
     ]
     slots = night.ask(
-        "SELECT count(DISTINCT (node_uid, slot_index)) FROM night_ledger WHERE state = 'idle_held' AND list_contains($1, pod_uid)",
+        "SELECT count(DISTINCT (node_uid, slot_index)) FROM night_ledger "
+        "WHERE state = 'idle_held' AND list_contains($1, pod_uid)",
         list(episode.pods),
     )[0][0]  # fmt: skip
     yield f"{counted(slots, 'GPU')} of {listed(names)} showed no activity"

@@ -79,7 +79,8 @@ class Night:
 
     def time(self, time_ms: int) -> str:
         """A time of day, as the reader of this night's report calls it."""
-        return clock(time_ms, self.zone, beside_ms=self.window.to_ms)
+        short = self.window.to_ms - self.window.from_ms <= MS_PER_HOUR
+        return clock(time_ms, self.zone, beside_ms=self.window.to_ms, seconds=short)
 
     def node(self, node_uid: str | None) -> str | None:
         """The name of a node."""
@@ -113,8 +114,10 @@ class Night:
                     FROM night_ledger
                     WHERE state = $1 AND pod_uid IS NOT NULL AND minute_ms >= $2 AND minute_ms < $3 AND NOT EXISTS (
                         FROM restated_before
-                        WHERE restated_before.state = night_ledger.state AND restated_before.pod_uid = night_ledger.pod_uid
-                            AND restated_before.from_ms < minute_ms + 60000 AND coalesce(restated_before.to_ms > minute_ms, true)
+                        WHERE restated_before.state = night_ledger.state
+                            AND restated_before.pod_uid = night_ledger.pod_uid
+                            AND restated_before.from_ms < minute_ms + 60000
+                            AND coalesce(restated_before.to_ms > minute_ms, true)
                     )
                     GROUP BY owner_uid, pod_uid, minute_ms
                     WINDOW in_time AS (PARTITION BY owner_uid, pod_uid ORDER BY minute_ms)
@@ -139,7 +142,7 @@ class Night:
                 list(pods),
                 from_ms,
                 to_ms,
-            )  # fmt: skip
+            )
         ]
 
     def pod_names(self, pods: Sequence[str]) -> list[str]:

@@ -19,7 +19,8 @@ _SHARES = """
 CREATE OR REPLACE TEMP TABLE run_minute AS
 WITH placed AS (
     SELECT run, attempt, pod_uid, node_uid, slot_index, started_ms AS at_ms,
-        lag(started_ms) OVER (PARTITION BY pod_uid, node_uid, slot_index ORDER BY started_ms, attempt) IS NULL AS is_first,
+        lag(started_ms) OVER (PARTITION BY pod_uid, node_uid, slot_index ORDER BY started_ms, attempt) IS NULL
+            AS is_first,
         lead(started_ms) OVER (PARTITION BY pod_uid, node_uid, slot_index ORDER BY started_ms, attempt) AS next_ms
     FROM the_run WHERE slot_index IS NOT NULL
 )
@@ -44,8 +45,8 @@ def runs(store: Store, window: Window, *, zone: tzinfo) -> dict[str, Any]:
     _prepare(store, window)
     rows = store.connection.execute(
         """
-        SELECT the_run.run, any_value(coalesce(the_run.experiment, holder_name.experiment)), any_value(holder_name.team),
-            any_value(holder_name.workload_uid), any_value(holder_name.workload_kind),
+        SELECT the_run.run, any_value(coalesce(the_run.experiment, holder_name.experiment)),
+            any_value(holder_name.team), any_value(holder_name.workload_uid), any_value(holder_name.workload_kind),
             any_value(holder_name.workload_namespace), any_value(holder_name.workload_name),
             count(DISTINCT the_run.attempt), max(the_run.ranks), min(the_run.started_ms),
             max_by(the_run.ended_ms, the_run.attempt), max_by(the_run.outcome, the_run.attempt)
@@ -160,7 +161,8 @@ def _metrics(store: Store, run: str) -> dict[str, list[list[Any]]]:
 def _lifecycle(store: Store, run: str, zone: tzinfo) -> list[dict[str, Any]]:
     rows = store.connection.execute(
         """
-        SELECT min(started_ms) AS at_ms, attempt, 'started' AS what, NULL AS step, NULL AS rank FROM the_run WHERE run = $1 GROUP BY attempt
+        SELECT min(started_ms) AS at_ms, attempt, 'started' AS what, NULL AS step, NULL AS rank FROM the_run
+            WHERE run = $1 GROUP BY attempt
         UNION ALL SELECT min(started_ms), attempt, 'resumed', min(resumed_step), NULL FROM the_run
             WHERE run = $1 AND resumed_step IS NOT NULL GROUP BY attempt
         UNION ALL SELECT max(first_step_ms), attempt, 'first_step', NULL, NULL FROM the_run

@@ -72,7 +72,9 @@ def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float, 
         to_ms=to_ms,
         states=("straggler_wait",),
         scope=tuple(Scope(pod, from_ms, to_ms) for (pod,) in pods),
-        headline=f"waited for rank {slowest.rank} on {node} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
+        headline=(
+            f"waited for rank {slowest.rank} on {node} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on"
+        ),
         evidence=tuple(evidence),
         suggestion=f"Move rank {slowest.rank} off {node}; look at {_where(slowest.phase)} there.",
         culprit={"rank": slowest.rank, "node": node, "gpu": slowest.slot_index, "phase": slowest.phase},

@@ -1,4 +1,7 @@
-"""The answer of `pyrometer why`: what burned, by state, and the findings. Reports and the API show it; they add nothing."""
+"""The answer of `pyrometer why`: what burned, by state, and the findings.
+
+Reports and the API show it; they add nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ MOST_WORKLOADS = 20
 # One pass over the ledger; everything but the findings is summed from it.
 _BURN = """
 CREATE OR REPLACE TEMP TABLE burn AS
-SELECT minute_ms // {bucket_ms} * {bucket_ms} AS minute_ms, pod_uid, state, evidence, {price} AS usd_micro_per_hour, sum(ms) AS ms
+SELECT minute_ms // {bucket_ms} * {bucket_ms} AS minute_ms, pod_uid, state, evidence,
+    {price} AS usd_micro_per_hour, sum(ms) AS ms
 FROM ledger_row WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}
 GROUP BY ALL
 """

@@ -48,11 +48,12 @@ def percent(part: int, whole: int) -> str:
     return f"{share:.1f} %" if 0 < share < 0.95 else f"{share:.0f} %"
 
 
-def clock(time_ms: int, zone: tzinfo, *, beside_ms: int | None = None) -> str:
+def clock(time_ms: int, zone: tzinfo, *, beside_ms: int | None = None, seconds: bool = False) -> str:
     """A time of day; with its date when it is another day than the one `beside_ms` is on."""
     local = datetime.fromtimestamp(time_ms / 1000, zone)
     beside = datetime.fromtimestamp((time_ms if beside_ms is None else beside_ms) / 1000, zone)
-    return f"{local:%H:%M}" if local.date() == beside.date() else f"{local:%a %d %b %H:%M}"
+    time_of_day = f"{local:%H:%M:%S}" if seconds else f"{local:%H:%M}"
+    return time_of_day if local.date() == beside.date() else f"{local:%a %d %b} {time_of_day}"
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

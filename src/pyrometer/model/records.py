@@ -35,7 +35,8 @@ class Node(NamedTuple):
 class Slot(NamedTuple):
     """One GPU's place as it was seen at a time.
 
-    A slot that belongs to no known node (a recording, a trace, a laptop's CPU) says how long it lived, in `from_ms` and `to_ms`.
+    A slot that belongs to no known node (a recording, a trace, a laptop's CPU) says how long it lived, in `from_ms` and
+    `to_ms`.
     """
 
     time_ms: Int64

@@ -22,7 +22,9 @@ class Settings(NamedTuple):
 
 HELP: dict[str, str] = {
     "idle_gap_ms": "GPU telemetry alone: no activity for longer than this is `idle_held`, shorter is `starved`",
-    "startup_limit_ms": "GPU telemetry alone: no activity since container start counts as `startup` for at most this long",
+    "startup_limit_ms": (
+        "GPU telemetry alone: no activity since container start counts as `startup` for at most this long"
+    ),
     "sample_reach_ms": "a GPU sample speaks for this long after it was taken; beyond is `unobserved`",
     "sample_jitter_ms": "a next sample that is late by up to this much leaves no gap",
     "hang_limit_ms": "no step for longer than this, and than ten of the run's slow steps, is a `hang`",

@@ -1,7 +1,7 @@
 """The catalogue: which hot tables and which Parquet parts make up the store, and which batches it has taken.
 
-It lives in the DuckDB file beside the hot tables, so that one transaction changes both. A Parquet file that it does not list
-does not exist as far as any query is concerned.
+It lives in the DuckDB file beside the hot tables, so that one transaction changes both. A Parquet file that it does not
+list does not exist as far as any query is concerned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ CREATE TABLE IF NOT EXISTS parts (
 );
 """
 
-# How to bring a catalogue of version N to N + 1. New columns of records need no entry: parts say which columns they have.
+# How to bring a catalogue of version N to N + 1. New columns of records need no entry: parts say which columns they
+# have.
 MIGRATIONS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -16,15 +17,17 @@ import duckdb
 from pyrometer.model import records  # noqa: F401 - declares the schemas
 from pyrometer.model.columns import SCHEMAS, Schema, schema_of
 from pyrometer.store import catalog, files
-from pyrometer.store.catalog import CatalogError, Part, transaction
+from pyrometer.store.catalog import CatalogError, HotTable, Part, transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 DATABASE = "pyrometer.duckdb"
 MOST_PARTITIONS_PER_BATCH = 10_000
-# Times before September 2001 are not times of GPUs: seconds where milliseconds belong, or a clock that was never set.
+# Times before September 2001 or after November 2286 are not times of GPUs: seconds, micro- or nanoseconds where
+# milliseconds belong, or a clock that was never set.
 OLDEST_MS = 1_000_000_000_000
+NEWEST_MS = 10_000_000_000_000
 
 
 class StoreError(Exception):
@@ -55,15 +58,22 @@ class Store:
                 f"{self.folder} is not a Pyrometer data folder (it has no {DATABASE}). "
                 "Make one with `pyrometer import`, or name another with --data."
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.folder} cannot be made a data folder: {error.strerror}. Name another.") from None
         self.connection = _connect(self.folder / DATABASE, wait_s)
         try:
             catalog.prepare(self.connection)
-        except CatalogError as error:
+            leftovers = catalog.unlisted_files(self.connection, self.folder)
+        except (CatalogError, duckdb.Error) as error:
             self.connection.close()
-            raise StoreError(f"{self.folder} cannot be opened: {error}.") from None
-        for leftover in catalog.unlisted_files(self.connection, self.folder):
+            raise StoreError(f"{self.folder} cannot be opened: {str(error).splitlines()[0]}.") from None
+        for leftover in leftovers:
             leftover.unlink()
+        # The catalogue as it is, read once: nobody else can change it.
+        self._parts: list[Part] | None = None
+        self._hot: list[HotTable] | None = None
 
     def __enter__(self) -> Store:
         return self
@@ -78,12 +88,33 @@ class Store:
         files.write_text(self.folder / "manifest.json", catalog.manifest(self.connection))
         self.connection.close()
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            with transaction(self.connection):
+                yield
+        finally:
+            self._parts = self._hot = None
+
+    def parts(self, kind: str | None = None) -> list[Part]:
+        """The sealed parts that queries read, oldest first."""
+        if self._parts is None:
+            self._parts = catalog.parts(self.connection)
+        return [part for part in self._parts if kind is None or part.kind == kind]
+
+    def hot_tables(self, kind: str | None = None) -> list[HotTable]:
+        """The hot tables, oldest first."""
+        if self._hot is None:
+            self._hot = catalog.hot_tables(self.connection)
+        return [table for table in self._hot if kind is None or table.kind == kind]
+
     # -- facts in -----------------------------------------------------------------------------------------------
 
     def append(self, *batches: Iterable[tuple[Any, ...]], producer: str = "", sequence: int = -1) -> bool:
         """Takes records, each iterable holding one kind, in one transaction.
 
-        With a producer and its sequence number a batch counts once however often it is sent; the answer is whether it was new.
+        With a producer and its sequence number a batch counts once however often it is sent; the answer is whether it
+        was new.
         """
         tables: dict[str, list[tuple[Any, ...]]] = {}
         for batch in batches:
@@ -97,7 +128,7 @@ class Store:
 
     def append_tables(self, tables: Mapping[str, pa.Table], *, producer: str = "", sequence: int = -1) -> bool:
         """Takes Arrow tables by kind, as `append` does with records."""
-        with transaction(self.connection):
+        with self._transaction():
             if producer:
                 if sequence <= catalog.mark_of(self.connection, producer):
                     return False
@@ -109,37 +140,44 @@ class Store:
     def _append_rows(self, schema: Schema, table: pa.Table) -> None:
         columns = ", ".join(schema.column_names)
         time_column = _time_column(schema)
-        self.connection.register("batch", table)
-        try:
-            partitions = self.connection.execute(
-                f"SELECT DISTINCT {time_column} - {time_column} % {schema.partition_ms} FROM batch ORDER BY 1"
-            ).fetchall()
-            if len(partitions) > MOST_PARTITIONS_PER_BATCH:
-                raise StoreError(
-                    f"A batch of {schema.name} records spans {len(partitions)} partitions "
-                    f"(limit {MOST_PARTITIONS_PER_BATCH}): its clock is wrong, or it must be sent in pieces."
-                )
-            self._reject(schema.name, f"{time_column} < {OLDEST_MS}", "their time is before September 2001")
-            for (from_ms,) in partitions:
-                if from_ms + schema.partition_ms <= OLDEST_MS:
-                    continue
-                self.connection.execute(
-                    f"INSERT INTO {self._hot_table(schema, from_ms)} SELECT {columns} FROM batch "
-                    f"WHERE {time_column} >= ? AND {time_column} < ?",
-                    [max(from_ms, OLDEST_MS), from_ms + schema.partition_ms],
-                )
-        finally:
-            self.connection.unregister("batch")
-
-    def _reject(self, kind: str, condition: str, reason: str) -> None:
-        """Counts the rows of the batch that are left out; the rest of it is taken."""
-        row = self.connection.execute(f"SELECT count(*) FROM batch WHERE {condition}").fetchone()
-        if row and row[0]:
-            self.connection.execute(
-                "INSERT INTO rejections VALUES (?, ?, ?) "
-                "ON CONFLICT DO UPDATE SET row_count = row_count + excluded.row_count",
-                [kind, reason, row[0]],
+        # No kind has this name: readers have views of those. When the transaction is rolled back, so is this one.
+        self.connection.register("incoming_rows", table)
+        self._reject(
+            schema.name,
+            {
+                "they have no time": f"{time_column} IS NULL",
+                "their time is before September 2001": f"{time_column} < {OLDEST_MS}",
+                "their time is after November 2286": f"{time_column} >= {NEWEST_MS}",
+            },
+        )
+        partitions = self.connection.execute(
+            f"SELECT DISTINCT {time_column} - {time_column} % {schema.partition_ms} FROM incoming_rows "
+            f"WHERE {time_column} >= {OLDEST_MS} AND {time_column} < {NEWEST_MS} ORDER BY 1"
+        ).fetchall()
+        if len(partitions) > MOST_PARTITIONS_PER_BATCH:
+            raise StoreError(
+                f"A batch of {schema.name} records spans {len(partitions)} partitions "
+                f"(limit {MOST_PARTITIONS_PER_BATCH}): its clock is wrong, or it must be sent in pieces."
             )
+        for (from_ms,) in partitions:
+            self.connection.execute(
+                f"INSERT INTO {self._hot_table(schema, from_ms)} SELECT {columns} FROM incoming_rows "
+                f"WHERE {time_column} >= ? AND {time_column} < ?",
+                [max(from_ms, OLDEST_MS), min(from_ms + schema.partition_ms, NEWEST_MS)],
+            )
+        self.connection.unregister("incoming_rows")
+
+    def _reject(self, kind: str, reasons: Mapping[str, str]) -> None:
+        """Counts the rows of the batch that are left out, by reason and its condition; the rest is taken."""
+        counted = ", ".join(f"count_if({condition})" for condition in reasons.values())
+        counts = self.connection.execute(f"SELECT {counted} FROM incoming_rows").fetchall()[0]
+        for reason, count in zip(reasons, counts, strict=True):
+            if count:
+                self.connection.execute(
+                    "INSERT INTO rejections VALUES (?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET row_count = row_count + excluded.row_count",
+                    [kind, reason, count],
+                )
 
     def rejections(self) -> dict[tuple[str, str], int]:
         """How many rows were left out, by kind and reason."""
@@ -147,26 +185,32 @@ class Store:
         return {(kind, reason): count for kind, reason, count in rows}
 
     def _hot_table(self, schema: Schema, from_ms: int) -> str:
-        name = f"hot_{schema.name}_{from_ms}".replace("-", "m")
-        known = self.connection.execute("SELECT 1 FROM hot WHERE name = ?", [name]).fetchone()
-        if not known:
-            self.connection.execute(f"CREATE TABLE {name} ({schema.duckdb_columns()})")
-            self.connection.execute("INSERT INTO hot VALUES (?, ?, ?)", [schema.name, from_ms, name])
+        known = [t.name for t in self.hot_tables(schema.name) if t.from_ms == from_ms]
+        if known:
+            return known[0]
+        name = f"hot_{schema.name}_{uuid.uuid4().hex[:12]}"
+        self.connection.execute(f"CREATE TABLE {name} ({schema.duckdb_columns()})")
+        self.connection.execute("INSERT INTO hot VALUES (?, ?, ?)", [schema.name, from_ms, name])
         return name
+
+    def _stamp(self, table: HotTable) -> str:
+        """Says which rows a hot table holds, and later the part that it is sealed into: they are only ever added."""
+        counted = self.connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()
+        return f"{table.name.rpartition('_')[2]}-{counted[0][0]}"
 
     # -- sealing ------------------------------------------------------------------------------------------------
 
     def seal(self, before_ms: int | None = None) -> list[Part]:
         """Turns hot tables whose time is over before `before_ms` (None: all of them) into Parquet parts."""
         sealed = []
-        for table in catalog.hot_tables(self.connection):
+        for table in self.hot_tables():
             schema = SCHEMAS[table.kind]
             to_ms = table.from_ms + schema.partition_ms
             if before_ms is not None and to_ms > before_ms:
                 continue
             query = f"{self._distinct_hot(schema, table.from_ms)} ORDER BY {', '.join(schema.sort)}"
-            part = self._write_part(schema, table.from_ms, to_ms, query)
-            with transaction(self.connection):
+            part = self._write_part(schema, table.from_ms, to_ms, query, self._stamp(table))
+            with self._transaction():
                 if part.row_count:
                     catalog.list_parts(self.connection, [part])
                 self.connection.execute(f"DROP TABLE {table.name}")
@@ -181,16 +225,18 @@ class Store:
         """Writes derived parts and lists them instead of those whose time they cover, all in one transaction."""
         new_parts = list(new_parts)
         written = [
-            self._write_part(SCHEMAS[new.kind], new.from_ms, new.to_ms, new.query)._replace(digest=new.digest)
+            self._write_part(SCHEMAS[new.kind], new.from_ms, new.to_ms, new.query, uuid.uuid4().hex[:12])._replace(
+                digest=new.digest
+            )
             for new in new_parts
         ]
         old = [
             part
             for new in new_parts
-            for part in catalog.parts(self.connection, new.kind)
+            for part in self.parts(new.kind)
             if part.from_ms < new.to_ms and part.to_ms > new.from_ms
         ]
-        with transaction(self.connection):
+        with self._transaction():
             catalog.unlist_parts(self.connection, old)
             catalog.list_parts(self.connection, written)
         self._remove(old)
@@ -198,19 +244,15 @@ class Store:
     def drop_parts(self, old: Iterable[Part]) -> None:
         """Takes parts out of the store for good."""
         old = list(old)
-        with transaction(self.connection):
+        with self._transaction():
             catalog.unlist_parts(self.connection, old)
         self._remove(old)
 
     def drop_before(self, before_ms: int) -> int:
         """Retention: drops parts and hot tables that end at or before `before_ms`; says how many."""
-        old = [part for part in catalog.parts(self.connection) if part.to_ms <= before_ms]
-        hot = [
-            table
-            for table in catalog.hot_tables(self.connection)
-            if table.from_ms + SCHEMAS[table.kind].partition_ms <= before_ms
-        ]
-        with transaction(self.connection):
+        old = [part for part in self.parts() if part.to_ms <= before_ms]
+        hot = [table for table in self.hot_tables() if table.from_ms + SCHEMAS[table.kind].partition_ms <= before_ms]
+        with self._transaction():
             catalog.unlist_parts(self.connection, old)
             for table in hot:
                 self.connection.execute(f"DROP TABLE {table.name}")
@@ -218,8 +260,8 @@ class Store:
         self._remove(old)
         return len(old) + len(hot)
 
-    def _write_part(self, schema: Schema, from_ms: int, to_ms: int, query: str) -> Part:
-        relative = _part_path(schema, from_ms)
+    def _write_part(self, schema: Schema, from_ms: int, to_ms: int, query: str, stamp: str) -> Part:
+        relative = _part_path(schema, from_ms, stamp)
         final = self.folder / relative
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary = final.with_suffix(".tmp")
@@ -261,24 +303,24 @@ class Store:
         self.expose(kinds, -(2**62), 2**62)
 
     def _query(self, schema: Schema, from_ms: int, to_ms: int) -> str:
-        touched = [
-            part
-            for part in catalog.parts(self.connection, schema.name)
-            if part.from_ms < to_ms and part.to_ms > from_ms
-        ]
-        queries = []
-        for columns in sorted({part.columns for part in touched}):
-            paths = [self.folder / part.path for part in touched if part.columns == columns]
-            queries.append(_read_parts(schema, paths, columns.split(",")))
+        touched = [part for part in self.parts(schema.name) if part.from_ms < to_ms and part.to_ms > from_ms]
+        queries = self._read(schema, touched)
         queries += [
             self._distinct_hot(schema, table.from_ms)
-            for table in catalog.hot_tables(self.connection, schema.name)
+            for table in self.hot_tables(schema.name)
             if table.from_ms < to_ms and table.from_ms + schema.partition_ms > from_ms
         ]
         if not queries:
             nothing = ", ".join(f"NULL::{c.duckdb_type} AS {c.name}" for c in schema.columns)
             return f"SELECT {nothing} WHERE false"
         return " UNION ALL ".join(f"({query})" for query in queries)
+
+    def _read(self, schema: Schema, parts: list[Part]) -> list[str]:
+        """SELECTs over parts, one for all that have the same columns."""
+        return [
+            _read_parts(schema, [self.folder / p.path for p in parts if p.columns == columns], columns.split(","))
+            for columns in sorted({part.columns for part in parts})
+        ]
 
     def _distinct_hot(self, schema: Schema, from_ms: int) -> str:
         """The rows of a hot table that state a fact for the first time: not in it before, and not sealed before."""
@@ -288,11 +330,11 @@ class Store:
             f"SELECT {columns} FROM {self._hot_table(schema, from_ms)} "
             f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY rowid) = 1"
         )
-        sealed = [part for part in catalog.parts(self.connection, schema.name) if part.from_ms == from_ms]
+        sealed = [part for part in self.parts(schema.name) if part.from_ms == from_ms]
         if sealed:
             same = " AND ".join(f"sealed.{name} IS NOT DISTINCT FROM fresh.{name}" for name in schema.key)
-            paths = _path_list(self.folder / part.path for part in sealed)
-            query = f"SELECT {columns} FROM ({query}) fresh ANTI JOIN read_parquet({paths}) sealed ON {same}"
+            known = " UNION ALL ".join(self._read(schema, sealed))
+            query = f"SELECT {columns} FROM ({query}) fresh ANTI JOIN ({known}) sealed ON {same}"
         return query
 
     def newest_ms(self, kinds: Iterable[str], before_ms: int) -> int | None:
@@ -301,14 +343,14 @@ class Store:
         for kind in kinds:
             schema = SCHEMAS[kind]
             time_column = _time_column(schema)
-            listed = catalog.parts(self.connection, kind)
+            listed = self.parts(kind)
             newest += [p.newest_ms for p in listed if p.newest_ms is not None and p.newest_ms <= before_ms]
             read = [
                 _read_parts(schema, [self.folder / p.path], p.columns.split(","))
                 for p in listed
                 if p.newest_ms is not None and p.from_ms <= before_ms < p.newest_ms
             ]
-            read += [f"SELECT {time_column} FROM {table.name}" for table in catalog.hot_tables(self.connection, kind)]
+            read += [f"SELECT {time_column} FROM {table.name}" for table in self.hot_tables(kind)]
             for query in read:
                 row = self.connection.execute(
                     f"SELECT max({time_column}) FROM ({query}) WHERE {time_column} <= ?", [before_ms]
@@ -325,21 +367,17 @@ class Store:
         """Keeps a small text with the store."""
         self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [name, value])
 
-    def parts(self, kind: str | None = None) -> list[Part]:
-        """The sealed parts that queries read."""
-        return catalog.parts(self.connection, kind)
-
     def fingerprint(self, kinds: Iterable[str], from_ms: int, to_ms: int) -> str:
-        """Changes whenever rows of these kinds in this time were added or dropped."""
-        words = []
+        """Changes whenever rows of these kinds in this time were added or dropped, not when they are sealed."""
+        stamps = []
         for kind in kinds:
             step = SCHEMAS[kind].partition_ms
-            words += [p.path for p in catalog.parts(self.connection, kind) if p.from_ms < to_ms and p.to_ms > from_ms]
-            for table in catalog.hot_tables(self.connection, kind):
+            parts = [p for p in self.parts(kind) if p.from_ms < to_ms and p.to_ms > from_ms]
+            stamps += [Path(part.path).stem.partition("-")[2] for part in parts]
+            for table in self.hot_tables(kind):
                 if table.from_ms < to_ms and table.from_ms + step > from_ms:
-                    row = self.connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()
-                    words.append(f"{table.name}:{row[0] if row else 0}")
-        return " ".join(words)
+                    stamps.append(self._stamp(table))
+        return " ".join(sorted(stamps))
 
 
 def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
@@ -348,7 +386,7 @@ def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
         try:
             connection = duckdb.connect(str(path))
             break
-        except duckdb.IOException as error:
+        except duckdb.Error as error:
             holder = re.search(r"PID (\d+)", str(error))
             if holder is None:
                 raise StoreError(f"{path} cannot be opened: {str(error).splitlines()[0]}") from None
@@ -367,9 +405,9 @@ def _time_column(schema: Schema) -> str:
     return "minute_ms" if schema.name == "ledger_row" else "time_ms"
 
 
-def _part_path(schema: Schema, from_ms: int) -> str:
+def _part_path(schema: Schema, from_ms: int, stamp: str) -> str:
     start = datetime.fromtimestamp(from_ms / 1000, UTC)
-    return f"parts/{schema.name}/{start:%Y-%m-%d}/{start:%H}-{uuid.uuid4().hex[:12]}.parquet"
+    return f"parts/{schema.name}/{start:%Y-%m-%d}/{start:%H}-{stamp}.parquet"
 
 
 def _read_parts(schema: Schema, paths: Iterable[Path], present: list[str]) -> str:

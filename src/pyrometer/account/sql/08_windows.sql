@@ -26,16 +26,17 @@ cut AS (
 on_slot AS (
     SELECT tenancy.tenancy_id, cut.attempt, cut.time_ms AS from_ms, cut.length_ms,
         -- cumulative, so that rounding to any piece of the window keeps its sum
-        a AS checkpoint_to, a + b AS data_stall_to, a + b + c AS straggler_wait_to, a + b + c + d AS comm_stall_to,
-        a + b + c + d + e AS evaluate_to,
-        least(cut.to_ms, lead(cut.time_ms) OVER (PARTITION BY tenancy.tenancy_id ORDER BY cut.time_ms, cut.rank)) AS to_ms
+        a::INTEGER AS checkpoint_to, (a + b)::INTEGER AS data_stall_to, (a + b + c)::INTEGER AS straggler_wait_to,
+        (a + b + c + d)::INTEGER AS comm_stall_to, (a + b + c + d + e)::INTEGER AS evaluate_to,
+        lead(cut.time_ms) OVER (PARTITION BY tenancy.tenancy_id ORDER BY cut.time_ms, cut.rank) AS next_ms,
+        least(cut.to_ms, next_ms) AS to_ms, coalesce(next_ms > cut.to_ms, true) AS pauses
     FROM cut
     JOIN every_slot USING (node_uid, slot_index)
     JOIN tenancy
         ON tenancy.slot_id = every_slot.slot_id AND tenancy.pod_uid != '' AND coalesce(cut.pod_uid = tenancy.pod_uid, true)
         AND cut.time_ms < tenancy.hold_to_ms AND cut.to_ms > tenancy.hold_from_ms
 )
-SELECT row_number() OVER ()::INTEGER AS fold_id, * REPLACE (
+SELECT row_number() OVER ()::INTEGER AS fold_id, * EXCLUDE (next_ms) REPLACE (
     greatest(from_ms, getvariable('chunk_from_ms')) AS from_ms, least(to_ms, getvariable('chunk_to_ms')) AS to_ms
 )
 FROM on_slot

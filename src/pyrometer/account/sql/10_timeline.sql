@@ -8,7 +8,7 @@ WITH boundary AS (
     UNION ALL SELECT tenancy_id, from_ms, NULL, mark_id, NULL, NULL FROM mark
     UNION ALL SELECT tenancy_id, to_ms, NULL, 0, NULL, NULL FROM mark
     UNION ALL SELECT tenancy_id, from_ms, NULL, NULL, fold_id, NULL FROM step_fold
-    UNION ALL SELECT tenancy_id, to_ms, NULL, NULL, 0, NULL FROM step_fold
+    UNION ALL SELECT tenancy_id, to_ms, NULL, NULL, 0, NULL FROM step_fold WHERE pauses OR to_ms = getvariable('chunk_to_ms')
     UNION ALL SELECT tenancy_id, from_ms, NULL, NULL, NULL, sample_id FROM sample_span
     UNION ALL SELECT tenancy_id, to_ms, NULL, NULL, NULL, 0 FROM sample_span
 ),

@@ -21,21 +21,21 @@ SELECT tenant_id, minute_ms, wall_ms,
     part_ms + (row_number() OVER (PARTITION BY segment_id, minute_ms ORDER BY remainder DESC, tenant_id) <= left_ms)::INTEGER AS part_ms
 FROM quota;
 
-CREATE OR REPLACE TEMP TABLE divided_minute AS
+CREATE OR REPLACE TEMP VIEW divided_minute AS
 WITH grouped AS (
-    SELECT tenant_id, minute_ms, attempt, state, evidence, sum(ms) AS ms
-    FROM tenant_minute JOIN shared_minute USING (tenant_id, minute_ms)
-    GROUP BY tenant_id, minute_ms, attempt, state, evidence
+    SELECT tenant_id, tenancy_id, minute_ms, attempt, state, evidence, sum(ms) AS ms
+    FROM tenant_minute WHERE shared
+    GROUP BY tenant_id, tenancy_id, minute_ms, attempt, state, evidence
 ),
 summed AS (
     SELECT *, sum(ms) OVER (
         PARTITION BY tenant_id, minute_ms ORDER BY state, attempt, evidence ROWS UNBOUNDED PRECEDING) AS to_ms
     FROM grouped JOIN shared_minute USING (tenant_id, minute_ms)
 )
-SELECT tenant_id, minute_ms, attempt, state, evidence,
+SELECT tenancy_id, minute_ms, attempt, state, evidence,
     ((2 * to_ms * part_ms + wall_ms) // (2 * wall_ms)
         - (2 * (to_ms - ms) * part_ms + wall_ms) // (2 * wall_ms))::INTEGER AS ms,
     false AS alone
 FROM summed
 UNION ALL
-SELECT tenant_minute.* FROM tenant_minute JOIN tenant USING (tenant_id) WHERE tenant.share >= tenant.whole;
+SELECT tenancy_id, minute_ms, attempt, state, evidence, ms, alone FROM tenant_minute WHERE NOT shared;

@@ -1,0 +1,50 @@
+# Every habit of this repository is a target here. `make` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := .venv/.ready
+DEMO ?= demo
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(SETUP) ## make .venv with everything that the other targets need
+
+$(SETUP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Pyrometer needs Python 3.11 or newer: make setup PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[server,dev]'
+	@touch $@
+
+demo: setup ## the main job on bundled data: import a recorded GPU, account, print `why`, write the HTML report
+	@rm -rf $(DEMO) && mkdir -p $(DEMO)
+	@$(BIN)/pyrometer import recording tests/data/h200 --out $(DEMO)/data
+	@echo
+	@$(BIN)/pyrometer why --data $(DEMO)/data --all
+	@$(BIN)/pyrometer why --data $(DEMO)/data --all -o html --file $(DEMO)/why.html
+	@echo "The same as a page: $(DEMO)/why.html"
+
+test: setup ## the tests that need nothing but this checkout
+	$(BIN)/pytest -q -m 'not heavy'
+
+test-all: setup ## all tests: also those that need minutes, servers or real traces (PYROMETER_TEST_DATA)
+	$(BIN)/pytest -q
+
+lint: setup ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: setup ## put the code into form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## the benchmarks; some take minutes
+	$(BIN)/python benchmarks/ledger.py
+
+clean: ## remove what the other targets made
+	rm -rf .venv $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,53 @@
+"""What every test may use, and the summary that ends every run."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Property tests look at the same examples every time, so that a green run stays green;
+# `--hypothesis-profile=explore` looks further.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=500, deadline=None)
+settings.load_profile("steady")
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def h200() -> Path:
+    """The recording of one H200 that ships with the repository."""
+    return REPOSITORY / "tests" / "data" / "h200"
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Public traces that do not ship with the repository."""
+    folder = os.environ.get("PYROMETER_TEST_DATA")
+    if not folder:
+        pytest.skip("needs public traces: set PYROMETER_TEST_DATA to a folder with openb/ and philly/")
+    return Path(folder)
+
+
+_left_out: list[pytest.Item] = []
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Remembers what `-m 'not heavy'` leaves out."""
+    _left_out.extend(item for item in items if item.get_closest_marker("heavy"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What ran, what was skipped, and how to enable it."""
+    ran = Counter(Path(report.nodeid.split("::")[0]).parts[1] for report in terminalreporter.stats.get("passed", ()))
+    skipped = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", ()))
+    terminalreporter.section("what ran", sep="-")
+    terminalreporter.write_line(", ".join(f"{part} {count}" for part, count in sorted(ran.items())) or "nothing")
+    for reason, count in skipped.items():
+        terminalreporter.write_line(f"skipped {count}: {reason.removeprefix('Skipped: ')}")
+    if _left_out:
+        terminalreporter.write_line(f"left out {len(_left_out)} heavy tests: `make test-all` runs them")
