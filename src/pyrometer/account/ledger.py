@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pyrometer.account import sql
+from pyrometer.account.retention import kept_from_ms
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.prices import prices_for
 from pyrometer.model.columns import SCHEMAS
@@ -191,7 +192,8 @@ class _Build:
         counted = self.connection.execute(
             "SELECT hour_ms, count(DISTINCT slot_id) FROM (SELECT slot_id, "
             f"unnest(range(from_ms // {MS_PER_HOUR} * {MS_PER_HOUR}, to_ms, {MS_PER_HOUR})) AS hour_ms "
-            "FROM every_slot_span) GROUP BY hour_ms ORDER BY hour_ms"
+            "FROM every_slot_span) WHERE hour_ms >= ? GROUP BY hour_ms ORDER BY hour_ms",
+            [kept_from_ms(self.store)],
         ).fetchall()
         hours = {hour_ms for hour_ms, _ in counted}
         built = [

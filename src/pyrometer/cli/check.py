@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from pyrometer.account.check import problems
+from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date
 from pyrometer.cli.settings import read_settings
 from pyrometer.explain.words import counted
@@ -19,9 +20,13 @@ from pyrometer.store import Store
 def command(folder: Path) -> int:
     """Verifies a data folder: files are there and whole, every slot-minute has 60,000 ms, nothing stands twice."""
     with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
-        found = list(problems(store))
-        if not found:
-            bring_up_to_date(store, read_settings(os.environ, folder))
+        with progress_bar("Checking") as progress:
+            found = list(problems(store, progress))
+        if (
+            not found
+            and (covered := bring_up_to_date(store, read_settings(os.environ, folder)))
+            and covered.chunks_built
+        ):
             found = list(problems(store))
         parts = store.parts()
         rejected = store.rejections()

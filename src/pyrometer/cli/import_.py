@@ -44,7 +44,7 @@ def command(format_: str, path: Path, folder: Path, without_steps: bool) -> None
         source = OpenbTrace(path) if format_ == "openb" else PhillyTrace(path)
     with Store(folder, create=True, wait_s=WAIT_FOR_FOLDER_S) as store:
         asyncio.run(_read(source, store))
-        if format_ == "recording":
+        if format_ == "recording" and not (folder / FOLDER_FILE).exists():
             (folder / FOLDER_FILE).write_text(yaml.safe_dump(recording.SETTINGS), encoding="utf-8")
         store.seal()
         covered = bring_up_to_date(store, read_settings(os.environ, folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,3 +40,23 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     finally:
         if running:
             bar.stop()
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A sign of life for work that cannot say how far it is."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    status = Console(stderr=True).status(what)
+    timer = threading.Timer(QUIET_S, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # it may be starting the sign right now
+        status.stop()

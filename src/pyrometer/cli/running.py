@@ -16,8 +16,9 @@ import click
 import duckdb
 
 from pyrometer.account.ledger import Accounted, build
+from pyrometer.account.retention import forget
 from pyrometer.account.sums import Window
-from pyrometer.cli.progress import progress_bar
+from pyrometer.cli.progress import progress_bar, waiting
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.windows import window_of, zone_of
 from pyrometer.collect.source import SourceError
@@ -41,16 +42,20 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         return _fail(str(error), 1)
     except duckdb.OutOfMemoryException as error:
         return _fail(f"Not enough memory: {str(error).splitlines()[0]}", 1)
+    except (duckdb.IOException, duckdb.InvalidInputException) as error:  # a part that is gone or broken
+        return _fail(f"{str(error).splitlines()[0]}. `pyrometer check DIR` says what is wrong with a data folder.", 1)
     except (click.Abort, KeyboardInterrupt):
         return _fail("Interrupted.", 130)
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _fail(f"{error.filename or 'A file'} cannot be read or written: {error.strerror}.", 1)
     return result if isinstance(result, int) else 0
 
 
 def _fail(text: str, code: int) -> int:
-    click.echo(f"Error: {text}", err=True)
+    click.echo(f"Error: {' '.join(line.strip() for line in text.splitlines())}", err=True)
     return code
 
 
@@ -114,14 +119,19 @@ def accounted(asked: Asked) -> Iterator[tuple[Store, Window]]:
         covered = bring_up_to_date(store, asked.settings)
         if covered is None:
             raise click.ClickException(f"{asked.data} holds nothing to account for yet.")
-        yield store, asked.window(covered)
+        with waiting("Asking the ledger"):
+            yield store, asked.window(covered)
 
 
 def bring_up_to_date(store: Store, settings: Settings) -> Accounted | None:
     """Builds the stale hours of the ledger, with a bar when that takes long."""
     prices: list[Price] = read_price_book(Path(settings.price_book)) if settings.price_book else []
+    now_ms = time.time_ns() // 1_000_000
     with progress_bar("Accounting") as progress:
-        return build(store, settings, now_ms=time.time_ns() // 1_000_000, prices=prices, progress=progress)
+        covered = build(store, settings, now_ms=now_ms, prices=prices, progress=progress)
+    if settings.retention_days > 0 and forget(store, keep_days=settings.retention_days, now_ms=now_ms):
+        covered = build(store, settings, now_ms=now_ms, prices=prices)
+    return covered
 
 
 def print_json(answer: dict[str, Any]) -> None:
@@ -140,7 +150,7 @@ def _price(text: str | None) -> int | None:
 
     try:
         micro = int(Decimal(text.lstrip("$")) * 1_000_000)
-    except InvalidOperation:
+    except (InvalidOperation, ValueError, OverflowError):  # not a number, "nan", "inf"
         raise click.UsageError(f"--price {text!r} is not a number of dollars.") from None
     if not 0 <= micro <= 10**12:
         raise click.UsageError(f"--price {text!r} is not a price: 0 to 1,000,000 dollars per GPU-hour.")

@@ -36,7 +36,7 @@ def _from_file(settings: Settings, path: Path) -> Settings:
 
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingError(f"Settings file {path} cannot be read: {str(error).splitlines()[0]}") from None
     if not isinstance(values, dict):
         raise SettingError(f"Settings file {path} is not a list of `name: value`.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
 import click
@@ -19,13 +20,14 @@ def command(asked: Asked, path: Path | None) -> None:
     """What burned, by state, and the findings by dollars: who, since when, how much, how we know, what to do."""
     with accounted(asked) as (store, window):
         answer = why(store, window, asked.settings, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
-    if path is not None:
-        sys.stdout = path.open("w", encoding="utf-8")
-    if asked.output == "json":
-        print_json(answer)
-    elif asked.output == "html":
-        from pyrometer.explain.html import render_html
+    with ExitStack() as stack:
+        if path is not None:
+            stack.enter_context(redirect_stdout(stack.enter_context(path.open("w", encoding="utf-8"))))
+        if asked.output == "json":
+            print_json(answer)
+        elif asked.output == "html":
+            from pyrometer.explain.html import render_html
 
-        click.echo(render_html(answer))
-    else:
-        click.echo(render_text(answer, click.style if sys.stdout.isatty() else plain), nl=False)
+            click.echo(render_html(answer))
+        else:
+            click.echo(render_text(answer, click.style if sys.stdout.isatty() else plain), nl=False)

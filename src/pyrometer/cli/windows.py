@@ -13,6 +13,10 @@ from pyrometer.account.ledger import Accounted
 from pyrometer.account.sums import Window
 from pyrometer.model.units import MS_PER_MINUTE
 
+# Times that a clock can show in every zone.
+FIRST_YEAR, LAST_YEAR = 1970, 9998
+LONGEST = timedelta(days=36_500)
+
 
 def zone_of(name: str) -> tzinfo:
     """The time zone of a name."""
@@ -20,7 +24,7 @@ def zone_of(name: str) -> tzinfo:
         return UTC
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError):
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: "Europe" is a folder of zones
         raise click.UsageError(f"There is no time zone {name!r}. Name one like Europe/Berlin.") from None
 
 
@@ -54,14 +58,19 @@ def _length(text: str) -> timedelta:
         raise click.UsageError(f"--last {text!r} is not a length of time: 90m, 12h, 7d.")
     unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[found[2]]
     try:
-        return timedelta(minutes=-(-timedelta(**{unit: int(found[1])}) // timedelta(minutes=1)))
+        length = timedelta(minutes=-(-timedelta(**{unit: int(found[1])}) // timedelta(minutes=1)))
     except OverflowError:
-        raise click.UsageError(f"--last {text!r} is longer than there is time.") from None
+        length = timedelta.max
+    if length > LONGEST:
+        raise click.UsageError(f"--last {text!r} is longer than there is time. --all means everything.")
+    return length
 
 
 def _time_ms(text: str, zone: tzinfo) -> int:
     try:
         moment = datetime.fromisoformat(text)
+        if not FIRST_YEAR <= moment.year <= LAST_YEAR:
+            raise ValueError
     except ValueError:
         raise click.UsageError(f"{text!r} is not a time: 2026-11-14, '2026-11-14 20:00'.") from None
     aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
@@ -71,6 +80,8 @@ def _time_ms(text: str, zone: tzinfo) -> int:
 def _month(text: str, zone: tzinfo) -> Window:
     try:
         first = datetime.strptime(text, "%Y-%m").replace(tzinfo=zone)
+        if not FIRST_YEAR <= first.year <= LAST_YEAR:
+            raise ValueError
     except ValueError:
         raise click.UsageError(f"--month {text!r} is not a month: 2026-10.") from None
     following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)

@@ -68,7 +68,7 @@ class Recordings:
             name = path.name.removesuffix("-gpu.csv")
             try:
                 records = list(self._records(name))
-            except (KeyError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError, OSError, csv.Error) as error:
                 raise SourceError(f"Recording {name!r} in {self.path} cannot be read: {error}.") from None
             yield Delivery(records, number / len(found))
 
@@ -95,6 +95,8 @@ class _Recorded:
         self.intervals = intervals
         self.node_uid = f"recording-{name}"
         self.run = f"recording-{name}"
+        if all(interval.state == "free" for interval in intervals):
+            raise ValueError("its truth has no interval in which the GPU was held")
         self.from_ms, self.to_ms = intervals[0].from_ms, intervals[-1].to_ms
 
     def objects(self) -> Iterator[tuple[Any, ...]]:

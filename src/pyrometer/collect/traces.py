@@ -17,6 +17,8 @@ from pyrometer.model.records import Allocation, Pod, Workload
 from pyrometer.model.units import MS_PER_SECOND, SHARE_WHOLE, share_parts
 
 ROWS_PER_DELIVERY = 5_000
+MOST_GPUS = 10_000
+LONGEST_MS = 10**12
 
 
 class OpenbTrace:
@@ -33,7 +35,10 @@ class OpenbTrace:
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
         """Pods, each its own workload."""
-        for delivery in _in_deliveries(self.path, ("name", "num_gpu", "gpu_milli", "scheduled_time"), self._records):
+        needed = (
+            "name", "num_gpu", "gpu_milli", "qos", "pod_phase", "creation_time", "deletion_time", "scheduled_time",
+        )  # fmt: skip
+        for delivery in _in_deliveries(self.path, needed, self._records):
             yield delivery
 
     def _records(self, row: dict[str, str]) -> list[tuple[Any, ...]]:
@@ -82,7 +87,7 @@ class PhillyTrace:
         to_ms = from_ms + round(float(row["duration"]) * MS_PER_SECOND)
         gpus = int(row["num_gpus"])
         pod = Pod(
-            time_ms=to_ms, cluster="philly", pod_uid=name, namespace=row["cluster"], name=name, phase="Succeeded",
+            time_ms=to_ms, cluster="philly", pod_uid=name, namespace=row["cluster"], name=name, phase="Unknown",
             workload_uid=name, queue=row["cluster"], created_ms=from_ms, scheduled_ms=from_ms, started_ms=from_ms,
             ended_ms=to_ms, gpu_share=gpus * SHARE_WHOLE,
         )  # fmt: skip
@@ -94,7 +99,11 @@ class PhillyTrace:
 
 
 def _holds(pod: Pod, gpus: int, share: int) -> Iterator[Allocation]:
+    if not 0 <= gpus <= MOST_GPUS:
+        raise ValueError(f"{gpus} is not a number of GPUs of one pod")
     if pod.scheduled_ms is not None and pod.ended_ms is not None:
+        if not 0 <= pod.ended_ms - pod.scheduled_ms <= LONGEST_MS:
+            raise ValueError("it ends before it begins, or after decades")
         for index in range(gpus):
             yield Allocation(
                 pod.time_ms,
@@ -119,18 +128,20 @@ def _in_deliveries(path: Path, needed: tuple[str, ...], records: Any) -> Iterato
         ) from None
     with stream:
         reader = csv.DictReader(stream)
-        missing = [name for name in needed if name not in (reader.fieldnames or ())]
-        if missing:
-            raise SourceError(f"{path} has no column {missing[0]!r}: is it the right file?")
         batch: list[tuple[Any, ...]] = []
         read = 0
-        for row in reader:
-            read += sum(len(value or "") + 1 for value in row.values())
-            try:
+        try:
+            missing = [name for name in needed if name not in (reader.fieldnames or ())]
+            if missing:
+                raise SourceError(f"{path} has no column {missing[0]!r}: is it the right file?")
+            for row in reader:
+                if None in row.values():
+                    raise ValueError("it has fewer values than the file has columns")
+                read += sum(len(value) + 1 for value in row.values())
                 batch += records(row)
-            except (TypeError, ValueError) as error:
-                raise SourceError(f"{path}, line {reader.line_num}: {error}.") from None
-            if len(batch) >= ROWS_PER_DELIVERY:
-                yield Delivery(batch, read / size)
-                batch = []
+                if len(batch) >= ROWS_PER_DELIVERY:
+                    yield Delivery(batch, read / size)
+                    batch = []
+        except (TypeError, ValueError, OverflowError, csv.Error) as error:
+            raise SourceError(f"{path}, line {max(reader.line_num, 1)}: {error}.") from None
         yield Delivery(batch, 1.0)

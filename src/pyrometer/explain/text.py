@@ -49,7 +49,8 @@ def _head(answer: dict[str, Any], style: Style) -> Iterator[str]:
     wasted = [row for row in answer["states"] if row["family"] == "waste"]
     waste_ms = sum(row["gpu_ms"] for row in wasted)
     waste = hours(waste_ms) if total["usd_micro"] is None else dollars(sum(row["usd_micro"] or 0 for row in wasted))
-    yield style(f"{spent}, {waste} of it wasted ({percent(waste_ms, total['gpu_ms'])})", bold=True)
+    verdict = f"{waste} of it wasted ({percent(waste_ms, total['gpu_ms'])})" if waste_ms else "no waste seen"
+    yield style(f"{spent}, {verdict}", bold=True)
     yield ""
 
 

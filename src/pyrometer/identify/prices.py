@@ -33,8 +33,8 @@ def read_price_book(path: Path) -> list[Price]:
     """The prices of a YAML book."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise PriceError(f"Price book {path} cannot be read: {error}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PriceError(f"Price book {path} cannot be read: {' '.join(str(error).split())}.") from None
     entries = content.get("prices") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise PriceError(f"Price book {path} has no list `prices`.")
@@ -71,15 +71,19 @@ def _price(entry: Any, where: str) -> Price:
         raise PriceError(f"{where} has {unknown[0]!r}. Known: {', '.join(sorted(_FIELDS))}.")
     try:
         usd_micro = int(Decimal(str(entry["usd_per_gpu_hour"])) * 1_000_000)
-    except (InvalidOperation, ValueError):
+    except (InvalidOperation, ValueError, OverflowError):  # not a number, ".nan", ".inf"
         raise PriceError(f"{where}: usd_per_gpu_hour {entry['usd_per_gpu_hour']!r} is not a number.") from None
     if usd_micro < 0:
         raise PriceError(f"{where}: usd_per_gpu_hour {entry['usd_per_gpu_hour']!r} is negative.")
     from_ms = _day_ms(entry.get("from"), where) or 0
     return Price(
         from_ms, usd_micro, from_ms, _day_ms(entry.get("until"), where),
-        entry.get("model"), entry.get("pool"), entry.get("cluster"), entry.get("purchase"),
+        _text(entry.get("model")), _text(entry.get("pool")), _text(entry.get("cluster")), _text(entry.get("purchase")),
     )  # fmt: skip
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)  # YAML reads `4090` as a number
 
 
 def _day_ms(value: Any, where: str) -> int | None:

@@ -30,7 +30,7 @@ HELP: dict[str, str] = {
     "hang_limit_ms": "no step for longer than this, and than ten of the run's slow steps, is a `hang`",
     "finding_min_ms": "findings that claim fewer GPU-milliseconds are not shown",
     "finding_min_usd_micro": "findings that cost less (micro-dollars) are not shown; unpriced ones always are",
-    "retention_days": "records older than this many days are dropped when hours are sealed; 0 keeps everything",
+    "retention_days": "measurements and ledger older than this many days are dropped; 0 keeps everything",
     "price_book": "path of a YAML price book",
     "timezone": "time zone of days, hours and months, unless --tz says otherwise",
 }

@@ -248,10 +248,15 @@ class Store:
             catalog.unlist_parts(self.connection, old)
         self._remove(old)
 
-    def drop_before(self, before_ms: int) -> int:
-        """Retention: drops parts and hot tables that end at or before `before_ms`; says how many."""
-        old = [part for part in self.parts() if part.to_ms <= before_ms]
-        hot = [table for table in self.hot_tables() if table.from_ms + SCHEMAS[table.kind].partition_ms <= before_ms]
+    def drop_before(self, before_ms: int, kinds: Iterable[str] | None = None) -> int:
+        """Drops parts and hot tables (of these kinds, None: all) that end at or before a time; says how many."""
+        dropped = set(SCHEMAS) if kinds is None else set(kinds)
+        old = [part for part in self.parts() if part.kind in dropped and part.to_ms <= before_ms]
+        hot = [
+            table
+            for table in self.hot_tables()
+            if table.kind in dropped and table.from_ms + SCHEMAS[table.kind].partition_ms <= before_ms
+        ]
         with self._transaction():
             catalog.unlist_parts(self.connection, old)
             for table in hot:
