@@ -23,6 +23,7 @@ from pyrometer.model.records import Allocation, Event, GpuSample, Metric, Pod, R
 from pyrometer.model.units import SHARE_WHOLE
 
 WINDOW_MS = 10_000
+BLANK = 2.0**62  # NVML and DCGM write numbers beyond this for "no value"
 PAUSE_MS = 1_000  # between steps; longer ends a window
 
 # What a recording is scored with: its faults last seconds, not hours.
@@ -263,12 +264,13 @@ def _samples(path: Path, node_uid: str) -> Iterator[GpuSample]:
     for row in _rows(path):
         yield GpuSample(
             _ms(row["time"]), node_uid, 0,
-            gpu_util_permille=_permille(row["gpu_util"]), sm_active_permille=_permille(row["sm_active"]),
-            graphics_active_permille=_permille(row["graphics_active"]),
-            tensor_active_permille=_permille(row["tensor_active"]), dram_active_permille=_permille(row["dram_active"]),
-            memory_used_mib=int(row["fb_used_bytes"]) >> 20, power_w=round(float(row["power_w"])),
-            energy_j=int(row["energy_mj"]) // 1000, temperature_c=int(row["temp_c"]),
-            sm_clock_mhz=int(row["sm_clock_mhz"]), throttle_reasons=int(row["throttle_reasons"]),
+            gpu_util_permille=_scaled(row["gpu_util"], 10), sm_active_permille=_scaled(row["sm_active"], 10),
+            graphics_active_permille=_scaled(row["graphics_active"], 10),
+            tensor_active_permille=_scaled(row["tensor_active"], 10),
+            dram_active_permille=_scaled(row["dram_active"], 10),
+            memory_used_mib=_scaled(row["fb_used_bytes"], 1 / 2**20), power_w=_scaled(row["power_w"]),
+            energy_j=_scaled(row["energy_mj"], 1 / 1000), temperature_c=_scaled(row["temp_c"]),
+            sm_clock_mhz=_scaled(row["sm_clock_mhz"]), throttle_reasons=_scaled(row["throttle_reasons"]),
         )  # fmt: skip
 
 
@@ -288,6 +290,9 @@ def _sum_ms(seconds: Iterator[float]) -> int:
     return round(sum(seconds) * 1000)
 
 
-def _permille(percent: str) -> int | None:
-    value = float(percent)
-    return round(value * 10) if math.isfinite(value) else None
+def _scaled(text: str, factor: float = 1) -> int | None:
+    """A measurement as a whole number; NVML's ways to say that it has none (blank, NaN, 2^63) are absent values."""
+    if not text.strip() or text.strip().upper() in ("N/A", "[N/A]"):
+        return None
+    value = float(text)
+    return round(value * factor) if math.isfinite(value) and abs(value) < BLANK else None

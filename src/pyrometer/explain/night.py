@@ -14,6 +14,7 @@ from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Store
 
 EPISODE_GAP_MS = 5 * MS_PER_MINUTE
+MOST_BUCKETS = 96
 
 
 class Episode(NamedTuple):
@@ -53,10 +54,22 @@ SELECT owner_uid, min(from_ms), max(to_ms), list_sort(list(DISTINCT pod_uid)) FR
 """
 
 
+# One pass over the ledger. Sums are taken from it, and detectors see in it where to look closer.
+_BURN = """
+CREATE OR REPLACE TEMP TABLE burn AS
+SELECT minute_ms // {bucket_ms} * {bucket_ms} AS minute_ms, pod_uid, state, evidence, {price} AS usd_micro_per_hour,
+    sum(ms) AS ms
+FROM ledger_row WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}
+GROUP BY ALL
+"""
+
+
 class Night:
     """A window of the ledger and what was seen in it. Detectors read it and change nothing."""
 
-    def __init__(self, store: Store, window: Window, settings: Settings, zone: tzinfo) -> None:
+    def __init__(
+        self, store: Store, window: Window, settings: Settings, zone: tzinfo, *, price_usd_micro: int | None = None
+    ) -> None:
         self.store = store
         self.window = window
         self.settings = settings
@@ -71,6 +84,11 @@ class Night:
             f"CREATE OR REPLACE TEMP VIEW night_ledger AS SELECT *, coalesce(workload_uid, pod_uid) AS owner_uid "
             f"FROM ledger_row LEFT JOIN holder_name USING (pod_uid) "
             f"WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}"
+        )
+        self.bucket_ms = _bucket_ms(window)
+        price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
+        store.connection.execute(
+            _BURN.format(bucket_ms=self.bucket_ms, price=price, from_ms=window.from_ms, to_ms=window.to_ms)
         )
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -87,8 +105,26 @@ class Night:
         rows = self.ask("SELECT node FROM node_name WHERE node_uid = ?", node_uid)
         return rows[0][0] if rows else node_uid
 
+    def owners(self, state: str, share: float) -> list[str]:
+        """Who spent at least this share of their stepping time, over some part of the window, in a state."""
+        rows = self.ask(
+            """
+            SELECT DISTINCT owner_uid FROM (
+                SELECT coalesce(workload_uid, pod_uid) AS owner_uid FROM burn JOIN holder_name USING (pod_uid)
+                WHERE state IN ('train', 'evaluate', 'checkpoint', 'data_stall', 'straggler_wait', 'comm_stall')
+                GROUP BY owner_uid, minute_ms
+                HAVING coalesce(sum(ms) FILTER (WHERE state = $1), 0) >= $2 * sum(ms)
+            )
+            """,
+            state,
+            share,
+        )
+        return [owner for (owner,) in rows]
+
     def episodes(self, state: str) -> list[Episode]:
         """When each workload's GPUs were in a state: exact where it was restated, to the minute where it was not."""
+        if not self.ask("SELECT 1 FROM burn WHERE state = ? LIMIT 1", state):
+            return []
         restated = self.ask(
             f"""
             WITH stretch AS (
@@ -153,3 +189,12 @@ class Night:
                 "SELECT pod FROM holder_name WHERE list_contains($1, pod_uid) ORDER BY pod", list(pods)
             )
         ]
+
+
+def _bucket_ms(window: Window) -> int:
+    """The length of the timeline's buckets: the shortest round one that gives few enough of them."""
+    minutes = (window.to_ms - window.from_ms) // MS_PER_MINUTE
+    for length in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080):
+        if minutes <= length * MOST_BUCKETS:
+            return length * MS_PER_MINUTE
+    return 40320 * MS_PER_MINUTE

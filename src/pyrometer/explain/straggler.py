@@ -26,12 +26,16 @@ class _Slowest(NamedTuple):
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a workload waited for one of its ranks."""
+    suspects = night.owners("straggler_wait", WORTH_NAMING / 4)  # of a longer time than a minute
+    if not suspects:
+        return
     rows = night.ask(
         """
         WITH minute AS (
             SELECT owner_uid, minute_ms, sum(ms) FILTER (WHERE state = 'straggler_wait') AS waited, sum(ms) AS whole
             FROM night_ledger
-            WHERE state IN ('train', 'straggler_wait', 'comm_stall', 'data_stall', 'checkpoint', 'evaluate')
+            WHERE list_contains($3, owner_uid)
+                AND state IN ('train', 'straggler_wait', 'comm_stall', 'data_stall', 'checkpoint', 'evaluate')
             GROUP BY owner_uid, minute_ms HAVING waited >= $1 * whole
         ),
         numbered AS (
@@ -47,6 +51,7 @@ def detect(night: Night) -> Iterable[Proposal]:
         """,
         WORTH_NAMING,
         EPISODE_GAP_MS,
+        suspects,
     )
     for owner, from_ms, to_ms, waited, whole in rows:
         slowest = _slowest(night, owner, from_ms, to_ms)

@@ -17,30 +17,17 @@ from pyrometer.explain.findings import Finding
 from pyrometer.explain.night import Night
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import EVIDENCE, STATE, STATES
-from pyrometer.model.units import MS_PER_MINUTE, gpu_hours, usd
+from pyrometer.model.units import gpu_hours, usd
 from pyrometer.store import Store
 
-MOST_BUCKETS = 96
 MOST_WORKLOADS = 20
-
-# One pass over the ledger; everything but the findings is summed from it.
-_BURN = """
-CREATE OR REPLACE TEMP TABLE burn AS
-SELECT minute_ms // {bucket_ms} * {bucket_ms} AS minute_ms, pod_uid, state, evidence,
-    {price} AS usd_micro_per_hour, sum(ms) AS ms
-FROM ledger_row WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}
-GROUP BY ALL
-"""
 
 
 def why(
     store: Store, window: Window, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """What burned in a window, and why."""
-    night = Night(store, window, settings, zone)
-    bucket_ms = _bucket_ms(window)
-    price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
-    store.connection.execute(_BURN.format(bucket_ms=bucket_ms, price=price, from_ms=window.from_ms, to_ms=window.to_ms))
+    night = Night(store, window, settings, zone, price_usd_micro=price_usd_micro)
     by_state = _sums(night, "state")
     return {
         "window": window_json(window, zone),
@@ -50,7 +37,7 @@ def why(
         "states": _states(by_state),
         "findings": _findings(night, claims.find(night, DETECTORS), price_usd_micro),
         "evidence": _evidence(night),
-        "timeline": {"bucket_ms": bucket_ms, "rows": _timeline(night)},
+        "timeline": {"bucket_ms": night.bucket_ms, "rows": _timeline(night)},
         "teams": _teams(night),
         "workloads": _workloads(night),
         "workloads_total": night.ask("SELECT count(DISTINCT workload_uid) FROM burn JOIN holder_name USING (pod_uid)")[
@@ -62,15 +49,6 @@ def why(
 def _sums(night: Night, *by: str) -> list[Sum]:
     everything = Window(0, 2**62)  # `burn` is the window already; its buckets may begin before it
     return sums(night.store, everything, by, zone=night.zone, ledger="burn")
-
-
-def _bucket_ms(window: Window) -> int:
-    """The length of the timeline's buckets: the shortest round one that gives few enough of them."""
-    minutes = (window.to_ms - window.from_ms) // MS_PER_MINUTE
-    for length in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080):
-        if minutes <= length * MOST_BUCKETS:
-            return length * MS_PER_MINUTE
-    return 40320 * MS_PER_MINUTE
 
 
 def _prices_assumed(store: Store) -> bool:

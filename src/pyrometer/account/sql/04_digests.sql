@@ -2,8 +2,9 @@
 -- still right. Needs: chunk(from_ms, to_ms), the objects, the restatements, the prices.
 
 WITH facts AS (
-    SELECT from_ms, to_ms, hash('slot', slot_id, known_by, from_ms, available, gpu_model, pool, cluster, purchase) AS fact
-    FROM every_slot_span
+    SELECT span.from_ms, span.to_ms, hash('slot', node_uid, slot_index, span.known_by, span.from_ms, span.available,
+        span.gpu_model, span.pool, span.cluster, span.purchase) AS fact
+    FROM every_slot_span span JOIN every_slot USING (slot_id)
     UNION ALL
     SELECT time_ms, until_ms, hash('health', node_uid, slot_index, time_ms, healthy) FROM slot_seen WHERE NOT healthy
     UNION ALL
