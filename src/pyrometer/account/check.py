@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import duckdb
 
+from pyrometer.account.retention import kept_from_ms
 from pyrometer.model.states import STATE
 from pyrometer.store import Store
 from pyrometer.store.catalog import Part
@@ -15,34 +16,39 @@ from pyrometer.store.catalog import Part
 def problems(store: Store, progress: Callable[[int, int], None] = lambda done, total: None) -> Iterator[str]:
     """What is wrong, one sentence each; nothing when all is well."""
     parts = store.parts()
-    store.expose_all(["node"])
+    store.expose_all(["node", "slot"])
+    unread = False
     for done, part in enumerate(parts):
         progress(done, len(parts))
-        found = list(_file(store, part))
-        yield from found
-        if part.kind == "ledger_row" and not found:
-            yield from _ledger(store, part)
+        try:
+            yield from _file(store, part)
+            if part.kind == "ledger_row":
+                yield from _ledger(store, part)
+        except FileNotFoundError:
+            unread = True
+            yield f"{part.path} is listed and missing: {part.row_count} {part.kind} rows are lost."
+        except duckdb.Error as error:
+            unread = True
+            yield f"{part.path} cannot be read: {str(error).splitlines()[0]}"
+    if not unread:
+        yield from _lives(store)
     yield from _overlaps([part for part in parts if part.kind == "ledger_row"])
     progress(len(parts), len(parts))
 
 
 def _file(store: Store, part: Part) -> Iterator[str]:
     path = store.folder / part.path
-    if not path.exists():
-        yield f"{part.path} is listed and missing: {part.row_count} {part.kind} rows are lost."
-        return
+    size = path.stat().st_size
     time_column = "minute_ms" if part.kind == "ledger_row" else "time_ms"
-    try:
-        row = store.connection.execute(
-            f"SELECT count(*), min({time_column}), max({time_column}) FROM read_parquet(?)", [str(path)]
-        ).fetchone()
-    except duckdb.Error as error:
-        yield f"{part.path} cannot be read: {str(error).splitlines()[0]}"
-        return
+    row = store.connection.execute(
+        f"SELECT count(*), min({time_column}), max({time_column}) FROM read_parquet(?)", [str(path)]
+    ).fetchone()
     rows, oldest, newest = row or (0, None, None)
+    if size != part.bytes:
+        yield f"{part.path} has {size:,} bytes, {part.bytes:,} are listed: it was changed."
     if rows != part.row_count:
         yield f"{part.path} has {rows} rows, {part.row_count} are listed."
-    elif rows and part.kind != "carry" and not part.from_ms <= oldest <= newest < part.to_ms:
+    if rows and part.kind != "carry" and not part.from_ms <= oldest <= newest < part.to_ms:
         yield f"{part.path} has rows outside its time."
 
 
@@ -52,8 +58,10 @@ _LAWS = {
     "rows are in a state that does not exist": "SELECT count(*) FROM part WHERE NOT list_contains($states, state)",
     "rows stand twice": "SELECT count(*) FROM (SELECT 1 FROM part GROUP BY minute_ms, node_uid, slot_index, pod_uid, "
     "attempt, state, evidence, usd_micro_per_hour HAVING count(*) > 1)",
+    # a device that its node never showed is there only while it is held
     "slot-minutes of nodes do not have 60,000 ms": "SELECT count(*) FROM (SELECT 1 FROM part SEMI JOIN node "
-    "USING (node_uid) GROUP BY node_uid, slot_index, minute_ms HAVING sum(ms) != 60000)",
+    "ON node.node_uid = part.node_uid AND node.gpu_count > part.slot_index AND node.present "
+    "GROUP BY node_uid, slot_index, minute_ms HAVING sum(ms) != 60000)",
     "slot-minutes have more than 60,000 ms": "SELECT count(*) FROM (SELECT 1 FROM part "
     "GROUP BY node_uid, slot_index, minute_ms HAVING sum(ms) > 60000)",
 }
@@ -67,6 +75,27 @@ def _ledger(store: Store, part: Part) -> Iterator[str]:
         row = store.connection.execute(query, values).fetchone()
         if row and row[0]:
             yield f"{part.path}: {row[0]:,} {law}."
+
+
+def _lives(store: Store) -> Iterator[str]:
+    """A slot that says how long it lived has exactly that much time."""
+    store.expose_all(["ledger_row"])
+    rows = store.connection.execute(
+        """
+        SELECT node_uid, slot_index, life.to_ms - life.from_ms, coalesce(sum(ms), 0)
+        FROM (
+            SELECT * FROM slot ANTI JOIN node USING (node_uid)
+            QUALIFY row_number() OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms DESC) = 1
+        ) life
+        JOIN ledger_row USING (node_uid, slot_index)
+        WHERE life.from_ms >= ? AND life.to_ms <= (SELECT max(minute_ms) + 60000 FROM ledger_row)
+        GROUP BY node_uid, slot_index, life.from_ms, life.to_ms
+        HAVING sum(ms) != life.to_ms - life.from_ms
+        """,
+        [kept_from_ms(store)],
+    ).fetchall()
+    for node_uid, slot_index, life_ms, ms in rows:
+        yield f"Slot {slot_index} of {node_uid} lived for {life_ms:,} ms; the ledger has {ms:,}."
 
 
 def _overlaps(parts: list[Part]) -> Iterator[str]:

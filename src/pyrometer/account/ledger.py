@@ -122,6 +122,8 @@ class _Build:
         names = ", ".join(f"'{state.name}'" for state in STATES)
         self.connection.execute("DROP TYPE IF EXISTS temp.state_name")
         self.connection.execute(f"CREATE TEMP TYPE state_name AS ENUM ({names})")
+        self.connection.execute("DROP TYPE IF EXISTS temp.look_name")
+        self.connection.execute("CREATE TEMP TYPE look_name AS ENUM ('idle', 'busy', 'spins')")
         self._table("interval_state", "state VARCHAR, place INTEGER", [(s, i) for i, s in enumerate(INTERVAL_STATES)])
         self._table("restating", "opens VARCHAR, closes VARCHAR, state VARCHAR, whole_run BOOLEAN", RESTATING)
 
@@ -157,16 +159,24 @@ class _Build:
         )
 
     def _assumes_prices(self) -> bool:
-        """Whether a public list price stands in for a price that nobody wrote."""
+        """Whether a public list price stands in, at any time, for a price that nobody wrote."""
         row = self.connection.execute(
-            "SELECT count(*) FROM every_slot_span span "
-            "SEMI JOIN (FROM every_price WHERE source = 'list') USING (gpu_model) "
-            "ANTI JOIN (FROM every_price WHERE source != 'list') book "
-            "ON coalesce(book.gpu_model = span.gpu_model, book.gpu_model IS NULL) "
-            "AND coalesce(book.pool = span.pool, book.pool IS NULL) "
-            "AND coalesce(book.cluster = span.cluster, book.cluster IS NULL) "
-            "AND coalesce(book.purchase = span.purchase, book.purchase IS NULL) "
-            "AND book.from_ms <= span.from_ms AND coalesce(book.to_ms >= span.to_ms, true)"
+            """
+            WITH moment AS (
+                SELECT span.*, span.from_ms AS at_ms FROM every_slot_span span
+                UNION ALL
+                SELECT span.*, price.to_ms FROM every_slot_span span
+                JOIN every_price price ON price.to_ms > span.from_ms AND price.to_ms < span.to_ms
+            )
+            SELECT count(*) FROM moment
+            SEMI JOIN (FROM every_price WHERE source = 'list') listed USING (gpu_model)
+            ANTI JOIN (FROM every_price WHERE source != 'list') book
+                ON book.from_ms <= moment.at_ms AND coalesce(book.to_ms > moment.at_ms, true)
+                AND coalesce(book.gpu_model = moment.gpu_model, book.gpu_model IS NULL)
+                AND coalesce(book.pool = moment.pool, book.pool IS NULL)
+                AND coalesce(book.cluster = moment.cluster, book.cluster IS NULL)
+                AND coalesce(book.purchase = moment.purchase, book.purchase IS NULL)
+            """
         ).fetchone()
         return bool(row and row[0])
 
@@ -248,10 +258,7 @@ class _Build:
         self.store.expose(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
         for step in sql.CHUNK_STEPS:
             self.connection.execute(sql.text(step))
-        carried = self.connection.execute(
-            "SELECT sum(hash(node_uid, slot_index, pod_uid, first_active_ms, active_until_ms))::VARCHAR "
-            "FROM chunk_carry"
-        ).fetchone()
+        carried = self.connection.execute("SELECT sum(hash(carry))::VARCHAR FROM chunk_carry carry").fetchone()
         self.store.replace(
             [
                 NewPart(

@@ -158,8 +158,8 @@ def _columns(by: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _order(by: Sequence[str]) -> str:
-    """Most expensive first; what has a time in it, in the order in which it was asked for."""
-    keys = [str(place) for place in range(1, len(by) + 1)]
+    """Most expensive first; what has a time in it, in the order in which it was asked for and passed."""
+    keys = ["min(quarter)" if name in _TIME else str(place) for place, name in enumerate(by, 1)]
     amounts_first = [f"{len(by) + 2} DESC", f"{len(by) + 1} DESC"]
     return ", ".join([*keys, *amounts_first] if set(by) & set(_TIME) else [*amounts_first, *keys])
 
@@ -183,8 +183,11 @@ def _label_quarters(store: Store, window: Window, zone: tzinfo) -> None:
 
     An hour that the clock repeats is two hours.
     """
+    parts = store.parts("ledger_row")
+    from_ms = max(window.from_ms, min((part.from_ms for part in parts), default=window.from_ms))
+    to_ms = min(window.to_ms, max((part.to_ms for part in parts), default=window.to_ms))
     rows = []
-    for quarter in range(window.from_ms // QUARTER_MS, -(-window.to_ms // QUARTER_MS)):
+    for quarter in range(from_ms // QUARTER_MS, -(-to_ms // QUARTER_MS)):
         local = datetime.fromtimestamp(quarter * QUARTER_MS / 1000, zone)
         hour = local.replace(minute=0, second=0) if local.minute else local
         rows.append((quarter, hour.isoformat(timespec="minutes"), f"{local:%Y-%m-%d}", f"{local:%Y-%m}"))

@@ -19,6 +19,7 @@ from pyrometer.collect.recording import Recordings
 from pyrometer.collect.source import drain
 from pyrometer.collect.traces import OpenbTrace, PhillyTrace
 from pyrometer.explain.words import hours
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Store
 
 FORMATS = {
@@ -53,8 +54,10 @@ def command(format_: str, path: Path, folder: Path, without_steps: bool) -> None
         open_names(store)
         groups = sums(store, Window(covered.from_ms, covered.end_ms), ["outcome"], zone=UTC)
     counts = "".join(f", {count:,} {what}" for what, count in source.counts.items())
-    by_outcome = ", ".join(f"{group.key[0] or 'free'} {hours(group.gpu_ms).split()[0]}" for group in groups)
-    click.echo(f"{hours(sum(group.gpu_ms for group in groups))} ({by_outcome}){counts}.")
+    whole_ms = sum(group.gpu_ms for group in groups)
+    unit_ms = MS_PER_HOUR if whole_ms >= MS_PER_HOUR else MS_PER_MINUTE  # as `hours` has it
+    by_outcome = ", ".join(f"{group.key[0] or 'free'} {group.gpu_ms / unit_ms:,.1f}" for group in groups)
+    click.echo(f"{hours(whole_ms)} ({by_outcome}){counts}.")
     click.echo(f"Now: pyrometer why --data {folder} --all")
 
 

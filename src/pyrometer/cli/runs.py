@@ -17,7 +17,7 @@ from pyrometer.explain.words import dollars
 def command(asked: Asked) -> None:
     """The training runs that sent steps: attempts, ranks, steps, cost and goodput, newest first."""
     with accounted(asked) as (store, window):
-        answer = runs(store, window, zone=asked.zone)
+        answer = runs(store, window, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
     if asked.output == "json":
         print_json(answer)
         return

@@ -23,7 +23,7 @@ def command(asked: Asked, run: str) -> None:
     """One run: what it cost, its lifecycle, its metrics, its findings."""
     with accounted(asked) as (store, window):
         try:
-            answer = show(store, run, window, asked.settings, zone=asked.zone)
+            answer = show(store, run, window, asked.settings, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
         except NoSuchRunError:
             known = [row["run"] for row in runs(store, window, zone=asked.zone)["rows"]]
             near = difflib.get_close_matches(run, known, 1, cutoff=0.4)

@@ -13,14 +13,17 @@ import csv
 import json
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pyrometer.collect.source import Delivery, SourceError
 from pyrometer.model import events
 from pyrometer.model.records import Allocation, Event, GpuSample, Metric, Pod, Run, Slot, StepWindow, Workload
 from pyrometer.model.units import SHARE_WHOLE
+
+Row = TypeVar("Row")
 
 WINDOW_MS = 10_000
 BLANK = 2.0**62  # NVML and DCGM write numbers beyond this for "no value"
@@ -77,12 +80,12 @@ class Recordings:
         truth = json.loads((self.path / f"{name}-truth.json").read_text(encoding="utf-8"))
         intervals = [Interval(i["state"], _ms(i["start"]), _ms(i["end"])) for i in truth["intervals"]]
         recorded = _Recorded(name, truth.get("gpu"), intervals)
-        samples = list(_samples(self.path / f"{name}-gpu.csv", recorded.node_uid))
+        samples = list(_rows(self.path / f"{name}-gpu.csv", partial(_sample, recorded.node_uid)))
         self.counts["GPU samples"] += len(samples)
         yield from recorded.objects()
         yield from samples
         if self.with_steps:
-            steps = list(_steps(self.path / f"{name}-steps.csv"))
+            steps = list(_rows(self.path / f"{name}-steps.csv", _step))
             self.counts["steps"] += len(steps)
             yield from recorded.training(steps)
 
@@ -252,34 +255,43 @@ def _joined(intervals: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield current
 
 
-def _steps(path: Path) -> Iterator[Step]:
-    for row in _rows(path):
-        yield Step(
-            int(row["step"]), _ms(row["start"]), _ms(row["end"]), float(row["data_s"]), float(row["forward_s"]),
-            float(row["backward_s"]), float(row["optimizer_s"]), float(row["loss"]), int(row["batch_size"]),
-        )  # fmt: skip
+def _step(row: dict[str, str]) -> Step:
+    return Step(
+        int(row["step"]), _ms(row["start"]), _ms(row["end"]), float(row["data_s"]), float(row["forward_s"]),
+        float(row["backward_s"]), float(row["optimizer_s"]), float(row["loss"]), int(row["batch_size"]),
+    )  # fmt: skip
 
 
-def _samples(path: Path, node_uid: str) -> Iterator[GpuSample]:
-    for row in _rows(path):
-        yield GpuSample(
-            _ms(row["time"]), node_uid, 0,
-            gpu_util_permille=_scaled(row["gpu_util"], 10), sm_active_permille=_scaled(row["sm_active"], 10),
-            graphics_active_permille=_scaled(row["graphics_active"], 10),
-            tensor_active_permille=_scaled(row["tensor_active"], 10),
-            dram_active_permille=_scaled(row["dram_active"], 10),
-            memory_used_mib=_scaled(row["fb_used_bytes"], 1 / 2**20), power_w=_scaled(row["power_w"]),
-            energy_j=_scaled(row["energy_mj"], 1 / 1000), temperature_c=_scaled(row["temp_c"]),
-            sm_clock_mhz=_scaled(row["sm_clock_mhz"]), throttle_reasons=_scaled(row["throttle_reasons"]),
-        )  # fmt: skip
+def _sample(node_uid: str, row: dict[str, str]) -> GpuSample:
+    return GpuSample(
+        _ms(row["time"]), node_uid, 0,
+        gpu_util_permille=_scaled(row["gpu_util"], 10), sm_active_permille=_scaled(row["sm_active"], 10),
+        graphics_active_permille=_scaled(row["graphics_active"], 10),
+        tensor_active_permille=_scaled(row["tensor_active"], 10),
+        dram_active_permille=_scaled(row["dram_active"], 10),
+        memory_used_mib=_scaled(row["fb_used_bytes"], 1 / 2**20), power_w=_scaled(row["power_w"]),
+        energy_j=_scaled(row["energy_mj"], 1 / 1000), temperature_c=_scaled(row["temp_c"]),
+        sm_clock_mhz=_scaled(row["sm_clock_mhz"]), throttle_reasons=_scaled(row["throttle_reasons"]),
+    )  # fmt: skip
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+def _rows(path: Path, convert: Callable[[dict[str, str]], Row]) -> Iterator[Row]:
+    """The rows of a CSV file; an error names the file and the line."""
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            yield from csv.DictReader(stream)
+        stream = path.open(newline="", encoding="utf-8")
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}.") from None
+    with stream:
+        reader = csv.DictReader(stream)
+        try:
+            for row in reader:
+                if None in row.values():
+                    raise ValueError("it has fewer values than the file has columns")
+                yield convert(row)
+        except KeyError as error:
+            raise SourceError(f"{path} has no column {error}: is it the right file?") from None
+        except (ValueError, OverflowError, csv.Error) as error:
+            raise SourceError(f"{path}, line {max(reader.line_num, 1)}: {error}.") from None
 
 
 def _ms(seconds: str | float) -> int:

@@ -129,8 +129,15 @@ class Night:
             f"""
             WITH stretch AS (
                 SELECT coalesce(workload_uid, pod_uid) AS owner_uid, pod_uid, greatest(from_ms, $2) AS from_ms,
-                    least(coalesce(to_ms, $3), $3) AS to_ms
-                FROM restated_before JOIN holder_name USING (pod_uid) WHERE state = $1
+                    least(coalesce(restated_before.to_ms, $3), $3, held.until_ms) AS to_ms
+                FROM restated_before
+                JOIN holder_name USING (pod_uid)
+                -- an open one ends with what its pod is known to have held
+                JOIN (
+                    SELECT pod_uid, node_uid, slot_index, max(minute_ms) + 60000 AS until_ms FROM night_ledger
+                    WHERE state = $1 GROUP BY pod_uid, node_uid, slot_index
+                ) held USING (pod_uid, node_uid, slot_index)
+                WHERE restated_before.state = $1
             )
             {_ISLANDS}
             """,

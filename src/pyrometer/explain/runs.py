@@ -24,8 +24,8 @@ WITH placed AS (
         lead(started_ms) OVER (PARTITION BY pod_uid, node_uid, slot_index ORDER BY started_ms, attempt) AS next_ms
     FROM the_run WHERE slot_index IS NOT NULL
 )
-SELECT placed.run, ledger.minute_ms, ledger.state, sum(ms) AS ms, sum(ms * usd_micro_per_hour) AS ms_price,
-    coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) AS unpriced_ms
+SELECT placed.run, ledger.minute_ms, ledger.state, sum(ms) AS ms, sum(ms * {price}) AS ms_price,
+    coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0) AS unpriced_ms
 FROM ledger_row ledger
 JOIN placed
     ON placed.pod_uid = ledger.pod_uid AND placed.node_uid = ledger.node_uid AND placed.slot_index = ledger.slot_index
@@ -40,16 +40,16 @@ class NoSuchRunError(LookupError):
     """There is no run of that name."""
 
 
-def runs(store: Store, window: Window, *, zone: tzinfo) -> dict[str, Any]:
+def runs(store: Store, window: Window, *, zone: tzinfo, price_usd_micro: int | None = None) -> dict[str, Any]:
     """The answer of `pyrometer runs`: every run with what it cost, newest first."""
-    _prepare(store, window)
+    _prepare(store, window, price_usd_micro)
     rows = store.connection.execute(
         """
         SELECT the_run.run, any_value(coalesce(the_run.experiment, holder_name.experiment)),
             any_value(holder_name.team), any_value(holder_name.workload_uid), any_value(holder_name.workload_kind),
             any_value(holder_name.workload_namespace), any_value(holder_name.workload_name),
             count(DISTINCT the_run.attempt), max(the_run.ranks), min(the_run.started_ms),
-            max_by(the_run.ended_ms, the_run.attempt), max_by(the_run.outcome, the_run.attempt)
+            arg_max_null(the_run.ended_ms, the_run.attempt), arg_max_null(the_run.outcome, the_run.attempt)
         FROM the_run LEFT JOIN holder_name USING (pod_uid)
         WHERE the_run.started_ms < $2 AND coalesce(the_run.ended_ms > $1, true)
         GROUP BY the_run.run ORDER BY min(the_run.started_ms) DESC, the_run.run
@@ -65,9 +65,13 @@ def runs(store: Store, window: Window, *, zone: tzinfo) -> dict[str, Any]:
     return {"rows": [_row(row, costs.get(row[0]), steps.get(row[0]), zone) for row in rows]}
 
 
-def show(store: Store, run: str, window: Window, settings: Settings, *, zone: tzinfo) -> dict[str, Any]:
+def show(
+    store: Store, run: str, window: Window, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
+) -> dict[str, Any]:
     """The answer of `pyrometer show RUN`."""
-    listed = [row for row in runs(store, window, zone=zone)["rows"] if row["run"] == run]
+    listed = [
+        row for row in runs(store, window, zone=zone, price_usd_micro=price_usd_micro)["rows"] if row["run"] == run
+    ]
     if not listed:
         raise NoSuchRunError(run)
     answer = {
@@ -76,18 +80,19 @@ def show(store: Store, run: str, window: Window, settings: Settings, *, zone: tz
         "metrics": _metrics(store, run),
         "lifecycle": _lifecycle(store, run, zone),
     }
-    findings = why(store, window, settings, zone=zone)["findings"]
+    findings = why(store, window, settings, zone=zone, price_usd_micro=price_usd_micro)["findings"]
     uid = listed[0]["workload"]["uid"] if listed[0]["workload"] else None
     return {**answer, "findings": [f for f in findings if f["workload"] and f["workload"]["uid"] == uid]}
 
 
-def _prepare(store: Store, window: Window) -> None:
+def _prepare(store: Store, window: Window, price_usd_micro: int | None) -> None:
     open_names(store)
     store.expose_all(["run", "restatement", "event", "metric"])
     store.expose(["ledger_row", "step_window"], *window)
     store.connection.execute(f"SET VARIABLE end_ms = {window.to_ms}::BIGINT")
     store.connection.execute(sql.text(sql.RUNS))
-    store.connection.execute(_SHARES.format(from_ms=window.from_ms, to_ms=window.to_ms))
+    price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
+    store.connection.execute(_SHARES.format(from_ms=window.from_ms, to_ms=window.to_ms, price=price))
 
 
 def _costs(store: Store) -> dict[str, tuple[Sum, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 from pyrometer.explain.words import dollars, duration, hours, percent
 
 WIDTH = 80
-BAR = 24
+BAR = 22
 MOST_FINDINGS = 8
 
 _COLOURS = {
@@ -115,9 +115,11 @@ def _foot(answer: dict[str, Any], style: Style) -> Iterator[str]:
     shares = answer["evidence"]
     names = {"kubernetes": "Kubernetes", "gpu": "GPU telemetry", "sdk": "the SDK"}
     known = ", ".join(f"{names[kind]} {round(100 * share)} %" for kind, share in shares.items())
-    yield style(f"Evidence, by share of GPU time: {known}.", dim=True)
+    yield from _wrapped("", f"Evidence, by share of GPU time: {known}.", style, dim=True)
     if answer["prices_assumed"]:
-        yield style("Prices are public list prices, assumed; say yours with --price or a price book.", dim=True)
+        text = "Prices are public list prices, assumed; say yours with --price or a price book."
+        yield from _wrapped("", text, style, dim=True)
     unpriced = answer["total"]["unpriced_gpu_ms"]
     if unpriced:
-        yield style(f"No price is known for {hours(unpriced)}; say it with --price, per GPU-hour.", dim=True)
+        text = f"No price is known for {hours(unpriced)}; say it with --price, per GPU-hour."
+        yield from _wrapped("", text, style, dim=True)

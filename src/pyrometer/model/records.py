@@ -356,7 +356,7 @@ class LedgerRow(NamedTuple):
     ms: Int32
 
 
-@record(key=("node_uid", "slot_index", "pod_uid", "time_ms"))
+@record(key=("node_uid", "slot_index", "pod_uid", "instance", "time_ms"))
 class Carry(NamedTuple):
     """What the accounting of an hour must know of the hours before it; `time_ms` is the hour that reads it."""
 
@@ -364,5 +364,7 @@ class Carry(NamedTuple):
     node_uid: Text
     slot_index: Int16
     pod_uid: Text
-    first_active_ms: Int64 | None = None
+    instance: Int16
+    first_active_ms: Int64 | None = None  # of this slot
+    pod_active_ms: Int64 | None = None  # of any slot that the pod held at the same time
     active_until_ms: Int64 | None = None

@@ -46,11 +46,17 @@ def with_values(settings: Settings, values: dict[str, object], origin: str) -> S
     for name, value in values.items():
         if name not in Settings._fields:
             raise SettingError(f"{origin}: there is no setting {name!r}. Known: {', '.join(Settings._fields)}.")
-        default = Settings._field_defaults[name]
-        try:
-            changes[name] = type(default)(value)
-        except (TypeError, ValueError):
-            raise SettingError(
-                f"{origin}: setting {name!r} has value {value!r}. Not a {type(default).__name__}."
-            ) from None
+        kind = type(Settings._field_defaults[name])
+        fits = isinstance(value, str) if kind is str else _is_count(value)
+        if not fits:
+            what = "a text" if kind is str else "a whole number from 0 on"
+            raise SettingError(f"{origin}: setting {name!r} has value {value!r}. Not {what}.")
+        changes[name] = kind(value)
     return settings._replace(**changes)  # type: ignore[arg-type]
+
+
+def _is_count(value: object) -> bool:
+    """Whether a value, as YAML or a variable has it, is a whole number from 0 on."""
+    if isinstance(value, str):
+        return value.strip().isdecimal()
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

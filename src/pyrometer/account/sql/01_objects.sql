@@ -77,12 +77,17 @@ SELECT row_number() OVER (ORDER BY node_uid, slot_index)::INTEGER AS slot_id, *
 FROM (FROM of_node UNION ALL FROM of_life UNION ALL FROM of_hold);
 
 -- When each slot was there, with what its price depends on.
-CREATE OR REPLACE TEMP TABLE every_slot_span AS
-SELECT slot_id, known_by, span.from_ms, span.to_ms,
+CREATE OR REPLACE TEMP TABLE every_slot_span (
+    slot_id, known_by, from_ms, to_ms, available, gpu_model, pool, cluster, purchase
+) AS
+SELECT slot_id, known_by,
+    -- a device that its node shows later than others is there from the beginning of that minute
+    CASE WHEN lag(span.from_ms) OVER in_time IS NULL THEN span.from_ms // 60000 * 60000 ELSE span.from_ms END, span.to_ms,
     span.available AND slot_index < span.gpu_count AS available,
     span.gpu_model, span.pool, span.cluster, span.purchase
 FROM every_slot JOIN node_span span USING (node_uid)
 WHERE known_by = 'node' AND slot_index < span.capacity
+WINDOW in_time AS (PARTITION BY slot_id ORDER BY span.from_ms)
 UNION ALL
 SELECT slot_id, known_by, life.from_ms, least(coalesce(life.to_ms, getvariable('end_ms')), getvariable('end_ms')),
     true, life.gpu_model, NULL, NULL, NULL

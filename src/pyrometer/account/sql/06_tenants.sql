@@ -78,7 +78,7 @@ shared AS (
     WHERE coalesce(total.share, 0) < getvariable('share_whole') AND (known_by != 'hold' OR broken)
 )
 SELECT row_number() OVER (ORDER BY segment_id, tenancy_id)::INTEGER AS tenant_id, tenancy_id, segment_id, shared.slot_id,
-    shared.from_ms, shared.to_ms, share::BIGINT AS share, whole::BIGINT AS whole, state
+    shared.from_ms, shared.to_ms, share::BIGINT AS share, whole::BIGINT AS whole, state::state_name AS state
 FROM shared
 JOIN tenancy
     ON tenancy.slot_id = shared.slot_id AND tenancy.pod_uid = shared.pod_uid AND tenancy.instance = shared.instance;

@@ -47,7 +47,7 @@ piece AS (
     QUALIFY to_ms IS NOT NULL
 )
 SELECT row_number() OVER (ORDER BY piece.tenancy_id, piece.from_ms)::INTEGER AS mark_id,
-    piece.tenancy_id, piece.from_ms, piece.to_ms, clipped.attempt, clipped.state, clipped.evidence
+    piece.tenancy_id, piece.from_ms, piece.to_ms, clipped.attempt, clipped.state::state_name AS state, clipped.evidence
 FROM piece
 JOIN clipped
     ON clipped.tenancy_id = piece.tenancy_id AND clipped.from_ms <= piece.from_ms AND clipped.to_ms >= piece.to_ms

@@ -1,9 +1,12 @@
 -- The steps of the SDK. A window says how much of its time went where; what is in none of its amounts is `train`.
--- Windows of one slot do not overlap: a later one ends the one before it.
+-- Windows of one slot do not overlap: a later one ends the one before it. None speaks for more than an hour.
 
 CREATE OR REPLACE TEMP TABLE step_fold AS
-WITH spoken AS (
-    SELECT * FROM step_window
+WITH spoken AS MATERIALIZED (  -- read twice; inlined, DuckDB 2.0 stumbles over its own statistics
+    SELECT time_ms, to_ms, run, attempt, rank, node_uid, slot_index, pod_uid, first_step, steps,
+        checkpoint_ms::BIGINT AS checkpoint_ms, data_ms::BIGINT AS data_ms, comm_ms::BIGINT AS comm_ms,
+        evaluate_ms::BIGINT AS evaluate_ms
+    FROM step_window
     WHERE time_ms >= getvariable('chunk_from_ms') - 3600000 AND time_ms < getvariable('chunk_to_ms') + 600000
         AND to_ms > time_ms AND to_ms > getvariable('chunk_from_ms') - 600000
 ),
@@ -26,10 +29,12 @@ cut AS (
 on_slot AS (
     SELECT tenancy.tenancy_id, cut.attempt, cut.time_ms AS from_ms, cut.length_ms,
         -- cumulative, so that rounding to any piece of the window keeps its sum
-        a::INTEGER AS checkpoint_to, (a + b)::INTEGER AS data_stall_to, (a + b + c)::INTEGER AS straggler_wait_to,
-        (a + b + c + d)::INTEGER AS comm_stall_to, (a + b + c + d + e)::INTEGER AS evaluate_to,
-        lead(cut.time_ms) OVER (PARTITION BY tenancy.tenancy_id ORDER BY cut.time_ms, cut.rank) AS next_ms,
-        least(cut.to_ms, next_ms) AS to_ms, coalesce(next_ms > cut.to_ms, true) AS pauses
+        a AS checkpoint_to, a + b AS data_stall_to, a + b + c AS straggler_wait_to, a + b + c + d AS comm_stall_to,
+        a + b + c + d + e AS evaluate_to,
+        lead(cut.time_ms) OVER (
+            PARTITION BY tenancy.tenancy_id ORDER BY cut.time_ms, cut.run, cut.attempt, cut.rank) AS next_ms,
+        least(cut.to_ms, cut.time_ms + 3600000, next_ms) AS to_ms,
+        coalesce(next_ms > least(cut.to_ms, cut.time_ms + 3600000), true) AS pauses
     FROM cut
     JOIN every_slot USING (node_uid, slot_index)
     JOIN tenancy

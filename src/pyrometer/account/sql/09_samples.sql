@@ -6,12 +6,12 @@ WITH known AS (
     SELECT every_slot.slot_id, instance, time_ms,
         -- profiling counters; utilisation alone says only that a kernel was there
         greatest(sm_active_permille, tensor_active_permille, dram_active_permille) AS work,
-        CASE
+        (CASE
             WHEN work IS NULL AND gpu_util_permille IS NULL THEN NULL
             WHEN gpu_util_permille >= 900 AND work < 50 AND gpu_sample.power_w <= near_idle.power_w THEN 'spins'
             WHEN coalesce(gpu_util_permille, 0) < 50 AND coalesce(work, 0) < 20 THEN 'idle'
             ELSE 'busy'
-        END AS looks
+        END)::look_name AS looks
     FROM gpu_sample
     JOIN every_slot USING (node_uid, slot_index)
     JOIN near_idle USING (slot_id)
@@ -43,74 +43,90 @@ closed AS (
 )
 SELECT slot_id, instance, looks, from_ms, to_ms FROM closed WHERE begins AND from_ms < to_ms;
 
--- The islands of each tenancy; a device's samples speak for all who share it.
+-- The islands of each tenancy. A device's samples speak for all who share it by time; a MIG instance has its own.
 CREATE OR REPLACE TEMP TABLE tenancy_island AS
 SELECT tenancy.tenancy_id, tenancy.pod_uid, tenancy.slot_id, island.looks,
     greatest(island.from_ms, hold_from_ms) AS from_ms, least(island.to_ms, hold_to_ms) AS to_ms
 FROM island
-JOIN tenancy ON tenancy.slot_id = island.slot_id AND (tenancy.instance = island.instance OR island.instance = -1)
+JOIN tenancy ON tenancy.slot_id = island.slot_id AND tenancy.instance = island.instance
 WHERE island.from_ms < hold_to_ms AND island.to_ms > hold_from_ms;
 
-CREATE OR REPLACE TEMP TABLE sample_span AS
-WITH before AS (
-    SELECT tenancy_id, min(carried.first_active_ms) AS first_active_ms, max(carried.active_until_ms) AS active_until_ms
-    FROM carried JOIN every_slot USING (node_uid, slot_index) JOIN tenancy USING (slot_id, pod_uid)
-    GROUP BY tenancy_id
-),
-first_use AS (  -- of each device, and of any device of its pod
-    SELECT tenancy.tenancy_id,
-        least(any_value(before.first_active_ms), min(CASE WHEN looks != 'idle' THEN island.from_ms END)) AS own_ms,
-        min(own_ms) OVER (PARTITION BY tenancy.pod_uid) AS pod_ms
+-- When each tenancy was first and last active as far as the chunks before know, and with it the devices that its pod
+-- held at the same time.
+CREATE OR REPLACE TEMP TABLE used_before AS
+SELECT tenancy_id, min(first_active_ms) AS own_ms, min(pod_active_ms) AS pod_ms, max(active_until_ms) AS active_until_ms
+FROM carried JOIN every_slot USING (node_uid, slot_index) JOIN tenancy USING (slot_id, pod_uid, instance)
+GROUP BY tenancy_id;
+
+CREATE OR REPLACE TEMP TABLE first_use AS
+WITH own AS (
+    SELECT tenancy.tenancy_id, tenancy.pod_uid, hold_from_ms, hold_to_ms,
+        least(any_value(used_before.own_ms), min(CASE WHEN looks != 'idle' THEN island.from_ms END)) AS own_ms,
+        any_value(used_before.pod_ms) AS pod_ms
     FROM tenancy
-    LEFT JOIN before USING (tenancy_id)
+    LEFT JOIN used_before USING (tenancy_id)
     LEFT JOIN tenancy_island island USING (tenancy_id)
     WHERE tenancy.pod_uid != ''
-    GROUP BY tenancy.tenancy_id, tenancy.pod_uid
-),
-around AS (
+    GROUP BY tenancy.tenancy_id, tenancy.pod_uid, hold_from_ms, hold_to_ms
+)
+SELECT own.tenancy_id, own.own_ms, least(own.pod_ms, min(other.own_ms)) AS pod_ms
+FROM own
+JOIN own other
+    ON other.pod_uid = own.pod_uid AND other.hold_from_ms < own.hold_to_ms AND other.hold_to_ms > own.hold_from_ms
+GROUP BY own.tenancy_id, own.own_ms, own.pod_ms;
+
+CREATE OR REPLACE TEMP TABLE sample_span AS
+WITH around AS (
     SELECT island.*, tenancy.serves, tenancy.started_ms + getvariable('startup_limit_ms') AS startup_to_ms,
-        first_use.own_ms, first_use.pod_ms,
-        coalesce(max(CASE WHEN looks != 'idle' THEN island.to_ms END) OVER earlier, before.active_until_ms) AS active_until_ms,
-        -- a gap ends with the next activity, else where telemetry ends
-        coalesce(min(CASE WHEN looks != 'idle' THEN island.from_ms END) OVER later, max(island.to_ms) OVER everything) AS gap_to_ms
+        first_use.pod_ms,
+        coalesce(max(CASE WHEN looks != 'idle' THEN island.to_ms END) OVER earlier, used_before.active_until_ms) AS active_until_ms
     FROM tenancy_island island
     JOIN tenancy USING (tenancy_id)
-    LEFT JOIN before USING (tenancy_id)
+    LEFT JOIN used_before USING (tenancy_id)
     LEFT JOIN first_use USING (tenancy_id)
-    WINDOW
-        everything AS (PARTITION BY island.tenancy_id),
-        earlier AS (PARTITION BY island.tenancy_id ORDER BY island.from_ms ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-        later AS (PARTITION BY island.tenancy_id ORDER BY island.from_ms ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
+    WINDOW earlier AS (
+        PARTITION BY island.tenancy_id ORDER BY island.from_ms ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ),
-never_active AS (
+-- How far each gap is known to reach: up to the next activity, as far as telemetry shows. Only what follows within one
+-- idle gap of its beginning is looked at, so that the answer does not depend on how far this chunk reads.
+gap AS (
     SELECT *,
-        CASE WHEN pod_ms IS NOT NULL AND least(coalesce(own_ms, gap_to_ms), gap_to_ms) - pod_ms >= getvariable('idle_gap_ms')
-            THEN pod_ms END AS unused_from_ms
-    FROM around WHERE looks = 'idle' AND pod_uid != '' AND active_until_ms IS NULL
+        greatest(to_ms, max(to_ms) FILTER (from_ms <= active_until_ms + getvariable('idle_gap_ms')) OVER same_gap)
+            - active_until_ms >= getvariable('idle_gap_ms') AS long,
+        greatest(to_ms, max(to_ms) FILTER (from_ms <= startup_to_ms + getvariable('idle_gap_ms')) OVER same_gap)
+            - startup_to_ms >= getvariable('idle_gap_ms') AS long_after_startup,
+        greatest(to_ms, max(to_ms) FILTER (from_ms <= pod_ms + getvariable('idle_gap_ms')) OVER same_gap)
+            - pod_ms >= getvariable('idle_gap_ms') AS long_unused
+    FROM around WHERE looks = 'idle' AND pod_uid != ''
+    WINDOW same_gap AS (PARTITION BY tenancy_id, active_until_ms)
+),
+-- Never active so far: starting up, for a while; then idle; and unused once another device of the pod has been at work.
+never_active AS (
+    SELECT *, least(to_ms, CASE WHEN long_unused THEN pod_ms ELSE to_ms END) AS used_to_ms
+    FROM gap WHERE active_until_ms IS NULL
 ),
 judged AS (
     SELECT tenancy_id, from_ms, to_ms,
         CASE
             WHEN pod_uid = '' THEN NULL  -- nobody's: it only shows that telemetry was there
             WHEN looks = 'spins' THEN 'hang'
-            WHEN looks = 'busy' AND serves THEN 'infer'
-            WHEN looks = 'busy' THEN 'active'
-            WHEN gap_to_ms - active_until_ms >= getvariable('idle_gap_ms') THEN 'idle_held'
-            ELSE 'starved'
+            WHEN serves THEN 'infer'
+            ELSE 'active'
         END AS state
-    FROM around WHERE looks != 'idle' OR pod_uid = '' OR active_until_ms IS NOT NULL
-    UNION ALL  -- never active so far: starting up, for a while, unless another device of the pod is at work already
-    SELECT tenancy_id, from_ms, least(to_ms, startup_to_ms, coalesce(unused_from_ms, to_ms)), 'startup'
+    FROM around WHERE looks != 'idle' OR pod_uid = ''
+    UNION ALL
+    SELECT tenancy_id, from_ms, to_ms, CASE WHEN long THEN 'idle_held' ELSE 'starved' END
+    FROM gap WHERE active_until_ms IS NOT NULL
+    UNION ALL
+    SELECT tenancy_id, from_ms, least(used_to_ms, startup_to_ms), 'startup' FROM never_active
+    UNION ALL
+    SELECT tenancy_id, greatest(from_ms, startup_to_ms), used_to_ms,
+        CASE WHEN long_after_startup THEN 'idle_held' ELSE 'starved' END
     FROM never_active
     UNION ALL
-    SELECT tenancy_id, greatest(from_ms, unused_from_ms), to_ms, 'unused_device'
-    FROM never_active WHERE unused_from_ms IS NOT NULL
-    UNION ALL
-    SELECT tenancy_id, greatest(from_ms, startup_to_ms), to_ms,
-        CASE WHEN gap_to_ms - startup_to_ms >= getvariable('idle_gap_ms') THEN 'idle_held' ELSE 'starved' END
-    FROM never_active WHERE unused_from_ms IS NULL
+    SELECT tenancy_id, greatest(from_ms, pod_ms), to_ms, 'unused_device' FROM never_active WHERE long_unused
 )
-SELECT row_number() OVER ()::INTEGER AS sample_id, tenancy_id, state,
+SELECT row_number() OVER ()::INTEGER AS sample_id, tenancy_id, state::state_name AS state,
     greatest(from_ms, getvariable('chunk_from_ms')) AS from_ms, least(to_ms, getvariable('chunk_to_ms')) AS to_ms
 FROM judged
 WHERE from_ms < to_ms AND from_ms < getvariable('chunk_to_ms') AND to_ms > getvariable('chunk_from_ms');

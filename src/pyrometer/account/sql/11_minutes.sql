@@ -8,10 +8,10 @@ WITH judged AS (
             | CASE WHEN timeline.sample_id > 0 THEN 2 ELSE 0 END
             | CASE WHEN timeline.fold_id > 0 THEN 4 ELSE 0 END)::UTINYINT AS evidence,
         coalesce(
-            mark.state::state_name,
+            mark.state,
             CASE WHEN timeline.fold_id > 0 THEN 'train'::state_name END,
-            tenant.state::state_name,
-            sample_span.state::state_name,
+            tenant.state,
+            sample_span.state,
             'unobserved'::state_name
         ) AS state,
         mark.state IS NULL AND timeline.fold_id > 0 AS by_amount,
@@ -25,14 +25,16 @@ WITH judged AS (
     LEFT JOIN step_fold ON step_fold.fold_id = timeline.fold_id
     LEFT JOIN sample_span ON sample_span.sample_id = timeline.sample_id
 )
-SELECT *, least(to_ms, minute_ms + 60000) - greatest(from_ms, minute_ms) AS ms
+SELECT * EXCLUDE (from_ms, to_ms, tenant_from_ms, tenant_to_ms),
+    (least(to_ms, minute_ms + 60000) - greatest(from_ms, minute_ms))::INTEGER AS ms,
+    whole AND tenant_from_ms <= minute_ms AND tenant_to_ms >= minute_ms + 60000 AS alone
 FROM (SELECT *, unnest(range(from_ms // 60000 * 60000, to_ms, 60000)) AS minute_ms FROM judged);
 
 -- A piece of a window has its amounts in proportion; rounding the running sums keeps the sum and keeps all non-negative.
 CREATE OR REPLACE TEMP TABLE folded AS
 SELECT tenant_id, any_value(tenancy_id) AS tenancy_id, any_value(shared) AS shared, minute_ms, attempt, evidence,
     sum(ms)::INTEGER AS ms,
-    bool_and(whole AND tenant_from_ms <= minute_ms AND tenant_to_ms >= minute_ms + 60000) AS alone,
+    bool_and(alone) AS alone,
     sum((2 * checkpoint_to * ms + length_ms) // (2 * length_ms))::INTEGER AS checkpoint_to,
     sum((2 * data_stall_to * ms + length_ms) // (2 * length_ms))::INTEGER AS data_stall_to,
     sum((2 * straggler_wait_to * ms + length_ms) // (2 * length_ms))::INTEGER AS straggler_wait_to,
@@ -42,7 +44,7 @@ FROM piece WHERE by_amount
 GROUP BY tenant_id, minute_ms, attempt, evidence;
 
 CREATE OR REPLACE TEMP VIEW tenant_minute AS
-SELECT tenant_id, tenancy_id, shared, minute_ms, attempt, state, evidence, ms::INTEGER AS ms, whole AND ms = 60000 AS alone
+SELECT tenant_id, tenancy_id, shared, minute_ms, attempt, state, evidence, ms, whole AND ms = 60000 AS alone
 FROM piece WHERE NOT by_amount
 UNION ALL SELECT tenant_id, tenancy_id, shared, minute_ms, attempt, 'checkpoint', evidence, checkpoint_to, alone
     FROM folded WHERE checkpoint_to > 0

@@ -1,0 +1,147 @@
+"""Parts of a slot, and what a slot costs: exact milliseconds, and the price of each minute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from histories import H100, UNLISTED, at, hold, ledger, node, pod, until
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrometer.model.records import Price
+from pyrometer.model.units import SHARE_WHOLE, largest_remainder, share_parts
+
+
+def shared(*shares: int, minutes: int = 1, **more: Any) -> dict[str | None, int]:
+    """One slot, held in these parts by pods a, b, c…; milliseconds of each, and of nobody."""
+    holds = [hold(name, share=share, **more) for name, share in zip("abcdefghij", shares, strict=False)]
+    found = ledger(node(), until(at(minutes)), *holds)
+    return {name: sum(row.ms for row in found.rows if row.pod_uid == name) for name in {r.pod_uid for r in found.rows}}
+
+
+def test_seven_sevenths_leave_nothing_free() -> None:
+    parts = shared(*[SHARE_WHOLE // 7] * 7)
+    assert None not in parts
+    assert sorted(parts.values()) == [8_571] * 3 + [8_572] * 4
+
+
+def test_the_remainder_of_a_slot_is_free() -> None:
+    assert shared(share_parts("0.46")) == {"a": 27_600, None: 32_400}
+    assert shared(SHARE_WHOLE * 3 // 7, SHARE_WHOLE * 2 // 7) == {"a": 25_714, "b": 17_143, None: 17_143}
+
+
+def test_time_slices_divide_a_slot() -> None:
+    assert shared(*[SHARE_WHOLE // 4] * 3) == {"a": 15_000, "b": 15_000, "c": 15_000, None: 15_000}
+
+
+@pytest.mark.parametrize(("shares", "parts"), [
+    ([SHARE_WHOLE] * 2, [30_000, 30_000]),
+    ([SHARE_WHOLE] * 3, [20_000, 20_000, 20_000]),
+    ([SHARE_WHOLE, SHARE_WHOLE // 2], [40_000, 20_000]),
+    ([2 * SHARE_WHOLE], [60_000]),
+])  # fmt: skip
+def test_more_than_a_whole_is_scaled_down(shares: list[int], parts: list[int]) -> None:
+    assert list(shared(*shares).values()).sort() == parts.sort()
+    assert sum(shared(*shares).values()) == 60_000
+
+
+def test_a_slot_is_divided_anew_when_its_holders_change() -> None:
+    half = SHARE_WHOLE // 2
+    found = ledger(node(), until(at(1)), hold("a", share=half), hold("b", at(0, 20), at(0, 50), share=SHARE_WHOLE))
+    assert found.states(pod_uid="a") == {"unobserved": 10_000 + 10_000 + 5_000}
+    assert found.states(pod_uid="b") == {"unobserved": 20_000}
+    assert found.states(pod_uid=None) == {"free": 10_000 + 5_000}
+
+
+def test_a_share_divides_each_state_in_proportion() -> None:
+    found = ledger(node(), until(at(1)), pod(started=at(0, 20)), hold(share=SHARE_WHOLE // 2))
+    assert found.states() == {"startup": 10_000, "unobserved": 20_000, "free": 30_000}
+
+
+def test_a_share_of_nothing_or_less_holds_nothing() -> None:
+    assert shared(0) == shared(-1) == {None: 60_000}
+
+
+def test_holds_that_end_where_or_before_they_begin_hold_nothing() -> None:
+    assert shared(SHARE_WHOLE, to_ms=at(0)) == shared(SHARE_WHOLE, to_ms=at(0) - 1) == {None: 60_000}
+
+
+def test_a_slot_that_is_known_by_its_hold_has_only_its_share() -> None:
+    third = hold(node_uid="x", to_ms=at(3), share=SHARE_WHOLE // 3)
+    assert ledger(third, until(at(3))).states(node_uid="x") == {"unobserved": 60_000}
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=8), st.integers(-(10**9), 10**9))
+def test_the_largest_remainder_loses_nothing(weights: list[int], total: int) -> None:
+    parts = largest_remainder(weights, total)
+    whole = sum(weights)
+    assert sum(parts) == (total if whole else 0)
+    for part, weight in zip(parts, weights, strict=True):
+        assert whole == 0 or abs(part * whole - total * weight) < whole  # less than one away from its exact part
+        assert weight or not part
+
+
+# -- prices -------------------------------------------------------------------------------------------------------
+
+
+def priced(*prices: Price, minutes: int = 4, **of_node: Any) -> list[int | None]:
+    """The price of each minute of a slot."""
+    found = ledger(node(**of_node), until(at(minutes))._replace(**of_node), *prices)
+    return [row.usd_micro_per_hour for row in found.rows]
+
+
+def price(usd: int, from_ms: int = at(0), to_ms: int | None = None, **selectors: Any) -> Price:
+    return Price(selectors.pop("time_ms", at(0)), usd, from_ms, to_ms, **selectors)
+
+
+def test_a_price_changes_at_a_minute() -> None:
+    assert priced(price(1, to_ms=at(2)), price(2, at(2))) == [1, 1, 2, 2]
+
+
+def test_a_minute_has_the_price_of_its_last_millisecond() -> None:
+    assert priced(price(1), price(2, at(1, 30)), price(3, at(3) - 1)) == [1, 2, 3, 3]
+
+
+def test_the_list_stands_in_where_nobody_wrote_a_price() -> None:
+    assert priced(price(1, at(1), at(3))) == [6_880_000, 1, 1, 6_880_000]
+    assert priced(price(1, at(1), at(3)), gpu_model=UNLISTED) == [None, 1, 1, None]
+
+
+def test_a_book_comes_before_the_list_however_general_it_is() -> None:
+    assert priced(price(7), price(9, gpu_model=H100, source="list")) == [7] * 4
+
+
+def test_more_selectors_come_first() -> None:
+    book = [
+        price(1),
+        price(2, pool="blue"),
+        price(3, pool="blue", purchase="spot"),
+        price(4, pool="green", cluster="prod"),
+    ]
+    assert priced(*book) == [1] * 4
+    assert priced(*book, pool="blue") == [2] * 4
+    assert priced(*book, pool="blue", purchase="spot") == [3] * 4
+    assert priced(*book, pool="green", purchase="spot") == [4] * 4
+
+
+def test_a_price_for_a_model_is_for_every_name_of_it() -> None:
+    assert priced(price(5, gpu_model="H100-SXM"), price(6, gpu_model="A100-SXM")) == [5] * 4
+
+
+def test_of_two_equal_prices_the_later_one_counts() -> None:
+    assert priced(price(9), price(1, at(-60))) == [9] * 4
+    assert priced(price(1), price(9, time_ms=at(1))) == [9] * 4  # it was corrected
+
+
+def test_a_slot_changes_its_price_with_its_pool() -> None:
+    book = [price(1, pool="blue"), price(2, pool="green")]
+    found = ledger(node(pool="blue"), node(at(2, 10), pool="green"), node(at(3, 59), pool="green"), *book)
+    assert {(row.minute_ms, row.usd_micro_per_hour) for row in found.rows} == {
+        (at(0), 1), (at(1), 1), (at(2), 2), (at(3), 2),
+    }  # fmt: skip
+
+
+def test_a_price_of_zero_is_a_price() -> None:
+    assert priced(price(0)) == [0] * 4

@@ -1,0 +1,252 @@
+"""One process has a data folder; one that cannot be opened says why and what to do; parts of older schemas are read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.model.records import Event
+from pyrometer.model.units import MS_PER_HOUR
+from pyrometer.store import Store, StoreBusyError, StoreError, catalog
+from pyrometer.store import store as store_module
+from pyrometer.store.store import DATABASE
+
+DAY = 1_760_054_400_000  # 2025-10-10T00:00Z
+
+HOLDER = """
+import sys
+from pyrometer.store import Store
+with Store(sys.argv[1]) as store:
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+def event(time_ms, kind="seen", **rest):
+    return Event(time_ms, kind, **rest)
+
+
+def rows_of(store, kind="event"):
+    store.expose_all([kind])
+    rows = store.connection.execute(f"FROM {kind} ORDER BY ALL").fetchall()
+    return [SCHEMAS[kind].record(*row) for row in rows]
+
+
+def a_folder(folder, rows=1):
+    with Store(folder, create=True) as store:
+        store.append([event(DAY + i) for i in range(rows)])
+    return folder
+
+
+@contextmanager
+def held_by_another_process(folder):
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout.readline() == "open\n"
+            yield holder
+        finally:
+            holder.stdin.close()
+            assert holder.wait() == 0
+
+
+# -- one process --------------------------------------------------------------------------------------------------
+
+
+def test_a_second_process_is_told_who_has_the_folder(folder):
+    a_folder(folder)
+    with held_by_another_process(folder) as holder, pytest.raises(StoreBusyError) as told:
+        Store(folder)
+    assert str(folder) in str(told.value)
+    assert f"process {holder.pid}:" in str(told.value)
+    assert "\n" not in str(told.value)
+    with Store(folder) as store:
+        assert rows_of(store) == [event(DAY)]
+
+
+def test_with_patience_it_waits_until_the_first_one_closes(folder, monkeypatch):
+    a_folder(folder)
+    with held_by_another_process(folder) as holder:
+        waits = []
+
+        def let_go(seconds):
+            waits.append(seconds)
+            if not holder.stdin.closed:
+                holder.stdin.close()
+                holder.wait()
+
+        monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=let_go))
+        with Store(folder, wait_s=30) as store:
+            assert rows_of(store) == [event(DAY)]
+    assert len(waits) == 1
+
+
+def test_patience_ends(folder, monkeypatch):
+    a_folder(folder)
+    clock = [1_000.0]
+
+    def pass_time(seconds):
+        clock[0] += seconds
+
+    monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=pass_time))
+    with held_by_another_process(folder) as holder, pytest.raises(StoreBusyError, match=str(holder.pid)):
+        Store(folder, wait_s=5)
+    assert 1_005 <= clock[0] < 1_006
+
+
+def test_without_patience_it_does_not_wait(folder, monkeypatch):
+    def never(seconds):
+        raise AssertionError("it slept")
+
+    a_folder(folder)
+    monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=never))
+    with held_by_another_process(folder), pytest.raises(StoreBusyError):
+        Store(folder)
+
+
+def test_a_closed_folder_is_free_for_another_process(folder):
+    a_folder(folder)
+    with held_by_another_process(folder):
+        pass
+    with Store(folder) as store:
+        store.append([event(DAY + 1)])
+    with held_by_another_process(folder) as holder:
+        assert holder.poll() is None
+
+
+# -- folders that are none ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_without_data_names_the_way_out(tmp_path):
+    for asked in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(StoreError, match=r"not a Pyrometer data folder.*pyrometer import.*--data") as told:
+            Store(asked)
+        assert str(told.value).startswith(str(asked))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_not_a_folder(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for create in (False, True):
+        with pytest.raises(StoreError, match=str(file)):
+            Store(file, create=create)
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_can_be_made_anywhere_and_made_again(tmp_path):
+    folder = tmp_path / "a" / "b" / "ü [1] 'quoted' *"
+    a_folder(folder)
+    with Store(str(folder), create=True) as store:
+        store.seal()
+        store.append([event(DAY), event(DAY + 1)])
+        assert rows_of(store) == [event(DAY), event(DAY + 1)]
+
+
+DAMAGES = {
+    "not a database": lambda data: b"garbage" * 10_000,
+    "empty": lambda data: b"",
+    "a piece of the header": lambda data: data[:100],
+    "the header alone": lambda data: data[:12_288],
+    "half": lambda data: data[: len(data) // 2],
+    "zeros after the header": lambda data: data[:12_288] + bytes(len(data) - 12_288),
+    "noise after the header": lambda data: data[:12_288] + bytes(i * 37 % 251 for i in range(len(data) - 12_288)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_database_is_an_error_that_names_it(folder, damage):
+    database = a_folder(folder, rows=20_000) / DATABASE
+    damaged = DAMAGES[damage](database.read_bytes())
+    database.write_bytes(damaged)
+    with pytest.raises(StoreError) as told:
+        Store(folder)
+    assert str(folder) in str(told.value)
+    assert "\n" not in str(told.value)
+    assert not isinstance(told.value, StoreBusyError)
+    assert database.read_bytes() == damaged  # nothing was made worse
+    with pytest.raises(StoreError):  # and nothing of it is kept open
+        Store(folder)
+
+
+# -- schemas ------------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_folder_says_upgrade(folder):
+    with Store(folder, create=True) as store:
+        store.set_meta("schema_version", str(catalog.SCHEMA_VERSION + 1))
+    with pytest.raises(StoreError, match="upgrade Pyrometer") as told:
+        Store(folder)
+    assert str(folder) in str(told.value)
+    with duckdb.connect(str(folder / DATABASE)) as connection:  # it was let go, and left as it was
+        version = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchall()
+    assert version == [(str(catalog.SCHEMA_VERSION + 1),)]
+
+
+def list_an_older_part(folder, rows, without):
+    """What a Pyrometer wrote that did not know some columns yet."""
+    table = SCHEMAS["event"].table(rows).drop_columns(list(without))
+    path = "parts/event/2025-10-10/00-000000000000.parquet"
+    (folder / path).parent.mkdir(parents=True)
+    with Store(folder, create=True) as store:
+        pq.write_table(table, folder / path)
+        part = catalog.Part(
+            "event", DAY, DAY + MS_PER_HOUR, path, len(rows), 1, rows[-1].time_ms, ",".join(table.column_names)
+        )
+        with catalog.transaction(store.connection):
+            catalog.list_parts(store.connection, [part])
+
+
+def test_a_column_that_came_later_reads_as_absent(folder):
+    old = [event(DAY, message="old"), event(DAY + 1, message="old")]
+    list_an_older_part(folder, old, without=("duration_ms", "message"))
+    new = event(DAY + 2, duration_ms=5, message="new")
+    hot = event(DAY + 3, message="hot")
+    with Store(folder) as store:
+        store.append([new])
+        store.seal()
+        store.append([hot])
+        assert rows_of(store) == [*(row._replace(message=None) for row in old), new, hot]
+        store.expose_all(["event"])
+        described = store.connection.execute("DESCRIBE event").fetchall()
+        assert [row[:2] for row in described] == [(c.name, c.duckdb_type) for c in SCHEMAS["event"].columns]
+        assert store.newest_ms(["event"], DAY + 1) == DAY + 1
+        assert store.newest_ms(["event"], DAY) == DAY
+
+
+def test_a_late_duplicate_of_an_older_part_counts_once(folder):
+    list_an_older_part(folder, [event(DAY)], without=("message", "duration_ms"))
+    with Store(folder) as store:
+        store.append([event(DAY, message="again"), event(DAY + 1)])
+        assert rows_of(store) == [event(DAY), event(DAY + 1)]
+        store.seal()
+        assert rows_of(store) == [event(DAY), event(DAY + 1)]
+
+
+def test_a_column_of_the_key_may_come_later_too(folder):
+    list_an_older_part(folder, [event(DAY)], without=("step",))
+    with Store(folder) as store:
+        store.append([event(DAY), event(DAY, step=1)])
+        assert rows_of(store) == [event(DAY, step=1), event(DAY)]
+        store.seal()
+        assert rows_of(store) == [event(DAY, step=1), event(DAY)]
+
+
+def test_columns_in_another_order_come_back_in_theirs(folder):
+    row = event(DAY, node_uid="n", message="m", step=3)
+    table = SCHEMAS["event"].table([row])
+    backwards = table.select(table.column_names[::-1])
+    with Store(folder, create=True) as store:
+        store.append_tables({"event": backwards})
+        assert rows_of(store) == [row]
+        wider = backwards.append_column("not_declared", pa.array([1]))
+        store.append_tables({"event": wider})
+        assert rows_of(store) == [row]

@@ -1,0 +1,255 @@
+"""The repository tests its own promises: what is listed is there, what is frozen stays, what must be light is light."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import click
+import pytest
+
+from pyrometer import __version__
+from pyrometer.cli import COMMANDS
+from pyrometer.explain.detectors import DETECTORS
+from pyrometer.model.settings import HELP, Settings
+from pyrometer.model.states import CAUSES, FAMILIES, INTERVAL_STATES, STATES
+
+REPOSITORY = Path(__file__).parent.parent
+SOURCES = REPOSITORY / "src" / "pyrometer"
+
+# -- frozen: a change here is a change for users, and belongs in CHANGELOG.md -----------------------------------------
+
+COMMAND_LINES = """\
+why --data --last --since --until --month --all --tz --price -o|--output=table|json|html --file
+cost --by --data --last --since --until --month --all --tz --price -o|--output=table|json
+runs --data --last --since --until --month --all --tz --price -o|--output=table|json
+show RUN --data --last --since --until --month --all --tz --price -o|--output=table|json
+import FORMAT=openb|philly|recording PATH --out --without-steps
+check DIR
+"""
+
+SETTINGS = """\
+idle_gap_ms = 900000
+startup_limit_ms = 1800000
+sample_reach_ms = 60000
+sample_jitter_ms = 15000
+hang_limit_ms = 60000
+finding_min_ms = 60000
+finding_min_usd_micro = 1000000
+retention_days = 0
+price_book = ''
+timezone = 'UTC'
+"""
+
+LEDGER_STATES = {
+    "useful": ("train", "evaluate", "infer", "active"),
+    "overhead": ("startup", "checkpoint"),
+    "waste": (
+        "gang_wait", "data_stall", "straggler_wait", "comm_stall", "starved", "hang", "lost_work", "diverged",
+        "idle_held", "unused_device",
+    ),
+    "platform": ("free", "unhealthy"),
+    "unknown": ("unobserved",),
+}  # fmt: skip
+
+FILLED_BY_INTERVAL = (
+    "unhealthy", "free", "gang_wait", "startup", "hang", "idle_held", "unused_device", "diverged", "lost_work",
+)  # fmt: skip
+
+CAUSES_IN_THE_ORDER_IN_WHICH_THEY_CLAIM = (
+    "hardware_failure", "out_of_memory", "crash_loop", "hang", "preempted", "lost_work", "diverged",
+    "diverged_suspected", "gang_wait", "slow_start", "straggler", "data_stall", "comm_stall", "slow_checkpoint",
+    "unused_device", "idle_held", "starved", "throttled", "plateau", "duplicate_run", "stranded", "telemetry_lost",
+)  # fmt: skip
+
+
+def command_of(name: str) -> click.Command:
+    return importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}").command
+
+
+def spelled(parameter: click.Parameter) -> str:
+    name = "|".join(parameter.opts) if isinstance(parameter, click.Option) else parameter.human_readable_name
+    return f"{name}={'|'.join(parameter.type.choices)}" if isinstance(parameter.type, click.Choice) else name
+
+
+def test_commands_and_options_are_frozen():
+    lines = [" ".join([name, *map(spelled, command_of(name).params)]) for name in COMMANDS]
+    assert "\n".join(lines) + "\n" == COMMAND_LINES
+
+
+def test_settings_are_frozen():
+    lines = [f"{name} = {default!r}" for name, default in Settings._field_defaults.items()]
+    assert "\n".join(lines) + "\n" == SETTINGS
+
+
+def test_states_are_those_of_the_design():
+    assert tuple(LEDGER_STATES) == FAMILIES
+    assert {family: tuple(s.name for s in STATES if s.family == family) for family in FAMILIES} == LEDGER_STATES
+    assert INTERVAL_STATES == FILLED_BY_INTERVAL
+    assert all(state.meaning for state in STATES)
+
+
+def test_causes_are_those_of_the_design():
+    assert CAUSES == CAUSES_IN_THE_ORDER_IN_WHICH_THEY_CLAIM
+
+
+# -- what is listed is there ------------------------------------------------------------------------------------------
+
+
+def test_every_setting_has_help():
+    assert list(HELP) == list(Settings._fields)
+    assert all(HELP.values())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_module_that_says_what_it_does(name):
+    module = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}")
+    assert f"`pyrometer {name}" in module.__doc__
+    assert isinstance(module.command, click.Command)
+    assert module.command.help.endswith(".")
+    assert COMMANDS[name].help
+    for parameter in module.command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help.endswith("."), parameter.name
+
+
+def test_every_command_module_is_listed():
+    modules = {path.stem for path in (SOURCES / "cli").glob("*.py") if "@click.command" in path.read_text()}
+    assert modules == {listed.module for listed in COMMANDS.values()}
+
+
+def test_every_detector_is_of_a_cause_and_in_its_place():
+    places = [CAUSES.index(sys.modules[detector.__module__].__name__.rsplit(".", 1)[1]) for detector in DETECTORS]
+    assert places == sorted(places)
+    assert len(places) == len(set(places))
+
+
+def test_the_version_is_one():
+    from importlib.metadata import version
+
+    assert version("pyrometer") == __version__
+
+
+# -- what must be light is light --------------------------------------------------------------------------------------
+
+IMPORTED = """
+import contextlib, io, json, sys
+before = set(sys.modules)
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    {statement}
+print(json.dumps(sorted({{name.split(".")[0] for name in set(sys.modules) - before}})))
+"""
+
+
+def imported_by(statement: str) -> set[str]:
+    """The packages that a statement imports in a fresh Python."""
+    script = IMPORTED.format(statement=statement)
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/")
+    return set(json.loads(said.stdout))
+
+
+def test_import_pyrometer_imports_nothing_outside_the_standard_library():
+    assert imported_by("import pyrometer") - set(sys.stdlib_module_names) == {"pyrometer"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["nonsense"]])
+def test_help_imports_nothing_outside_the_standard_library(arguments):
+    statement = f"from pyrometer.cli import main; sys.stderr = io.StringIO(); main({arguments!r})"
+    assert imported_by(statement) - set(sys.stdlib_module_names) == {"pyrometer"}
+
+
+def test_the_layers_hold():
+    pytest.importorskip("importlinter", reason="needs import-linter: pip install 'pyrometer[dev]'")
+    said = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "0 broken" in said.stdout
+
+
+# -- the base install -------------------------------------------------------------------------------------------------
+
+
+def quietly(*command, **options) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, env=environment, **options)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    if importlib.util.find_spec("hatchling"):
+        command = ("build", "--wheel", "--no-isolation", "--outdir", folder, REPOSITORY)
+    else:
+        command = ("pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", folder, REPOSITORY)
+    said = quietly(sys.executable, "-m", *command)
+    if said.returncode and "hatchling" in said.stderr and "No matching distribution" in said.stderr:
+        pytest.skip("needs hatchling, or a package index to get it from: pip install hatchling")
+    assert said.returncode == 0, said.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def base_install(wheel, tmp_path_factory) -> Path:
+    """The `bin` of an environment that has the wheel and nothing else; no network is used."""
+    folder = tmp_path_factory.mktemp("base")
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    said = quietly(
+        sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", wheel
+    )
+    assert said.returncode == 0, said.stderr
+    return folder / "bin"
+
+
+@pytest.mark.heavy
+def test_the_wheel_has_what_is_not_python_too(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        headers = HeaderParser().parsestr(archive.read(metadata).decode())
+    wanted = {
+        f"pyrometer/{path.relative_to(SOURCES)}"
+        for path in SOURCES.rglob("*")
+        if path.suffix in (".py", ".sql", ".css", ".csv")
+    }
+    assert {Path(name).suffix for name in wanted} == {".py", ".sql", ".css", ".csv"}
+    assert wanted <= names
+    assert not [name for name in names if name.startswith(("tests", "benchmarks", "demo"))]
+    assert all("extra ==" in need for need in headers.get_all("Requires-Dist"))  # the base install has no dependencies
+    assert "server" in headers.get_all("Provides-Extra")
+
+
+@pytest.mark.heavy
+def test_the_base_install_is_enough_for_a_training_script(base_install):
+    said = quietly(base_install / "python", "-c", "import pyrometer; print(pyrometer.__version__)", cwd="/")
+    assert (said.returncode, said.stdout, said.stderr) == (0, f"{__version__}\n", "")
+
+
+@pytest.mark.heavy
+def test_the_base_install_answers_help_and_version(base_install):
+    said = quietly(base_install / "pyrometer", "--help", cwd="/")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert all(f"  {name} " in said.stdout for name in COMMANDS)
+    said = quietly(base_install / "pyrometer", "--version", cwd="/")
+    assert (said.returncode, said.stdout, said.stderr) == (0, f"pyrometer {__version__}\n", "")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_base_install_says_how_to_get_the_rest(base_install, name):
+    said = quietly(base_install / "pyrometer", name, cwd="/")
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr == (
+        f"Error: `pyrometer {name}` needs what the base install leaves out: pip install 'pyrometer[server]'\n"
+    )
