@@ -6,7 +6,7 @@ import os
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,6 +189,67 @@ def flat(records: Iterable[Any]) -> list[tuple[Any, ...]]:
     return listed
 
 
+# -- small histories that are accounted for together ---------------------------------------------------------------
+
+Scenario = Generator[Any, Any, None]
+_SCENARIOS: dict[str, dict[str, Callable[[], Scenario]]] = {}
+_ACCOUNTED: dict[str, dict[str, list[Ledger]]] = {}
+UIDS = {"node_uid", "pod_uid", "workload_uid", "run"}
+
+
+def scenario(test: Callable[[], Scenario]) -> Callable[[], None]:
+    """A test that yields a list of records, or several, and is given the ledger of each.
+
+    A ledger costs half a second, however small it is. So all scenarios of a module are put into one, each with names of
+    its own; what comes after the newest minute of a scenario is left out.
+    """
+    module, name = test.__module__, test.__name__
+    _SCENARIOS.setdefault(module, {})[name] = test
+
+    def run_scenario() -> None:
+        if module not in _ACCOUNTED:
+            _ACCOUNTED[module] = _account_together(_SCENARIOS[module])
+        found = _ACCOUNTED[module][name]
+        telling = test()
+        asked = next(telling)
+        try:
+            telling.send(found[0] if isinstance(asked, list) else found)
+        except StopIteration:
+            return
+        raise AssertionError("a scenario yields once")
+
+    run_scenario.__name__, run_scenario.__doc__ = name, test.__doc__
+    return run_scenario
+
+
+def _account_together(tests: dict[str, Callable[[], Scenario]]) -> dict[str, list[Ledger]]:
+    asked = {name: next(test()) for name, test in tests.items()}
+    cases = {name: [flat(one) for one in ([of] if isinstance(of, list) else of)] for name, of in asked.items()}
+    everything = ledger(
+        [named(f"{name}-{i}/", record) for name, case in cases.items() for i, one in enumerate(case) for record in one]
+    )
+    rows: dict[str, list[LedgerRow]] = {}
+    for row in everything.rows:
+        prefix, node_uid = row.node_uid.split("/")
+        pod_uid = row.pod_uid and row.pod_uid.split("/")[1]
+        rows.setdefault(prefix, []).append(row._replace(node_uid=node_uid, pod_uid=pod_uid))
+    found: dict[str, list[Ledger]] = {}
+    for name, case in cases.items():
+        for i, one in enumerate(case):
+            end_ms = max(record.time_ms for record in one)
+            mine = [row for row in rows.get(f"{name}-{i}", []) if row.minute_ms <= end_ms]
+            found.setdefault(name, []).append(Ledger(mine, None))
+    return found
+
+
+def named(prefix: str, record: Any) -> Any:
+    """A record with names of its own."""
+    uids = {
+        name: prefix + getattr(record, name) for name in UIDS & set(record._fields) if getattr(record, name) is not None
+    }
+    return record._replace(**uids)
+
+
 # -- arbitrary histories ------------------------------------------------------------------------------------------
 
 
@@ -305,14 +366,14 @@ class Maker:
             self.records.append(Slot(self.moment(), *self.one(*self.places), healthy=self.rarely(), reason="XID 79"))
         for uid in ("w0", "w1"):
             self.workload(uid)
-        for number in range(self.one(1, 2, 3, 4, 5)):
+        for number in range(self.one(1, 3, 5, 7)):
             self.pod(f"p{number}")
         for on in self.holds:
             if not self.rarely():
                 self.samples((on.node_uid, on.slot_index), self.one(on.instance, on.instance, -1), on.from_ms)
         if self.rarely():
             self.samples(self.one(*self.places), self.one(-1, 0), self.moment())
-        for name in self.some("r0", "r1"):
+        for name in self.some("r0", "r1", "r2"):
             self.run(name)
         for _ in range(self.one(0, 1, 2, 4) if self.ranks else 0):
             self.event()

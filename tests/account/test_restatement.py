@@ -7,6 +7,7 @@ from typing import Any
 
 from histories import (
     History,
+    Scenario,
     account,
     at,
     event,
@@ -18,6 +19,7 @@ from histories import (
     pod,
     rows_of,
     run,
+    scenario,
     until,
     window,
     windows,
@@ -81,48 +83,61 @@ def _second(resumed_step: int | None, **more: Any) -> list[Any]:
     return [run(at(35), attempt=2, first_step_ms=at(40), resumed_step=resumed_step, **more), steps]
 
 
-def test_steps_are_lost_only_once_a_later_attempt_resumed_before_them() -> None:
-    assert "lost_work" not in ledger(*CLUSTER, *FIRST).states()
-    assert "lost_work" not in ledger(*CLUSTER, *FIRST, *_second(None)).states()
-    assert "lost_work" not in ledger(*CLUSTER, *FIRST, *_second(300)).states()
-    assert ledger(*CLUSTER, *FIRST, *_second(200)).states(state="lost_work") == {"lost_work": 10 * MINUTE}
+@scenario
+def test_steps_are_lost_only_once_a_later_attempt_resumed_before_them() -> Scenario:
+    cases = {(): 0, (None,): 0, (300,): 0, (200,): 10}
+    found = yield tuple([*CLUSTER, *FIRST, *(_second(*resumed) if resumed else [])] for resumed in cases)
+    assert [one.states().get("lost_work", 0) for one in found] == [minutes * MINUTE for minutes in cases.values()]
 
 
-def test_the_first_lost_step_of_a_window_is_placed_in_proportion() -> None:
-    assert ledger(*CLUSTER, *FIRST, *_second(293)).states(state="lost_work") == {"lost_work": 42_000}
+@scenario
+def test_the_first_lost_step_of_a_window_is_placed_in_proportion() -> Scenario:
+    found = yield [*CLUSTER, *FIRST, *_second(293)]
+    assert found.states(state="lost_work") == {"lost_work": 42_000}
 
 
-def test_what_an_attempt_lost_is_told_by_all_that_resumed_after_it() -> None:
-    third = run(at(50), attempt=3, first_step_ms=at(55), resumed_step=250)
-    found = ledger(*CLUSTER, *FIRST, run(at(35), attempt=2, ended_ms=at(45), time_ms=at(45)), third)
+@scenario
+def test_what_an_attempt_lost_is_told_by_all_that_resumed_after_it() -> Scenario:
+    second = run(at(35), attempt=2, ended_ms=at(45), time_ms=at(45))
+    found = yield [*CLUSTER, *FIRST, second, run(at(50), attempt=3, first_step_ms=at(55), resumed_step=250)]
     assert found.states(attempt=1)["lost_work"] == 5 * MINUTE
 
 
-def test_only_steps_are_lost() -> None:
-    between = [
-        windows(at(0), at(10), MINUTE),
-        window(at(10), at(10, 0.9), checkpoint_ms=900),
-        windows(at(10, 0.9), at(20), MINUTE, step=100),
-    ]
-    first = run(at(0), first_step_ms=at(0), ended_ms=at(20), time_ms=at(20))
-    found = ledger(*CLUSTER, first, *between, *_second(0))
-    assert found.states(attempt=1)["checkpoint"] == 900
-    assert found.states(attempt=1)["lost_work"] == 20 * MINUTE - 900
+@scenario
+def test_only_steps_are_lost() -> Scenario:
+    saved = window(at(10), at(10, 0.9), checkpoint_ms=900)
+    steps = [windows(at(0), at(10), MINUTE), saved, windows(at(10, 0.9), at(20), MINUTE, step=100)]
+    found = yield [*CLUSTER, run(at(0), first_step_ms=at(0), ended_ms=at(20), time_ms=at(20)), *steps, *_second(0)]
+    lost = found.states(attempt=1)
+    assert (lost.get("checkpoint"), lost["lost_work"]) == (900, 20 * MINUTE - 900)
 
 
-def test_a_hang_begins_where_the_last_step_ended() -> None:
+@scenario
+def test_a_hang_begins_where_the_last_step_ended() -> Scenario:
     steps = [run(at(0), first_step_ms=at(0)), windows(at(0), at(20, 10))]
-    found = ledger(*CLUSTER, *steps, event(events.STUCK, at(20, 10)))
+    found = yield [*CLUSTER, *steps, event(events.STUCK, at(20, 10))]
     assert found.states() == {"train": at(20, 10) - at(0), "hang": at(60) - at(20, 10)}
 
 
-def test_a_short_pause_is_no_hang() -> None:
+@scenario
+def test_a_short_pause_is_no_hang() -> Scenario:
     steps = [run(at(0), first_step_ms=at(0)), windows(at(0), at(60))]
-    pause = [event(events.STUCK, at(20)), event(events.UNSTUCK, at(20, 59))]
-    assert ledger(*CLUSTER, *steps, *pause).states() == {"train": 60 * MINUTE}
+    found = yield [*CLUSTER, *steps, event(events.STUCK, at(20)), event(events.UNSTUCK, at(20, 59))]
+    assert found.states() == {"train": 60 * MINUTE}
+
+
+@scenario
+def test_a_hang_that_ended_with_its_run_is_as_long_as_that() -> Scenario:
     died = [run(at(0), first_step_ms=at(0), ended_ms=at(20, 10), time_ms=at(21)), windows(at(0), at(20))]
-    hang = ledger(*CLUSTER, *died, event(events.STUCK, at(20)), event(events.UNSTUCK, at(50))).states()
-    assert "hang" not in hang  # it was over after ten seconds
+    found = yield [*CLUSTER, *died, event(events.STUCK, at(20)), event(events.UNSTUCK, at(50))]
+    assert "hang" not in found.states()  # ten seconds are none
+
+
+@scenario
+def test_training_on_after_the_loss_became_nonfinite_is_diverged_to_the_end() -> Scenario:
+    steps = [run(at(0), first_step_ms=at(0), ended_ms=at(50), time_ms=at(50)), windows(at(0), at(50))]
+    found = yield [*CLUSTER, *steps, event(events.NONFINITE_LOSS, at(20))]
+    assert found.states() == {"train": 20 * MINUTE, "diverged": 30 * MINUTE, "idle_held": 10 * MINUTE}
 
 
 def test_a_restatement_that_no_longer_follows_is_taken_back() -> None:
@@ -149,9 +164,3 @@ def test_a_restatement_can_be_taken_back_and_made_again() -> None:
             account(store)
             lost.append(sum(row.ms for row in rows_of(store) if row.state == "lost_work") // MINUTE)
     assert lost == [10, 0, 10, 5]
-
-
-def test_training_on_after_the_loss_became_nonfinite_is_diverged_to_the_end() -> None:
-    steps = [run(at(0), first_step_ms=at(0), ended_ms=at(50), time_ms=at(50)), windows(at(0), at(50))]
-    found = ledger(*CLUSTER, *steps, event(events.NONFINITE_LOSS, at(20)))
-    assert found.states() == {"train": 20 * MINUTE, "diverged": 30 * MINUTE, "idle_held": 10 * MINUTE}

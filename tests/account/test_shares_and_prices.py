@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from histories import H100, UNLISTED, at, hold, ledger, node, pod, until
+from histories import H100, UNLISTED, Ledger, Scenario, at, hold, ledger, node, pod, scenario, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,63 +12,74 @@ from pyrometer.model.records import Price
 from pyrometer.model.units import SHARE_WHOLE, largest_remainder, share_parts
 
 
-def shared(*shares: int, minutes: int = 1, **more: Any) -> dict[str | None, int]:
-    """One slot, held in these parts by pods a, b, c…; milliseconds of each, and of nobody."""
-    holds = [hold(name, share=share, **more) for name, share in zip("abcdefghij", shares, strict=False)]
-    found = ledger(node(), until(at(minutes)), *holds)
-    return {name: sum(row.ms for row in found.rows if row.pod_uid == name) for name in {r.pod_uid for r in found.rows}}
+def shared(*shares: int, **more: Any) -> list[Any]:
+    """One slot for a minute, held in these parts by pods a, b, c…"""
+    return [
+        node(),
+        until(at(1)),
+        *(hold(name, share=part, **more) for name, part in zip("abcdefg", shares, strict=False)),
+    ]
 
 
-def test_seven_sevenths_leave_nothing_free() -> None:
-    parts = shared(*[SHARE_WHOLE // 7] * 7)
-    assert None not in parts
-    assert sorted(parts.values()) == [8_571] * 3 + [8_572] * 4
+def parts(found: Ledger) -> dict[str | None, int]:
+    """Milliseconds of each pod, and of nobody."""
+    return {uid: sum(row.ms for row in found.rows if row.pod_uid == uid) for uid in {row.pod_uid for row in found.rows}}
 
 
-def test_the_remainder_of_a_slot_is_free() -> None:
-    assert shared(share_parts("0.46")) == {"a": 27_600, None: 32_400}
-    assert shared(SHARE_WHOLE * 3 // 7, SHARE_WHOLE * 2 // 7) == {"a": 25_714, "b": 17_143, None: 17_143}
+@scenario
+def test_seven_sevenths_leave_nothing_free() -> Scenario:
+    found = yield shared(*[SHARE_WHOLE // 7] * 7)
+    assert None not in parts(found)
+    assert sorted(parts(found).values()) == [8_571] * 4 + [8_572] * 3
 
 
-def test_time_slices_divide_a_slot() -> None:
-    assert shared(*[SHARE_WHOLE // 4] * 3) == {"a": 15_000, "b": 15_000, "c": 15_000, None: 15_000}
+@scenario
+def test_the_remainder_of_a_slot_is_free() -> Scenario:
+    fraction, sevenths = yield shared(share_parts("0.46")), shared(SHARE_WHOLE * 3 // 7, SHARE_WHOLE * 2 // 7)
+    assert parts(fraction) == {"a": 27_600, None: 32_400}
+    assert parts(sevenths) == {"a": 25_714, "b": 17_143, None: 17_143}
 
 
-@pytest.mark.parametrize(("shares", "parts"), [
-    ([SHARE_WHOLE] * 2, [30_000, 30_000]),
-    ([SHARE_WHOLE] * 3, [20_000, 20_000, 20_000]),
-    ([SHARE_WHOLE, SHARE_WHOLE // 2], [40_000, 20_000]),
-    ([2 * SHARE_WHOLE], [60_000]),
-])  # fmt: skip
-def test_more_than_a_whole_is_scaled_down(shares: list[int], parts: list[int]) -> None:
-    assert list(shared(*shares).values()).sort() == parts.sort()
-    assert sum(shared(*shares).values()) == 60_000
+@scenario
+def test_time_slices_divide_a_slot() -> Scenario:
+    found = yield shared(*[SHARE_WHOLE // 4] * 3)
+    assert parts(found) == {"a": 15_000, "b": 15_000, "c": 15_000, None: 15_000}
 
 
-def test_a_slot_is_divided_anew_when_its_holders_change() -> None:
-    half = SHARE_WHOLE // 2
-    found = ledger(node(), until(at(1)), hold("a", share=half), hold("b", at(0, 20), at(0, 50), share=SHARE_WHOLE))
-    assert found.states(pod_uid="a") == {"unobserved": 10_000 + 10_000 + 5_000}
-    assert found.states(pod_uid="b") == {"unobserved": 20_000}
-    assert found.states(pod_uid=None) == {"free": 10_000 + 5_000}
+@scenario
+def test_more_than_a_whole_is_scaled_down() -> Scenario:
+    found = yield (
+        shared(*[SHARE_WHOLE] * 2), shared(*[SHARE_WHOLE] * 3), shared(SHARE_WHOLE, SHARE_WHOLE // 2),
+        shared(2 * SHARE_WHOLE),
+    )  # fmt: skip
+    assert [sorted(parts(one).values()) for one in found] == [[30_000] * 2, [20_000] * 3, [20_000, 40_000], [60_000]]
 
 
-def test_a_share_divides_each_state_in_proportion() -> None:
-    found = ledger(node(), until(at(1)), pod(started=at(0, 20)), hold(share=SHARE_WHOLE // 2))
+@scenario
+def test_a_slot_is_divided_anew_when_its_holders_change() -> Scenario:
+    half = hold("a", share=SHARE_WHOLE // 2)
+    found = yield [node(), until(at(1)), half, hold("b", at(0, 20), at(0, 50))]
+    assert parts(found) == {"a": 10_000 + 10_000 + 5_000, "b": 20_000, None: 10_000 + 5_000}
+
+
+@scenario
+def test_a_share_divides_each_state_in_proportion() -> Scenario:
+    found = yield [node(), until(at(1)), pod(started=at(0, 20)), hold(share=SHARE_WHOLE // 2)]
     assert found.states() == {"startup": 10_000, "unobserved": 20_000, "free": 30_000}
 
 
-def test_a_share_of_nothing_or_less_holds_nothing() -> None:
-    assert shared(0) == shared(-1) == {None: 60_000}
+@scenario
+def test_what_is_no_share_or_no_time_holds_nothing() -> Scenario:
+    found = yield (
+        shared(0), shared(-1), shared(SHARE_WHOLE, to_ms=at(0)), shared(SHARE_WHOLE, to_ms=at(0) - 1),
+    )  # fmt: skip
+    assert [parts(one) for one in found] == [{None: 60_000}] * 4
 
 
-def test_holds_that_end_where_or_before_they_begin_hold_nothing() -> None:
-    assert shared(SHARE_WHOLE, to_ms=at(0)) == shared(SHARE_WHOLE, to_ms=at(0) - 1) == {None: 60_000}
-
-
-def test_a_slot_that_is_known_by_its_hold_has_only_its_share() -> None:
-    third = hold(node_uid="x", to_ms=at(3), share=SHARE_WHOLE // 3)
-    assert ledger(third, until(at(3))).states(node_uid="x") == {"unobserved": 60_000}
+@scenario
+def test_a_slot_that_is_known_by_its_hold_has_only_its_share() -> Scenario:
+    found = yield [hold(node_uid="x", to_ms=at(3), share=SHARE_WHOLE // 3), until(at(3))]
+    assert found.states(node_uid="x") == {"unobserved": 60_000}
 
 
 @settings(deadline=None, derandomize=True)
@@ -115,15 +125,11 @@ def test_a_book_comes_before_the_list_however_general_it_is() -> None:
 
 def test_more_selectors_come_first() -> None:
     book = [
-        price(1),
-        price(2, pool="blue"),
-        price(3, pool="blue", purchase="spot"),
-        price(4, pool="green", cluster="prod"),
-    ]
-    assert priced(*book) == [1] * 4
-    assert priced(*book, pool="blue") == [2] * 4
-    assert priced(*book, pool="blue", purchase="spot") == [3] * 4
-    assert priced(*book, pool="green", purchase="spot") == [4] * 4
+        price(1), price(2, pool="blue"), price(3, pool="blue", purchase="spot"), price(4, pool="green", cluster="prod"),
+    ]  # fmt: skip
+    pools = {"a": {}, "b": {"pool": "blue"}, "c": {"pool": "blue", "purchase": "spot"}, "d": {"pool": "green"}}
+    found = ledger(*(node(uid=uid, **selected) for uid, selected in pools.items()), *book)
+    assert {row.node_uid: row.usd_micro_per_hour for row in found.rows} == {"a": 1, "b": 2, "c": 3, "d": 4}
 
 
 def test_a_price_for_a_model_is_for_every_name_of_it() -> None:

@@ -1,8 +1,8 @@
 """The record kinds, frozen: a change here changes what is on people's disks, so it is made on purpose.
 
 A new column that may be absent is safe: parts written before it read as absent values. Anything else (a column renamed
-or removed, another type, key, sort or partition) needs a migration in `store/catalog.py`; for derived kinds (`ledger_row`,
-`carry`) it is enough that they are built anew.
+or removed, another type, key, sort or partition) needs a migration in `store/catalog.py`; for derived kinds
+(`ledger_row`, `carry`) it is enough that they are built anew.
 """
 
 from __future__ import annotations

@@ -64,11 +64,11 @@ def build(
         return None
     end_ms = newest_ms + MS_PER_MINUTE - newest_ms % MS_PER_MINUTE
     prices = tuple(prices)
-    fingerprint = _fingerprint(store, settings, prices, end_ms)
+    fingerprint = _fingerprint(store, settings, prices, newest_ms)
     known = store.meta("ledger_fingerprint")
     if known != fingerprint:
-        built = _Build(store, settings, prices, end_ms).run(progress, chunk_slot_minutes)
-        store.set_meta("ledger_fingerprint", _fingerprint(store, settings, prices, end_ms))
+        built = _Build(store, settings, prices, newest_ms, end_ms).run(progress, chunk_slot_minutes)
+        store.set_meta("ledger_fingerprint", _fingerprint(store, settings, prices, newest_ms))
     else:
         built = 0
     from_ms = _first_minute(store)
@@ -78,11 +78,14 @@ def build(
 class _Build:
     """One run over all stale chunks: the temporary tables of the SQL steps live in the store's connection."""
 
-    def __init__(self, store: Store, settings: Settings, prices: tuple[Price, ...], end_ms: int) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, prices: tuple[Price, ...], newest_ms: int, end_ms: int
+    ) -> None:
         self.store = store
         self.connection = store.connection
         self.settings = settings
         self.prices = prices
+        self.newest_ms = newest_ms
         self.end_ms = end_ms
 
     def run(self, progress: Progress, chunk_slot_minutes: int) -> int:
@@ -110,6 +113,7 @@ class _Build:
         """What the SQL steps are told: settings as variables, small tables of the model."""
         settings = self.settings
         for name, value in {
+            "newest_ms": self.newest_ms,
             "end_ms": self.end_ms,
             "share_whole": SHARE_WHOLE,
             "idle_gap_ms": settings.idle_gap_ms,
@@ -240,8 +244,8 @@ class _Build:
     def _digest(self, chunk: Chunk, objects: str, carry: str) -> str:
         reach_ms = self.settings.idle_gap_ms + self.settings.sample_reach_ms + self.settings.sample_jitter_ms
         measured = self.store.fingerprint(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
-        end_ms = min(self.end_ms, chunk.to_ms + reach_ms)
-        return _hash(_rules(self.settings), objects, carry, measured, str(end_ms))
+        newest_ms = min(self.newest_ms, chunk.to_ms + reach_ms)
+        return _hash(_rules(self.settings), objects, carry, measured, str(newest_ms))
 
     def _carry_digest(self, chunk: Chunk) -> str:
         return next((p.digest or "" for p in self.store.parts("carry") if p.from_ms == chunk.to_ms), "")
@@ -295,9 +299,9 @@ def _rules(settings: Settings) -> str:
     return _hash(*texts, repr(settings[:5]))
 
 
-def _fingerprint(store: Store, settings: Settings, prices: Iterable[Price], end_ms: int) -> str:
+def _fingerprint(store: Store, settings: Settings, prices: Iterable[Price], newest_ms: int) -> str:
     everything = store.fingerprint((*OBJECTS, *MEASUREMENTS), -(2**62), 2**62)
-    return _hash(_rules(settings), sql.text(sql.RESTATEMENTS), everything, repr(list(prices)), str(end_ms))
+    return _hash(_rules(settings), sql.text(sql.RESTATEMENTS), everything, repr(list(prices)), str(newest_ms))
 
 
 def _hash(*words: str) -> str:

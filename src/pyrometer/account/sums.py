@@ -189,8 +189,8 @@ def _label_quarters(store: Store, window: Window, zone: tzinfo) -> None:
     rows = []
     for quarter in range(from_ms // QUARTER_MS, -(-to_ms // QUARTER_MS)):
         local = datetime.fromtimestamp(quarter * QUARTER_MS / 1000, zone)
-        hour = local.replace(minute=0, second=0) if local.minute else local
-        rows.append((quarter, hour.isoformat(timespec="minutes"), f"{local:%Y-%m-%d}", f"{local:%Y-%m}"))
+        offset = local.isoformat()[19:]
+        rows.append((quarter, f"{local:%Y-%m-%dT%H}:00{offset}", f"{local:%Y-%m-%d}", f"{local:%Y-%m}"))
     import pyarrow as pa
 
     columns = list(zip(*rows, strict=True)) or [(), (), (), ()]

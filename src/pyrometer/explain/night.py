@@ -78,7 +78,7 @@ class Night:
         store.expose_all(["run", "event", "restatement"])
         store.expose(["ledger_row"], *window)
         store.expose(["step_window", "gpu_sample"], window.from_ms - MS_PER_HOUR, window.to_ms)
-        store.connection.execute(f"SET VARIABLE end_ms = {window.to_ms}::BIGINT")
+        store.connection.execute(f"SET VARIABLE newest_ms = {window.to_ms}::BIGINT")
         store.connection.execute(sql.text(sql.RUNS))
         store.connection.execute(
             f"CREATE OR REPLACE TEMP VIEW night_ledger AS SELECT *, coalesce(workload_uid, pod_uid) AS owner_uid "

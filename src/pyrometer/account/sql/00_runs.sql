@@ -1,7 +1,7 @@
 -- The newest word on every rank of every attempt, and what has been restated about them so far.
 
 CREATE OR REPLACE TEMP TABLE the_run AS
-SELECT * FROM run WHERE time_ms <= getvariable('end_ms')
+SELECT * FROM run WHERE time_ms <= getvariable('newest_ms')
 QUALIFY row_number() OVER (PARTITION BY run, attempt, rank ORDER BY time_ms DESC) = 1;
 
 CREATE OR REPLACE TEMP TABLE restated_before AS

@@ -3,11 +3,11 @@
 CREATE OR REPLACE TEMP TABLE the_pod AS
 SELECT pod.*, coalesce(workload.serves, false) AS serves
 FROM (
-    SELECT * FROM pod WHERE time_ms <= getvariable('end_ms')
+    SELECT * FROM pod WHERE time_ms <= getvariable('newest_ms')
     QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
 ) pod
 LEFT JOIN (
-    SELECT workload_uid, serves FROM workload WHERE time_ms <= getvariable('end_ms')
+    SELECT workload_uid, serves FROM workload WHERE time_ms <= getvariable('newest_ms')
     QUALIFY row_number() OVER (PARTITION BY workload_uid ORDER BY time_ms DESC) = 1
 ) workload USING (workload_uid);
 
@@ -18,7 +18,7 @@ SELECT
     newest.from_ms,
     least(coalesce(newest.to_ms, the_pod.ended_ms, getvariable('end_ms')), getvariable('end_ms')) AS to_ms
 FROM (
-    SELECT * FROM allocation WHERE time_ms <= getvariable('end_ms')
+    SELECT * FROM allocation WHERE time_ms <= getvariable('newest_ms')
     QUALIFY row_number() OVER (PARTITION BY pod_uid, node_uid, slot_index, instance, from_ms ORDER BY time_ms DESC) = 1
 ) newest
 LEFT JOIN the_pod USING (pod_uid)
@@ -34,7 +34,7 @@ WITH seen AS (
         lag(time_ms) OVER in_time AS was_ms,
         max(gpu_count) OVER (PARTITION BY node_uid ORDER BY time_ms ROWS UNBOUNDED PRECEDING) AS capacity,
         hash(gpu_model, pool, instance_type, purchase, cluster, ready, schedulable, present, gpu_count) AS looks
-    FROM node WHERE time_ms < getvariable('end_ms')
+    FROM node WHERE time_ms <= getvariable('newest_ms')
     WINDOW in_time AS (PARTITION BY node_uid ORDER BY time_ms)
 ),
 changed AS (
@@ -56,7 +56,7 @@ DELETE FROM node_span WHERE NOT present OR from_ms >= to_ms;
 
 CREATE OR REPLACE TEMP TABLE slot_seen AS
 SELECT *, lead(time_ms, 1, getvariable('end_ms')) OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms) AS until_ms
-FROM slot WHERE time_ms <= getvariable('end_ms');
+FROM slot WHERE time_ms <= getvariable('newest_ms');
 
 -- Every slot there ever was, with a small number in the order in which its rows are kept:
 -- of a node that was described; else one that said how long it lived; else one that is there while it is allocated.
@@ -91,8 +91,12 @@ WINDOW in_time AS (PARTITION BY slot_id ORDER BY span.from_ms)
 UNION ALL
 SELECT slot_id, known_by, life.from_ms, least(coalesce(life.to_ms, getvariable('end_ms')), getvariable('end_ms')),
     true, life.gpu_model, NULL, NULL, NULL
-FROM every_slot JOIN slot_seen life USING (node_uid, slot_index)
-WHERE known_by = 'life' AND life.until_ms = getvariable('end_ms')
+FROM every_slot
+JOIN (
+    SELECT node_uid, slot_index, gpu_model, from_ms, to_ms FROM slot_seen WHERE from_ms IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms DESC) = 1
+) life USING (node_uid, slot_index)
+WHERE known_by = 'life'
 UNION ALL
 SELECT slot_id, known_by, min(hold.from_ms), max(hold.to_ms), true, any_value(slot_seen.gpu_model), NULL, NULL, NULL
 FROM every_slot

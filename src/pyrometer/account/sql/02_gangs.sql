@@ -3,7 +3,7 @@
 
 CREATE OR REPLACE TEMP TABLE gang_incomplete AS
 WITH gang AS (
-    SELECT workload_uid, gang_pods FROM workload WHERE time_ms <= getvariable('end_ms')
+    SELECT workload_uid, gang_pods FROM workload WHERE time_ms <= getvariable('newest_ms')
     QUALIFY row_number() OVER (PARTITION BY workload_uid ORDER BY time_ms DESC) = 1
 ),
 member AS (

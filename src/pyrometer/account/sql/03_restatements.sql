@@ -7,7 +7,7 @@ WITH spoken AS (
     SELECT DISTINCT event.run, event.attempt, event.rank, event.time_ms, restating.opens, restating.closes,
         restating.state, restating.whole_run
     FROM event JOIN restating ON event.kind = restating.opens
-    WHERE event.time_ms <= getvariable('end_ms')
+    WHERE event.time_ms <= getvariable('newest_ms')
 ),
 closed AS (
     SELECT spoken.*, min(closing.time_ms) AS closed_ms
@@ -15,7 +15,7 @@ closed AS (
     LEFT JOIN event closing
         ON closing.kind = spoken.closes AND closing.run = spoken.run AND closing.attempt = spoken.attempt
         AND (closing.rank = spoken.rank OR spoken.whole_run)
-        AND closing.time_ms >= spoken.time_ms AND closing.time_ms <= getvariable('end_ms')
+        AND closing.time_ms >= spoken.time_ms AND closing.time_ms <= getvariable('newest_ms')
     GROUP BY ALL
 ),
 by_event AS (
@@ -29,8 +29,8 @@ by_event AS (
         AND (the_run.rank = closed.rank OR closed.whole_run)
     WHERE the_run.slot_index IS NOT NULL
         AND (closed.state != 'hang'
-            OR coalesce(closed.closed_ms, the_run.ended_ms, getvariable('end_ms')) - closed.time_ms
-                >= getvariable('hang_limit_ms'))
+            OR least(coalesce(closed.closed_ms, getvariable('end_ms')), coalesce(the_run.ended_ms, getvariable('end_ms')))
+                - closed.time_ms >= getvariable('hang_limit_ms'))
 ),
 -- Steps at or after the one from which a later attempt resumed were done for nothing. Only steps: a window without any
 -- (an evaluation, a checkpoint) keeps its state. The first lost step of a window is placed in proportion.
@@ -51,7 +51,7 @@ lost_piece AS (
     SELECT *, sum(begins::INTEGER) OVER (PARTITION BY run, attempt, node_uid, slot_index ORDER BY from_ms) AS piece
     FROM (
         SELECT *, coalesce(from_ms - lag(to_ms) OVER (
-            PARTITION BY run, attempt, node_uid, slot_index ORDER BY from_ms) > 1000, true) AS begins
+            PARTITION BY run, attempt, node_uid, slot_index ORDER BY from_ms) > 0, true) AS begins
         FROM lost_window
     )
 ),
@@ -62,17 +62,18 @@ by_resume AS (
 )
 FROM by_event UNION ALL FROM by_resume;
 
--- What is new or ends elsewhere; and what no longer follows from the evidence is taken back.
+-- What is new or ends elsewhere; and what no longer follows from the evidence is taken back. Each is newer than the word
+-- that it replaces.
 CREATE OR REPLACE TEMP TABLE restatement_to_append AS
-SELECT getvariable('end_ms')::BIGINT AS time_ms, run, attempt, node_uid, slot_index, from_ms, to_ms, state, pod_uid, reason
-FROM restated_now
-ANTI JOIN restated_before
-    ON restated_before.run = restated_now.run AND restated_before.attempt = restated_now.attempt
-    AND restated_before.node_uid = restated_now.node_uid AND restated_before.slot_index = restated_now.slot_index
-    AND restated_before.from_ms = restated_now.from_ms AND restated_before.state = restated_now.state
-    AND restated_before.to_ms IS NOT DISTINCT FROM restated_now.to_ms
+SELECT greatest(getvariable('end_ms'), coalesce(old.time_ms + 1, 0))::BIGINT AS time_ms,
+    fresh.run, fresh.attempt, fresh.node_uid, fresh.slot_index, fresh.from_ms, fresh.to_ms, fresh.state, fresh.pod_uid,
+    fresh.reason
+FROM restated_now fresh
+LEFT JOIN restated_before old USING (run, attempt, node_uid, slot_index, from_ms, state)
+WHERE old.time_ms IS NULL OR old.to_ms IS DISTINCT FROM fresh.to_ms
 UNION ALL
-SELECT getvariable('end_ms'), run, attempt, node_uid, slot_index, from_ms, from_ms, state, pod_uid, 'withdrawn'
+SELECT greatest(getvariable('end_ms'), time_ms + 1), run, attempt, node_uid, slot_index, from_ms, from_ms, state, pod_uid,
+    'withdrawn'
 FROM restated_before
 ANTI JOIN restated_now USING (run, attempt, node_uid, slot_index, from_ms, state)
 WHERE to_ms IS DISTINCT FROM from_ms AND reason IN ('resumed', 'stuck', 'nonfinite_loss', 'loop_ended');

@@ -33,7 +33,7 @@ choice AS (
         PARTITION BY kind.gpu_model, kind.pool, kind.cluster, kind.purchase, change.at_ms
         ORDER BY price.source = 'list', (price.gpu_model IS NOT NULL)::INTEGER + (price.pool IS NOT NULL)::INTEGER
             + (price.cluster IS NOT NULL)::INTEGER + (price.purchase IS NOT NULL)::INTEGER DESC,
-            price.from_ms DESC, price.usd_micro_per_hour
+            price.from_ms DESC, price.time_ms DESC, price.usd_micro_per_hour
     ) = 1
 ),
 -- A slot changes its price with the price book or with its node's pool; a minute has the price of its last millisecond.

@@ -32,7 +32,10 @@ FROM piece
 JOIN slot_span span
     ON span.slot_id = piece.slot_id AND span.from_ms <= piece.from_ms AND span.to_ms >= piece.to_ms
 LEFT JOIN broken
-    ON broken.slot_id = piece.slot_id AND broken.from_ms <= piece.from_ms AND broken.to_ms >= piece.to_ms;
+    ON broken.slot_id = piece.slot_id AND broken.from_ms <= piece.from_ms AND broken.to_ms >= piece.to_ms
+WHERE span.known_by != 'hold' OR EXISTS (  -- such a slot is there only while it is held
+    FROM hold WHERE hold.slot_id = piece.slot_id AND hold.from_ms <= piece.from_ms AND hold.to_ms >= piece.to_ms
+);
 
 CREATE OR REPLACE TEMP TABLE tenancy AS
 WITH holder AS (
@@ -50,7 +53,7 @@ SELECT row_number() OVER (ORDER BY slot_id, pod_uid, instance)::INTEGER AS tenan
     coalesce(the_pod.attempt, 1)::SMALLINT AS attempt,
     the_pod.workload_uid, coalesce(the_pod.serves, false) AS serves,
     coalesce(the_pod.started_ms, hold_from_ms) AS started_ms,
-    the_pod.phase = 'Pending' AND the_pod.started_ms IS NULL AS never_started
+    the_pod.phase IN ('Pending', 'Failed') AND the_pod.started_ms IS NULL AS never_started
 FROM holder LEFT JOIN the_pod USING (pod_uid);
 
 -- One tenant is one holder in one segment; it has share/whole of the segment's time.

@@ -5,7 +5,9 @@ WITH on_slot AS (  -- each run, on the tenancies of its slot
     SELECT tenancy.tenancy_id, tenancy.hold_to_ms, tenancy.started_ms AS container_ms,
         the_run.attempt, the_run.started_ms, the_run.first_step_ms, the_run.ended_ms,
         lead(the_run.started_ms) OVER in_time AS next_started_ms,
-        lag(the_run.started_ms) OVER in_time IS NULL AS is_first
+        lag(the_run.started_ms) OVER in_time IS NULL AS is_first,
+        -- of all runs so far; null while one of them goes on
+        nullif(max(coalesce(the_run.ended_ms, 9e18::BIGINT)) OVER in_time, 9e18::BIGINT) AS all_ended_ms
     FROM the_run
     JOIN every_slot USING (node_uid, slot_index)
     JOIN tenancy
@@ -25,8 +27,8 @@ found AS (
         coalesce(first_step_ms, ended_ms, hold_to_ms), 4
     FROM on_slot
     UNION ALL  -- a run is over, its pod is not
-    SELECT tenancy_id, attempt, 'idle_held', ended_ms, coalesce(next_started_ms, hold_to_ms), 4
-    FROM on_slot WHERE ended_ms IS NOT NULL
+    SELECT tenancy_id, attempt, 'idle_held', all_ended_ms, coalesce(next_started_ms, hold_to_ms), 4
+    FROM on_slot WHERE all_ended_ms IS NOT NULL
     UNION ALL
     SELECT tenancy_id, restated_before.attempt, state, from_ms, coalesce(to_ms, hold_to_ms), 4
     FROM restated_before

@@ -17,7 +17,7 @@ WITH known AS (
     JOIN near_idle USING (slot_id)
     WHERE time_ms >= getvariable('chunk_from_ms') - getvariable('sample_bridge_ms')
         AND time_ms < getvariable('chunk_to_ms') + getvariable('idle_gap_ms') + getvariable('sample_bridge_ms')
-        AND time_ms < getvariable('end_ms')
+        AND time_ms <= getvariable('newest_ms')
         AND looks IS NOT NULL
 ),
 ordered AS (
@@ -27,7 +27,10 @@ ordered AS (
 ),
 edge AS (
     SELECT *,
-        looked IS DISTINCT FROM looks OR time_ms - was_ms > getvariable('sample_bridge_ms') AS begins,
+        looked IS DISTINCT FROM looks OR time_ms - was_ms > getvariable('sample_bridge_ms') OR EXISTS (
+            FROM hold  -- what was sampled before says nothing about the next holder
+            WHERE hold.slot_id = ordered.slot_id AND hold.hold_from_ms > was_ms AND hold.hold_from_ms <= time_ms
+        ) AS begins,
         CASE WHEN time_ms - was_ms <= getvariable('sample_bridge_ms') THEN time_ms
             ELSE was_ms + getvariable('sample_reach_ms') END AS before_to_ms
     FROM ordered WHERE begins OR next_ms IS NULL
@@ -49,7 +52,8 @@ SELECT tenancy.tenancy_id, tenancy.pod_uid, tenancy.slot_id, island.looks,
     greatest(island.from_ms, hold_from_ms) AS from_ms, least(island.to_ms, hold_to_ms) AS to_ms
 FROM island
 JOIN tenancy ON tenancy.slot_id = island.slot_id AND tenancy.instance = island.instance
-WHERE island.from_ms < hold_to_ms AND island.to_ms > hold_from_ms;
+WHERE island.from_ms < hold_to_ms AND island.to_ms > hold_from_ms
+    AND (tenancy.pod_uid = '' OR island.from_ms >= hold_from_ms);
 
 -- When each tenancy was first and last active as far as the chunks before know, and with it the devices that its pod
 -- held at the same time.
