@@ -22,10 +22,9 @@ def with_causes(store: Store, window: Window, settings: Settings, zone: tzinfo) 
         CREATE OR REPLACE TEMP VIEW ledger_with_cause AS
         SELECT {_KEY}, ms, cause FROM claim
         UNION ALL
-        SELECT {_KEY}, ms - coalesce(claimed_ms, 0) AS ms, NULL AS cause
-        FROM ledger_row ledger
-        LEFT JOIN (SELECT {_KEY}, sum(ms) AS claimed_ms FROM claim GROUP BY ALL) claimed
-            USING (minute_ms, node_uid, slot_index, pod_uid, attempt, state, evidence, usd_micro_per_hour)
+        SELECT {_KEY}, sum(ms)::BIGINT AS ms, NULL AS cause
+        FROM (SELECT {_KEY}, ms FROM ledger_row UNION ALL SELECT {_KEY}, -ms FROM claim)
+        GROUP BY {_KEY} HAVING sum(ms) > 0
         """
     )
     return "ledger_with_cause"

@@ -25,13 +25,17 @@ LEFT JOIN the_pod USING (pod_uid)
 WHERE newest.share > 0;
 DELETE FROM the_allocation WHERE from_ms >= to_ms;
 
+-- A pod that holds a slot more than once is one tenancy, from the first hold to the last.
+CREATE OR REPLACE TEMP TABLE the_allocation AS
+SELECT *, min(from_ms) OVER tenancy AS first_ms, max(to_ms) OVER tenancy AS last_ms, count(*) OVER tenancy > 1 AS again
+FROM the_allocation WINDOW tenancy AS (PARTITION BY pod_uid, node_uid, slot_index, instance);
+
 -- What each node was like from one observation to the next. Capacity is counted in whole minutes: a node is there
 -- from the minute in which it was first seen to the end of the minute in which it was last seen.
 CREATE OR REPLACE TEMP TABLE node_span AS
 WITH seen AS (
     SELECT *,
         lag(present) OVER in_time AS was_present,
-        lag(time_ms) OVER in_time AS was_ms,
         max(gpu_count) OVER (PARTITION BY node_uid ORDER BY time_ms ROWS UNBOUNDED PRECEDING) AS capacity,
         hash(gpu_model, pool, instance_type, purchase, cluster, ready, schedulable, present, gpu_count) AS looks
     FROM node WHERE time_ms <= getvariable('newest_ms')
@@ -42,10 +46,12 @@ changed AS (
         CASE
             WHEN NOT present THEN (time_ms + 59999) // 60000 * 60000
             WHEN was_present THEN time_ms
-            ELSE greatest(time_ms // 60000 * 60000, coalesce((was_ms + 59999) // 60000 * 60000, 0))
+            ELSE greatest(time_ms // 60000 * 60000, coalesce(
+                max(CASE WHEN was_present AND NOT present THEN (time_ms + 59999) // 60000 * 60000 END) OVER in_time, 0))
         END AS from_ms
     FROM seen
-    QUALIFY looks IS DISTINCT FROM lag(looks) OVER (PARTITION BY node_uid ORDER BY time_ms)
+    WINDOW in_time AS (PARTITION BY node_uid ORDER BY time_ms)
+    QUALIFY looks IS DISTINCT FROM lag(looks) OVER in_time
 )
 SELECT
     node_uid, capacity, gpu_count, gpu_model, pool, purchase, cluster, ready AND schedulable AS available, present,

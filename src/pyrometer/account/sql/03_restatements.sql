@@ -70,7 +70,7 @@ SELECT greatest(getvariable('end_ms'), coalesce(old.time_ms + 1, 0))::BIGINT AS 
     fresh.reason
 FROM restated_now fresh
 LEFT JOIN restated_before old USING (run, attempt, node_uid, slot_index, from_ms, state)
-WHERE old.time_ms IS NULL OR old.to_ms IS DISTINCT FROM fresh.to_ms
+WHERE old.time_ms IS NULL OR (old.to_ms, old.pod_uid) IS DISTINCT FROM (fresh.to_ms, fresh.pod_uid)
 UNION ALL
 SELECT greatest(getvariable('end_ms'), time_ms + 1), run, attempt, node_uid, slot_index, from_ms, from_ms, state, pod_uid,
     'withdrawn'

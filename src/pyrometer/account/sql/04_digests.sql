@@ -8,14 +8,25 @@ WITH facts AS (
     UNION ALL
     SELECT time_ms, until_ms, hash('health', node_uid, slot_index, time_ms, healthy) FROM slot_seen WHERE NOT healthy
     UNION ALL
-    SELECT from_ms, to_ms, hash('hold', pod_uid, node_uid, slot_index, instance, share, from_ms) FROM the_allocation
+    SELECT from_ms, to_ms, hash('hold', pod_uid, node_uid, slot_index, instance, share, from_ms, source,
+        CASE WHEN again THEN first_ms END, CASE WHEN again THEN last_ms END)
+    FROM the_allocation
     UNION ALL
-    SELECT hold.from_ms, hold.to_ms, hash('pod', pod.pod_uid, attempt, started_ms, phase, serves)
+    SELECT hold.from_ms, hold.to_ms, hash('pod', pod.pod_uid, workload_uid, attempt, started_ms, serves,
+        started_ms IS NULL AND phase IN ('Pending', 'Failed'))
     FROM the_allocation hold JOIN the_pod pod USING (pod_uid)
+    UNION ALL  -- a run says something about its slot before it started, while it ran, and after it was over
+    SELECT hold.from_ms, coalesce(run.first_step_ms, run.ended_ms, hold.to_ms),
+        hash('starts', run.run, run.attempt, run.rank, hold.node_uid, hold.slot_index, run.pod_uid, run.started_ms)
+    FROM the_allocation hold JOIN the_run run USING (node_uid, slot_index)
     UNION ALL
-    SELECT started_ms, coalesce(ended_ms, getvariable('end_ms')),
-        hash('run', run, attempt, rank, node_uid, slot_index, pod_uid, started_ms, first_step_ms, ended_ms)
-    FROM the_run
+    SELECT run.started_ms, coalesce(run.ended_ms, hold.to_ms),
+        hash('runs', run.run, run.attempt, run.rank, hold.node_uid, hold.slot_index, run.pod_uid)
+    FROM the_allocation hold JOIN the_run run USING (node_uid, slot_index)
+    UNION ALL
+    SELECT run.ended_ms, hold.to_ms,
+        hash('over', run.run, run.attempt, run.rank, hold.node_uid, hold.slot_index, run.pod_uid, run.ended_ms)
+    FROM the_allocation hold JOIN the_run run USING (node_uid, slot_index) WHERE run.ended_ms IS NOT NULL
     UNION ALL
     SELECT from_ms, coalesce(to_ms, getvariable('end_ms')), hash('restated', node_uid, slot_index, from_ms, state, attempt)
     FROM restated_before
@@ -27,8 +38,11 @@ WITH facts AS (
     FROM every_price
 )
 SELECT chunk.from_ms, chunk.to_ms,
-    -- An object's part in a chunk: its hash, where it begins and ends inside it.
-    coalesce(sum(hash(fact, greatest(facts.from_ms, chunk.from_ms), least(facts.to_ms, chunk.to_ms)))::VARCHAR, '')
+    -- An object's part in a chunk: its hash, where it begins in it, and where it ends in it or just after, as far as
+    -- gaps are judged.
+    coalesce(sum(hash(
+        fact, greatest(facts.from_ms, chunk.from_ms), least(facts.to_ms, chunk.to_ms + getvariable('idle_gap_ms'))
+    ))::VARCHAR, '')
 FROM chunk LEFT JOIN facts ON facts.from_ms < chunk.to_ms AND facts.to_ms > chunk.from_ms
 GROUP BY chunk.from_ms, chunk.to_ms
 ORDER BY chunk.from_ms;

@@ -5,7 +5,7 @@ CREATE OR REPLACE TEMP TABLE hold AS
 SELECT every_slot.slot_id, hold.pod_uid, hold.instance, hold.share, hold.source,
     greatest(hold.from_ms, getvariable('chunk_from_ms')) AS from_ms,
     least(hold.to_ms, getvariable('chunk_to_ms')) AS to_ms,
-    hold.from_ms AS hold_from_ms, hold.to_ms AS hold_to_ms
+    hold.first_ms AS hold_from_ms, hold.last_ms AS hold_to_ms, hold.from_ms AS this_from_ms
 FROM the_allocation hold JOIN every_slot USING (node_uid, slot_index)
 WHERE hold.from_ms < getvariable('chunk_to_ms') AND hold.to_ms > getvariable('chunk_from_ms');
 
@@ -58,27 +58,31 @@ FROM holder LEFT JOIN the_pod USING (pod_uid);
 
 -- One tenant is one holder in one segment; it has share/whole of the segment's time.
 CREATE OR REPLACE TEMP TABLE tenant AS
-WITH held AS (
+WITH asked AS (
     SELECT segment_id, segment.slot_id, segment.from_ms, segment.to_ms, hold.pod_uid, hold.instance, sum(hold.share) AS share
     FROM segment
     JOIN hold
         ON hold.slot_id = segment.slot_id AND hold.from_ms <= segment.from_ms AND hold.to_ms >= segment.to_ms
-    WHERE NOT segment.broken
     GROUP BY ALL
 ),
 total AS (
-    SELECT segment_id, sum(share) AS share FROM held GROUP BY segment_id
+    SELECT segment_id, sum(share) AS share FROM asked GROUP BY segment_id
+),
+-- What is not the holders': the rest of a slot, or all of a broken one. A slot that is there only while it is held has no rest.
+platform AS (
+    SELECT segment.*,
+        CASE WHEN known_by = 'hold' THEN least(total.share, getvariable('share_whole')) ELSE getvariable('share_whole') END
+            - CASE WHEN broken THEN 0 ELSE coalesce(total.share, 0) END AS share
+    FROM segment LEFT JOIN total USING (segment_id)
 ),
 shared AS (
-    SELECT held.*, NULL AS state, greatest(total.share, getvariable('share_whole')) AS whole
-    FROM held JOIN total USING (segment_id)
+    SELECT asked.*, NULL AS state, greatest(total.share, getvariable('share_whole')) AS whole
+    FROM asked JOIN total USING (segment_id) JOIN segment USING (segment_id)
+    WHERE NOT segment.broken
     UNION ALL
-    SELECT segment_id, segment.slot_id, segment.from_ms, segment.to_ms, '', -1,
-        getvariable('share_whole') - coalesce(total.share, 0),
-        CASE WHEN segment.available AND NOT segment.broken THEN 'free' ELSE 'unhealthy' END,
-        getvariable('share_whole')
-    FROM segment LEFT JOIN total USING (segment_id)
-    WHERE coalesce(total.share, 0) < getvariable('share_whole') AND (known_by != 'hold' OR broken)
+    SELECT segment_id, slot_id, from_ms, to_ms, '', -1, share,
+        CASE WHEN available AND NOT broken THEN 'free' ELSE 'unhealthy' END, getvariable('share_whole')
+    FROM platform WHERE share > 0
 )
 SELECT row_number() OVER (ORDER BY segment_id, tenancy_id)::INTEGER AS tenant_id, tenancy_id, segment_id, shared.slot_id,
     shared.from_ms, shared.to_ms, share::BIGINT AS share, whole::BIGINT AS whole, state::state_name AS state

@@ -8,7 +8,7 @@ WITH spoken AS MATERIALIZED (  -- read twice; inlined, DuckDB 2.0 stumbles over 
         evaluate_ms::BIGINT AS evaluate_ms
     FROM step_window
     WHERE time_ms >= getvariable('chunk_from_ms') - 3600000 AND time_ms < getvariable('chunk_to_ms') + 600000
-        AND time_ms <= getvariable('newest_ms') AND to_ms > time_ms AND to_ms > getvariable('chunk_from_ms') - 600000
+        AND time_ms <= getvariable('newest_ms') AND to_ms > time_ms
 ),
 -- Exposed communication that every rank has; above it, a rank waits for the slowest.
 least_of_ranks AS (

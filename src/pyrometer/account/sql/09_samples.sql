@@ -29,7 +29,7 @@ edge AS (
     SELECT *,
         looked IS DISTINCT FROM looks OR time_ms - was_ms > getvariable('sample_bridge_ms') OR EXISTS (
             FROM hold  -- what was sampled before says nothing about the next holder
-            WHERE hold.slot_id = ordered.slot_id AND hold.hold_from_ms > was_ms AND hold.hold_from_ms <= time_ms
+            WHERE hold.slot_id = ordered.slot_id AND hold.this_from_ms > was_ms AND hold.this_from_ms <= time_ms
         ) AS begins,
         CASE WHEN time_ms - was_ms <= getvariable('sample_bridge_ms') THEN time_ms
             ELSE was_ms + getvariable('sample_reach_ms') END AS before_to_ms
