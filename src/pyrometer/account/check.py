@@ -80,22 +80,18 @@ def _ledger(store: Store, part: Part) -> Iterator[str]:
 def _lives(store: Store) -> Iterator[str]:
     """A slot that says how long it lived has exactly that much time."""
     store.expose_all(["ledger_row"])
-    rows = store.connection.execute(
-        """
-        SELECT node_uid, slot_index, life.to_ms - life.from_ms, coalesce(sum(ms), 0)
-        FROM (
-            SELECT * FROM slot ANTI JOIN node USING (node_uid)
-            QUALIFY row_number() OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms DESC) = 1
-        ) life
-        JOIN ledger_row USING (node_uid, slot_index)
-        WHERE life.from_ms >= ? AND life.to_ms <= (SELECT max(minute_ms) + 60000 FROM ledger_row)
-        GROUP BY node_uid, slot_index, life.from_ms, life.to_ms
-        HAVING sum(ms) != life.to_ms - life.from_ms
-        """,
-        [kept_from_ms(store)],
-    ).fetchall()
-    for node_uid, slot_index, life_ms, ms in rows:
-        yield f"Slot {slot_index} of {node_uid} lived for {life_ms:,} ms; the ledger has {ms:,}."
+    newest = "SELECT node_uid, slot_index, from_ms, to_ms FROM slot WHERE from_ms IS NOT NULL ORDER BY time_ms"
+    lives = {(row[0], row[1]): (row[2], row[3]) for row in store.connection.execute(newest).fetchall()}
+    nodes = {row[0] for row in store.connection.execute("SELECT DISTINCT node_uid FROM node").fetchall()}
+    summed = "SELECT node_uid, slot_index, sum(ms)::BIGINT, max(minute_ms) + 60000 FROM ledger_row GROUP BY ALL"
+    rows = store.connection.execute(summed).fetchall() if lives else []
+    end_ms = max((row[3] for row in rows), default=0)
+    for node_uid, slot_index, ms, _ in rows:
+        from_ms, to_ms = lives.get((node_uid, slot_index), (None, None))
+        if node_uid in nodes or from_ms is None or to_ms is None or to_ms > end_ms or from_ms < kept_from_ms(store):
+            continue
+        if ms != to_ms - from_ms:
+            yield f"Slot {slot_index} of {node_uid} lived for {to_ms - from_ms:,} ms; the ledger has {ms:,}."
 
 
 def _overlaps(parts: list[Part]) -> Iterator[str]:
