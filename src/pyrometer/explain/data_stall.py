@@ -21,7 +21,8 @@ def detect(night: Night) -> Iterable[Proposal]:
             SELECT coalesce(workload_uid, step_window.pod_uid) AS owner_uid, step_window.pod_uid, step_window.node_uid,
                 greatest(time_ms, $2) AS from_ms, least(to_ms, $3) AS to_ms, data_ms, to_ms - time_ms AS length_ms
             FROM step_window JOIN holder_name USING (pod_uid)
-            WHERE data_ms >= $1 * (to_ms - time_ms) AND steps > 0 AND time_ms < $3 AND to_ms > $2
+            WHERE data_ms > 0 AND data_ms >= $1 * (to_ms - time_ms) AND steps > 0 AND to_ms > time_ms
+                AND time_ms < $3 AND to_ms > $2
         ),
         numbered AS (
             SELECT *, sum(begins) OVER (PARTITION BY owner_uid ORDER BY from_ms, pod_uid) AS episode
