@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 DEMO ?= demo
+CORES ?= --numprocesses auto --maxprocesses 8
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint format bench clean
@@ -28,10 +29,10 @@ demo: setup ## the main job on bundled data: import a recorded GPU, account, pri
 	@echo "The same as a page: $(DEMO)/why.html"
 
 test: setup ## the tests that need nothing but this checkout
-	$(BIN)/pytest -q -m 'not heavy'
+	$(BIN)/pytest -q $(CORES) -m 'not heavy'
 
 test-all: setup ## all tests: also those that need minutes, servers or real traces (PYROMETER_TEST_DATA)
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q $(CORES)
 
 lint: setup ## style, types, layers
 	$(BIN)/ruff check .

@@ -33,12 +33,26 @@ def real_data() -> Path:
     return Path(folder)
 
 
-_left_out: list[pytest.Item] = []
+_left_out = 0
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
     """Remembers what `-m 'not heavy'` leaves out."""
-    _left_out.extend(item for item in items if item.get_closest_marker("heavy"))
+    global _left_out
+    _left_out += sum(item.get_closest_marker("heavy") is not None for item in items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker process tells the one that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = _left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Every worker collects the same tests: any of them knows what was left out."""
+    global _left_out
+    _left_out = getattr(node, "workeroutput", {}).get("left_out", _left_out)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -50,4 +64,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, count in skipped.items():
         terminalreporter.write_line(f"skipped {count}: {reason.removeprefix('Skipped: ')}")
     if _left_out:
-        terminalreporter.write_line(f"left out {len(_left_out)} heavy tests: `make test-all` runs them")
+        terminalreporter.write_line(f"left out {_left_out} heavy tests: `make test-all` runs them")

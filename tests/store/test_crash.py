@@ -27,9 +27,13 @@ EVENTS, METRICS = 3, 2  # rows of one batch
 
 # Of each kind: how many batches, the last of them, and how many rows the poorest and the richest of them has.
 FOUND = """
-SELECT count(*), max(step), min(rows_in), max(rows_in) FROM (SELECT step, count(*) AS rows_in FROM event GROUP BY step)
-UNION ALL
-SELECT count(*), max(step), min(rows_in), max(rows_in) FROM (SELECT step, count(*) AS rows_in FROM metric GROUP BY step)
+SELECT count(step), max(step), min(rows_in), max(rows_in)
+FROM (
+    SELECT 'event' AS kind, step, count(*) AS rows_in FROM event GROUP BY step
+    UNION ALL SELECT 'metric', step, count(*) FROM metric GROUP BY step
+)
+RIGHT JOIN (VALUES ('event'), ('metric')) AS every(kind) USING (kind)
+GROUP BY kind ORDER BY kind
 """
 
 # Starting Python would be most of the time. So one process imports what is needed and forks every writer.

@@ -27,8 +27,8 @@ OBJECTS = ("node", "slot", "pod", "workload", "allocation", "run", "event", "res
 MEASUREMENTS = ("gpu_sample", "step_window")
 DATED = ("node", "slot", "pod", "allocation", "run", "event", "gpu_sample", "step_window")
 
-# Slot-minutes built at once: enough to keep two cores busy, few enough for a gigabyte.
-CHUNK_SLOT_MINUTES = 1_500_000
+# Slot-minutes built at once: enough to keep two cores busy, few enough for little more than a gigabyte.
+CHUNK_SLOT_MINUTES = 3_000_000
 CHUNK_DAYS = 7
 
 Progress = Callable[[int, int], None]

@@ -32,7 +32,7 @@ on_slot AS (
         a AS checkpoint_to, a + b AS data_stall_to, a + b + c AS straggler_wait_to, a + b + c + d AS comm_stall_to,
         a + b + c + d + e AS evaluate_to,
         lead(cut.time_ms) OVER (
-            PARTITION BY tenancy.tenancy_id ORDER BY cut.time_ms, cut.run, cut.attempt, cut.rank) AS next_ms,
+            PARTITION BY tenancy.tenancy_id ORDER BY cut.time_ms, hash(cut.run), cut.attempt, cut.rank) AS next_ms,
         least(cut.to_ms, cut.time_ms + 3600000, next_ms) AS to_ms,
         coalesce(next_ms > least(cut.to_ms, cut.time_ms + 3600000), true) AS pauses
     FROM cut
@@ -41,8 +41,10 @@ on_slot AS (
         ON tenancy.slot_id = every_slot.slot_id AND tenancy.pod_uid != '' AND coalesce(cut.pod_uid = tenancy.pod_uid, true)
         AND cut.time_ms < tenancy.hold_to_ms AND cut.to_ms > tenancy.hold_from_ms
 )
-SELECT row_number() OVER ()::INTEGER AS fold_id, * EXCLUDE (next_ms) REPLACE (
-    greatest(from_ms, getvariable('chunk_from_ms')) AS from_ms, least(to_ms, getvariable('chunk_to_ms')) AS to_ms
-)
+-- Numbered by place: a chunk has fewer than 2^30 milliseconds, and nobody has to count.
+SELECT (tenancy_id::BIGINT << 30) + greatest(from_ms - getvariable('chunk_from_ms'), 0) AS fold_id,
+    * EXCLUDE (next_ms) REPLACE (
+        greatest(from_ms, getvariable('chunk_from_ms')) AS from_ms, least(to_ms, getvariable('chunk_to_ms')) AS to_ms
+    )
 FROM on_slot
 WHERE from_ms < getvariable('chunk_to_ms') AND to_ms > getvariable('chunk_from_ms') AND from_ms < to_ms;

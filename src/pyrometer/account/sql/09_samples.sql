@@ -25,15 +25,20 @@ ordered AS (
         lag(looks) OVER in_time AS looked, lag(time_ms) OVER in_time AS was_ms, lead(time_ms) OVER in_time AS next_ms
     FROM known WINDOW in_time AS (PARTITION BY slot_id, instance ORDER BY time_ms, looks)
 ),
+held_from AS (  -- where holds begin, on the slots on which any does
+    SELECT slot_id, list(this_from_ms) AS starts_ms FROM hold
+    WHERE this_from_ms > getvariable('chunk_from_ms') - getvariable('sample_bridge_ms') GROUP BY slot_id
+),
 edge AS (
     SELECT *,
-        looked IS DISTINCT FROM looks OR time_ms - was_ms > getvariable('sample_bridge_ms') OR EXISTS (
-            FROM hold  -- what was sampled before says nothing about the next holder
-            WHERE hold.slot_id = ordered.slot_id AND hold.this_from_ms > was_ms AND hold.this_from_ms <= time_ms
-        ) AS begins,
+        looked IS DISTINCT FROM looks OR time_ms - was_ms > getvariable('sample_bridge_ms')
+            -- what was sampled before says nothing about the next holder
+            OR coalesce(len(list_filter(starts_ms, lambda start_ms: start_ms > was_ms AND start_ms <= time_ms)) > 0, false)
+            AS begins,
         CASE WHEN time_ms - was_ms <= getvariable('sample_bridge_ms') THEN time_ms
             ELSE was_ms + getvariable('sample_reach_ms') END AS before_to_ms
-    FROM ordered WHERE begins OR next_ms IS NULL
+    FROM ordered LEFT JOIN held_from USING (slot_id)
+    WHERE begins OR next_ms IS NULL
 ),
 closed AS (
     SELECT slot_id, instance, looks, time_ms AS from_ms, begins,

@@ -9,11 +9,12 @@ WITH settled AS (
     GROUP BY holder_id, minute_ms, divided_minute.attempt, state, divided_minute.evidence
 ),
 named AS (
-    SELECT tenancy_id, slot_id, node_uid, slot_index, nullif(pod_uid, '') AS pod_uid, usd_micro_per_hour,
+    SELECT tenancy_id, slot_id, node_uid::node_key AS node_uid, slot_index, nullif(pod_uid, '')::pod_key AS pod_uid,
+        usd_micro_per_hour,
         slot_price.from_ms AS price_from_ms, slot_price.to_ms AS price_to_ms
     FROM tenancy JOIN every_slot USING (slot_id) JOIN slot_price USING (slot_id)
 )
-SELECT minute_ms, node_uid, slot_index, pod_uid, attempt::SMALLINT AS attempt, settled.state::VARCHAR AS state,
+SELECT minute_ms, node_uid, slot_index, pod_uid, attempt::SMALLINT AS attempt, settled.state,
     evidence::SMALLINT AS evidence, usd_micro_per_hour, ms::INTEGER AS ms
 FROM settled JOIN named USING (tenancy_id)
 WHERE ms > 0 AND price_from_ms <= minute_ms + 59999 AND price_to_ms > minute_ms + 59999
