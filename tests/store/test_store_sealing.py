@@ -168,6 +168,23 @@ def leave_strays(store):
     return strays
 
 
+def test_the_manifest_follows_every_change_while_the_store_is_open(store, folder):
+    def listed():
+        return [part["path"] for part in json.loads((folder / "manifest.json").read_text())["parts"]]
+
+    assert listed() == []
+    store.append([event(DAY)])
+    store.append([event(DAY + 48 * HOUR)])
+    store.seal()
+    assert listed() == [part.path for part in store.parts()]
+    assert len(listed()) == 2
+    store.drop_before(DAY + 24 * HOUR)
+    assert listed() == [part.path for part in store.parts()]
+    assert len(listed()) == 1
+    store.drop_parts(store.parts())
+    assert listed() == []
+
+
 def test_unlisted_files_are_never_read(store):
     store.append([event(DAY)])
     store.seal()

@@ -89,6 +89,14 @@ class _Build:
         self.end_ms = end_ms
 
     def run(self, progress: Progress, chunk_slot_minutes: int) -> int:
+        # Every step that wants an order says so; nothing else has to wait for one.
+        self.connection.execute("SET preserve_insertion_order = false")
+        try:
+            return self._run(progress, chunk_slot_minutes)
+        finally:
+            self.connection.execute("RESET preserve_insertion_order")
+
+    def _run(self, progress: Progress, chunk_slot_minutes: int) -> int:
         self._declare()
         self._read_objects()
         chunks = self._plan(chunk_slot_minutes)

@@ -71,6 +71,7 @@ class Store:
             raise StoreError(f"{self.folder} cannot be opened: {str(error).splitlines()[0]}.") from None
         for leftover in leftovers:
             leftover.unlink()
+        self._write_manifest()  # the one before may have been written just before a crash
         # The catalogue as it is, read once: nobody else can change it.
         self._parts: list[Part] | None = None
         self._hot: list[HotTable] | None = None
@@ -84,9 +85,12 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Hands the folder back: the manifest says what is in it, another process may open it."""
-        files.write_text(self.folder / "manifest.json", catalog.manifest(self.connection))
+        """Hands the folder back: another process may open it."""
         self.connection.close()
+
+    def _write_manifest(self) -> None:
+        """Says what is in the folder, for engines that cannot ask the catalogue."""
+        files.write_text(self.folder / "manifest.json", catalog.manifest(self.connection))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -120,11 +124,13 @@ class Store:
         for batch in batches:
             for row in batch:
                 tables.setdefault(schema_of(type(row)).name, []).append(row)
-        return self.append_tables(
-            {kind: SCHEMAS[kind].table(rows) for kind, rows in tables.items()},
-            producer=producer,
-            sequence=sequence,
-        )
+        arrow = {}
+        for kind, rows in tables.items():
+            try:
+                arrow[kind] = SCHEMAS[kind].table(rows)
+            except (ValueError, OverflowError, TypeError) as error:  # Arrow's are among them
+                raise _refused(kind, error) from None
+        return self.append_tables(arrow, producer=producer, sequence=sequence)
 
     def append_tables(self, tables: Mapping[str, pa.Table], *, producer: str = "", sequence: int = -1) -> bool:
         """Takes Arrow tables by kind, as `append` does with records."""
@@ -134,7 +140,10 @@ class Store:
                     return False
                 self.connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", [producer, sequence])
             for kind, table in tables.items():
-                self._append_rows(SCHEMAS[kind], table)
+                try:
+                    self._append_rows(SCHEMAS[kind], table)
+                except (duckdb.DataError, duckdb.ConstraintException, duckdb.BinderException) as error:
+                    raise _refused(kind, error) from None
         return True
 
     def _append_rows(self, schema: Schema, table: pa.Table) -> None:
@@ -219,6 +228,7 @@ class Store:
                 sealed.append(part)
             else:
                 (self.folder / part.path).unlink()
+        self._write_manifest()
         return sealed
 
     def replace(self, new_parts: Iterable[NewPart]) -> None:
@@ -291,6 +301,7 @@ class Store:
         )
 
     def _remove(self, old: Iterable[Part]) -> None:
+        self._write_manifest()  # first: it names no file that is gone
         for part in old:
             (self.folder / part.path).unlink(missing_ok=True)
 
@@ -403,9 +414,12 @@ def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
             time.sleep(0.1)
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute(f"SET temp_directory = '{_quoted(path.parent / 'tmp')}'")
-    # Whoever wants an order says so; without one, a large statement needs less time and memory.
-    connection.execute("SET preserve_insertion_order = false")
     return connection
+
+
+def _refused(kind: str, error: Exception) -> StoreError:
+    reason = re.sub(r"hot_(\w+)_[0-9a-f]{12}", r"\1", str(error).splitlines()[0].rstrip("."))
+    return StoreError(f"A batch with {kind} records was refused, and nothing of it was stored: {reason}.")
 
 
 def _time_column(schema: Schema) -> str:
