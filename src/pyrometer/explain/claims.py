@@ -21,15 +21,16 @@ _CLAIM = """
 CREATE OR REPLACE TEMP TABLE claim AS
 WITH wanted AS (
     SELECT ledger.*, scope.proposal, scope.cause,
-        least(sum(least(scope.to_ms, minute_ms + 60000) - greatest(scope.from_ms, minute_ms))
-            OVER (PARTITION BY scope.proposal, minute_ms, ledger.node_uid, ledger.slot_index, ledger.pod_uid, attempt,
-                ledger.state, evidence, usd_micro_per_hour), ms) AS want_ms
+        least(sum(least(scope.to_ms, minute_ms + 60000) - greatest(scope.from_ms, minute_ms)) OVER same_row, ms)
+            * max(permille) OVER same_row // 1000 AS want_ms
     FROM ledger_row ledger
     JOIN scope
-        ON scope.pod_uid = ledger.pod_uid AND scope.state = ledger.state
+        ON scope.pod_uid IS NOT DISTINCT FROM ledger.pod_uid AND scope.state = ledger.state
         AND scope.from_ms < ledger.minute_ms + 60000 AND scope.to_ms > ledger.minute_ms
         AND coalesce(scope.node_uid = ledger.node_uid, true) AND coalesce(scope.slot_index = ledger.slot_index, true)
     WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}
+    WINDOW same_row AS (PARTITION BY scope.proposal, minute_ms, ledger.node_uid, ledger.slot_index, ledger.pod_uid,
+        attempt, ledger.state, evidence, usd_micro_per_hour)
 ),
 once AS (SELECT DISTINCT * FROM wanted),
 running AS (
@@ -73,7 +74,8 @@ def _scope_table(night: Night, proposals: Iterable[Proposal]) -> None:
     ]
     schema = pa.schema(
         [("proposal", pa.int32()), ("cause", pa.string()), ("state", pa.string()), ("pod_uid", pa.string()),
-         ("from_ms", pa.int64()), ("to_ms", pa.int64()), ("node_uid", pa.string()), ("slot_index", pa.int16())]
+         ("from_ms", pa.int64()), ("to_ms", pa.int64()), ("node_uid", pa.string()), ("slot_index", pa.int16()),
+         ("permille", pa.int16())]
     )  # fmt: skip
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
@@ -90,5 +92,5 @@ def _worth_telling(finding: Finding, settings: Settings) -> bool:
 
 
 def _id(proposal: Proposal) -> str:
-    words = (proposal.cause, proposal.owner_uid, str(proposal.from_ms))
+    words = (proposal.cause, proposal.owner_uid or proposal.headline, str(proposal.from_ms))
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]

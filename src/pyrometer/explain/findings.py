@@ -9,13 +9,14 @@ from pyrometer.explain.night import Night
 
 
 class Scope(NamedTuple):
-    """Part of what a finding is about: a pod's time, on one slot of it or on all."""
+    """Part of what a finding is about: a pod's time, on one slot of it or on all; or the platform's time (None)."""
 
-    pod_uid: str
+    pod_uid: str | None
     from_ms: int
     to_ms: int
     node_uid: str | None = None
     slot_index: int | None = None
+    permille: int = 1000  # of the time in it: less where only the excess over the usual is waste
 
 
 class Proposal(NamedTuple):
@@ -25,12 +26,12 @@ class Proposal(NamedTuple):
     """
 
     cause: str
-    owner_uid: str  # the workload, or the pod that belongs to none
+    owner_uid: str | None  # the workload, or the pod that belongs to none; None: nobody's but the platform's
     from_ms: int
     to_ms: int
     states: tuple[str, ...]
     scope: tuple[Scope, ...]
-    headline: str  # goes on after the workload's name: "hung for 20 min, since 23:41"
+    headline: str  # goes on after the workload's name: "hung for 20 min, since 23:41"; without one it is a sentence
     evidence: tuple[str, ...]
     suggestion: str
     culprit: dict[str, Any] | None = None

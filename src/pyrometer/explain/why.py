@@ -151,13 +151,14 @@ def _finding(night: Night, finding: Finding, micro: int | None) -> dict[str, Any
         proposal.owner_uid,
     )
     uid, kind, namespace, name, experiment, team, pod = rows[0] if rows else (None,) * 7
+    subject = name or pod or proposal.owner_uid
     workload = {"uid": uid, "kind": kind, "namespace": namespace, "name": name} if uid else None
     return {
         "id": finding.id,
         "cause": proposal.cause,
         "workload": workload,
         "experiment": experiment,
-        "team": team,
+        "team": team if subject else "platform",
         "culprit": proposal.culprit,
         "from": iso(proposal.from_ms, night.zone),
         "to": iso(proposal.to_ms, night.zone),
@@ -166,7 +167,7 @@ def _finding(night: Night, finding: Finding, micro: int | None) -> dict[str, Any
         "usd_micro": micro,
         "usd": None if micro is None else usd(micro),
         "confidence": proposal.confidence,
-        "title": f"{name or pod or proposal.owner_uid} {proposal.headline}",
+        "title": f"{subject} {proposal.headline}" if subject else proposal.headline,
         "evidence": list(proposal.evidence),
         "suggestion": proposal.suggestion,
     }

@@ -9,6 +9,16 @@ NONFINITE_LOSS = "nonfinite_loss"  # the loss became NaN or infinite at `step`
 FINITE_LOSS = "finite_loss"
 LOOP_ENDED = "loop_ended"  # the program left its training loop and still holds its devices
 LOOP_RESUMED = "loop_resumed"
+CONFIGURED = "configured"  # what the run was told to do: `reason` is the digest of configuration, data set and seed
+RENDEZVOUS = "rendezvous"  # the ranks have found each other; `duration_ms` it took, ending at `time_ms`
+COMPILED = "compiled"  # the model was compiled; `duration_ms` it took, ending at `time_ms`
+RESTORED = "restored"  # a checkpoint of `step` was loaded; `duration_ms` it took, ending at `time_ms`
+EXCEPTION = "exception"  # ended `rank`: `reason` is its type (OutOfMemoryError), `message` its text
+
+# Of Kubernetes: about a pod, with its node once it has one.
+IMAGE_PULLED = "image_pulled"  # `duration_ms` it took, ending at `time_ms`
+FAILED_SCHEDULING = "failed_scheduling"  # `message`: "0/40 nodes are available: 3 Insufficient nvidia.com/gpu."
+PREEMPTED = "preempted"  # the pod was killed to make room, or its spot node was taken back; `message` says for what
 
 
 class Restating(NamedTuple):
