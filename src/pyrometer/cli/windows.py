@@ -25,7 +25,9 @@ def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: "Europe" is a folder of zones
-        raise click.UsageError(f"There is no time zone {name!r} (--tz, or the setting `timezone`). Name one like Europe/Berlin.") from None
+        raise click.UsageError(
+            f"There is no time zone {name!r} (--tz, or the setting `timezone`). Name one like Europe/Berlin."
+        ) from None
 
 
 def window_of(
