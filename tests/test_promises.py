@@ -33,6 +33,7 @@ cost --by --data --last --since --until --month --all --tz --price -o|--output=t
 runs --data --last --since --until --month --all --tz --price -o|--output=table|json
 show RUN --data --last --since --until --month --all --tz --price -o|--output=table|json
 import FORMAT=openb|philly|recording PATH --out --without-steps
+score DIR -o|--output=table|json
 check DIR
 """
 

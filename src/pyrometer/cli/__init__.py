@@ -21,6 +21,7 @@ COMMANDS = {
     "runs": _Listed("runs", "the training runs: attempts, steps, cost, goodput"),
     "show": _Listed("show", "one run: lifecycle, loss, windows, findings"),
     "import": _Listed("import_", "read a trace or a recording into a data folder"),
+    "score": _Listed("score", "compare what `why` says of a simulated cluster with its truth"),
     "check": _Listed("check", "verify a data folder: files, sums, nothing twice"),
 }
 

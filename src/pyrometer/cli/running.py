@@ -123,10 +123,10 @@ def accounted(asked: Asked) -> Iterator[tuple[Store, Window]]:
             yield store, asked.window(covered)
 
 
-def bring_up_to_date(store: Store, settings: Settings) -> Accounted | None:
+def bring_up_to_date(store: Store, settings: Settings, *, now_ms: int | None = None) -> Accounted | None:
     """Builds the stale hours of the ledger, with a bar when that takes long."""
     prices: list[Price] = read_price_book(Path(settings.price_book)) if settings.price_book else []
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     with progress_bar("Accounting") as progress:
         covered = build(store, settings, now_ms=now_ms, prices=prices, progress=progress)
     if settings.retention_days > 0 and forget(store, keep_days=settings.retention_days, now_ms=now_ms):
