@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pyrometer.explain import data_stall, diverged, gang_wait, hang, idle_held, lost_work, straggler
+from pyrometer.explain import data_stall, diverged, gang_wait, hang, hardware_failure, idle_held, lost_work, straggler
 from pyrometer.explain.findings import Detector
 from pyrometer.model.states import CAUSES
 
 _BY_CAUSE: dict[str, Detector] = {
+    "hardware_failure": hardware_failure.detect,
     "hang": hang.detect,
     "lost_work": lost_work.detect,
     "diverged": diverged.detect,

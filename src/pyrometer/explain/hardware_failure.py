@@ -1,0 +1,365 @@
+"""`hardware_failure`: a GPU or a node broke. The time it was out, and what the workload that was hit lost by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.night import Night
+from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.units import MS_PER_MINUTE
+
+# Codes after which NVIDIA's catalogue asks for a reset, a reboot or an exchange; 94 only kills the program, through no
+# fault of its own. 63 and 92 (a row was remapped, many corrected bits) go by without harm and begin no failure.
+HARDWARE_XIDS = {
+    46: "the GPU stopped answering",
+    48: "an uncorrectable memory error",
+    62: "its power controller halted",
+    64: "a bad memory row could not be remapped",
+    74: "an NVLink error",
+    79: "the GPU fell off the bus",
+    94: "a contained memory error",
+    95: "an uncontained memory error",
+    110: "a security fault",
+    119: "its system processor (GSP) did not answer",
+    120: "its system processor (GSP) failed",
+    136: "an NVLink did not come up",
+    140: "an unrecovered memory error",
+    143: "the GPU did not initialise",
+    149: "an NVLink went down",
+    150: "an NVLink failed",
+    154: "the driver asks for a reset",
+    155: "an NVLink failed",
+    156: "a part of it was retired",
+    158: "the GPU timed out for good",
+}
+PROGRAM_XIDS = (13, 31, 43, 45, 68, 69, 109)  # the device plugin, too, leaves a GPU in service after these
+
+TOGETHER_MS = 5 * MS_PER_MINUTE  # what breaks on one node within this is one failure; a node is late to be missed
+FOLLOWS_MS = 10 * MS_PER_MINUTE  # a hang, or the end of an attempt, this soon after a failure comes from it
+COMES_UP_MS = 15 * MS_PER_MINUTE  # a node that was never seen well may still be coming up, for so long
+
+
+class _Part(NamedTuple):
+    """Something that was out of service, by one source's word."""
+
+    node_uid: str
+    from_ms: int
+    to_ms: int
+    slots: tuple[int, ...]  # none: which ones is not known, or it is the whole node
+    what: str  # as a clause, for the evidence
+    xid: int | None = None
+    whole: bool = False  # the node as such, not one of its devices
+    gone: bool = False  # the node is no longer there
+    by_node: bool = False  # the node's record says so: the ledger does not know which of its slots
+
+
+class _Failure(NamedTuple):
+    """What broke together, on one node."""
+
+    node_uid: str
+    from_ms: int
+    to_ms: int
+    parts: tuple[_Part, ...]
+    slots: tuple[int, ...]  # none: the whole node
+    only_code: bool = False  # nothing but a code told: it ends with what followed from it
+
+
+class _Hit(NamedTuple):
+    """What it did to the workload that held the device."""
+
+    state: str
+    from_ms: int
+    to_ms: int
+    pods: tuple[str, ...]
+
+
+def detect(night: Night) -> Iterable[Proposal]:
+    """One finding for each failure of a GPU or a node."""
+    parts = [*_broken_slots(night), *_broken_nodes(night)]
+    failures = [*_together(night, parts), *_only_codes(night, parts)]
+    if not failures:
+        return
+    night.store.expose_all(["allocation"])
+    for failure in failures:
+        holder = _holder(night, failure)
+        if failure.parts[0].gone and (holder is None or _taken_back(night, failure)):
+            continue  # a node that leaves with nobody on it, or is taken back, is not broken
+        hits = [] if holder is None else [*_hangs(night, failure, holder), *_lost(night, failure, holder)]
+        if hits or not failure.only_code:
+            yield _proposal(night, failure, holder, hits)
+
+
+def _broken_slots(night: Night) -> list[_Part]:
+    """GPUs that were said to be unhealthy, from the first such word to the next better one."""
+    rows = night.ask(
+        """
+        WITH seen AS (
+            SELECT node_uid, slot_index, time_ms, healthy, reason, lead(time_ms, 1, $2) OVER in_time AS until_ms,
+                sum(healthy::INTEGER) OVER (in_time ROWS UNBOUNDED PRECEDING) AS well_before
+            FROM slot SEMI JOIN (SELECT node_uid, slot_index FROM slot WHERE NOT healthy) broken
+                USING (node_uid, slot_index)
+            WHERE time_ms < $2
+            WINDOW in_time AS (PARTITION BY node_uid, slot_index ORDER BY time_ms)
+        )
+        SELECT node_uid, slot_index, min(time_ms), max(until_ms), arg_min(reason, time_ms)
+        FROM seen WHERE NOT healthy
+        GROUP BY node_uid, slot_index, well_before HAVING max(until_ms) > $1 ORDER BY 3, 1, 2
+        """,
+        *night.window,
+    )
+    parts = []
+    for node_uid, slot, from_ms, to_ms, reason in rows:
+        code = re.search(r"xid\D*(\d+)", reason or "", re.IGNORECASE)
+        xid = int(code[1]) if code else None
+        if xid not in PROGRAM_XIDS:
+            what = _words(xid) if xid else f"it was reported: {reason}" if reason else "it was reported unhealthy"
+            parts.append(_Part(node_uid, from_ms, to_ms, (slot,), what, xid))
+    return parts
+
+
+def _broken_nodes(night: Night) -> list[_Part]:
+    """Nodes that were not ready, gone, or short of devices, without having been taken out of service before."""
+    rows = night.ask(
+        """
+        WITH seen AS (
+            SELECT node_uid, time_ms, ready, present, schedulable, gpu_count, purchase,
+                max(gpu_count) OVER (PARTITION BY node_uid ORDER BY time_ms ROWS UNBOUNDED PRECEDING) AS capacity,
+                ready AND present AND gpu_count >= capacity AS well
+            FROM node SEMI JOIN (
+                SELECT node_uid FROM node
+                GROUP BY node_uid HAVING NOT bool_and(ready AND present) OR min(gpu_count) < max(gpu_count)
+            ) suspect USING (node_uid)
+            WHERE time_ms < $2
+        ),
+        island AS (
+            SELECT *, lead(time_ms, 1, $2) OVER in_time AS until_ms,
+                sum(well::INTEGER) OVER (in_time ROWS UNBOUNDED PRECEDING) AS well_before,
+                lag(schedulable) OVER in_time AS was_schedulable
+            FROM seen WINDOW in_time AS (PARTITION BY node_uid ORDER BY time_ms)
+        )
+        SELECT node_uid, min(time_ms), max(until_ms), well_before > 0, arg_min(ready, time_ms),
+            arg_min(present, time_ms), arg_min(gpu_count, time_ms), max(capacity), arg_min(purchase, time_ms)
+        FROM island WHERE NOT well
+        GROUP BY node_uid, well_before
+        HAVING max(until_ms) > $1 AND coalesce(arg_min(was_schedulable, time_ms), true) ORDER BY 2, 1
+        """,
+        *night.window,
+    )
+    parts = []
+    for node_uid, from_ms, to_ms, was_well, ready, present, devices, capacity, purchase in rows:
+        if not was_well and to_ms - from_ms < COMES_UP_MS:
+            continue
+        slots: tuple[int, ...] = ()
+        if not present:
+            if purchase == "spot":
+                continue
+            what = "the node was gone while it was in use"
+        elif not ready:
+            what = "the node was not ready"
+        else:
+            slots = _silent(night, node_uid, from_ms, capacity - devices)
+            what = f"the node showed {devices} of {counted(capacity, 'GPU')}"
+        whole = not (ready and present) or devices == 0
+        parts.append(_Part(node_uid, from_ms, to_ms, slots, what, whole=whole, gone=not present, by_node=True))
+    return parts
+
+
+def _silent(night: Night, node_uid: str, from_ms: int, missing: int) -> tuple[int, ...]:
+    """The devices of a node whose telemetry ended there, when they are as many as are missing."""
+    rows = night.ask(
+        "SELECT slot_index FROM gpu_sample WHERE node_uid = $1 AND time_ms BETWEEN $2 - $3 AND $2 + 2 * $3 "
+        "GROUP BY slot_index HAVING min(time_ms) < $2 AND max(time_ms) < $2 + $3 ORDER BY 1",
+        node_uid, from_ms, TOGETHER_MS,
+    )  # fmt: skip
+    return tuple(slot for (slot,) in rows) if len(rows) == missing else ()
+
+
+def _only_codes(night: Night, told: Sequence[_Part]) -> list[_Failure]:
+    """Codes of hardware errors that telemetry showed and nothing else did. A code stays: only its first time counts."""
+    rows = night.ask(
+        """
+        WITH suspect AS MATERIALIZED (
+            SELECT DISTINCT node_uid, slot_index FROM gpu_sample WHERE list_contains($3, xid)
+        )
+        SELECT node_uid, slot_index, xid, min(time_ms) AS at_ms
+        FROM (
+            SELECT *, min(time_ms) OVER (PARTITION BY node_uid, slot_index) AS first_ms
+            FROM gpu_sample SEMI JOIN suspect USING (node_uid, slot_index)
+        )
+        WHERE list_contains($3, xid)
+        -- one that was there from the first sample on is from nobody knows when
+        GROUP BY ALL HAVING at_ms >= $1 AND at_ms < $2 AND at_ms > min(first_ms) ORDER BY 4, 1, 2
+        """,
+        *night.window, list(HARDWARE_XIDS),
+    )  # fmt: skip
+    codes = [
+        _Part(node_uid, at_ms, at_ms, (slot,), _words(xid), xid)
+        for node_uid, slot, xid, at_ms in rows
+        if not any(part.node_uid == node_uid and part.from_ms - TOGETHER_MS <= at_ms <= part.to_ms for part in told)
+    ]
+    return [failure._replace(only_code=True) for failure in _together(night, codes)]
+
+
+def _together(night: Night, parts: Sequence[_Part]) -> list[_Failure]:
+    """GPUs of one node that break together are one failure; so are a GPU and its node, while either is out."""
+    groups: list[list[_Part]] = []
+    for part in sorted(parts, key=lambda p: (p.node_uid, p.from_ms, p.by_node, p.slots)):
+        last = groups[-1] if groups and groups[-1][0].node_uid == part.node_uid else []
+        still_out = any(part.from_ms <= other.to_ms + TOGETHER_MS for other in last)
+        related = any(
+            part.from_ms - other.from_ms <= TOGETHER_MS or part.by_node or other.by_node or part.slots == other.slots
+            for other in last
+        )
+        if still_out and related:
+            last.append(part)
+        else:
+            groups.append([part])
+    return [_failure(night, group) for group in groups]
+
+
+def _failure(night: Night, parts: Sequence[_Part]) -> _Failure:
+    first = parts[0]
+    slots = {slot for part in parts for slot in part.slots}
+    devices = night.ask("SELECT max(gpu_count) FROM node WHERE node_uid = ?", first.node_uid)[0][0]
+    if first.whole or len(slots) == devices:
+        slots = set()
+    from_ms, to_ms = first.from_ms, max(part.to_ms for part in parts)
+    return _Failure(first.node_uid, from_ms, to_ms, tuple(parts), tuple(sorted(slots)))
+
+
+def _holder(night: Night, failure: _Failure) -> str | None:
+    """Who held the device when it failed, or had just lost it: the workload, or the pod that belongs to none."""
+    rows = night.ask(
+        """
+        WITH held AS (
+            SELECT pod_uid, from_ms, to_ms, share FROM allocation
+            WHERE node_uid = $1 AND (len($2) = 0 OR list_contains($2, slot_index)) AND from_ms <= $3
+            QUALIFY row_number() OVER (
+                PARTITION BY pod_uid, slot_index, instance, from_ms ORDER BY time_ms DESC) = 1
+        ),
+        ended AS (
+            SELECT pod_uid, phase, ended_ms FROM pod
+            QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
+        )
+        SELECT coalesce(workload_uid, pod_uid)
+        FROM held JOIN holder_name USING (pod_uid) LEFT JOIN ended USING (pod_uid)
+        WHERE coalesce(least(to_ms, ended_ms) > $3, true)
+            OR (least(to_ms, ended_ms) > $3 - $4 AND phase IS DISTINCT FROM 'Succeeded')
+        GROUP BY 1 ORDER BY max(coalesce(least(to_ms, ended_ms) > $3, true)) DESC, sum(share) DESC, 1 LIMIT 1
+        """,
+        failure.node_uid, list(failure.slots), failure.from_ms, TOGETHER_MS,
+    )  # fmt: skip
+    return rows[0][0] if rows else None
+
+
+def _taken_back(night: Night, failure: _Failure) -> bool:
+    """Whether pods of the node were told at that time that they had to go."""
+    rows = night.ask(
+        "SELECT 1 FROM event LEFT JOIN holder_name USING (pod_uid) WHERE event.kind = 'preempted' "
+        "AND $1 IN (event.node_uid, pod_node_uid) AND event.time_ms BETWEEN $2 - $3 AND $2 + $3 LIMIT 1",
+        failure.node_uid, failure.from_ms, FOLLOWS_MS,
+    )  # fmt: skip
+    return bool(rows)
+
+
+def _hangs(night: Night, failure: _Failure, owner: str) -> list[_Hit]:
+    """The hang of the workload that begins with the failure."""
+    return [
+        _Hit("hang", episode.from_ms, episode.to_ms, episode.pods)
+        for episode in night.episodes("hang")
+        if episode.owner_uid == owner and _follows(failure, episode.from_ms)
+    ]
+
+
+def _lost(night: Night, failure: _Failure, owner: str) -> list[_Hit]:
+    """The steps of the attempt that the failure ended."""
+    rows = night.ask(
+        "SELECT min(from_ms), max(to_ms), list_sort(list(DISTINCT pod_uid)) "
+        "FROM restated_before JOIN holder_name USING (pod_uid) "
+        "WHERE coalesce(workload_uid, pod_uid) = $1 AND state = 'lost_work' AND to_ms > from_ms "
+        "GROUP BY run, attempt ORDER BY 1",
+        owner,
+    )
+    return [_Hit("lost_work", from_ms, to_ms, tuple(pods)) for from_ms, to_ms, pods in rows if _follows(failure, to_ms)]
+
+
+def _follows(failure: _Failure, at_ms: int) -> bool:
+    return failure.from_ms - TOGETHER_MS <= at_ms <= failure.from_ms + FOLLOWS_MS
+
+
+def _proposal(night: Night, failure: _Failure, owner: str | None, hits: Sequence[_Hit]) -> Proposal:
+    ends = [hit.to_ms for hit in hits if failure.only_code]
+    from_ms = max(failure.from_ms, night.window.from_ms)
+    to_ms = min(max([failure.to_ms, *ends]), night.window.to_ms)
+    node = night.node(failure.node_uid)
+    culprit: dict[str, Any] = {"node": node}
+    if len(failure.slots) == 1:
+        culprit["gpu"] = failure.slots[0]
+    elif failure.slots:
+        culprit["gpus"] = list(failure.slots)
+    return Proposal(
+        cause="hardware_failure",
+        owner_uid=owner,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        states=("unhealthy", "hang", "lost_work"),
+        scope=(*_out_of_service(night, failure), *(Scope(p, hit.from_ms, hit.to_ms) for hit in hits for p in hit.pods)),
+        headline=_headline(night, failure, node, owner),
+        evidence=tuple(_evidence(night, failure, hits, to_ms)),
+        suggestion=_suggestion(failure, node),
+        culprit=culprit,
+        confidence=0.85 if failure.only_code or failure.parts[0].whole else 0.95,
+    )
+
+
+def _out_of_service(night: Night, failure: _Failure) -> Iterable[Scope]:
+    """The platform's time that went: of the device; of the node while it was out, or taken out because of it."""
+    for part in failure.parts:
+        for slot in part.slots or (None,):
+            yield Scope(None, part.from_ms, part.to_ms, failure.node_uid, None if part.by_node else slot)
+    cordoned = night.ask(
+        "SELECT time_ms FROM (SELECT time_ms, schedulable, lag(schedulable, 1, true) OVER (ORDER BY time_ms) AS was "
+        "FROM node WHERE node_uid = $1) WHERE was AND NOT schedulable AND time_ms >= $2 AND time_ms < $3 ORDER BY 1",
+        failure.node_uid, failure.from_ms, failure.to_ms,
+    )  # fmt: skip
+    if cordoned:
+        yield Scope(None, cordoned[0][0], failure.to_ms, failure.node_uid)
+
+
+def _headline(night: Night, failure: _Failure, node: str | None, owner: str | None) -> str:
+    code = next((f" (XID {part.xid})" for part in failure.parts if part.xid), "")
+    at = night.time(failure.from_ms)
+    if failure.slots:
+        which = f"GPU {failure.slots[0]}" if len(failure.slots) == 1 else counted(len(failure.slots), "GPU")
+        return f"{node} lost {which} at {at}{code}" if owner is None else f"lost {which} of {node} at {at}{code}"
+    if any(part.whole for part in failure.parts) or code:
+        return f"{node} failed at {at}{code}" if owner is None else f"lost {node} at {at}{code}"
+    return f"{node} lost GPUs at {at}" if owner is None else f"lost GPUs of {node} at {at}"
+
+
+def _evidence(night: Night, failure: _Failure, hits: Sequence[_Hit], to_ms: int) -> Iterable[str]:
+    yield from dict.fromkeys(part.what for part in failure.parts[:3])
+    if not failure.only_code:
+        lasted = duration(to_ms - max(failure.from_ms, night.window.from_ms))
+        if to_ms == night.window.to_ms:
+            yield f"{lasted} later it was still out"
+        else:
+            yield f"it was back after {lasted}"
+    for hit in hits:
+        lasted = duration(hit.to_ms - hit.from_ms)
+        yield f"the workload hung for {lasted}" if hit.state == "hang" else f"{lasted} of its steps were lost"
+
+
+def _suggestion(failure: _Failure, node: str | None) -> str:
+    if not failure.slots:
+        return f"Look at the power, the kernel log and the kubelet of {node}; keep it cordoned until it is well."
+    which = f"GPU {failure.slots[0]}" if len(failure.slots) == 1 else f"GPUs {listed([str(s) for s in failure.slots])}"
+    off_the_bus = any(part.xid == 79 for part in failure.parts)
+    return f"Drain {node} and {'power-cycle it' if off_the_bus else f'reset {which}'}; exchange {which} if it recurs."
+
+
+def _words(xid: int) -> str:
+    return f"XID {xid}: {HARDWARE_XIDS[xid]}" if xid in HARDWARE_XIDS else f"XID {xid}"
