@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from pyrometer.explain import data_stall, diverged, gang_wait, hang, hardware_failure, idle_held, lost_work, straggler
+from pyrometer.explain import (
+    data_stall,
+    diverged,
+    gang_wait,
+    hang,
+    hardware_failure,
+    idle_held,
+    lost_work,
+    slow_start,
+    straggler,
+)
 from pyrometer.explain.findings import Detector
 from pyrometer.model.states import CAUSES
 
@@ -12,6 +22,7 @@ _BY_CAUSE: dict[str, Detector] = {
     "lost_work": lost_work.detect,
     "diverged": diverged.detect,
     "gang_wait": gang_wait.detect,
+    "slow_start": slow_start.detect,
     "straggler": straggler.detect,
     "data_stall": data_stall.detect,
     "idle_held": idle_held.detect,
