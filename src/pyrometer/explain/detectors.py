@@ -12,6 +12,7 @@ from pyrometer.explain import (
     lost_work,
     slow_start,
     straggler,
+    telemetry_lost,
 )
 from pyrometer.explain.findings import Detector
 from pyrometer.model.states import CAUSES
@@ -26,6 +27,7 @@ _BY_CAUSE: dict[str, Detector] = {
     "straggler": straggler.detect,
     "data_stall": data_stall.detect,
     "idle_held": idle_held.detect,
+    "telemetry_lost": telemetry_lost.detect,
 }
 
 DETECTORS: tuple[Detector, ...] = tuple(_BY_CAUSE[cause] for cause in CAUSES if cause in _BY_CAUSE)

@@ -1,0 +1,181 @@
+"""`telemetry_lost`: found where a source stopped, silent where there never was one."""
+
+from __future__ import annotations
+
+from datetime import UTC
+
+import pytest
+
+import nights
+from nights import at, cluster, job, pod, run, samples, steps, told
+from pyrometer.account.sums import Window, iso
+from pyrometer.explain.why import why
+from pyrometer.model.records import GpuSample, Node, Price
+from pyrometer.model.settings import Settings
+from pyrometer.store import Store
+
+BUSY = {"gpu_util_permille": 900, "sm_active_permille": 700, "power_w": 500}
+MINUTE = nights.MINUTE
+
+
+def sampled(node, *spans, slots=(0, 1), **values):
+    return [s for slot in slots for span in spans for s in samples(node, slot, *span, **(values or BUSY))]
+
+
+def interval(finding):
+    return finding["from"], finding["to"]
+
+
+def minutes(from_min, to_min):
+    return iso(at(from_min), UTC), iso(at(to_min), UTC)
+
+
+def only(answer):
+    (finding,) = answer["findings"]
+    assert finding["cause"] == "telemetry_lost"
+    return finding
+
+
+def test_a_healthy_night_has_none(tmp_path):
+    records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 120))]
+    assert told(tmp_path, records)["findings"] == []
+
+
+def test_one_node_fell_silent(tmp_path):
+    records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30), (70, 120))]
+    finding = only(told(tmp_path, records))
+    assert finding["culprit"] == {"node": "node-1"}
+    assert (finding["workload"], finding["team"]) == (None, "platform")
+    assert interval(finding) == minutes(30, 70)  # the last sample, at 29, speaks for a minute
+    assert finding["gpu_ms"] == 2 * 40 * MINUTE
+    assert finding["usd_micro"] == 2 * 40 * 60_000
+    assert finding["title"] == "node-1 sent no GPU telemetry for 40 min, since 20:30"
+    assert finding["evidence"][0].endswith("was there until 20:29 and came again at 21:10")
+    assert finding["evidence"][1] == "2 GPUs of llama-1 were held meanwhile"
+
+
+def test_it_lasts_to_the_end_when_nothing_comes_again(tmp_path):
+    records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
+    finding = only(told(tmp_path, records))
+    assert interval(finding) == minutes(30, 120)
+    assert "came again" not in finding["evidence"][0]
+
+
+def test_nodes_that_fell_silent_together_are_one(tmp_path):
+    records = [*cluster(), *job(), *sampled("n0", (0, 30), (70, 120)), *sampled("n1", (0, 31), (70, 120))]
+    finding = only(told(tmp_path, records))
+    assert finding["culprit"] == {"nodes": ["node-0", "node-1"]}
+    assert interval(finding) == minutes(30, 70)
+    assert finding["gpu_ms"] == (2 * 40 + 2 * 39) * MINUTE
+    assert finding["title"].startswith("node-0 and node-1 sent no GPU telemetry")
+
+
+def test_nodes_that_fell_silent_at_other_times_are_two(tmp_path):
+    records = [*cluster(), *job(), *sampled("n0", (0, 30), (70, 120)), *sampled("n1", (0, 80))]
+    found = told(tmp_path, records)["findings"]
+    assert [finding["culprit"] for finding in found] == [{"node": "node-0"}, {"node": "node-1"}]
+    assert [interval(finding) for finding in found] == [minutes(30, 70), minutes(80, 120)]
+
+
+def test_two_gaps_of_one_node_are_two(tmp_path):
+    records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 20), (50, 60), (90, 120))]
+    assert sorted(map(interval, told(tmp_path, records)["findings"])) == [minutes(20, 50), minutes(60, 90)]
+
+
+@pytest.mark.parametrize(("back_min", "lost"), [(34, False), (36, True)])
+def test_short_gaps_are_nothing(tmp_path, back_min, lost):
+    settings = Settings(finding_min_usd_micro=0)
+    records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30), (back_min, 120))]
+    assert bool(told(tmp_path, records, settings=settings)["findings"]) == lost
+
+
+def test_where_there_never_was_any_nothing_is_lost(tmp_path):
+    answer = told(tmp_path, [*cluster(), *job()])
+    assert {row["state"] for row in answer["states"]} == {"unobserved"}
+    assert answer["findings"] == []
+
+
+def test_where_it_came_later_nothing_is_lost(tmp_path):
+    records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (60, 120))]
+    assert told(tmp_path, records)["findings"] == []
+
+
+def test_samples_that_say_nothing_are_none(tmp_path):
+    silent = sampled("n1", (30, 70), temperature_c=40)
+    records = [*cluster(), *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30), (70, 120)), *silent]
+    assert interval(only(told(tmp_path, records))) == minutes(30, 70)
+
+
+def test_a_source_that_sends_rarely_is_not_lost_in_between(tmp_path):
+    rare = [
+        GpuSample(at(minute), f"n{n}", slot, **BUSY) for n in (0, 1) for slot in (0, 1) for minute in range(0, 120, 8)
+    ]
+    answer = told(tmp_path, [*cluster(), *job(), *rare])
+    assert "unobserved" in {row["state"] for row in answer["states"]}
+    assert answer["findings"] == []
+
+
+def test_a_pod_with_steps_is_observed_all_the_same(tmp_path):
+    windows = [w for rank in range(4) for w in steps(rank, 0, 120, forward_ms=60_000)]
+    records = [*cluster(), *job(), *run(), *windows, *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
+    assert told(tmp_path, records)["findings"] == []
+
+
+def test_a_pod_that_came_in_the_dark_is_claimed_from_its_start(tmp_path):
+    records = [*cluster(), *pod("late", None, "n1", from_min=60), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
+    finding = only(told(tmp_path, records))
+    assert interval(finding) == minutes(30, 120)
+    assert finding["gpu_ms"] == 2 * 60 * MINUTE
+
+
+def test_free_gpus_in_the_dark_cost_nobody_anything(tmp_path):
+    records = [*cluster(), *job(pods=1), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
+    assert told(tmp_path, records)["findings"] == []
+
+
+def test_one_gpu_of_a_node(tmp_path):
+    one = sampled("n1", (0, 120), slots=(0,)) + sampled("n1", (0, 30), slots=(1,))
+    finding = only(told(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *one]))
+    assert finding["culprit"] == {"node": "node-1", "gpu": 1}
+    assert finding["gpu_ms"] == 90 * MINUTE
+
+
+def test_a_node_that_is_not_ready_lost_more_than_its_telemetry(tmp_path):
+    away = Node(at(31), "test", "n1", "node-1", 2, "Test GPU", pool="pool", ready=False)
+    records = [*cluster(), away, *job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
+    assert told(tmp_path, records)["findings"] == []
+
+
+def test_the_sdk_fell_silent(tmp_path):
+    windows = [w for rank in range(4) for w in steps(rank, 0, 120 if rank < 2 else 50, forward_ms=60_000)]
+    finding = only(told(tmp_path, [*cluster(), *job(), *run(), *windows]))
+    assert finding["culprit"] == {"node": "node-1"}
+    assert interval(finding) == minutes(50, 120)
+    assert finding["gpu_ms"] == 2 * 70 * MINUTE
+    assert "sent no steps from the SDK for 1 h 10 min" in finding["title"]
+    assert finding["confidence"] < 0.9
+
+
+def test_steps_of_another_pod_are_no_source_of_this_one(tmp_path):
+    windows = [w for rank in (0, 1) for w in steps(rank, 0, 30, forward_ms=60_000)]
+    other = pod("other", None, "n0", from_min=31)
+    records = [*cluster(), *job(pods=1, to_min=30), *run(ranks=2, ended_ms=at(30)), *windows, *other]
+    assert told(tmp_path, records)["findings"] == []
+
+
+def test_unpriced_time_is_found_too(tmp_path):
+    records = [r for r in cluster() if not isinstance(r, Price)]
+    records += [*job(), *sampled("n0", (0, 120)), *sampled("n1", (0, 30))]
+    finding = only(told(tmp_path, records))
+    assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 2 * 90 * MINUTE)
+
+
+@pytest.mark.parametrize(("from_min", "to_min"), [(200, 260), (300, 420)])
+def test_a_window_that_begins_in_the_dark(tmp_path, from_min, to_min):
+    records = [*cluster(hours=8), *job(), *sampled("n0", (0, 480)), *sampled("n1", (0, 30), (400, 480))]
+    told(tmp_path, records, hours=8)
+    window = Window(at(from_min), at(to_min))
+    with Store(tmp_path) as store:
+        finding = only(why(store, window, Settings(), zone=UTC))
+    assert interval(finding) == minutes(from_min, min(to_min, 400))
+    assert finding["gpu_ms"] == 2 * (min(to_min, 400) - from_min) * MINUTE
