@@ -7,7 +7,7 @@ from datetime import UTC
 import pytest
 
 import nights
-from nights import at, cluster, job, pod, run, samples, steps, told
+from nights import at, cluster, event, job, pod, run, samples, steps, told
 from pyrometer.account.sums import Window, iso
 from pyrometer.explain.why import why
 from pyrometer.model.records import GpuSample, Node, Price
@@ -154,6 +154,14 @@ def test_the_sdk_fell_silent(tmp_path):
     assert finding["gpu_ms"] == 2 * 70 * MINUTE
     assert "sent no steps from the SDK for 1 h 10 min" in finding["title"]
     assert finding["confidence"] < 0.9
+
+
+def test_a_rank_that_is_silent_while_its_peers_hang_is_not_lost(tmp_path):
+    windows = [w for rank in range(4) for w in steps(rank, 0, 50, forward_ms=60_000)]
+    reports = [event("stuck", 50, rank) for rank in (0, 1, 2)]
+    answer = told(tmp_path, [*cluster(), *job(), *run(), *windows, *reports])
+    assert "unobserved" in {row["state"] for row in answer["states"]}
+    assert [finding["cause"] for finding in answer["findings"]] == ["hang"]
 
 
 def test_steps_of_another_pod_are_no_source_of_this_one(tmp_path):

@@ -80,7 +80,7 @@ def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each time in which nodes fell silent together."""
     if not night.ask("SELECT 1 FROM burn WHERE state = 'unobserved' AND pod_uid IS NOT NULL LIMIT 1"):
         return
-    gaps = _of_nodes(_without_broken_nodes(night, _of_slots(night)))
+    gaps = _of_nodes(_without_hangs(night, _without_broken_nodes(night, _of_slots(night))))
     for together in _together(gaps):
         yield _proposal(night, together)
 
@@ -137,6 +137,29 @@ def _without_broken_nodes(night: Night, gaps: list[_Gap]) -> list[_Gap]:
         gap
         for gap in gaps
         if not any(node == gap.node_uid and gap.from_ms - SHORT_MS <= ms < gap.to_ms for node, ms in away)
+    ]
+
+
+def _without_hangs(night: Night, gaps: list[_Gap]) -> list[_Gap]:
+    """A rank that says nothing more while its peers hang is what they hang on."""
+    if not any(gap.source == SDK for gap in gaps):
+        return gaps
+    hung = night.ask(
+        """
+        SELECT peer.pod_uid, min(minute_ms), max(minute_ms) + $1
+        FROM burn JOIN holder_name USING (pod_uid)
+        JOIN holder_name peer
+            ON coalesce(peer.workload_uid, peer.pod_uid) = coalesce(holder_name.workload_uid, holder_name.pod_uid)
+        WHERE state = 'hang' GROUP BY peer.pod_uid
+        """,
+        night.bucket_ms,
+    )
+    times = {pod: (from_ms, to_ms) for pod, from_ms, to_ms in hung}
+    return [
+        gap
+        for gap in gaps
+        if gap.source != SDK
+        or not any(pod in times and times[pod][0] < gap.to_ms and times[pod][1] > gap.from_ms for pod in gap.pods)
     ]
 
 
