@@ -12,6 +12,7 @@ from pyrometer.explain import (
     lost_work,
     slow_start,
     straggler,
+    stranded,
     telemetry_lost,
 )
 from pyrometer.explain.findings import Detector
@@ -27,6 +28,7 @@ _BY_CAUSE: dict[str, Detector] = {
     "straggler": straggler.detect,
     "data_stall": data_stall.detect,
     "idle_held": idle_held.detect,
+    "stranded": stranded.detect,
     "telemetry_lost": telemetry_lost.detect,
 }
 
