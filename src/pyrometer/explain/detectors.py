@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyrometer.explain import (
+    comm_stall,
     data_stall,
     diverged,
     gang_wait,
@@ -27,6 +28,7 @@ _BY_CAUSE: dict[str, Detector] = {
     "slow_start": slow_start.detect,
     "straggler": straggler.detect,
     "data_stall": data_stall.detect,
+    "comm_stall": comm_stall.detect,
     "idle_held": idle_held.detect,
     "stranded": stranded.detect,
     "telemetry_lost": telemetry_lost.detect,

@@ -1,0 +1,184 @@
+"""`comm_stall`: communication that every rank waits for, more than the run did before, or than runs of its size do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from statistics import median
+from typing import NamedTuple
+
+from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.night import EPISODE_GAP_MS, Night
+from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.units import MS_PER_MINUTE
+
+# Shares are of computing and communicating together: what else a step waits for does not move them.
+RISE = 0.05  # of that time, over the run's usual share...
+RISE_OF_USUAL = 0.3  # ...and of that share itself: a run that communicates much varies more
+SHORTEST_MS = 5 * MS_PER_MINUTE
+ABOVE_ALIKE = 0.10  # over runs of its size: they differ more from each other than a run from itself
+ENOUGH_ALIKE = 3  # other runs of its size
+HIGH = 0.35  # with nothing to compare
+USUAL = 0.10  # what is then taken for the usual
+
+# A run's low level says what is usual; minutes clearly above it, by more than one usually differs from the next, are an
+# episode. Medians of five leave single minutes out and keep edges where they are.
+_EPISODES = """
+WITH minute AS MATERIALIZED (
+    SELECT owner_uid, minute_ms, sum(ms) FILTER (WHERE state = 'comm_stall') AS comm_ms,
+        sum(ms) FILTER (WHERE state IN ('comm_stall', 'train')) AS both_ms, sum(ms) AS step_ms
+    FROM night_ledger
+    WHERE list_contains($1, owner_uid) AND state IN ('train', 'comm_stall', 'straggler_wait', 'data_stall')
+    GROUP BY owner_uid, minute_ms HAVING comm_ms > 0 AND both_ms > 0.1 * step_ms
+),
+smooth AS MATERIALIZED (
+    SELECT *, abs(comm_ms / both_ms - lag(comm_ms / both_ms) OVER in_time) AS differs,
+        median(comm_ms / both_ms) OVER (in_time ROWS BETWEEN 2 PRECEDING AND 2 FOLLOWING) AS share
+    FROM minute WINDOW in_time AS (PARTITION BY owner_uid ORDER BY minute_ms)
+),
+low AS (
+    SELECT owner_uid, low, greatest($2, $3 * low, 6 * noise) AS rise FROM (
+        SELECT owner_uid, median(differs) AS noise, list_last(min(share, ($4 // 60000)::BIGINT)) AS low
+        FROM smooth GROUP BY owner_uid
+    )
+),
+usual AS MATERIALIZED (
+    SELECT owner_uid, median(share) AS usual, sum(comm_ms) / sum(step_ms) AS usual_of_step, count(*) AS minutes,
+        any_value(rise) AS rise
+    FROM smooth JOIN low USING (owner_uid) WHERE share <= low + rise GROUP BY owner_uid
+),
+raised AS (
+    SELECT smooth.*, usual, usual_of_step FROM smooth JOIN usual USING (owner_uid)
+    WHERE share >= usual + greatest(rise, $3 * usual) AND minutes * 60000 >= $4
+),
+numbered AS (
+    SELECT *, sum(begins) OVER (PARTITION BY owner_uid ORDER BY minute_ms) AS episode
+    FROM (
+        SELECT *, coalesce(minute_ms - lag(minute_ms) OVER (PARTITION BY owner_uid ORDER BY minute_ms) > $5,
+            true)::INTEGER AS begins
+        FROM raised
+    )
+)
+SELECT owner_uid, min(minute_ms), max(minute_ms) + 60000, sum(comm_ms) / sum(both_ms), any_value(usual),
+    sum(comm_ms) / sum(step_ms), any_value(usual_of_step)
+FROM numbered GROUP BY owner_uid, episode HAVING count(*) * 60000 >= $4 ORDER BY 1, 2
+"""
+
+
+class _Run(NamedTuple):
+    """How much a workload communicated over the window."""
+
+    owner_uid: str
+    ranks: int
+    share: float
+    of_step: float
+    from_ms: int
+    to_ms: int
+    varies: bool  # parts of the window differ
+
+
+def detect(night: Night) -> Iterable[Proposal]:
+    """One finding for each stretch in which a run communicated more than before, or all the time more than others."""
+    runs = _runs(night)
+    suspects = [run.owner_uid for run in runs if run.varies]
+    raised = set()
+    if suspects:
+        rows = night.ask(_EPISODES, suspects, RISE, RISE_OF_USUAL, SHORTEST_MS, EPISODE_GAP_MS)
+        for owner, from_ms, to_ms, share, usual, of_step, usual_of_step in rows:
+            raised.add(owner)
+            compared = f"{round(100 * usual_of_step)} % at other times"
+            yield _proposal(night, owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9)
+    for run, usual, compared, confidence in _always_high([run for run in runs if run.owner_uid not in raised]):
+        excess = _excess(run.share, usual)
+        yield _proposal(night, run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, confidence)
+
+
+def _runs(night: Night) -> list[_Run]:
+    """Every workload of several ranks that communicates, from the small table."""
+    rows = night.ask(
+        """
+        WITH bucket AS (
+            SELECT coalesce(workload_uid, pod_uid) AS owner_uid, minute_ms,
+                coalesce(sum(ms) FILTER (WHERE state = 'comm_stall'), 0) AS comm_ms,
+                coalesce(sum(ms) FILTER (WHERE state IN ('comm_stall', 'train')), 0) AS both_ms, sum(ms) AS step_ms
+            FROM burn JOIN holder_name USING (pod_uid)
+            WHERE state IN ('train', 'comm_stall', 'straggler_wait', 'data_stall') AND evidence & 4 > 0
+            GROUP BY owner_uid, burn.minute_ms
+        ),
+        size AS (
+            SELECT coalesce(holder_name.workload_uid, pod_uid) AS owner_uid, max(ranks) AS ranks
+            FROM the_run JOIN holder_name USING (pod_uid) GROUP BY owner_uid
+        )
+        SELECT owner_uid, any_value(ranks), sum(comm_ms) / sum(both_ms), sum(comm_ms) / sum(step_ms),
+            greatest(min(minute_ms) FILTER (WHERE comm_ms > 0), $1),
+            least(max(minute_ms) FILTER (WHERE comm_ms > 0) + $3, $2),
+            -- half of it: an episode may fill a small part of a bucket
+            max(comm_ms / both_ms) - min(comm_ms / both_ms) >= $4 / 2 AND count(*) > 1
+        FROM bucket JOIN size USING (owner_uid)
+        WHERE both_ms > 0 AND ranks > 1
+        GROUP BY owner_uid HAVING sum(comm_ms) > 0 ORDER BY owner_uid
+        """,
+        *night.window, night.bucket_ms, RISE,
+    )  # fmt: skip
+    return [_Run(*row) for row in rows]
+
+
+def _always_high(runs: list[_Run]) -> Iterator[tuple[_Run, float, str, float]]:
+    """Runs that communicate much more than others of as many ranks do; with too few of those, only very high ones."""
+    alike: dict[int, list[_Run]] = defaultdict(list)
+    for run in runs:
+        alike[run.ranks].append(run)
+    for run in runs:
+        others = [other.share for other in alike[run.ranks] if other is not run]
+        if len(others) < ENOUGH_ALIKE:
+            if run.share > HIGH:
+                yield run, USUAL, f"{round(100 * USUAL)} % would be usual", 0.6
+            continue
+        usual = median(others)
+        noise = median(abs(share - usual) for share in others)
+        if run.share >= usual + max(ABOVE_ALIKE, usual, 5 * noise):
+            of_step = median(other.of_step for other in alike[run.ranks] if other is not run)
+            compared = f"{round(100 * of_step)} % in {len(others)} other runs of {run.ranks} ranks"
+            yield run, usual, compared, 0.75
+
+
+def _excess(share: float, usual: float) -> int:
+    """The thousandths of the communication that would not have been there, had computing taken as long as it did."""
+    return round(1000 * (1 - (usual / (1 - usual)) / (share / (1 - share)))) if share < 1 else 1000
+
+
+def _proposal(
+    night: Night, owner: str, from_ms: int, to_ms: int, permille: int, of_step: float, compared: str, confidence: float
+) -> Proposal:
+    rows = night.ask(
+        "SELECT pod_uid, any_value(node_uid), count(DISTINCT node_uid), count(DISTINCT (node_uid, slot_index)) "
+        "FROM night_ledger WHERE owner_uid = $1 AND state = 'comm_stall' AND minute_ms >= $2 AND minute_ms < $3 "
+        "GROUP BY pod_uid ORDER BY pod_uid",
+        owner, from_ms // MS_PER_MINUTE * MS_PER_MINUTE, to_ms,
+    )  # fmt: skip
+    nodes = sorted({night.node(node_uid) or "" for _, node_uid, _, _ in rows})
+    slots = sum(count for _, _, _, count in rows)
+    one_node = len(nodes) == 1 and all(count == 1 for _, _, count, _ in rows)
+    if one_node:
+        suggestion = f"Look at the links between the GPUs of {nodes[0]}: NVLink and PCIe errors, NCCL's choice of path."
+    else:
+        suggestion = (
+            f"Look at the network between {listed(nodes)}: link errors, other traffic, racks; "
+            "see with NCCL_DEBUG=INFO which path NCCL takes."
+        )
+    return Proposal(
+        cause="comm_stall",
+        owner_uid=owner,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        states=("comm_stall",),
+        scope=tuple(Scope(pod, from_ms, to_ms, permille=permille) for pod, _, _, _ in rows),
+        headline=f"communicated slowly for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
+        evidence=(
+            f"all ranks spent {round(100 * of_step)} % of their step time in communication, {compared}",
+            f"{counted(slots, 'GPU')} on {counted(len(nodes), 'node')} waited alike, so no single rank is late",
+        ),
+        suggestion=suggestion,
+        culprit={"node": nodes[0]} if one_node else None,
+        confidence=confidence,
+    )
