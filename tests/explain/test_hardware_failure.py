@@ -54,7 +54,7 @@ def only(answer):
 
 class TestOfAGpu:
     def hit(self, *more):
-        """Rank 3's GPU falls off the bus at minute 40; the job hangs, is restarted elsewhere, and does 1,000 steps again."""
+        """Rank 3 loses its GPU at minute 40; the job hangs, is restarted elsewhere, and does 1,000 steps again."""
         hung = [event("stuck", 40, rank, step=3999) for rank in range(3)]
         records = [
             *cluster(nodes=3),

@@ -11,6 +11,7 @@ from pyrometer.explain import (
     hardware_failure,
     idle_held,
     lost_work,
+    out_of_memory,
     slow_start,
     straggler,
     stranded,
@@ -21,6 +22,7 @@ from pyrometer.model.states import CAUSES
 
 _BY_CAUSE: dict[str, Detector] = {
     "hardware_failure": hardware_failure.detect,
+    "out_of_memory": out_of_memory.detect,
     "hang": hang.detect,
     "lost_work": lost_work.detect,
     "diverged": diverged.detect,

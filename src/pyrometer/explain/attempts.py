@@ -1,0 +1,184 @@
+"""The attempts of a workload, one after the other: what the SDK called one, else pods that lived at the same time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pyrometer.explain.findings import Scope
+from pyrometer.explain.night import Night
+from pyrometer.model.units import MS_PER_MINUTE
+
+LATE_MS = 2 * MS_PER_MINUTE
+
+
+class Attempt(NamedTuple):
+    """One try of a workload, from the first of its pods (or of its processes, in pods that live on) to its end."""
+
+    owner_uid: str
+    number: int
+    run: str | None  # None: the SDK did not see it
+    from_ms: int
+    to_ms: int | None  # None: it goes on
+    pods: tuple[str, ...]
+    failed: bool
+    reasons: tuple[str, ...] = ()  # of the end of its pods
+    first_step_ms: int | None = None  # the last rank's end of its first step
+    resumed_step: int | None = None
+    lost_from_ms: int | None = None  # its steps that a later attempt did again
+    lost_to_ms: int | None = None
+    next_ms: int | None = None  # when the next one began
+
+    def scope(self, from_ms: int, to_ms: int) -> list[Scope]:
+        """Its pods' time, from one moment to another."""
+        return [Scope(pod, from_ms, to_ms) for pod in self.pods if from_ms < to_ms]
+
+    def had(self, pod_uid: str, at_ms: int) -> bool:
+        """Whether something that happened to a pod happened in it; ends are written down a little late."""
+        over = self.to_ms is not None and at_ms > self.to_ms + LATE_MS
+        in_next = self.next_ms is not None and at_ms > self.next_ms > self.from_ms
+        return pod_uid in self.pods and self.from_ms < at_ms and not over and not in_next
+
+
+class _Pod(NamedTuple):
+    pod_uid: str
+    attempt: int
+    from_ms: int
+    to_ms: int | None
+    failed: bool
+    reason: str | None
+
+
+class _Stay(NamedTuple):
+    """A pod's part in an attempt of a run."""
+
+    run: str
+    attempt: int
+    pod_uid: str
+    started_ms: int
+    ended_ms: int | None
+    first_step_ms: int | None
+    resumed_step: int | None
+    failed: bool
+    lost_from_ms: int | None
+    lost_to_ms: int | None
+
+
+def attempts(night: Night, owners: Sequence[str]) -> dict[str, list[Attempt]]:
+    """All attempts of some workloads, each workload's in the order of time."""
+    pods: dict[str, list[_Pod]] = defaultdict(list)
+    for owner, *pod in night.ask(
+        """
+        WITH newest AS (
+            SELECT pod_uid, attempt, scheduled_ms, phase, reason,
+                coalesce(ended_ms, CASE WHEN phase IN ('Succeeded', 'Failed') THEN time_ms END) AS ended_ms
+            FROM pod QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
+        )
+        SELECT coalesce(workload_uid, pod_uid), pod_uid, attempt, scheduled_ms, ended_ms, phase = 'Failed', reason
+        FROM newest JOIN holder_name USING (pod_uid)
+        WHERE list_contains($1, coalesce(workload_uid, pod_uid)) AND scheduled_ms IS NOT NULL ORDER BY ALL
+        """,
+        list(owners),
+    ):
+        pods[owner].append(_Pod(*pod))
+    stays: dict[str, list[_Stay]] = defaultdict(list)
+    for owner, *stay in night.ask(
+        """
+        WITH lost AS (
+            SELECT run, attempt, min(from_ms) AS from_ms, max(to_ms) AS to_ms FROM restated_before
+            WHERE state = 'lost_work' AND to_ms > from_ms GROUP BY run, attempt
+        )
+        SELECT coalesce(holder_name.workload_uid, pod_uid), run, attempt, pod_uid, min(started_ms),
+            CASE WHEN count(ended_ms) = count(*) THEN max(ended_ms) END, max(first_step_ms), min(resumed_step),
+            coalesce(bool_or(the_run.outcome = 'failed'), false), any_value(lost.from_ms), any_value(lost.to_ms)
+        FROM the_run JOIN holder_name USING (pod_uid) LEFT JOIN lost USING (run, attempt)
+        WHERE list_contains($1, coalesce(holder_name.workload_uid, pod_uid))
+        GROUP BY ALL ORDER BY ALL
+        """,
+        list(owners),
+    ):
+        stays[owner].append(_Stay(*stay))
+    return {owner: _in_time(_of_owner(owner, pods[owner], stays[owner])) for owner in owners}
+
+
+def _of_owner(owner: str, pods: Sequence[_Pod], stays: Sequence[_Stay]) -> list[Attempt]:
+    seen = {pod.pod_uid: pod for pod in pods}
+    starts: dict[str, list[int]] = defaultdict(list)
+    for stay in stays:
+        starts[stay.pod_uid].append(stay.started_ms)
+    together: dict[tuple[str, int], list[_Stay]] = defaultdict(list)
+    for stay in stays:
+        if stay.pod_uid in seen:
+            together[stay.run, stay.attempt].append(stay)
+    found = []
+    for (run, number), parts in together.items():
+        # a pod's first process starts with the pod; its last one ends with it
+        began = [seen[p.pod_uid].from_ms if p.started_ms == min(starts[p.pod_uid]) else p.started_ms for p in parts]
+        last = [seen[p.pod_uid] for p in parts if p.started_ms == max(starts[p.pod_uid])]
+        ended = [p.ended_ms or seen[p.pod_uid].to_ms for p in parts]
+        found.append(
+            Attempt(
+                owner, number, run, min(began), max([e for e in ended if e], default=0) if all(ended) else None,
+                tuple(sorted({p.pod_uid for p in parts})),
+                any(p.failed for p in parts) or any(pod.failed for pod in last),
+                tuple(sorted({pod.reason for pod in last if pod.reason})),
+                max((p.first_step_ms for p in parts if p.first_step_ms), default=None),
+                min((p.resumed_step for p in parts if p.resumed_step is not None), default=None),
+                parts[0].lost_from_ms, parts[0].lost_to_ms,
+            )
+        )  # fmt: skip
+    unseen = _by_pods(owner, [pod for pod in pods if pod.pod_uid not in starts])
+    return found + [a for a in unseen if not any(_overlap(a, other) for other in found)]
+
+
+def _by_pods(owner: str, pods: Sequence[_Pod]) -> list[Attempt]:
+    """Pods of one attempt that follow on each other's end are tries of their own."""
+    found: list[Attempt] = []
+    for pod in sorted(pods, key=lambda p: (p.attempt, p.from_ms)):
+        last = found[-1] if found else None
+        reasons = (pod.reason,) if pod.reason else ()
+        if last is None or last.number != pod.attempt or (last.to_ms is not None and last.to_ms <= pod.from_ms):
+            found.append(Attempt(owner, pod.attempt, None, pod.from_ms, pod.to_ms, (pod.pod_uid,), pod.failed, reasons))
+        else:
+            found[-1] = last._replace(
+                to_ms=None if last.to_ms is None or pod.to_ms is None else max(last.to_ms, pod.to_ms),
+                pods=(*last.pods, pod.pod_uid),
+                failed=last.failed or pod.failed,
+                reasons=tuple(sorted({*last.reasons, *reasons})),
+            )
+    return found
+
+
+def _overlap(one: Attempt, other: Attempt) -> bool:
+    return (other.to_ms is None or one.from_ms < other.to_ms) and (one.to_ms is None or other.from_ms < one.to_ms)
+
+
+def _in_time(found: Sequence[Attempt]) -> list[Attempt]:
+    """In the order of time; one that nobody saw the end of was over when the next one began."""
+    ordered = sorted(found, key=lambda a: (a.from_ms, a.number))
+    begins = [*(attempt.from_ms for attempt in ordered[1:]), None]
+    return [
+        attempt._replace(to_ms=next_ms if attempt.to_ms is None else attempt.to_ms, next_ms=next_ms)
+        for attempt, next_ms in zip(ordered, begins, strict=True)
+    ]
+
+
+def made_progress(night: Night, attempt: Attempt, later: Sequence[Attempt]) -> bool:
+    """Whether anything of an attempt was of use to those after it.
+
+    Without the SDK a long life counts as progress: nobody knows.
+    """
+    lasted = (attempt.to_ms or night.window.to_ms) - (attempt.first_step_ms or attempt.from_ms)
+    if attempt.run is None:
+        return lasted > night.settings.startup_limit_ms
+    if attempt.first_step_ms is None:
+        return False
+    resumed = next((other.resumed_step for other in later if other.resumed_step is not None), None)
+    if resumed is not None:
+        return resumed > (attempt.resumed_step or 0)
+    saved = night.ask(
+        "SELECT 1 FROM event WHERE kind = 'checkpoint_saved' AND run = $1 AND attempt = $2 LIMIT 1",
+        attempt.run, attempt.number,
+    )  # fmt: skip
+    return bool(saved) or (not later and lasted > night.settings.startup_limit_ms)
