@@ -1,0 +1,72 @@
+"""Simulates a night into a data folder: everything its sources would have sent, and the truth beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from pyrometer.model.columns import schema_of
+from pyrometer.simulate.measure import Measured, Meter
+from pyrometer.simulate.objects import objects
+from pyrometer.simulate.scenarios import SCENARIOS
+from pyrometer.simulate.truth import truth
+from pyrometer.store import Store, files
+
+TRUTH = "truth.json"
+OF_SDK = ("run", "step_window", "span", "batch", "metric")
+OF_GPU = ("gpu_sample", "slot")
+SDK_EVENTS = (
+    "checkpoint_saved", "stuck", "unstuck", "nonfinite_loss", "finite_loss", "loop_ended", "loop_resumed", "configured",
+    "rendezvous", "compiled", "restored", "exception",
+)  # fmt: skip
+
+
+def simulate(
+    store: Store,
+    scenario: str,
+    *,
+    seed: int = 1,
+    gpus: int | None = None,
+    hours: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Fills a new data folder with a night, writes its truth, and gives it back."""
+    made = SCENARIOS[scenario]
+    night = made.make(seed, gpus, hours) if hours else made.make(seed, gpus)
+    night.name = scenario
+    meter = Meter(night)
+    total = -(-(night.to_ms - night.from_ms) // 3_600_000)
+    before: Measured | None = None
+    for done, hour in enumerate(meter.hours()):
+        progress(done, total)
+        _take(store, hour.tables, hour.records, made.evidence)
+        if before is not None:  # what was late arrives with the next hour, when its own may be sealed
+            _take(store, before.late, [], made.evidence)
+        store.seal(before_ms=hour.hour_ms - 3_600_000)
+        before = hour
+    if before is not None:
+        _take(store, before.late, [], made.evidence)
+    _take(store, {}, list(objects(night, meter.resumed_step)), made.evidence)
+    store.seal()
+    progress(total, total)
+    told = truth(night, meter, made.evidence)
+    files.write_text(store.folder / TRUTH, json.dumps(told, indent=1))
+    return told
+
+
+def _take(store: Store, tables: dict[str, Any], records: list[tuple[Any, ...]], evidence: str) -> None:
+    """Stores what sources of this evidence send."""
+    hidden: set[str] = set()
+    if evidence != "sdk":
+        hidden.update(OF_SDK)
+    if evidence == "kubernetes":
+        hidden.update(OF_GPU)
+    store.append_tables({kind: table for kind, table in tables.items() if kind not in hidden})
+    kept = [row for row in records if schema_of(type(row)).name not in hidden and not _unseen(row, evidence)]
+    if kept:
+        store.append(kept)
+
+
+def _unseen(row: tuple[Any, ...], evidence: str) -> bool:
+    return evidence != "sdk" and schema_of(type(row)).name == "event" and row[1] in SDK_EVENTS

@@ -1,0 +1,135 @@
+"""A night's objects, as the cluster's API and the training processes report them: machines, workloads with their owner
+chains, pods, holds, runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pyrometer.model.records import Allocation, Node, Owner, Pod, Price, Run, Slot, Workload
+from pyrometer.model.units import SHARE_WHOLE
+from pyrometer.simulate.jobs import Attempt, Job, Night
+from pyrometer.simulate.lives import HOUR
+
+CLUSTER = "simulated"
+# What stands between a pod and its workload: kind and API group, the pod's own owner first.
+CHAINS = {
+    "PyTorchJob": [("PyTorchJob", "kubeflow.org")],
+    "TrainJob": [("Job", "batch"), ("JobSet", "jobset.x-k8s.io"), ("TrainJob", "trainer.kubeflow.org")],
+    "RayJob": [("RayCluster", "ray.io"), ("RayJob", "ray.io")],
+    "Job": [("Job", "batch")],
+    "Notebook": [("StatefulSet", "apps"), ("Notebook", "kubeflow.org")],
+    "Deployment": [("ReplicaSet", "apps"), ("Deployment", "apps")],
+}
+
+
+def objects(night: Night, resumed_step: dict[tuple[str, int], int]) -> Iterator[tuple[Any, ...]]:
+    """Every object of the night, each as often as it was seen to change."""
+    yield from _prices(night)
+    yield from _machines(night)
+    for job in night.jobs:
+        seen_ms = max(job.created_ms, night.from_ms)
+        yield from _workload(job, seen_ms)
+        for attempt in job.attempts:
+            if min(attempt.scheduled_ms) < night.to_ms:
+                yield from _pods(night, job, attempt)
+                if job.instrumented:
+                    yield from _ranks(night, job, attempt, resumed_step.get((job.uid, attempt.number)))
+
+
+def _prices(night: Night) -> Iterator[Price]:
+    for pool in dict.fromkeys(machine.pool for machine in night.machines):
+        yield Price(
+            night.from_ms, pool.model.usd_micro_per_hour, night.from_ms - 30 * 24 * HOUR, gpu_model=pool.model.name,
+            pool=pool.name,
+        )  # fmt: skip
+
+
+def _machines(night: Night) -> Iterator[Node | Slot]:
+    for machine in night.machines:
+        pool = machine.pool
+        for time_ms in (night.from_ms, night.to_ms - 1):
+            yield Node(
+                time_ms, CLUSTER, machine.uid, machine.name, pool.gpus, pool.model.name, pool.name, pool.instance_type,
+                "reserved",
+            )  # fmt: skip
+        for gpu in range(pool.gpus):
+            uuid = f"GPU-{machine.name}-{gpu}"
+            yield Slot(night.from_ms, machine.uid, gpu, uuid, pool.model.name)
+    for outage in night.outages:
+        if outage.kind == "device" and outage.gpu is not None:
+            uuid = f"GPU-{outage.machine.name}-{outage.gpu}"
+            model = outage.machine.pool.model.name
+            yield Slot(outage.from_ms, outage.machine.uid, outage.gpu, uuid, model, False, outage.reason)
+            if outage.to_ms < night.to_ms:
+                yield Slot(outage.to_ms, outage.machine.uid, outage.gpu, uuid, model)
+
+
+def _workload(job: Job, seen_ms: int) -> Iterator[Workload | Owner]:
+    chain = CHAINS[job.kind]
+    yield Workload(
+        seen_ms, CLUSTER, job.uid, job.kind, job.namespace, job.name, chain[-1][1], job.experiment, "label",
+        job.team, "queue", job.user, job.queue, job.pods if job.gang and job.pods > 1 else None, job.serves,
+        job.created_ms, json.dumps({"experiment": job.experiment, "kueue.x-k8s.io/queue-name": job.queue}),
+    )  # fmt: skip
+    for place, (kind, group) in enumerate(chain):
+        last = place == len(chain) - 1
+        above = None if last else _owner_uid(job, place + 1)
+        name = job.name if last else f"{job.name}-{kind.lower()}"
+        yield Owner(seen_ms, CLUSTER, _owner_uid(job, place), group, kind, job.namespace, name, above)
+
+
+def _owner_uid(job: Job, place: int) -> str:
+    chain = CHAINS[job.kind]
+    return job.uid if place == len(chain) - 1 else f"{job.uid}-{chain[place][0].lower()}"
+
+
+def _seen(night: Night, states: list[Any]) -> Iterator[Any]:
+    """What an observer of the night sees of an object: its state at the beginning, and every later one."""
+    before = [state for state in states if state.time_ms <= night.from_ms]
+    yield from (state._replace(time_ms=night.from_ms) for state in before[-1:])
+    yield from (state for state in states if night.from_ms < state.time_ms < night.to_ms)
+
+
+def _pods(night: Night, job: Job, attempt: Attempt) -> Iterator[Pod | Allocation]:
+    for number, place in enumerate(attempt.places):
+        uid, scheduled_ms = job.pod_uid(attempt, number), attempt.scheduled_ms[number]
+        started_ms, ended_ms = attempt.started_ms[number], attempt.ended_ms
+        created_ms = attempt.created_ms or scheduled_ms - 1_000
+        pending = Pod(
+            created_ms, CLUSTER, uid, job.namespace, job.pod_name(attempt, number), "Pending", job.uid, attempt.number,
+            None, None, job.user, job.queue, created_ms, gpu_share=len(place.gpus) * SHARE_WHOLE,
+        )  # fmt: skip
+        placed = pending._replace(time_ms=scheduled_ms, node_uid=place.machine.uid, scheduled_ms=scheduled_ms)
+        states = [pending, placed]
+        if ended_ms is None or started_ms < ended_ms:
+            states.append(placed._replace(time_ms=started_ms, phase="Running", rank=number, started_ms=started_ms))
+        if ended_ms is not None:
+            over = states[-1]._replace(time_ms=ended_ms, ended_ms=ended_ms)
+            states.append(over._replace(phase=attempt.phase, reason=attempt.reason))
+        yield from _seen(night, states)
+        for gpu in place.gpus:
+            hold = Allocation(scheduled_ms, uid, place.machine.uid, gpu, scheduled_ms, None, SHARE_WHOLE)
+            yield from _seen(night, [hold] + [hold._replace(time_ms=ms, to_ms=ms) for ms in [ended_ms] if ms])
+
+
+def _ranks(night: Night, job: Job, attempt: Attempt, resumed_step: int | None) -> Iterator[Run]:
+    first_ms, ended_ms = attempt.first_step_ms, attempt.ended_ms
+    for rank in range(job.ranks):
+        machine, gpu = job.place(attempt, rank)
+        started_ms = attempt.started_ms[rank // job.gpus] + 2_000
+        if ended_ms is not None and started_ms >= ended_ms:
+            continue
+        states = [
+            Run(
+                started_ms, job.uid, attempt.number, rank, started_ms, job.ranks, f"{job.uid}-{attempt.number}",
+                CLUSTER, job.experiment, job.uid, job.pod_uid(attempt, rank // job.gpus), machine.uid, gpu,
+                framework="torch",
+            )
+        ]  # fmt: skip
+        if first_ms is not None and (ended_ms is None or first_ms < ended_ms):
+            states.append(states[-1]._replace(time_ms=first_ms, first_step_ms=first_ms, resumed_step=resumed_step))
+        if ended_ms is not None:
+            states.append(states[-1]._replace(time_ms=ended_ms, ended_ms=ended_ms, outcome=attempt.outcome))
+        yield from _seen(night, states)

@@ -1,0 +1,239 @@
+"""Whole nights: who runs what where, and what goes wrong.
+
+`overnight` is the default; `quiet` is the same cluster with nothing wrong; `gpu_only` and `kube_only` are the same
+night with less evidence; `scale` is as large as one likes; and there is one for every cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from random import Random
+from typing import NamedTuple
+
+from pyrometer.simulate import lives
+from pyrometer.simulate.cluster import A100, H100, H200, Machine, Pool, machines_of
+from pyrometer.simulate.faults import FAULTS, PEOPLE, Draft, NoRoomError
+from pyrometer.simulate.jobs import Job, Night, Place
+from pyrometer.simulate.lives import HOUR, MINUTE
+
+FROM_MS = round(datetime(2026, 11, 12, 20, tzinfo=UTC).timestamp() * 1000)
+FAULTS_A_NIGHT = 8
+
+
+class Asked(NamedTuple):
+    """What kind of job a team keeps running: pods of so many GPUs."""
+
+    name: str
+    kind: str
+    team: str
+    pool: str
+    pods: int
+    gpus: int
+    instrumented: bool = True
+
+
+# About 300 GPUs: what is left of them is free, or taken by what goes wrong.
+POOLS = (
+    Pool("h100", H100, 20, "p5.48xlarge"),
+    Pool("h200", H200, 10, "p5en.48xlarge"),
+    Pool("a100", A100, 8, "p4de.24xlarge"),
+)
+JOBS = (
+    Asked("llama-70b-sft", "PyTorchJob", "foundation", "h100", 8, 8),
+    Asked("ranker-large", "TrainJob", "search", "h100", 3, 8),
+    Asked("vit-huge", "RayJob", "vision", "h100", 2, 8),
+    Asked("asr-conformer", "PyTorchJob", "speech", "h100", 2, 8),
+    Asked("policy-rl", "Job", "robotics", "h100", 1, 8, instrumented=False),
+    Asked("clip-filter", "Job", "vision", "h100", 1, 8, instrumented=False),
+    Asked("moe-16x7b", "TrainJob", "foundation", "h200", 6, 8),
+    Asked("video-diffusion", "PyTorchJob", "vision", "h200", 2, 8),
+    Asked("chat-api", "Deployment", "search", "h200", 1, 8, instrumented=False),
+    Asked("tts-multi", "PyTorchJob", "speech", "a100", 1, 8),
+    Asked("dedup-embed", "Job", "search", "a100", 1, 8, instrumented=False),
+    Asked("protein-fold", "Job", "robotics", "a100", 1, 8, instrumented=False),
+    Asked("segment-3d", "Job", "robotics", "a100", 1, 4),
+    Asked("explore-amara", "Notebook", "vision", "a100", 1, 2, instrumented=False),
+    Asked("explore-jonas", "Notebook", "speech", "a100", 1, 2, instrumented=False),
+    Asked("scratch-ines", "Notebook", "foundation", "h100", 1, 4, instrumented=False),
+    Asked("scratch-farid", "Notebook", "search", "h100", 1, 4, instrumented=False),
+)
+SWEEP_LANES = 16  # GPUs on which short trials follow each other
+
+SMALL_POOLS = (Pool("h100", H100, 10, "p5.48xlarge"),)
+SMALL_JOBS = (
+    Asked("llama-8b-sft", "PyTorchJob", "foundation", "h100", 2, 8),
+    Asked("vit-large", "TrainJob", "vision", "h100", 2, 8),
+    Asked("asr-base", "Job", "speech", "h100", 1, 8),
+    Asked("policy-rl", "Job", "robotics", "h100", 1, 8, instrumented=False),
+    Asked("scratch-ines", "Notebook", "foundation", "h100", 1, 2, instrumented=False),
+)
+SMALL_LANES = 4
+
+
+def overnight(seed: int, gpus: int | None = None, hours: int = 12, name: str = "overnight") -> Night:
+    """A night with about eight faults of different causes."""
+    draft = _draft(name, seed, gpus, hours)
+    causes = list(FAULTS)
+    draft.chance.shuffle(causes)
+    blocks = max(1, len(draft.night.machines) // sum(pool.machines for pool in POOLS))
+    wanted = FAULTS_A_NIGHT * blocks
+    happened = 0
+    for cause in causes * blocks:
+        if happened < wanted and _happens(draft, cause):
+            happened += 1
+    return draft.night
+
+
+def quiet(seed: int, gpus: int | None = None, hours: int = 12) -> Night:
+    """A night in which nothing goes wrong."""
+    return _draft("quiet", seed, gpus, hours).night
+
+
+def scale(seed: int, gpus: int | None = None, hours: int = 24) -> Night:
+    """A large cluster, sampled every minute."""
+    night = overnight(seed, gpus or 10_000, hours, "scale")
+    night.sample_every_ms = night.window_ms = MINUTE
+    return night
+
+
+def one_cause(cause: str) -> Callable[..., Night]:
+    """A small cluster on which one thing goes wrong, twice where there is room for it."""
+
+    def scenario(seed: int, gpus: int | None = None, hours: int = 8) -> Night:
+        draft = _draft(cause, seed, gpus or 80, hours)
+        _happens(draft, cause)
+        _happens(draft, cause)
+        return draft.night
+
+    return scenario
+
+
+def _happens(draft: Draft, cause: str) -> bool:
+    """Whether there was room for it."""
+    spare = list(draft.spare)
+    try:
+        FAULTS[cause](draft)
+    except NoRoomError:
+        draft.spare = spare
+        return False
+    return True
+
+
+class Scenario(NamedTuple):
+    """A night by name, and the best evidence that its records hold."""
+
+    make: Callable[..., Night]
+    evidence: str
+    what: str
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "overnight": Scenario(overnight, "sdk", "about 300 GPUs from 20:00 to 08:00, some eight faults"),
+    "quiet": Scenario(quiet, "sdk", "the same cluster, nothing wrong"),
+    "gpu_only": Scenario(overnight, "gpu", "the same night without the training SDK"),
+    "kube_only": Scenario(overnight, "kubernetes", "the same night with Kubernetes alone"),
+    "scale": Scenario(scale, "sdk", "10,000 GPUs and a day, or as many as --gpus says"),
+    **{cause: Scenario(one_cause(cause), "sdk", f"80 GPUs, and {cause}") for cause in FAULTS},
+}
+
+
+# -- ordinary nights --------------------------------------------------------------------------------------------------
+
+
+def _draft(name: str, seed: int, gpus: int | None, hours: int) -> Draft:
+    """A cluster with its ordinary jobs, in blocks: as many as make up the GPUs asked for, the rest is spare."""
+    small = gpus is not None and gpus < 200
+    pools, jobs, lanes = (SMALL_POOLS, SMALL_JOBS, SMALL_LANES) if small else (POOLS, JOBS, SWEEP_LANES)
+    of_block = sum(pool.machines * pool.gpus for pool in pools)
+    blocks = max(1, (gpus or of_block) // of_block)
+    more = max(0, -(-((gpus or of_block) - blocks * of_block) // 8))
+    grown = tuple(
+        pool._replace(machines=pool.machines * blocks + (more if number == 0 else 0))
+        for number, pool in enumerate(pools)
+    )
+    night = Night(name, seed, FROM_MS, FROM_MS + hours * HOUR, machines_of(grown))
+    draft = Draft(night, Random(f"{seed} pyrometer"))  # noqa: S311 - a simulation, no secret
+    free = {pool.name: [machine for machine in night.machines if machine.pool.name == pool.name] for pool in grown}
+    for block in range(blocks):
+        suffix = f"-{block + 1}" if blocks > 1 else ""
+        _fill(draft, jobs, lanes, free, suffix)
+    draft.spare = [machine for machines in free.values() for machine in machines]
+    draft.chance.shuffle(draft.spare)
+    return draft
+
+
+def _fill(draft: Draft, jobs: tuple[Asked, ...], lanes: int, free: dict[str, list[Machine]], suffix: str) -> None:
+    partly: dict[str, tuple[Machine, int]] = {}  # machines that several small pods share, and how much is taken
+    for asked in jobs:
+        machines = free[asked.pool]
+        if asked.gpus == 8:
+            places = [Place(machines.pop(0), tuple(range(8))) for _ in range(asked.pods)]
+        else:
+            if asked.pool not in partly or partly[asked.pool][1] + asked.gpus > 8:
+                partly[asked.pool] = (machines.pop(0), 0)
+            machine, taken = partly[asked.pool]
+            places = [Place(machine, tuple(range(taken, taken + asked.gpus)))]
+            partly[asked.pool] = (machine, taken + asked.gpus)
+        _live(draft, asked, places, suffix)
+    pool = jobs[-1].pool if len(free) == 1 else "a100"
+    for lane in range(0, lanes, 8):
+        machine = free[pool].pop(0)
+        for gpu in range(min(8, lanes - lane)):
+            _sweep(draft, Place(machine, (gpu,)), f"{lane + gpu + 1:02}{suffix}")
+
+
+def _live(draft: Draft, asked: Asked, places: list[Place], suffix: str) -> None:
+    """One of the team's jobs: most of them have been running for a while when the night begins."""
+    chance, night = draft.chance, draft.night
+    began_ms = night.from_ms - chance.randint(2 * HOUR, 60 * HOUR)
+    job = Job(
+        name=asked.name + suffix, kind=asked.kind, namespace=f"team-{asked.team}", team=asked.team,
+        experiment=asked.name.removesuffix("-sft") if asked.kind != "Notebook" else asked.name,
+        user=asked.name.rpartition("-")[2] if asked.kind == "Notebook" else chance.choice(PEOPLE),
+        queue=f"{asked.team}-queue", pods=asked.pods, gpus=asked.gpus, created_ms=began_ms,
+        instrumented=asked.instrumented, gang=asked.kind not in ("Deployment", "Notebook"),
+        serves=asked.kind == "Deployment", step_ms=chance.uniform(350, 2400), data_share=chance.uniform(0.004, 0.018),
+        comm_share=chance.uniform(0.03, 0.06) + 0.008 * asked.pods, checkpoint_ms=chance.randint(4_000, 14_000),
+        checkpoint_every_ms=chance.randint(14, 40) * MINUTE, first_step=chance.randint(2_000, 60_000),
+        loss=(chance.uniform(1.2, 2.4), chance.uniform(4, 9), chance.uniform(0.1, 0.2)),
+        digest=f"{chance.getrandbits(64):016x}" if asked.instrumented else "", until_ms=night.to_ms,
+    )  # fmt: skip
+    night.jobs.append(job)
+    late = asked.kind not in ("Deployment", "Notebook") and chance.random() < 0.3  # starts, or ends, tonight
+    if late and chance.random() < 0.5:
+        began_ms = job.created_ms = night.from_ms + chance.randint(8 * MINUTE, 80 * MINUTE)
+    elif late:
+        job.until_ms, job.goes_on = night.to_ms - chance.randint(20 * MINUTE, 150 * MINUTE), False
+    attempt = lives.begin(chance, job, places, began_ms)
+    if asked.instrumented:
+        lives.finish(chance, job, attempt)
+        return
+    if asked.kind == "Notebook":
+        lives.tinker(chance, attempt, job.until_ms)
+    else:
+        lives.work_on(attempt, "serve" if job.serves else "busy", job.until_ms)
+    if not job.goes_on:
+        lives.end(attempt, job.until_ms, "Succeeded")
+
+
+def _sweep(draft: Draft, place: Place, lane: str) -> None:
+    """Trials that follow each other on one GPU."""
+    chance, night = draft.chance, draft.night
+    now_ms = night.from_ms + chance.randint(30_000, 25 * MINUTE)
+    number = 0
+    while now_ms < night.to_ms - 40 * MINUTE:
+        number += 1
+        until_ms = min(now_ms + chance.randint(55 * MINUTE, 170 * MINUTE), night.to_ms)
+        job = Job(
+            name=f"lr-sweep-{lane}-{number}", kind="Job", namespace="team-speech", team="speech", experiment="lr-sweep",
+            user="hana", queue="speech-queue", pods=1, gpus=1, created_ms=now_ms, gang=False,
+            step_ms=chance.uniform(120, 300), comm_share=0.0, data_share=chance.uniform(0.005, 0.02),
+            checkpoint_ms=chance.randint(700, 2_000), checkpoint_every_ms=chance.randint(15, 30) * MINUTE,
+            loss=(chance.uniform(1.5, 3.0), chance.uniform(4, 9), chance.uniform(0.1, 0.25)),
+            digest=f"{chance.getrandbits(64):016x}", until_ms=until_ms, goes_on=until_ms >= night.to_ms,
+        )  # fmt: skip
+        night.jobs.append(job)
+        attempt = lives.begin(chance, job, [place], now_ms, pulls_ms=[chance.randint(3_000, 9_000)])
+        lives.finish(chance, job, attempt)
+        now_ms = until_ms + chance.randint(20_000, 6 * MINUTE)

@@ -1,0 +1,86 @@
+"""What should be found in a night: time by state, cells by workload and hour, and the planted findings."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pyrometer.model.states import STATE, STATES
+from pyrometer.model.units import gpu_hours, largest_remainder, usd
+from pyrometer.simulate.jobs import Night, Planted
+from pyrometer.simulate.measure import Meter
+
+LEVELS = ("kubernetes", "gpu", "sdk")
+WORTH_USD = 3.0  # what costs less is nobody's business: finding it is no mistake, and neither is missing it
+LONG_MS = 20 * 60_000  # an idle stretch that GPU telemetry alone can tell from a pause
+
+
+def truth(night: Night, meter: Meter, evidence: str) -> dict[str, Any]:
+    """The content of truth.json; `evidence` is the best that the night's records hold."""
+    cells = _cells(meter)
+    by_state: dict[str, int] = {}
+    for cell in cells:
+        by_state[cell["state"]] = by_state.get(cell["state"], 0) + cell["gpu_ms"]
+    priced = sum(meter.usd.values())
+    whole = sum(by_state.values())
+    return {
+        "scenario": night.name,
+        "seed": night.seed,
+        "simulated": True,
+        "evidence": {"kubernetes": "kubernetes", "gpu": "gpu", "sdk": "full"}[evidence],
+        "window": {"from": _iso(night.from_ms), "to": _iso(night.to_ms)},
+        "total": {
+            "gpu_ms": whole, "gpu_hours": gpu_hours(whole), "usd_micro": round(priced * 1e6),
+            "usd": usd(round(priced * 1e6)), "unpriced_gpu_ms": 0,
+        },
+        "states": [
+            {
+                "state": state.name, "family": STATE[state.name].family, "gpu_ms": by_state[state.name],
+                "usd_micro": round(meter.usd[state.name] * 1e6), "usd": usd(round(meter.usd[state.name] * 1e6)),
+            }
+            for state in STATES if by_state.get(state.name)
+        ],
+        "findings": [_finding(planted, evidence) for planted in night.planted],
+        "cells": cells,
+    }  # fmt: skip
+
+
+def _cells(meter: Meter) -> list[dict[str, Any]]:
+    rows = []
+    for (owner, hour_ms), states in sorted(meter.cells.items(), key=lambda cell: (cell[0][0] or "", cell[0][1])):
+        whole = round(sum(states.values()))
+        names = sorted(state for state, ms in states.items() if ms > 0.5)
+        if names:
+            parts = largest_remainder([round(states[name] * 1000) for name in names], whole)
+            for name, ms in zip(names, parts, strict=True):
+                rows.append({"workload_uid": owner, "hour": _iso(hour_ms), "state": name, "gpu_ms": ms})
+    return rows
+
+
+def _finding(planted: Planted, evidence: str) -> dict[str, Any]:
+    job = planted.job
+    cause, culprit = planted.cause, planted.culprit
+    shown = LEVELS.index(planted.needs) <= LEVELS.index(evidence)
+    if not shown and evidence == "gpu" and planted.gpu_cause:
+        cause, culprit = planted.gpu_cause, None
+        shown = cause != "idle_held" or planted.to_ms - planted.from_ms >= LONG_MS
+    micro = round(planted.usd * 1e6)
+    return {
+        "cause": cause,
+        "workload": None if job is None else {
+            "uid": job.uid, "kind": job.kind, "namespace": job.namespace, "name": job.name,
+        },
+        "experiment": job.experiment if job else None,
+        "team": job.team if job else "platform",
+        "culprit": culprit,
+        "from": _iso(planted.from_ms),
+        "to": _iso(planted.to_ms),
+        "gpu_ms": round(planted.gpu_ms),
+        "usd_micro": micro,
+        "usd": usd(micro),
+        "detectable": shown and planted.usd >= WORTH_USD,
+    }  # fmt: skip
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace(".000", "")
