@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyrometer.explain import (
     comm_stall,
+    crash_loop,
     data_stall,
     diverged,
     gang_wait,
@@ -12,6 +13,7 @@ from pyrometer.explain import (
     idle_held,
     lost_work,
     out_of_memory,
+    preempted,
     slow_start,
     straggler,
     stranded,
@@ -23,7 +25,9 @@ from pyrometer.model.states import CAUSES
 _BY_CAUSE: dict[str, Detector] = {
     "hardware_failure": hardware_failure.detect,
     "out_of_memory": out_of_memory.detect,
+    "crash_loop": crash_loop.detect,
     "hang": hang.detect,
+    "preempted": preempted.detect,
     "lost_work": lost_work.detect,
     "diverged": diverged.detect,
     "gang_wait": gang_wait.detect,

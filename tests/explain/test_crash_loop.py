@@ -1,0 +1,161 @@
+"""`crash_loop` on a small cluster: attempts in a row that fail and leave nothing behind."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from itertools import chain
+
+import pytest
+
+from nights import MINUTE, at, cluster, event, job, pod, run, steps, told
+from pyrometer.account.ledger import build
+from pyrometer.account.sums import Window, iso
+from pyrometer.explain.why import why
+from pyrometer.model.records import Event, Pod, Price, Workload
+from pyrometer.model.settings import Settings
+from pyrometer.store import Store
+
+WELL = {"data_ms": 300, "forward_ms": 20_000, "backward_ms": 30_000, "comm_ms": 1_500, "optimizer_ms": 5_000}
+
+
+def minutes(from_min, to_min):
+    return iso(at(from_min), UTC), iso(at(to_min), UTC)
+
+
+def interval(finding):
+    return finding["from"], finding["to"]
+
+
+def all_ranks(from_min, to_min, **more):
+    return list(chain.from_iterable(steps(rank, from_min, to_min, **(WELL | more)) for rank in range(4)))
+
+
+def found(answer):
+    return [finding for finding in answer["findings"] if finding["cause"] == "crash_loop"]
+
+
+def only(answer):
+    (finding,) = found(answer)
+    return finding
+
+
+class TestWithTheSdk:
+    def loop(self, times, *, progress=0, steps_min=0, error="ValueError"):
+        """Attempts of ten minutes in the job's pods: each fails, the last one is well."""
+        records = [*cluster(), *job()]
+        for number in range(times + 1):
+            start, last = 10 * number, number == times
+            ended = {} if last else {"ended_ms": at(start + 10), "outcome": "failed"}
+            resumed = 1000 + progress * number
+            first = start if last else start + 10 - steps_min if steps_min else None
+            for r in run(attempt=number + 1, started_min=start, resumed_step=resumed, **ended):
+                records.append(r._replace(first_step_ms=None if first is None else at(first)))
+            if last or steps_min:
+                until = 120 if last else start + 10
+                records += all_ranks(first, until, attempt=number + 1, first_step=resumed)
+            if not last and error:
+                records.append(
+                    event("exception", start + 10, 1, attempt=number + 1, reason=error, message="no such file")
+                )
+        return records
+
+    def test_three_without_a_step(self, tmp_path):
+        (finding,) = told(tmp_path, self.loop(3))["findings"]
+        assert finding["cause"] == "crash_loop"
+        assert interval(finding) == minutes(0, 30)
+        assert finding["gpu_ms"] == 4 * 30 * MINUTE
+        assert finding["usd_micro"] == 4 * 30 * 60_000
+        assert finding["culprit"] is None
+        assert finding["title"].startswith("llama crashed 3 times in a row")
+        assert finding["evidence"] == [
+            "each attempt lived 10 min or so, and none did a step that was seen",
+            "3 of them ended with ValueError: no such file",
+        ]
+
+    def test_steps_that_were_lost_each_time(self, tmp_path):
+        (finding,) = told(tmp_path, self.loop(4, steps_min=4))["findings"]
+        assert interval(finding) == minutes(0, 40)
+        assert finding["gpu_ms"] == 4 * 40 * MINUTE  # startup and lost work
+        assert finding["evidence"][0].startswith("no attempt got beyond where it had begun")
+
+    def test_two_are_not_enough(self, tmp_path):
+        assert found(told(tmp_path, self.loop(2))) == []
+
+    def test_failures_with_progress_are_none(self, tmp_path):
+        assert found(told(tmp_path, self.loop(4, steps_min=4, progress=200))) == []
+
+    def test_running_out_of_memory_is_told_as_that(self, tmp_path):
+        findings = told(tmp_path, self.loop(3, error="OutOfMemoryError"))["findings"]
+        assert [f["cause"] for f in findings] == ["out_of_memory"]
+
+    def test_being_preempted_is_none(self, tmp_path):
+        evictions = [Event(at(10 * n), "preempted", pod_uid="llama-0") for n in (1, 2, 3)]
+        assert found(told(tmp_path, [*self.loop(3), *evictions])) == []
+
+    def test_a_window_cuts_it_and_still_counts_what_was_before(self, tmp_path):
+        with Store(tmp_path, create=True) as store:
+            store.append(self.loop(3))
+            build(store, Settings(), now_ms=at(120))
+            finding = only(why(store, Window(at(15), at(60)), Settings(), zone=UTC))
+            assert interval(finding) == minutes(15, 30)
+            assert finding["gpu_ms"] == 4 * 15 * MINUTE
+            assert "3 times" in finding["title"]
+            assert found(why(store, Window(at(40), at(60)), Settings(), zone=UTC)) == []
+
+    def test_unpriced(self, tmp_path):
+        finding = only(told(tmp_path, [r for r in self.loop(3) if not isinstance(r, Price)]))
+        assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 4 * 30 * MINUTE)
+
+
+class TestWithKubernetesAlone:
+    def pods(self, lives, *, workload="llama", node="n0", phase="Failed", numbered=True):
+        """Pods one after the other, each with these minutes of image pull and one of a running container."""
+        records = [Workload(at(0), "test", workload, "Job", "ml", workload, team="nlp")]
+        start = 0
+        for number, life in enumerate(lives, 1):
+            attempt = number if numbered else 1
+            for r in pod(
+                f"{workload}-{number}",
+                workload,
+                node,
+                from_min=start,
+                to_min=start + life,
+                attempt=attempt,
+                reason="Error",
+            ):
+                records.append(r._replace(phase=phase, started_ms=at(start + life - 1)) if isinstance(r, Pod) else r)
+            start += life + 2
+        return records
+
+    @pytest.mark.parametrize("numbered", [True, False])
+    def test_short_lives(self, tmp_path, numbered):
+        finding = only(told(tmp_path, [*cluster(), *self.pods([8, 9, 10], numbered=numbered)]))
+        assert interval(finding) == minutes(0, 31)
+        assert finding["gpu_ms"] == 2 * (7 + 8 + 9) * MINUTE
+        assert finding["evidence"][1] == "its pods ended with Error"
+        assert finding["confidence"] < 0.9
+
+    def test_a_long_life_between_them_breaks_the_row(self, tmp_path):
+        assert found(told(tmp_path, [*cluster(), *self.pods([8, 9, 45, 10, 9])])) == []
+
+    def test_pods_that_succeed_one_after_the_other_are_none(self, tmp_path):
+        assert found(told(tmp_path, [*cluster(), *self.pods([8, 9, 10], phase="Succeeded")])) == []
+
+    def test_pods_that_fail_side_by_side_are_one_attempt(self, tmp_path):
+        records = [Workload(at(0), "test", "llama", "Job", "ml", "llama", team="nlp")]
+        for number in range(4):
+            for r in pod(f"llama-{number}", "llama", f"n{number}", to_min=20):
+                records.append(r._replace(phase="Failed", started_ms=at(19)) if isinstance(r, Pod) else r)
+        assert found(told(tmp_path, [*cluster(nodes=4), *records])) == []
+
+    def test_two_workloads_at_once(self, tmp_path):
+        records = [*self.pods([8, 9, 10]), *self.pods([5, 5, 5, 5, 20], workload="bert", node="n1")]
+        findings = found(told(tmp_path, [*cluster(), *records]))
+        assert {f["workload"]["name"]: f["gpu_ms"] for f in findings} == {
+            "llama": 2 * 24 * MINUTE,
+            "bert": 2 * (4 * 4 + 19) * MINUTE,
+        }
+
+
+def test_a_healthy_night_has_none(tmp_path):
+    assert told(tmp_path, [*cluster(), *job(), *run(), *all_ranks(0, 120)])["findings"] == []
