@@ -1,0 +1,265 @@
+"""`slow_checkpoint`: blocking saves that take much longer than the run's others, or a larger share than the fleet's."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.night import Night
+from pyrometer.explain.words import counted, duration, percent
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
+
+SLOWER = 1.5  # times the usual save
+SLOWER_MS = 5 * MS_PER_SECOND
+NOISE = 5  # times what one save usually differs from the next
+ONE_SLOWER = 3  # times the usual: a single save is often a larger one, or the first
+ONE_SLOWER_MS = MS_PER_MINUTE
+ENOUGH_USUAL = 2  # saves, to say what is usual for a run
+HIGH_SHARE, LOW_SHARE = 0.08, 0.02  # of a run's time: always slow, while others are below the low one
+ENOUGH_OTHERS = 3  # runs, to say what is usual for the fleet
+VERY_HIGH_SHARE = 0.20  # with nothing to compare
+ENOUGH_SAVES = 3  # of a run that is always slow
+
+# The saves of each run, as the rank saw them that spent most time on them. A window with steps holds one save; windows
+# without any that follow each other are one.
+_SAVES = """
+WITH piece AS MATERIALIZED (
+    SELECT coalesce(workload_uid, pod_uid) AS owner_uid, run, attempt, rank, time_ms, to_ms, steps, checkpoint_ms
+    FROM step_window JOIN holder_name USING (pod_uid)
+    WHERE checkpoint_ms > 0 AND to_ms > time_ms AND to_ms > $1 AND time_ms < $2
+        AND list_contains($3, coalesce(workload_uid, pod_uid))
+),
+speaks AS (
+    SELECT owner_uid, run, arg_max(rank, (spent, -rank)) AS rank
+    FROM (SELECT owner_uid, run, rank, sum(checkpoint_ms) AS spent FROM piece GROUP BY owner_uid, run, rank)
+    GROUP BY owner_uid, run
+),
+numbered AS (
+    SELECT *, sum(begins) OVER (PARTITION BY owner_uid, run ORDER BY time_ms) AS save
+    FROM (
+        SELECT piece.*, (steps > 0 OR coalesce(lag(steps) OVER in_time > 0, true)
+            OR time_ms - lag(to_ms) OVER in_time > 1000)::INTEGER AS begins
+        FROM piece SEMI JOIN speaks USING (owner_uid, run, rank)
+        WINDOW in_time AS (PARTITION BY owner_uid, run ORDER BY time_ms)
+    )
+)
+SELECT owner_uid, run, min(time_ms), max(to_ms), sum(checkpoint_ms)::BIGINT
+FROM numbered GROUP BY owner_uid, run, save ORDER BY owner_uid, run, 3
+"""
+
+
+class _Save(NamedTuple):
+    from_ms: int
+    to_ms: int
+    took_ms: int
+
+
+class _Slow(NamedTuple):
+    """A stretch of slow saves of one run."""
+
+    owner_uid: str
+    run: str
+    saves: list[_Save]  # the slow ones
+    permille: int  # of all saving in the stretch that lies beyond the usual
+    usual_ms: int | None  # a save; None where the run is compared with others
+    share: float  # of the run's time, in the whole window
+    compared: str
+    confidence: float
+
+    @property
+    def from_ms(self) -> int:
+        return self.saves[0].from_ms
+
+    @property
+    def to_ms(self) -> int:
+        return self.saves[-1].to_ms
+
+
+def detect(night: Night) -> Iterable[Proposal]:
+    """One finding for each stretch in which a run's saves were slow."""
+    shares = _shares(night)
+    suspects = [owner for owner, (saved_ms, _) in shares.items() if saved_ms >= night.settings.finding_min_ms]
+    if not suspects:
+        return
+    runs: dict[tuple[str, str], list[_Save]] = defaultdict(list)
+    for owner, run, *save in night.ask(_SAVES, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, suspects):
+        runs[owner, run].append(_Save(*save))
+    found: list[_Slow] = []
+    for (owner, run), saves in runs.items():
+        share = shares[owner][1]
+        slow = list(_slower_than_before(night, owner, run, saves, share))
+        found += slow or _slower_than_others(night, owner, run, saves, shares)
+    for slow_one in found:
+        with_it = {s.owner_uid for s in found if s.from_ms < slow_one.to_ms and s.to_ms > slow_one.from_ms}
+        yield _proposal(night, slow_one, len(with_it) - 1)
+
+
+def _shares(night: Night) -> dict[str, tuple[int, float]]:
+    """How long each workload saved, and the share of its stepping time that this was."""
+    rows = night.ask(
+        """
+        SELECT coalesce(workload_uid, pod_uid), coalesce(sum(ms) FILTER (WHERE state = 'checkpoint'), 0), sum(ms)
+        FROM burn JOIN holder_name USING (pod_uid)
+        WHERE state IN ('train', 'evaluate', 'checkpoint', 'data_stall', 'straggler_wait', 'comm_stall')
+            AND evidence & 4 > 0
+        GROUP BY 1
+        """
+    )
+    return {owner: (int(saved), saved / whole) for owner, saved, whole in rows}
+
+
+def _slower_than_before(night: Night, owner: str, run: str, saves: list[_Save], share: float) -> Iterator[_Slow]:
+    usual = _usual([save.took_ms for save in saves])
+    if usual is None:
+        return
+    usual_ms, slow_ms = usual
+    episodes = list(_episodes(saves, slow_ms))
+    alone = [episode for episode in episodes if len(episode) == 1]
+    for episode in episodes:
+        one = len(episode) == 1
+        if one and len(alone) > 2:
+            continue  # now and then it saves more: that is how it is meant
+        if one and episode[0].took_ms < max(ONE_SLOWER * usual_ms, usual_ms + ONE_SLOWER_MS):
+            continue
+        if episode[-1].to_ms <= night.window.from_ms:
+            continue
+        between = [s for s in saves if episode[0].from_ms <= s.from_ms <= episode[-1].from_ms]
+        beyond_ms = sum(save.took_ms - usual_ms for save in episode)
+        permille = round(1000 * beyond_ms / sum(save.took_ms for save in between))
+        yield _Slow(owner, run, episode, permille, usual_ms, share, f"usually {duration(usual_ms)}", 0.9)
+
+
+def _usual(lengths: list[int]) -> tuple[int, int] | None:
+    """How long a run's save usually takes, and how long a slow one; None when too few are alike."""
+    if len(lengths) <= ENOUGH_USUAL:
+        return None
+    low = sorted(lengths)[ENOUGH_USUAL - 1]
+    alike = [length for length in lengths if length <= low + max((SLOWER - 1) * low, SLOWER_MS)]
+    # Somewhat below the median: each slow save among few differs from two. Among very few, only those that are alike.
+    differences = sorted(abs(a - b) for a, b in pairwise(lengths if len(lengths) > 4 else alike))
+    noise = differences[2 * (len(differences) - 1) // 5]
+    usual_ms = round(median(alike))
+    return usual_ms, round(usual_ms + max((SLOWER - 1) * usual_ms, SLOWER_MS, NOISE * noise))
+
+
+def _episodes(saves: list[_Save], slow_ms: int) -> Iterator[list[_Save]]:
+    """Slow saves with at most one between them that was not."""
+    episode: list[_Save] = []
+    usual_since = 0
+    for save in saves:
+        if save.took_ms > slow_ms:
+            if episode and usual_since > 1:
+                yield episode
+                episode = []
+            episode.append(save)
+            usual_since = 0
+        else:
+            usual_since += 1
+    if episode:
+        yield episode
+
+
+def _slower_than_others(
+    night: Night, owner: str, run: str, saves: list[_Save], shares: dict[str, tuple[int, float]]
+) -> Iterator[_Slow]:
+    share = shares[owner][1]
+    saves = [save for save in saves if save.to_ms > night.window.from_ms]
+    if share < HIGH_SHARE or len(saves) < ENOUGH_SAVES:
+        return
+    others = [other for name, (_, other) in shares.items() if name != owner]
+    if len(others) >= ENOUGH_OTHERS:
+        usual = median(others)
+        if usual >= LOW_SHARE:
+            return
+        compared, confidence = f"half of {len(others)} other runs less than {percent(round(usual * 1e6), 10**6)}", 0.75
+    elif share >= VERY_HIGH_SHARE:
+        usual, compared, confidence = LOW_SHARE, f"less than {percent(2, 100)} would be usual", 0.5
+    else:
+        return
+    usual = max(usual, LOW_SHARE / 2)
+    permille = round(1000 * (1 - (usual / (1 - usual)) / (share / (1 - share)))) if share < 1 else 1000
+    yield _Slow(owner, run, saves, permille, None, share, compared, confidence)
+
+
+def _proposal(night: Night, slow: _Slow, others: int) -> Proposal:
+    from_ms, to_ms = max(slow.from_ms, night.window.from_ms), min(slow.to_ms, night.window.to_ms)
+    pods = night.ask(
+        "SELECT pod_uid, min(time_ms), max(to_ms) FROM step_window "
+        "WHERE run = $1 AND checkpoint_ms > 0 AND time_ms < $3 AND to_ms > $2 AND pod_uid IS NOT NULL "
+        "GROUP BY pod_uid ORDER BY pod_uid",
+        slow.run, slow.from_ms, slow.to_ms,
+    )  # fmt: skip
+    longest = max(save.took_ms for save in slow.saves)
+    typical = round(median(save.took_ms for save in slow.saves))
+    node = _slow_node(night, slow)
+    if slow.usual_ms is None:
+        headline = f"spent {round(100 * slow.share)} % of its time saving checkpoints, from {night.time(from_ms)} on"
+        evidence = [f"{counted(len(slow.saves), 'save')} of {duration(typical)} each", slow.compared]
+    elif len(slow.saves) == 1:
+        headline = f"took {duration(longest)} to save a checkpoint at {night.time(from_ms)}"
+        evidence = [f"its ranks were blocked for {duration(longest)}, {slow.compared}"]
+    else:
+        headline = f"saved checkpoints slowly for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on"
+        evidence = [f"{len(slow.saves)} saves blocked it for {duration(typical)} each, {slow.compared}"]
+    evidence += _size(night, slow)
+    if node:
+        evidence.append(f"only the ranks on {node} were that slow")
+    if others:
+        evidence.append(f"{counted(others, 'other run')} saved slowly at the same time: they may share the storage")
+    return Proposal(
+        cause="slow_checkpoint",
+        owner_uid=slow.owner_uid,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        states=("checkpoint",),
+        scope=tuple(Scope(pod, first_ms, last_ms, permille=slow.permille) for pod, first_ms, last_ms in pods),
+        headline=headline,
+        evidence=tuple(evidence),
+        suggestion=(
+            f"Look at disk and network of {node}, and how it reaches the storage." if node
+            else "Save asynchronously or less often; let every rank write its own shard." if slow.usual_ms is None
+            else "Look at the storage it saves to: load, quota, who else writes; save asynchronously."
+        ),
+        culprit={"node": node} if node else None,
+        confidence=slow.confidence,
+    )  # fmt: skip
+
+
+def _slow_node(night: Night, slow: _Slow) -> str | None:
+    """The one node whose ranks save slowly: against their own saves before where there are any, else against others."""
+    rows = night.ask(
+        """
+        SELECT node_uid, avg(checkpoint_ms) FILTER (WHERE during), avg(checkpoint_ms) FILTER (WHERE NOT during) FROM (
+            SELECT node_uid, checkpoint_ms, time_ms < $3 AND to_ms > $2 AS during FROM step_window
+            WHERE run = $1 AND checkpoint_ms > 0
+        ) GROUP BY node_uid HAVING count(*) FILTER (WHERE during) > 0
+        """,
+        slow.run, slow.from_ms, slow.to_ms,
+    )  # fmt: skip
+    if len(rows) < 2:
+        return None
+    compare = slow.usual_ms is not None and all(before for _, _, before in rows)
+    grown = sorted((float(during / before if compare else during), node) for node, during, before in rows)
+    most, node_uid = grown[-1]
+    rest = [value for value, _ in grown[:-1]]
+    return night.node(node_uid) if most >= SLOWER * max(rest) else None
+
+
+def _size(night: Night, slow: _Slow) -> list[str]:
+    """What was saved, and how fast, where the saves say their size."""
+    rows = night.ask(
+        "SELECT arg_max(message, time_ms) FROM event WHERE kind = 'checkpoint_saved' AND run = $1 "
+        "AND time_ms BETWEEN $2 - 60000 AND $3 + 60000 AND message IS NOT NULL",
+        slow.run, slow.from_ms, slow.to_ms,
+    )  # fmt: skip
+    said = re.search(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B", rows[0][0] or "")
+    if said is None:
+        return []
+    mib = float(said[1]) * {"K": 2**-10, "M": 1, "G": 2**10, "T": 2**20}[said[2]]
+    rate = mib * 1000 / max(1, median(save.took_ms for save in slow.saves))
+    return [f"{said[0]} a save, {rate:,.0f} MiB/s"]
