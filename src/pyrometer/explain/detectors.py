@@ -19,6 +19,7 @@ from pyrometer.explain import (
     straggler,
     stranded,
     telemetry_lost,
+    unused_device,
 )
 from pyrometer.explain.findings import Detector
 from pyrometer.model.states import CAUSES
@@ -37,6 +38,7 @@ _BY_CAUSE: dict[str, Detector] = {
     "data_stall": data_stall.detect,
     "comm_stall": comm_stall.detect,
     "slow_checkpoint": slow_checkpoint.detect,
+    "unused_device": unused_device.detect,
     "idle_held": idle_held.detect,
     "stranded": stranded.detect,
     "telemetry_lost": telemetry_lost.detect,
