@@ -16,6 +16,7 @@ from pyrometer.explain import (
     preempted,
     slow_checkpoint,
     slow_start,
+    starved,
     straggler,
     stranded,
     telemetry_lost,
@@ -40,6 +41,7 @@ _BY_CAUSE: dict[str, Detector] = {
     "slow_checkpoint": slow_checkpoint.detect,
     "unused_device": unused_device.detect,
     "idle_held": idle_held.detect,
+    "starved": starved.detect,
     "stranded": stranded.detect,
     "telemetry_lost": telemetry_lost.detect,
 }

@@ -1,0 +1,111 @@
+"""`starved`: gaps in the work of GPUs that recur. Telemetry alone shows that they wait, not for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.night import Night
+from pyrometer.explain.words import counted, duration
+from pyrometer.model.units import MS_PER_MINUTE
+
+WORTH_NAMING = 0.05  # of what was observed of a workload
+SHORTEST_MS = 5 * MS_PER_MINUTE
+# Gaps belong together when they follow each other within some of their usual distances, within these limits.
+DISTANCES = 4
+NEAREST_MS, FURTHEST_MS = 5 * MS_PER_MINUTE, 30 * MS_PER_MINUTE
+
+_EPISODES = """
+WITH minute AS (
+    SELECT owner_uid, minute_ms, sum(ms) FILTER (WHERE state = 'starved') AS starved_ms, sum(ms) AS seen_ms,
+        max(ms) FILTER (WHERE state = 'starved') AS most_ms
+    FROM night_ledger
+    WHERE list_contains($1, owner_uid) AND state != 'unobserved'
+    GROUP BY owner_uid, minute_ms
+),
+gap AS MATERIALIZED (
+    SELECT *, minute_ms - lag(minute_ms) OVER (PARTITION BY owner_uid ORDER BY minute_ms) AS after_ms
+    FROM minute WHERE starved_ms >= $2 * seen_ms
+),
+near AS (  -- minutes of one gap follow each other at once; the distance is from one gap to the next
+    SELECT owner_uid, least(greatest($3 * coalesce(median(after_ms), $5), $4), $5) AS near_ms
+    FROM gap WHERE after_ms > 60000 OR after_ms IS NULL GROUP BY owner_uid
+),
+numbered AS (
+    SELECT *, sum(begins) OVER (PARTITION BY owner_uid ORDER BY minute_ms) AS episode
+    FROM (SELECT gap.*, coalesce(after_ms > near_ms, true)::INTEGER AS begins FROM gap JOIN near USING (owner_uid))
+),
+episode AS MATERIALIZED (
+    SELECT owner_uid, min(minute_ms) AS first_ms, max(minute_ms) AS last_ms,
+        min(minute_ms) + 60000 - arg_min(most_ms, minute_ms) AS from_ms,
+        max(minute_ms) + CASE WHEN count(*) > 1 THEN arg_max(most_ms, minute_ms) ELSE 60000 END AS to_ms
+    FROM numbered GROUP BY owner_uid, episode
+)
+SELECT owner_uid, from_ms, to_ms, sum(starved_ms), sum(seen_ms)
+FROM episode JOIN minute USING (owner_uid)
+WHERE minute_ms BETWEEN first_ms AND last_ms AND to_ms - from_ms >= $6
+GROUP BY owner_uid, from_ms, to_ms HAVING sum(starved_ms) >= $2 * sum(seen_ms) ORDER BY 1, 2
+"""
+
+
+def detect(night: Night) -> Iterable[Proposal]:
+    """One finding for each stretch in which a workload's GPUs were without work again and again."""
+    seen = {
+        owner: int(seen_ms)
+        for owner, seen_ms in night.ask(
+            """
+            SELECT coalesce(workload_uid, pod_uid), sum(ms) FROM burn JOIN holder_name USING (pod_uid)
+            WHERE state != 'unobserved' GROUP BY 1
+            HAVING coalesce(sum(ms) FILTER (WHERE state = 'starved'), 0) >= $1 * sum(ms)
+            """,
+            WORTH_NAMING,
+        )
+    }
+    if not seen:
+        return
+    rows = night.ask(
+        _EPISODES, sorted(seen), WORTH_NAMING, DISTANCES, NEAREST_MS, FURTHEST_MS, SHORTEST_MS
+    )  # fmt: skip
+    together: dict[str, int] = {}
+    for owner, _, _, starved_ms, _ in rows:
+        together[owner] = together.get(owner, 0) + int(starved_ms)
+    for owner, from_ms, to_ms, starved_ms, seen_ms in rows:
+        if together[owner] >= WORTH_NAMING * seen[owner]:
+            yield _proposal(night, owner, from_ms, to_ms, int(starved_ms) / int(seen_ms))
+
+
+def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float) -> Proposal:
+    slots = night.ask(
+        """
+        SELECT pod_uid, count(*) FILTER (WHERE begins), sum(ms), count(DISTINCT (node_uid, slot_index)) FROM (
+            SELECT pod_uid, node_uid, slot_index, ms, coalesce(minute_ms - lag(minute_ms) OVER (
+                PARTITION BY pod_uid, node_uid, slot_index ORDER BY minute_ms) > 60000, true) AS begins
+            FROM night_ledger
+            WHERE owner_uid = $1 AND state = 'starved' AND minute_ms >= $2 // 60000 * 60000 AND minute_ms < $3
+        ) GROUP BY pod_uid ORDER BY pod_uid
+        """,
+        owner, from_ms, to_ms,
+    )  # fmt: skip
+    gaps, waited_ms, gpus = (sum(int(row[place]) for row in slots) for place in (1, 2, 3))
+    each = max(1, round(gaps / gpus))
+    return Proposal(
+        cause="starved",
+        owner_uid=owner,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        states=("starved",),
+        scope=tuple(Scope(pod, from_ms, to_ms) for pod, *_ in slots),
+        headline=(
+            f"left its GPUs without work for {round(100 * share)} % of {duration(to_ms - from_ms)}, "
+            f"from {night.time(from_ms)} on"
+        ),
+        evidence=(
+            f"its GPUs worked {round(100 * (1 - share))} % of the time",
+            f"about {counted(each, 'gap')} on each of {counted(gpus, 'GPU')}, of {duration(waited_ms // gaps)}",
+        ),
+        suggestion=(
+            "Look at what it does between its bursts of work: loading, saving, waiting for a person; "
+            "the SDK's steps would tell."
+        ),
+        confidence=0.7,
+    )
