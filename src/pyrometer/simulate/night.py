@@ -47,7 +47,7 @@ def simulate(
         before = hour
     if before is not None:
         _take(store, before.late, [], made.evidence)
-    _take(store, {}, list(objects(night, meter.resumed_step)), made.evidence)
+    _take(store, {}, list(objects(night, meter.counters.resumed_step)), made.evidence)
     store.seal()
     progress(total, total)
     told = truth(night, meter, made.evidence)

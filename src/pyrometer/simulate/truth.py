@@ -7,6 +7,7 @@ from typing import Any
 
 from pyrometer.model.states import STATE, STATES
 from pyrometer.model.units import gpu_hours, largest_remainder, usd
+from pyrometer.simulate.books import Books
 from pyrometer.simulate.jobs import Night, Planted
 from pyrometer.simulate.measure import Meter
 
@@ -17,11 +18,12 @@ LONG_MS = 20 * 60_000  # an idle stretch that GPU telemetry alone can tell from 
 
 def truth(night: Night, meter: Meter, evidence: str) -> dict[str, Any]:
     """The content of truth.json; `evidence` is the best that the night's records hold."""
-    cells = _cells(meter)
+    books = meter.books
+    cells = _cells(books)
     by_state: dict[str, int] = {}
     for cell in cells:
         by_state[cell["state"]] = by_state.get(cell["state"], 0) + cell["gpu_ms"]
-    priced = sum(meter.usd.values())
+    priced = sum(books.usd.values())
     whole = sum(by_state.values())
     return {
         "scenario": night.name,
@@ -36,7 +38,7 @@ def truth(night: Night, meter: Meter, evidence: str) -> dict[str, Any]:
         "states": [
             {
                 "state": state.name, "family": STATE[state.name].family, "gpu_ms": by_state[state.name],
-                "usd_micro": round(meter.usd[state.name] * 1e6), "usd": usd(round(meter.usd[state.name] * 1e6)),
+                "usd_micro": round(books.usd[state.name] * 1e6), "usd": usd(round(books.usd[state.name] * 1e6)),
             }
             for state in STATES if by_state.get(state.name)
         ],
@@ -45,9 +47,9 @@ def truth(night: Night, meter: Meter, evidence: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cells(meter: Meter) -> list[dict[str, Any]]:
+def _cells(books: Books) -> list[dict[str, Any]]:
     rows = []
-    for (owner, hour_ms), states in sorted(meter.cells.items(), key=lambda cell: (cell[0][0] or "", cell[0][1])):
+    for (owner, hour_ms), states in sorted(books.cells.items(), key=lambda cell: (cell[0][0] or "", cell[0][1])):
         whole = round(sum(states.values()))
         names = sorted(state for state, ms in states.items() if ms > 0.5)
         if names:

@@ -1,0 +1,175 @@
+"""Where a night's time really went: by workload, hour and state, and by what was planted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from pyrometer.simulate.jobs import Attempt, Claim, Job, Night, Outage, Planted, Stretch
+from pyrometer.simulate.lives import HOUR
+from pyrometer.simulate.steps import Integers, Numbers, Steps, inside
+
+STATE_OF = {
+    "startup": "startup", "checkpoint": "checkpoint", "evaluate": "evaluate", "hang": "hang", "spin": "hang",
+    "idle": "idle_held", "busy": "active", "pause": "starved", "serve": "infer",
+}  # fmt: skip
+
+
+class Books:
+    """Time is booked piece by piece: milliseconds of ranks (rows) between times (columns)."""
+
+    def __init__(self, night: Night) -> None:
+        self.night = night
+        machines = night.machines
+        self.machine_index = {machine.uid: number for number, machine in enumerate(machines)}
+        self.slot_machine = np.concatenate([np.full(m.pool.gpus, n) for n, m in enumerate(machines)])
+        of_slots = [m.pool.model.usd_micro_per_hour for m in machines for _ in range(m.pool.gpus)]
+        self.usd_per_ms = np.array(of_slots) / 1e6 / HOUR
+        self.cells: dict[tuple[str | None, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self.usd: dict[str, float] = defaultdict(float)
+        self._claims: dict[str | None, list[tuple[Planted, Claim]]] = defaultdict(list)
+        for planted in night.planted:
+            for claim in planted.claims:
+                of_machine = claim.machine is not None or planted.job is None
+                self._claims[None if of_machine or planted.job is None else planted.job.uid].append((planted, claim))
+
+    # -- of an attempt --------------------------------------------------------------------------------------------
+
+    def take_attempt(
+        self, job: Job, attempt: Attempt, steps: Steps | None, slots: Integers, from_ms: int, to_ms: int
+    ) -> None:
+        """What an attempt did between two times; of its steps, those whose windows begin there."""
+        for stretch in attempt.stretches:
+            if stretch.kind != "steps" and stretch.from_ms < to_ms and stretch.to_ms > from_ms:
+                clipped = stretch._replace(from_ms=max(stretch.from_ms, from_ms), to_ms=min(stretch.to_ms, to_ms))
+                self._take_stretch(job, attempt, clipped, slots)
+        if steps is not None:
+            self._take_steps(job, attempt, steps, slots)
+
+    def _take_stretch(self, job: Job, attempt: Attempt, stretch: Stretch, slots: Integers) -> None:
+        if stretch.kind == "startup":
+            for pod, scheduled_ms in enumerate(attempt.scheduled_ms):
+                ranks = slice(pod * job.gpus, (pod + 1) * job.gpus)
+                together_ms = attempt.complete_ms if job.gang and job.pods > 1 else scheduled_ms
+                alone = max(stretch.from_ms, scheduled_ms), min(stretch.to_ms, together_ms)
+                self._take_piece(job, attempt, "gang_wait", *alone, slots, ranks)
+                together = max(stretch.from_ms, together_ms), stretch.to_ms
+                self._take_piece(job, attempt, "startup", *together, slots, ranks)
+            return
+        nan = any(e.kind == "nan" and e.from_ms <= stretch.from_ms < e.to_ms for e in attempt.effects)
+        state = "diverged" if nan and job.instrumented else STATE_OF[stretch.kind]
+        self._take_piece(job, attempt, state, stretch.from_ms, stretch.to_ms, slots, slice(None))
+
+    def _take_piece(
+        self, job: Job, attempt: Attempt, state: str, from_ms: int, to_ms: int, slots: Integers, ranks: slice
+    ) -> None:
+        if from_ms >= to_ms:
+            return
+        times = np.array([from_ms]), np.array([to_ms])
+        ms = np.zeros((job.ranks, 1))
+        ms[ranks] = to_ms - from_ms
+        for effect in attempt.effects:
+            if effect.kind == "unused" and effect.ranks and state in ("active", "starved"):
+                unused = np.zeros_like(ms)
+                unused[list(effect.ranks)] = ms[list(effect.ranks)]
+                self._book(job, attempt, "unused_device", *times, unused, slots)
+                ms = ms - unused
+        if not job.instrumented and state not in ("gang_wait", "startup"):
+            for outage in self.outages("telemetry"):
+                on_it = self.slot_machine[slots] == self.machine_index[outage.machine.uid]
+                unseen = ms * on_it[:, None] * inside(*times, outage.from_ms, outage.to_ms)
+                self._book(job, attempt, "unobserved", *times, unseen, slots)
+                ms = ms - unseen
+        self._book(job, attempt, state, *times, ms, slots)
+
+    def _take_steps(self, job: Job, attempt: Attempt, steps: Steps, slots: Integers) -> None:
+        restated = np.zeros(len(steps.starts))
+        for state, part in self._restated(attempt, steps):
+            part = np.minimum(part, 1 - restated)
+            whole = np.tile((steps.ends - steps.starts) * part, (job.ranks, 1))
+            self._book(job, attempt, state, steps.starts, steps.ends, whole, slots)
+            restated = restated + part
+        for state, ms in (
+            ("train", steps.train), ("data_stall", steps.data), ("straggler_wait", steps.wait),
+            ("comm_stall", steps.comm),
+        ):  # fmt: skip
+            self._book(job, attempt, state, steps.starts, steps.ends, ms * (1 - restated), slots)
+
+    def _restated(self, attempt: Attempt, steps: Steps) -> Iterator[tuple[str, Numbers]]:
+        for effect in attempt.effects:
+            if effect.kind == "nan":
+                yield "diverged", inside(steps.starts, steps.ends, effect.from_ms, effect.to_ms)
+        if attempt.lost_from_ms is not None:
+            yield "lost_work", (steps.starts >= attempt.lost_from_ms).astype(float)
+
+    def _book(
+        self, job: Job, attempt: Attempt, state: str, starts: Integers, ends: Integers, ms: Numbers, slots: Integers
+    ) -> None:
+        for outage in self.outages("device"):  # a broken device is the platform's, whoever holds it
+            broken = slots == slot_of(outage)
+            if broken.any():
+                ms = ms * (1 - broken[:, None] * inside(starts, ends, outage.from_ms, outage.to_ms))
+        self._add(job.uid, state, starts, ends, ms, slots)
+        for planted, claim in self._claims[job.uid]:
+            if state in claim.states and (claim.attempts is None or attempt.number in claim.attempts):
+                self._credit(planted, claim, starts, ends, ms, slots, claim.ranks)
+        if state == "unobserved":
+            self._credit_machines(state, starts, ends, ms, slots)
+
+    # -- of the platform ------------------------------------------------------------------------------------------
+
+    def take_platform(self, held_ms: Numbers, from_ms: int, to_ms: int) -> None:
+        """What nobody held between two times: free, or broken. `held_ms` is what pods had of each slot that worked."""
+        edges = np.array([from_ms]), np.array([to_ms])
+        free = (to_ms - from_ms) - held_ms
+        for outage in self.outages("device"):
+            slot = np.array([slot_of(outage)])
+            ms = (to_ms - from_ms) * inside(*edges, outage.from_ms, outage.to_ms)[:, None]
+            free[slot] -= ms[0]
+            self._add(None, "unhealthy", *edges, ms, slot)
+            self._credit_machines("unhealthy", *edges, ms, slot)
+        for price in np.unique(self.usd_per_ms):
+            slots = np.flatnonzero(self.usd_per_ms == price)
+            self._add(None, "free", *edges, free[slots][:, None], slots)
+            self._credit_machines("free", *edges, free[slots][:, None], slots)
+
+    def outages(self, kind: str) -> Iterator[Outage]:
+        """The outages of a kind."""
+        return (outage for outage in self.night.outages if outage.kind == kind)
+
+    def _credit_machines(self, state: str, starts: Integers, ends: Integers, ms: Numbers, slots: Integers) -> None:
+        for planted, claim in self._claims[None]:
+            if claim.machine is not None and state in claim.states:
+                of_it = np.flatnonzero(self.slot_machine[slots] == self.machine_index[claim.machine.uid])
+                self._credit(planted, claim, starts, ends, ms, slots, tuple(of_it.tolist()))
+
+    # -- the books ------------------------------------------------------------------------------------------------
+
+    def _add(
+        self, owner: str | None, state: str, starts: Integers, ends: Integers, ms: Numbers, slots: Integers
+    ) -> None:
+        """To the hours that the windows lie in: the one that they begin in, and the next."""
+        by_window = ms.sum(axis=0)
+        if not by_window.any():
+            return
+        first = int(starts[0]) // HOUR
+        for hour in range(first, int(ends[-1] - 1) // HOUR + 1):
+            part = by_window * inside(starts, ends, hour * HOUR, (hour + 1) * HOUR)
+            self.cells[owner, hour * HOUR][state] += float(part.sum())
+        self.usd[state] += float(by_window.sum() * self.usd_per_ms[slots[0]])
+
+    def _credit(
+        self, planted: Planted, claim: Claim, starts: Integers, ends: Integers, ms: Numbers, slots: Integers,
+        rows: tuple[int, ...] | None,
+    ) -> None:  # fmt: skip
+        claimed = ms if rows is None else ms[list(rows)]
+        gpu_ms = float((claimed * inside(starts, ends, claim.from_ms, claim.to_ms)).sum()) * claim.part
+        planted.gpu_ms += gpu_ms
+        planted.usd += gpu_ms * float(self.usd_per_ms[slots[0]])
+
+
+def slot_of(outage: Outage) -> int:
+    """The slot of a device that is out."""
+    return outage.machine.first_slot + (outage.gpu or 0)

@@ -1,0 +1,225 @@
+"""What training processes send: windows of steps, saves and evaluations, loss, traced steps and their data, events."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.model.records import Batch, Event, Metric, Span
+from pyrometer.simulate.jobs import Attempt, Job, Stretch
+from pyrometer.simulate.steps import Integers, Steps, inside
+from pyrometer.simulate.telemetry import Gpus
+
+TRACE_EVERY_MS = 20 * 60_000
+MOST_TRACED_RANKS = 64
+SAMPLES_A_STEP, TOKENS_A_STEP = 8, 32_768
+
+
+class Counters:
+    """How far every run has come, from hour to hour."""
+
+    def __init__(self) -> None:
+        self.step: dict[tuple[str, int], float] = {}
+        self.saved_step: dict[str, int] = {}
+        self.flat_step: dict[str, float] = {}
+        self.resumed_step: dict[tuple[str, int], int] = {}
+
+    def advance(self, job: Job, attempt: Attempt, done: Any) -> Integers:
+        """The step number at each edge of windows; an attempt that resumes goes on where the last save was."""
+        key = (job.uid, attempt.number)
+        if key not in self.step:
+            begin = self.saved_step.get(job.uid, job.first_step) if attempt.resumes else job.first_step
+            self.step[key] = float(begin)
+            if attempt.resumes:
+                self.resumed_step[key] = begin
+        edges: Integers = np.floor(self.step[key] + np.concatenate([[0.0], np.cumsum(done)])).astype(np.int64)
+        self.step[key] += float(done.sum())
+        return edges
+
+
+class Sdk:
+    """One hour of what all instrumented attempts send."""
+
+    def __init__(self, gpus: Gpus, counters: Counters, rng: np.random.Generator, from_ms: int, to_ms: int) -> None:
+        self.gpus, self.counters, self.rng = gpus, counters, rng
+        self.from_ms, self.to_ms = from_ms, to_ms
+        self.records: list[tuple[Any, ...]] = []
+        self._columns: dict[str, list[Any]] = {}
+        self._names: dict[str, list[str]] = {"run": [], "pod_uid": []}
+
+    def take_attempt(self, job: Job, attempt: Attempt, steps: Steps | None, slots: Integers) -> None:
+        """What an attempt sends: its windows if it is instrumented, and what happened to its pods and ranks."""
+        edges = None
+        if steps is not None:
+            edges = self.counters.advance(job, attempt, steps.done)
+        if job.instrumented:
+            for name in ("run", "pod_uid"):
+                own = [job.uid] if name == "run" else [job.pod_uid(attempt, pod) for pod in range(job.pods)]
+                self._names[name] += own
+            if steps is not None and edges is not None:
+                self._windows(job, attempt, steps, edges, slots)
+                self._loss(job, attempt, steps, edges)
+                self._traces(job, attempt, steps, edges)
+            for stretch in attempt.stretches:
+                if stretch.kind in ("checkpoint", "evaluate") and self.from_ms <= stretch.from_ms < self.to_ms:
+                    self._between(job, attempt, steps, stretch, slots)
+        self._events(job, attempt, steps)
+
+    def windows(self) -> pa.Table | None:
+        """The hour's windows as one table."""
+        if not self._columns:
+            return None
+        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        names = self._names | {"node_uid": self.gpus.machines}
+        size = len(columns["time_ms"])
+        arrays = {}
+        for column in SCHEMAS["step_window"].column_names:
+            if column in names:
+                arrays[column] = pa.DictionaryArray.from_arrays(columns[column].astype(np.int32), names[column])
+            elif column not in columns:
+                arrays[column] = pa.nulls(size, pa.int64())
+            else:  # what has no steps says nothing about them
+                void = columns["steps"] == 0 if column in _OF_STEPS else None
+                arrays[column] = pa.array(columns[column], mask=void)
+        return pa.table(arrays)
+
+    def _add(self, job: Job, attempt: Attempt, slots: Integers, kept: Any, columns: dict[str, Any]) -> None:
+        ranks = np.broadcast_to(np.arange(job.ranks)[:, None], kept.shape)
+        skew = self.gpus.skew_ms[self.gpus.machine[slots]][:, None]
+        of_rank = {
+            "run": np.full_like(ranks, len(self._names["run"]) - 1), "rank": ranks,
+            "attempt": np.full_like(ranks, attempt.number), "node_uid": self.gpus.machine[slots][ranks],
+            "slot_index": self.gpus.index[slots][ranks],
+            "pod_uid": len(self._names["pod_uid"]) - job.pods + ranks // job.gpus,
+        }  # fmt: skip
+        columns = columns | {name: columns[name] + skew for name in ("time_ms", "to_ms")}
+        for name in _WINDOW:
+            values = np.broadcast_to(of_rank.get(name, columns.get(name, 0)), kept.shape)[kept]
+            self._columns.setdefault(name, []).append(np.round(values).astype(np.int64))
+
+    def _windows(self, job: Job, attempt: Attempt, steps: Steps, edges: Integers, slots: Integers) -> None:
+        shape = steps.data.shape
+        count = np.diff(edges)
+        amounts = {
+            f"{name}_ms": getattr(steps, name) * self.rng.normal(1.0, 0.004, shape)
+            for name in ("data", "copy", "forward", "backward", "optimizer")
+        }
+        kept = self.rng.random(shape) > 0.0005  # some get lost on their way
+        self._add(
+            job, attempt, slots, kept,
+            amounts | {
+                "time_ms": steps.starts, "to_ms": steps.ends, "first_step": edges[:-1], "steps": count,
+                "comm_ms": steps.wait + steps.comm, "step_p50_us": steps.step_ms * 1000,
+                "step_max_us": steps.step_ms * 1000 * self.rng.uniform(1.02, 1.3, shape[1]),
+                "samples": count * SAMPLES_A_STEP, "tokens": count * TOKENS_A_STEP,
+                "memory_peak_mib": 0.72 * self.gpus.memory_mib[slots][:, None],
+            },
+        )  # fmt: skip
+
+    def _between(self, job: Job, attempt: Attempt, steps: Steps | None, stretch: Stretch, slots: Integers) -> None:
+        """A window without steps: a save, or an evaluation."""
+        lasted = stretch.to_ms - stretch.from_ms
+        times = {"time_ms": np.array([stretch.from_ms]), "to_ms": np.array([stretch.to_ms])}
+        self._add(job, attempt, slots, np.ones((job.ranks, 1), bool), times | {f"{stretch.kind}_ms": lasted})
+        whole = attempt.ended_ms is None or stretch.to_ms < attempt.ended_ms
+        if stretch.kind == "checkpoint" and whole:
+            step = self._step_at(job, attempt, steps, stretch.from_ms)
+            self.counters.saved_step[job.uid] = step
+            self.records.append(
+                Event(
+                    stretch.to_ms, "checkpoint_saved", lasted, workload_uid=job.uid, run=job.uid,
+                    attempt=attempt.number, rank=0, step=step,
+                )
+            )  # fmt: skip
+
+    def _step_at(self, job: Job, attempt: Attempt, steps: Steps | None, at_ms: int) -> int:
+        """How many steps were done at a time of this hour."""
+        now = self.counters.step.get((job.uid, attempt.number), float(job.first_step))
+        if steps is None:
+            return int(now)
+        done = (steps.done * inside(steps.starts, steps.ends, 0, at_ms)).sum()
+        return round(float(now - steps.done.sum() + done))
+
+    def _loss(self, job: Job, attempt: Attempt, steps: Steps, edges: Integers) -> None:
+        """A power law with noise, until it is flat, or no number."""
+        floor, scale, exponent = job.loss
+        at = (edges[:-1] + edges[1:]) / 2
+        for effect in attempt.effects:
+            if effect.kind == "flat":
+                before = at[steps.starts < effect.from_ms]
+                reached = float(before[-1]) if len(before) else self.counters.flat_step.get(job.uid, float(at[0]))
+                self.counters.flat_step[job.uid] = reached
+                at = np.where(steps.starts < effect.from_ms, at, reached)
+        value = (floor + scale * (at + 50.0) ** -exponent) * self.rng.normal(1.0, 0.012, len(at))
+        for effect in attempt.effects:
+            if effect.kind == "nan":
+                value = np.where((steps.ends > effect.from_ms) & (steps.ends <= effect.to_ms), np.nan, value)
+        for end, before, step, loss in zip(
+            steps.ends.tolist(), edges[:-1].tolist(), edges[1:].tolist(), value.tolist(), strict=True
+        ):
+            if step > before:
+                self.records.append(Metric(end, job.uid, attempt.number, 0, "loss", round(loss, 5), step, "min"))
+
+    def _traces(self, job: Job, attempt: Attempt, steps: Steps, edges: Integers) -> None:
+        """Now and then one step of every rank, whole, with the data behind it."""
+        fresh = np.diff(steps.starts // TRACE_EVERY_MS, prepend=-1) > 0
+        for window in np.flatnonzero(fresh & (np.diff(edges) > 0)).tolist():
+            step, start = int(edges[window]), int(steps.starts[window])
+            trace = hashlib.sha256(f"{job.uid} {attempt.number} {step}".encode()).hexdigest()[:32]
+            for rank in range(min(job.ranks, MOST_TRACED_RANKS)):
+                self._trace(job, attempt, steps, window, rank, step, start, trace)
+
+    def _trace(
+        self, job: Job, attempt: Attempt, steps: Steps, window: int, rank: int, step: int, start: int, trace: str
+    ) -> None:
+        parent = f"{trace[:11]}{rank:05x}"
+        at_us = 0
+        pieces = (
+            ("data", steps.data), ("copy", steps.copy), ("forward", steps.forward), ("backward", steps.backward),
+            ("sync", steps.wait + steps.comm), ("optimizer", steps.optimizer),
+        )  # fmt: skip
+        of_rank = (job.uid, attempt.number, rank, step)
+        for place, (name, ms) in enumerate(pieces):
+            lasted = int(ms[rank, window] * 1000 / steps.done[window])
+            span_id = f"{trace[:10]}{rank:05x}{place}"
+            self.records.append(Span(start + at_us // 1000, trace, span_id, name, lasted, *of_rank, parent))
+            at_us += lasted
+        self.records.append(Span(start, trace, parent, "step", at_us, *of_rank))
+        first = (step * job.ranks + rank) * SAMPLES_A_STEP
+        samples = tuple(str(first + number) for number in range(SAMPLES_A_STEP))
+        self.records.append(Batch(start, job.uid, attempt.number, rank, 0, 0, step, 0, step, job.experiment, samples))
+
+    def _events(self, job: Job, attempt: Attempt, steps: Steps | None) -> None:
+        first_ms = attempt.first_step_ms
+        if job.digest and first_ms is not None and self.from_ms <= first_ms < self.to_ms:
+            self.records.append(
+                Event(
+                    first_ms - 1000, "configured", workload_uid=job.uid, run=job.uid, attempt=attempt.number, rank=0,
+                    reason=job.digest,
+                )
+            )  # fmt: skip
+        for event in attempt.events:
+            if self.from_ms <= event["at_ms"] < self.to_ms:
+                self._event(job, attempt, steps, event)
+
+    def _event(self, job: Job, attempt: Attempt, steps: Steps | None, event: dict[str, Any]) -> None:
+        rank = event.get("rank")
+        pod = event["pod"] if rank is None else rank // job.gpus
+        step = event.get("step_offset")
+        if step is not None:
+            step += self._step_at(job, attempt, steps, event["at_ms"])
+        self.records.append(
+            Event(
+                event["at_ms"], event["kind"], event.get("duration_ms"), "simulated", attempt.places[pod].machine.uid,
+                pod_uid=job.pod_uid(attempt, pod), workload_uid=job.uid, run=None if rank is None else job.uid,
+                attempt=attempt.number, rank=rank, step=step, reason=event.get("reason"), message=event.get("message"),
+            )
+        )  # fmt: skip
+
+
+_OF_STEPS = ("first_step", "step_p50_us", "step_max_us", "samples", "tokens", "memory_peak_mib")
+_WINDOW = tuple(name for name in SCHEMAS["step_window"].column_names if name != "flops")

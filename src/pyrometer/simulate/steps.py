@@ -1,0 +1,100 @@
+"""How ranks step together, in windows of half a minute or so.
+
+Each rank has its own time for data and computation; the slowest is waited for; then all exchange gradients. What a rank
+waits beyond what all must wait is the slowest one's doing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyrometer.simulate.jobs import Attempt, Job
+
+Numbers = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+# How computation divides into phases, and what the optimizer adds to it.
+COPY, FORWARD, BACKWARD, OPTIMIZER = 0.02, 0.33, 0.58, 0.07
+
+
+class Steps(NamedTuple):
+    """Windows of steps: their times, and milliseconds of each rank (row) in each of them (column)."""
+
+    starts: Integers
+    ends: Integers
+    step_ms: Numbers
+    done: Numbers  # steps, with fractions
+    data: Numbers
+    copy: Numbers
+    forward: Numbers
+    backward: Numbers
+    wait: Numbers  # for the slowest
+    comm: Numbers
+    optimizer: Numbers
+
+    @property
+    def train(self) -> Numbers:
+        """What is left when all waiting is taken away."""
+        return (self.ends - self.starts) - self.data - self.wait - self.comm
+
+
+def inside(starts: Integers, ends: Integers, from_ms: int, to_ms: int) -> Numbers:
+    """Which part of each window lies between two times."""
+    length = np.maximum(ends - starts, 1)
+    part: Numbers = np.clip((np.minimum(ends, to_ms) - np.maximum(starts, from_ms)) / length, 0, 1)
+    return part
+
+
+def steps_of(
+    rng: np.random.Generator, job: Job, attempt: Attempt, from_ms: int, to_ms: int, window_ms: int
+) -> Steps | None:
+    """The windows that begin between two times; None when there are none."""
+    pieces = []
+    for stretch in attempt.stretches:
+        if stretch.kind == "steps" and stretch.from_ms < to_ms and stretch.to_ms > from_ms:
+            skipped = max(0, -(-(from_ms - stretch.from_ms) // window_ms))
+            begin = np.arange(stretch.from_ms + skipped * window_ms, min(stretch.to_ms, to_ms), window_ms)
+            pieces.append((begin, np.minimum(begin + window_ms, stretch.to_ms)))
+    starts = np.concatenate([begin for begin, _ in pieces]) if pieces else np.zeros(0, np.int64)
+    if not len(starts):
+        return None
+    return _drawn(rng, job, attempt, starts, np.concatenate([over for _, over in pieces]))
+
+
+def _drawn(rng: np.random.Generator, job: Job, attempt: Attempt, starts: Integers, ends: Integers) -> Steps:
+    shape = (job.ranks, len(starts))
+    ready = job.step_ms * (1 - job.comm_share - OPTIMIZER)
+    own = rng.normal(1.0, 0.0025, (job.ranks, 1))  # no two devices are quite the same
+    compute = ready * own * rng.normal(1.0, 0.003, shape)
+    phases = {
+        "data": ready * job.data_share * rng.lognormal(-0.05, 0.3, shape),
+        "copy": compute * COPY, "forward": compute * FORWARD, "backward": compute * BACKWARD,
+    }  # fmt: skip
+    for phase in ("copy", "forward", "backward"):
+        phases[phase] /= COPY + FORWARD + BACKWARD
+    comm = job.step_ms * job.comm_share * rng.normal(1.0, 0.04, len(starts))
+    for effect in attempt.effects:
+        part = inside(starts, ends, effect.from_ms, effect.to_ms)
+        ranks = slice(None) if effect.ranks is None else list(effect.ranks)
+        if effect.kind == "data":
+            phases["data"][ranks] += job.step_ms * effect.size * part * rng.lognormal(-0.02, 0.2, shape)[ranks]
+        elif effect.kind == "slow":
+            phases[effect.phase][ranks] += job.step_ms * effect.size * part
+        elif effect.kind == "comm":
+            comm *= 1 + (effect.size - 1) * part
+        elif effect.kind == "clock":
+            for phase in ("forward", "backward"):
+                phases[phase][ranks] /= 1 - (1 - effect.size) * part
+    at_hand = phases["data"] + phases["copy"] + phases["forward"] + phases["backward"]
+    slowest = at_hand.max(axis=0)
+    optimizer = job.step_ms * OPTIMIZER
+    step_ms = slowest + comm + optimizer
+    done = (ends - starts) / step_ms
+    return Steps(
+        starts, ends, step_ms, done,
+        phases["data"] * done, phases["copy"] * done, phases["forward"] * done, phases["backward"] * done,
+        (slowest - at_hand) * done, np.broadcast_to(comm * done, shape), np.broadcast_to(optimizer * done, shape),
+    )  # fmt: skip

@@ -1,0 +1,160 @@
+"""What every GPU of the cluster shows in an hour: samples in dcgm-exporter's measures, with noise, gaps and repeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pyrometer.simulate.cluster import SIGNATURES, Signature
+from pyrometer.simulate.jobs import Attempt, Job, Night
+from pyrometer.simulate.lives import HOUR
+from pyrometer.simulate.steps import Integers, Numbers, Steps
+
+LOOKS = {
+    "startup": "startup", "checkpoint": "checkpoint", "evaluate": "evaluate", "hang": "idle", "spin": "spin",
+    "idle": "idle", "busy": "train", "pause": "idle", "serve": "serve", "steps": "train",
+}  # fmt: skip
+TOO_HOT = 0x20 | 0x40  # NVML: thermal slowdown, by software and by hardware
+NOT_BUSY, AT_THE_CAP = 0x1, 0x4
+
+
+class Gpus:
+    """The devices of a night: no two draw quite the same power, no two machines are scraped at the same moment."""
+
+    def __init__(self, night: Night, rng: np.random.Generator) -> None:
+        machines = night.machines
+        self.machines = [machine.uid for machine in machines]
+        self.machine = np.concatenate([np.full(m.pool.gpus, n) for n, m in enumerate(machines)])
+        self.index = np.concatenate([np.arange(m.pool.gpus) for m in machines])
+        models = [m.pool.model for m in machines for _ in range(m.pool.gpus)]
+        spread = rng.normal(1.0, 0.02, len(models))
+        self.idle_w = np.array([model.idle_w for model in models]) * spread
+        self.busy_w = np.array([model.busy_w for model in models]) * spread
+        self.clock_mhz = np.array([model.clock_mhz for model in models], float)
+        self.memory_mib = np.array([model.memory_mib for model in models], float)
+        self.offset_ms = rng.integers(0, night.sample_every_ms, len(machines))
+        self.skew_ms = np.round(rng.normal(0, 40, len(machines))).astype(int)
+
+
+class Telemetry:
+    """One hour: all devices are free, until attempts say what they were doing on them."""
+
+    def __init__(self, night: Night, gpus: Gpus, rng: np.random.Generator, from_ms: int, to_ms: int) -> None:
+        self.night, self.gpus, self.rng = night, gpus, rng
+        grid = np.arange(from_ms, to_ms, night.sample_every_ms)
+        jitter = rng.integers(-400, 400, (len(gpus.machines), len(grid)))
+        self.times = np.clip(grid[None, :] + gpus.offset_ms[:, None] + jitter, from_ms, to_ms - 1)
+        shape = (len(gpus.index), len(grid))
+        free = SIGNATURES["free"]
+        self.shown = {name: np.full(shape, float(getattr(free, name))) for name in Signature._fields}
+        self.memory_share = np.zeros(shape)
+        self.hot = np.zeros(shape, bool)
+
+    def take_attempt(self, job: Job, attempt: Attempt, steps: Steps | None, slots: Integers, over_ms: int) -> None:
+        """What the devices of an attempt show while its pods hold them."""
+        begins = np.array([stretch.from_ms for stretch in attempt.stretches])
+        kinds = [stretch.kind for stretch in attempt.stretches]
+        table = {
+            name: np.array([getattr(SIGNATURES[LOOKS[kind]], name) for kind in kinds], float)
+            for name in Signature._fields
+        }
+        stepping = np.array([kind == "steps" for kind in kinds])
+        loaded = np.array([kind != "startup" for kind in kinds])
+        for pod in range(job.pods):
+            ranks = np.arange(pod * job.gpus, (pod + 1) * job.gpus)
+            rows = slots[ranks]
+            times = self.times[self.gpus.machine[rows[0]]]
+            there = np.flatnonzero((times >= attempt.scheduled_ms[pod]) & (times < over_ms))
+            if not len(there):
+                continue
+            times = times[there]
+            at = np.clip(np.searchsorted(begins, times, side="right") - 1, 0, len(kinds) - 1)
+            shown = {name: np.tile(values[at], (len(ranks), 1)) for name, values in table.items()}
+            if steps is not None:
+                _while_stepping(shown, steps, ranks, times, stepping[at])
+            if job.serves:
+                load = 0.55 + 0.4 * np.sin(times / HOUR * 1.3 + pod) + self.rng.normal(0, 0.05, len(times))
+                for name in ("util", "sm", "tensor", "dram", "power"):
+                    shown[name] *= np.clip(load, 0.25, 1.0)
+            place = rows[:, None], there[None, :]
+            self.memory_share[place] = np.where(loaded[at], 0.72, 0.01)
+            self._take_effects(attempt, shown, ranks, times, place)
+            for name, values in shown.items():
+                self.shown[name][place] = values
+
+    def _take_effects(
+        self, attempt: Attempt, shown: dict[str, Numbers], ranks: Integers, times: Integers, place: tuple[Any, Any]
+    ) -> None:
+        for effect in attempt.effects:
+            mine = np.isin(ranks, effect.ranks) if effect.ranks is not None else np.ones(len(ranks), bool)
+            where = mine[:, None] & ((times >= effect.from_ms) & (times < effect.to_ms))[None, :]
+            if effect.kind == "nan":
+                shown["power"][where] *= SIGNATURES["nan"].power / 1000
+            elif effect.kind == "unused":
+                for name in Signature._fields:
+                    shown[name][where] = getattr(SIGNATURES["idle"], name)
+            elif effect.kind == "clock":
+                shown["clock"][where] *= effect.size
+                shown["power"][where] *= 0.35 + 0.65 * effect.size
+                self.hot[place] |= where
+            elif effect.kind == "memory":
+                grown = 0.72 + 0.26 * (times - effect.from_ms) / max(effect.to_ms - effect.from_ms, 1)
+                self.memory_share[place] = np.where(where, grown[None, :], self.memory_share[place])
+
+    def samples(self) -> tuple[pa.Table, pa.Table]:
+        """The hour's rows that arrive in time, and those that arrive later; some arrive twice."""
+        gpus, rng, shape = self.gpus, self.rng, self.hot.shape
+        times = self.times[gpus.machine]
+        kept = rng.random(shape) > 0.003  # a value that was not there
+        kept &= (rng.random(self.times.shape) > 0.001)[gpus.machine]  # a scrape that took too long
+        for outage in self.night.outages:
+            gone = gpus.machine == gpus.machines.index(outage.machine.uid)
+            if outage.gpu is not None:
+                gone &= gpus.index == outage.gpu
+            kept &= ~(gone[:, None] & (times >= outage.from_ms) & (times < outage.to_ms))
+        active = rng.normal(1.0, 0.03, shape)
+        util = np.clip(self.shown["util"] * (1 + (active - 1) / 3), 0, 1000)
+        sm, tensor, dram = (np.clip(self.shown[name] * active, 0, 1000) for name in ("sm", "tensor", "dram"))
+        power = gpus.idle_w[:, None] + self.shown["power"] / 1000 * (gpus.busy_w - gpus.idle_w)[:, None]
+        power = power * rng.normal(1.0, 0.012, shape)
+        clock = self.shown["clock"] / 1000 * gpus.clock_mhz[:, None] * rng.normal(1.0, 0.004, shape)
+        warm = 31 + 34 * power / gpus.busy_w[:, None] + np.where(self.hot, 19, 0) + rng.normal(0, 1, shape)
+        busy = sm > 400
+        reasons = np.where(busy & (rng.random(shape) < 0.3), AT_THE_CAP, np.where(busy, 0, NOT_BUSY))
+        reasons = np.where(self.hot, TOO_HOT, reasons)
+
+        def column(numbers: Any, kind: Any = np.int16) -> pa.Array:
+            return pa.array(np.round(np.broadcast_to(numbers, shape)[kept]).astype(kind))
+
+        nothing = pa.nulls(int(kept.sum()), pa.int64())
+        node = np.broadcast_to(gpus.machine[:, None], shape)[kept].astype(np.int32)
+        table = pa.table(
+            {
+                "time_ms": column(times, np.int64),
+                "node_uid": pa.DictionaryArray.from_arrays(node, gpus.machines),
+                "slot_index": column(gpus.index[:, None]), "instance": column(np.full((1, 1), -1)),
+                "gpu_util_permille": column(util), "sm_active_permille": column(sm),
+                "graphics_active_permille": nothing, "tensor_active_permille": column(tensor),
+                "dram_active_permille": column(dram),
+                "memory_used_mib": column(self.memory_share * gpus.memory_mib[:, None], np.int32),
+                "power_w": column(power), "energy_j": nothing, "temperature_c": column(warm),
+                "sm_clock_mhz": column(clock), "throttle_reasons": column(reasons, np.int64), "xid": nothing,
+            }
+        )  # fmt: skip
+        chance = rng.random(table.num_rows)
+        return table.filter(pa.array(chance >= 0.001)), table.filter(pa.array(chance < 0.002))
+
+
+def _while_stepping(
+    shown: dict[str, Numbers], steps: Steps, ranks: Integers, times: Integers, stepping: Any
+) -> None:  # fmt: skip
+    """A device that waits for data is idle; one that waits for others spins: utilised, not working."""
+    window = np.clip(np.searchsorted(steps.starts, times, side="right") - 1, 0, len(steps.starts) - 1)
+    length = np.maximum(steps.ends - steps.starts, 1)
+    working = np.where(stepping, (steps.train[ranks] / length)[:, window], 1.0)
+    seen = np.where(stepping, 1 - (steps.data[ranks] / length)[:, window], 1.0)
+    shown["util"] *= seen
+    for name in ("sm", "tensor", "dram", "power"):
+        shown[name] *= np.where(stepping, np.minimum(working * 1.1, 1.04), 1.0)
