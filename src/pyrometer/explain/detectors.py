@@ -13,6 +13,7 @@ from pyrometer.explain import (
     idle_held,
     lost_work,
     out_of_memory,
+    plateau,
     preempted,
     slow_checkpoint,
     slow_start,
@@ -42,6 +43,7 @@ _BY_CAUSE: dict[str, Detector] = {
     "unused_device": unused_device.detect,
     "idle_held": idle_held.detect,
     "starved": starved.detect,
+    "plateau": plateau.detect,
     "stranded": stranded.detect,
     "telemetry_lost": telemetry_lost.detect,
 }
