@@ -1,0 +1,204 @@
+"""`diverged_suspected`: GPUs as busy as before that draw much less power. So looks training on NaN, from outside.
+
+Multiplying NaN flips few bits: on an H200 the power of training fell by 30 % with every activity counter unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.night import Night
+from pyrometer.explain.words import counted, duration
+from pyrometer.model.records import WHOLE_DEVICE
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE
+
+BUCKET_MS = 5 * MS_PER_MINUTE
+NEAR = 6  # buckets before and after that are compared: half an hour, so that slow drifts are no steps
+LEAST = 2  # buckets on either side that it takes to judge
+
+FELL = (0.55, 0.85)  # power after, of power before: 0.70 was measured; noise and temperature make a few percent
+OF_ONE_GPU = 0.90  # each GPU by itself must have fallen below this: they all have the same NaN
+SAME_ACTIVITY = 0.06  # NaN moved the counters by 1.5 % at most; another batch or phase moves them by more
+SAME_CLOCK = 0.97  # a lower clock is throttling, and explains the power by itself
+THROTTLES = 4 | 8 | 32 | 64 | 128  # power cap, slowdown, thermal (software, hardware), power brake
+MORE_THROTTLED = 0.2  # of the samples
+BUSY_PERMILLE = 20  # as the ledger has it: below, a sample is idle
+
+
+class _Step(NamedTuple):
+    """A fall of a workload's power."""
+
+    owner_uid: str
+    attempt: int
+    bucket_ms: int
+    power_before: float
+    power_after: float
+    activity: str
+
+
+class _Since(NamedTuple):
+    """When it fell, until when, and on which of its GPUs."""
+
+    from_ms: int
+    to_ms: int
+    pods: tuple[str, ...]
+    gpus: int
+
+
+# The GPUs of some pods ($1), and their telemetry in buckets ($4) from $2 to $3. Shared devices tell nothing of one pod.
+_BUCKETS = f"""
+WITH ended AS (
+    SELECT pod_uid, attempt, ended_ms FROM pod
+    QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
+),
+hold AS MATERIALIZED (
+    SELECT coalesce(workload_uid, pod_uid) AS owner_uid, pod_uid, ended.attempt, node_uid, slot_index, from_ms,
+        coalesce(to_ms, ended_ms, $3) AS to_ms
+    FROM (
+        SELECT * FROM allocation WHERE list_contains($1, pod_uid)
+        QUALIFY row_number() OVER (
+            PARTITION BY pod_uid, node_uid, slot_index, instance, from_ms ORDER BY time_ms DESC) = 1
+    ) JOIN holder_name USING (pod_uid) JOIN ended USING (pod_uid)
+    WHERE share = {SHARE_WHOLE} AND instance = {WHOLE_DEVICE} AND from_ms < $3
+),
+bucket AS MATERIALIZED (
+    SELECT node_uid, slot_index, time_ms // $4 * $4 AS bucket_ms, avg(power_w) AS power,
+        avg(sm_active_permille) AS sm, avg(tensor_active_permille) AS tensor, avg(dram_active_permille) AS dram,
+        avg(sm_clock_mhz) AS clock, avg(((throttle_reasons & {THROTTLES}) > 0)::INTEGER) AS throttled
+    FROM gpu_sample SEMI JOIN (SELECT node_uid, slot_index FROM hold) held USING (node_uid, slot_index)
+    WHERE time_ms >= $2 AND time_ms < $3 AND power_w > 0 AND instance = {WHOLE_DEVICE}
+        AND greatest(sm_active_permille, tensor_active_permille, dram_active_permille) >= {BUSY_PERMILLE}
+    GROUP BY ALL
+),
+of_gpu AS MATERIALIZED (
+    SELECT hold.owner_uid, hold.attempt, hold.pod_uid, bucket.*
+    FROM bucket JOIN hold ON hold.node_uid = bucket.node_uid AND hold.slot_index = bucket.slot_index
+        AND hold.from_ms <= bucket_ms AND hold.to_ms >= least(bucket_ms + $4, $3)
+)"""
+
+_COUNTERS = {"sm": "SM", "tensor": "tensor", "dram": "DRAM"}
+
+# At each bucket of a workload: what came before it against what came after. It may hold the change itself.
+_STEPS = f"""
+{_BUCKETS},
+series AS (
+    SELECT owner_uid, attempt, bucket_ms, median(power) AS power, median(sm) AS sm, median(tensor) AS tensor,
+        median(dram) AS dram, median(clock) AS clock, avg(throttled) AS throttled
+    FROM of_gpu GROUP BY owner_uid, attempt, bucket_ms
+),
+compared AS (
+    SELECT owner_uid, attempt, bucket_ms, least(count(*) OVER before, count(*) OVER after) AS buckets,
+        median(power) OVER before AS power_before, median(power) OVER after AS power_after,
+        quantile_cont(power, 0.9) OVER rest AS power_rest,
+        {", ".join(f"median({c}) OVER before AS {c}_before, median({c}) OVER after AS {c}_after" for c in _COUNTERS)},
+        median(clock) OVER before AS clock_before, median(clock) OVER after AS clock_after,
+        avg(throttled) OVER before AS throttled_before, avg(throttled) OVER after AS throttled_after
+    FROM series
+    WINDOW before AS (
+        PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN {NEAR} PRECEDING AND 1 PRECEDING),
+    after AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN 1 FOLLOWING AND {NEAR} FOLLOWING),
+    rest AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
+),
+steepest AS (  -- of each attempt, among those that left the activity as it was
+    SELECT * FROM compared
+    WHERE buckets >= {LEAST} AND coalesce(tensor_after, dram_after, sm_after) IS NOT NULL
+        AND {" AND ".join(f"coalesce(abs({c}_after / {c}_before - 1) <= {SAME_ACTIVITY}, true)" for c in _COUNTERS)}
+    QUALIFY row_number() OVER (PARTITION BY owner_uid, attempt ORDER BY power_after / power_before, bucket_ms) = 1
+)
+SELECT owner_uid, attempt, bucket_ms, power_before, power_after,
+    {" || ".join(f"coalesce(', {word} ' || ({c}_before / 10)::INTEGER || ' %', '')" for c, word in _COUNTERS.items())}
+FROM steepest
+WHERE power_after / power_before BETWEEN {FELL[0]} AND {FELL[1]}
+    AND power_rest < (power_before + power_after) / 2  -- it stays there: what is NaN once is NaN for good
+    AND coalesce(clock_after, throttled_after) IS NOT NULL  -- else it may be throttling
+    AND coalesce(clock_after >= {SAME_CLOCK} * clock_before, true)
+    AND coalesce(throttled_after - throttled_before < {MORE_THROTTLED}, true)
+ORDER BY owner_uid, attempt
+"""
+
+_SINCE = f"""
+{_BUCKETS},
+fell AS (  -- GPU by GPU
+    SELECT pod_uid, node_uid, slot_index,
+        median(power) FILTER (bucket_ms < $5 AND bucket_ms >= $5 - {NEAR} * $4) AS power_before,
+        median(power) FILTER (bucket_ms > $5) AS power_after
+    FROM of_gpu WHERE attempt = $6 GROUP BY ALL HAVING power_before > 0 AND power_after > 0
+),
+sample AS (
+    SELECT fell.*, time_ms, power_w > (power_before + power_after) / 2 AS high
+    FROM gpu_sample JOIN fell USING (node_uid, slot_index)
+    WHERE time_ms >= $5 - 2 * $4 AND time_ms < $3 AND power_w > 0
+        AND greatest(sm_active_permille, tensor_active_permille, dram_active_permille) >= {BUSY_PERMILLE}
+),
+changed AS (
+    SELECT node_uid, slot_index, min(time_ms) AS from_ms, max(time_ms) AS last_ms
+    FROM sample JOIN (
+        SELECT node_uid, slot_index, max(time_ms) AS high_ms FROM sample
+        WHERE high AND time_ms < $5 + 2 * $4 GROUP BY ALL
+    ) USING (node_uid, slot_index)
+    WHERE time_ms > high_ms GROUP BY ALL
+)
+SELECT median(changed.from_ms)::BIGINT, max(least(last_ms + $7, hold.to_ms, $3)),
+    list_sort(list(DISTINCT pod_uid)), count(*), max(power_after / power_before)
+FROM changed JOIN fell USING (node_uid, slot_index) JOIN hold USING (pod_uid, node_uid, slot_index)
+"""
+
+
+def detect(night: Night) -> Iterable[Proposal]:
+    """One finding for each attempt whose power fell at once, on all its GPUs, while they were as busy as before."""
+    pods = [
+        pod
+        for (pod,) in night.ask(
+            "SELECT pod_uid FROM burn WHERE state = 'active' AND pod_uid IS NOT NULL AND evidence & 2 > 0 "
+            "GROUP BY pod_uid HAVING sum(ms) >= ? ORDER BY 1",
+            LEAST * BUCKET_MS,
+        )
+    ]
+    if not pods:
+        return
+    night.store.expose_all(["allocation"])
+    for row in night.ask(_STEPS, pods, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, BUCKET_MS):
+        step = _Step(*row)
+        since = _since(night, step)
+        if since is not None and since.to_ms > night.window.from_ms:
+            yield _proposal(night, step, since)
+
+
+def _since(night: Night, step: _Step) -> _Since | None:
+    """When it began, to the sample; nothing when one of its GPUs kept its power."""
+    pods = [
+        pod
+        for (pod,) in night.ask("SELECT pod_uid FROM holder_name WHERE $1 IN (workload_uid, pod_uid)", step.owner_uid)
+    ]
+    from_ms, to_ms, fell, gpus, least_fall = night.ask(
+        _SINCE, pods, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, BUCKET_MS, step.bucket_ms, step.attempt,
+        night.settings.sample_reach_ms,
+    )[0]  # fmt: skip
+    if not gpus or least_fall > OF_ONE_GPU:
+        return None
+    return _Since(from_ms, to_ms, tuple(fell), gpus)
+
+
+def _proposal(night: Night, step: _Step, since: _Since) -> Proposal:
+    from_ms = max(since.from_ms, night.window.from_ms)
+    fell = round(100 * (1 - step.power_after / step.power_before))
+    return Proposal(
+        cause="diverged_suspected",
+        owner_uid=step.owner_uid,
+        from_ms=from_ms,
+        to_ms=since.to_ms,
+        states=("active",),
+        scope=tuple(Scope(pod, from_ms, since.to_ms) for pod in since.pods),
+        headline=(
+            f"may have trained on NaN for {duration(since.to_ms - since.from_ms)}, since {night.time(since.from_ms)}"
+        ),
+        evidence=(
+            f"{counted(since.gpus, 'GPU')} of it went from {step.power_before:.0f} to {step.power_after:.0f} W "
+            f"({fell} % less) at once and stayed there",
+            f"their activity{step.activity.replace(',', ':', 1)} and their clocks did not change",
+        ),
+        suggestion="Look at its loss; if it is NaN, stop it. The SDK would tell at the first step.",
+        confidence=0.6,
+    )
