@@ -22,6 +22,7 @@ from pyrometer.explain import (
     straggler,
     stranded,
     telemetry_lost,
+    throttled,
     unused_device,
 )
 from pyrometer.explain.findings import Detector
@@ -45,6 +46,7 @@ _BY_CAUSE: dict[str, Detector] = {
     "unused_device": unused_device.detect,
     "idle_held": idle_held.detect,
     "starved": starved.detect,
+    "throttled": throttled.detect,
     "plateau": plateau.detect,
     "stranded": stranded.detect,
     "telemetry_lost": telemetry_lost.detect,

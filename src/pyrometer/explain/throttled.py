@@ -1,0 +1,187 @@
+"""`throttled`: GPUs that run slower than they could, because they are hot or because power is short.
+
+The excess is what the work would not have taken at the usual clock. A power cap in force (0x4) is ordinary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.night import EPISODE_GAP_MS, Night
+from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.units import MS_PER_MINUTE
+
+# Bits of NVML's throttle reasons that say that something is wrong.
+REASONS = {
+    0x80: ("power brake", "its power supply: something pulls the power brake"),
+    0x40: ("thermal slowdown by hardware", "its cooling: fans, air flow, coolant"),
+    0x20: ("thermal slowdown by the driver", "its cooling: fans, air flow, coolant"),
+    0x08: ("slowdown by hardware", "its power supply and cooling"),
+}
+BAD = sum(REASONS)
+HOT_C = 83  # where reasons are not told: GPUs of data centres slow down from 83 to 90 degrees on
+LOWER = 0.05  # than the usual clock, on average over a stretch
+LOWER_AT_ONCE = 0.08  # ...and in each sample that begins or prolongs it
+SHORTEST_MS = 5 * MS_PER_MINUTE
+ENOUGH_SAMPLES = 10  # at work and not throttled, to say what is usual
+ENOUGH_SLOTS = 3  # of the same model, where the workload itself has too few of them
+
+_AT_WORK = """
+    SELECT node_uid, slot_index, time_ms, sm_clock_mhz, throttle_reasons, temperature_c,
+        coalesce(throttle_reasons & {bad} > 0, temperature_c >= {hot}, false) AS bad
+    FROM gpu_sample
+    WHERE sm_clock_mhz > 0 AND greatest(gpu_util_permille, sm_active_permille) >= 300
+        AND time_ms >= {from_ms} AND time_ms < {to_ms}
+"""
+
+# One look at all samples: what each slot's clock is when nothing is wrong, and how often something is.
+_SLOTS = """
+CREATE OR REPLACE TEMP TABLE slot_clock AS
+SELECT node_uid, slot_index, count(*) FILTER (WHERE bad) AS bad, count(*) FILTER (WHERE NOT bad) AS well,
+    median(sm_clock_mhz) FILTER (WHERE NOT bad) AS usual_mhz
+FROM ({at_work}) GROUP BY node_uid, slot_index
+"""
+
+# A closer look at slots with something wrong, and at the others of the same workloads.
+_STRETCHES = """
+WITH suspect AS (SELECT node_uid, slot_index FROM slot_clock WHERE bad > 1),
+concerned AS (
+    SELECT DISTINCT owner_uid FROM night_ledger SEMI JOIN suspect USING (node_uid, slot_index)
+    WHERE pod_uid IS NOT NULL AND state IN ('train', 'active')
+),
+hold AS MATERIALIZED (
+    SELECT owner_uid, pod_uid, node_uid, slot_index, gpu_model, min(minute_ms) AS from_ms,
+        max(minute_ms) + 60000 AS to_ms
+    FROM night_ledger SEMI JOIN concerned USING (owner_uid) LEFT JOIN node_name USING (node_uid)
+    GROUP BY ALL
+),
+sample AS MATERIALIZED (
+    SELECT hold.*, time_ms, sm_clock_mhz AS mhz, throttle_reasons, temperature_c, bad
+    FROM hold JOIN ({at_work}) at_work USING (node_uid, slot_index)
+    WHERE time_ms >= hold.from_ms AND time_ms < hold.to_ms
+),
+of_owner AS (
+    SELECT owner_uid, gpu_model, median(mhz) AS mhz FROM sample WHERE NOT bad
+    GROUP BY owner_uid, gpu_model HAVING count(*) >= {enough_samples}
+),
+of_model AS (
+    SELECT gpu_model, median(usual_mhz) AS mhz FROM slot_clock LEFT JOIN node_name USING (node_uid)
+    WHERE well >= {enough_samples} GROUP BY gpu_model HAVING count(*) >= {enough_slots}
+),
+judged AS MATERIALIZED (
+    SELECT sample.* EXCLUDE (from_ms, to_ms), coalesce(of_owner.mhz, of_model.mhz) AS usual_mhz,
+        bad AND sample.mhz <= (1 - {lower}) * coalesce(of_owner.mhz, of_model.mhz) AS low,
+        of_owner.mhz IS NOT NULL AS by_peers,
+        least(lead(time_ms) OVER (PARTITION BY pod_uid, node_uid, slot_index ORDER BY time_ms), time_ms + {reach_ms})
+            AS until_ms
+    FROM sample
+    LEFT JOIN of_owner ON of_owner.owner_uid = sample.owner_uid
+        AND of_owner.gpu_model IS NOT DISTINCT FROM sample.gpu_model
+    LEFT JOIN of_model ON of_model.gpu_model IS NOT DISTINCT FROM sample.gpu_model
+),
+stretch AS (
+    SELECT pod_uid, node_uid, slot_index, min(time_ms) AS from_ms, max(until_ms) AS to_ms
+    FROM (
+        SELECT *, sum(begins) OVER (PARTITION BY pod_uid, node_uid, slot_index ORDER BY time_ms) AS number FROM (
+            SELECT *, coalesce(time_ms - lag(time_ms) OVER (
+                PARTITION BY pod_uid, node_uid, slot_index ORDER BY time_ms) > {gap_ms}, true)::INTEGER AS begins
+            FROM judged WHERE low
+        )
+    ) GROUP BY pod_uid, node_uid, slot_index, number
+    HAVING max(until_ms) - min(time_ms) >= {shortest_ms}
+)
+SELECT owner_uid, pod_uid, node_uid, slot_index, from_ms, to_ms, avg(mhz), any_value(usual_mhz),
+    bit_or(throttle_reasons) FILTER (WHERE low) & {bad}, max(temperature_c) FILTER (WHERE low), any_value(by_peers)
+FROM stretch JOIN judged USING (pod_uid, node_uid, slot_index)
+WHERE time_ms >= from_ms AND time_ms < to_ms
+GROUP BY owner_uid, pod_uid, node_uid, slot_index, from_ms, to_ms
+HAVING avg(mhz) <= (1 - {lower_on_average}) * any_value(usual_mhz)
+ORDER BY owner_uid, node_uid, from_ms, slot_index
+"""
+
+
+class _Stretch(NamedTuple):
+    """A time in which one GPU was throttled."""
+
+    owner_uid: str
+    pod_uid: str
+    node_uid: str
+    slot_index: int
+    from_ms: int
+    to_ms: int
+    mhz: float
+    usual_mhz: float
+    reasons: int | None
+    temperature_c: int | None
+    by_peers: bool  # the usual is that of the same workload
+
+    @property
+    def permille(self) -> int:
+        return round(1000 * (1 - self.mhz / self.usual_mhz))
+
+
+def detect(night: Night) -> Iterable[Proposal]:
+    """One finding for each stretch in which GPUs of a workload were throttled, for each of its nodes."""
+    at_work = _AT_WORK.format(bad=BAD, hot=HOT_C, from_ms=night.window.from_ms, to_ms=night.window.to_ms)
+    night.store.connection.execute(_SLOTS.format(at_work=at_work))
+    if not night.ask("SELECT 1 FROM slot_clock WHERE bad > 1 LIMIT 1"):
+        return
+    rows = night.ask(
+        _STRETCHES.format(
+            at_work=at_work, bad=BAD, lower=LOWER_AT_ONCE, lower_on_average=LOWER, gap_ms=EPISODE_GAP_MS,
+            shortest_ms=SHORTEST_MS, reach_ms=night.settings.sample_reach_ms, enough_samples=ENOUGH_SAMPLES,
+            enough_slots=ENOUGH_SLOTS,
+        )
+    )  # fmt: skip
+    for together in _together([_Stretch(*row) for row in rows]):
+        yield _proposal(night, together)
+
+
+def _together(stretches: list[_Stretch]) -> Iterator[list[_Stretch]]:
+    """Stretches of one workload on one node that overlap."""
+    group: list[_Stretch] = []
+    for stretch in stretches:
+        apart = not group or (stretch.owner_uid, stretch.node_uid) != (group[0].owner_uid, group[0].node_uid)
+        if apart or stretch.from_ms >= max(other.to_ms for other in group):
+            if group:
+                yield group
+            group = []
+        group.append(stretch)
+    if group:
+        yield group
+
+
+def _proposal(night: Night, group: list[_Stretch]) -> Proposal:
+    from_ms, to_ms = min(s.from_ms for s in group), min(max(s.to_ms for s in group), night.window.to_ms)
+    node = night.node(group[0].node_uid)
+    gpus = sorted({s.slot_index for s in group})
+    mhz, usual = (
+        round(sum(values) / len(group)) for values in zip(*((s.mhz, s.usual_mhz) for s in group), strict=True)
+    )
+    reasons = 0
+    for stretch in group:
+        reasons |= stretch.reasons or 0
+    told = [(words, where) for bit, (words, where) in REASONS.items() if reasons & bit]
+    degrees = [s.temperature_c for s in group if s.temperature_c is not None]
+    peers = "others of the workload" if group[0].by_peers else "others of its model"
+    evidence = [f"{mhz:,} MHz at work, {usual:,} usual of {peers}: {round(100 * (1 - mhz / usual))} % slower"]
+    if told:
+        evidence.append(f"the driver says {listed([words for words, _ in told])}")
+    if degrees:
+        evidence.append(f"up to {max(degrees)} °C")
+    which = f"GPU {gpus[0]}" if len(gpus) == 1 else counted(len(gpus), "GPU")
+    return Proposal(
+        cause="throttled",
+        owner_uid=group[0].owner_uid,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        states=("train", "active"),
+        scope=tuple(Scope(s.pod_uid, s.from_ms, s.to_ms, s.node_uid, s.slot_index, permille=s.permille) for s in group),
+        headline=f"ran on throttled {which} of {node} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
+        evidence=tuple(evidence),
+        suggestion=f"Take {node} out of service; look at {told[0][1] if told else REASONS[0x40][1]}.",
+        culprit={"node": node, "gpu": gpus[0]} if len(gpus) == 1 else {"node": node, "gpus": gpus},
+        confidence=0.9 if told else 0.7,
+    )
