@@ -8,6 +8,7 @@ from pyrometer.explain import (
     data_stall,
     diverged,
     diverged_suspected,
+    duplicate_run,
     gang_wait,
     hang,
     hardware_failure,
@@ -48,6 +49,7 @@ _BY_CAUSE: dict[str, Detector] = {
     "starved": starved.detect,
     "throttled": throttled.detect,
     "plateau": plateau.detect,
+    "duplicate_run": duplicate_run.detect,
     "stranded": stranded.detect,
     "telemetry_lost": telemetry_lost.detect,
 }

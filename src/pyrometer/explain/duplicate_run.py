@@ -1,0 +1,108 @@
+"""`duplicate_run`: a run that does what another one does, or has done: the same configuration, data and seed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.night import Night
+from pyrometer.explain.words import duration
+
+
+class _Run(NamedTuple):
+    """A run that said what it was told to do."""
+
+    digest: str
+    run: str
+    owner_uid: str
+    name: str
+    started_ms: int
+    ended_ms: int | None
+    outcome: str | None
+    restored: bool  # it began from a checkpoint: it goes on where another one stopped
+
+
+_CONFIGURED = """
+WITH told AS (
+    SELECT run, first(reason ORDER BY attempt, rank NULLS FIRST, time_ms) AS digest
+    FROM event WHERE kind = 'configured' AND run IS NOT NULL AND reason != '' AND time_ms < $1 GROUP BY run
+),
+lived AS (
+    SELECT the_run.run, first(coalesce(holder_name.workload_uid, pod_uid) ORDER BY attempt, rank) AS owner_uid,
+        first(coalesce(holder_name.workload_name, holder_name.pod) ORDER BY attempt, rank) AS name,
+        min(started_ms) AS started_ms,
+        CASE WHEN bool_and(ended_ms IS NOT NULL) FILTER (attempt = last_attempt) THEN max(ended_ms) END AS ended_ms,
+        -- one rank that did not succeed speaks for all: "failed" and "killed" stand before "succeeded"
+        min(the_run.outcome) FILTER (attempt = last_attempt) AS outcome,
+        coalesce(max(resumed_step) FILTER (attempt = first_attempt) > 0, false) AS restored
+    FROM (
+        SELECT *, max(attempt) OVER (PARTITION BY run) AS last_attempt,
+            min(attempt) OVER (PARTITION BY run) AS first_attempt
+        FROM the_run
+    ) the_run
+    JOIN holder_name USING (pod_uid)
+    GROUP BY the_run.run
+)
+SELECT digest, run, owner_uid, name, started_ms, ended_ms, outcome, restored
+FROM told JOIN lived USING (run)
+QUALIFY count(*) OVER (PARTITION BY digest) > 1
+ORDER BY started_ms, run
+"""
+
+
+def detect(night: Night) -> Iterable[Proposal]:
+    """One finding for each run that repeats an earlier one."""
+    by_digest: dict[str, list[_Run]] = defaultdict(list)
+    for row in night.ask(_CONFIGURED, night.window.to_ms):
+        by_digest[row[0]].append(_Run(*row))
+    for runs in by_digest.values():
+        for number, later in enumerate(runs):
+            earlier = next((run for run in runs[:number] if _repeats(later, run)), None)
+            if earlier is not None:
+                yield from _proposal(night, earlier, later)
+
+
+def _repeats(later: _Run, earlier: _Run) -> bool:
+    """Whether it does again what need not be done again: not what another one left undone, or had before."""
+    if later.owner_uid == earlier.owner_uid or later.restored:
+        return False
+    at_once = earlier.ended_ms is None or earlier.ended_ms > later.started_ms
+    return at_once or earlier.outcome == "succeeded"
+
+
+def _proposal(night: Night, earlier: _Run, later: _Run) -> Iterable[Proposal]:
+    # Once the earlier one has failed, the later one does it for the first time.
+    undone = earlier.ended_ms is not None and earlier.outcome != "succeeded"
+    until_ms = min(night.window.to_ms, earlier.ended_ms or night.window.to_ms) if undone else night.window.to_ms
+    rows = night.ask(
+        "SELECT greatest(min(time_ms), $2), least(max(to_ms), $3), list_sort(list(DISTINCT pod_uid)) FROM step_window "
+        "WHERE run = $1 AND steps > 0 AND pod_uid IS NOT NULL AND time_ms < $3 AND to_ms > $2",
+        later.run, night.window.from_ms, until_ms,
+    )  # fmt: skip
+    from_ms, to_ms, pods = rows[0]
+    if not pods:
+        return
+    yield Proposal(
+        cause="duplicate_run",
+        owner_uid=later.owner_uid,
+        from_ms=from_ms,
+        to_ms=to_ms,
+        states=("train",),
+        scope=tuple(Scope(pod, from_ms, to_ms) for pod in pods),
+        headline=f"trained the same as {earlier.name} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
+        evidence=(
+            f"runs {later.run} and {earlier.run} have the same configuration, data set and seed",
+            f"{earlier.name} began at {night.time(earlier.started_ms)} {_ending(night, earlier)}",
+        ),
+        suggestion=f"Stop it and use the result of {earlier.name}; a repeat that is meant needs another seed.",
+        culprit={"run": earlier.run},
+        confidence=0.8,
+    )
+
+
+def _ending(night: Night, run: _Run) -> str:
+    if run.ended_ms is None or run.ended_ms >= night.window.to_ms:
+        return "and still runs"
+    return f"and {run.outcome or 'ended'} at {night.time(run.ended_ms)}"
