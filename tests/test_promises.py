@@ -28,11 +28,13 @@ SOURCES = REPOSITORY / "src" / "pyrometer"
 # -- frozen: a change here is a change for users, and belongs in CHANGELOG.md -----------------------------------------
 
 COMMAND_LINES = """\
+demo --out --seed --no-serve --live
 why --data --last --since --until --month --all --tz --price -o|--output=table|json|html --file
 cost --by --data --last --since --until --month --all --tz --price -o|--output=table|json
 runs --data --last --since --until --month --all --tz --price -o|--output=table|json
 show RUN --data --last --since --until --month --all --tz --price -o|--output=table|json
 import FORMAT=openb|philly|recording PATH --out --without-steps
+simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
 check DIR
 """
@@ -83,7 +85,8 @@ def spelled(parameter: click.Parameter) -> str:
 
 def test_commands_and_options_are_frozen():
     lines = [" ".join([name, *map(spelled, command_of(name).params)]) for name in COMMANDS]
-    assert "\n".join(lines) + "\n" == COMMAND_LINES
+    scenarios_of_causes = "|".join(CAUSES_IN_THE_ORDER_IN_WHICH_THEY_CLAIM)
+    assert "\n".join(lines) + "\n" == COMMAND_LINES.format(causes=scenarios_of_causes)
 
 
 def test_settings_are_frozen():

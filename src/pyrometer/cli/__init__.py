@@ -16,11 +16,13 @@ class _Listed(NamedTuple):
 
 
 COMMANDS = {
+    "demo": _Listed("demo", "a simulated night on 304 GPUs: what burned, why, and the report as a page"),
     "why": _Listed("why", "what burned, by state, and the findings: who, since when, how much, what to do"),
     "cost": _Listed("cost", "GPU-hours and dollars by team, experiment, workload, state, day, …"),
     "runs": _Listed("runs", "the training runs: attempts, steps, cost, goodput"),
     "show": _Listed("show", "one run: lifecycle, loss, windows, findings"),
     "import": _Listed("import_", "read a trace or a recording into a data folder"),
+    "simulate": _Listed("simulate", "a cluster whose truth is known, as a data folder"),
     "score": _Listed("score", "compare what `why` says of a simulated cluster with its truth"),
     "check": _Listed("check", "verify a data folder: files, sums, nothing twice"),
 }

@@ -53,13 +53,12 @@ def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
         "SELECT proposal, sum(ms), coalesce(sum(ms * usd_micro_per_hour), 0), "
         "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) FROM claim GROUP BY proposal"
     )
-    findings = [
-        Finding(_id(proposals[number]), proposals[number], int(gpu_ms), int(ms_price), int(unpriced))
+    findings = {
+        number: Finding(_id(proposals[number]), proposals[number], int(gpu_ms), int(ms_price), int(unpriced))
         for number, gpu_ms, ms_price, unpriced in rows
-    ]
-    kept = [finding for finding in findings if _worth_telling(finding, night.settings)]
-    told = {finding.id for finding in kept}
-    dropped = [number for number, *_ in rows if _id(proposals[number]) not in told]
+    }
+    kept = [finding for finding in findings.values() if _worth_telling(finding, night.settings)]
+    dropped = [number for number, finding in findings.items() if not _worth_telling(finding, night.settings)]
     if dropped:
         night.store.connection.execute("DELETE FROM claim WHERE list_contains($1, proposal)", [dropped])
     return sorted(kept, key=lambda f: (-f.ms_price, -f.gpu_ms, f.proposal.from_ms, f.id))
@@ -92,5 +91,6 @@ def _worth_telling(finding: Finding, settings: Settings) -> bool:
 
 
 def _id(proposal: Proposal) -> str:
-    words = (proposal.cause, proposal.owner_uid or proposal.headline, str(proposal.from_ms))
+    node = (proposal.culprit or {}).get("node")
+    words = (proposal.cause, proposal.owner_uid or "", str(proposal.from_ms), str(node or ""))
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyrometer.simulate.books import Books, slot_of
-from pyrometer.simulate.jobs import Attempt, Job, Night
+from pyrometer.simulate.jobs import Attempt, Job, Night, Stretch
 from pyrometer.simulate.lives import HOUR
 from pyrometer.simulate.sdk import Counters, Sdk
 from pyrometer.simulate.steps import Integers, Numbers, steps_of
@@ -33,6 +33,9 @@ class Meter:
         self.books = Books(night)
         self.counters = Counters()
         self.gpus = Gpus(night, np.random.default_rng([night.seed, 1]))
+        for job in night.jobs:
+            for attempt in job.attempts:
+                attempt.stretches = list(_split(attempt.stretches, night.from_ms))
 
     def hours(self) -> Iterator[Measured]:
         """The night's measurements, an hour at a time."""
@@ -71,3 +74,13 @@ class Meter:
         for outage in self.books.outages("device"):
             broken = np.maximum(np.minimum(to_ms, outage.to_ms) - np.maximum(since, outage.from_ms), 0)
             held_ms[slots] -= broken * (slots == slot_of(outage))
+
+
+def _split(stretches: list[Stretch], at_ms: int) -> Iterator[Stretch]:
+    """Cuts the stretch that goes on while the night begins: nothing before is measured."""
+    for stretch in stretches:
+        if stretch.from_ms < at_ms < stretch.to_ms:
+            yield stretch._replace(to_ms=at_ms)
+            yield stretch._replace(from_ms=at_ms)
+        else:
+            yield stretch

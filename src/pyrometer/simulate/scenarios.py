@@ -17,8 +17,9 @@ from pyrometer.simulate.faults import FAULTS, PEOPLE, Draft, NoRoomError
 from pyrometer.simulate.jobs import Job, Night, Place
 from pyrometer.simulate.lives import HOUR, MINUTE
 
-FROM_MS = round(datetime(2026, 11, 12, 20, tzinfo=UTC).timestamp() * 1000)
+FROM_MS = round(datetime(2026, 10, 8, 20, tzinfo=UTC).timestamp() * 1000)
 FAULTS_A_NIGHT = 8
+SMALLEST_GPUS = 80
 
 
 class Asked(NamedTuple):

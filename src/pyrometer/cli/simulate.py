@@ -1,0 +1,52 @@
+"""`pyrometer simulate`: a cluster whose truth is known, as a data folder with truth.json."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyrometer.cli.progress import progress_bar
+from pyrometer.cli.running import WAIT_FOR_FOLDER_S
+from pyrometer.cli.tables import print_table
+from pyrometer.explain.words import counted, dollars, hours
+from pyrometer.simulate.night import TRUTH, simulate
+from pyrometer.simulate.scenarios import SCENARIOS, SMALLEST_GPUS
+from pyrometer.store import Store
+
+
+@click.command(epilog="`pyrometer simulate list` says what each scenario is.")
+@click.argument("scenario", metavar="SCENARIO", type=click.Choice([*SCENARIOS, "list"]))
+@click.option("--seed", default=1, show_default=True, help="Another seed is another night.")
+@click.option("--gpus", type=click.IntRange(SMALLEST_GPUS, 1_000_000), help="About how many. Default: the scenario's.")
+@click.option("--hours", "length", type=click.IntRange(4, 24 * 31), help="How long. Default: the scenario's.")
+@click.option("--out", "folder", metavar="DIR", type=click.Path(path_type=Path), help="The data folder to make.")
+def command(scenario: str, seed: int, gpus: int | None, length: int | None, folder: Path | None) -> None:
+    """Simulates a night of a GPU cluster into a new data folder: everything its sources would have sent, and truth.json
+    with what really happened."""
+    if scenario == "list":
+        print_table(["scenario", "what"], [[name, each.what] for name, each in SCENARIOS.items()], figures=0)
+        return
+    if folder is None:
+        raise click.UsageError("Where to? Say --out DIR.")
+    truth = make_night(folder, scenario, seed, gpus, length)
+    planted = counted(len(truth["findings"]), "planted fault")
+    click.echo(
+        f"{hours(truth['total']['gpu_ms'])}, {dollars(truth['total']['usd_micro'])}, {planted}: simulated "
+        f"({scenario}, seed {seed})."
+    )
+    click.echo(f"Now: pyrometer why --data {folder} --all, or: pyrometer score {folder}")
+
+
+def make_night(folder: Path, scenario: str, seed: int, gpus: int | None, length: int | None) -> dict[str, Any]:
+    """Simulates into a folder; one that an earlier simulation made is made anew, any other is left alone."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / TRUTH).exists():
+            raise click.ClickException(f"{folder} is there and was not made by a simulation. Name another folder.")
+        with Store(folder, wait_s=WAIT_FOR_FOLDER_S):  # not under the feet of another process
+            pass
+        shutil.rmtree(folder)
+    with Store(folder, create=True, wait_s=WAIT_FOR_FOLDER_S) as store, progress_bar("Simulating") as progress:
+        return simulate(store, scenario, seed=seed, gpus=gpus, hours=length, progress=progress)

@@ -1,0 +1,1 @@
+"""HTTP: for now the one page of a report, to this machine only."""

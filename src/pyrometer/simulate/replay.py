@@ -1,0 +1,24 @@
+"""A simulated night once more, as it happened: its records arrive in another folder in the order of their time."""
+
+from __future__ import annotations
+
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.store import Store
+
+DERIVED = ("ledger_row", "carry", "restatement")
+
+
+def replay(night: Store, live: Store, after_ms: int, until_ms: int) -> int:
+    """Hands over what arrives after a time, until another; says how many records that were."""
+    kinds = [kind for kind in SCHEMAS if kind not in DERIVED]
+    night.expose_all(kinds)
+    tables = {}
+    for kind in kinds:
+        # a window is sent when it is over
+        arrival = "to_ms" if kind == "step_window" else "time_ms"
+        found = night.connection.sql(f"FROM {kind} WHERE {arrival} > {int(after_ms)} AND {arrival} <= {int(until_ms)}")
+        table = found.to_arrow_table()
+        if table.num_rows:
+            tables[kind] = table
+    live.append_tables(tables)
+    return sum(table.num_rows for table in tables.values())
