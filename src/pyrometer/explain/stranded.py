@@ -172,13 +172,20 @@ def _slots(night: Night, stretches: Sequence[Sequence[_Held]]) -> dict[int, list
             WITH most AS (SELECT minute_ms, max(first + gpus) AS slots FROM stranded_rows GROUP BY minute_ms),
             ranked AS MATERIALIZED (
                 SELECT minute_ms, node_uid, slot_index, slots,
+                    count(*) OVER (PARTITION BY minute_ms, node_uid) AS on_node,
                     row_number() OVER (PARTITION BY minute_ms ORDER BY ms DESC, node_uid, slot_index) AS place
                 FROM ledger_row JOIN most USING (minute_ms) WHERE state = 'free'
             ),
-            taken AS MATERIALIZED (
-                SELECT stretch, node_uid, slot_index, from_ms, to_ms
+            single AS MATERIALIZED (
+                SELECT stretch, node_uid, slot_index, from_ms, to_ms,
+                    count(*) OVER (PARTITION BY stretch, minute_ms, node_uid) = on_node AS all_of_node
                 FROM ranked JOIN stranded_rows want USING (minute_ms)
                 WHERE place <= slots AND place > first AND place <= first + gpus
+            ),
+            taken AS MATERIALIZED (  -- all that is free on a node is one claim
+                SELECT DISTINCT stretch, node_uid, CASE WHEN NOT all_of_node THEN slot_index END AS slot_index,
+                    from_ms, to_ms
+                FROM single
             ),
             numbered AS (
                 SELECT *, sum(begins) OVER (PARTITION BY stretch, node_uid, slot_index ORDER BY from_ms) AS island
