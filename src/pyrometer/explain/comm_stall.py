@@ -77,20 +77,43 @@ class _Run(NamedTuple):
     varies: bool  # parts of the window differ
 
 
+class _Stall(NamedTuple):
+    """A stretch in which a workload communicated too much."""
+
+    owner_uid: str
+    from_ms: int
+    to_ms: int
+    permille: int  # of the communication that lies beyond the usual
+    of_step: float
+    compared: str
+    confidence: float
+
+
+class _Pod(NamedTuple):
+    pod_uid: str
+    nodes: list[str]
+    gpus: int
+
+
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a run communicated more than before, or all the time more than others."""
     runs = _runs(night)
-    suspects = [run.owner_uid for run in runs if run.varies]
-    raised = set()
-    if suspects:
-        rows = night.ask(_EPISODES, suspects, RISE, RISE_OF_USUAL, SHORTEST_MS, EPISODE_GAP_MS)
-        for owner, from_ms, to_ms, share, usual, of_step, usual_of_step in rows:
-            raised.add(owner)
-            compared = f"{round(100 * usual_of_step)} % at other times"
-            yield _proposal(night, owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9)
-    for run, usual, compared, confidence in _always_high([run for run in runs if run.owner_uid not in raised]):
-        excess = _excess(run.share, usual)
-        yield _proposal(night, run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, confidence)
+    stalls = list(_raised(night, [run.owner_uid for run in runs if run.varies]))
+    raised = {stall.owner_uid for stall in stalls}
+    stalls += _always_high([run for run in runs if run.owner_uid not in raised])
+    pods = _pods(night, stalls)
+    for stall in stalls:
+        yield _proposal(night, stall, pods[stall.owner_uid, stall.from_ms])
+
+
+def _raised(night: Night, owners: list[str]) -> Iterator[_Stall]:
+    """Stretches in which a run communicated more than at other times."""
+    if not owners:
+        return
+    rows = night.ask(_EPISODES, owners, RISE, RISE_OF_USUAL, SHORTEST_MS, EPISODE_GAP_MS)
+    for owner, from_ms, to_ms, share, usual, of_step, usual_of_step in rows:
+        compared = f"{round(100 * usual_of_step)} % at other times"
+        yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9)
 
 
 def _runs(night: Night) -> list[_Run]:
@@ -123,23 +146,25 @@ def _runs(night: Night) -> list[_Run]:
     return [_Run(*row) for row in rows]
 
 
-def _always_high(runs: list[_Run]) -> Iterator[tuple[_Run, float, str, float]]:
+def _always_high(runs: list[_Run]) -> Iterator[_Stall]:
     """Runs that communicate much more than others of as many ranks do; with too few of those, only very high ones."""
     alike: dict[int, list[_Run]] = defaultdict(list)
     for run in runs:
         alike[run.ranks].append(run)
     for run in runs:
-        others = [other.share for other in alike[run.ranks] if other is not run]
-        if len(others) < ENOUGH_ALIKE:
-            if run.share > HIGH:
-                yield run, USUAL, f"{round(100 * USUAL)} % would be usual", 0.6
-            continue
-        usual = median(others)
-        noise = median(abs(share - usual) for share in others)
-        if run.share >= usual + max(ABOVE_ALIKE, usual, 5 * noise):
-            of_step = median(other.of_step for other in alike[run.ranks] if other is not run)
-            compared = f"{round(100 * of_step)} % in {len(others)} other runs of {run.ranks} ranks"
-            yield run, usual, compared, 0.75
+        others = [other for other in alike[run.ranks] if other is not run]
+        if len(others) >= ENOUGH_ALIKE:
+            usual = median(other.share for other in others)
+            noise = median(abs(other.share - usual) for other in others)
+            limit = usual + max(ABOVE_ALIKE, usual, 5 * noise)
+            of_step = median(other.of_step for other in others)
+            compared, confidence = f"{round(100 * of_step)} % in {len(others)} other runs of {run.ranks} ranks", 0.75
+        else:
+            usual, limit = USUAL, HIGH
+            compared, confidence = f"{round(100 * USUAL)} % would be usual", 0.6
+        if run.share >= limit:
+            excess = _excess(run.share, usual)
+            yield _Stall(run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, confidence)
 
 
 def _excess(share: float, usual: float) -> int:
@@ -147,18 +172,30 @@ def _excess(share: float, usual: float) -> int:
     return round(1000 * (1 - (usual / (1 - usual)) / (share / (1 - share)))) if share < 1 else 1000
 
 
-def _proposal(
-    night: Night, owner: str, from_ms: int, to_ms: int, permille: int, of_step: float, compared: str, confidence: float
-) -> Proposal:
-    rows = night.ask(
-        "SELECT pod_uid, any_value(node_uid), count(DISTINCT node_uid), count(DISTINCT (node_uid, slot_index)) "
-        "FROM night_ledger WHERE owner_uid = $1 AND state = 'comm_stall' AND minute_ms >= $2 AND minute_ms < $3 "
-        "GROUP BY pod_uid ORDER BY pod_uid",
-        owner, from_ms // MS_PER_MINUTE * MS_PER_MINUTE, to_ms,
-    )  # fmt: skip
-    nodes = sorted({night.node(node_uid) or "" for _, node_uid, _, _ in rows})
-    slots = sum(count for _, _, _, count in rows)
-    one_node = len(nodes) == 1 and all(count == 1 for _, _, count, _ in rows)
+def _pods(night: Night, stalls: list[_Stall]) -> dict[tuple[str, int], list[_Pod]]:
+    """Where each of them was."""
+    pods: dict[tuple[str, int], list[_Pod]] = defaultdict(list)
+    if stalls:
+        rows = night.ask(
+            """
+            WITH stall AS (SELECT unnest($1) AS owner_uid, unnest($2) AS from_ms, unnest($3) AS to_ms)
+            SELECT owner_uid, from_ms, pod_uid, list(DISTINCT node), count(DISTINCT (node_uid, slot_index))
+            FROM night_ledger JOIN stall USING (owner_uid) JOIN node_name USING (node_uid)
+            WHERE state = 'comm_stall' AND minute_ms + 60000 > from_ms AND minute_ms < to_ms
+            GROUP BY owner_uid, from_ms, pod_uid ORDER BY pod_uid
+            """,
+            [s.owner_uid for s in stalls], [s.from_ms for s in stalls], [s.to_ms for s in stalls],
+        )  # fmt: skip
+        for owner, from_ms, *pod in rows:
+            pods[owner, from_ms].append(_Pod(*pod))
+    return pods
+
+
+def _proposal(night: Night, stall: _Stall, pods: list[_Pod]) -> Proposal:
+    from_ms, to_ms = stall.from_ms, stall.to_ms
+    nodes = sorted({node for pod in pods for node in pod.nodes})
+    one_node = len(nodes) == 1
+    gpus = sum(pod.gpus for pod in pods)
     if one_node:
         suggestion = f"Look at the links between the GPUs of {nodes[0]}: NVLink and PCIe errors, NCCL's choice of path."
     else:
@@ -168,17 +205,17 @@ def _proposal(
         )
     return Proposal(
         cause="comm_stall",
-        owner_uid=owner,
+        owner_uid=stall.owner_uid,
         from_ms=from_ms,
         to_ms=to_ms,
         states=("comm_stall",),
-        scope=tuple(Scope(pod, from_ms, to_ms, permille=permille) for pod, _, _, _ in rows),
+        scope=tuple(Scope(pod.pod_uid, from_ms, to_ms, permille=stall.permille) for pod in pods),
         headline=f"communicated slowly for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
         evidence=(
-            f"all ranks spent {round(100 * of_step)} % of their step time in communication, {compared}",
-            f"{counted(slots, 'GPU')} on {counted(len(nodes), 'node')} waited alike, so no single rank is late",
+            f"all ranks spent {round(100 * stall.of_step)} % of their step time in communication, {stall.compared}",
+            f"{counted(gpus, 'GPU')} on {counted(len(nodes), 'node')} waited alike, so no single rank is late",
         ),
         suggestion=suggestion,
         culprit={"node": nodes[0]} if one_node else None,
-        confidence=confidence,
+        confidence=stall.confidence,
     )

@@ -176,7 +176,7 @@ def _slower_than_others(
         usual = median(others)
         if usual >= LOW_SHARE:
             return
-        compared, confidence = f"half of {len(others)} other runs less than {percent(round(usual * 1e6), 10**6)}", 0.75
+        compared, confidence = f"the median of {len(others)} other runs is {percent(round(usual * 1e6), 10**6)}", 0.75
     elif share >= VERY_HIGH_SHARE:
         usual, compared, confidence = LOW_SHARE, f"less than {percent(2, 100)} would be usual", 0.5
     else:

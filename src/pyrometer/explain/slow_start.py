@@ -36,16 +36,21 @@ PHASES = {
 # is not full is at the edge.
 _STARTS = """
 WITH minute AS (
-    SELECT pod_uid, minute_ms, max(ms) AS most_ms, bit_or(evidence) AS evidence FROM ledger_row
-    WHERE state = 'startup' AND pod_uid IS NOT NULL AND minute_ms >= $1 AND minute_ms < $2
-    GROUP BY pod_uid, minute_ms
+    SELECT pod_uid, minute_ms, min(ms) AS ms, max(ms) AS most_ms, count(*) AS slots, bit_or(evidence) AS evidence
+    FROM (
+        SELECT pod_uid, minute_ms, sum(ms) AS ms, bit_or(evidence) AS evidence FROM ledger_row
+        WHERE state = 'startup' AND pod_uid IS NOT NULL AND minute_ms >= $1 AND minute_ms < $2
+        GROUP BY pod_uid, minute_ms, node_uid, slot_index
+    ) GROUP BY pod_uid, minute_ms
 ),
 stretch AS MATERIALIZED (
     SELECT pod_uid, min(minute_ms) AS first_ms, max(minute_ms) AS last_ms, bit_or(evidence) AS evidence,
         min(minute_ms) + 60000 - arg_min(most_ms, minute_ms) AS begins_ms,
-        max(minute_ms) + CASE WHEN count(*) > 1 THEN arg_max(most_ms, minute_ms) ELSE 60000 END AS ends_ms
+        max(minute_ms) + CASE WHEN count(*) > 1 THEN arg_max(ms, minute_ms) ELSE 60000 END AS ends_ms
     FROM (
-        SELECT *, minute_ms - 60000 * row_number() OVER (PARTITION BY pod_uid ORDER BY minute_ms) AS piece FROM minute
+        SELECT *, minute_ms - 60000 * row_number() OVER (PARTITION BY pod_uid ORDER BY minute_ms) AS piece
+        -- a pod has started as soon as one of its devices has
+        FROM (FROM minute QUALIFY slots = max(slots) OVER (PARTITION BY pod_uid))
     )
     GROUP BY pod_uid, piece
 ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
@@ -48,6 +50,15 @@ GROUP BY owner_uid, from_ms, to_ms HAVING sum(starved_ms) >= $2 * sum(seen_ms) O
 """
 
 
+class _Gaps(NamedTuple):
+    """The gaps of one pod."""
+
+    pod_uid: str
+    gaps: int
+    ms: int
+    gpus: int
+
+
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a workload's GPUs were without work again and again."""
     seen = {
@@ -66,27 +77,41 @@ def detect(night: Night) -> Iterable[Proposal]:
     rows = night.ask(
         _EPISODES, sorted(seen), WORTH_NAMING, DISTANCES, NEAREST_MS, FURTHEST_MS, SHORTEST_MS
     )  # fmt: skip
-    together: dict[str, int] = {}
+    together: dict[str, int] = defaultdict(int)
     for owner, _, _, starved_ms, _ in rows:
-        together[owner] = together.get(owner, 0) + int(starved_ms)
-    for owner, from_ms, to_ms, starved_ms, seen_ms in rows:
-        if together[owner] >= WORTH_NAMING * seen[owner]:
-            yield _proposal(night, owner, from_ms, to_ms, int(starved_ms) / int(seen_ms))
+        together[owner] += int(starved_ms)
+    worth = [row for row in rows if together[row[0]] >= WORTH_NAMING * seen[row[0]]]
+    gaps = _gaps(night, worth)
+    for owner, from_ms, to_ms, starved_ms, seen_ms in worth:
+        yield _proposal(night, owner, from_ms, to_ms, int(starved_ms) / int(seen_ms), gaps[owner, from_ms])
 
 
-def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float) -> Proposal:
-    slots = night.ask(
-        """
-        SELECT pod_uid, count(*) FILTER (WHERE begins), sum(ms), count(DISTINCT (node_uid, slot_index)) FROM (
-            SELECT pod_uid, node_uid, slot_index, ms, coalesce(minute_ms - lag(minute_ms) OVER (
-                PARTITION BY pod_uid, node_uid, slot_index ORDER BY minute_ms) > 60000, true) AS begins
-            FROM night_ledger
-            WHERE owner_uid = $1 AND state = 'starved' AND minute_ms >= $2 // 60000 * 60000 AND minute_ms < $3
-        ) GROUP BY pod_uid ORDER BY pod_uid
-        """,
-        owner, from_ms, to_ms,
-    )  # fmt: skip
-    gaps, waited_ms, gpus = (sum(int(row[place]) for row in slots) for place in (1, 2, 3))
+def _gaps(night: Night, episodes: list[tuple[Any, ...]]) -> dict[tuple[str, int], list[_Gaps]]:
+    """The gaps of each pod in each episode."""
+    found: dict[tuple[str, int], list[_Gaps]] = defaultdict(list)
+    if episodes:
+        owners, from_ms, to_ms, *_ = zip(*episodes, strict=True)
+        rows = night.ask(
+            """
+            WITH episode AS (SELECT unnest($1) AS owner_uid, unnest($2) AS from_ms, unnest($3) AS to_ms)
+            SELECT owner_uid, from_ms, pod_uid, count(*) FILTER (WHERE begins), sum(ms)::BIGINT,
+                count(DISTINCT (node_uid, slot_index))
+            FROM (
+                SELECT owner_uid, from_ms, pod_uid, node_uid, slot_index, ms, coalesce(minute_ms - lag(minute_ms) OVER (
+                    PARTITION BY from_ms, pod_uid, node_uid, slot_index ORDER BY minute_ms) > 60000, true) AS begins
+                FROM night_ledger JOIN episode USING (owner_uid)
+                WHERE state = 'starved' AND minute_ms >= from_ms // 60000 * 60000 AND minute_ms < to_ms
+            ) GROUP BY owner_uid, from_ms, pod_uid ORDER BY pod_uid
+            """,
+            list(owners), list(from_ms), list(to_ms),
+        )  # fmt: skip
+        for owner, begins_ms, *gaps in rows:
+            found[owner, begins_ms].append(_Gaps(*gaps))
+    return found
+
+
+def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float, pods: list[_Gaps]) -> Proposal:
+    gaps, waited_ms, gpus = sum(p.gaps for p in pods), sum(p.ms for p in pods), sum(p.gpus for p in pods)
     each = max(1, round(gaps / gpus))
     return Proposal(
         cause="starved",
@@ -94,7 +119,7 @@ def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float) 
         from_ms=from_ms,
         to_ms=to_ms,
         states=("starved",),
-        scope=tuple(Scope(pod, from_ms, to_ms) for pod, *_ in slots),
+        scope=tuple(Scope(pod.pod_uid, from_ms, to_ms) for pod in pods),
         headline=(
             f"left its GPUs without work for {round(100 * share)} % of {duration(to_ms - from_ms)}, "
             f"from {night.time(from_ms)} on"

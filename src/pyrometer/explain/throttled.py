@@ -36,29 +36,26 @@ _AT_WORK = """
         AND time_ms >= {from_ms} AND time_ms < {to_ms}
 """
 
-# One look at all samples: what each slot's clock is when nothing is wrong, and how often something is.
-_SLOTS = """
-CREATE OR REPLACE TEMP TABLE slot_clock AS
-SELECT node_uid, slot_index, count(*) FILTER (WHERE bad) AS bad, count(*) FILTER (WHERE NOT bad) AS well,
-    median(sm_clock_mhz) FILTER (WHERE NOT bad) AS usual_mhz
-FROM ({at_work}) GROUP BY node_uid, slot_index
+# One look at all samples: the slots on which something is wrong.
+_SUSPECTS = """
+SELECT node_uid, slot_index FROM ({at_work}) WHERE bad GROUP BY node_uid, slot_index HAVING count(*) > 1
 """
 
-# A closer look at slots with something wrong, and at the others of the same workloads.
+# A closer look at those slots, and at the others of the same workloads: they say what is usual, else the model does.
 _STRETCHES = """
-WITH suspect AS (SELECT node_uid, slot_index FROM slot_clock WHERE bad > 1),
-concerned AS (
-    SELECT DISTINCT owner_uid FROM night_ledger SEMI JOIN suspect USING (node_uid, slot_index)
-    WHERE pod_uid IS NOT NULL AND state IN ('train', 'active')
+WITH suspect AS (SELECT unnest($1) AS node_uid, unnest($2) AS slot_index),
+held AS MATERIALIZED (
+    SELECT coalesce(workload_uid, pod_uid) AS owner_uid, pod_uid, allocation.node_uid, slot_index, gpu_model, from_ms,
+        coalesce(max_by(to_ms, allocation.time_ms), any_value(ended_ms), {to_ms}) AS to_ms
+    FROM allocation JOIN holder_name USING (pod_uid) LEFT JOIN node_name ON node_name.node_uid = allocation.node_uid
+    LEFT JOIN (SELECT pod_uid, max(ended_ms) AS ended_ms FROM pod GROUP BY pod_uid) ended USING (pod_uid)
+    WHERE from_ms < {to_ms} GROUP BY ALL
 ),
 hold AS MATERIALIZED (
-    SELECT owner_uid, pod_uid, node_uid, slot_index, gpu_model, min(minute_ms) AS from_ms,
-        max(minute_ms) + 60000 AS to_ms
-    FROM night_ledger SEMI JOIN concerned USING (owner_uid) LEFT JOIN node_name USING (node_uid)
-    GROUP BY ALL
+    FROM held WHERE owner_uid IN (SELECT owner_uid FROM held SEMI JOIN suspect USING (node_uid, slot_index))
 ),
 sample AS MATERIALIZED (
-    SELECT hold.*, time_ms, sm_clock_mhz AS mhz, throttle_reasons, temperature_c, bad
+    SELECT DISTINCT hold.* EXCLUDE (from_ms, to_ms), time_ms, sm_clock_mhz AS mhz, throttle_reasons, temperature_c, bad
     FROM hold JOIN ({at_work}) at_work USING (node_uid, slot_index)
     WHERE time_ms >= hold.from_ms AND time_ms < hold.to_ms
 ),
@@ -66,12 +63,13 @@ of_owner AS (
     SELECT owner_uid, gpu_model, median(mhz) AS mhz FROM sample WHERE NOT bad
     GROUP BY owner_uid, gpu_model HAVING count(*) >= {enough_samples}
 ),
-of_model AS (
-    SELECT gpu_model, median(usual_mhz) AS mhz FROM slot_clock LEFT JOIN node_name USING (node_uid)
-    WHERE well >= {enough_samples} GROUP BY gpu_model HAVING count(*) >= {enough_slots}
+of_model AS (  -- a tenth of the samples says as much
+    SELECT gpu_model, median(sm_clock_mhz) AS mhz FROM ({at_work}) LEFT JOIN node_name USING (node_uid)
+    WHERE NOT bad AND time_ms // 60000 % 10 = 0
+    GROUP BY gpu_model HAVING count(*) >= {enough_samples} AND count(DISTINCT (node_uid, slot_index)) >= {enough_slots}
 ),
 judged AS MATERIALIZED (
-    SELECT sample.* EXCLUDE (from_ms, to_ms), coalesce(of_owner.mhz, of_model.mhz) AS usual_mhz,
+    SELECT sample.*, coalesce(of_owner.mhz, of_model.mhz) AS usual_mhz,
         bad AND sample.mhz <= (1 - {lower}) * coalesce(of_owner.mhz, of_model.mhz) AS low,
         of_owner.mhz IS NOT NULL AS by_peers,
         least(lead(time_ms) OVER (PARTITION BY pod_uid, node_uid, slot_index ORDER BY time_ms), time_ms + {reach_ms})
@@ -125,15 +123,17 @@ class _Stretch(NamedTuple):
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which GPUs of a workload were throttled, for each of its nodes."""
     at_work = _AT_WORK.format(bad=BAD, hot=HOT_C, from_ms=night.window.from_ms, to_ms=night.window.to_ms)
-    night.store.connection.execute(_SLOTS.format(at_work=at_work))
-    if not night.ask("SELECT 1 FROM slot_clock WHERE bad > 1 LIMIT 1"):
+    suspects = night.ask(_SUSPECTS.format(at_work=at_work))
+    if not suspects:
         return
+    night.store.expose_all(["allocation"])
     rows = night.ask(
         _STRETCHES.format(
             at_work=at_work, bad=BAD, lower=LOWER_AT_ONCE, lower_on_average=LOWER, gap_ms=EPISODE_GAP_MS,
             shortest_ms=SHORTEST_MS, reach_ms=night.settings.sample_reach_ms, enough_samples=ENOUGH_SAMPLES,
-            enough_slots=ENOUGH_SLOTS,
-        )
+            enough_slots=ENOUGH_SLOTS, to_ms=night.window.to_ms,
+        ),
+        *map(list, zip(*suspects, strict=True)),
     )  # fmt: skip
     for together in _together([_Stretch(*row) for row in rows]):
         yield _proposal(night, together)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from statistics import median
 from typing import Any, NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
@@ -15,6 +16,8 @@ class _Device(NamedTuple):
     pod_uid: str
     node_uid: str
     slot_index: int
+    unused: bool
+    util: float | None  # percent, while others lay unused
 
 
 def detect(night: Night) -> Iterable[Proposal]:
@@ -22,21 +25,12 @@ def detect(night: Night) -> Iterable[Proposal]:
     by_owner: dict[str, list[Episode]] = defaultdict(list)
     for episode in night.episodes("unused_device"):
         by_owner[episode.owner_uid].append(episode)
+    devices = _devices(night, sorted({pod for episodes in by_owner.values() for e in episodes for pod in e.pods}))
     for owner, episodes in by_owner.items():
         from_ms, to_ms = min(e.from_ms for e in episodes), max(e.to_ms for e in episodes)
         pods = sorted({pod for episode in episodes for pod in episode.pods})
-        unused = [
-            _Device(*row)
-            for row in night.ask(
-                "SELECT DISTINCT pod_uid, node_uid, slot_index FROM night_ledger "
-                "WHERE state = 'unused_device' AND list_contains($1, pod_uid) ORDER BY ALL",
-                pods,
-            )
-        ]
-        held = night.ask(
-            "SELECT count(DISTINCT (pod_uid, node_uid, slot_index)) FROM night_ledger WHERE list_contains($1, pod_uid)",
-            pods,
-        )[0][0]
+        held = [device for pod in pods for device in devices[pod]]
+        unused = [device for device in held if device.unused]
         names = night.pod_names(pods)
         yield Proposal(
             cause="unused_device",
@@ -46,10 +40,10 @@ def detect(night: Night) -> Iterable[Proposal]:
             states=("unused_device",),
             scope=tuple(Scope(device.pod_uid, from_ms, to_ms, device.node_uid, device.slot_index) for device in unused),
             headline=(
-                f"never used {len(unused)} of its {counted(held, 'GPU')}, "
+                f"never used {len(unused)} of its {counted(len(held), 'GPU')}, "
                 f"for {duration(to_ms - from_ms)} from {night.time(from_ms)} on"
             ),
-            evidence=tuple(_evidence(night, unused, names, from_ms, to_ms)),
+            evidence=tuple(_evidence(held, names)),
             suggestion=(
                 "Ask for as many GPUs as it uses, or start a process for each: "
                 "look at CUDA_VISIBLE_DEVICES and the number of processes a node."
@@ -69,17 +63,34 @@ def _culprit(night: Night, unused: list[_Device], names: list[str]) -> dict[str,
     return {"node": node, "gpus": sorted({device.slot_index for device in unused})}
 
 
-def _evidence(night: Night, unused: list[_Device], names: list[str], from_ms: int, to_ms: int) -> Iterable[str]:
+def _devices(night: Night, pods: list[str]) -> dict[str, list[_Device]]:
+    """All devices of these pods."""
+    devices: dict[str, list[_Device]] = defaultdict(list)
+    if pods:
+        rows = night.ask(
+            """
+            WITH device AS (
+                SELECT pod_uid, node_uid, slot_index, bool_or(state = 'unused_device') AS unused,
+                    min(minute_ms) AS from_ms, max(minute_ms) + 60000 AS to_ms
+                FROM ledger_row
+                WHERE pod_uid IN (SELECT unnest($1)) AND minute_ms >= $2 AND minute_ms < $3
+                GROUP BY pod_uid, node_uid, slot_index
+            )
+            SELECT pod_uid, node_uid, slot_index, any_value(unused), median(gpu_util_permille) / 10
+            FROM device LEFT JOIN gpu_sample USING (node_uid, slot_index)
+            WHERE coalesce(time_ms >= device.from_ms AND time_ms < device.to_ms, true)
+            GROUP BY pod_uid, node_uid, slot_index ORDER BY pod_uid, node_uid, slot_index
+            """,
+            pods, *night.window,
+        )  # fmt: skip
+        for row in rows:
+            devices[row[0]].append(_Device(*row))
+    return devices
+
+
+def _evidence(held: list[_Device], names: list[str]) -> Iterable[str]:
+    unused = [device for device in held if device.unused]
     yield f"{counted(len(unused), 'GPU')} of {listed(names)} showed no activity at all"
-    used = night.ask(
-        """
-        SELECT median(gpu_util_permille) / 10 FROM gpu_sample
-        JOIN (
-            SELECT node_uid, slot_index FROM night_ledger WHERE list_contains($1, pod_uid)
-            GROUP BY node_uid, slot_index HAVING count(*) FILTER (WHERE state = 'unused_device') = 0
-        ) USING (node_uid, slot_index) WHERE time_ms BETWEEN $2 AND $3
-        """,
-        sorted({device.pod_uid for device in unused}), from_ms, to_ms,
-    )[0][0]  # fmt: skip
-    if used is not None:
-        yield f"the others of the same pods were {used:.0f} % utilised"
+    used = [device.util for device in held if not device.unused and device.util is not None]
+    if used:
+        yield f"the others of the same pods were {median(used):.0f} % utilised"
