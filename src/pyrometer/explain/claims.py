@@ -44,6 +44,10 @@ FROM running WHERE so_far - want_ms < ms
 """
 
 
+# Of what the window cost: less is not worth a reader's time, however small a dollar is to the cluster.
+WORTH_TELLING = 1 / 5000
+
+
 def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
     """The findings of a night, most expensive first. Afterwards the table `claim` holds what each of them claims."""
     proposals = [proposal for detector in detectors for proposal in detector(night)]
@@ -57,8 +61,10 @@ def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
         number: Finding(_id(proposals[number]), proposals[number], int(gpu_ms), int(ms_price), int(unpriced))
         for number, gpu_ms, ms_price, unpriced in rows
     }
-    kept = [finding for finding in findings.values() if _worth_telling(finding, night.settings)]
-    dropped = [number for number, finding in findings.items() if not _worth_telling(finding, night.settings)]
+    spent = int(night.ask("SELECT coalesce(sum(ms * usd_micro_per_hour::HUGEINT), 0) FROM burn")[0][0])
+    least = max(night.settings.finding_min_usd_micro, round(WORTH_TELLING * usd_micro(spent)))
+    kept = [finding for finding in findings.values() if _worth_telling(finding, night.settings, least)]
+    dropped = [number for number, finding in findings.items() if finding not in kept]
     if dropped:
         night.store.connection.execute("DELETE FROM claim WHERE list_contains($1, proposal)", [dropped])
     return sorted(kept, key=lambda f: (-f.ms_price, -f.gpu_ms, f.proposal.from_ms, f.id))
@@ -83,11 +89,11 @@ def _scope_table(night: Night, proposals: Iterable[Proposal]) -> None:
     night.store.connection.unregister("scope_rows")
 
 
-def _worth_telling(finding: Finding, settings: Settings) -> bool:
+def _worth_telling(finding: Finding, settings: Settings, least_usd_micro: int) -> bool:
     if finding.gpu_ms < settings.finding_min_ms:
         return False
     priced = finding.unpriced_gpu_ms < finding.gpu_ms
-    return not priced or usd_micro(finding.ms_price) >= settings.finding_min_usd_micro
+    return not priced or usd_micro(finding.ms_price) >= least_usd_micro
 
 
 def _id(proposal: Proposal) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby, pairwise
+from statistics import median, mode
 from typing import NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
@@ -10,6 +12,7 @@ from pyrometer.explain.night import EPISODE_GAP_MS, Night
 from pyrometer.explain.words import duration
 
 WORTH_NAMING = 0.05  # of the time of a workload's windows
+MOSTLY = 0.5  # of the windows of a stretch have the same rank last
 PHASES = ("data", "copy", "forward", "backward", "garbage", "optimizer")
 
 
@@ -24,42 +27,63 @@ class _Slowest(NamedTuple):
     behind_ms: int  # a step
 
 
+# For each window of a run that waits noticeably: the rank that waits least is the one that the others wait for.
+_WAITING = """
+SELECT coalesce(workload_uid, pod_uid) AS owner_uid, run, attempt, min(time_ms), max(to_ms), arg_min(rank, comm_ms),
+    sum(comm_ms) - count(*) * min(comm_ms) AS waited, sum(to_ms - time_ms) AS whole
+FROM step_window JOIN holder_name USING (pod_uid)
+WHERE list_contains($1, coalesce(workload_uid, pod_uid)) AND steps > 0 AND time_ms < $3 AND to_ms > $2
+GROUP BY owner_uid, run, attempt, first_step, steps
+HAVING count(*) > 1 AND waited >= $4 * whole
+ORDER BY 1, 2, 3, 4
+"""
+
+
+class _Window(NamedTuple):
+    """Steps in which a run waited for one of its ranks."""
+
+    owner_uid: str
+    run: str
+    attempt: int
+    from_ms: int
+    to_ms: int
+    slowest: int
+    waited_ms: int
+    whole_ms: int
+
+
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a workload waited for one of its ranks."""
     suspects = night.owners("straggler_wait", WORTH_NAMING / 4)  # of a longer time than a minute
     if not suspects:
         return
-    rows = night.ask(
-        """
-        WITH minute AS (
-            SELECT owner_uid, minute_ms, sum(ms) FILTER (WHERE state = 'straggler_wait') AS waited, sum(ms) AS whole
-            FROM night_ledger
-            WHERE list_contains($3, owner_uid)
-                AND state IN ('train', 'straggler_wait', 'comm_stall', 'data_stall', 'checkpoint', 'evaluate')
-            GROUP BY owner_uid, minute_ms HAVING waited >= $1 * whole
-        ),
-        numbered AS (
-            SELECT *, sum(begins) OVER (PARTITION BY owner_uid ORDER BY minute_ms) AS episode
-            FROM (
-                SELECT *, coalesce(minute_ms - lag(minute_ms) OVER (PARTITION BY owner_uid ORDER BY minute_ms)
-                    > $2, true)::INTEGER AS begins
-                FROM minute
-            )
-        )
-        SELECT owner_uid, min(minute_ms), max(minute_ms) + 60000, sum(waited), sum(whole)
-        FROM numbered GROUP BY owner_uid, episode ORDER BY 1, 2
-        """,
-        WORTH_NAMING,
-        EPISODE_GAP_MS,
-        suspects,
-    )
-    for owner, from_ms, to_ms, waited, whole in rows:
-        slowest = _slowest(night, owner, from_ms, to_ms)
-        if slowest is not None:
-            yield _proposal(night, owner, from_ms, to_ms, int(waited) / int(whole), slowest)
+    windows = [_Window(*row) for row in night.ask(_WAITING, suspects, *night.window, WORTH_NAMING)]
+    for _, of_run in groupby(windows, key=lambda window: window[:3]):
+        for stretch in _stretches(list(of_run)):
+            yield from _proposal(night, stretch)
 
 
-def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float, slowest: _Slowest) -> Proposal:
+def _stretches(windows: list[_Window]) -> Iterator[list[_Window]]:
+    """Windows of one attempt in which mostly the same rank was waited for. Where it is another one each time, there is
+    no straggler: chance makes somebody the last in every step."""
+    for rank in sorted({window.slowest for window in windows}):
+        own = [window for window in windows if window.slowest == rank]
+        begins = [0] + [i for i in range(1, len(own)) if own[i].from_ms - own[i - 1].to_ms > EPISODE_GAP_MS]
+        for first, after in pairwise([*begins, len(own)]):
+            from_ms, to_ms = own[first].from_ms, own[after - 1].to_ms
+            around = [window for window in windows if window.from_ms < to_ms and window.to_ms > from_ms]
+            if after - first >= MOSTLY * len(around):
+                yield around
+
+
+def _proposal(night: Night, windows: list[_Window]) -> Iterator[Proposal]:
+    owner, run, attempt = windows[0][:3]
+    from_ms, to_ms = max(windows[0].from_ms, night.window.from_ms), min(windows[-1].to_ms, night.window.to_ms)
+    rank = mode(window.slowest for window in windows)
+    slowest = _slowest(night, run, attempt, rank, from_ms, to_ms)
+    if slowest is None:
+        return
+    share = sum(window.waited_ms for window in windows) / sum(window.whole_ms for window in windows)
     pods = night.ask(
         "SELECT DISTINCT pod_uid FROM night_ledger WHERE owner_uid = ? AND state = 'straggler_wait'", owner
     )
@@ -70,7 +94,7 @@ def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float, 
     ]
     if slowest.phase:
         evidence.append(f"it loses that time in {slowest.phase}")
-    return Proposal(
+    yield Proposal(
         cause="straggler",
         owner_uid=owner,
         from_ms=from_ms,
@@ -87,32 +111,25 @@ def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float, 
     )
 
 
-def _slowest(night: Night, owner: str, from_ms: int, to_ms: int) -> _Slowest | None:
-    """The rank with the least exposed communication, and the phase in which it is furthest behind the median rank."""
+def _slowest(night: Night, run: str, attempt: int, rank: int, from_ms: int, to_ms: int) -> _Slowest | None:
+    """How far a rank is behind the median of the others, and in which phase it is furthest behind."""
     sums = ", ".join(f"sum({phase}_ms)" for phase in PHASES)
     rows = night.ask(
         f"SELECT run, rank, any_value(node_uid), any_value(slot_index), sum(comm_ms), sum(steps), {sums} "
-        "FROM step_window JOIN holder_name USING (pod_uid) "
-        "WHERE coalesce(workload_uid, pod_uid) = $1 AND steps > 0 AND time_ms < $3 AND to_ms > $2 "
-        "GROUP BY run, rank ORDER BY sum(comm_ms) / sum(steps), rank",
-        owner, from_ms, to_ms,
+        "FROM step_window WHERE run = $1 AND attempt = $2 AND steps > 0 AND time_ms < $5 AND to_ms > $4 "
+        "GROUP BY run, rank ORDER BY rank != $3, rank",
+        run, attempt, rank, from_ms, to_ms,
     )  # fmt: skip
     if len(rows) < 2:
         return None
     run, rank, node_uid, slot_index, comm, steps, *phases = rows[0]
-    behind_ms = round(_median([row[4] / row[5] for row in rows[1:]]) - comm / steps)
+    behind_ms = round(median([row[4] / row[5] for row in rows[1:]]) - comm / steps)
     excess = {
-        phase: mine / steps - _median([row[6 + i] / row[5] for row in rows[1:]])
+        phase: mine / steps - median([row[6 + i] / row[5] for row in rows[1:]])
         for i, (phase, mine) in enumerate(zip(PHASES, phases, strict=True))
     }
     worst = max(excess, key=lambda phase: excess[phase])
     return _Slowest(run, rank, node_uid, slot_index, worst if excess[worst] > behind_ms / 4 else None, behind_ms)
-
-
-def _median(values: list[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _where(phase: str | None) -> str:

@@ -108,7 +108,7 @@ class Books:
         self, job: Job, attempt: Attempt, state: str, starts: Integers, ends: Integers, ms: Numbers, slots: Integers
     ) -> None:
         for outage in self.outages("device"):  # a broken device is the platform's, whoever holds it
-            broken = slots == slot_of(outage)
+            broken = np.isin(slots, slots_of(outage))
             if broken.any():
                 ms = ms * (1 - broken[:, None] * inside(starts, ends, outage.from_ms, outage.to_ms))
         self._add(job.uid, state, starts, ends, ms, slots)
@@ -124,12 +124,13 @@ class Books:
         """What nobody held between two times: free, or broken. `held_ms` is what pods had of each slot that worked."""
         edges = np.array([from_ms]), np.array([to_ms])
         free = (to_ms - from_ms) - held_ms
-        for outage in self.outages("device"):
-            slot = np.array([slot_of(outage)])
-            ms = (to_ms - from_ms) * inside(*edges, outage.from_ms, outage.to_ms)[:, None]
-            free[slot] -= ms[0]
-            self._add(None, "unhealthy", *edges, ms, slot)
-            self._credit_machines("unhealthy", *edges, ms, slot)
+        for outage in self.night.outages:
+            if outage.kind != "telemetry":
+                slots = np.array(slots_of(outage))
+                ms = (to_ms - from_ms) * inside(*edges, outage.from_ms, outage.to_ms) * np.ones((len(slots), 1))
+                free[slots] -= ms[:, 0]
+                self._add(None, "unhealthy", *edges, ms, slots)
+                self._credit_machines("unhealthy", *edges, ms, slots)
         for price in np.unique(self.usd_per_ms):
             slots = np.flatnonzero(self.usd_per_ms == price)
             self._add(None, "free", *edges, free[slots][:, None], slots)
@@ -170,6 +171,7 @@ class Books:
         planted.usd += gpu_ms * float(self.usd_per_ms[slots[0]])
 
 
-def slot_of(outage: Outage) -> int:
-    """The slot of a device that is out."""
-    return outage.machine.first_slot + (outage.gpu or 0)
+def slots_of(outage: Outage) -> list[int]:
+    """The slots of a device, or of a whole machine, that is out."""
+    gpus = range(outage.machine.pool.gpus) if outage.gpu is None else [outage.gpu]
+    return [outage.machine.first_slot + gpu for gpu in gpus]

@@ -100,6 +100,9 @@ class Job:
     comm_share: float = 0.06
     checkpoint_ms: int = 9_000
     checkpoint_every_ms: int = 1_800_000
+    intensity: float = 1.0  # of what it does where nobody instruments: how much of the device it uses,
+    swing: float = 0.0  # how much that goes up and down,
+    swing_ms: int = 1_800_000  # and in what time
     loss: tuple[float, float, float] = (1.7, 6.0, 0.12)  # floor, scale and exponent of its power law
     first_step: int = 0
     digest: str = ""  # of its configuration, data and seed
@@ -137,9 +140,9 @@ class Job:
 
 @dataclass
 class Outage:
-    """Hardware that was broken, or telemetry that was gone, for a while."""
+    """A device that was broken, telemetry that was gone, or a machine in maintenance, for a while."""
 
-    kind: str  # device, telemetry
+    kind: str  # device, telemetry, cordon
     machine: Machine
     from_ms: int
     to_ms: int

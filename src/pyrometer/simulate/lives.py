@@ -23,12 +23,12 @@ def begin(
     """A new attempt: pods scheduled (`late_ms` after the first), images pulled, ranks found, model built."""
     number = len(job.attempts) + 1
     scheduled = [at_ms + (late_ms[pod] if late_ms else chance.randint(0, 900)) for pod in range(job.pods)]
-    pulls = pulls_ms or [chance.randint(35 * SECOND, 95 * SECOND) for _ in range(job.pods)]
+    pulls = pulls_ms or [chance.randint(20 * SECOND, 120 * SECOND) for _ in range(job.pods)]
     started = [at + pull + chance.randint(2_000, 4_000) for at, pull in zip(scheduled, pulls, strict=True)]
     attempt = Attempt(number, places, scheduled, started, [], resumes=resumes)
-    meet_ms = chance.randint(9 * SECOND, 30 * SECOND) + 40 * job.ranks
-    restore_ms = chance.randint(10 * SECOND, 35 * SECOND) if resumes else 0
-    compile_ms = chance.randint(25 * SECOND, 60 * SECOND)
+    meet_ms = chance.randint(9 * SECOND, 40 * SECOND) + 60 * job.ranks
+    restore_ms = chance.randint(10 * SECOND, 60 * SECOND) if resumes else 0
+    compile_ms = chance.randint(20 * SECOND, 90 * SECOND)
     ready_ms = max(started) + meet_ms + restore_ms + compile_ms
     for pod, pull in enumerate(pulls):
         attempt.events.append({"kind": "image_pulled", "pod": pod, "at_ms": scheduled[pod] + pull, "duration_ms": pull})
@@ -54,7 +54,10 @@ def train_on(chance: Random, job: Job, attempt: Attempt, until_ms: int) -> None:
     while now_ms < until_ms:
         for kind, length in (
             ("steps", round(job.checkpoint_every_ms * chance.uniform(0.9, 1.1))),
-            ("checkpoint", round(job.checkpoint_ms * chance.uniform(0.85, 1.2))),
+            (
+                "checkpoint",
+                round(job.checkpoint_ms * chance.lognormvariate(0, 0.25) * (2.5 if chance.random() < 0.03 else 1)),
+            ),
             ("evaluate", chance.randint(40 * SECOND, 150 * SECOND) if saves % 4 == 3 else 0),
         ):
             if length and now_ms < until_ms:

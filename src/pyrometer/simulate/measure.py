@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pyrometer.simulate.books import Books, slot_of
+from pyrometer.simulate.books import Books, slots_of
 from pyrometer.simulate.jobs import Attempt, Job, Night, Stretch
 from pyrometer.simulate.lives import HOUR
 from pyrometer.simulate.sdk import Counters, Sdk
@@ -49,7 +49,7 @@ class Meter:
     def _hour(self, attempts: list[tuple[Job, Attempt]], from_ms: int, to_ms: int) -> Measured:
         rng = np.random.default_rng([self.night.seed, 2, from_ms // HOUR])
         telemetry = Telemetry(self.night, self.gpus, rng, from_ms, to_ms)
-        sdk = Sdk(self.gpus, self.counters, rng, from_ms, to_ms)
+        sdk = Sdk(self.gpus, self.counters, rng, self.night.from_ms, from_ms, to_ms)
         held_ms = np.zeros(len(self.gpus.index))
         for job, attempt in attempts:
             over_ms = attempt.ended_ms or self.night.to_ms
@@ -73,7 +73,7 @@ class Meter:
         held_ms[slots] += np.maximum(to_ms - since, 0)
         for outage in self.books.outages("device"):
             broken = np.maximum(np.minimum(to_ms, outage.to_ms) - np.maximum(since, outage.from_ms), 0)
-            held_ms[slots] -= broken * (slots == slot_of(outage))
+            held_ms[slots] -= broken * np.isin(slots, slots_of(outage))
 
 
 def _split(stretches: list[Stretch], at_ms: int) -> Iterator[Stretch]:

@@ -49,11 +49,16 @@ def _prices(night: Night) -> Iterator[Price]:
 def _machines(night: Night) -> Iterator[Node | Slot]:
     for machine in night.machines:
         pool = machine.pool
-        for time_ms in (night.from_ms, night.to_ms - 1):
-            yield Node(
-                time_ms, CLUSTER, machine.uid, machine.name, pool.gpus, pool.model.name, pool.name, pool.instance_type,
-                "reserved",
-            )  # fmt: skip
+        node = Node(
+            night.from_ms, CLUSTER, machine.uid, machine.name, pool.gpus, pool.model.name, pool.name,
+            pool.instance_type, "reserved",
+        )  # fmt: skip
+        yield node
+        cordons = [o for o in night.outages if o.kind == "cordon" and o.machine == machine]
+        for cordon in cordons:
+            yield node._replace(time_ms=cordon.from_ms, schedulable=False)
+            yield node._replace(time_ms=cordon.to_ms)
+        yield node._replace(time_ms=night.to_ms - 1)
         for gpu in range(pool.gpus):
             uuid = f"GPU-{machine.name}-{gpu}"
             yield Slot(night.from_ms, machine.uid, gpu, uuid, pool.model.name)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyrometer.simulate import lives
 from pyrometer.simulate.cluster import A100, H100, H200, Machine, Pool, machines_of
 from pyrometer.simulate.faults import FAULTS, PEOPLE, Draft, NoRoomError
-from pyrometer.simulate.jobs import Job, Night, Place
+from pyrometer.simulate.jobs import Job, Night, Outage, Place
 from pyrometer.simulate.lives import HOUR, MINUTE
 
 FROM_MS = round(datetime(2026, 10, 8, 20, tzinfo=UTC).timestamp() * 1000)
@@ -161,6 +161,10 @@ def _draft(name: str, seed: int, gpus: int | None, hours: int) -> Draft:
         _fill(draft, jobs, lanes, free, suffix)
     draft.spare = [machine for machines in free.values() for machine in machines]
     draft.chance.shuffle(draft.spare)
+    if len(draft.spare) > 3 and draft.chance.random() < 0.6:  # somebody updates a driver
+        from_ms = draft.moment(room_ms=2 * HOUR)
+        to_ms = from_ms + draft.chance.randint(30 * MINUTE, 100 * MINUTE)
+        night.outages.append(Outage("cordon", draft.machine(), from_ms, to_ms))
     return draft
 
 
@@ -199,6 +203,8 @@ def _live(draft: Draft, asked: Asked, places: list[Place], suffix: str) -> None:
         checkpoint_every_ms=chance.randint(14, 40) * MINUTE, first_step=chance.randint(2_000, 60_000),
         loss=(chance.uniform(1.2, 2.4), chance.uniform(4, 9), chance.uniform(0.1, 0.2)),
         digest=f"{chance.getrandbits(64):016x}" if asked.instrumented else "", until_ms=night.to_ms,
+        intensity=chance.choice((0.3, 0.6, 0.85, 1.0)), swing=chance.choice((0.0, 0.1, 0.25)),
+        swing_ms=chance.randint(12, 200) * MINUTE,
     )  # fmt: skip
     night.jobs.append(job)
     late = asked.kind not in ("Deployment", "Notebook") and chance.random() < 0.3  # starts, or ends, tonight

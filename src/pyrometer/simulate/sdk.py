@@ -44,9 +44,11 @@ class Counters:
 class Sdk:
     """One hour of what all instrumented attempts send."""
 
-    def __init__(self, gpus: Gpus, counters: Counters, rng: np.random.Generator, from_ms: int, to_ms: int) -> None:
+    def __init__(
+        self, gpus: Gpus, counters: Counters, rng: np.random.Generator, night_from_ms: int, from_ms: int, to_ms: int
+    ) -> None:
         self.gpus, self.counters, self.rng = gpus, counters, rng
-        self.from_ms, self.to_ms = from_ms, to_ms
+        self.night_from_ms, self.from_ms, self.to_ms = night_from_ms, from_ms, to_ms
         self.records: list[tuple[Any, ...]] = []
         self._columns: dict[str, list[Any]] = {}
         self._names: dict[str, list[str]] = {"run": [], "pod_uid": []}
@@ -195,10 +197,11 @@ class Sdk:
 
     def _events(self, job: Job, attempt: Attempt, steps: Steps | None) -> None:
         first_ms = attempt.first_step_ms
-        if job.digest and first_ms is not None and self.from_ms <= first_ms < self.to_ms:
+        seen_ms = max(first_ms or 0, self.night_from_ms)  # a run that is there when the night begins says it again
+        if job.digest and first_ms is not None and self.from_ms <= seen_ms < self.to_ms:
             self.records.append(
                 Event(
-                    first_ms - 1000, "configured", workload_uid=job.uid, run=job.uid, attempt=attempt.number, rank=0,
+                    seen_ms, "configured", workload_uid=job.uid, run=job.uid, attempt=attempt.number, rank=0,
                     reason=job.digest,
                 )
             )  # fmt: skip

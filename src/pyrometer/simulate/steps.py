@@ -64,6 +64,21 @@ def steps_of(
     return _drawn(rng, job, attempt, starts, np.concatenate([over for _, over in pieces]))
 
 
+def _tide(times: Integers, size: float) -> Numbers:
+    """The network is busier at some hours than at others."""
+    tide: Numbers = 1 + size * np.sin(times / 9.1e6)
+    return tide
+
+
+def _hiccups(rng: np.random.Generator, job: Job, phases: dict[str, Numbers]) -> None:
+    """What happens to healthy jobs: now and then a batch is late for all, now and then one rank lags for a minute."""
+    late = rng.random(phases["data"].shape[1]) < 0.004
+    phases["data"][:, late] += job.step_ms * rng.uniform(0.05, 0.5)
+    if rng.random() < 0.12 and job.ranks > 1:
+        rank, at = rng.integers(job.ranks), rng.integers(phases["data"].shape[1])
+        phases["backward"][rank, at : at + 3] *= rng.uniform(1.1, 1.4)
+
+
 def _drawn(rng: np.random.Generator, job: Job, attempt: Attempt, starts: Integers, ends: Integers) -> Steps:
     shape = (job.ranks, len(starts))
     ready = job.step_ms * (1 - job.comm_share - OPTIMIZER)
@@ -75,7 +90,8 @@ def _drawn(rng: np.random.Generator, job: Job, attempt: Attempt, starts: Integer
     }  # fmt: skip
     for phase in ("copy", "forward", "backward"):
         phases[phase] /= COPY + FORWARD + BACKWARD
-    comm = job.step_ms * job.comm_share * rng.normal(1.0, 0.04, len(starts))
+    comm = job.step_ms * job.comm_share * _tide(starts, 0.1) * rng.normal(1.0, 0.05, len(starts))
+    _hiccups(rng, job, phases)
     for effect in attempt.effects:
         part = inside(starts, ends, effect.from_ms, effect.to_ms)
         ranks = slice(None) if effect.ranks is None else list(effect.ranks)

@@ -36,6 +36,7 @@ class Gpus:
         self.memory_mib = np.array([model.memory_mib for model in models], float)
         self.offset_ms = rng.integers(0, night.sample_every_ms, len(machines))
         self.skew_ms = np.round(rng.normal(0, 40, len(machines))).astype(int)
+        self.skew_ms[rng.integers(len(machines))] = 1_300  # one clock is wrong
 
 
 class Telemetry:
@@ -74,6 +75,10 @@ class Telemetry:
             shown = {name: np.tile(values[at], (len(ranks), 1)) for name, values in table.items()}
             if steps is not None:
                 _while_stepping(shown, steps, ranks, times, stepping[at])
+            if not job.instrumented:
+                using = job.intensity * (1 + job.swing * np.sin(2 * np.pi * times / job.swing_ms))
+                for name in ("util", "sm", "tensor", "dram", "power"):
+                    shown[name] *= np.clip(using, 0.05, 1.06) ** (0.3 if name == "util" else 1.0)
             if job.serves:
                 load = 0.55 + 0.4 * np.sin(times / HOUR * 1.3 + pod) + self.rng.normal(0, 0.05, len(times))
                 for name in ("util", "sm", "tensor", "dram", "power"):
@@ -110,6 +115,8 @@ class Telemetry:
         kept = rng.random(shape) > 0.003  # a value that was not there
         kept &= (rng.random(self.times.shape) > 0.001)[gpus.machine]  # a scrape that took too long
         for outage in self.night.outages:
+            if outage.kind == "cordon":
+                continue
             gone = gpus.machine == gpus.machines.index(outage.machine.uid)
             if outage.gpu is not None:
                 gone &= gpus.index == outage.gpu

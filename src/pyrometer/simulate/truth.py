@@ -63,6 +63,8 @@ def _finding(planted: Planted, evidence: str) -> dict[str, Any]:
     job = planted.job
     cause, culprit = planted.cause, planted.culprit
     shown = LEVELS.index(planted.needs) <= LEVELS.index(evidence)
+    if evidence == "gpu" and cause == "hang":
+        culprit = None  # which rank is to blame, only the ranks can say
     if not shown and evidence == "gpu" and planted.gpu_cause:
         cause, culprit = planted.gpu_cause, None
         shown = cause != "idle_held" or planted.to_ms - planted.from_ms >= LONG_MS

@@ -53,8 +53,14 @@ SELECT row_number() OVER (ORDER BY slot_id, pod_uid, instance)::INTEGER AS tenan
     coalesce(the_pod.attempt, 1)::SMALLINT AS attempt,
     the_pod.workload_uid, coalesce(the_pod.serves, false) AS serves,
     coalesce(the_pod.started_ms, hold_from_ms) AS started_ms,
+    -- it can only begin when its gang is complete
+    greatest(coalesce(the_pod.started_ms, hold_from_ms), complete.at_ms) AS can_begin_ms,
     the_pod.phase IN ('Pending', 'Failed') AND the_pod.started_ms IS NULL AS never_started
-FROM holder LEFT JOIN the_pod USING (pod_uid);
+FROM holder
+LEFT JOIN the_pod USING (pod_uid)
+LEFT JOIN (
+    SELECT workload_uid, attempt, max(to_ms) AS at_ms FROM gang_incomplete GROUP BY workload_uid, attempt
+) complete ON complete.workload_uid = the_pod.workload_uid AND complete.attempt = the_pod.attempt;
 
 -- One tenant is one holder in one segment; it has share/whole of the segment's time.
 CREATE OR REPLACE TEMP TABLE tenant AS

@@ -86,7 +86,7 @@ GROUP BY own.tenancy_id, own.own_ms, own.pod_ms;
 
 CREATE OR REPLACE TEMP TABLE sample_span AS
 WITH around AS (
-    SELECT island.*, tenancy.serves, tenancy.started_ms + getvariable('startup_limit_ms') AS startup_to_ms,
+    SELECT island.*, tenancy.serves, tenancy.can_begin_ms + getvariable('startup_limit_ms') AS startup_to_ms,
         first_use.pod_ms,
         coalesce(max(CASE WHEN looks != 'idle' THEN island.to_ms END) OVER earlier, used_before.active_until_ms) AS active_until_ms
     FROM tenancy_island island
