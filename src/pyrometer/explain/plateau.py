@@ -24,10 +24,10 @@ LEAST_SHARE = 0.25  # of the run's steps in the window
 LOOK_BACK_MS = 7 * MS_PER_DAY  # for how it fell before
 # The fall per doubling of the steps is less than this part of what it was before, and than half of what even a loss
 # that falls as 1 / steps would keep of it; real ones fall as a power of a tenth to a half and keep more.
-STILL_FALLING = 0.25
+STILL_FALLING = 0.4
 BEFORE_RATIO = 4.0  # the steps before are looked at back to a quarter of those until then, where noise wants it
-SURE = 2.33  # standard deviations: 99 % on one side
-OUT_OF_NOISE = 4.5  # median deviations of the flat part, three standard ones: what wanders has not fallen
+SURE = 2.6  # standard deviations: 99.5 % on one side, and there are several beginnings to try
+OUT_OF_NOISE = 6  # median deviations of the flat part, four standard ones: what wanders has not fallen
 COARSE, FINE, FITTED = 32, 256, 24  # parts of the window, of the run, and of what a line is put through
 LEAST_PARTS = 6
 
@@ -41,11 +41,16 @@ class _Point(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """How a loss rises by `x`, and between which limits."""
+    """How a loss rises by `x`, and between which limits that is sure."""
 
     slope: float
     low: float
     high: float
+
+    def fall_per_doubling(self, from_x: float, to_x: float) -> tuple[float, float]:
+        """By how much it falls each time that `x` grows by as much again (times a constant), and how well we know."""
+        scale = (to_x - from_x) / math.log(to_x / from_x)
+        return -self.slope * scale, (self.high - self.low) / (2 * SURE) * scale
 
 
 class Flat(NamedTuple):
@@ -176,19 +181,26 @@ def _flat_after(points: Sequence[_Point], after: Sequence[_Point]) -> Flat | Non
     start, end = after[0].x, after[-1].x
     folded = _folded(after)
     line = _line([(point.x, point.loss) for point in folded])
+    if line.high < 0:
+        return None  # it falls
     level = median(point.loss for point in folded)
     noise = median(abs(point.loss - level) for point in folded)
-    now = max(0.0, -line.low) * (end - start) / math.log(end / start)
+    now, now_error = line.fall_per_doubling(start, end)
     for back in (start * start / end, start / BEFORE_RATIO):
         earlier = [point for point in points if back <= point.x < start]
         # with too little before, what it promised is not known
-        if len(earlier) < LEAST_PARTS or math.log(start / earlier[0].x) < math.log(end / start) / 2:
+        if len(earlier) < LEAST_PARTS or math.log(start / earlier[0].x) < math.log(end / start) / 4:
             continue
         before = _line([(point.x, point.loss) for point in _folded(earlier)])
-        then = max(0.0, -before.high) * (start - earlier[0].x) / math.log(start / earlier[0].x)
+        then, then_error = before.fall_per_doubling(earlier[0].x, start)
         steepest = _fall_of_inverse(start, end) / _fall_of_inverse(earlier[0].x, start)
+        promised = min(STILL_FALLING, steepest / 2)
         fell = median(point.loss for point in earlier[: len(earlier) // 4 + 1]) - level
-        if now < min(STILL_FALLING, steepest / 2) * then and fell > OUT_OF_NOISE * noise:
+        if (
+            before.high < 0
+            and now + SURE * math.hypot(now_error, promised * then_error) < promised * then
+            and fell > OUT_OF_NOISE * noise
+        ):
             return Flat(_reached(points, after, level), line, before, level)
     return None
 
@@ -215,8 +227,14 @@ def _folded(points: Sequence[_Point]) -> list[_Point]:
     folded = []
     for from_n, to_n in pairwise(cuts):
         part = points[from_n:to_n]
-        folded.append(_Point(median(p.x for p in part), part[-1].time_ms, median(p.loss for p in part)))
+        folded.append(_Point(median(p.x for p in part), part[-1].time_ms, _middle([p.loss for p in part])))
     return folded
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The mean of the middle half: nearly as exact as a mean, and hardly less deaf to spikes than a median."""
+    ordered = sorted(values)[len(values) // 4 : len(values) - len(values) // 4]
+    return sum(ordered) / len(ordered)
 
 
 def _line(points: Sequence[tuple[float, float]]) -> _Line:
@@ -243,12 +261,13 @@ def _line(points: Sequence[tuple[float, float]]) -> _Line:
 
 
 def _alike(residuals: Sequence[float]) -> float:
-    """How much neighbours resemble each other, from 0 to 0.9."""
+    """How much neighbours resemble each other, beyond chance: from 0 to 0.9."""
     middle = median(residuals)
     apart = [residual - middle for residual in residuals]
     whole = sum(value * value for value in apart)
     together = sum(one * other for one, other in pairwise(apart))
-    return min(max(together / whole, 0.0), 0.9) if whole > 0 else 0.0
+    by_chance = 0.5 / math.sqrt(len(residuals))
+    return min(max(together / whole - by_chance, 0.0), 0.9) if whole > 0 else 0.0
 
 
 def _proposal(night: Night, run: str, name: str, points: Sequence[_Point], flat: Flat) -> Iterable[Proposal]:
