@@ -1,0 +1,159 @@
+"""Simulated folders: what is stored, how it is accounted for, and how right the explanation is."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+from pyrometer.account.check import problems
+from pyrometer.account.ledger import build
+from pyrometer.account.sums import Window
+from pyrometer.explain.score import ledger_cells, score, truth_window
+from pyrometer.explain.why import why
+from pyrometer.model.settings import Settings
+from pyrometer.simulate.night import simulate
+from pyrometer.simulate.replay import replay
+from pyrometer.simulate.scenarios import SCENARIOS
+from pyrometer.store import Store
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory):
+    """One night of a small cluster, accounted for."""
+    with Store(tmp_path_factory.mktemp("night") / "data", create=True) as store:
+        truth = simulate(store, "hang", seed=4, hours=4)
+        build(store, Settings(), now_ms=truth_window(truth).to_ms)
+        yield store, truth
+
+
+def test_a_folder_holds_everything_that_sources_send(night):
+    store, truth = night
+    kinds = {part.kind for part in store.parts()}
+    assert kinds >= {
+        "node", "slot", "pod", "owner", "workload", "allocation", "gpu_sample", "run", "step_window", "span", "batch",
+        "metric", "event", "price",
+    }  # fmt: skip
+    assert json.loads((store.folder / "truth.json").read_text()) == truth
+    assert store.rejections() == {}
+
+
+def test_late_rows_made_parts_of_their_own_and_repeats_count_once(night):
+    store, _ = night
+    hours = [part.from_ms for part in store.parts("gpu_sample")]
+    assert len(hours) > len(set(hours))
+    store.expose_all(["gpu_sample"])
+    rows = store.connection.execute(
+        "SELECT count(*), count(DISTINCT (node_uid, slot_index, time_ms)) FROM gpu_sample"
+    ).fetchone()
+    assert rows[0] == rows[1]
+
+
+def test_its_ledger_passes_the_check_and_has_the_truths_total(night):
+    store, truth = night
+    assert list(problems(store)) == []
+    answer = why(store, truth_window(truth), Settings(), zone=UTC)
+    assert answer["total"]["gpu_ms"] == truth["total"]["gpu_ms"]
+    assert answer["total"]["usd_micro"] == pytest.approx(truth["total"]["usd_micro"], rel=1e-6)
+    assert answer["evidence"]["kubernetes"] == 1.0
+
+
+def test_steps_of_a_resumed_attempt_go_on_where_the_last_save_was(night):
+    store, _ = night
+    store.expose_all(["run", "event", "step_window"])
+    rows = store.connection.execute(
+        "SELECT run, attempt, max(resumed_step) FROM run WHERE resumed_step IS NOT NULL GROUP BY ALL"
+    ).fetchall()
+    assert rows
+    for run, attempt, resumed in rows:
+        saved, first = (
+            store.connection.execute(query, [run, attempt]).fetchone()[0]
+            for query in (
+                "SELECT max(step) FROM event WHERE kind = 'checkpoint_saved' AND run = ? AND attempt < ?",
+                "SELECT min(first_step) FROM step_window WHERE run = ? AND attempt = ?",
+            )
+        )
+        assert resumed == saved == first
+
+
+@pytest.mark.parametrize(("scenario", "hidden"), [("gpu_only", "step_window"), ("kube_only", "gpu_sample")])
+def test_less_evidence_leaves_out_what_its_sources_do_not_send(tmp_path, monkeypatch, scenario, hidden):
+    small = SCENARIOS[scenario]._replace(make=lambda seed, gpus=None: SCENARIOS["overnight"].make(seed, 80, 4))
+    monkeypatch.setitem(SCENARIOS, scenario, small)
+    with Store(tmp_path / "data", create=True) as store:
+        truth = simulate(store, scenario)
+        kinds = {part.kind for part in store.parts()}
+        assert hidden not in kinds
+        assert "run" not in kinds
+        assert "pod" in kinds
+        window = truth_window(truth)
+        build(store, Settings(), now_ms=window.to_ms)
+        answer = why(store, window, Settings(), zone=UTC)
+        scored = score(truth, answer, ledger_cells(store, window))
+    shown = {row["state"] for row in answer["states"]}
+    assert not shown & {"train", "data_stall", "straggler_wait", "comm_stall", "lost_work", "checkpoint", "evaluate"}
+    assert scored["state_error"] < 0.02
+    if scenario == "kube_only":
+        assert shown <= {"unobserved", "startup", "gang_wait", "free", "unhealthy"}
+
+
+def test_a_replay_brings_every_record_once_in_the_order_of_time(night, tmp_path):
+    store, truth = night
+    window = truth_window(truth)
+    half_ms = (window.from_ms + window.to_ms) // 2
+    with Store(tmp_path / "live", create=True) as live:
+        replay(store, live, window.from_ms - 10**12, half_ms)
+        live.expose_all(["gpu_sample", "step_window", "event"])
+        for kind, arrival in (("gpu_sample", "time_ms"), ("step_window", "to_ms"), ("event", "time_ms")):
+            assert live.connection.execute(f"SELECT max({arrival}) FROM {kind}").fetchone()[0] <= half_ms
+        build(live, Settings(), now_ms=half_ms)
+        replay(store, live, half_ms, window.to_ms + 10**9)
+        build(live, Settings(), now_ms=window.to_ms)
+        answers = [why(each, Window(*window), Settings(), zone=UTC) for each in (store, live)]
+    assert answers[0]["states"] == answers[1]["states"]
+    assert answers[0]["findings"] == answers[1]["findings"]
+
+
+# -- how right it is --------------------------------------------------------------------------------------------------
+
+
+def scores():
+    spec = importlib.util.spec_from_file_location("scores", REPOSITORY / "benchmarks" / "scores.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["scores"] = module  # its worker processes look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_night_is_explained(tmp_path):
+    """One night here; twenty in the heavy tests."""
+    together = scores().pooled([scores().one_night("overnight", 7)])
+    assert together["precision"] >= 0.8
+    assert together["recall"] >= 0.8
+    assert together["state_error"] <= 0.03
+
+
+@pytest.mark.heavy
+def test_twenty_nights_are_explained():
+    together, nights = scores().run("overnight", range(1, 21))
+    assert together["precision"] >= 0.9
+    assert together["recall"] >= 0.9
+    assert together["culprit"] >= 0.9
+    assert max(night["state_error"] for night in nights) <= 0.03
+    whole = sum(row["truth_gpu_ms"] for row in together["states"].values())
+    for state, row in together["states"].items():
+        off = abs(row["found_gpu_ms"] - row["truth_gpu_ms"])
+        assert off <= max(0.05 * row["truth_gpu_ms"], 0.002 * whole), state
+
+
+@pytest.mark.heavy
+def test_on_twenty_quiet_nights_there_is_nothing_to_tell():
+    together, _ = scores().run("quiet", range(1, 21))
+    assert together["largest_usd"] <= 50
+    assert together["state_error"] <= 0.03
