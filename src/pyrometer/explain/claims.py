@@ -25,7 +25,9 @@ WITH wanted AS (
             * max(permille) OVER same_row // 1000 AS want_ms
     FROM ledger_row ledger
     JOIN scope
-        ON scope.pod_uid IS NOT DISTINCT FROM ledger.pod_uid AND scope.state = ledger.state
+        -- a pod's time by its pod, the platform's by its node
+        ON coalesce(scope.pod_uid, scope.node_uid) = coalesce(ledger.pod_uid, ledger.node_uid)
+        AND (scope.pod_uid IS NULL) = (ledger.pod_uid IS NULL) AND scope.state = ledger.state
         AND scope.from_ms < ledger.minute_ms + 60000 AND scope.to_ms > ledger.minute_ms
         AND coalesce(scope.node_uid = ledger.node_uid, true) AND coalesce(scope.slot_index = ledger.slot_index, true)
     WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}

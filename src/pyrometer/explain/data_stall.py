@@ -40,18 +40,20 @@ def detect(night: Night) -> Iterable[Proposal]:
     episodes: dict[tuple[str, int], list[tuple[str, str, int, int, int, int]]] = defaultdict(list)
     for owner, episode, *pod in rows:
         episodes[owner, episode].append((pod[0], pod[1], pod[2], pod[3], int(pod[4]), int(pod[5])))
+    nodes = dict(
+        night.ask("SELECT coalesce(workload_uid, pod_uid), count(DISTINCT pod_node_uid) FROM holder_name GROUP BY 1")
+    )
     for (owner, _), pods in episodes.items():
-        yield _proposal(night, owner, pods)
+        yield _proposal(night, owner, pods, nodes[owner])
 
 
-def _proposal(night: Night, owner: str, pods: list[tuple[str, str, int, int, int, int]]) -> Proposal:
+def _proposal(night: Night, owner: str, pods: list[tuple[str, str, int, int, int, int]], nodes: int) -> Proposal:
     from_ms, to_ms = min(p[2] for p in pods), max(p[3] for p in pods)
     waited, whole = sum(p[4] for p in pods), sum(p[5] for p in pods)
     by_node: dict[str, int] = defaultdict(int)
     for _, node_uid, _, _, data_ms, _ in pods:
         by_node[node_uid] += data_ms
     worst = max(by_node, key=lambda node: by_node[node])
-    nodes = night.ask("SELECT count(DISTINCT node_uid) FROM night_ledger WHERE owner_uid = ?", owner)[0][0]
     culprit = {"node": night.node(worst)} if nodes > 1 and by_node[worst] >= OF_ONE_NODE * waited else None
     evidence = [f"{round(100 * waited / whole)} % of the time of its steps went by before the next batch was there"]
     if culprit:

@@ -9,7 +9,7 @@ from pyrometer.explain.night import Night
 
 
 class Scope(NamedTuple):
-    """Part of what a finding is about: a pod's time, on one slot of it or on all; or the platform's time (None)."""
+    """Part of what a finding is about: a pod's time, on one slot or on all; or the platform's (None), on a node."""
 
     pod_uid: str | None
     from_ms: int

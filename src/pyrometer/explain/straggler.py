@@ -84,9 +84,7 @@ def _proposal(night: Night, windows: list[_Window]) -> Iterator[Proposal]:
     if slowest is None:
         return
     share = sum(window.waited_ms for window in windows) / sum(window.whole_ms for window in windows)
-    pods = night.ask(
-        "SELECT DISTINCT pod_uid FROM night_ledger WHERE owner_uid = ? AND state = 'straggler_wait'", owner
-    )
+    pods = night.ask("SELECT pod_uid FROM holder_name WHERE ? IN (workload_uid, pod_uid) ORDER BY 1", owner)
     node = night.node(slowest.node_uid)
     evidence = [
         f"the other ranks spent {round(100 * share)} % of their time waiting for it",

@@ -80,8 +80,10 @@ class Books:
             for outage in self.outages("telemetry"):
                 on_it = self.slot_machine[slots] == self.machine_index[outage.machine.uid]
                 unseen = ms * on_it[:, None] * inside(*times, outage.from_ms, outage.to_ms)
-                self._book(job, attempt, "unobserved", *times, unseen, slots)
-                ms = ms - unseen
+                if unseen.any():
+                    during = np.maximum(times[0], outage.from_ms), np.minimum(times[1], outage.to_ms)
+                    self._book(job, attempt, "unobserved", *during, unseen, slots)
+                    ms = ms - unseen
         self._book(job, attempt, state, *times, ms, slots)
 
     def _take_steps(self, job: Job, attempt: Attempt, steps: Steps, slots: Integers) -> None:

@@ -78,6 +78,8 @@ class Draft:
     def new_job(self, name: str, *, pods: int, gpus: int, at_ms: int, **more: object) -> Job:
         """Another job, of some team."""
         team = self.chance.choice(("foundation", "vision", "speech", "search"))
+        again = sum(job.name.startswith(name) for job in self.night.jobs)
+        name = f"{name}-{again + 1}" if again else name
         job = Job(
             name=name, kind="PyTorchJob", namespace=team, team=team, experiment=name, user=self.chance.choice(PEOPLE),
             queue=f"{team}-queue", pods=pods, gpus=gpus, created_ms=at_ms, until_ms=self.night.to_ms,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DATABASE = "pyrometer.duckdb"
+SEALED_TOGETHER = 16  # hot tables; a crash leaves at most their files to be written again
 MOST_PARTITIONS_PER_BATCH = 10_000
 # Times before September 2001 or after November 2286 are not times of GPUs: seconds, micro- or nanoseconds where
 # milliseconds belong, or a clock that was never set.
@@ -211,25 +212,35 @@ class Store:
 
     def seal(self, before_ms: int | None = None) -> list[Part]:
         """Turns hot tables whose time is over before `before_ms` (None: all of them) into Parquet parts."""
+        over = [
+            table
+            for table in self.hot_tables()
+            if before_ms is None or table.from_ms + SCHEMAS[table.kind].partition_ms <= before_ms
+        ]
         sealed = []
-        for table in self.hot_tables():
+        for begin in range(0, len(over), SEALED_TOGETHER):
+            sealed += self._seal(over[begin : begin + SEALED_TOGETHER])
+        if over:
+            self._write_manifest()
+        return sealed
+
+    def _seal(self, tables: list[HotTable]) -> list[Part]:
+        """Writes the parts of some hot tables, then lists them and drops the tables in one transaction."""
+        parts = []
+        for table in tables:
             schema = SCHEMAS[table.kind]
-            to_ms = table.from_ms + schema.partition_ms
-            if before_ms is not None and to_ms > before_ms:
-                continue
             query = f"{self._distinct_hot(schema, table.from_ms)} ORDER BY {', '.join(schema.sort)}"
-            part = self._write_part(schema, table.from_ms, to_ms, query, self._stamp(table))
-            with self._transaction():
-                if part.row_count:
-                    catalog.list_parts(self.connection, [part])
+            to_ms = table.from_ms + schema.partition_ms
+            parts.append(self._write_part(schema, table.from_ms, to_ms, query, self._stamp(table)))
+        with self._transaction():
+            catalog.list_parts(self.connection, [part for part in parts if part.row_count])
+            for table in tables:
                 self.connection.execute(f"DROP TABLE {table.name}")
                 self.connection.execute("DELETE FROM hot WHERE name = ?", [table.name])
-            if part.row_count:
-                sealed.append(part)
-            else:
+        for part in parts:
+            if not part.row_count:
                 (self.folder / part.path).unlink()
-        self._write_manifest()
-        return sealed
+        return [part for part in parts if part.row_count]
 
     def replace(self, new_parts: Iterable[NewPart]) -> None:
         """Writes derived parts and lists them instead of those whose time they cover, all in one transaction."""

@@ -26,6 +26,9 @@ cut AS (
         least(greatest(evaluate_ms, 0), length_ms - a - b - c - d) AS e
     FROM spoken LEFT JOIN least_of_ranks peers USING (run, attempt, first_step, steps)
 ),
+placed AS MATERIALIZED (  -- first: else DuckDB may compare every window with every hold
+    SELECT tenancy.*, node_uid, slot_index FROM tenancy JOIN every_slot USING (slot_id) WHERE pod_uid != ''
+),
 on_slot AS (
     SELECT tenancy.tenancy_id, cut.attempt, cut.time_ms AS from_ms, cut.length_ms,
         -- cumulative, so that rounding to any piece of the window keeps its sum
@@ -36,9 +39,9 @@ on_slot AS (
         least(cut.to_ms, cut.time_ms + 3600000, next_ms) AS to_ms,
         coalesce(next_ms > least(cut.to_ms, cut.time_ms + 3600000), true) AS pauses
     FROM cut
-    JOIN every_slot USING (node_uid, slot_index)
-    JOIN tenancy
-        ON tenancy.slot_id = every_slot.slot_id AND tenancy.pod_uid != '' AND coalesce(cut.pod_uid = tenancy.pod_uid, true)
+    JOIN placed tenancy
+        ON tenancy.node_uid = cut.node_uid AND tenancy.slot_index = cut.slot_index
+        AND coalesce(cut.pod_uid = tenancy.pod_uid, true)
         AND cut.time_ms < tenancy.hold_to_ms AND cut.to_ms > tenancy.hold_from_ms
 )
 -- Numbered by place: a chunk has fewer than 2^30 milliseconds, and nobody has to count.
