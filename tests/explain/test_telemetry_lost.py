@@ -160,8 +160,20 @@ def test_a_rank_that_is_silent_while_its_peers_hang_is_not_lost(tmp_path):
     windows = [w for rank in range(4) for w in steps(rank, 0, 50, forward_ms=60_000)]
     reports = [event("stuck", 50, rank) for rank in (0, 1, 2)]
     answer = told(tmp_path, [*cluster(), *job(), *run(), *windows, *reports])
-    assert "unobserved" in {row["state"] for row in answer["states"]}
+    assert {row["state"]: row["gpu_ms"] for row in answer["states"]} == {
+        "train": 4 * 50 * MINUTE,
+        "hang": 4 * 70 * MINUTE,
+    }
     assert [finding["cause"] for finding in answer["findings"]] == ["hang"]
+
+
+def test_a_rank_that_is_silent_while_most_others_go_on_is_not_hung(tmp_path):
+    windows = [w for rank in (1, 2) for w in steps(rank, 0, 120, forward_ms=60_000)]
+    windows += [*steps(0, 0, 100, forward_ms=60_000), *steps(3, 0, 50, forward_ms=60_000)]
+    answer = told(tmp_path, [*cluster(), *job(), *run(), *windows, event("stuck", 100, 0)])
+    states = {row["state"]: row["gpu_ms"] for row in answer["states"]}
+    assert states["hang"] == 20 * MINUTE  # rank 0's own
+    assert states["unobserved"] == 70 * MINUTE
 
 
 def test_steps_of_another_pod_are_no_source_of_this_one(tmp_path):

@@ -66,7 +66,7 @@ def _proposal(night: Night, owner: str, pods: list[tuple[str, str, int, int, int
         states=("data_stall",),
         scope=tuple(Scope(p[0], p[2], p[3]) for p in pods),
         headline=(
-            f"waited for data for {duration(waited // len(pods))} of {duration(to_ms - from_ms)}, "
+            f"waited for data for {duration((to_ms - from_ms) * waited // whole)} of {duration(to_ms - from_ms)}, "
             f"from {night.time(from_ms)} on"
         ),
         evidence=tuple(evidence),

@@ -10,7 +10,7 @@ from pyrometer.account import sql
 from pyrometer.account.sums import Window, open_names
 from pyrometer.explain.words import clock
 from pyrometer.model.settings import Settings
-from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Store
 
 EPISODE_GAP_MS = 5 * MS_PER_MINUTE
@@ -97,8 +97,10 @@ class Night:
 
     def time(self, time_ms: int) -> str:
         """A time of day, as the reader of this night's report calls it."""
-        short = self.window.to_ms - self.window.from_ms <= MS_PER_HOUR
-        return clock(time_ms, self.zone, beside_ms=self.window.to_ms, seconds=short)
+        length_ms = self.window.to_ms - self.window.from_ms
+        # within a day, a time of day is enough
+        beside_ms = time_ms if length_ms < MS_PER_DAY and self.window.from_ms <= time_ms else self.window.to_ms
+        return clock(time_ms, self.zone, beside_ms=beside_ms, seconds=length_ms <= MS_PER_HOUR)
 
     def node(self, node_uid: str | None) -> str | None:
         """The name of a node."""

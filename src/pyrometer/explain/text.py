@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from pyrometer.explain.words import dollars, duration, hours, percent
+from pyrometer.explain.words import counted, dollars, duration, hours, percent
 
 WIDTH = 80
 BAR = 22
@@ -96,7 +96,7 @@ def _told(answer: dict[str, Any], style: Style) -> Iterator[str]:
     left = findings[MOST_FINDINGS:]
     if left:
         rest = sum(finding["usd_micro"] or 0 for finding in left)
-        yield f"{dollars(rest):>9}  in {len(left)} smaller findings: `pyrometer why -o json`, or `-o html`."
+        yield f"{dollars(rest):>9}  in {counted(len(left), 'smaller finding')}: `pyrometer why -o json`, or `-o html`."
     yield ""
 
 

@@ -18,19 +18,42 @@ closed AS (
         AND closing.time_ms >= spoken.time_ms AND closing.time_ms <= getvariable('newest_ms')
     GROUP BY ALL
 ),
+-- When at least half of the ranks are stuck, so is one that says nothing: since the first of them, until the last.
+stuck_together AS (
+    SELECT stuck.run, stuck.attempt, stuck.time_ms, stuck.closed_ms, stuck.opens, stuck.closes, stuck.state
+    FROM (
+        SELECT run, attempt, opens, closes, state, min(time_ms) AS time_ms,
+            CASE WHEN bool_and(closed_ms IS NOT NULL) THEN max(closed_ms) END AS closed_ms, count(DISTINCT rank) AS stuck
+        FROM closed WHERE state = 'hang' GROUP BY run, attempt, opens, closes, state
+        HAVING count(*) = count(DISTINCT rank)  -- those that are stuck again and again speak for themselves
+    ) stuck
+    JOIN (SELECT run, attempt, count(*) AS ranks FROM the_run GROUP BY run, attempt) everyone USING (run, attempt)
+    WHERE 2 * stuck.stuck >= everyone.ranks
+),
+silent AS (
+    SELECT the_run.run, the_run.attempt, the_run.rank, together.time_ms, together.opens, together.closes,
+        together.state, false AS whole_run, together.closed_ms
+    FROM stuck_together together
+    JOIN the_run USING (run, attempt)
+    ANTI JOIN closed ON closed.run = the_run.run AND closed.attempt = the_run.attempt AND closed.rank = the_run.rank
+        AND closed.state = 'hang'
+),
+said AS (
+    SELECT run, attempt, rank, time_ms, opens, closes, state, whole_run, closed_ms FROM closed
+    UNION ALL FROM silent
+),
 by_event AS (
     SELECT the_run.run, the_run.attempt, the_run.node_uid, the_run.slot_index, the_run.pod_uid,
-        closed.time_ms AS from_ms,
-        least(closed.closed_ms, the_run.ended_ms) AS to_ms,
-        closed.state, closed.opens AS reason
-    FROM closed
+        said.time_ms AS from_ms,
+        least(said.closed_ms, the_run.ended_ms) AS to_ms,
+        said.state, said.opens AS reason
+    FROM said
     JOIN the_run
-        ON the_run.run = closed.run AND the_run.attempt = closed.attempt
-        AND (the_run.rank = closed.rank OR closed.whole_run)
+        ON the_run.run = said.run AND the_run.attempt = said.attempt AND (the_run.rank = said.rank OR said.whole_run)
     WHERE the_run.slot_index IS NOT NULL
-        AND (closed.state != 'hang'
-            OR least(coalesce(closed.closed_ms, getvariable('end_ms')), coalesce(the_run.ended_ms, getvariable('end_ms')))
-                - closed.time_ms >= getvariable('hang_limit_ms'))
+        AND (said.state != 'hang'
+            OR least(coalesce(said.closed_ms, getvariable('end_ms')), coalesce(the_run.ended_ms, getvariable('end_ms')))
+                - said.time_ms >= getvariable('hang_limit_ms'))
 ),
 -- Steps at or after the one from which a later attempt resumed were done for nothing. Only steps: a window without any
 -- (an evaluation, a checkpoint) keeps its state. The first lost step of a window is placed in proportion.
