@@ -96,6 +96,7 @@ def why(hours: float = 12, findings: int = 8, priced: bool = True) -> dict:
         "window": {"from": BEGIN.isoformat(), "to": (BEGIN + timedelta(hours=hours)).isoformat()},
         "timezone": "UTC",
         "total": {**total, "gpu_hours": total_ms / MS_PER_HOUR, "unpriced_gpu_ms": 0 if priced else total_ms},
+        "origin": None,
         "prices_assumed": False,
         "states": states,
         "findings": [finding(number, hours, priced) for number in range(findings)],
@@ -304,6 +305,11 @@ def test_time_without_a_price_is_called_so_and_never_zero_dollars():
     assert table_rows(page, "teams")[-1][2] == "no price"
     assert table_rows(page, "workloads")[-1][2] == "no price"
     assert page.count('<span class="amount">no price</span>') == 1
+
+
+def test_a_simulated_night_says_so():
+    assert "· simulated" in Reader(render_html(why() | {"origin": "simulated"})).text
+    assert "simulated" not in Reader(render_html(why())).text
 
 
 @pytest.mark.parametrize("assumed", [True, False])

@@ -91,6 +91,7 @@ def _live(folder: Path, window: Window, serve: bool) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         _say_where(server.server_address[1])
     with tempfile.TemporaryDirectory() as scratch, Store(folder) as night, Store(Path(scratch), create=True) as store:
+        store.set_meta("origin", "simulated")
         began_s, told_ms = time.monotonic(), window.from_ms - 1
         while told_ms < window.to_ms:
             now_ms = min(window.from_ms + round((time.monotonic() - began_s) * 1000 * LIVE_SPEED), window.to_ms)

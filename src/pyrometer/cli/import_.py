@@ -48,6 +48,7 @@ def command(format_: str, path: Path, folder: Path, without_steps: bool) -> None
         if format_ == "recording" and not (folder / FOLDER_FILE).exists():
             (folder / FOLDER_FILE).write_text(yaml.safe_dump(recording.SETTINGS), encoding="utf-8")
         store.seal()
+        store.set_meta("origin", "recorded")
         covered = bring_up_to_date(store, read_settings(os.environ, folder))
         if covered is None:
             raise click.ClickException(f"{path} holds nothing to account for.")

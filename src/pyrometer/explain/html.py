@@ -116,7 +116,8 @@ def _summary(page: Page) -> str:
 def _headline(page: Page) -> str:
     """What burned, how much of it was wasted, and the biggest reason, in one breath."""
     answer, wasted = page.answer, page.families["waste"]
-    when = escaped(f"{page.clock.between(page.window, '%b %Y')} {page.clock.name}")
+    origin = f" · {answer['origin']}" if answer["origin"] else ""
+    when = escaped(f"{page.clock.between(page.window, '%b %Y')} {page.clock.name}{origin}")
     brand = f'<p class="brand"><span class="mark"></span>pyrometer<span class="when">{when}</span></p>'
     if answer["total"]["gpu_ms"] <= 0:
         return (

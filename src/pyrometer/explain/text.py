@@ -42,14 +42,18 @@ def _head(answer: dict[str, Any], style: Style) -> Iterator[str]:
     same_day = from_time.date() == to_time.date()
     until = f"{to_time:%H:%M}" if same_day else f"{to_time:%a %d %b %H:%M}"
     length = duration(round((to_time - from_time).total_seconds() * 1000))
-    yield style(f"{from_time:%a %d %b %Y %H:%M} – {until} {answer['timezone']} ({length})", dim=True)
+    origin = f", {answer['origin']}" if answer["origin"] else ""
+    yield style(f"{from_time:%a %d %b %Y %H:%M} – {until} {answer['timezone']} ({length}){origin}", dim=True)
     spent = hours(total["gpu_ms"])
     if total["usd_micro"] is not None:
         spent = f"{dollars(total['usd_micro'])} for {spent}"
     wasted = [row for row in answer["states"] if row["family"] == "waste"]
     waste_ms = sum(row["gpu_ms"] for row in wasted)
-    waste = hours(waste_ms) if total["usd_micro"] is None else dollars(sum(row["usd_micro"] or 0 for row in wasted))
-    verdict = f"{waste} of it wasted ({percent(waste_ms, total['gpu_ms'])})" if waste_ms else "no waste seen"
+    waste, share = hours(waste_ms), percent(waste_ms, total["gpu_ms"])
+    if total["usd_micro"]:
+        waste_usd_micro = sum(row["usd_micro"] or 0 for row in wasted)
+        waste, share = dollars(waste_usd_micro), percent(waste_usd_micro, total["usd_micro"])
+    verdict = f"{waste} of it wasted ({share})" if waste_ms else "no waste seen"
     yield style(f"{spent}, {verdict}", bold=True)
     yield ""
 

@@ -32,6 +32,7 @@ def why(
     return {
         "window": window_json(window, zone),
         "timezone": str(zone),
+        "origin": store.meta("origin"),  # simulated, recorded; None when it is live
         "total": total(by_state),
         "prices_assumed": price_usd_micro is None and _prices_assumed(store),
         "states": _states(by_state),

@@ -52,6 +52,7 @@ def simulate(
         _take(store, before.late, [], made.evidence)
     _take(store, {}, list(objects(night, meter.counters.resumed_step)), made.evidence)
     store.seal()
+    store.set_meta("origin", "simulated")
     progress(total, total)
     told = truth(night, meter, made.evidence)
     files.write_text(store.folder / TRUTH, json.dumps(told, indent=1))
