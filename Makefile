@@ -20,13 +20,8 @@ $(SETUP): pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[server,dev]'
 	@touch $@
 
-demo: setup ## the main job on bundled data: import a recorded GPU, account, print `why`, write the HTML report
-	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	@$(BIN)/pyrometer import recording tests/data/h200 --out $(DEMO)/data
-	@echo
-	@$(BIN)/pyrometer why --data $(DEMO)/data --all
-	@$(BIN)/pyrometer why --data $(DEMO)/data --all -o html --file $(DEMO)/why.html
-	@echo "The same as a page: $(DEMO)/why.html"
+demo: setup ## the main job: a simulated night on 304 GPUs, accounted and explained; on a terminal, served as a page
+	@$(BIN)/pyrometer demo --out $(DEMO)
 
 test: setup ## the tests that need nothing but this checkout
 	$(BIN)/pytest -q $(CORES) -m 'not heavy'
@@ -46,6 +41,7 @@ format: setup ## put the code into form
 
 bench: setup ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/ledger.py
+	$(BIN)/python benchmarks/scores.py
 
 clean: ## remove what the other targets made
 	rm -rf .venv $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -42,8 +42,8 @@ REFRESH_S = 2
 def command(folder: Path, seed: int, no_serve: bool, live: bool) -> None:
     """Simulates a night on 304 GPUs, accounts for it, says what burned and why, and writes the report; on a terminal it
     then serves the report to this machine until Ctrl-C."""
-    click.echo("Simulating a night on 304 GPUs: everything below is computed from its records, nothing from its truth.")
     truth = make_night(folder, "overnight", seed, None, None)
+    click.echo("Simulated a night on 304 GPUs. What follows is computed from its records, nothing from its truth.")
     window = truth_window(truth)
     serve = sys.stdout.isatty() and not no_serve
     if live:

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
+from pyrometer.model.units import MS_PER_MINUTE
+
+FRESH_MS = 5 * MS_PER_MINUTE  # saving more often than that costs more than it keeps
 
 
 def detect(night: Night) -> Iterable[Proposal]:
@@ -45,6 +48,12 @@ def detect(night: Night) -> Iterable[Proposal]:
                 f"attempt {attempt} reached step {reached:,}" if reached else f"attempt {attempt} ended",
                 f"attempt {attempt + 1} resumed at {night.time(at_ms)} from step {step:,}",
             ),
-            suggestion=f"Save checkpoints more often: the last one was {duration(to_ms - from_ms)} old.",
+            suggestion=_suggestion(to_ms - from_ms),
             confidence=0.95,
         )
+
+
+def _suggestion(age_ms: int) -> str:
+    if age_ms < FRESH_MS:
+        return f"Find out why the attempt ended; its last checkpoint was only {duration(age_ms)} old."
+    return f"Save checkpoints more often: the last one was {duration(age_ms)} old."

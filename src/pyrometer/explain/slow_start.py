@@ -15,7 +15,7 @@ from pyrometer.model.units import MS_PER_MINUTE
 ENOUGH_STARTS = 5  # others, to say from them what is usual
 USUAL_MS = 5 * MS_PER_MINUTE  # where they are too few
 LEAST_USUAL_MS = MS_PER_MINUTE  # a fleet that starts in seconds does not make two minutes slow
-WORTH_NAMING_MS = 3 * MS_PER_MINUTE  # beyond the usual
+WORTH_NAMING_MS = 5 * MS_PER_MINUTE  # beyond the usual: a large gang takes some minutes more than a single pod
 FAR_SLOWER = 2  # times its peers
 OF_THE_EXCESS = 0.4  # a phase that explains this much of it is where the time went
 

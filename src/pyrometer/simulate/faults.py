@@ -439,20 +439,17 @@ def starved(draft: Draft) -> None:
 
 def throttled(draft: Draft) -> None:
     """A GPU that is too hot runs at a part of its clock."""
-    job = draft.victim(lambda job: job.ranks == 1 and job.kind == "Job" and _length(job) > 80 * MINUTE)
+    job = draft.victim(lambda job: _works_unseen(job) and job.kind == "Job")
     attempt = job.attempts[-1]
-    length = min(draft.length((45, 70), (90, 200)), round(_length(job) * 0.6))
+    length = draft.length((100, 150), (180, 330))
     at_ms = draft.moment(job, room_ms=length)
+    rank = draft.chance.randrange(job.ranks)
     size = draft.chance.choice((0.55, 0.65, 0.78))
-    attempt.effects.append(Effect("clock", at_ms, at_ms + length, size, (0,)))
-    machine, gpu = job.place(attempt, 0)
-    claim = Claim(("train", "active"), at_ms, at_ms + length, part=1 - size)
+    attempt.effects.append(Effect("clock", at_ms, at_ms + length, size, (rank,)))
+    machine, gpu = job.place(attempt, rank)
+    claim = Claim(("active",), at_ms, at_ms + length, ranks=(rank,), part=1 - size)
     culprit: dict[str, object] = {"node": machine.name, "gpu": gpu}
     draft.plant("throttled", job, at_ms, at_ms + length, claim, culprit=culprit, needs="gpu")
-
-
-def _length(job: Job) -> int:
-    return job.attempts[-1].stretches[-1].to_ms - job.attempts[-1].stretches[0].to_ms
 
 
 def plateau(draft: Draft) -> None:
