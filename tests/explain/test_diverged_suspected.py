@@ -82,7 +82,23 @@ def test_less_power_for_the_same_activity(tmp_path, every_s):
     assert finding["culprit"] is None
     assert finding["confidence"] == 0.6
     assert finding["title"].startswith("llama may have trained on NaN for 1 h 13 min, since 20:47")
-    assert finding["evidence"][1].startswith("their activity: SM 82 %, tensor 25 %, DRAM 41 % and their clocks")
+    assert finding["evidence"][1] == (
+        "their activity (SM 82 %, tensor 25 %, DRAM 41 %) and their clocks do not explain it"
+    )
+
+
+def test_activity_that_goes_up_and_down_does_not_hide_it(tmp_path):
+    def at_share(look, share):
+        drawn = {"power_w": round(60 + (look["power_w"] - 60) * share)}
+        return look | drawn | {name: round(look[name] * share) for name in look if name.endswith("_permille")}
+
+    shares = (1.0, 0.85, 0.95, 0.8, 1.0, 0.9, 0.82, 1.0, 0.88, 0.96, 0.8, 1.0)
+    phases = [(10 * n, 10 * n + 10, at_share(TRAINS if n < 6 else ON_NAN, share)) for n, share in enumerate(shares)]
+    (finding,) = told(tmp_path / "nan", night(*phases))["findings"]
+    assert finding["cause"] == "diverged_suspected"
+    assert interval(finding) == minutes(60, 120)
+    steady = [(from_min, to_min, at_share(TRAINS, shares[n])) for n, (from_min, to_min, _) in enumerate(phases)]
+    assert told(tmp_path / "steady", night(*steady))["findings"] == []
 
 
 def test_a_steady_run_is_none(tmp_path):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration
+from pyrometer.identify.gpu_models import gpu_model
 from pyrometer.model.records import WHOLE_DEVICE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE
 
@@ -18,9 +19,12 @@ BUCKET_MS = 5 * MS_PER_MINUTE
 NEAR = 6  # buckets before and after that are compared: half an hour, so that slow drifts are no steps
 LEAST = 2  # buckets on either side that it takes to judge
 
-FELL = (0.55, 0.85)  # power after, of power before: 0.70 was measured; noise and temperature make a few percent
-OF_ONE_GPU = 0.90  # each GPU by itself must have fallen below this: they all have the same NaN
-SAME_ACTIVITY = 0.06  # NaN moved the counters by 1.5 % at most; another batch or phase moves them by more
+# What a board draws above its idle power, for the same activity, after against before: 0.64 was measured, 0.70 where
+# the idle power is not known. Noise and temperature make a few percent.
+FELL = (0.50, 0.80)
+OF_ONE_GPU = 0.88  # each GPU by itself must have fallen below this: they all have the same NaN
+SAME_MIX = 0.08  # NaN moved no counter against another by more than 1.5 %; another kind of work does
+ABOUT_AS_BUSY = 0.25  # activity may go up and down: power goes with it
 SAME_CLOCK = 0.97  # a lower clock is throttling, and explains the power by itself
 THROTTLES = 4 | 8 | 32 | 64 | 128  # power cap, slowdown, thermal (software, hardware), power brake
 MORE_THROTTLED = 0.2  # of the samples
@@ -47,6 +51,9 @@ class _Since(NamedTuple):
     gpus: int
 
 
+_ACTIVITY = "coalesce(sm_active_permille, dram_active_permille, tensor_active_permille)"
+_DRAWN = f"(power_w - idle_w) / {_ACTIVITY}"  # above idle, for each thousandth of activity
+
 # The GPUs of some pods ($1), and their telemetry in buckets ($4) from $2 to $3. Shared devices tell nothing of one pod.
 _BUCKETS = f"""
 WITH ended AS (
@@ -65,9 +72,11 @@ hold AS MATERIALIZED (
 ),
 bucket AS MATERIALIZED (
     SELECT node_uid, slot_index, time_ms // $4 * $4 AS bucket_ms, avg(power_w) AS power,
+        avg({_DRAWN}) AS drawn, avg({_ACTIVITY}) AS activity,
         avg(sm_active_permille) AS sm, avg(tensor_active_permille) AS tensor, avg(dram_active_permille) AS dram,
         avg(sm_clock_mhz) AS clock, avg(((throttle_reasons & {THROTTLES}) > 0)::INTEGER) AS throttled
-    FROM gpu_sample SEMI JOIN (SELECT node_uid, slot_index FROM hold) held USING (node_uid, slot_index)
+    FROM gpu_sample JOIN idle_board USING (node_uid)
+    SEMI JOIN (SELECT node_uid, slot_index FROM hold) held USING (node_uid, slot_index)
     WHERE time_ms >= $2 AND time_ms < $3 AND power_w > 0 AND instance = {WHOLE_DEVICE}
         AND greatest(sm_active_permille, tensor_active_permille, dram_active_permille) >= {BUSY_PERMILLE}
     GROUP BY ALL
@@ -80,18 +89,26 @@ of_gpu AS MATERIALIZED (
 
 _COUNTERS = {"sm": "SM", "tensor": "tensor", "dram": "DRAM"}
 
+_SAME_MIX = " AND ".join(
+    f"coalesce(abs({c}_after / activity_after / ({c}_before / activity_before) - 1) <= {SAME_MIX}, true)"
+    for c in _COUNTERS
+)
+
 # At each bucket of a workload: what came before it against what came after. It may hold the change itself.
 _STEPS = f"""
 {_BUCKETS},
 series AS (
-    SELECT owner_uid, attempt, bucket_ms, median(power) AS power, median(sm) AS sm, median(tensor) AS tensor,
+    SELECT owner_uid, attempt, bucket_ms, median(power) AS power, median(drawn) AS drawn,
+        median(activity) AS activity, median(sm) AS sm, median(tensor) AS tensor,
         median(dram) AS dram, median(clock) AS clock, avg(throttled) AS throttled
     FROM of_gpu GROUP BY owner_uid, attempt, bucket_ms
 ),
 compared AS (
     SELECT owner_uid, attempt, bucket_ms, least(count(*) OVER before, count(*) OVER after) AS buckets,
         median(power) OVER before AS power_before, median(power) OVER after AS power_after,
-        quantile_cont(power, 0.9) OVER rest AS power_rest,
+        median(drawn) OVER before AS drawn_before, median(drawn) OVER after AS drawn_after,
+        quantile_cont(drawn, 0.9) OVER rest AS drawn_rest,
+        median(activity) OVER before AS activity_before, median(activity) OVER after AS activity_after,
         {", ".join(f"median({c}) OVER before AS {c}_before, median({c}) OVER after AS {c}_after" for c in _COUNTERS)},
         median(clock) OVER before AS clock_before, median(clock) OVER after AS clock_after,
         avg(throttled) OVER before AS throttled_before, avg(throttled) OVER after AS throttled_after
@@ -104,14 +121,15 @@ compared AS (
 steepest AS (  -- of each attempt, among those that left the activity as it was
     SELECT * FROM compared
     WHERE buckets >= {LEAST} AND coalesce(tensor_after, dram_after, sm_after) IS NOT NULL
-        AND {" AND ".join(f"coalesce(abs({c}_after / {c}_before - 1) <= {SAME_ACTIVITY}, true)" for c in _COUNTERS)}
-    QUALIFY row_number() OVER (PARTITION BY owner_uid, attempt ORDER BY power_after / power_before, bucket_ms) = 1
+        AND abs(activity_after / activity_before - 1) <= {ABOUT_AS_BUSY}
+        AND {_SAME_MIX}
+    QUALIFY row_number() OVER (PARTITION BY owner_uid, attempt ORDER BY drawn_after / drawn_before, bucket_ms) = 1
 )
 SELECT owner_uid, attempt, bucket_ms, power_before, power_after,
     {" || ".join(f"coalesce(', {word} ' || ({c}_before / 10)::INTEGER || ' %', '')" for c, word in _COUNTERS.items())}
 FROM steepest
-WHERE power_after / power_before BETWEEN {FELL[0]} AND {FELL[1]}
-    AND power_rest < (power_before + power_after) / 2  -- it stays there: what is NaN once is NaN for good
+WHERE drawn_after / drawn_before BETWEEN {FELL[0]} AND {FELL[1]}
+    AND drawn_rest < (drawn_before + drawn_after) / 2  -- it stays there: what is NaN once is NaN for good
     AND coalesce(clock_after, throttled_after) IS NOT NULL  -- else it may be throttling
     AND coalesce(clock_after >= {SAME_CLOCK} * clock_before, true)
     AND coalesce(throttled_after - throttled_before < {MORE_THROTTLED}, true)
@@ -122,13 +140,13 @@ _SINCE = f"""
 {_BUCKETS},
 fell AS (  -- GPU by GPU
     SELECT pod_uid, node_uid, slot_index,
-        median(power) FILTER (bucket_ms < $5 AND bucket_ms >= $5 - {NEAR} * $4) AS power_before,
-        median(power) FILTER (bucket_ms > $5) AS power_after
-    FROM of_gpu WHERE attempt = $6 GROUP BY ALL HAVING power_before > 0 AND power_after > 0
+        median(drawn) FILTER (bucket_ms < $5 AND bucket_ms >= $5 - {NEAR} * $4) AS drawn_before,
+        median(drawn) FILTER (bucket_ms > $5) AS drawn_after
+    FROM of_gpu WHERE attempt = $6 GROUP BY ALL HAVING drawn_before > 0 AND drawn_after > 0
 ),
 sample AS (
-    SELECT fell.*, time_ms, power_w > (power_before + power_after) / 2 AS high
-    FROM gpu_sample JOIN fell USING (node_uid, slot_index)
+    SELECT fell.*, time_ms, {_DRAWN} > (drawn_before + drawn_after) / 2 AS high
+    FROM gpu_sample JOIN fell USING (node_uid, slot_index) JOIN idle_board USING (node_uid)
     WHERE time_ms >= $5 - 2 * $4 AND time_ms < $3 AND power_w > 0
         AND greatest(sm_active_permille, tensor_active_permille, dram_active_permille) >= {BUSY_PERMILLE}
 ),
@@ -141,7 +159,7 @@ changed AS (
     WHERE time_ms > high_ms GROUP BY ALL
 )
 SELECT median(changed.from_ms)::BIGINT, max(least(last_ms + $7, hold.to_ms, $3)),
-    list_sort(list(DISTINCT pod_uid)), count(*), max(power_after / power_before)
+    list_sort(list(DISTINCT pod_uid)), count(*), max(drawn_after / drawn_before)
 FROM changed JOIN fell USING (node_uid, slot_index) JOIN hold USING (pod_uid, node_uid, slot_index)
 """
 
@@ -159,11 +177,24 @@ def detect(night: Night) -> Iterable[Proposal]:
     if not pods:
         return
     night.store.expose_all(["allocation"])
+    _idle_boards(night)
     for row in night.ask(_STEPS, pods, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, BUCKET_MS):
         step = _Step(*row)
         since = _since(night, step)
         if since is not None and since.to_ms > night.window.from_ms:
             yield _proposal(night, step, since)
+
+
+def _idle_boards(night: Night) -> None:
+    """What a board of each node draws when it is held and idle; nothing where its model is not known."""
+    rows = [
+        (node_uid, known.held_idle_power_w if (known := gpu_model(model)) else 0)
+        for node_uid, model in night.ask("SELECT node_uid, any_value(gpu_model) FROM node_name GROUP BY node_uid")
+    ]
+    night.ask("CREATE OR REPLACE TEMP TABLE idle_board (node_uid VARCHAR, idle_w INTEGER)")
+    night.ask(
+        "INSERT INTO idle_board SELECT unnest($1), unnest($2)", [node for node, _ in rows], [watts for _, watts in rows]
+    )
 
 
 def _since(night: Night, step: _Step) -> _Since | None:
@@ -197,7 +228,7 @@ def _proposal(night: Night, step: _Step, since: _Since) -> Proposal:
         evidence=(
             f"{counted(since.gpus, 'GPU')} of it went from {step.power_before:.0f} to {step.power_after:.0f} W "
             f"({fell} % less) at once and stayed there",
-            f"their activity{step.activity.replace(',', ':', 1)} and their clocks did not change",
+            f"their activity ({step.activity.removeprefix(', ')}) and their clocks do not explain it",
         ),
         suggestion="Look at its loss; if it is NaN, stop it. The SDK would tell at the first step.",
         confidence=0.6,

@@ -111,10 +111,10 @@ def _findings(planted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str,
     pairs = _pairs(planted, found)
     matched = _matched(planted, pairs)
     detectable = [number for number, finding in enumerate(planted) if finding.get("detectable", True)]
-    # What this evidence cannot show, and is found anyway, is neither right nor wrong.
-    excused = {pair.found for pair in matched if pair.planted not in set(detectable)}
+    right = [pair for pair in matched if pair.planted in set(detectable)]
+    # What this evidence cannot show, and is found anyway, even in part, is neither right nor wrong.
+    excused = {pair.found for pair in pairs if pair.planted not in set(detectable)} - {pair.found for pair in right}
     counted = [number for number in range(len(found)) if number not in excused]
-    right = [pair for pair in matched if pair.found not in excused]
     named = [pair for pair in right if planted[pair.planted].get("culprit")]
     seen, hit = {pair.planted for pair in right}, {pair.found for pair in right}
     overlaps: dict[int, float] = defaultdict(float)
