@@ -40,7 +40,7 @@ def test_why_says_who_since_when_how_much_and_what_to_do(told, recorded):
     assert len(hangs) == 2
     for hang in hangs:
         assert "recording-a" in hang  # who
-        assert "[recording]" in hang  # whose
+        assert "[recording" in hang  # whose
         assert re.search(r"hung for 20 s, since (Sun )?.*06:18", hang)  # since when
         assert hang.startswith("$0.0")  # how much
         assert "Rank 0 made no progress after step" in hang  # how we know

@@ -68,8 +68,8 @@ class TestWithTheSdk:
         assert finding["culprit"] is None
         assert finding["title"].startswith("llama crashed 3 times in a row")
         assert finding["evidence"] == [
-            "each attempt lived 10 min or so, and none did a step that was seen",
-            "3 of them ended with ValueError: no such file",
+            "each attempt lived 10 min or so, and none completed a step",
+            "all ended with ValueError: no such file",
         ]
 
     def test_steps_that_were_lost_each_time(self, tmp_path):

@@ -100,6 +100,7 @@ def why(hours: float = 12, findings: int = 8, priced: bool = True) -> dict:
         "prices_assumed": False,
         "states": states,
         "findings": [finding(number, hours, priced) for number in range(findings)],
+        "unexplained": [],
         "evidence": {"kubernetes": 1.0, "gpu": 0.96, "sdk": 0.7},
         "timeline": {"bucket_ms": BUCKET_MS, "rows": rows},
         "teams": [

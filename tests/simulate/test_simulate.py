@@ -134,6 +134,7 @@ def scores():
 def test_a_night_is_explained(tmp_path):
     """One night here; twenty in the heavy tests."""
     together = scores().pooled([scores().one_night("overnight", 7)])
+    assert together["nights"] == 1
     assert together["precision"] >= 0.8
     assert together["recall"] >= 0.8
     assert together["state_error"] <= 0.03

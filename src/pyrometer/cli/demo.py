@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from pyrometer.serve.report import PORT, report_server
 from pyrometer.simulate.replay import replay
 from pyrometer.store import Store, files
 
-SEED = 183  # a night in which much goes wrong
+SEED = 38  # a night in which much goes wrong
 LIVE_SPEED = 600
 REFRESH_S = 2
 
@@ -36,14 +37,14 @@ REFRESH_S = 2
     "--out", "folder", metavar="DIR", default="pyrometer-demo", show_default=True,
     type=click.Path(path_type=Path), help="The data folder to make.",
 )  # fmt: skip
-@click.option("--seed", default=SEED, show_default=True, help="Another seed is another night.")
+@click.option("--seed", type=click.IntRange(0), default=SEED, show_default=True, help="Another seed is another night.")
 @click.option("--no-serve", is_flag=True, help="Print, write the report, and exit.")
 @click.option("--live", is_flag=True, help=f"Replay the night {LIVE_SPEED} times as fast as it happened.")
 def command(folder: Path, seed: int, no_serve: bool, live: bool) -> None:
     """Simulates a night on 304 GPUs, accounts for it, says what burned and why, and writes the report; on a terminal it
     then serves the report to this machine until Ctrl-C."""
     truth = make_night(folder, "overnight", seed, None, None)
-    click.echo("Simulated a night on 304 GPUs. What follows is computed from its records, nothing from its truth.")
+    click.echo("Simulated a night on 304 GPUs. What follows is computed from its records alone.")
     window = truth_window(truth)
     serve = sys.stdout.isatty() and not no_serve
     if live:
@@ -69,7 +70,7 @@ def _answer(folder: Path, window: Window) -> dict[str, Any]:
 
 def _serve(page: str) -> None:
     server = report_server(lambda: page)
-    with server:
+    with server, suppress(KeyboardInterrupt):
         _say_where(server.server_address[1])
         server.serve_forever()
 
@@ -112,7 +113,8 @@ def _live(folder: Path, window: Window, serve: bool) -> None:
     click.echo(f"The same as a page: {folder / 'why.html'}")
     if server is not None:
         click.echo("Ctrl-C ends it.")
-        threading.Event().wait()
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
 
 
 def _redraw(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import WAIT_FOR_FOLDER_S
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.words import counted, dollars, hours
+from pyrometer.simulate.faults import NoRoomError
 from pyrometer.simulate.night import TRUTH, simulate
 from pyrometer.simulate.scenarios import SCENARIOS, SMALLEST_GPUS
 from pyrometer.store import Store
@@ -19,7 +19,7 @@ from pyrometer.store import Store
 
 @click.command(epilog="`pyrometer simulate list` says what each scenario is.")
 @click.argument("scenario", metavar="SCENARIO", type=click.Choice([*SCENARIOS, "list"]))
-@click.option("--seed", default=1, show_default=True, help="Another seed is another night.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Another seed is another night.")
 @click.option("--gpus", type=click.IntRange(SMALLEST_GPUS, 1_000_000), help="About how many. Default: the scenario's.")
 @click.option("--hours", "length", type=click.IntRange(4, 24 * 31), help="How long. Default: the scenario's.")
 @click.option("--out", "folder", metavar="DIR", type=click.Path(path_type=Path), help="The data folder to make.")
@@ -43,10 +43,23 @@ def command(scenario: str, seed: int, gpus: int | None, length: int | None, fold
 def make_night(folder: Path, scenario: str, seed: int, gpus: int | None, length: int | None) -> dict[str, Any]:
     """Simulates into a folder; one that an earlier simulation made is made anew, any other is left alone."""
     if folder.exists() and any(folder.iterdir()):
-        if not (folder / TRUTH).exists():
-            raise click.ClickException(f"{folder} is there and was not made by a simulation. Name another folder.")
-        with Store(folder, wait_s=WAIT_FOR_FOLDER_S):  # not under the feet of another process
-            pass
-        shutil.rmtree(folder)
-    with Store(folder, create=True, wait_s=WAIT_FOR_FOLDER_S) as store, progress_bar("Simulating") as progress:
-        return simulate(store, scenario, seed=seed, gpus=gpus, hours=length, progress=progress)
+        _clear(folder)
+    try:
+        with Store(folder, create=True, wait_s=WAIT_FOR_FOLDER_S) as store, progress_bar("Simulating") as progress:
+            return simulate(store, scenario, seed=seed, gpus=gpus, hours=length, progress=progress)
+    except NoRoomError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _clear(folder: Path) -> None:
+    """Takes an earlier simulation out of a folder, and nothing else that lies there."""
+    foreign = f"{folder} is there and was not made by a simulation. Name another folder."
+    if not (folder / "pyrometer.duckdb").exists():
+        raise click.ClickException(foreign)
+    with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
+        if store.meta("origin") != "simulated":
+            raise click.ClickException(foreign)
+        for part in store.parts():
+            (folder / part.path).unlink(missing_ok=True)
+    for name in ("pyrometer.duckdb", "pyrometer.duckdb.wal", "manifest.json", TRUTH, "why.html"):
+        (folder / name).unlink(missing_ok=True)

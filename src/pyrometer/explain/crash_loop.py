@@ -87,7 +87,7 @@ def _evidence(night: Night, row: Sequence[Attempt], ends: Sequence[int]) -> Iter
     if stepped:
         yield f"no attempt got beyond where it had begun; each lived {duration(lives[len(lives) // 2])} or so"
     else:
-        yield f"each attempt lived {duration(lives[len(lives) // 2])} or so, and none did a step that was seen"
+        yield f"each attempt lived {duration(lives[len(lives) // 2])} or so, and none completed a step"
     said = night.ask(
         "SELECT reason, any_value(message), count(DISTINCT attempt) FROM event WHERE kind = 'exception' "
         "AND list_contains($1, run) AND list_contains($2, attempt) AND reason IS NOT NULL "
@@ -99,7 +99,7 @@ def _evidence(night: Night, row: Sequence[Attempt], ends: Sequence[int]) -> Iter
         reason, message, times = said[0]
         text = f"{reason}: {message}" if message else reason
         short = text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
-        yield f"{times} of them ended with {short}"
+        yield f"{'all' if times == len(lives) else f'{times} of them'} ended with {short}"
     else:
         reasons = sorted({reason for attempt in row for reason in attempt.reasons})
         if reasons:

@@ -55,7 +55,7 @@ def _proposal(night: Night, owner: str, pods: list[tuple[str, str, int, int, int
         by_node[node_uid] += data_ms
     worst = max(by_node, key=lambda node: by_node[node])
     culprit = {"node": night.node(worst)} if nodes > 1 and by_node[worst] >= OF_ONE_NODE * waited else None
-    evidence = [f"{round(100 * waited / whole)} % of the time of its steps went by before the next batch was there"]
+    evidence = [f"{round(100 * waited / whole)} % of the time of its steps went into waiting for the next batch"]
     if culprit:
         evidence.append(f"{round(100 * by_node[worst] / waited)} % of that on node {culprit['node']}, one of {nodes}")
     return Proposal(

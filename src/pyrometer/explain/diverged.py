@@ -31,6 +31,9 @@ def detect(night: Night) -> Iterable[Proposal]:
                 f"since {night.time(episode.from_ms)}"
             ),
             evidence=(f"its loss became NaN or infinite{at_step}",),
-            suggestion="Stop it; go back to a checkpoint from before, with a lower learning rate or clipped gradients.",
+            suggestion=(
+                ("Stop it; go" if night.goes_on(episode.to_ms) else "Let it stop at the first NaN; go")
+                + " back to a checkpoint from before, with a lower learning rate or clipped gradients."
+            ),
             confidence=0.95,
         )

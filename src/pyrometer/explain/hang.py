@@ -22,9 +22,9 @@ def detect(night: Night) -> Iterable[Proposal]:
             to_ms=episode.to_ms,
             states=("hang",),
             scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
-            headline=f"hung for {duration(episode.to_ms - episode.from_ms)}, since {night.time(episode.from_ms)}",
+            headline=f"hung for {duration(episode.to_ms - episode.from_ms)}, {_when(night, episode)}",
             evidence=tuple(evidence) or ("its processes were alive and did nothing",),
-            suggestion=_suggestion(culprit, alone=len(episode.pods) == 1),
+            suggestion=_suggestion(culprit, alone=len(episode.pods) == 1, goes_on=night.goes_on(episode.to_ms)),
             culprit=culprit,
             confidence=0.95 if culprit else 0.8,
         )
@@ -56,7 +56,9 @@ def _stuck_rank(night: Night, episode: Episode) -> tuple[dict[str, Any] | None, 
         said = f"rank {rank} made no progress{after}{doing}, from {night.time(at_ms)} on"
     evidence = [said]
     if len(ranks) > 1:
-        evidence.append(f"{len(reported)} of {counted(len(ranks), 'rank')} were stuck with it")
+        waited, others = len(reported - {who.rank}), len(ranks) - 1
+        who_else = "" if waited == others else f"{waited} of "
+        evidence.append(f"{who_else}the other {counted(others, 'rank')} waited for it")
     return {"rank": who.rank, "node": night.node(who.node_uid), "gpu": who.slot_index}, evidence
 
 
@@ -77,11 +79,19 @@ def _spinning(night: Night, episode: Episode) -> list[str]:
     return [f"its GPUs were {util:.0f} % utilised{drew}"]
 
 
-def _suggestion(culprit: dict[str, Any] | None, *, alone: bool) -> str:
+def _when(night: Night, episode: Episode) -> str:
+    if night.goes_on(episode.to_ms):
+        return f"since {night.time(episode.from_ms)}"
+    return f"from {night.time(episode.from_ms)} to {night.time(episode.to_ms)}"
+
+
+def _suggestion(culprit: dict[str, Any] | None, *, alone: bool, goes_on: bool) -> str:
+    begin = "Restart it from its last checkpoint"
     if culprit is None:
-        return "Restart it from its last checkpoint; the SDK's steps would tell which rank hangs, and where."
-    without = "" if alone else f" without {culprit['node']}"
-    return (
-        f"Restart it from its last checkpoint{without}; "
-        f"look at what rank {culprit['rank']} was doing: its stack, its node's log."
-    )
+        end = "the SDK's steps would tell which rank hangs, and where."
+        return f"{begin}; {end}" if goes_on else f"Let a timeout end such hangs; {end}"
+    look = f"look at what rank {culprit['rank']} was doing: its stack, the log of {culprit['node']}."
+    if goes_on:
+        without = "" if alone else f" without {culprit['node']}"
+        return f"{begin}{without}; {look}"
+    return f"Let a timeout end such hangs within minutes; {look}"

@@ -145,7 +145,11 @@ def _key_figures(page: Page) -> str:
     gpus = _gpus(gpu_ms / max(1, page.window.to_ms - page.window.from_ms))
     figures = [
         ("Wasted", _share(page.families["waste"].exact, page.total.exact), "held, not progressing"),
-        ("Useful", _share(page.families["useful"].exact, page.total.exact), "training, evaluating, serving"),
+        (
+            "Useful",
+            _share(page.families["useful"].exact, page.total.exact),
+            "training, evaluating, serving, or busy unseen",
+        ),
         ("GPU-hours", _hours(gpu_ms), f"{gpus} GPUs on average"),
         ("Findings", str(len(findings)), f"naming {page.measure.text(named)}"),
     ]

@@ -30,14 +30,14 @@ def detect(night: Night) -> Iterable[Proposal]:
             headline=(
                 f"held idle GPUs for {duration(episode.to_ms - episode.from_ms)}, since {night.time(episode.from_ms)}"
             ),
-            evidence=tuple(_evidence(night, episode, names)),
+            evidence=tuple(_evidence(night, episode, names, users[0][0] if len(users) == 1 else None)),
             suggestion="Delete it, or give it a time limit; a notebook can be culled when idle.",
             culprit=culprit,
             confidence=0.9,
         )
 
 
-def _evidence(night: Night, episode: Episode, names: list[str]) -> Iterable[str]:
+def _evidence(night: Night, episode: Episode, names: list[str], user: str | None) -> Iterable[str]:
     left = night.ask(
         "SELECT event.kind, event.step FROM event JOIN the_run USING (run, attempt, rank) "
         "WHERE event.kind = 'loop_ended' AND list_contains($1, the_run.pod_uid) "
@@ -54,7 +54,8 @@ def _evidence(night: Night, episode: Episode, names: list[str]) -> Iterable[str]
         "WHERE state = 'idle_held' AND list_contains($1, pod_uid)",
         list(episode.pods),
     )[0][0]  # fmt: skip
-    yield f"{counted(slots, 'GPU')} of {listed(names)} showed no activity"
+    by = f" (user {user})" if user else ""
+    yield f"{counted(slots, 'GPU')} of {listed(names)}{by} showed no activity"
     if left:
         step = "" if left[0][1] is None else f" after step {left[0][1]:,}"
         yield f"the program had left its training loop{step}"

@@ -102,6 +102,10 @@ class Night:
         beside_ms = time_ms if length_ms < MS_PER_DAY and self.window.from_ms <= time_ms else self.window.to_ms
         return clock(time_ms, self.zone, beside_ms=beside_ms, seconds=length_ms <= MS_PER_HOUR)
 
+    def goes_on(self, to_ms: int) -> bool:
+        """Whether what lasted until then is still there when the window ends."""
+        return to_ms > self.window.to_ms - 2 * MS_PER_MINUTE
+
     def node(self, node_uid: str | None) -> str | None:
         """The name of a node."""
         rows = self.ask("SELECT node FROM node_name WHERE node_uid = ?", node_uid)

@@ -12,6 +12,7 @@ from pyrometer.explain.words import counted, dollars, duration, hours, percent
 WIDTH = 80
 BAR = 22
 MOST_FINDINGS = 8
+MOST_UNEXPLAINED = 3
 
 _COLOURS = {
     "useful": "green",
@@ -59,15 +60,15 @@ def _head(answer: dict[str, Any], style: Style) -> Iterator[str]:
 
 
 def _bars(answer: dict[str, Any], style: Style) -> Iterator[str]:
-    whole = answer["total"]["gpu_ms"]
+    measure = "usd_micro" if answer["total"]["usd_micro"] and not answer["total"]["unpriced_gpu_ms"] else "gpu_ms"
+    whole = answer["total"][measure]
     for row in answer["states"]:
-        share = row["gpu_ms"] / whole if whole else 0
-        filled = _bar(share)
+        filled = _bar((row[measure] or 0) / whole if whole else 0)
         colour = _COLOURS[row["family"]]
         money = "" if row["usd_micro"] is None else dollars(row["usd_micro"])
         spent = _compact_hours(row["gpu_ms"])
         yield (
-            f"  {row['state']:<15}{style(filled.ljust(BAR), fg=colour)} {percent(row['gpu_ms'], whole):>6}"
+            f"  {row['state']:<15}{style(filled.ljust(BAR), fg=colour)} {percent(row[measure] or 0, whole):>6}"
             f" {spent:>12} {money:>10}  {row['family']}"
         ).rstrip()
     yield ""
@@ -93,7 +94,8 @@ def _told(answer: dict[str, Any], style: Style) -> Iterator[str]:
         return
     for finding in findings[:MOST_FINDINGS]:
         price = "unpriced" if finding["usd_micro"] is None else dollars(finding["usd_micro"])
-        who = f" [{finding['team']}]" if finding["team"] else ""
+        notes = [finding["team"], "still going on" if finding["ongoing"] else None]
+        who = f" [{', '.join(filter(None, notes))}]" if any(notes) else ""
         yield from _wrapped(f"{price:>9}  ", f"{finding['title']}{who}.", style, bold=True)
         yield from _wrapped(" " * 11, f"{_sentence(finding['evidence'])}", style)
         yield from _wrapped(" " * 9 + "→ ", finding["suggestion"], style, dim=True)
@@ -101,6 +103,11 @@ def _told(answer: dict[str, Any], style: Style) -> Iterator[str]:
     if left:
         rest = sum(finding["usd_micro"] or 0 for finding in left)
         yield f"{dollars(rest):>9}  in {counted(len(left), 'smaller finding')}: `pyrometer why -o json`, or `-o html`."
+    more = [row for row in answer["unexplained"] if (row["usd_micro"] or 0) > 0]
+    rest_usd_micro = sum(row["usd_micro"] for row in more)
+    if answer["total"]["usd_micro"] and rest_usd_micro * 100 >= answer["total"]["usd_micro"]:
+        largest = ", ".join(f"{row['state']} {dollars(row['usd_micro'])}" for row in more[:MOST_UNEXPLAINED])
+        yield from _wrapped(f"{dollars(rest_usd_micro):>9}  ", f"of the waste is in no finding: {largest}.", style)
     yield ""
 
 

@@ -29,6 +29,7 @@ def why(
     """What burned in a window, and why."""
     night = Night(store, window, settings, zone, price_usd_micro=price_usd_micro)
     by_state = _sums(night, "state")
+    findings = _findings(night, claims.find(night, DETECTORS), price_usd_micro)
     return {
         "window": window_json(window, zone),
         "timezone": str(zone),
@@ -36,7 +37,8 @@ def why(
         "total": total(by_state),
         "prices_assumed": price_usd_micro is None and _prices_assumed(store),
         "states": _states(by_state),
-        "findings": _findings(night, claims.find(night, DETECTORS), price_usd_micro),
+        "findings": findings,
+        "unexplained": _unexplained(night, price_usd_micro),
         "evidence": _evidence(night),
         "timeline": {"bucket_ms": night.bucket_ms, "rows": _timeline(night)},
         "teams": _teams(night),
@@ -65,6 +67,23 @@ def _states(by_state: Sequence[Sum]) -> list[dict[str, Any]]:
         name = group.key[0]
         rows.append({"state": name, "family": STATE[name].family} | amounts(group, money[name]))
     return rows
+
+
+def _unexplained(night: Night, price_usd_micro: int | None) -> list[dict[str, Any]]:
+    """Waste that no finding claims, by state, most expensive first: ordinary friction, or what has no cause yet."""
+    price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
+    rows = night.ask(
+        "SELECT state, sum(ms), sum(ms * usd_micro_per_hour::HUGEINT), "
+        "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) "
+        "FROM (SELECT state, ms, usd_micro_per_hour FROM burn "
+        f"UNION ALL SELECT state, -ms, {price} FROM claim) GROUP BY state HAVING sum(ms) > 0"
+    )
+    groups = [
+        Sum((state,), int(ms), int(ms_price or 0), int(unpriced))
+        for state, ms, ms_price, unpriced in rows if STATE[state].family == "waste"
+    ]  # fmt: skip
+    told = [{"state": g.key[0]} | amounts(g, micro) for g, micro in zip(groups, rounded(groups), strict=True)]
+    return sorted(told, key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["state"]))
 
 
 def _evidence(night: Night) -> dict[str, float]:
@@ -163,6 +182,7 @@ def _finding(night: Night, finding: Finding, micro: int | None) -> dict[str, Any
         "culprit": proposal.culprit,
         "from": iso(proposal.from_ms, night.zone),
         "to": iso(proposal.to_ms, night.zone),
+        "ongoing": night.goes_on(proposal.to_ms),
         "gpu_ms": finding.gpu_ms,
         "gpu_hours": gpu_hours(finding.gpu_ms),
         "usd_micro": micro,

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 LOOPBACK = "127.0.0.1"
 PORT = 8411
+HOSTS = (LOOPBACK, "localhost")
 
 
 def report_server(page: Callable[[], str], *, port: int = PORT) -> ThreadingHTTPServer:
@@ -14,6 +15,9 @@ def report_server(page: Callable[[], str], *, port: int = PORT) -> ThreadingHTTP
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.headers.get("Host", "").partition(":")[0] not in HOSTS:  # another site's name for this machine
+                self.send_error(403)
+                return
             if self.path.partition("?")[0] != "/":
                 self.send_error(404)
                 return

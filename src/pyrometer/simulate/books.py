@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pyrometer.simulate.jobs import Attempt, Claim, Job, Night, Outage, Planted, Stretch
+from pyrometer.simulate.jobs import Attempt, Claim, Job, Night, Outage, Planted, Stretch, slots_of
 from pyrometer.simulate.lives import HOUR
 from pyrometer.simulate.steps import Integers, Numbers, Steps, inside
 
@@ -34,6 +34,9 @@ class Books:
             for claim in planted.claims:
                 of_machine = claim.machine is not None or planted.job is None
                 self._claims[None if of_machine or planted.job is None else planted.job.uid].append((planted, claim))
+        self._outages: dict[str, list[Outage]] = defaultdict(list)
+        for outage in night.outages:
+            self._outages[outage.machine.uid].append(outage)
 
     # -- of an attempt --------------------------------------------------------------------------------------------
 
@@ -77,7 +80,7 @@ class Books:
                 self._book(job, attempt, "unused_device", *times, unused, slots)
                 ms = ms - unused
         if not job.instrumented and state not in ("gang_wait", "startup"):
-            for outage in self.outages("telemetry"):
+            for outage in self.outages(attempt, "telemetry"):
                 on_it = self.slot_machine[slots] == self.machine_index[outage.machine.uid]
                 unseen = ms * on_it[:, None] * inside(*times, outage.from_ms, outage.to_ms)
                 if unseen.any():
@@ -109,10 +112,9 @@ class Books:
     def _book(
         self, job: Job, attempt: Attempt, state: str, starts: Integers, ends: Integers, ms: Numbers, slots: Integers
     ) -> None:
-        for outage in self.outages("device"):  # a broken device is the platform's, whoever holds it
+        for outage in self.outages(attempt, "device"):  # a broken device is the platform's, whoever holds it
             broken = np.isin(slots, slots_of(outage))
-            if broken.any():
-                ms = ms * (1 - broken[:, None] * inside(starts, ends, outage.from_ms, outage.to_ms))
+            ms = ms * (1 - broken[:, None] * inside(starts, ends, outage.from_ms, outage.to_ms))
         self._add(job.uid, state, starts, ends, ms, slots)
         for planted, claim in self._claims[job.uid]:
             if state in claim.states and (claim.attempts is None or attempt.number in claim.attempts):
@@ -129,18 +131,26 @@ class Books:
         for outage in self.night.outages:
             if outage.kind != "telemetry":
                 slots = np.array(slots_of(outage))
-                ms = (to_ms - from_ms) * inside(*edges, outage.from_ms, outage.to_ms) * np.ones((len(slots), 1))
+                during = np.maximum(edges[0], outage.from_ms), np.minimum(edges[1], outage.to_ms)
+                ms = np.maximum(during[1] - during[0], 0) * np.ones((len(slots), 1))
                 free[slots] -= ms[:, 0]
-                self._add(None, "unhealthy", *edges, ms, slots)
-                self._credit_machines("unhealthy", *edges, ms, slots)
+                if ms.any():
+                    self._add(None, "unhealthy", *during, ms, slots)
+                    self._credit_machines("unhealthy", *during, ms, slots)
         for price in np.unique(self.usd_per_ms):
             slots = np.flatnonzero(self.usd_per_ms == price)
             self._add(None, "free", *edges, free[slots][:, None], slots)
-            self._credit_machines("free", *edges, free[slots][:, None], slots)
+        for planted, claim in self._claims[None]:
+            if claim.machine is not None and "free" in claim.states:  # all of it, all the time: nobody was on it
+                gpus = np.arange(claim.machine.first_slot, claim.machine.first_slot + claim.machine.pool.gpus)
+                self._credit(planted, claim, *edges, np.full((len(gpus), 1), to_ms - from_ms), gpus, None)
 
-    def outages(self, kind: str) -> Iterator[Outage]:
-        """The outages of a kind."""
-        return (outage for outage in self.night.outages if outage.kind == kind)
+    def outages(self, attempt: Attempt, kind: str) -> list[Outage]:
+        """The outages of a kind on an attempt's machines."""
+        if not self._outages:
+            return []
+        machines = {place.machine.uid for place in attempt.places}
+        return [outage for uid in sorted(machines) for outage in self._outages.get(uid, ()) if outage.kind == kind]
 
     def _credit_machines(self, state: str, starts: Integers, ends: Integers, ms: Numbers, slots: Integers) -> None:
         for planted, claim in self._claims[None]:
@@ -161,19 +171,13 @@ class Books:
         for hour in range(first, int(ends[-1] - 1) // HOUR + 1):
             part = by_window * inside(starts, ends, hour * HOUR, (hour + 1) * HOUR)
             self.cells[owner, hour * HOUR][state] += float(part.sum())
-        self.usd[state] += float(by_window.sum() * self.usd_per_ms[slots[0]])
+        self.usd[state] += float(ms.sum(axis=1) @ self.usd_per_ms[slots])
 
     def _credit(
         self, planted: Planted, claim: Claim, starts: Integers, ends: Integers, ms: Numbers, slots: Integers,
         rows: tuple[int, ...] | None,
     ) -> None:  # fmt: skip
-        claimed = ms if rows is None else ms[list(rows)]
-        gpu_ms = float((claimed * inside(starts, ends, claim.from_ms, claim.to_ms)).sum()) * claim.part
-        planted.gpu_ms += gpu_ms
-        planted.usd += gpu_ms * float(self.usd_per_ms[slots[0]])
-
-
-def slots_of(outage: Outage) -> list[int]:
-    """The slots of a device, or of a whole machine, that is out."""
-    gpus = range(outage.machine.pool.gpus) if outage.gpu is None else [outage.gpu]
-    return [outage.machine.first_slot + gpu for gpu in gpus]
+        mine = np.arange(len(slots)) if rows is None else np.array(rows, int)
+        by_rank = (ms[mine] * inside(starts, ends, claim.from_ms, claim.to_ms)).sum(axis=1) * claim.part
+        planted.gpu_ms += float(by_rank.sum())
+        planted.usd += float(by_rank @ self.usd_per_ms[slots[mine]])

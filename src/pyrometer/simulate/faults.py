@@ -15,6 +15,7 @@ from pyrometer.simulate.jobs import Attempt, Claim, Effect, Job, Night, Outage, 
 from pyrometer.simulate.lives import HOUR, MINUTE, SECOND
 
 STEPPING = ("steps", "checkpoint", "evaluate")
+MANY_JOBS = 1_000
 PEOPLE = ("amara", "bence", "chiara", "dmitri", "esi", "farid", "goran", "hana", "ines", "jonas")
 
 
@@ -30,10 +31,14 @@ class Draft:
     chance: Random
     spare: list[Machine] = field(default_factory=list)
     troubled: set[str] = field(default_factory=set)
+    named: dict[str, int] = field(default_factory=dict)
 
     def victim(self, fits: Callable[[Job], bool]) -> Job:
         """A job that nothing has happened to yet."""
-        found = [job for job in self.night.jobs if job.name not in self.troubled and job.attempts and fits(job)]
+        jobs = self.night.jobs
+        if len(jobs) > MANY_JOBS:  # enough of them to try some
+            jobs = self.chance.sample(jobs, MANY_JOBS)
+        found = [job for job in jobs if job.name not in self.troubled and job.attempts and fits(job)]
         if not found:
             raise NoRoomError
         job = self.chance.choice(found)
@@ -47,6 +52,15 @@ class Draft:
             raise NoRoomError
         self.spare.remove(found)
         return found
+
+    def machines(self, number: int) -> list[Machine]:
+        """Machines of one pool that nobody uses."""
+        for name in sorted({machine.pool.name for machine in self.spare}):
+            found = [machine for machine in self.spare if machine.pool.name == name][:number]
+            if len(found) == number:
+                self.spare = [machine for machine in self.spare if machine not in found]
+                return found
+        raise NoRoomError
 
     def moment(self, job: Job | None = None, *, room_ms: int = 0, after_ms: int = 0) -> int:
         """A time in the night, never a round one, while the job is training and with room after it."""
@@ -72,17 +86,20 @@ class Draft:
         culprit: dict[str, object] | None = None, needs: str = "kubernetes", gpu_cause: str | None = None,
     ) -> None:  # fmt: skip
         """Remembers what should be found."""
-        to_ms = min(to_ms, self.night.to_ms)
+        from_ms, to_ms = max(from_ms, self.night.from_ms), min(to_ms, self.night.to_ms)
         self.night.planted.append(Planted(cause, job, from_ms, to_ms, list(claims), culprit, needs, gpu_cause))
 
     def new_job(self, name: str, *, pods: int, gpus: int, at_ms: int, **more: object) -> Job:
         """Another job, of some team."""
         team = self.chance.choice(("foundation", "vision", "speech", "search"))
-        again = sum(job.name.startswith(name) for job in self.night.jobs)
-        name = f"{name}-{again + 1}" if again else name
+        again = self.named[name] = self.named.get(name, 0) + 1
+        name = f"{name}-{again}" if again > 1 else name
         job = Job(
-            name=name, kind="PyTorchJob", namespace=team, team=team, experiment=name, user=self.chance.choice(PEOPLE),
-            queue=f"{team}-queue", pods=pods, gpus=gpus, created_ms=at_ms, until_ms=self.night.to_ms,
+            name=name, kind="PyTorchJob", namespace=f"team-{team}", team=team, experiment=name,
+            user=self.chance.choice(PEOPLE), queue=f"{team}-queue", pods=pods, gpus=gpus, created_ms=at_ms,
+            until_ms=self.night.to_ms, step_ms=self.chance.uniform(350, 2400),
+            data_share=self.chance.uniform(0.004, 0.018), comm_share=self.chance.uniform(0.03, 0.06) + 0.008 * pods,
+            digest=f"{self.chance.getrandbits(64):016x}",
         )  # fmt: skip
         for key, value in more.items():
             setattr(job, key, value)
@@ -108,10 +125,10 @@ def _works_unseen(job: Job) -> bool:
 
 
 def _to_boundary(attempt: Attempt, at_ms: int) -> int:
-    """Not in the middle of a save: there it would lose the save as well."""
+    """Not in the middle of a save or an evaluation, nor just after one."""
     for stretch in attempt.stretches:
         if stretch.kind in ("checkpoint", "evaluate") and stretch.from_ms <= at_ms < stretch.to_ms + 40 * SECOND:
-            return stretch.to_ms + 41 * SECOND
+            at_ms = stretch.to_ms + 41 * SECOND
     return at_ms
 
 
@@ -138,7 +155,8 @@ def hang(draft: Draft) -> None:
         attempt.events.append(
             {
                 "kind": "stuck", "rank": each, "at_ms": from_ms - draft.chance.randint(0, 300),
-                "step_offset": -1 if each == rank else 0, "reason": "data" if each == rank else "sync",
+                "step_offset": -1 if each == rank else 0,
+                "reason": ("backward" if spins else "data") if each == rank else "sync",
             }
         )  # fmt: skip
     machine, gpu = job.place(attempt, rank)
@@ -202,12 +220,12 @@ def out_of_memory(draft: Draft) -> None:
     first = attempt = job.attempts[-1]
     rank = draft.chance.randrange(job.ranks)
     at_ms = _to_boundary(attempt, draft.moment(job, room_ms=90 * MINUTE))
-    attempt.effects.append(Effect("memory", at_ms - 25 * MINUTE, at_ms, ranks=(rank,)))
     machine, _ = job.place(attempt, rank)
     text = "CUDA out of memory. Tried to allocate 2.50 GiB."
     for number in range(draft.chance.choice((1, 2, 3))):
         if number:
-            at_ms = attempt.stretches[0].to_ms + draft.chance.randint(6 * MINUTE, 14 * MINUTE)
+            at_ms = attempt.stretches[0].to_ms + draft.chance.randint(6 * MINUTE, 11 * MINUTE)
+        attempt.effects.append(Effect("memory", at_ms - 25 * MINUTE, at_ms, ranks=(rank,)))
         attempt.events.append(
             {"kind": "exception", "rank": rank, "at_ms": at_ms, "reason": "OutOfMemoryError", "message": text}
         )
@@ -285,7 +303,7 @@ def diverged_suspected(draft: Draft) -> None:
 
 def gang_wait(draft: Draft) -> None:
     """Some pods of a gang get their machines at once, the others much later."""
-    machines = [draft.machine() for _ in range(2)]
+    machines = draft.machines(2)
     length = draft.length((9, 18), (30, 75))
     at_ms = draft.moment(room_ms=length + 30 * MINUTE)
     job = draft.new_job("contrastive-xl", pods=2, gpus=8, at_ms=at_ms)
@@ -298,7 +316,7 @@ def gang_wait(draft: Draft) -> None:
 
 def slow_start(draft: Draft) -> None:
     """One machine pulls the image at a crawl, the others wait for it at the rendezvous."""
-    machines = [draft.machine() for _ in range(2)]
+    machines = draft.machines(2)
     pull_ms = draft.length((11, 18), (22, 40))
     at_ms = draft.moment(room_ms=pull_ms + 30 * MINUTE)
     job = draft.new_job("distil-8b", pods=2, gpus=8, at_ms=at_ms)
@@ -314,11 +332,12 @@ def slow_start(draft: Draft) -> None:
 
 def straggler(draft: Draft, job: Job | None = None, at_ms: int | None = None) -> None:
     """One rank is slower than the others in one of its phases, and all wait for it in every step."""
+    also = job is not None  # on top of waiting for data: then it is slow in something else
     job = job or draft.victim(_trains_together)
     length = draft.length((14, 28), (50, 110), (150, 320))
     at_ms = at_ms or draft.moment(job, room_ms=length)
     rank = draft.chance.randrange(job.ranks)
-    phase = draft.chance.choice(("forward", "backward", "copy", "data"))
+    phase = draft.chance.choice(("forward", "backward", "copy") if also else ("forward", "backward", "copy", "data"))
     size = draft.chance.choice((0.2, 0.3, 0.6))
     attempt = job.attempts[-1]
     to_ms = min(at_ms + length, attempt.stretches[-1].to_ms)
@@ -372,9 +391,10 @@ def slow_checkpoint(draft: Draft) -> None:
             delay += more
             slow.append((begin, over))
         shifted.append(Stretch(stretch.kind, begin, over))
+    was_ms = attempt.stretches[-1].to_ms
+    slow = [save for save in slow if save[1] < was_ms]
     if len(slow) < 2:
         raise NoRoomError
-    was_ms = attempt.stretches[-1].to_ms
     attempt.stretches = shifted
     lives.cut(attempt, was_ms)
     claim = Claim(("checkpoint",), slow[0][0], slow[-1][1], (attempt.number,), part=1 - 1 / size)
@@ -428,12 +448,13 @@ def starved(draft: Draft) -> None:
     before, to_ms = attempt.stretches[-1], at_ms + length
     lives.cut(attempt, at_ms)
     now_ms, kind = at_ms, "pause"
-    while now_ms < to_ms:
-        piece = draft.chance.randint(3 * MINUTE, 7 * MINUTE)
+    while now_ms < min(to_ms, before.to_ms):
+        piece = min(draft.chance.randint(3 * MINUTE, 7 * MINUTE), before.to_ms - now_ms)
         attempt.stretches.append(Stretch(kind, now_ms, now_ms + piece))
         now_ms, kind = now_ms + piece, "busy" if kind == "pause" else "pause"
     to_ms = max(stretch.to_ms for stretch in attempt.stretches if stretch.kind == "pause")
-    attempt.stretches.append(Stretch("busy", now_ms, max(before.to_ms, now_ms)))
+    if now_ms < before.to_ms:
+        attempt.stretches.append(Stretch("busy", now_ms, before.to_ms))
     draft.plant("starved", job, at_ms, to_ms, Claim(("starved",), at_ms, to_ms), needs="gpu")
 
 

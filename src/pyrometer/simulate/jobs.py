@@ -74,7 +74,7 @@ class Attempt:
 
     def last_checkpoint_ms(self, before_ms: int) -> int | None:
         """The end of its last save before a time."""
-        saves = [s.to_ms for s in self.stretches if s.kind == "checkpoint" and s.to_ms <= before_ms]
+        saves = [s.to_ms for s in self.stretches if s.kind == "checkpoint" and s.to_ms < before_ms]
         return saves[-1] if saves else None
 
 
@@ -148,6 +148,12 @@ class Outage:
     to_ms: int
     gpu: int | None = None
     reason: str = ""
+
+
+def slots_of(outage: Outage) -> list[int]:
+    """The slots of a device, or of a whole machine, that is out."""
+    gpus = range(outage.machine.pool.gpus) if outage.gpu is None else [outage.gpu]
+    return [outage.machine.first_slot + gpu for gpu in gpus]
 
 
 class Claim(NamedTuple):

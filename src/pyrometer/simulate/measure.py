@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pyrometer.simulate.books import Books, slots_of
-from pyrometer.simulate.jobs import Attempt, Job, Night, Stretch
+from pyrometer.simulate.books import Books
+from pyrometer.simulate.jobs import Attempt, Job, Night, Stretch, slots_of
 from pyrometer.simulate.lives import HOUR
 from pyrometer.simulate.sdk import Counters, Sdk
 from pyrometer.simulate.steps import Integers, Numbers, steps_of
@@ -54,9 +54,10 @@ class Meter:
         for job, attempt in attempts:
             over_ms = attempt.ended_ms or self.night.to_ms
             if min(attempt.scheduled_ms) >= to_ms or over_ms <= from_ms:
+                sdk.take_events(job, attempt, None)  # of pods that wait
                 continue
             slots = np.array([place.machine.first_slot + gpu for place in attempt.places for gpu in place.gpus])
-            steps = steps_of(rng, job, attempt, from_ms, to_ms, self.night.window_ms)
+            steps = steps_of(rng, job, attempt, self.gpus.slowness[slots], from_ms, to_ms, self.night.window_ms)
             self.books.take_attempt(job, attempt, steps, slots, from_ms, to_ms)
             sdk.take_attempt(job, attempt, steps, slots)
             telemetry.take_attempt(job, attempt, steps, slots, over_ms)
@@ -71,7 +72,7 @@ class Meter:
         """Adds what the attempt held of each slot while that worked."""
         since = np.maximum(np.repeat(attempt.scheduled_ms, job.gpus), from_ms)
         held_ms[slots] += np.maximum(to_ms - since, 0)
-        for outage in self.books.outages("device"):
+        for outage in self.books.outages(attempt, "device"):
             broken = np.maximum(np.minimum(to_ms, outage.to_ms) - np.maximum(since, outage.from_ms), 0)
             held_ms[slots] -= broken * np.isin(slots, slots_of(outage))
 

@@ -34,6 +34,7 @@ def simulate(
 ) -> dict[str, Any]:
     """Fills a new data folder with a night, writes its truth, and gives it back."""
     made = SCENARIOS[scenario]
+    store.set_meta("origin", "simulated")  # first: nobody takes half of a night for a real one
     night = made.make(seed, gpus, hours) if hours else made.make(seed, gpus)
     night.name = scenario
     meter = Meter(night)
@@ -52,7 +53,6 @@ def simulate(
         _take(store, before.late, [], made.evidence)
     _take(store, {}, list(objects(night, meter.counters.resumed_step)), made.evidence)
     store.seal()
-    store.set_meta("origin", "simulated")
     progress(total, total)
     told = truth(night, meter, made.evidence)
     files.write_text(store.folder / TRUTH, json.dumps(told, indent=1))

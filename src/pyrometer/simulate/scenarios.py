@@ -59,6 +59,9 @@ JOBS = (
     Asked("scratch-ines", "Notebook", "foundation", "h100", 1, 4, instrumented=False),
     Asked("scratch-farid", "Notebook", "search", "h100", 1, 4, instrumented=False),
 )
+# On large clusters, eight blocks do not train their own largest model but one together.
+GIANT = Asked("frontier-1t", "TrainJob", "foundation", "h100", 64, 8)
+GIANT_BLOCKS = GIANT.pods // JOBS[0].pods
 SWEEP_LANES = 16  # GPUs on which short trials follow each other
 
 SMALL_POOLS = (Pool("h100", H100, 10, "p5.48xlarge"),)
@@ -103,7 +106,8 @@ def one_cause(cause: str) -> Callable[..., Night]:
 
     def scenario(seed: int, gpus: int | None = None, hours: int = 8) -> Night:
         draft = _draft(cause, seed, gpus or 80, hours)
-        _happens(draft, cause)
+        if not _happens(draft, cause):
+            raise NoRoomError(f"There is no room for {cause} in {hours} hours on these GPUs. Say more of either.")
         _happens(draft, cause)
         return draft.night
 
@@ -112,11 +116,12 @@ def one_cause(cause: str) -> Callable[..., Night]:
 
 def _happens(draft: Draft, cause: str) -> bool:
     """Whether there was room for it."""
-    spare = list(draft.spare)
+    spare, troubled, jobs = list(draft.spare), set(draft.troubled), len(draft.night.jobs)
     try:
         FAULTS[cause](draft)
     except NoRoomError:
-        draft.spare = spare
+        draft.spare, draft.troubled = spare, troubled
+        del draft.night.jobs[jobs:]
         return False
     return True
 
@@ -144,7 +149,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 def _draft(name: str, seed: int, gpus: int | None, hours: int) -> Draft:
     """A cluster with its ordinary jobs, in blocks: as many as make up the GPUs asked for, the rest is spare."""
-    small = gpus is not None and gpus < 200
+    small = gpus is not None and gpus < sum(pool.machines * pool.gpus for pool in POOLS)
     pools, jobs, lanes = (SMALL_POOLS, SMALL_JOBS, SMALL_LANES) if small else (POOLS, JOBS, SWEEP_LANES)
     of_block = sum(pool.machines * pool.gpus for pool in pools)
     blocks = max(1, (gpus or of_block) // of_block)
@@ -156,9 +161,12 @@ def _draft(name: str, seed: int, gpus: int | None, hours: int) -> Draft:
     night = Night(name, seed, FROM_MS, FROM_MS + hours * HOUR, machines_of(grown))
     draft = Draft(night, Random(f"{seed} pyrometer"))  # noqa: S311 - a simulation, no secret
     free = {pool.name: [machine for machine in night.machines if machine.pool.name == pool.name] for pool in grown}
+    giants = 0 if small else blocks // GIANT_BLOCKS
+    for number in range(giants):
+        _live(draft, GIANT, [Place(free["h100"].pop(0), tuple(range(8))) for _ in range(GIANT.pods)], f"-{number + 1}")
     for block in range(blocks):
         suffix = f"-{block + 1}" if blocks > 1 else ""
-        _fill(draft, jobs, lanes, free, suffix)
+        _fill(draft, jobs[1:] if block < giants * GIANT_BLOCKS else jobs, lanes, free, suffix)
     draft.spare = [machine for machines in free.values() for machine in machines]
     draft.chance.shuffle(draft.spare)
     if len(draft.spare) > 3 and draft.chance.random() < 0.6:  # somebody updates a driver

@@ -12,7 +12,7 @@ from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Batch, Event, Metric, Span
 from pyrometer.simulate.jobs import Attempt, Job, Stretch
 from pyrometer.simulate.steps import Integers, Steps, inside
-from pyrometer.simulate.telemetry import Gpus
+from pyrometer.simulate.telemetry import Gpus, memory_share
 
 TRACE_EVERY_MS = 20 * 60_000
 MOST_TRACED_RANKS = 64
@@ -69,7 +69,7 @@ class Sdk:
             for stretch in attempt.stretches:
                 if stretch.kind in ("checkpoint", "evaluate") and self.from_ms <= stretch.from_ms < self.to_ms:
                     self._between(job, attempt, steps, stretch, slots)
-        self._events(job, attempt, steps)
+        self.take_events(job, attempt, steps)
 
     def windows(self) -> pa.Table | None:
         """The hour's windows as one table."""
@@ -111,6 +111,7 @@ class Sdk:
             for name in ("data", "copy", "forward", "backward", "optimizer")
         }
         kept = self.rng.random(shape) > 0.0005  # some get lost on their way
+        memory = memory_share(attempt, np.arange(job.ranks), steps.ends)
         self._add(
             job, attempt, slots, kept,
             amounts | {
@@ -118,7 +119,7 @@ class Sdk:
                 "comm_ms": steps.wait + steps.comm, "step_p50_us": steps.step_ms * 1000,
                 "step_max_us": steps.step_ms * 1000 * self.rng.uniform(1.02, 1.3, shape[1]),
                 "samples": count * SAMPLES_A_STEP, "tokens": count * TOKENS_A_STEP,
-                "memory_peak_mib": 0.72 * self.gpus.memory_mib[slots][:, None],
+                "memory_peak_mib": self.gpus.memory_mib[slots][:, None] * memory,
             },
         )  # fmt: skip
 
@@ -144,7 +145,7 @@ class Sdk:
         if steps is None:
             return int(now)
         done = (steps.done * inside(steps.starts, steps.ends, 0, at_ms)).sum()
-        return round(float(now - steps.done.sum() + done))
+        return int(now - steps.done.sum() + done + 1e-6)
 
     def _loss(self, job: Job, attempt: Attempt, steps: Steps, edges: Integers) -> None:
         """A power law with noise, until it is flat, or no number."""
@@ -195,7 +196,8 @@ class Sdk:
         samples = tuple(str(first + number) for number in range(SAMPLES_A_STEP))
         self.records.append(Batch(start, job.uid, attempt.number, rank, 0, 0, step, 0, step, job.experiment, samples))
 
-    def _events(self, job: Job, attempt: Attempt, steps: Steps | None) -> None:
+    def take_events(self, job: Job, attempt: Attempt, steps: Steps | None) -> None:
+        """What happened to an attempt's pods and ranks in this hour."""
         first_ms = attempt.first_step_ms
         seen_ms = max(first_ms or 0, self.night_from_ms)  # a run that is there when the night begins says it again
         if job.digest and first_ms is not None and self.from_ms <= seen_ms < self.to_ms:

@@ -49,9 +49,9 @@ def inside(starts: Integers, ends: Integers, from_ms: int, to_ms: int) -> Number
 
 
 def steps_of(
-    rng: np.random.Generator, job: Job, attempt: Attempt, from_ms: int, to_ms: int, window_ms: int
+    rng: np.random.Generator, job: Job, attempt: Attempt, slowness: Numbers, from_ms: int, to_ms: int, window_ms: int
 ) -> Steps | None:
-    """The windows that begin between two times; None when there are none."""
+    """The windows that begin between two times, on devices of this slowness; None when there are none."""
     pieces = []
     for stretch in attempt.stretches:
         if stretch.kind == "steps" and stretch.from_ms < to_ms and stretch.to_ms > from_ms:
@@ -61,7 +61,7 @@ def steps_of(
     starts = np.concatenate([begin for begin, _ in pieces]) if pieces else np.zeros(0, np.int64)
     if not len(starts):
         return None
-    return _drawn(rng, job, attempt, starts, np.concatenate([over for _, over in pieces]))
+    return _drawn(rng, job, attempt, slowness, starts, np.concatenate([over for _, over in pieces]))
 
 
 def _tide(times: Integers, size: float) -> Numbers:
@@ -79,11 +79,12 @@ def _hiccups(rng: np.random.Generator, job: Job, phases: dict[str, Numbers]) -> 
         phases["backward"][rank, at : at + 3] *= rng.uniform(1.1, 1.4)
 
 
-def _drawn(rng: np.random.Generator, job: Job, attempt: Attempt, starts: Integers, ends: Integers) -> Steps:
+def _drawn(
+    rng: np.random.Generator, job: Job, attempt: Attempt, slowness: Numbers, starts: Integers, ends: Integers
+) -> Steps:
     shape = (job.ranks, len(starts))
     ready = job.step_ms * (1 - job.comm_share - OPTIMIZER)
-    own = rng.normal(1.0, 0.0025, (job.ranks, 1))  # no two devices are quite the same
-    compute = ready * own * rng.normal(1.0, 0.003, shape)
+    compute = ready * slowness[:, None] * rng.normal(1.0, 0.003, shape)
     phases = {
         "data": ready * job.data_share * rng.lognormal(-0.05, 0.3, shape),
         "copy": compute * COPY, "forward": compute * FORWARD, "backward": compute * BACKWARD,
@@ -101,9 +102,6 @@ def _drawn(rng: np.random.Generator, job: Job, attempt: Attempt, starts: Integer
             phases[effect.phase][ranks] += job.step_ms * effect.size * part
         elif effect.kind == "comm":
             comm *= 1 + (effect.size - 1) * part
-        elif effect.kind == "clock":
-            for phase in ("forward", "backward"):
-                phases[phase][ranks] /= 1 - (1 - effect.size) * part
     at_hand = phases["data"] + phases["copy"] + phases["forward"] + phases["backward"]
     slowest = at_hand.max(axis=0)
     optimizer = job.step_ms * OPTIMIZER

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyrometer.simulate.cluster import SIGNATURES, Signature
-from pyrometer.simulate.jobs import Attempt, Job, Night
+from pyrometer.simulate.jobs import Attempt, Job, Night, slots_of
 from pyrometer.simulate.lives import HOUR
 from pyrometer.simulate.steps import Integers, Numbers, Steps
 
@@ -32,6 +32,7 @@ class Gpus:
         spread = rng.normal(1.0, 0.02, len(models))
         self.idle_w = np.array([model.idle_w for model in models]) * spread
         self.busy_w = np.array([model.busy_w for model in models]) * spread
+        self.slowness = rng.normal(1.0, 0.0025, len(models))  # no two devices are quite the same
         self.clock_mhz = np.array([model.clock_mhz for model in models], float)
         self.memory_mib = np.array([model.memory_mib for model in models], float)
         self.offset_ms = rng.integers(0, night.sample_every_ms, len(machines))
@@ -84,7 +85,7 @@ class Telemetry:
                 for name in ("util", "sm", "tensor", "dram", "power"):
                     shown[name] *= np.clip(load, 0.25, 1.0)
             place = rows[:, None], there[None, :]
-            self.memory_share[place] = np.where(loaded[at], 0.72, 0.01)
+            self.memory_share[place] = np.where(loaded[at], memory_share(attempt, ranks, times), 0.01)
             self._take_effects(attempt, shown, ranks, times, place)
             for name, values in shown.items():
                 self.shown[name][place] = values
@@ -104,9 +105,6 @@ class Telemetry:
                 shown["clock"][where] *= effect.size
                 shown["power"][where] *= 0.35 + 0.65 * effect.size
                 self.hot[place] |= where
-            elif effect.kind == "memory":
-                grown = 0.72 + 0.26 * (times - effect.from_ms) / max(effect.to_ms - effect.from_ms, 1)
-                self.memory_share[place] = np.where(where, grown[None, :], self.memory_share[place])
 
     def samples(self) -> tuple[pa.Table, pa.Table]:
         """The hour's rows that arrive in time, and those that arrive later; some arrive twice."""
@@ -117,10 +115,8 @@ class Telemetry:
         for outage in self.night.outages:
             if outage.kind == "cordon":
                 continue
-            gone = gpus.machine == gpus.machines.index(outage.machine.uid)
-            if outage.gpu is not None:
-                gone &= gpus.index == outage.gpu
-            kept &= ~(gone[:, None] & (times >= outage.from_ms) & (times < outage.to_ms))
+            gone = slots_of(outage)
+            kept[gone] &= (times[gone] < outage.from_ms) | (times[gone] >= outage.to_ms)
         active = rng.normal(1.0, 0.03, shape)
         util = np.clip(self.shown["util"] * (1 + (active - 1) / 3), 0, 1000)
         sm, tensor, dram = (np.clip(self.shown[name] * active, 0, 1000) for name in ("sm", "tensor", "dram"))
@@ -165,3 +161,13 @@ def _while_stepping(
     shown["util"] *= seen
     for name in ("sm", "tensor", "dram", "power"):
         shown[name] *= np.where(stepping, np.minimum(working * 1.1, 1.04), 1.0)
+
+
+def memory_share(attempt: Attempt, ranks: Integers, times: Integers) -> Numbers:
+    """How much of its memory each rank uses: the same all the time, unless it grows until there is no more."""
+    share = np.full((len(ranks), len(times)), 0.72)
+    for effect in attempt.effects:
+        if effect.kind == "memory" and effect.ranks is not None:
+            grown = 0.72 + 0.26 * np.clip((times - effect.from_ms) / max(effect.to_ms - effect.from_ms, 1), 0, 1)
+            share[np.isin(ranks, effect.ranks)] = grown
+    return share
