@@ -89,14 +89,6 @@ class _Build:
         self.end_ms = end_ms
 
     def run(self, progress: Progress, chunk_slot_minutes: int) -> int:
-        # Every step that wants an order says so; nothing else has to wait for one.
-        self.connection.execute("SET preserve_insertion_order = false")
-        try:
-            return self._run(progress, chunk_slot_minutes)
-        finally:
-            self.connection.execute("RESET preserve_insertion_order")
-
-    def _run(self, progress: Progress, chunk_slot_minutes: int) -> int:
         self._declare()
         self._read_objects()
         chunks = self._plan(chunk_slot_minutes)
@@ -268,8 +260,13 @@ class _Build:
         )
         reach_ms = self.settings.idle_gap_ms + 2 * MS_PER_MINUTE
         self.store.expose(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
-        for step in sql.CHUNK_STEPS:
-            self.connection.execute(sql.text(step))
+        # Temporary tables need no order, and nothing in them has to wait for one; what is written does.
+        self.connection.execute("SET preserve_insertion_order = false")
+        try:
+            for step in sql.CHUNK_STEPS:
+                self.connection.execute(sql.text(step))
+        finally:
+            self.connection.execute("RESET preserve_insertion_order")
         carried = self.connection.execute("SELECT sum(hash(carry))::VARCHAR FROM chunk_carry carry").fetchone()
         self.store.replace(
             [

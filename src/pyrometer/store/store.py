@@ -424,6 +424,7 @@ def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
                 ) from None
             time.sleep(0.1)
     connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET enable_progress_bar = false")  # it would write among the answers
     connection.execute(f"SET temp_directory = '{_quoted(path.parent / 'tmp')}'")
     return connection
 

@@ -18,7 +18,7 @@ closed AS (
         AND closing.time_ms >= spoken.time_ms AND closing.time_ms <= getvariable('newest_ms')
     GROUP BY ALL
 ),
--- When at least half of the ranks are stuck, so is one that says nothing: since the first of them, until the last.
+-- When most ranks are stuck, so is one that says nothing: since the first of them, until the last.
 stuck_together AS (
     SELECT stuck.run, stuck.attempt, stuck.time_ms, stuck.closed_ms, stuck.opens, stuck.closes, stuck.state
     FROM (
@@ -28,7 +28,7 @@ stuck_together AS (
         HAVING count(*) = count(DISTINCT rank)  -- those that are stuck again and again speak for themselves
     ) stuck
     JOIN (SELECT run, attempt, count(*) AS ranks FROM the_run GROUP BY run, attempt) everyone USING (run, attempt)
-    WHERE 2 * stuck.stuck >= everyone.ranks
+    WHERE 2 * stuck.stuck > everyone.ranks
 ),
 silent AS (
     SELECT the_run.run, the_run.attempt, the_run.rank, together.time_ms, together.opens, together.closes,
