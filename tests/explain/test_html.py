@@ -308,6 +308,15 @@ def test_time_without_a_price_is_called_so_and_never_zero_dollars():
     assert page.count('<span class="amount">no price</span>') == 1
 
 
+def test_waste_that_no_finding_explains_is_owned_up_to():
+    answer = why()
+    whole = answer["total"]["usd_micro"]
+    row = {"state": "comm_stall", "gpu_ms": 3_600_000, "usd_micro": whole // 10, "usd": whole / 1e7}
+    assert "of the waste is in no finding: comm stall" in Reader(render_html(answer | {"unexplained": [row]})).text
+    crumb = row | {"usd_micro": whole // 1000}
+    assert "in no finding" not in Reader(render_html(answer | {"unexplained": [crumb]})).text
+
+
 def test_a_simulated_night_says_so():
     assert "· simulated" in Reader(render_html(why() | {"origin": "simulated"})).text
     assert "simulated" not in Reader(render_html(why())).text

@@ -22,6 +22,7 @@ from pyrometer.model.units import MS_PER_HOUR, MS_PER_SECOND
 CARDS_SHOWN_OPEN = 12
 MOST_BUCKETS_DRAWN = 96
 MOST_BUCKETS_IN_TABLE = 31
+MOST_UNEXPLAINED = 3
 
 FAMILY_MEANING = {
     "useful": "computing",
@@ -259,7 +260,21 @@ def _findings(page: Page) -> str:
     most = max(page.measure.amounts(findings)).exact
     cards = "".join(_card(page, number, finding, most) for number, finding in enumerate(findings, start=1))
     order = "dollars" if page.measure.is_money else "GPU-hours"
-    return f"<section><h2>Findings <small>by {order}, biggest first</small></h2>{cards}</section>"
+    heading = f"<h2>Findings <small>by {order}, biggest first</small></h2>"
+    return f"<section>{heading}{cards}{_unexplained(page)}</section>"
+
+
+def _unexplained(page: Page) -> str:
+    """Waste in no finding, when it is more than a crumb."""
+    rows = page.answer["unexplained"]
+    rest = page.measure.amount(sum(amount.exact for amount in page.measure.amounts(rows)))
+    if rest.exact * 100 < page.total.exact:
+        return ""
+    largest = ", ".join(
+        f"{escaped(_words(row['state']))} {escaped(page.measure.text(amount))}"
+        for row, amount in zip(rows[:MOST_UNEXPLAINED], page.measure.amounts(rows), strict=False)
+    )
+    return f'<p class="note">{escaped(page.measure.text(rest))} of the waste is in no finding: {largest}.</p>'
 
 
 def _card(page: Page, number: int, finding: dict[str, Any], most: int) -> str:
