@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.sums import Window, iso
 from pyrometer.explain.why import why
 from pyrometer.model.records import Allocation, Event, GpuSample, Node, Pod, Price, Run, StepWindow, Workload
 from pyrometer.model.settings import Settings
@@ -95,6 +95,63 @@ def steps(
 def samples(node: str, slot: int, from_min: float, to_min: float, **values: int) -> list[GpuSample]:
     """A sample a minute."""
     return [GpuSample(at(minute), node, slot, **values) for minute in range(round(from_min), round(to_min))]
+
+
+# A well-fed minute of steps.
+WELL = {"data_ms": 300, "forward_ms": 20_000, "backward_ms": 30_000, "comm_ms": 1_500, "optimizer_ms": 5_000}
+
+
+def all_ranks(from_min: float, to_min: float, **more: int) -> list[StepWindow]:
+    """Well-fed windows of all four ranks."""
+    return [window for rank in range(4) for window in steps(rank, from_min, to_min, **(WELL | more))]
+
+
+def two_a_node(
+    name: str, nodes: Iterable[int], run: str | None = None
+) -> Iterator[tuple[int, dict[str, Any], list[Any]]]:
+    """A job of two GPUs a node, from the beginning on: each rank, its place, the records that put it there."""
+    nodes = tuple(nodes)
+    for number, node in enumerate(nodes):
+        pod_name, uid = f"{name}-{number}", f"n{node}"
+        for gpu in range(2):
+            place = {"node_uid": uid, "slot_index": gpu, "pod_uid": pod_name}
+            yield (
+                2 * number + gpu,
+                place,
+                [
+                    Workload(START_MS, "test", name, "PyTorchJob", "ml", name, team="nlp"),
+                    Pod(
+                        START_MS, "test", pod_name, "ml", pod_name, "Running", workload_uid=name, node_uid=uid,
+                        scheduled_ms=START_MS, started_ms=START_MS,
+                    ),
+                    Allocation(START_MS, pod_name, uid, gpu, START_MS, None, SHARE_WHOLE),
+                    Run(
+                        START_MS, run or name, 1, 2 * number + gpu, START_MS, ranks=2 * len(nodes), workload_uid=name,
+                        first_step_ms=START_MS, **place,
+                    ),
+                ],
+            )  # fmt: skip
+
+
+def minutes(from_min: float, to_min: float) -> tuple[str, str]:
+    """Two times as answers write them."""
+    return iso(at(from_min), UTC), iso(at(to_min), UTC)
+
+
+def interval(finding: dict[str, Any]) -> tuple[str, str]:
+    """From when to when a finding lasted."""
+    return finding["from"], finding["to"]
+
+
+def found(cause: str, answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The findings of a cause."""
+    return [finding for finding in answer["findings"] if finding["cause"] == cause]
+
+
+def only(cause: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """The one finding of a cause."""
+    (finding,) = found(cause, answer)
+    return finding
 
 
 def event(kind: str, minute: float, rank: int, *, attempt: int = 1, **more: Any) -> Event:

@@ -6,38 +6,25 @@ from datetime import UTC
 
 import pytest
 
-from nights import MINUTE, START_MS, at, cluster, told
+from nights import MINUTE, at, cluster, minutes, told, two_a_node
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
-from pyrometer.model.records import Allocation, Pod, Price, Run, StepWindow, Workload
+from pyrometer.model.records import Price, Run, StepWindow
 from pyrometer.model.settings import Settings
-from pyrometer.model.units import SHARE_WHOLE
 from pyrometer.store import Store
 
 
 def trains(name, comm, *, nodes=(0, 1), hours=2):
     """A job of two GPUs a node; `comm` says how many milliseconds of each minute of each rank are communication."""
-    records = [Workload(START_MS, "test", name, "PyTorchJob", "ml", name, team="nlp")]
-    for number, node in enumerate(nodes):
-        pod, uid = f"{name}-{number}", f"n{node}"
-        records.append(
-            Pod(START_MS, "test", pod, "ml", pod, "Running", workload_uid=name, node_uid=uid, scheduled_ms=START_MS,
-                started_ms=START_MS)
-        )  # fmt: skip
-        for gpu in range(2):
-            rank = 2 * number + gpu
-            place = {"node_uid": uid, "slot_index": gpu, "pod_uid": pod}
-            records.append(Allocation(START_MS, pod, uid, gpu, START_MS, None, SHARE_WHOLE))
-            records.append(
-                Run(START_MS, name, 1, rank, START_MS, ranks=2 * len(nodes), workload_uid=name,
-                    first_step_ms=START_MS, **place)
-            )  # fmt: skip
-            records += [
-                StepWindow(at(minute), at(minute + 1), name, 1, rank, first_step=100 * minute, steps=100,
-                           comm_ms=comm(minute), **place)
-                for minute in range(60 * hours)
-            ]  # fmt: skip
+    records = []
+    for rank, place, there in two_a_node(name, nodes):
+        records += there
+        records += [
+            StepWindow(at(minute), at(minute + 1), name, 1, rank, first_step=100 * minute, steps=100,
+                       comm_ms=comm(minute), **place)
+            for minute in range(60 * hours)
+        ]  # fmt: skip
     return records
 
 
@@ -50,10 +37,6 @@ def only(answer):
     (finding,) = answer["findings"]
     assert finding["cause"] == "comm_stall"
     return finding
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
 
 
 def test_a_rise_over_the_run_s_own_past(tmp_path):

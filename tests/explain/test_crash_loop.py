@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC
-from itertools import chain
+from functools import partial
 
 import pytest
 
-from nights import MINUTE, at, cluster, event, job, pod, run, steps, told
+import nights
+from nights import MINUTE, all_ranks, at, cluster, event, interval, job, minutes, pod, run, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
 from pyrometer.model.records import Event, Pod, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 
-WELL = {"data_ms": 300, "forward_ms": 20_000, "backward_ms": 30_000, "comm_ms": 1_500, "optimizer_ms": 5_000}
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
-
-
-def interval(finding):
-    return finding["from"], finding["to"]
-
-
-def all_ranks(from_min, to_min, **more):
-    return list(chain.from_iterable(steps(rank, from_min, to_min, **(WELL | more)) for rank in range(4)))
-
-
-def found(answer):
-    return [finding for finding in answer["findings"] if finding["cause"] == "crash_loop"]
-
-
-def only(answer):
-    (finding,) = found(answer)
-    return finding
+found = partial(nights.found, "crash_loop")
+only = partial(nights.only, "crash_loop")
 
 
 class TestWithTheSdk:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import pytest
 
 import nights
-from nights import at, cluster, event, job, pod, run, samples, steps, told
+from nights import WELL, all_ranks, at, cluster, event, interval, job, pod, run, samples, steps, told
 from pyrometer.account.sums import iso
 from pyrometer.explain.detectors import DETECTORS
 from pyrometer.model.records import Workload
 from pyrometer.model.states import CAUSES
-
-WELL = {"data_ms": 300, "forward_ms": 20_000, "backward_ms": 30_000, "comm_ms": 1_500, "optimizer_ms": 5_000}
 
 
 def only(answer):
@@ -21,18 +17,10 @@ def only(answer):
     return finding
 
 
-def interval(finding):
-    return finding["from"], finding["to"]
-
-
 def minutes(from_min, to_min):
     from datetime import UTC
 
     return iso(at(from_min), UTC), iso(at(to_min), UTC)
-
-
-def all_ranks(from_min, to_min, **more):
-    return list(chain.from_iterable(steps(rank, from_min, to_min, **(WELL | more)) for rank in range(4)))
 
 
 def test_a_healthy_night_has_no_finding(tmp_path):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC
+from functools import partial
 from random import Random
 
 import pytest
 
-from nights import MINUTE, START_MS, at, cluster, job, pod, run, steps, told
+import nights
+from nights import MINUTE, START_MS, at, cluster, interval, job, minutes, pod, run, steps, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
 from pyrometer.model.records import GpuSample, Price, Workload
 from pyrometer.model.settings import Settings
@@ -33,21 +35,8 @@ EVALUATES = TRAINS | {
 NOISE = {"power_w": 7, "sm_active_permille": 10, "tensor_active_permille": 4, "dram_active_permille": 6}
 
 
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
-
-
-def interval(finding):
-    return finding["from"], finding["to"]
-
-
-def found(answer):
-    return [finding for finding in answer["findings"] if finding["cause"] == "diverged_suspected"]
-
-
-def only(answer):
-    (finding,) = found(answer)
-    return finding
+found = partial(nights.found, "diverged_suspected")
+only = partial(nights.only, "diverged_suspected")
 
 
 def telemetry(*phases, node="n0", slot=0, every_s=30, seed=1):

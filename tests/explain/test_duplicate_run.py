@@ -7,8 +7,8 @@ from datetime import UTC
 import pytest
 
 import nights
-from nights import at, cluster, pod, told
-from pyrometer.account.sums import Window, iso
+from nights import at, cluster, interval, minutes, pod, told
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
 from pyrometer.model.records import Event, Price, Run, StepWindow, Workload
 from pyrometer.model.settings import Settings
@@ -49,14 +49,6 @@ def only(answer):
     (finding,) = answer["findings"]
     assert finding["cause"] == "duplicate_run"
     return finding
-
-
-def interval(finding):
-    return finding["from"], finding["to"]
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
 
 
 def test_the_later_of_two_is_found(tmp_path):

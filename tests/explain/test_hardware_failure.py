@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC
-from itertools import chain
 
 import pytest
 
-from nights import MINUTE, at, cluster, event, job, pod, run, samples, steps, told
+from nights import MINUTE, WELL, all_ranks, at, cluster, event, interval, job, minutes, pod, run, samples, steps, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
 from pyrometer.model.records import Event, Node, Price, Slot
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 
-WELL = {"data_ms": 300, "forward_ms": 20_000, "backward_ms": 30_000, "comm_ms": 1_500, "optimizer_ms": 5_000}
 BUSY = {"gpu_util_permille": 930, "sm_active_permille": 820, "power_w": 674}
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
-
-
-def interval(finding):
-    return finding["from"], finding["to"]
-
-
-def all_ranks(from_min, to_min, **more):
-    return list(chain.from_iterable(steps(rank, from_min, to_min, **(WELL | more)) for rank in range(4)))
 
 
 def broken(minute, node=1, slot=1, reason="XID 79"):

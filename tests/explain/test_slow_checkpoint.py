@@ -6,13 +6,12 @@ from datetime import UTC
 
 import pytest
 
-from nights import MINUTE, START_MS, at, cluster, event, told
+from nights import MINUTE, START_MS, at, cluster, event, minutes, told, two_a_node
 from pyrometer.account.ledger import build
 from pyrometer.account.sums import Window, iso
 from pyrometer.explain.why import why
-from pyrometer.model.records import Allocation, Pod, Price, Run, StepWindow, Workload
+from pyrometer.model.records import Price, StepWindow
 from pyrometer.model.settings import Settings
-from pyrometer.model.units import SHARE_WHOLE
 from pyrometer.store import Store
 
 NONE: dict[int, float] = {}
@@ -26,31 +25,19 @@ def saves_at(times, took_s):
 def trains(name, saves, *, nodes=(0, 1), of_rank=lambda rank, minute, took_s: took_s, hours=2, run=None):
     """A job of two GPUs a node with windows of a minute; a save is a window without steps."""
     run = run or name
-    records = [Workload(START_MS, "test", name, "PyTorchJob", "ml", name, team="nlp")]
-    for number, node in enumerate(nodes):
-        pod, uid = f"{name}-{number}", f"n{node}"
-        records.append(
-            Pod(START_MS, "test", pod, "ml", pod, "Running", workload_uid=name, node_uid=uid, scheduled_ms=START_MS,
-                started_ms=START_MS)
-        )  # fmt: skip
-        for gpu in range(2):
-            rank = 2 * number + gpu
-            place = {"node_uid": uid, "slot_index": gpu, "pod_uid": pod}
-            records.append(Allocation(START_MS, pod, uid, gpu, START_MS, None, SHARE_WHOLE))
-            records.append(
-                Run(START_MS, run, 1, rank, START_MS, ranks=2 * len(nodes), workload_uid=name,
-                    first_step_ms=START_MS, **place)
-            )  # fmt: skip
-            now = START_MS
-            while now < at(60 * hours):
-                minute = (now - START_MS) // MINUTE
-                if minute in saves and now == at(minute):
-                    to_ms = now + round(1000 * of_rank(rank, minute, saves[minute]))
-                    records.append(StepWindow(now, to_ms, run, 1, rank, checkpoint_ms=to_ms - now, **place))
-                    now = to_ms
-                to_ms = min((now // MINUTE + 1) * MINUTE, at(60 * hours))
-                records.append(StepWindow(now, to_ms, run, 1, rank, first_step=100 * minute, steps=100, **place))
+    records = []
+    for rank, place, there in two_a_node(name, nodes, run):
+        records += there
+        now = START_MS
+        while now < at(60 * hours):
+            minute = (now - START_MS) // MINUTE
+            if minute in saves and now == at(minute):
+                to_ms = now + round(1000 * of_rank(rank, minute, saves[minute]))
+                records.append(StepWindow(now, to_ms, run, 1, rank, checkpoint_ms=to_ms - now, **place))
                 now = to_ms
+            to_ms = min((now // MINUTE + 1) * MINUTE, at(60 * hours))
+            records.append(StepWindow(now, to_ms, run, 1, rank, first_step=100 * minute, steps=100, **place))
+            now = to_ms
     return records
 
 
@@ -58,10 +45,6 @@ def only(answer):
     (finding,) = answer["findings"]
     assert finding["cause"] == "slow_checkpoint"
     return finding
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
 
 
 USUAL = saves_at(range(5, 120, 10), 20)

@@ -6,9 +6,9 @@ from datetime import UTC
 
 import pytest
 
-from nights import MINUTE, START_MS, at, cluster, told
+from nights import MINUTE, START_MS, at, cluster, interval, minutes, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
 from pyrometer.model.records import Allocation, Event, GpuSample, Pod, Price, Run, StepWindow, Workload
 from pyrometer.model.settings import Settings
@@ -57,14 +57,6 @@ def only(answer):
     (finding,) = answer["findings"]
     assert finding["cause"] == "slow_start"
     return finding
-
-
-def interval(finding):
-    return finding["from"], finding["to"]
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
 
 
 def of_rank(kind, minute, rank, took_min, run="llama"):

@@ -6,9 +6,9 @@ from datetime import UTC
 
 import pytest
 
-from nights import MINUTE, START_MS, at, cluster, job, pod, told
+from nights import MINUTE, START_MS, at, cluster, job, minutes, pod, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
 from pyrometer.model.records import GpuSample, Price, Workload
 from pyrometer.model.settings import Settings
@@ -36,10 +36,6 @@ def only(answer):
     (finding,) = answer["findings"]
     assert finding["cause"] == "starved"
     return finding
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
 
 
 def test_gaps_that_recur_are_one_finding(tmp_path):

@@ -7,8 +7,8 @@ from datetime import UTC
 import pytest
 
 import nights
-from nights import at, cluster, pod, told
-from pyrometer.account.sums import Window, iso
+from nights import at, cluster, interval, minutes, pod, told
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
 from pyrometer.model.records import Event, Node, Pod, Price, Workload
 from pyrometer.model.settings import Settings
@@ -17,14 +17,6 @@ from pyrometer.store import Store
 
 MINUTE = nights.MINUTE
 FREE_GPUS = Settings(finding_min_usd_micro=0)
-
-
-def interval(finding):
-    return finding["from"], finding["to"]
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
 
 
 def workload(name="llama", **more):

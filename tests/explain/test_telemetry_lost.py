@@ -7,8 +7,8 @@ from datetime import UTC
 import pytest
 
 import nights
-from nights import at, cluster, event, job, pod, run, samples, steps, told
-from pyrometer.account.sums import Window, iso
+from nights import at, cluster, event, interval, job, minutes, pod, run, samples, steps, told
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
 from pyrometer.model.records import GpuSample, Node, Price
 from pyrometer.model.settings import Settings
@@ -20,14 +20,6 @@ MINUTE = nights.MINUTE
 
 def sampled(node, *spans, slots=(0, 1), **values):
     return [s for slot in slots for span in spans for s in samples(node, slot, *span, **(values or BUSY))]
-
-
-def interval(finding):
-    return finding["from"], finding["to"]
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
 
 
 def only(answer):

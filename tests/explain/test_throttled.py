@@ -7,9 +7,9 @@ from itertools import chain
 
 import pytest
 
-from nights import MINUTE, START_MS, at, cluster, job, pod, run, steps, told
+from nights import MINUTE, START_MS, at, cluster, job, minutes, pod, run, steps, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
 from pyrometer.model.records import GpuSample, Price, Workload
 from pyrometer.model.settings import Settings
@@ -42,10 +42,6 @@ def only(answer):
     (finding,) = answer["findings"]
     assert finding["cause"] == "throttled"
     return finding
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
 
 
 HOT = {"sm_clock_mhz": 1_200, "throttle_reasons": THERMAL | POWER_CAP, "temperature_c": 88}

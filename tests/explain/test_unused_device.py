@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC
 
-from nights import MINUTE, START_MS, at, cluster, job, pod, samples, told
+from nights import MINUTE, START_MS, at, cluster, job, minutes, pod, samples, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
 from pyrometer.model.records import Price, Workload
 from pyrometer.model.settings import Settings
@@ -30,10 +30,6 @@ def only(answer):
     (finding,) = answer["findings"]
     assert finding["cause"] == "unused_device"
     return finding
-
-
-def minutes(from_min, to_min):
-    return iso(at(from_min), UTC), iso(at(to_min), UTC)
 
 
 def test_one_device(tmp_path):

@@ -198,3 +198,5 @@ class Night:
     planted: list[Planted] = field(default_factory=list)
     sample_every_ms: int = 30_000
     window_ms: int = 30_000
+    trace_every_ms: int = 1_200_000  # one step of a run, of so many ranks
+    traced_ranks: int = 64

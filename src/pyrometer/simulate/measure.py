@@ -49,7 +49,7 @@ class Meter:
     def _hour(self, attempts: list[tuple[Job, Attempt]], from_ms: int, to_ms: int) -> Measured:
         rng = np.random.default_rng([self.night.seed, 2, from_ms // HOUR])
         telemetry = Telemetry(self.night, self.gpus, rng, from_ms, to_ms)
-        sdk = Sdk(self.gpus, self.counters, rng, self.night.from_ms, from_ms, to_ms)
+        sdk = Sdk(self.night, self.gpus, self.counters, rng, from_ms, to_ms)
         held_ms = np.zeros(len(self.gpus.index))
         for job, attempt in attempts:
             over_ms = attempt.ended_ms or self.night.to_ms
@@ -64,8 +64,8 @@ class Meter:
             self._hold(held_ms, job, attempt, slots, from_ms, min(over_ms, to_ms))
         self.books.take_platform(held_ms, from_ms, to_ms)
         samples, late = telemetry.samples()
-        windows = sdk.windows()
-        tables = {"gpu_sample": samples} | ({} if windows is None else {"step_window": windows})
+        found = {"gpu_sample": samples, "step_window": sdk.windows(), "metric": sdk.metrics()}
+        tables = {kind: table for kind, table in found.items() if table is not None}
         return Measured(from_ms, tables, {"gpu_sample": late}, sdk.records)
 
     def _hold(self, held_ms: Numbers, job: Job, attempt: Attempt, slots: Integers, from_ms: int, to_ms: int) -> None:

@@ -98,6 +98,7 @@ def scale(seed: int, gpus: int | None = None, hours: int = 24) -> Night:
     """A large cluster, sampled every minute."""
     night = overnight(seed, gpus or 10_000, hours, "scale")
     night.sample_every_ms = night.window_ms = MINUTE
+    night.trace_every_ms, night.traced_ranks = 4 * HOUR, 8
     return night
 
 

@@ -9,13 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from pyrometer.model.columns import SCHEMAS
-from pyrometer.model.records import Batch, Event, Metric, Span
-from pyrometer.simulate.jobs import Attempt, Job, Stretch
+from pyrometer.model.records import Batch, Event, Span
+from pyrometer.simulate.jobs import Attempt, Job, Night, Stretch
 from pyrometer.simulate.steps import Integers, Steps, inside
 from pyrometer.simulate.telemetry import Gpus, memory_share
 
-TRACE_EVERY_MS = 20 * 60_000
-MOST_TRACED_RANKS = 64
 SAMPLES_A_STEP, TOKENS_A_STEP = 8, 32_768
 
 
@@ -45,12 +43,13 @@ class Sdk:
     """One hour of what all instrumented attempts send."""
 
     def __init__(
-        self, gpus: Gpus, counters: Counters, rng: np.random.Generator, night_from_ms: int, from_ms: int, to_ms: int
+        self, night: Night, gpus: Gpus, counters: Counters, rng: np.random.Generator, from_ms: int, to_ms: int
     ) -> None:
-        self.gpus, self.counters, self.rng = gpus, counters, rng
-        self.night_from_ms, self.from_ms, self.to_ms = night_from_ms, from_ms, to_ms
+        self.night, self.gpus, self.counters, self.rng = night, gpus, counters, rng
+        self.from_ms, self.to_ms = from_ms, to_ms
         self.records: list[tuple[Any, ...]] = []
         self._columns: dict[str, list[Any]] = {}
+        self._metrics: dict[str, list[Any]] = {}
         self._names: dict[str, list[str]] = {"run": [], "pod_uid": []}
 
     def take_attempt(self, job: Job, attempt: Attempt, steps: Steps | None, slots: Integers) -> None:
@@ -88,6 +87,23 @@ class Sdk:
                 void = columns["steps"] == 0 if column in _OF_STEPS else None
                 arrays[column] = pa.array(columns[column], mask=void)
         return pa.table(arrays)
+
+    def metrics(self) -> pa.Table | None:
+        """The hour's losses, as rank 0 reports them."""
+        if not self._metrics:
+            return None
+        columns = {name: np.concatenate(parts) for name, parts in self._metrics.items()}
+        size = len(columns["time_ms"])
+        same = np.zeros(size, np.int32)
+        return pa.table(
+            {
+                "time_ms": columns["time_ms"],
+                "run": pa.DictionaryArray.from_arrays(columns["run"].astype(np.int32), self._names["run"]),
+                "attempt": columns["attempt"], "rank": same, "name": pa.DictionaryArray.from_arrays(same, ["loss"]),
+                "value": columns["value"], "step": columns["step"],
+                "goal": pa.DictionaryArray.from_arrays(same, ["min"]),
+            }
+        )  # fmt: skip
 
     def _add(self, job: Job, attempt: Attempt, slots: Integers, kept: Any, columns: dict[str, Any]) -> None:
         ranks = np.broadcast_to(np.arange(job.ranks)[:, None], kept.shape)
@@ -161,19 +177,21 @@ class Sdk:
         for effect in attempt.effects:
             if effect.kind == "nan":
                 value = np.where((steps.ends > effect.from_ms) & (steps.ends <= effect.to_ms), np.nan, value)
-        for end, before, step, loss in zip(
-            steps.ends.tolist(), edges[:-1].tolist(), edges[1:].tolist(), value.tolist(), strict=True
-        ):
-            if step > before:
-                self.records.append(Metric(end, job.uid, attempt.number, 0, "loss", round(loss, 5), step, "min"))
+        some = np.diff(edges) > 0
+        count = int(some.sum())
+        for name, values in (
+            ("time_ms", steps.ends[some]), ("run", np.full(count, len(self._names["run"]) - 1)),
+            ("attempt", np.full(count, attempt.number)), ("value", np.round(value[some], 5)), ("step", edges[1:][some]),
+        ):  # fmt: skip
+            self._metrics.setdefault(name, []).append(values)
 
     def _traces(self, job: Job, attempt: Attempt, steps: Steps, edges: Integers) -> None:
         """Now and then one step of every rank, whole, with the data behind it."""
-        fresh = np.diff(steps.starts // TRACE_EVERY_MS, prepend=-1) > 0
+        fresh = np.diff(steps.starts // self.night.trace_every_ms, prepend=-1) > 0
         for window in np.flatnonzero(fresh & (np.diff(edges) > 0)).tolist():
             step, start = int(edges[window]), int(steps.starts[window])
             trace = hashlib.sha256(f"{job.uid} {attempt.number} {step}".encode()).hexdigest()[:32]
-            for rank in range(min(job.ranks, MOST_TRACED_RANKS)):
+            for rank in range(min(job.ranks, self.night.traced_ranks)):
                 self._trace(job, attempt, steps, window, rank, step, start, trace)
 
     def _trace(
@@ -199,7 +217,7 @@ class Sdk:
     def take_events(self, job: Job, attempt: Attempt, steps: Steps | None) -> None:
         """What happened to an attempt's pods and ranks in this hour."""
         first_ms = attempt.first_step_ms
-        seen_ms = max(first_ms or 0, self.night_from_ms)  # a run that is there when the night begins says it again
+        seen_ms = max(first_ms or 0, self.night.from_ms)  # a run that is there when the night begins says it again
         if job.digest and first_ms is not None and self.from_ms <= seen_ms < self.to_ms:
             self.records.append(
                 Event(
