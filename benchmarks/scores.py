@@ -40,7 +40,7 @@ def one_night(scenario: str, seed: int) -> dict[str, Any]:
 
 
 def pooled(nights: list[dict[str, Any]]) -> dict[str, Any]:
-    """The nights together: every finding counts the same."""
+    """The nights together: every finding counts the same; the culprits' share is the mean of the nights."""
     causes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     states: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for night in nights:

@@ -51,14 +51,14 @@ def command(folder: Path, seed: int, no_serve: bool, live: bool) -> None:
         _live(folder, window, serve)
         return
     answer = _answer(folder, window)
-    report = folder / "why.html"
-    files.write_text(report, render_html(answer))
+    report, page = folder / "why.html", render_html(answer)
+    files.write_text(report, page)
     click.echo()
     click.echo(render_text(answer, click.style if sys.stdout.isatty() else plain), nl=False)
     click.echo(f"The same as a page: {report}")
     click.echo(f"Go on: pyrometer cost --data {folder} --by team,experiment, or: pyrometer score {folder}")
     if serve:
-        _serve(render_html(answer))
+        _serve(page)
 
 
 def _answer(folder: Path, window: Window) -> dict[str, Any]:

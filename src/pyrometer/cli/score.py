@@ -20,9 +20,9 @@ from pyrometer.cli.tables import print_table
 from pyrometer.explain.score import TruthError, ledger_cells, score, truth_window
 from pyrometer.explain.why import why
 from pyrometer.explain.words import dollars
+from pyrometer.simulate.night import TRUTH
 from pyrometer.store import Store
 
-TRUTH = "truth.json"
 WIDTH = 80
 
 

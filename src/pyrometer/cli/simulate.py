@@ -15,6 +15,7 @@ from pyrometer.simulate.faults import NoRoomError
 from pyrometer.simulate.night import TRUTH, simulate
 from pyrometer.simulate.scenarios import SCENARIOS, SMALLEST_GPUS
 from pyrometer.store import Store
+from pyrometer.store.store import DATABASE
 
 
 @click.command(epilog="`pyrometer simulate list` says what each scenario is.")
@@ -54,12 +55,12 @@ def make_night(folder: Path, scenario: str, seed: int, gpus: int | None, length:
 def _clear(folder: Path) -> None:
     """Takes an earlier simulation out of a folder, and nothing else that lies there."""
     foreign = f"{folder} is there and was not made by a simulation. Name another folder."
-    if not (folder / "pyrometer.duckdb").exists():
+    if not (folder / DATABASE).exists():
         raise click.ClickException(foreign)
     with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
         if store.meta("origin") != "simulated":
             raise click.ClickException(foreign)
         for part in store.parts():
             (folder / part.path).unlink(missing_ok=True)
-    for name in ("pyrometer.duckdb", "pyrometer.duckdb.wal", "manifest.json", TRUTH, "why.html"):
+    for name in (DATABASE, f"{DATABASE}.wal", "manifest.json", TRUTH, "why.html"):
         (folder / name).unlink(missing_ok=True)

@@ -86,9 +86,10 @@ class Night:
             f"WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}"
         )
         self.bucket_ms = _bucket_ms(window)
-        price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
+        # one price for everything, when that was asked for
+        self.price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
         store.connection.execute(
-            _BURN.format(bucket_ms=self.bucket_ms, price=price, from_ms=window.from_ms, to_ms=window.to_ms)
+            _BURN.format(bucket_ms=self.bucket_ms, price=self.price, from_ms=window.from_ms, to_ms=window.to_ms)
         )
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:

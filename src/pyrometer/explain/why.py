@@ -38,7 +38,7 @@ def why(
         "prices_assumed": price_usd_micro is None and _prices_assumed(store),
         "states": _states(by_state),
         "findings": findings,
-        "unexplained": _unexplained(night, price_usd_micro),
+        "unexplained": _unexplained(night),
         "evidence": _evidence(night),
         "timeline": {"bucket_ms": night.bucket_ms, "rows": _timeline(night)},
         "teams": _teams(night),
@@ -69,14 +69,13 @@ def _states(by_state: Sequence[Sum]) -> list[dict[str, Any]]:
     return rows
 
 
-def _unexplained(night: Night, price_usd_micro: int | None) -> list[dict[str, Any]]:
+def _unexplained(night: Night) -> list[dict[str, Any]]:
     """Waste that no finding claims, by state, most expensive first: ordinary friction, or what has no cause yet."""
-    price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
     rows = night.ask(
         "SELECT state, sum(ms), sum(ms * usd_micro_per_hour::HUGEINT), "
         "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) "
         "FROM (SELECT state, ms, usd_micro_per_hour FROM burn "
-        f"UNION ALL SELECT state, -ms, {price} FROM claim) GROUP BY state HAVING sum(ms) > 0"
+        f"UNION ALL SELECT state, -ms, {night.price} FROM claim) GROUP BY state HAVING sum(ms) > 0"
     )
     groups = [
         Sum((state,), int(ms), int(ms_price or 0), int(unpriced))

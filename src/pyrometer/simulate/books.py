@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.simulate.jobs import Attempt, Claim, Job, Night, Outage, Planted, Stretch, slots_of
-from pyrometer.simulate.lives import HOUR
 from pyrometer.simulate.steps import Integers, Numbers, Steps, inside
 
 STATE_OF = {
@@ -22,18 +22,15 @@ class Books:
 
     def __init__(self, night: Night) -> None:
         self.night = night
-        machines = night.machines
-        self.machine_index = {machine.uid: number for number, machine in enumerate(machines)}
-        self.slot_machine = np.concatenate([np.full(m.pool.gpus, n) for n, m in enumerate(machines)])
-        of_slots = [m.pool.model.usd_micro_per_hour for m in machines for _ in range(m.pool.gpus)]
-        self.usd_per_ms = np.array(of_slots) / 1e6 / HOUR
+        of_slots = [m.pool.model.usd_micro_per_hour for m in night.machines for _ in m.slots]
+        self.usd_per_ms = np.array(of_slots) / 1e6 / MS_PER_HOUR
         self.cells: dict[tuple[str | None, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self.usd: dict[str, float] = defaultdict(float)
         self._claims: dict[str | None, list[tuple[Planted, Claim]]] = defaultdict(list)
         for planted in night.planted:
             for claim in planted.claims:
-                of_machine = claim.machine is not None or planted.job is None
-                self._claims[None if of_machine or planted.job is None else planted.job.uid].append((planted, claim))
+                job = None if claim.machine is not None else planted.job
+                self._claims[job.uid if job else None].append((planted, claim))
         self._outages: dict[str, list[Outage]] = defaultdict(list)
         for outage in night.outages:
             self._outages[outage.machine.uid].append(outage)
@@ -81,7 +78,7 @@ class Books:
                 ms = ms - unused
         if not job.instrumented and state not in ("gang_wait", "startup"):
             for outage in self.outages(attempt, "telemetry"):
-                on_it = self.slot_machine[slots] == self.machine_index[outage.machine.uid]
+                on_it = np.isin(slots, slots_of(outage))
                 unseen = ms * on_it[:, None] * inside(*times, outage.from_ms, outage.to_ms)
                 if unseen.any():
                     during = np.maximum(times[0], outage.from_ms), np.minimum(times[1], outage.to_ms)
@@ -142,7 +139,7 @@ class Books:
             self._add(None, "free", *edges, free[slots][:, None], slots)
         for planted, claim in self._claims[None]:
             if claim.machine is not None and "free" in claim.states:  # all of it, all the time: nobody was on it
-                gpus = np.arange(claim.machine.first_slot, claim.machine.first_slot + claim.machine.pool.gpus)
+                gpus = np.array(claim.machine.slots)
                 self._credit(planted, claim, *edges, np.full((len(gpus), 1), to_ms - from_ms), gpus, None)
 
     def outages(self, attempt: Attempt, kind: str) -> list[Outage]:
@@ -155,7 +152,7 @@ class Books:
     def _credit_machines(self, state: str, starts: Integers, ends: Integers, ms: Numbers, slots: Integers) -> None:
         for planted, claim in self._claims[None]:
             if claim.machine is not None and state in claim.states:
-                of_it = np.flatnonzero(self.slot_machine[slots] == self.machine_index[claim.machine.uid])
+                of_it = np.flatnonzero(np.isin(slots, claim.machine.slots))
                 self._credit(planted, claim, starts, ends, ms, slots, tuple(of_it.tolist()))
 
     # -- the books ------------------------------------------------------------------------------------------------
@@ -167,10 +164,10 @@ class Books:
         by_window = ms.sum(axis=0)
         if not by_window.any():
             return
-        first = int(starts[0]) // HOUR
-        for hour in range(first, int(ends[-1] - 1) // HOUR + 1):
-            part = by_window * inside(starts, ends, hour * HOUR, (hour + 1) * HOUR)
-            self.cells[owner, hour * HOUR][state] += float(part.sum())
+        first = int(starts[0]) // MS_PER_HOUR
+        for hour in range(first, int(ends[-1] - 1) // MS_PER_HOUR + 1):
+            part = by_window * inside(starts, ends, hour * MS_PER_HOUR, (hour + 1) * MS_PER_HOUR)
+            self.cells[owner, hour * MS_PER_HOUR][state] += float(part.sum())
         self.usd[state] += float(ms.sum(axis=1) @ self.usd_per_ms[slots])
 
     def _credit(

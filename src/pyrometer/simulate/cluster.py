@@ -39,6 +39,11 @@ class Machine(NamedTuple):
     pool: Pool
     first_slot: int
 
+    @property
+    def slots(self) -> range:
+        """The numbers of its slots."""
+        return range(self.first_slot, self.first_slot + self.pool.gpus)
+
 
 def machines_of(pools: tuple[Pool, ...]) -> list[Machine]:
     """The machines of a cluster."""

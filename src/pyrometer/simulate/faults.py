@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from pyrometer.model.units import MS_PER_HOUR as HOUR
+from pyrometer.model.units import MS_PER_MINUTE as MINUTE
+from pyrometer.model.units import MS_PER_SECOND as SECOND
 from pyrometer.simulate import lives
 from pyrometer.simulate.cluster import Machine
 from pyrometer.simulate.jobs import Attempt, Claim, Effect, Job, Night, Outage, Place, Planted, Stretch
-from pyrometer.simulate.lives import HOUR, MINUTE, SECOND
 
 STEPPING = ("steps", "checkpoint", "evaluate")
 MANY_JOBS = 1_000

@@ -152,8 +152,8 @@ class Outage:
 
 def slots_of(outage: Outage) -> list[int]:
     """The slots of a device, or of a whole machine, that is out."""
-    gpus = range(outage.machine.pool.gpus) if outage.gpu is None else [outage.gpu]
-    return [outage.machine.first_slot + gpu for gpu in gpus]
+    slots = outage.machine.slots
+    return list(slots) if outage.gpu is None else [slots[outage.gpu]]
 
 
 class Claim(NamedTuple):

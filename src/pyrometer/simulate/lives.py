@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from pyrometer.model.units import MS_PER_MINUTE as MINUTE
+from pyrometer.model.units import MS_PER_SECOND as SECOND
 from pyrometer.simulate.jobs import Attempt, Job, Place, Stretch
-
-SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 
 
 def begin(

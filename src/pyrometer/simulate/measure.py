@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.simulate.books import Books
 from pyrometer.simulate.jobs import Attempt, Job, Night, Stretch, slots_of
-from pyrometer.simulate.lives import HOUR
 from pyrometer.simulate.sdk import Counters, Sdk
 from pyrometer.simulate.steps import Integers, Numbers, steps_of
 from pyrometer.simulate.telemetry import Gpus, Telemetry
@@ -43,18 +43,20 @@ class Meter:
             ((job, attempt) for job in self.night.jobs for attempt in job.attempts),
             key=lambda each: (min(each[1].scheduled_ms), each[0].uid),
         )
-        for from_ms in range(self.night.from_ms, self.night.to_ms, HOUR):
-            yield self._hour(attempts, from_ms, min(from_ms + HOUR, self.night.to_ms))
+        for from_ms in range(self.night.from_ms, self.night.to_ms, MS_PER_HOUR):
+            yield self._hour(attempts, from_ms, min(from_ms + MS_PER_HOUR, self.night.to_ms))
 
     def _hour(self, attempts: list[tuple[Job, Attempt]], from_ms: int, to_ms: int) -> Measured:
-        rng = np.random.default_rng([self.night.seed, 2, from_ms // HOUR])
+        rng = np.random.default_rng([self.night.seed, 2, from_ms // MS_PER_HOUR])
         telemetry = Telemetry(self.night, self.gpus, rng, from_ms, to_ms)
         sdk = Sdk(self.night, self.gpus, self.counters, rng, from_ms, to_ms)
         held_ms = np.zeros(len(self.gpus.index))
         for job, attempt in attempts:
             over_ms = attempt.ended_ms or self.night.to_ms
-            if min(attempt.scheduled_ms) >= to_ms or over_ms <= from_ms:
-                sdk.take_events(job, attempt, None)  # of pods that wait
+            if over_ms < from_ms:
+                continue
+            if min(attempt.scheduled_ms) >= to_ms or over_ms == from_ms:
+                sdk.take_events(job, attempt, None)  # of pods that wait, or have just ended
                 continue
             slots = np.array([place.machine.first_slot + gpu for place in attempt.places for gpu in place.gpus])
             steps = steps_of(rng, job, attempt, self.gpus.slowness[slots], from_ms, to_ms, self.night.window_ms)

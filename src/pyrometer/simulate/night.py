@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyrometer.model.columns import schema_of
+from pyrometer.model.records import Event
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.simulate.measure import Measured, Meter
 from pyrometer.simulate.objects import objects
@@ -73,4 +74,4 @@ def _take(store: Store, tables: dict[str, Any], records: list[tuple[Any, ...]], 
 
 
 def _unseen(row: tuple[Any, ...], evidence: str) -> bool:
-    return evidence != "sdk" and schema_of(type(row)).name == "event" and row[1] in SDK_EVENTS
+    return evidence != "sdk" and isinstance(row, Event) and row.kind in SDK_EVENTS

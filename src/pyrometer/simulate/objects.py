@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyrometer.model.records import Allocation, Node, Owner, Pod, Price, Run, Slot, Workload
-from pyrometer.model.units import SHARE_WHOLE
+from pyrometer.model.units import MS_PER_DAY, SHARE_WHOLE
 from pyrometer.simulate.jobs import Attempt, Job, Night
-from pyrometer.simulate.lives import HOUR
 
 CLUSTER = "simulated"
 # What stands between a pod and its workload: kind and API group, the pod's own owner first.
@@ -41,8 +40,8 @@ def objects(night: Night, resumed_step: dict[tuple[str, int], int]) -> Iterator[
 def _prices(night: Night) -> Iterator[Price]:
     for pool in dict.fromkeys(machine.pool for machine in night.machines):
         yield Price(
-            night.from_ms, pool.model.usd_micro_per_hour, night.from_ms - 30 * 24 * HOUR, gpu_model=pool.model.name,
-            pool=pool.name,
+            night.from_ms, pool.model.usd_micro_per_hour, night.from_ms - 30 * MS_PER_DAY,
+            gpu_model=pool.model.name, pool=pool.name,
         )  # fmt: skip
 
 

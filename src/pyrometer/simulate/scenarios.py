@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from random import Random
 from typing import NamedTuple
 
+from pyrometer.model.units import MS_PER_HOUR as HOUR
+from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 from pyrometer.simulate import lives
 from pyrometer.simulate.cluster import A100, H100, H200, Machine, Pool, machines_of
 from pyrometer.simulate.faults import FAULTS, PEOPLE, Draft, NoRoomError
 from pyrometer.simulate.jobs import Job, Night, Outage, Place
-from pyrometer.simulate.lives import HOUR, MINUTE
 
 FROM_MS = round(datetime(2026, 10, 8, 20, tzinfo=UTC).timestamp() * 1000)
 FAULTS_A_NIGHT = 8

@@ -54,14 +54,11 @@ class Sdk:
 
     def take_attempt(self, job: Job, attempt: Attempt, steps: Steps | None, slots: Integers) -> None:
         """What an attempt sends: its windows if it is instrumented, and what happened to its pods and ranks."""
-        edges = None
-        if steps is not None:
-            edges = self.counters.advance(job, attempt, steps.done)
         if job.instrumented:
-            for name in ("run", "pod_uid"):
-                own = [job.uid] if name == "run" else [job.pod_uid(attempt, pod) for pod in range(job.pods)]
-                self._names[name] += own
-            if steps is not None and edges is not None:
+            self._names["run"].append(job.uid)
+            self._names["pod_uid"] += [job.pod_uid(attempt, pod) for pod in range(job.pods)]
+            if steps is not None:
+                edges = self.counters.advance(job, attempt, steps.done)
                 self._windows(job, attempt, steps, edges, slots)
                 self._loss(job, attempt, steps, edges)
                 self._traces(job, attempt, steps, edges)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.simulate.cluster import SIGNATURES, Signature
 from pyrometer.simulate.jobs import Attempt, Job, Night, slots_of
-from pyrometer.simulate.lives import HOUR
 from pyrometer.simulate.steps import Integers, Numbers, Steps
 
 LOOKS = {
@@ -81,7 +81,7 @@ class Telemetry:
                 for name in ("util", "sm", "tensor", "dram", "power"):
                     shown[name] *= np.clip(using, 0.05, 1.06) ** (0.3 if name == "util" else 1.0)
             if job.serves:
-                load = 0.55 + 0.4 * np.sin(times / HOUR * 1.3 + pod) + self.rng.normal(0, 0.05, len(times))
+                load = 0.55 + 0.4 * np.sin(times / MS_PER_HOUR * 1.3 + pod) + self.rng.normal(0, 0.05, len(times))
                 for name in ("util", "sm", "tensor", "dram", "power"):
                     shown[name] *= np.clip(load, 0.25, 1.0)
             place = rows[:, None], there[None, :]
