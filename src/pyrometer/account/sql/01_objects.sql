@@ -110,9 +110,3 @@ JOIN the_allocation hold USING (node_uid, slot_index)
 LEFT JOIN slot_seen ON slot_seen.node_uid = every_slot.node_uid AND slot_seen.slot_index = every_slot.slot_index
 WHERE known_by = 'hold'
 GROUP BY slot_id, known_by;
-
--- The names that ledger rows are written with, as numbers: a third of the time of writing them.
-DROP TYPE IF EXISTS temp.node_key;
-CREATE TEMP TYPE node_key AS ENUM (SELECT DISTINCT node_uid FROM every_slot);
-DROP TYPE IF EXISTS temp.pod_key;
-CREATE TEMP TYPE pod_key AS ENUM (SELECT DISTINCT pod_uid FROM the_allocation);

@@ -1,13 +1,21 @@
 -- The steps of the SDK. A window says how much of its time went where; what is in none of its amounts is `train`.
 -- Windows of one slot do not overlap: a later one ends the one before it. None speaks for more than an hour.
 
+-- Where to begin reading: with the first window that reaches into the chunk, and a while before it for ranks whose clocks
+-- disagree.
+SET VARIABLE windows_from_ms = (
+    SELECT coalesce(min(time_ms), getvariable('chunk_from_ms')) - 600000 FROM step_window
+    WHERE time_ms >= getvariable('chunk_from_ms') - 3600000 AND time_ms < getvariable('chunk_from_ms')
+        AND to_ms > getvariable('chunk_from_ms')
+);
+
 CREATE OR REPLACE TEMP TABLE step_fold AS
 WITH spoken AS MATERIALIZED (  -- read twice; inlined, DuckDB 2.0 stumbles over its own statistics
     SELECT time_ms, to_ms, run, attempt, rank, node_uid, slot_index, pod_uid, first_step, steps,
         checkpoint_ms::BIGINT AS checkpoint_ms, data_ms::BIGINT AS data_ms, comm_ms::BIGINT AS comm_ms,
         evaluate_ms::BIGINT AS evaluate_ms
     FROM step_window
-    WHERE time_ms >= getvariable('chunk_from_ms') - 3600000 AND time_ms < getvariable('chunk_to_ms') + 600000
+    WHERE time_ms >= getvariable('windows_from_ms') AND time_ms < getvariable('chunk_to_ms') + 600000
         AND time_ms <= getvariable('newest_ms') AND to_ms > time_ms
 ),
 -- Exposed communication that every rank has; above it, a rank waits for the slowest.

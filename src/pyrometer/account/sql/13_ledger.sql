@@ -8,19 +8,17 @@ WITH settled AS (
     FROM divided_minute JOIN tenancy USING (tenancy_id) WHERE NOT alone
     GROUP BY holder_id, minute_ms, divided_minute.attempt, state, divided_minute.evidence
 ),
-named AS (
-    SELECT tenancy_id, slot_id, node_uid::node_key AS node_uid, slot_index, nullif(pod_uid, '')::pod_key AS pod_uid,
-        usd_micro_per_hour,
+-- Rows are put in order before they get their names: numbers are quicker to sort than words.
+ordered AS (
+    SELECT tenancy_id, minute_ms, attempt::SMALLINT AS attempt, state, evidence::SMALLINT AS evidence, ms::INTEGER AS ms
+    FROM settled WHERE ms > 0 ORDER BY tenancy_id, state, minute_ms
+),
+named AS MATERIALIZED (
+    SELECT tenancy_id, node_uid, slot_index, nullif(pod_uid, '') AS pod_uid, usd_micro_per_hour,
         slot_price.from_ms AS price_from_ms, slot_price.to_ms AS price_to_ms
     FROM tenancy JOIN every_slot USING (slot_id) JOIN slot_price USING (slot_id)
 )
--- Names are numbers while the rows are put in order, and words before they are written: DuckDB 2.0 loses some numbers on
--- their way into Parquet.
-SELECT * REPLACE (node_uid::VARCHAR AS node_uid, pod_uid::VARCHAR AS pod_uid, state::VARCHAR AS state)
-FROM (
-    SELECT minute_ms, node_uid, slot_index, pod_uid, attempt::SMALLINT AS attempt, settled.state,
-        evidence::SMALLINT AS evidence, usd_micro_per_hour, ms::INTEGER AS ms
-    FROM settled JOIN named USING (tenancy_id)
-    WHERE ms > 0 AND price_from_ms <= minute_ms + 59999 AND price_to_ms > minute_ms + 59999
-    ORDER BY slot_id, settled.state, minute_ms
-);
+-- The state is written as a word: DuckDB 2.0 loses some numbers of an ENUM on their way into Parquet.
+SELECT minute_ms, node_uid, slot_index, pod_uid, attempt, state::VARCHAR AS state, evidence, usd_micro_per_hour, ms
+FROM ordered JOIN named USING (tenancy_id)
+WHERE price_from_ms <= minute_ms + 59999 AND price_to_ms > minute_ms + 59999;
