@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import duckdb
 import pytest
 from hypothesis import settings
 
@@ -16,6 +19,18 @@ settings.register_profile("explore", max_examples=500, deadline=None)
 settings.load_profile("steady")
 
 REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread_a_worker(worker_id: str) -> Iterator[None]:
+    """Workers that run side by side leave each other their cores."""
+    if worker_id == "master":
+        yield
+        return
+    connect = duckdb.connect
+    duckdb.connect = partial(connect, config={"threads": 1})
+    yield
+    duckdb.connect = connect
 
 
 @pytest.fixture(scope="session")

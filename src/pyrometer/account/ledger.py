@@ -140,9 +140,9 @@ class _Build:
 
     def _read_objects(self) -> None:
         self.store.expose_all(OBJECTS)
-        self.connection.execute(sql.text(sql.RUNS))
-        self.connection.execute(sql.text(sql.OBJECTS))
-        self.connection.execute(sql.text(sql.GANGS))
+        sql.run(self.connection, sql.RUNS)
+        sql.run(self.connection, sql.OBJECTS)
+        sql.run(self.connection, sql.GANGS)
         self._restate()
         models = self.connection.execute("SELECT DISTINCT gpu_model FROM every_slot_span").fetchall()
         written = [Price(*row) for row in self.connection.execute("FROM price").fetchall()]
@@ -192,12 +192,12 @@ class _Build:
         ).fetchone()
         from_ms, to_ms = row if row and row[0] is not None else (0, 0)
         self.store.expose(["step_window"], from_ms - MS_PER_HOUR, to_ms)
-        self.connection.execute(sql.text(sql.RESTATEMENTS))
+        sql.run(self.connection, sql.RESTATEMENTS)
         fresh = self.connection.sql("FROM restatement_to_append").to_arrow_table()
         if fresh.num_rows:
             self.store.append_tables({"restatement": fresh})
             self.store.expose_all(["restatement"])
-            self.connection.execute(sql.text(sql.RUNS))
+            sql.run(self.connection, sql.RUNS)
 
     # -- chunks -------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class _Build:
                 and fresh[-1].to_ms == hour_ms
                 and hour_ms - fresh[-1].from_ms < CHUNK_DAYS * MS_PER_DAY
                 and minutes <= chunk_slot_minutes
-                and hour_ms + MS_PER_HOUR < self.end_ms  # the newest hour will be built again: alone
+                and hour_ms + MS_PER_HOUR <= self.end_ms  # an hour that is not over will be built again: alone
             )
             if grows:
                 fresh[-1] = fresh[-1]._replace(to_ms=hour_ms + MS_PER_HOUR)
@@ -238,7 +238,7 @@ class _Build:
 
     def _object_digests(self, chunks: list[Chunk]) -> dict[Chunk, str]:
         self._table("chunk", "from_ms BIGINT, to_ms BIGINT", chunks)
-        rows = self.connection.execute(sql.text(sql.DIGESTS)).fetchall()
+        rows = sql.run(self.connection, sql.DIGESTS).fetchall()
         return {Chunk(from_ms, to_ms): digest for from_ms, to_ms, digest in rows}
 
     def _digest(self, chunk: Chunk, objects: str, carry: str) -> str:
@@ -264,7 +264,7 @@ class _Build:
         self.connection.execute("SET preserve_insertion_order = false")
         try:
             for step in sql.CHUNK_STEPS:
-                self.connection.execute(sql.text(step))
+                sql.run(self.connection, step)
         finally:
             self.connection.execute("RESET preserve_insertion_order")
         carried = self.connection.execute("SELECT sum(hash(carry))::VARCHAR FROM chunk_carry carry").fetchone()

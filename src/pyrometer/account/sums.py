@@ -42,7 +42,7 @@ class Sum(NamedTuple):
 def open_names(store: Store) -> None:
     """Makes the names of holders and slots readable for `sums`."""
     store.expose_all(["pod", "workload", "node", "slot"])
-    store.connection.execute(sql.text(sql.NAMES))
+    sql.run(store.connection, sql.NAMES)
 
 
 def sums(

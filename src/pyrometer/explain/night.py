@@ -79,7 +79,7 @@ class Night:
         store.expose(["ledger_row"], *window)
         store.expose(["step_window", "gpu_sample"], window.from_ms - MS_PER_HOUR, window.to_ms)
         store.connection.execute(f"SET VARIABLE newest_ms = {window.to_ms}::BIGINT")
-        store.connection.execute(sql.text(sql.RUNS))
+        sql.run(store.connection, sql.RUNS)
         store.connection.execute(
             f"CREATE OR REPLACE TEMP VIEW night_ledger AS SELECT *, coalesce(workload_uid, pod_uid) AS owner_uid "
             f"FROM ledger_row LEFT JOIN holder_name USING (pod_uid) "

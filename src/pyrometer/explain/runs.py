@@ -90,7 +90,7 @@ def _prepare(store: Store, window: Window, price_usd_micro: int | None) -> None:
     store.expose_all(["run", "restatement", "event", "metric"])
     store.expose(["ledger_row", "step_window"], *window)
     store.connection.execute(f"SET VARIABLE newest_ms = {window.to_ms}::BIGINT")
-    store.connection.execute(sql.text(sql.RUNS))
+    sql.run(store.connection, sql.RUNS)
     price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
     store.connection.execute(_SHARES.format(from_ms=window.from_ms, to_ms=window.to_ms, price=price))
 
