@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,19 @@ class Counters:
         return edges
 
 
+class _Rows(NamedTuple):
+    """Windows of one attempt: what all of them share, and a column for each of them."""
+
+    run: int
+    attempt: int
+    first_pod: int
+    gpus: int
+    slots: Integers
+    rank: Integers
+    of_window: Any
+    of_rank: Any
+
+
 class Sdk:
     """One hour of what all instrumented attempts send."""
 
@@ -48,7 +61,7 @@ class Sdk:
         self.night, self.gpus, self.counters, self.rng = night, gpus, counters, rng
         self.from_ms, self.to_ms = from_ms, to_ms
         self.records: list[tuple[Any, ...]] = []
-        self._columns: dict[str, list[Any]] = {}
+        self._rows: list[_Rows] = []
         self._metrics: dict[str, list[Any]] = {}
         self._names: dict[str, list[str]] = {"run": [], "pod_uid": []}
 
@@ -69,15 +82,34 @@ class Sdk:
 
     def windows(self) -> pa.Table | None:
         """The hour's windows as one table."""
-        if not self._columns:
+        if not self._rows:
             return None
-        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+        sizes = [len(rows.rank) for rows in self._rows]
+        rank = np.concatenate([rows.rank for rows in self._rows])
+        slot = np.concatenate([rows.slots[rows.rank] for rows in self._rows])
+        machine = self.gpus.machine[slot]
+        gpus = np.repeat([rows.gpus for rows in self._rows], sizes)
+        columns: dict[str, Any] = {
+            name: np.repeat([getattr(rows, name) for rows in self._rows], sizes) for name in ("run", "attempt")
+        }
+        columns |= {"rank": rank, "node_uid": machine, "slot_index": self.gpus.index[slot]}
+        columns["pod_uid"] = np.repeat([rows.first_pod for rows in self._rows], sizes) + rank // gpus
+        for names, field in ((_OF_WINDOW, "of_window"), (_OF_RANK, "of_rank")):
+            whole = np.concatenate([getattr(rows, field) for rows in self._rows], axis=1)
+            columns |= {name: np.round(whole[row]).astype(np.int64) for row, name in enumerate(names)}
+        for name in ("time_ms", "to_ms"):
+            columns[name] = columns[name] + self.gpus.skew_ms[machine]
+        return self._table(columns)
+
+    def _table(self, columns: dict[str, Any]) -> pa.Table:
         names = self._names | {"node_uid": self.gpus.machines}
         size = len(columns["time_ms"])
         arrays = {}
         for column in SCHEMAS["step_window"].column_names:
             if column in names:
                 arrays[column] = pa.DictionaryArray.from_arrays(columns[column].astype(np.int32), names[column])
+            elif column in _NEVER:
+                arrays[column] = pa.array(np.zeros(size, np.int64))
             elif column not in columns:
                 arrays[column] = pa.nulls(size, pa.int64())
             else:  # what has no steps says nothing about them
@@ -102,45 +134,37 @@ class Sdk:
             }
         )  # fmt: skip
 
-    def _add(self, job: Job, attempt: Attempt, slots: Integers, kept: Any, columns: dict[str, Any]) -> None:
-        ranks = np.broadcast_to(np.arange(job.ranks)[:, None], kept.shape)
-        skew = self.gpus.skew_ms[self.gpus.machine[slots]][:, None]
-        of_rank = {
-            "run": np.full_like(ranks, len(self._names["run"]) - 1), "rank": ranks,
-            "attempt": np.full_like(ranks, attempt.number), "node_uid": self.gpus.machine[slots][ranks],
-            "slot_index": self.gpus.index[slots][ranks],
-            "pod_uid": len(self._names["pod_uid"]) - job.pods + ranks // job.gpus,
-        }  # fmt: skip
-        columns = columns | {name: columns[name] + skew for name in ("time_ms", "to_ms")}
-        for name in _WINDOW:
-            values = np.broadcast_to(of_rank.get(name, columns.get(name, 0)), kept.shape)[kept]
-            self._columns.setdefault(name, []).append(np.round(values).astype(np.int64))
+    def _add(self, job: Job, attempt: Attempt, slots: Integers, rank: Integers, of_window: Any, of_rank: Any) -> None:
+        """Rows of an attempt: of which rank each is, and its numbers, a line for each of their names."""
+        run, first_pod = len(self._names["run"]) - 1, len(self._names["pod_uid"]) - job.pods
+        self._rows.append(_Rows(run, attempt.number, first_pod, job.gpus, slots, rank, of_window, of_rank))
 
     def _windows(self, job: Job, attempt: Attempt, steps: Steps, edges: Integers, slots: Integers) -> None:
         shape = steps.data.shape
         count = np.diff(edges)
-        amounts = {
-            f"{name}_ms": getattr(steps, name) * self.rng.normal(1.0, 0.004, shape)
-            for name in ("data", "copy", "forward", "backward", "optimizer")
-        }
+        phases = np.stack([steps.data, steps.copy, steps.forward, steps.backward, steps.optimizer])
+        phases *= self.rng.normal(1.0, 0.004, phases.shape)
         kept = self.rng.random(shape) > 0.0005  # some get lost on their way
-        memory = memory_share(attempt, np.arange(job.ranks), steps.ends)
-        self._add(
-            job, attempt, slots, kept,
-            amounts | {
-                "time_ms": steps.starts, "to_ms": steps.ends, "first_step": edges[:-1], "steps": count,
-                "comm_ms": steps.wait + steps.comm, "step_p50_us": steps.step_ms * 1000,
-                "step_max_us": steps.step_ms * 1000 * self.rng.uniform(1.02, 1.3, shape[1]),
-                "samples": count * SAMPLES_A_STEP, "tokens": count * TOKENS_A_STEP,
-                "memory_peak_mib": self.gpus.memory_mib[slots][:, None] * memory,
-            },
+        slowest = steps.step_ms * 1000 * self.rng.uniform(1.02, 1.3, shape[1])
+        memory = self.gpus.memory_mib[slots][:, None] * memory_share(attempt, np.arange(job.ranks), steps.ends)
+        nothing = np.zeros(shape[1])
+        of_window = np.stack(
+            [
+                steps.starts, steps.ends, nothing, nothing, edges[:-1], count, steps.step_ms * 1000, slowest,
+                count * SAMPLES_A_STEP, count * TOKENS_A_STEP,
+            ]
         )  # fmt: skip
+        of_rank = np.concatenate([phases, (steps.wait + steps.comm)[None], memory[None]])
+        rank, window = np.nonzero(kept)
+        self._add(job, attempt, slots, rank, of_window[:, window], of_rank[:, rank, window])
 
     def _between(self, job: Job, attempt: Attempt, steps: Steps | None, stretch: Stretch, slots: Integers) -> None:
         """A window without steps: a save, or an evaluation."""
         lasted = stretch.to_ms - stretch.from_ms
-        times = {"time_ms": np.array([stretch.from_ms]), "to_ms": np.array([stretch.to_ms])}
-        self._add(job, attempt, slots, np.ones((job.ranks, 1), bool), times | {f"{stretch.kind}_ms": lasted})
+        of_window = np.zeros((len(_OF_WINDOW), job.ranks))
+        for name, value in (("time_ms", stretch.from_ms), ("to_ms", stretch.to_ms), (f"{stretch.kind}_ms", lasted)):
+            of_window[_OF_WINDOW.index(name)] = value
+        self._add(job, attempt, slots, np.arange(job.ranks), of_window, np.zeros((len(_OF_RANK), job.ranks)))
         whole = attempt.ended_ms is None or stretch.to_ms < attempt.ended_ms
         if stretch.kind == "checkpoint" and whole:
             step = self._step_at(job, attempt, steps, stretch.from_ms)
@@ -242,4 +266,9 @@ class Sdk:
 
 
 _OF_STEPS = ("first_step", "step_p50_us", "step_max_us", "samples", "tokens", "memory_peak_mib")
-_WINDOW = tuple(name for name in SCHEMAS["step_window"].column_names if name != "flops")
+_OF_WINDOW = (
+    "time_ms", "to_ms", "checkpoint_ms", "evaluate_ms", "first_step", "steps", "step_p50_us", "step_max_us", "samples",
+    "tokens",
+)  # fmt: skip
+_OF_RANK = ("data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms", "comm_ms", "memory_peak_mib")
+_NEVER = ("compile_ms", "garbage_ms")

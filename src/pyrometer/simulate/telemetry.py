@@ -16,6 +16,10 @@ LOOKS = {
     "startup": "startup", "checkpoint": "checkpoint", "evaluate": "evaluate", "hang": "idle", "spin": "spin",
     "idle": "idle", "busy": "train", "pause": "idle", "serve": "serve", "steps": "train",
 }  # fmt: skip
+_KINDS = tuple(LOOKS)
+_TABLE = np.array([SIGNATURES[look] for look in LOOKS.values()], float).T  # a line for each measure
+_UTIL, _SM, _TENSOR, _DRAM, _POWER, _CLOCK = range(len(Signature._fields))
+_WORKING = slice(_SM, _POWER + 1)
 TOO_HOT = 0x20 | 0x40  # NVML: thermal slowdown, by software and by hardware
 NOT_BUSY, AT_THE_CAP = 0x1, 0x4
 
@@ -44,67 +48,59 @@ class Telemetry:
     """One hour: all devices are free, until attempts say what they were doing on them."""
 
     def __init__(self, night: Night, gpus: Gpus, rng: np.random.Generator, from_ms: int, to_ms: int) -> None:
-        self.night, self.gpus, self.rng = night, gpus, rng
+        self.night, self.gpus, self.rng, self.from_ms = night, gpus, rng, from_ms
         grid = np.arange(from_ms, to_ms, night.sample_every_ms)
         jitter = rng.integers(-400, 400, (len(gpus.machines), len(grid)))
         self.times = np.clip(grid[None, :] + gpus.offset_ms[:, None] + jitter, from_ms, to_ms - 1)
         shape = (len(gpus.index), len(grid))
-        free = SIGNATURES["free"]
-        self.shown = {name: np.full(shape, float(getattr(free, name))) for name in Signature._fields}
+        self.shown = np.empty((len(Signature._fields), *shape))  # what each device shows at each time, by measure
+        self.shown[:] = np.array(SIGNATURES["free"], float)[:, None, None]
         self.memory_share = np.zeros(shape)
         self.hot = np.zeros(shape, bool)
 
     def take_attempt(self, job: Job, attempt: Attempt, steps: Steps | None, slots: Integers, over_ms: int) -> None:
         """What the devices of an attempt show while its pods hold them."""
-        begins = np.array([stretch.from_ms for stretch in attempt.stretches])
-        kinds = [stretch.kind for stretch in attempt.stretches]
-        table = {
-            name: np.array([getattr(SIGNATURES[LOOKS[kind]], name) for kind in kinds], float)
-            for name in Signature._fields
-        }
-        stepping = np.array([kind == "steps" for kind in kinds])
-        loaded = np.array([kind != "startup" for kind in kinds])
-        for pod in range(job.pods):
-            ranks = np.arange(pod * job.gpus, (pod + 1) * job.gpus)
-            rows = slots[ranks]
-            times = self.times[self.gpus.machine[rows[0]]]
-            there = np.flatnonzero((times >= attempt.scheduled_ms[pod]) & (times < over_ms))
-            if not len(there):
-                continue
-            times = times[there]
-            at = np.clip(np.searchsorted(begins, times, side="right") - 1, 0, len(kinds) - 1)
-            shown = {name: np.tile(values[at], (len(ranks), 1)) for name, values in table.items()}
-            if steps is not None:
-                _while_stepping(shown, steps, ranks, times, stepping[at])
-            if not job.instrumented:
-                using = job.intensity * (1 + job.swing * np.sin(2 * np.pi * times / job.swing_ms))
-                for name in ("util", "sm", "tensor", "dram", "power"):
-                    shown[name] *= np.clip(using, 0.05, 1.06) ** (0.3 if name == "util" else 1.0)
-            if job.serves:
-                load = 0.55 + 0.4 * np.sin(times / MS_PER_HOUR * 1.3 + pod) + self.rng.normal(0, 0.05, len(times))
-                for name in ("util", "sm", "tensor", "dram", "power"):
-                    shown[name] *= np.clip(load, 0.25, 1.0)
-            place = rows[:, None], there[None, :]
-            self.memory_share[place] = np.where(loaded[at], memory_share(attempt, ranks, times), 0.01)
-            self._take_effects(attempt, shown, ranks, times, place)
-            for name, values in shown.items():
-                self.shown[name][place] = values
+        now = [stretch for stretch in attempt.stretches if stretch.to_ms >= self.from_ms] or attempt.stretches[-1:]
+        begins = np.array([stretch.from_ms for stretch in now])
+        kinds = np.array([_KINDS.index(stretch.kind) for stretch in now])
+        times = self.times[self.gpus.machine[slots]]
+        there = (times >= np.repeat(attempt.scheduled_ms, job.gpus)[:, None]) & (times < over_ms)
+        kind = kinds[np.maximum(np.searchsorted(begins, times, side="right") - 1, 0)]
+        shown = _TABLE[:, kind]
+        if steps is not None:
+            _while_stepping(shown, steps, times, kind == _KINDS.index("steps"))
+        if not job.instrumented:
+            using = np.clip(job.intensity * (1 + job.swing * np.sin(2 * np.pi * times / job.swing_ms)), 0.05, 1.06)
+            shown[_UTIL] *= using**0.3
+            shown[_WORKING] *= using
+        if job.serves:
+            load = np.zeros_like(times, float)
+            for pod in range(job.pods):
+                first = pod * job.gpus
+                at = times[first][there[first]]
+                drawn = 0.55 + 0.4 * np.sin(at / MS_PER_HOUR * 1.3 + pod) + self.rng.normal(0, 0.05, len(at))
+                load[first : first + job.gpus, there[first]] = np.clip(drawn, 0.25, 1.0)
+            shown[_UTIL] *= load
+            shown[_WORKING] *= load
+        share = np.where(kind == _KINDS.index("startup"), 0.01, memory_share(attempt, np.arange(job.ranks), times))
+        self._take_effects(attempt, shown, times, there, slots)
+        self.memory_share[slots] = np.where(there, share, self.memory_share[slots])
+        self.shown[:, slots] = np.where(there, shown, self.shown[:, slots])
 
-    def _take_effects(
-        self, attempt: Attempt, shown: dict[str, Numbers], ranks: Integers, times: Integers, place: tuple[Any, Any]
-    ) -> None:
+    def _take_effects(self, attempt: Attempt, shown: Numbers, times: Integers, there: Any, slots: Integers) -> None:
         for effect in attempt.effects:
-            mine = np.isin(ranks, effect.ranks) if effect.ranks is not None else np.ones(len(ranks), bool)
-            where = mine[:, None] & ((times >= effect.from_ms) & (times < effect.to_ms))[None, :]
+            mine = np.ones(len(slots), bool)
+            if effect.ranks is not None:
+                mine = np.isin(np.arange(len(slots)), effect.ranks)
+            where = mine[:, None] & (times >= effect.from_ms) & (times < effect.to_ms)
             if effect.kind == "nan":
-                shown["power"][where] *= SIGNATURES["nan"].power / 1000
+                shown[_POWER, where] *= SIGNATURES["nan"].power / 1000
             elif effect.kind == "unused":
-                for name in Signature._fields:
-                    shown[name][where] = getattr(SIGNATURES["idle"], name)
+                shown[:, where] = np.array(SIGNATURES["idle"], float)[:, None]
             elif effect.kind == "clock":
-                shown["clock"][where] *= effect.size
-                shown["power"][where] *= 0.35 + 0.65 * effect.size
-                self.hot[place] |= where
+                shown[_CLOCK, where] *= effect.size
+                shown[_POWER, where] *= 0.35 + 0.65 * effect.size
+                self.hot[slots] |= where & there
 
     def samples(self) -> tuple[pa.Table, pa.Table]:
         """The hour's rows that arrive in time, and those that arrive later; some arrive twice."""
@@ -118,11 +114,11 @@ class Telemetry:
             gone = slots_of(outage)
             kept[gone] &= (times[gone] < outage.from_ms) | (times[gone] >= outage.to_ms)
         active = rng.normal(1.0, 0.03, shape)
-        util = np.clip(self.shown["util"] * (1 + (active - 1) / 3), 0, 1000)
-        sm, tensor, dram = (np.clip(self.shown[name] * active, 0, 1000) for name in ("sm", "tensor", "dram"))
-        power = gpus.idle_w[:, None] + self.shown["power"] / 1000 * (gpus.busy_w - gpus.idle_w)[:, None]
+        util = np.clip(self.shown[_UTIL] * (1 + (active - 1) / 3), 0, 1000)
+        sm, tensor, dram = (np.clip(self.shown[measure] * active, 0, 1000) for measure in (_SM, _TENSOR, _DRAM))
+        power = gpus.idle_w[:, None] + self.shown[_POWER] / 1000 * (gpus.busy_w - gpus.idle_w)[:, None]
         power = power * rng.normal(1.0, 0.012, shape)
-        clock = self.shown["clock"] / 1000 * gpus.clock_mhz[:, None] * rng.normal(1.0, 0.004, shape)
+        clock = self.shown[_CLOCK] / 1000 * gpus.clock_mhz[:, None] * rng.normal(1.0, 0.004, shape)
         warm = 31 + 34 * power / gpus.busy_w[:, None] + np.where(self.hot, 19, 0) + rng.normal(0, 1, shape)
         busy = sm > 400
         reasons = np.where(busy & (rng.random(shape) < 0.3), AT_THE_CAP, np.where(busy, 0, NOT_BUSY))
@@ -150,24 +146,23 @@ class Telemetry:
         return table.filter(pa.array(chance >= 0.001)), table.filter(pa.array(chance < 0.002))
 
 
-def _while_stepping(
-    shown: dict[str, Numbers], steps: Steps, ranks: Integers, times: Integers, stepping: Any
-) -> None:  # fmt: skip
+def _while_stepping(shown: Numbers, steps: Steps, times: Integers, stepping: Any) -> None:
     """A device that waits for data is idle; one that waits for others spins: utilised, not working."""
     window = np.clip(np.searchsorted(steps.starts, times, side="right") - 1, 0, len(steps.starts) - 1)
     length = np.maximum(steps.ends - steps.starts, 1)
-    working = np.where(stepping, (steps.train[ranks] / length)[:, window], 1.0)
-    seen = np.where(stepping, 1 - (steps.data[ranks] / length)[:, window], 1.0)
-    shown["util"] *= seen
-    for name in ("sm", "tensor", "dram", "power"):
-        shown[name] *= np.where(stepping, np.minimum(working * 1.1, 1.04), 1.0)
+    working = np.take_along_axis(steps.train / length, window, axis=1)
+    seen = 1 - np.take_along_axis(steps.data / length, window, axis=1)
+    shown[_UTIL] *= np.where(stepping, seen, 1.0)
+    shown[_WORKING] *= np.where(stepping, np.minimum(working * 1.1, 1.04), 1.0)
 
 
 def memory_share(attempt: Attempt, ranks: Integers, times: Integers) -> Numbers:
     """How much of its memory each rank uses: the same all the time, unless it grows until there is no more."""
-    share = np.full((len(ranks), len(times)), 0.72)
+    times = np.broadcast_to(times, (len(ranks), times.shape[-1]))
+    share = np.full(times.shape, 0.72)
     for effect in attempt.effects:
         if effect.kind == "memory" and effect.ranks is not None:
-            grown = 0.72 + 0.26 * np.clip((times - effect.from_ms) / max(effect.to_ms - effect.from_ms, 1), 0, 1)
-            share[np.isin(ranks, effect.ranks)] = grown
+            mine = np.isin(ranks, effect.ranks)
+            lasted = np.clip((times[mine] - effect.from_ms) / max(effect.to_ms - effect.from_ms, 1), 0, 1)
+            share[mine] = 0.72 + 0.26 * lasted
     return share
