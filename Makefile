@@ -6,7 +6,7 @@ DEMO ?= demo
 CORES ?= --numprocesses auto --maxprocesses 8
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench clean
+.PHONY: help setup demo test test-all lint format bench manifests clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ demo: setup ## the main job: a simulated night on 304 GPUs, accounted and explai
 test: setup ## the tests that need nothing but this checkout
 	$(BIN)/pytest -q $(CORES) -m 'not heavy'
 
-test-all: setup ## all tests: also those that need minutes, servers or real traces (PYROMETER_TEST_DATA)
+test-all: setup ## all tests: also those that need minutes, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
 	$(BIN)/pytest -q $(CORES)
 
 lint: setup ## style, types, layers
@@ -42,6 +42,13 @@ format: setup ## put the code into form
 bench: setup ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/ledger.py
 	$(BIN)/python benchmarks/scores.py
+	$(BIN)/python benchmarks/watch.py
+
+manifests: ## what to apply to a cluster: make manifests IMAGE=registry.example.com/pyrometer:0.1.0
+	@test -n "$(IMAGE)" || { echo "Which image? make manifests IMAGE=registry.example.com/pyrometer:0.1.0" \
+		"(build it with deploy/Containerfile)" >&2; exit 2; }
+	@command -v kubectl >/dev/null || { echo "make manifests needs kubectl, for its kustomize" >&2; exit 1; }
+	@kubectl kustomize deploy/base | sed 's#image-is-required.see-deploy-base-kustomization#$(IMAGE)#'
 
 clean: ## remove what the other targets made
 	rm -rf .venv $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -38,11 +38,21 @@ def test_a_variable_beats_the_file_beats_the_folder(written):
 
 
 def test_every_setting_has_its_variable(written):
-    values = {
-        name: "7" if isinstance(default, int) else "Asia/Tokyo" for name, default in Settings._field_defaults.items()
-    }
-    settings = read_settings(*written(**{f"PYROMETER_{name.upper()}": value for name, value in values.items()}))
-    assert settings._asdict() == {name: int(value) if value == "7" else value for name, value in values.items()}
+    told = {int: ("7", 7), str: ("Asia/Tokyo", "Asia/Tokyo"), tuple: ("queue, namespace", ("queue", "namespace"))}
+    values = {name: told[type(default)] for name, default in Settings._field_defaults.items()}
+    values["bill_to"] = ("namespace", "namespace")
+    settings = read_settings(*written(**{f"PYROMETER_{name.upper()}": text for name, (text, _) in values.items()}))
+    assert settings._asdict() == {name: value for name, (_, value) in values.items()}
+
+
+def test_a_list_in_a_file_is_a_list(written):
+    assert read_settings(*written("team_rules: [queue, namespace]")).team_rules == ("queue", "namespace")
+
+
+@pytest.mark.parametrize("text", ["team_rules: 7", "team_rules: [7]", "team_rules: ['']", "bill_to: nobody"])
+def test_a_rule_or_choice_that_is_none_is_refused(written, text):
+    with pytest.raises(SettingError, match="has value"):
+        read_settings(*written(text))
 
 
 def test_other_variables_are_none_of_ours(written):

@@ -59,6 +59,8 @@ def build(
     chunk_slot_minutes: int = CHUNK_SLOT_MINUTES,
 ) -> Accounted | None:
     """Accounts for everything in the store up to now; None when there is nothing to account for."""
+    if store.meta("bill_to") != settings.bill_to:  # names are given when questions are asked: nothing is built anew
+        store.set_meta("bill_to", settings.bill_to)
     newest_ms = store.newest_ms(DATED, now_ms)
     if newest_ms is None:
         return None

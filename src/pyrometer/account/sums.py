@@ -42,6 +42,7 @@ class Sum(NamedTuple):
 def open_names(store: Store) -> None:
     """Makes the names of holders and slots readable for `sums`."""
     store.expose_all(["pod", "workload", "node", "slot"])
+    store.connection.execute("SET VARIABLE bill_to = ?", [store.meta("bill_to") or "experiment"])
     sql.run(store.connection, sql.NAMES)
 
 

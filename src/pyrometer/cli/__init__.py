@@ -24,6 +24,9 @@ COMMANDS = {
     "import": _Listed("import_", "read a trace or a recording into a data folder"),
     "simulate": _Listed("simulate", "a cluster whose truth is known, as a data folder"),
     "score": _Listed("score", "compare what `why` says of a simulated cluster with its truth"),
+    "serve": _Listed("serve", "the server: follows a cluster, keeps the ledger, answers over HTTP"),
+    "doctor": _Listed("doctor", "what is connected, and what missing evidence costs"),
+    "token": _Listed("token", "who may ask a server: bearer tokens by role"),
     "check": _Listed("check", "verify a data folder: files, sums, nothing twice"),
 }
 

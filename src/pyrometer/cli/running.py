@@ -18,13 +18,15 @@ import duckdb
 from pyrometer.account.ledger import Accounted, build
 from pyrometer.account.retention import forget
 from pyrometer.account.sums import Window
+from pyrometer.account.windows import WindowError, window_of, zone_of
 from pyrometer.cli.progress import progress_bar, waiting
 from pyrometer.cli.settings import read_settings
-from pyrometer.cli.windows import window_of, zone_of
 from pyrometer.collect.source import SourceError
+from pyrometer.identify.kinds import RuleError
 from pyrometer.identify.prices import PriceError, read_price_book
 from pyrometer.model.records import Price
 from pyrometer.model.settings import SettingError, Settings
+from pyrometer.serve.tokens import TokenError
 from pyrometer.store import Store, StoreError
 
 WAIT_FOR_FOLDER_S = 10.0
@@ -36,9 +38,11 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         result = command.main(arguments, prog_name=f"pyrometer {name}", standalone_mode=False)
     except click.UsageError as error:
         return _fail(error.format_message(), 2)
+    except WindowError as error:
+        return _fail(str(error), 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 1)
-    except (StoreError, SourceError, PriceError, SettingError) as error:
+    except (StoreError, SourceError, PriceError, SettingError, RuleError, TokenError) as error:
         return _fail(str(error), 1)
     except duckdb.OutOfMemoryException as error:
         return _fail(f"Not enough memory: {str(error).splitlines()[0]}", 1)

@@ -19,6 +19,18 @@ EXCEPTION = "exception"  # ended `rank`: `reason` is its type (OutOfMemoryError)
 IMAGE_PULLED = "image_pulled"  # `duration_ms` it took, ending at `time_ms`
 FAILED_SCHEDULING = "failed_scheduling"  # `message`: "0/40 nodes are available: 3 Insufficient nvidia.com/gpu."
 PREEMPTED = "preempted"  # the pod was killed to make room, or its spot node was taken back; `message` says for what
+CONTAINER_RESTARTED = (
+    "container_restarted"  # in its pod; `reason` of its end (OOMKilled, Error), `message` its exit code
+)
+OOM_KILLED = "oom_killed"  # the kernel of the node killed a process of the pod
+
+# Of Kueue: about a workload.
+ADMITTED = "admitted"  # it may start; `duration_ms` it waited in its queue
+EVICTED = "evicted"  # it had to give its quota back; `reason` says why
+
+# Of the collector itself: about a cluster.
+WATCHED = "watched"  # everything was seen up to here
+WATCH_GAP = "watch_gap"  # for `duration_ms` from `time_ms` on nobody watched: who came and went was not seen
 
 
 class Restating(NamedTuple):

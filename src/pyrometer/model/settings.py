@@ -18,6 +18,40 @@ class Settings(NamedTuple):
     retention_days: int = 0
     price_book: str = ""
     timezone: str = "UTC"
+    cluster: str = ""
+    workload_rules: str = ""
+    team_rules: tuple[str, ...] = (
+        "label:pyrometer.io/team",
+        "annotation:pyrometer.io/team",
+        "label:team",
+        "annotation:team",
+        "queue",
+        "label:determined.ai/workspace",
+        "annotation:slurmjob.slinky.slurm.net/account",
+        "namespace-label:pyrometer.io/team",
+        "namespace-label:team",
+        "namespace",
+    )
+    experiment_rules: tuple[str, ...] = (
+        "label:pyrometer.io/experiment",
+        "annotation:pyrometer.io/experiment",
+        "label:experiment",
+        "annotation:experiment",
+        "label:katib.kubeflow.org/experiment",
+        "annotation:pipelines.kubeflow.org/run_name",
+        "name",
+    )
+    user_rules: tuple[str, ...] = (
+        "label:pyrometer.io/user",
+        "annotation:pyrometer.io/user",
+        "label:user",
+        "annotation:user",
+        "label:determined.ai/user",
+        "annotation:skypilot-user",
+        "label:skypilot-user",
+        "label:workflows.argoproj.io/creator",
+    )
+    bill_to: str = "experiment"
 
 
 HELP: dict[str, str] = {
@@ -33,7 +67,19 @@ HELP: dict[str, str] = {
     "retention_days": "measurements and ledger older than this many days are dropped; 0 keeps everything",
     "price_book": "path of a YAML price book",
     "timezone": "time zone of days, hours and months, unless --tz says otherwise",
+    "cluster": "the cluster's name in records; without it, that of the kubeconfig, or the identity of `kube-system`",
+    "workload_rules": "path of a YAML file with kinds of jobs of your own, in the form of `identify/kinds.yaml`",
+    "team_rules": "who pays for a workload: the first rule with an answer, and the answer says which",
+    "experiment_rules": "which experiment a workload belongs to, in the same way",
+    "user_rules": "whose pod it is, in the same way",
+    "bill_to": (
+        "who pays when a labelled experiment spans teams that only queues or namespaces name: `experiment`, the team "
+        "that began it; `namespace`, each its own"
+    ),
 }
+
+
+CHOICES = {"bill_to": ("experiment", "namespace")}
 
 
 class SettingError(ValueError):
@@ -46,13 +92,25 @@ def with_values(settings: Settings, values: dict[str, object], origin: str) -> S
     for name, value in values.items():
         if name not in Settings._fields:
             raise SettingError(f"{origin}: there is no setting {name!r}. Known: {', '.join(Settings._fields)}.")
-        kind = type(Settings._field_defaults[name])
-        fits = isinstance(value, str) if kind is str else _is_count(value)
+        fits, what, converted = _fitting(type(Settings._field_defaults[name]), value)
         if not fits:
-            what = "a text" if kind is str else "a whole number from 0 on"
             raise SettingError(f"{origin}: setting {name!r} has value {value!r}. Not {what}.")
-        changes[name] = kind(value)
+        if name in CHOICES and converted not in CHOICES[name]:
+            raise SettingError(f"{origin}: setting {name!r} has value {value!r}. Known: {', '.join(CHOICES[name])}.")
+        changes[name] = converted
     return settings._replace(**changes)  # type: ignore[arg-type]
+
+
+def _fitting(kind: type, value: object) -> tuple[bool, str, object]:
+    """Whether a value, as YAML or a variable has it, is of a setting's kind; what that is; and the value as such."""
+    if kind is str:
+        return isinstance(value, str), "a text", value
+    if kind is tuple:
+        listed = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        fits = isinstance(listed, list) and all(isinstance(part, str) and part for part in listed)
+        return fits, "a list of texts", tuple(listed) if isinstance(listed, list) else ()
+    fits = _is_count(value)
+    return fits, "a whole number from 0 on", int(value) if fits else 0  # type: ignore[call-overload]
 
 
 def _is_count(value: object) -> bool:

@@ -60,6 +60,11 @@ SELECT
 FROM changed;
 DELETE FROM node_span WHERE NOT present OR from_ms >= to_ms;
 
+-- When nobody watched a cluster: pods that came and went meanwhile were not seen, so nothing was surely free.
+CREATE OR REPLACE TEMP TABLE blind AS
+SELECT cluster, time_ms AS from_ms, least(time_ms + duration_ms, getvariable('end_ms')) AS to_ms
+FROM event WHERE kind = 'watch_gap' AND time_ms <= getvariable('newest_ms') AND duration_ms > 0;
+
 CREATE OR REPLACE TEMP TABLE slot_seen AS
 SELECT *, lead(time_ms, 1, getvariable('end_ms')) OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms) AS until_ms
 FROM slot WHERE time_ms <= getvariable('newest_ms');

@@ -33,6 +33,8 @@ WITH facts AS (
     UNION ALL
     SELECT from_ms, to_ms, hash('gang', workload_uid, attempt, from_ms) FROM gang_incomplete
     UNION ALL
+    SELECT from_ms, to_ms, hash('blind', cluster, from_ms) FROM blind
+    UNION ALL
     SELECT from_ms, coalesce(to_ms, getvariable('end_ms')),
         hash('price', gpu_model, pool, cluster, purchase, usd_micro_per_hour, from_ms, source)
     FROM every_price

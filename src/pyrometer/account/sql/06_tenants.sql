@@ -16,18 +16,29 @@ FROM slot_seen JOIN every_slot USING (node_uid, slot_index)
 WHERE NOT healthy AND time_ms < getvariable('chunk_to_ms') AND until_ms > getvariable('chunk_from_ms')
     AND time_ms < until_ms;
 
+CREATE OR REPLACE TEMP TABLE unwatched AS
+SELECT DISTINCT slot_span.slot_id,
+    greatest(blind.from_ms, slot_span.from_ms) AS from_ms, least(blind.to_ms, slot_span.to_ms) AS to_ms
+FROM slot_span JOIN blind USING (cluster)
+WHERE blind.from_ms < slot_span.to_ms AND blind.to_ms > slot_span.from_ms;
+
 CREATE OR REPLACE TEMP TABLE segment AS
 WITH cut AS (
     SELECT slot_id, from_ms AS at_ms FROM slot_span UNION SELECT slot_id, to_ms FROM slot_span
     UNION SELECT slot_id, from_ms FROM hold UNION SELECT slot_id, to_ms FROM hold
     UNION SELECT slot_id, from_ms FROM broken UNION SELECT slot_id, to_ms FROM broken
+    UNION SELECT slot_id, from_ms FROM unwatched UNION SELECT slot_id, to_ms FROM unwatched
 ),
 piece AS (
     SELECT slot_id, at_ms AS from_ms, lead(at_ms) OVER (PARTITION BY slot_id ORDER BY at_ms) AS to_ms FROM cut
     QUALIFY to_ms IS NOT NULL
 )
 SELECT row_number() OVER (ORDER BY piece.slot_id, piece.from_ms)::INTEGER AS segment_id,
-    piece.slot_id, piece.from_ms, piece.to_ms, span.known_by, span.available, broken.slot_id IS NOT NULL AS broken
+    piece.slot_id, piece.from_ms, piece.to_ms, span.known_by, span.available, broken.slot_id IS NOT NULL AS broken,
+    EXISTS (
+        FROM unwatched
+        WHERE unwatched.slot_id = piece.slot_id AND unwatched.from_ms <= piece.from_ms AND unwatched.to_ms >= piece.to_ms
+    ) AS unwatched
 FROM piece
 JOIN slot_span span
     ON span.slot_id = piece.slot_id AND span.from_ms <= piece.from_ms AND span.to_ms >= piece.to_ms
@@ -87,7 +98,8 @@ shared AS (
     WHERE NOT segment.broken
     UNION ALL
     SELECT segment_id, slot_id, from_ms, to_ms, '', -1, share,
-        CASE WHEN available AND NOT broken THEN 'free' ELSE 'unhealthy' END, getvariable('share_whole')
+        CASE WHEN broken OR NOT available THEN 'unhealthy' WHEN unwatched THEN 'unobserved' ELSE 'free' END,
+        getvariable('share_whole')
     FROM platform WHERE share > 0
 )
 SELECT row_number() OVER (ORDER BY segment_id, tenancy_id)::INTEGER AS tenant_id, tenancy_id, segment_id, shared.slot_id,

@@ -1,18 +1,31 @@
 -- Who a holder and a slot belong to, by their newest names. Needs: pod, workload, node, slot.
 
+CREATE OR REPLACE TEMP TABLE the_workload AS
+SELECT *,
+    -- by a label or an annotation, not by the workload's own name
+    coalesce(experiment_rule LIKE '%label%' OR experiment_rule LIKE '%annotation%', false) AS named,
+    coalesce(team_rule LIKE 'label%' OR team_rule LIKE 'annotation%', false) AS claimed
+FROM workload QUALIFY row_number() OVER (PARTITION BY workload_uid ORDER BY time_ms DESC) = 1;
+
 CREATE OR REPLACE TEMP TABLE holder_name AS
 SELECT pod.pod_uid, pod.name AS pod, pod.namespace, pod.phase AS outcome, pod.node_uid AS pod_node_uid,
     workload.workload_uid, workload.kind AS workload_kind, workload.name AS workload_name,
     workload.namespace AS workload_namespace,
-    coalesce(workload.team, workload.queue, pod.queue, pod.namespace) AS team,
+    coalesce(
+        -- an experiment that people named belongs to one team: the one that began it
+        CASE WHEN getvariable('bill_to') = 'experiment' AND workload.named AND NOT workload.claimed THEN began.team END,
+        workload.team, workload.queue, pod.queue, pod.namespace
+    ) AS team,
     coalesce(workload.experiment, workload.name, pod.name) AS experiment,
     coalesce(pod.user, workload.user) AS "user", coalesce(pod.queue, workload.queue) AS queue
 FROM (
     SELECT * FROM pod QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
 ) pod
+LEFT JOIN the_workload workload USING (workload_uid)
 LEFT JOIN (
-    SELECT * FROM workload QUALIFY row_number() OVER (PARTITION BY workload_uid ORDER BY time_ms DESC) = 1
-) workload USING (workload_uid);
+    SELECT experiment, arg_min(team, (coalesce(created_ms, time_ms), workload_uid)) AS team
+    FROM the_workload WHERE named GROUP BY experiment
+) began ON began.experiment = workload.experiment;
 
 CREATE OR REPLACE TEMP TABLE node_name AS
 SELECT node_uid, name AS node, pool, cluster, gpu_model

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import click
-
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.sums import Window
 from pyrometer.model.units import MS_PER_MINUTE
@@ -18,6 +16,10 @@ FIRST_YEAR, LAST_YEAR = 1970, 9998
 LONGEST = timedelta(days=36_500)
 
 
+class WindowError(ValueError):
+    """A time that makes no sense; the text names the option, the value and the way out."""
+
+
 def zone_of(name: str) -> tzinfo:
     """The time zone of a name."""
     if name.upper() == "UTC":
@@ -25,7 +27,7 @@ def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: "Europe" is a folder of zones
-        raise click.UsageError(
+        raise WindowError(
             f"There is no time zone {name!r} (--tz, or the setting `timezone`). Name one like Europe/Berlin."
         ) from None
 
@@ -36,7 +38,7 @@ def window_of(
 ) -> Callable[[Accounted], Window]:  # fmt: skip
     """The window that the options mean, once it is known what is accounted for."""
     if sum(map(bool, (last or since, month, everything))) > 1 or (last and since) or (until and (month or everything)):
-        raise click.UsageError("Say the time in one way: --last, --since and --until, --month, or --all.")
+        raise WindowError("Say the time in one way: --last, --since and --until, --month, or --all.")
     until_ms = _time_ms(until, zone) if until else None
     if month:
         fixed = _month(month, zone)
@@ -46,7 +48,7 @@ def window_of(
     if since:
         since_ms = _time_ms(since, zone)
         if until_ms is not None and until_ms <= since_ms:
-            raise click.UsageError(f"--until {until!r} is not after --since {since!r}.")
+            raise WindowError(f"--until {until!r} is not after --since {since!r}.")
         return lambda covered: Window(since_ms, max(since_ms, until_ms or covered.end_ms))
     if default_last is None and not last:
         return lambda covered: Window(covered.from_ms, until_ms or covered.end_ms)
@@ -57,14 +59,14 @@ def window_of(
 def _length(text: str) -> timedelta:
     found = re.fullmatch(r"(\d+)\s*([smhdw])", text.strip())
     if not found or int(found[1]) == 0:
-        raise click.UsageError(f"--last {text!r} is not a length of time: 90m, 12h, 7d.")
+        raise WindowError(f"--last {text!r} is not a length of time: 90m, 12h, 7d.")
     unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[found[2]]
     try:
         length = timedelta(minutes=-(-timedelta(**{unit: int(found[1])}) // timedelta(minutes=1)))
     except OverflowError:
         length = timedelta.max
     if length > LONGEST:
-        raise click.UsageError(f"--last {text!r} is longer than there is time. --all means everything.")
+        raise WindowError(f"--last {text!r} is longer than there is time. --all means everything.")
     return length
 
 
@@ -74,7 +76,7 @@ def _time_ms(text: str, zone: tzinfo) -> int:
         if not FIRST_YEAR <= moment.year <= LAST_YEAR:
             raise ValueError
     except ValueError:
-        raise click.UsageError(f"{text!r} is not a time: 2026-11-14, '2026-11-14 20:00'.") from None
+        raise WindowError(f"{text!r} is not a time: 2026-11-14, '2026-11-14 20:00'.") from None
     aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
     return round(aware.timestamp()) * 1000 // MS_PER_MINUTE * MS_PER_MINUTE
 
@@ -85,6 +87,6 @@ def _month(text: str, zone: tzinfo) -> Window:
         if not FIRST_YEAR <= first.year <= LAST_YEAR:
             raise ValueError
     except ValueError:
-        raise click.UsageError(f"--month {text!r} is not a month: 2026-10.") from None
+        raise WindowError(f"--month {text!r} is not a month: 2026-10.") from None
     following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
     return Window(round(first.timestamp()) * 1000, round(following.timestamp()) * 1000)

@@ -1,0 +1,144 @@
+"""`pyrometer serve`: follows a cluster into a data folder and answers over HTTP, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import os
+import signal
+import socket
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+import click
+
+from pyrometer.cli.settings import read_settings
+from pyrometer.store import Store, files
+
+ADDRESS_FILE = "server.json"  # in the data folder, while a server has it
+ACCOUNT_EVERY_S = 60.0
+RESTART_S = 5.0
+
+
+@click.command()
+@click.option("--data", metavar="DIR", help="The data folder; made if it is not there. Default: PYROMETER_DATA.")
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8411", show_default=True, help="Where it answers.")
+@click.option("--kube", is_flag=True, help="Follow the Kubernetes cluster of the kubeconfig, or the one it runs in.")
+@click.option("--context", metavar="NAME", help="Another context of the kubeconfig than the current one.")
+def command(data: str | None, listen: str, kube: bool, context: str | None) -> None:
+    """The server: follows the cluster, keeps the ledger, answers on HOST:PORT. Stops cleanly on SIGTERM and Ctrl-C."""
+    folder = Path(data or os.environ.get("PYROMETER_DATA") or _no_folder())
+    host, port = _address(listen)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    with Store(folder, create=True) as store:
+        asyncio.run(_serve(store, host, port, kube, context))
+
+
+async def _serve(store: Store, host: str, port: int, kube: bool, context: str | None) -> None:
+    import uvicorn
+
+    from pyrometer.serve.app import Server, application
+
+    settings = read_settings(os.environ, store.folder)
+    loopback = _is_loopback(host)
+    lock = asyncio.Lock()
+    server = Server(store, settings, lock, open_to_all=loopback)
+    if not loopback and not server.tokens.listed():
+        logging.getLogger("pyrometer").warning(
+            "%s can be reached by others, and there is no token yet: nobody may ask. "
+            "pyrometer token create NAME --role viewer --data %s", host, store.folder,
+        )  # fmt: skip
+    listening = _listening(host, port)
+    tasks: list[asyncio.Task[None]] = []
+    api = None
+    if kube:
+        from pyrometer.collect.kubernetes.api import connect
+        from pyrometer.serve.collector import Collector
+
+        api = connect(context)
+        server.collector = Collector(store, api, settings, lock)
+        tasks.append(asyncio.create_task(_collect(server.collector)))
+    tasks.append(asyncio.create_task(_account(server)))
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    files.write_text(store.folder / ADDRESS_FILE, json.dumps({"url": url, "pid": os.getpid()}))
+    click.echo(f"Listening on {url}, data in {store.folder}. Ctrl-C stops it.", err=True)
+    config = uvicorn.Config(application(server), log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    http = uvicorn.Server(config)
+    # its own handlers would end the process before it is tidied up
+    http.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, setattr, http, "should_exit", True)
+    try:
+        await http.serve(sockets=[listening])
+    finally:
+        (store.folder / ADDRESS_FILE).unlink(missing_ok=True)
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        if api is not None:
+            await api.close()
+
+
+async def _collect(collector: object) -> None:
+    """Goes on for ever: what goes wrong is said, and tried again."""
+    from pyrometer.serve.collector import Collector
+
+    assert isinstance(collector, Collector)  # noqa: S101
+    while True:
+        try:
+            await collector.run()
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            logging.getLogger("pyrometer").exception("The collector stopped; it starts again in %s s", RESTART_S)
+            await asyncio.sleep(RESTART_S)
+
+
+async def _account(server: object) -> None:
+    """Keeps the ledger up to date, so that questions are answered at once."""
+    from pyrometer.serve.app import Server
+
+    assert isinstance(server, Server)  # noqa: S101
+    while True:
+        await asyncio.sleep(ACCOUNT_EVERY_S)
+        async with server.lock:
+            try:
+                await asyncio.to_thread(server.account)
+            except Exception:
+                logging.getLogger("pyrometer").exception("The ledger could not be built; it is tried again")
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)  # who asks before the server is ready waits
+    except OSError as error:
+        listening.close()
+        raise click.ClickException(f"--listen {host}:{port}: {error.strerror}. Name another port.") from None
+    return listening
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536 or not host:
+        raise click.UsageError(f"--listen {listen!r} is not HOST:PORT, like 127.0.0.1:8411.")
+    return host.strip("[]"), int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _no_folder() -> str:
+    raise click.UsageError("Which data folder? Say --data DIR, or set PYROMETER_DATA.")

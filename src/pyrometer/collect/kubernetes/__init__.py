@@ -1,0 +1,1 @@
+"""Kubernetes as a source: list, watch, list again when something was missed; read-only."""

@@ -1,0 +1,305 @@
+"""A cluster as a source: everything that matters for GPUs, followed at once, turned into records by a translator."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from pyrometer.collect.kubernetes import objects
+from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
+from pyrometer.collect.kubernetes.discovery import Discovery
+from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.watch import Gap, Resource, Watch, now_ms
+from pyrometer.collect.source import Delivery
+from pyrometer.model import events
+from pyrometer.model.records import Event
+
+MOST_IN_A_DELIVERY = 5_000
+WAITING_BATCHES = 64  # a store that is slow slows the watches down, and no more than this is kept in memory
+HEARTBEAT_S = 30.0
+LINGER_S = 0.02  # what comes together is stored together: a transaction costs more than a record
+LONGEST_ANNOTATION = 512
+REMEMBERED_MS = 3_600_000  # owners that are gone
+
+
+# What was there when a cluster was last watched: by group and kind, UID → namespace and name.
+Known = Mapping[tuple[str, str], Mapping[str, tuple[str, str]]]
+
+
+class Need(NamedTuple):
+    """Something that is read, and what is not known without it."""
+
+    group: str
+    kind: str
+    plural: str
+    type: Any
+    costs: str
+    optional: bool = False  # a cluster that does not have it misses nothing
+
+
+NEEDS = (
+    Need("", "Node", "nodes", objects.Node, "capacity: without nodes there are no slots, and nothing to account for"),
+    Need("", "Namespace", "namespaces", objects.Namespace, "teams that are named by labels of namespaces"),
+    Need("", "Pod", "pods", objects.Pod, "everything: who holds which GPUs, from when to when"),
+    Need("", "Event", "events", objects.Event, "why pods wait or start slowly: image pulls, scheduling, preemption"),
+    Need(
+        "resource.k8s.io", "ResourceClaim", "resourceclaims", objects.ResourceClaim,
+        "which devices pods have that ask for them by claims (DRA)", optional=True,
+    ),
+    Need(
+        "kueue.x-k8s.io", "Workload", "workloads", objects.Queued,
+        "how long jobs wait in Kueue's queues, and which GPUs lie free meanwhile", optional=True,
+    ),
+)  # fmt: skip
+
+
+class Translator(Protocol):
+    """Turns what was seen into records."""
+
+    def take(self, seen: Seen) -> list[tuple[Any, ...]]:
+        """What to write down about it."""
+        ...
+
+    def shrink(self, owner: objects.Owner) -> objects.Owner:
+        """An owner without what will not be needed again: there may be tens of thousands."""
+        ...
+
+    def whole(self, group: str, kind: str) -> bool:
+        """Whether more than the metadata of such owners is needed."""
+        ...
+
+    def tick(self, now_ms: int) -> None:
+        """Time goes by."""
+        ...
+
+
+class KubernetesSource:
+    """Follows one cluster. Its deliveries never end."""
+
+    def __init__(
+        self, api: Api, translator: Translator, *, cluster: str, always: Iterable[tuple[str, str]] = (),
+        last_live_ms: int | None = None, known: Known | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:  # fmt: skip
+        self.api = api
+        self.watches: dict[tuple[str, str], Watch] = {}
+        self.denied_owners: dict[str, str] = {}
+        self.ready = asyncio.Event()  # everything that was there at the start has been handed over
+        self._translator = translator
+        self._cluster = cluster
+        self._always = tuple(always)  # kinds of owners that are followed before any pod names them
+        self._last_live_ms = last_live_ms
+        self._known = known or {}  # what was there when it was last watched: by kind, UID → namespace, name
+        self._heartbeat_s = heartbeat_s
+        self._due_s = 0.0
+        self._listed = False  # everything that is followed from the start on
+        self._discovery = Discovery(api)
+        self._queue: asyncio.Queue[list[Seen | Gap] | None] = asyncio.Queue(WAITING_BATCHES)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._owners: dict[str, objects.Owner] = {}
+        self._changed_owners: dict[str, Seen] = {}
+        self._gone_owners: dict[str, int] = {}
+
+    async def deliveries(self) -> AsyncIterator[Delivery]:
+        """Records, as things happen."""
+        starting = asyncio.create_task(self._start())
+        self._tasks.add(starting)
+        beating = asyncio.create_task(self._beat())
+        self._tasks.add(beating)
+        try:
+            while True:
+                batches = [await self._queue.get()]
+                await asyncio.sleep(LINGER_S)
+                while not self._queue.empty() and len(batches) < WAITING_BATCHES:
+                    batches.append(self._queue.get_nowait())
+                records: list[tuple[Any, ...]] = []
+                for batch in batches:
+                    for change in batch or ():
+                        records += await self._translate(change)
+                        if len(records) >= MOST_IN_A_DELIVERY:
+                            yield Delivery(records)
+                            records = []
+                changed, self._changed_owners = self._changed_owners, {}
+                for seen in changed.values():
+                    records += self._translator.take(seen)
+                if self._due_s <= time.monotonic():
+                    self._due_s = time.monotonic() + self._heartbeat_s
+                    records.append(self._alive())
+                if records:
+                    yield Delivery(records)
+                if starting.done():
+                    starting.result()  # what went wrong there is said here
+                if self._listed and self._queue.empty() and all(w.synced.is_set() for w in self.watches.values()):
+                    self.ready.set()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            for task in self._tasks:
+                with suppress(asyncio.CancelledError):
+                    await task
+
+    def shortcomings(self) -> list[str]:
+        """What may not be read, and what that costs."""
+        said = []
+        for need in NEEDS:
+            watch = self.watches.get((need.group, need.kind))
+            if watch is not None and watch.denied:
+                said.append(f"{watch.resource.name} may not be read: {need.costs}")
+        for name, why in sorted(self.denied_owners.items()):
+            said.append(f"{name} may not be read: pods below stay where the chain of owners ends ({why})")
+        return said
+
+    # -- what is followed ---------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        """Nodes and namespaces first: pods refer to them."""
+        for group, kind in self._always:
+            await self._follow_owner(group, kind)
+        for need in NEEDS:
+            place = None
+            while place is None:
+                try:
+                    place = await self._discovery.find(need.group, need.kind)
+                    break
+                except ApiError:
+                    await asyncio.sleep(1.0)
+            if place is None and need.optional:
+                continue
+            version = place.version if place else "v1"
+            watch = self._follow(Resource(need.group, version, need.plural, need.kind, need.type))
+            await watch.synced.wait()
+        self._listed = True
+        await self._queue.put(None)  # nothing else may come for a while
+
+    def _follow(self, resource: Resource) -> Watch:
+        known = self._known.get((resource.group, resource.kind))
+        watch = Watch(self.api, resource, last_live_ms=self._last_live_ms, known=known)
+        self.watches[resource.group, resource.kind] = watch
+        task = asyncio.create_task(self._pump(watch))
+        self._tasks.add(task)
+        return watch
+
+    async def _pump(self, watch: Watch) -> None:
+        async for changes in watch.changes():
+            if watch.resource.type is objects.Owner:
+                self._remember(changes)
+            else:
+                await self._queue.put(changes or None)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            await self._queue.put(None)
+
+    def _alive(self) -> Event:
+        """Moves the end of what is accounted for, on a cluster on which nothing happens."""
+        at_ms = now_ms()
+        self._translator.tick(at_ms)
+        for uid in [uid for uid, gone_ms in self._gone_owners.items() if gone_ms < at_ms - REMEMBERED_MS]:
+            del self._gone_owners[uid]
+            self._owners.pop(uid, None)
+        return Event(at_ms, events.WATCHED, cluster=self._cluster)
+
+    # -- translation --------------------------------------------------------------------------------------------------
+
+    async def _translate(self, change: Seen | Gap) -> list[tuple[Any, ...]]:
+        if isinstance(change, Gap):
+            if change.resource.kind != "Pod":
+                return []
+            lasted_ms = max(change.to_ms - change.from_ms, 0)
+            return [Event(change.from_ms, events.WATCH_GAP, lasted_ms, self._cluster)]
+        if isinstance(change.object, objects.Pod | objects.Queued) and not change.vanished:
+            change = change._replace(chain=await self._chain(change.object.metadata))
+        return self._translator.take(change)
+
+    # -- owners -------------------------------------------------------------------------------------------------------
+
+    async def _chain(self, meta: objects.Meta) -> tuple[objects.Owner, ...]:
+        """The owners above an object, the nearest first; one that cannot be read ends the chain."""
+        chain: list[objects.Owner] = []
+        reference, namespace = meta.controller, meta.namespace
+        while reference is not None and len(chain) < 10:
+            owner = self._owners.get(reference.uid) or await self._read_owner(reference, namespace)
+            chain.append(owner)
+            reference = owner.metadata.controller
+        return tuple(chain)
+
+    async def _read_owner(self, reference: objects.Reference, namespace: str) -> objects.Owner:
+        if reference.group or reference.kind != "Pod":
+            watch = await self._follow_owner(reference.group, reference.kind)
+            if watch is not None:
+                await watch.synced.wait()
+                if watch.denied:
+                    self.denied_owners[watch.resource.name] = watch.denied
+            found = self._owners.get(reference.uid)
+            if found is not None:
+                return found
+        owner = await self._get_owner(reference, namespace)
+        self._owners[reference.uid] = owner
+        return owner
+
+    async def _follow_owner(self, group: str, kind: str) -> Watch | None:
+        """Follows a kind from now on, if the cluster has it."""
+        known = self.watches.get((group, kind))
+        if known is not None:
+            return known
+        try:
+            place = await self._discovery.find(group, kind)
+        except ApiError:
+            return None
+        if place is None:
+            return None
+        whole = self._translator.whole(group, kind)
+        return self._follow(Resource(group, place.version, place.plural, kind, objects.Owner, metadata_only=not whole))
+
+    async def _get_owner(self, reference: objects.Reference, namespace: str) -> objects.Owner:
+        """One owner; of one that is gone, or may not be read, the reference is all there is."""
+        known = objects.Owner(
+            objects.Meta(name=reference.name, uid=reference.uid, namespace=namespace),
+            reference.api_version,
+            reference.kind,
+        )
+        try:
+            place = await self._discovery.find(reference.group, reference.kind)
+            if place is None:
+                return known
+            root = f"/apis/{reference.group}/{place.version}" if reference.group else f"/api/{place.version}"
+            path = f"{root}/namespaces/{namespace}/{place.plural}/{reference.name}"
+            accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+            owner = msgspec.json.decode(await self.api.get(path, accept=accept), type=objects.Owner)
+        except MissingError:
+            return known
+        except DeniedError as error:
+            self.denied_owners[f"{reference.kind}.{reference.group}"] = str(error)
+            return known
+        except (ApiError, msgspec.DecodeError):
+            return known
+        if owner.metadata.uid != reference.uid:  # another object of that name
+            return known
+        owner.api_version, owner.kind = reference.api_version, reference.kind
+        return self._shrunk(owner)
+
+    def _remember(self, changes: list[Seen | Gap]) -> None:
+        """Keeps owners for the chains of pods; the translator hears of changes, of each owner only the newest."""
+        for change in changes:
+            if isinstance(change, Seen):
+                uid = change.object.metadata.uid
+                if change.gone:
+                    self._gone_owners[uid] = change.seen_ms  # its pods may be seen for a while yet
+                else:
+                    self._owners[uid] = self._shrunk(change.object)
+                    self._gone_owners.pop(uid, None)
+                self._changed_owners[uid] = change
+        with suppress(asyncio.QueueFull):
+            self._queue.put_nowait(None)
+
+    def _shrunk(self, owner: objects.Owner) -> objects.Owner:
+        notes = owner.metadata.annotations
+        if notes:
+            owner.metadata.annotations = {k: v for k, v in notes.items() if len(v) <= LONGEST_ANNOTATION}
+        return self._translator.shrink(owner)

@@ -1,0 +1,620 @@
+"""What is known of one cluster: takes what was seen of its objects and says what to write down.
+
+Nothing is written twice: an object that looks as it did before is no news. Times are those of Kubernetes' own clock, so
+that reading the same objects again, after a restart or a lost connection, gives the same records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from pyrometer.collect.kubernetes import objects
+from pyrometer.collect.kubernetes.objects import ms
+from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.identify import gpus
+from pyrometer.identify.devices import Claim, Device, Hold, NodeBook, devices_of
+from pyrometer.identify.gangs import gang_pods
+from pyrometer.identify.happenings import PROGRESS_OF, REASONS, happening_of, progress_of
+from pyrometer.identify.kinds import RuleError, known_kinds
+from pyrometer.identify.pods import disruption_of, ended_by, life_of, restarts_of
+from pyrometer.identify.queues import QUEUED_POD, Queues
+from pyrometer.identify.workloads import Identity, Surroundings, by_rules, identify, is_rule, number
+from pyrometer.model import events
+from pyrometer.model.records import Allocation, Event, Node, Owner, Pod, Workload
+from pyrometer.model.settings import Settings
+from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
+
+Records = list[tuple[Any, ...]]
+
+QUEUE_PLACES = (
+    ("label", "kueue.x-k8s.io/queue-name"), ("label", "volcano.sh/queue-name"),
+    ("annotation", "scheduling.volcano.sh/queue-name"), ("label", "kai.scheduler/queue"), ("label", "runai/queue"),
+    ("label", "scheduling.k8s.io/queue-name"),
+)  # fmt: skip
+STEP_PLACES = (("annotation", "workflows.argoproj.io/node-name"), ("label", "pipelines.kubeflow.org/v2_component"))
+SETTLED_MS = MS_PER_HOUR  # a pod that ended so long ago will not turn out to have had other devices
+LONGEST_TEXT = 1_000  # of messages; labels of one object are at most four times that
+MOST_EARLY_EVENTS = 10_000  # about pods that are not known yet
+
+
+class _Node:
+    """A node, its devices, and how it was last written down."""
+
+    def __init__(self, record: Node, gpus_of: gpus.GpuNode) -> None:
+        self.record = record
+        self.gpus = gpus_of
+        self.book = NodeBook(record.node_uid, gpus_of.gpus)
+
+
+class _Pod(NamedTuple):
+    """A pod that asks for GPUs, as it was last written down."""
+
+    record: Pod
+    node_name: str
+    asked: gpus.Asked
+    known: tuple[Device, ...] | None
+    joins: tuple[str, str] | None  # namespace and value of what it would join
+    restarts: frozenset[Any]
+    looks: int = 0  # of its object: most changes of pods are none of ours
+
+
+class _Workload:
+    """A workload, what its names come from, and which attempt it is in."""
+
+    def __init__(self, where: Surroundings, gang: int | None) -> None:
+        self.where = where
+        self.gang = gang
+        self.record: Workload | None = None
+        self.renamed = True  # what its names come from has changed since they were written down
+        self.attempt = 0
+        self.open_pods: set[str] = set()
+
+
+class Cluster:
+    """One cluster, as far as it was seen."""
+
+    def __init__(self, name: str, settings: Settings, *, since_ms: int = 0) -> None:
+        self.name = name
+        self.settings = settings
+        self.since_ms = since_ms  # nodes that are older were not watched before: they begin when they are first seen
+        self.kinds = known_kinds(settings.workload_rules)
+        for name in ("team_rules", "experiment_rules", "user_rules"):
+            for rule in getattr(settings, name):
+                if not is_rule(rule):
+                    raise RuleError(
+                        f"Setting {name!r} has the rule {rule!r}. Known: label:KEY, annotation:KEY, "
+                        "namespace-label:KEY, queue, namespace, name."
+                    )
+        self._nodes: dict[str, _Node] = {}  # by name
+        self._pods: dict[str, _Pod] = {}  # by UID
+        self._waiting: dict[str, set[str]] = defaultdict(
+            set
+        )  # pods on nodes that are not known yet, by the node's name
+        self._workloads: dict[str, _Workload] = {}
+        self._namespaces: dict[str, dict[str, str]] = {}
+        self._owners: dict[str, Owner] = {}  # as they were last written down
+        self._joined: dict[tuple[str, str], str] = {}  # workloads that others join: by namespace and value
+        self._claims: dict[tuple[str, str], tuple[Device, ...]] = {}
+        self._early: OrderedDict[str, list[objects.Event]] = OrderedDict()
+        self._said: dict[tuple[str, str], str] = {}  # the last message of each kind about a pod
+        self._queues = Queues(name)
+
+    def take(self, seen: Seen) -> Records:
+        """What to write down about an object that was seen, or is gone."""
+        return {
+            "Node": self._take_node, "Pod": self._take_pod, "Namespace": self._take_namespace,
+            "Event": self._take_event, "ResourceClaim": self._take_claim, "Queued": self._take_queued,
+            "Owner": self._take_owner,
+        }[type(seen.object).__name__](seen)  # fmt: skip
+
+    def whole(self, group: str, kind: str) -> bool:
+        """Whether more than the metadata of such owners is needed: the size of a gang, the progress of a run."""
+        of_kind = self.kinds.of(group, kind)
+        return bool(of_kind and of_kind.gang) or (group, kind) == PROGRESS_OF
+
+    def shrink(self, owner: objects.Owner) -> objects.Owner:
+        """An owner without its specification: all that is needed of it is the size of its gang."""
+        of_kind = self.kinds.of(owner.group, owner.kind)
+        owner.gang_pods = gang_pods(of_kind.gang if of_kind else None, owner.spec, gpus.asks_gpus)
+        owner.spec = None
+        if (owner.group, owner.kind) != PROGRESS_OF:
+            owner.status = None
+        return owner
+
+    def tick(self, now_ms: int) -> None:
+        """Forgets what cannot change any more."""
+        for node in self._nodes.values():
+            node.book.forget(now_ms - SETTLED_MS)
+        for uid in [u for u, pod in self._pods.items() if (pod.record.ended_ms or now_ms) < now_ms - SETTLED_MS]:
+            del self._pods[uid]
+            for kind in ("failed_scheduling",):
+                self._said.pop((kind, uid), None)
+
+    def known(self) -> dict[tuple[str, str], dict[str, tuple[str, str]]]:
+        """What was there when it was last watched: for each kind, UID → namespace and name."""
+        pods = (pod.record for pod in self._pods.values() if pod.record.ended_ms is None)
+        return {
+            ("", "Pod"): {pod.pod_uid: (pod.namespace, pod.name) for pod in pods},
+            ("", "Node"): {node.record.node_uid: ("", name) for name, node in self._nodes.items()},
+            ("kueue.x-k8s.io", "Workload"): {uid: ("", uid) for uid in self._queues.waiting()},
+        }
+
+    def joined_kinds(self) -> list[tuple[str, str]]:
+        """The kinds that others join: they have to be known before those are."""
+        return [(kind.group or "", kind.kind) for kind in self.kinds.by_owner.values() if kind.joins is not None]
+
+    # -- what was known before this process began ---------------------------------------------------------------------
+
+    def resume(
+        self, nodes: Iterable[Node], pods: Iterable[Pod], holds: Iterable[Allocation], workloads: Iterable[Workload],
+        owners: Iterable[Owner],
+    ) -> None:  # fmt: skip
+        """Goes on from what was written down: the newest record of each object that is still there."""
+        names = {}
+        for node in nodes:
+            self._nodes[node.name] = _Node(node, gpus.GpuNode(node.gpu_count, node.gpu_model, 1, 0, None))
+            names[node.node_uid] = node.name
+        for pod in pods:
+            if pod.pod_uid.startswith(QUEUED_POD):
+                if pod.ended_ms is None:
+                    self._queues.resume(pod)
+                continue
+            share = pod.gpu_share or 0
+            asked = gpus.Asked(max(-(-share // SHARE_WHOLE), 1), min(share, SHARE_WHOLE))
+            name = names.get(pod.node_uid or "", "")
+            self._pods[pod.pod_uid] = _Pod(pod, name, asked, None, None, frozenset())
+            if pod.workload_uid is not None:
+                state = self._workloads.setdefault(pod.workload_uid, _Workload(_nowhere(pod), None))
+                state.attempt = max(state.attempt, pod.attempt)
+                if pod.ended_ms is None:
+                    state.open_pods.add(pod.pod_uid)
+        for hold in holds:
+            node_of_hold = self._nodes.get(names.get(hold.node_uid, ""))
+            if node_of_hold is not None:
+                device = Device(hold.slot_index, hold.instance)
+                node_of_hold.book.resume(
+                    Hold(hold.pod_uid, device, hold.from_ms, hold.to_ms, hold.share, hold.source)
+                )  # fmt: skip
+        for workload in workloads:
+            if workload.workload_uid in self._workloads:
+                self._workloads[workload.workload_uid].record = workload
+        self._owners = {owner.object_uid: owner for owner in owners}
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def _take_node(self, seen: Seen) -> Records:
+        node: objects.Node = seen.object
+        labels, meta = node.metadata.labels or {}, node.metadata
+        before = self._nodes.get(meta.name)
+        if before is not None and before.record.node_uid != meta.uid and not seen.gone:  # a new machine, an old name
+            return [self._end_node(meta.name, seen.seen_ms), *self._take_node(seen)]
+        if seen.gone:
+            return [self._end_node(meta.name, seen.seen_ms)] if before and before.record.node_uid == meta.uid else []
+        has = gpus.node_gpus(node)
+        if not has.gpus and before is None:
+            return []
+        ready = next((c for c in node.status.conditions or () if c.type == "Ready"), None)
+        record = Node(
+            0, self.name, meta.uid, meta.name, has.gpus, has.model or (before.record.gpu_model if before else None),
+            gpus.first_label(labels, gpus.POOL_LABELS), gpus.first_label(labels, gpus.INSTANCE_LABELS),
+            gpus.purchase_of(labels), ready is None or ready.status == "True", not node.spec.unschedulable,
+        )  # fmt: skip
+        if before is None:
+            created_ms = ms(meta.creation_timestamp) or 0
+            record = record._replace(time_ms=created_ms if created_ms >= self.since_ms else seen.seen_ms)
+            self._nodes[meta.name] = _Node(record, has)
+        else:
+            if record == before.record._replace(time_ms=0):
+                before.gpus = has
+                before.book.slots = max(before.book.slots, has.gpus)
+                return self._place_waiting(meta.name, seen.seen_ms)
+            record = record._replace(time_ms=_changed_ms(node, ready, record, before.record, seen.seen_ms))
+            before.record, before.gpus = record, has
+            before.book.slots = max(before.book.slots, has.gpus)
+        return [record, *self._place_waiting(meta.name, seen.seen_ms)]
+
+    def _end_node(self, name: str, at_ms: int) -> Node:
+        record = self._nodes.pop(name).record
+        return record._replace(time_ms=max(at_ms, record.time_ms + 1), present=False)
+
+    def _place_waiting(self, name: str, seen_ms: int) -> Records:
+        """Pods that were seen before their node."""
+        placed: Records = []
+        for uid in sorted(self._waiting.pop(name, ())):
+            if uid in self._pods:
+                placed += self._hold(self._pods[uid], seen_ms)
+                pod = self._pods[uid]
+                record = pod.record._replace(
+                    node_uid=self._nodes[name].record.node_uid, time_ms=max(seen_ms, pod.record.time_ms + 1)
+                )
+                self._pods[uid] = pod._replace(record=record)
+                placed.append(record)
+        return placed
+
+    # -- pods ---------------------------------------------------------------------------------------------------------
+
+    def _take_pod(self, seen: Seen) -> Records:
+        pod: objects.Pod = seen.object
+        uid = pod.metadata.uid
+        before = self._pods.get(uid)
+        pod.metadata.resource_version = ""
+        looks = hash(msgspec.json.encode(pod))
+        if before is not None and before.looks == looks and not seen.gone:  # what changed is none of ours
+            return []
+        node = self._nodes.get(pod.spec.node_name)
+        known = self._devices_of(pod)
+        asked = gpus.asked_by(pod, node.gpus if node else None)
+        if asked is None and known:
+            asked = gpus.Asked(len(known), SHARE_WHOLE)
+        if asked is None:
+            return [] if before is None else self._ended(before, seen) if seen.gone else []
+        written: Records = []
+        identity, joins = self._identity(pod, seen.chain)
+        state = self._workload(identity, pod, seen.chain)
+        created_ms = ms(pod.metadata.creation_timestamp) or seen.seen_ms
+        written += self._named(state, created_ms, seen.seen_ms)
+        record = self._record(pod, before, identity, state, node, asked, seen)
+        written += self._chain(seen.chain, seen.seen_ms)
+        now = _Pod(record, pod.spec.node_name, asked, known, joins, frozenset(restarts_of(pod)), looks)
+        self._pods[uid] = now
+        if before is None or record != before.record:
+            written.append(record)
+        if before is None or _held(before) != _held(now):
+            written += self._hold(now, seen.seen_ms)
+        written += self._happened(pod, before, now)
+        for early in self._early.pop(uid, ()):
+            written += self._about(early, now.record)
+        if record.ended_ms is not None:
+            state.open_pods.discard(uid)
+        return written
+
+    def _record(
+        self, pod: objects.Pod, before: _Pod | None, identity: Identity, state: _Workload, node: _Node | None,
+        asked: gpus.Asked, seen: Seen,
+    ) -> Pod:  # fmt: skip
+        meta, life = pod.metadata, life_of(pod)
+        last = before.record if before else None
+        of_kind = identity.of_kind
+        ended_ms, reason = life.ended_ms, life.reason
+        if last is not None and last.ended_ms is not None:  # it ended once: nothing later changes that
+            ended_ms, reason = last.ended_ms, reason or last.reason
+        elif seen.gone and ended_ms is None:
+            ended_ms = ended_by(pod, seen.seen_ms)
+            reason = "Vanished" if seen.vanished else reason or "Deleted"
+        started_ms = life.started_ms
+        if last is not None and last.started_ms is not None:
+            started_ms = min(last.started_ms, started_ms or last.started_ms)
+        attempt = last.attempt if last is not None else self._attempt(pod, identity, state)
+        record = Pod(
+            0, self.name, meta.uid, meta.namespace, meta.name, life.phase, identity.uid, attempt,
+            number(of_kind.rank, pod) if of_kind else None,
+            node.record.node_uid if node else last.node_uid if last else None,
+            state.record.user if state.record else None, state.where.queue, life.created_ms, life.scheduled_ms,
+            started_ms, ended_ms, reason, asked.total, _labels(pod),
+        )  # fmt: skip
+        if last is not None and record == last._replace(time_ms=0):
+            return last
+        own_ms = max(t or 0 for t in (record.created_ms, record.scheduled_ms, started_ms, ended_ms)) or seen.seen_ms
+        if last is not None and own_ms <= last.time_ms:  # it changed, and Kubernetes does not say when
+            own_ms = max(seen.seen_ms, last.time_ms + 1)
+        return record._replace(time_ms=own_ms)
+
+    def _ended(self, before: _Pod, seen: Seen) -> Records:
+        """A pod of which only its end is left to say."""
+        if before.record.ended_ms is not None:
+            return []
+        record = before.record._replace(
+            ended_ms=seen.seen_ms, time_ms=max(seen.seen_ms, before.record.time_ms + 1),
+            reason="Vanished" if seen.vanished else "Deleted",
+        )  # fmt: skip
+        now = before._replace(record=record)
+        self._pods[record.pod_uid] = now
+        if record.workload_uid in self._workloads:
+            self._workloads[record.workload_uid].open_pods.discard(record.pod_uid)
+        return [record, *self._hold(now, seen.seen_ms)]
+
+    def _attempt(self, pod: objects.Pod, identity: Identity, state: _Workload) -> int:
+        """Which life of its workload a new pod belongs to: as it says, else a new one once all before are over."""
+        said = number(identity.of_kind.attempt, pod) if identity.of_kind else None
+        if said is not None:
+            state.attempt = max(state.attempt, said + 1)
+            attempt = said + 1
+        else:
+            if not state.open_pods:
+                state.attempt += 1
+            attempt = state.attempt
+        state.open_pods.add(pod.metadata.uid)
+        return attempt
+
+    def _hold(self, pod: _Pod, seen_ms: int) -> Records:
+        """Its devices, once it is on a node; a node that is not known yet is waited for."""
+        record = pod.record
+        if record.scheduled_ms is None or not pod.node_name:
+            return []
+        node = self._nodes.get(pod.node_name)
+        if node is None:
+            self._waiting[pod.node_name].add(record.pod_uid)
+            return []
+        source = "dra" if pod.known else "count"
+        node.book.claim(
+            Claim(
+                record.pod_uid, record.scheduled_ms, record.ended_ms, pod.asked.devices, pod.asked.share, pod.known,
+                source,
+            )
+        )  # fmt: skip
+        return list(node.book.changes(seen_ms))
+
+    def _happened(self, pod: objects.Pod, before: _Pod | None, now: _Pod) -> Iterator[Event]:
+        record = now.record
+        for restart in sorted(now.restarts - (before.restarts if before else frozenset())):
+            yield self._event(
+                restart.at_ms, events.CONTAINER_RESTARTED, record, restart.reason,
+                f"{restart.container} exited with code {restart.exit_code}",
+            )  # fmt: skip
+        disruption = disruption_of(pod)
+        if disruption is not None and self._said.get((events.PREEMPTED, record.pod_uid)) is None:
+            self._said[events.PREEMPTED, record.pod_uid] = disruption.reason
+            at_ms = ms(disruption.last_transition_time) or record.time_ms
+            yield self._event(at_ms, events.PREEMPTED, record, disruption.reason, disruption.message)
+
+    def _event(
+        self, at_ms: int, kind: str, pod: Pod, reason: str | None, message: str | None, duration_ms: int | None = None
+    ) -> Event:
+        return Event(
+            at_ms, kind, duration_ms, self.name, pod.node_uid, pod_uid=pod.pod_uid, workload_uid=pod.workload_uid,
+            attempt=pod.attempt, reason=reason, message=(message or "")[:LONGEST_TEXT] or None,
+        )  # fmt: skip
+
+    # -- workloads ----------------------------------------------------------------------------------------------------
+
+    def _identity(self, pod: objects.Pod, chain: Sequence[objects.Owner]) -> tuple[Identity, tuple[str, str] | None]:
+        """The workload of a pod; and what it would join, were it there."""
+        identity = identify(self.name, pod, chain, self.kinds)
+        for kind in self.kinds.by_owner.values():
+            if kind.joins is None or (identity.group, identity.kind) == (kind.group, kind.kind):
+                continue
+            metas = [*(owner.metadata for owner in reversed(chain)), pod.metadata]
+            value = next((said for meta in metas if (said := _said(meta, kind.joins.where, kind.joins.key))), None)
+            if value is not None:
+                joins = (pod.metadata.namespace, value)
+                other = self._workloads.get(self._joined.get(joins, ""))
+                return (other.where.identity if other else identity), joins
+        return identity, None
+
+    def _workload(self, identity: Identity, pod: objects.Pod | None, chain: Sequence[objects.Owner]) -> _Workload:
+        metas = [owner.metadata for owner in reversed(chain)]
+        known = self._workloads.get(identity.uid)
+        if known is None or not known.where.metas:
+            where = Surroundings(
+                [*metas, pod.metadata] if pod else metas, identity,
+                self._namespaces.get(identity.namespace, {}), None,
+            )  # fmt: skip
+            attempt, open_pods, record = (known.attempt, known.open_pods, known.record) if known else (0, set(), None)
+            known = _Workload(where._replace(queue=_queue(where.metas)), _gang(chain))
+            known.attempt, known.open_pods, known.record = attempt, open_pods, record
+            self._workloads[identity.uid] = known
+        return known
+
+    def _named(self, state: _Workload, created_ms: int, seen_ms: int) -> Records:
+        """The workload's record, when it is new or its names have changed."""
+        if not state.renamed:
+            return []
+        state.renamed = False
+        where, identity = state.where, state.where.identity
+        team = by_rules(self.settings.team_rules, where)
+        experiment = by_rules(self.settings.experiment_rules, where)
+        user = by_rules(self.settings.user_rules, where)
+        root = identity.root.metadata if identity.root else None
+        record = Workload(
+            0, self.name, identity.uid, identity.kind, identity.namespace, identity.name, identity.group,
+            experiment.value if experiment else None, experiment.rule if experiment else None,
+            team.value if team else None, team.rule if team else None, user.value if user else None, where.queue,
+            state.gang,
+            bool(identity.of_kind and identity.of_kind.serves),
+            (ms(root.creation_timestamp) if root else None) or created_ms,
+            json.dumps({"rule": identity.rule} | dict((root.labels if root else None) or {}))[: 4 * LONGEST_TEXT],
+        )  # fmt: skip
+        if state.record is not None and record == state.record._replace(time_ms=0):
+            return []
+        first_ms = record.created_ms or seen_ms
+        record = record._replace(time_ms=first_ms if state.record is None else max(seen_ms, state.record.time_ms + 1))
+        state.record = record
+        return [record]
+
+    def _chain(self, chain: Sequence[objects.Owner], seen_ms: int) -> Records:
+        written: Records = []
+        for place, owner in enumerate(chain):
+            meta = owner.metadata
+            above = chain[place + 1].metadata.uid if place + 1 < len(chain) else None
+            record = Owner(0, self.name, meta.uid, owner.group, owner.kind, meta.namespace, meta.name, above)
+            before = self._owners.get(meta.uid)
+            if before is None or before._replace(time_ms=0) != record:
+                record = record._replace(
+                    time_ms=(ms(meta.creation_timestamp) or seen_ms) if before is None else seen_ms
+                )
+                self._owners[meta.uid] = record
+                written.append(record)
+        return written
+
+    def _take_owner(self, seen: Seen) -> Records:
+        """An object above pods has changed: its labels may name another team; it may be what others join."""
+        owner: objects.Owner = seen.object
+        uid = owner.metadata.uid
+        written: Records = []
+        of_kind = self.kinds.of(owner.group, owner.kind)
+        if of_kind is not None and of_kind.joins is not None and not seen.gone:
+            value = _said(owner.metadata, of_kind.joins.where, of_kind.joins.key)
+            if value is not None:
+                written += self._join((owner.metadata.namespace, value), owner, seen)
+        state = self._workloads.get(uid)
+        if state is not None and not seen.gone and state.where.metas:
+            rest = [meta for meta in state.where.metas if meta.uid != uid]
+            metas = [owner.metadata, *rest]
+            identity = state.where.identity._replace(root=owner)
+            state.where = state.where._replace(metas=metas, identity=identity, queue=_queue(metas))
+            state.gang = owner.gang_pods or state.gang
+            state.renamed = True
+            written += self._named(state, seen.seen_ms, seen.seen_ms)
+            written += progress_of(owner, max(state.attempt, 1))
+        return written
+
+    def _join(self, joins: tuple[str, str], owner: objects.Owner, seen: Seen) -> Records:
+        """Pods that came before what they belong to."""
+        if self._joined.get(joins) == owner.metadata.uid:
+            return []
+        self._joined[joins] = owner.metadata.uid
+        of_kind = self.kinds.of(owner.group, owner.kind)
+        meta = owner.metadata
+        identity = Identity(
+            meta.uid,
+            owner.kind,
+            owner.group,
+            meta.namespace,
+            meta.name,
+            of_kind.rule if of_kind else "",
+            of_kind,
+            owner,
+        )
+        state = self._workload(identity, None, [owner])
+        mine = [pod for pod in self._pods.values() if pod.joins == joins and pod.record.workload_uid != meta.uid]
+        written: Records = self._named(state, seen.seen_ms, seen.seen_ms) if mine else []
+        for pod in mine:
+            record = pod.record._replace(
+                workload_uid=meta.uid, attempt=max(state.attempt, 1), time_ms=max(seen.seen_ms, pod.record.time_ms + 1)
+            )
+            state.attempt = max(state.attempt, 1)
+            if record.ended_ms is None:
+                state.open_pods.add(record.pod_uid)
+            self._pods[record.pod_uid] = pod._replace(record=record)
+            written.append(record)
+        return written
+
+    # -- what else says something -------------------------------------------------------------------------------------
+
+    def _take_namespace(self, seen: Seen) -> Records:
+        meta: objects.Meta = seen.object.metadata
+        labels = {} if seen.gone else dict(meta.labels or {})
+        if self._namespaces.get(meta.name) == labels or seen.gone:
+            return []
+        self._namespaces[meta.name] = labels
+        written: Records = []
+        for state in self._workloads.values():
+            if state.where.identity.namespace == meta.name and state.where.metas:
+                state.where = state.where._replace(namespace_labels=labels)
+                state.renamed = True
+                written += self._named(state, seen.seen_ms, seen.seen_ms)
+        return written
+
+    def _take_event(self, seen: Seen) -> Records:
+        event: objects.Event = seen.object
+        if seen.gone or event.reason not in REASONS:
+            return []
+        uid = event.involved_object.uid
+        pod = self._pods.get(uid)
+        if pod is not None:
+            return self._about(event, pod.record)
+        self._early.setdefault(uid, []).append(event)
+        while len(self._early) > MOST_EARLY_EVENTS:
+            self._early.popitem(last=False)
+        return []
+
+    def _about(self, event: objects.Event, pod: Pod) -> Records:
+        happening = happening_of(event)
+        if happening is None or self._said.get((happening.kind, pod.pod_uid)) == event.message:
+            return []
+        if happening.repeats:
+            self._said[happening.kind, pod.pod_uid] = event.message
+        return [self._event(happening.at_ms, happening.kind, pod, event.reason, event.message, happening.duration_ms)]
+
+    def _take_claim(self, seen: Seen) -> Records:
+        """Devices that the scheduler itself gave away (DRA)."""
+        claim: objects.ResourceClaim = seen.object
+        key = (claim.metadata.namespace, claim.metadata.name)
+        devices = devices_of(claim)
+        if seen.gone or self._claims.get(key) == devices:
+            return []
+        self._claims[key] = devices
+        written: Records = []
+        for consumer in claim.status.reserved_for or ():
+            pod = self._pods.get(consumer.uid)
+            if pod is not None and pod.known != devices and devices:
+                now = pod._replace(known=devices)
+                self._pods[consumer.uid] = now
+                written += self._hold(now, seen.seen_ms)
+        return written
+
+    def _devices_of(self, pod: objects.Pod) -> tuple[Device, ...] | None:
+        named = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses or []}
+        devices: list[Device] = []
+        for claim in pod.spec.resource_claims or []:
+            name = claim.resource_claim_name or named.get(claim.name)
+            devices += self._claims.get((pod.metadata.namespace, name or ""), ())
+        return tuple(devices) or None
+
+    def _take_queued(self, seen: Seen) -> Records:
+        """Kueue's word on a job, which may have no pods yet."""
+        queued: objects.Queued = seen.object
+        if seen.gone:
+            return list(self._queues.forget(queued.metadata.uid, seen.seen_ms))
+        if not seen.chain:
+            return []
+        nobody = objects.Pod(objects.Meta(namespace=queued.metadata.namespace))
+        identity = identify(self.name, nobody, seen.chain, self.kinds)
+        state = self._workload(identity, None, seen.chain)
+        if state.where.queue is None and queued.spec.queue_name:
+            state.where = state.where._replace(queue=queued.spec.queue_name)
+            state.renamed = True
+        created_ms = ms(queued.metadata.creation_timestamp) or seen.seen_ms
+        return self._named(state, created_ms, seen.seen_ms) + self._queues.take(queued, identity, seen)
+
+
+def _changed_ms(
+    node: objects.Node, ready: objects.Condition | None, now: Node, before: Node, seen_ms: int
+) -> int:  # fmt: skip
+    """When a node changed, as far as it says so."""
+    at_ms: int | None = None
+    if now.ready != before.ready and ready is not None:
+        at_ms = ms(ready.last_transition_time)
+    elif now.schedulable != before.schedulable and not now.schedulable:
+        added = [ms(taint.time_added) for taint in node.spec.taints or [] if taint.key.endswith("/unschedulable")]
+        at_ms = next((t for t in added if t is not None), None)
+    return at_ms if at_ms is not None and at_ms > before.time_ms else max(seen_ms, before.time_ms + 1)
+
+
+def _held(pod: _Pod) -> tuple[object, ...]:
+    """What its holds depend on."""
+    return (pod.record.scheduled_ms, pod.record.ended_ms, pod.node_name, pod.asked, pod.known)
+
+
+def _nowhere(pod: Pod) -> Surroundings:
+    """A workload of which only its pods were written down: its objects will be seen again, or are gone."""
+    identity = Identity(pod.workload_uid or pod.pod_uid, "", "", pod.namespace, "", "", None, None)
+    return Surroundings((), identity, {}, None)
+
+
+def _gang(chain: Sequence[objects.Owner]) -> int | None:
+    """The size that the root gives, or the object below it that knows."""
+    return next((owner.gang_pods for owner in reversed(chain) if owner.gang_pods), None)
+
+
+def _said(meta: objects.Meta, where: str, key: str) -> str | None:
+    return ((meta.labels if where == "label" else meta.annotations) or {}).get(key)
+
+
+def _queue(metas: Iterable[objects.Meta]) -> str | None:
+    metas = list(metas)
+    return next((said for where, key in QUEUE_PLACES for meta in metas if (said := _said(meta, where, key))), None)
+
+
+def _labels(pod: objects.Pod) -> str | None:
+    """The pod's labels, and the step of its pipeline."""
+    labels = dict(pod.metadata.labels or {})
+    step = next((said for where, key in STEP_PLACES if (said := _said(pod.metadata, where, key))), None)
+    if step:
+        labels["step"] = step
+    return json.dumps(labels)[: 4 * LONGEST_TEXT] if labels else None

@@ -1,0 +1,168 @@
+"""How many GPUs a pod asks for and a node has: whole ones, slices of MIG, shares, as device plugins name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pyrometer.collect.kubernetes import objects
+from pyrometer.model.units import SHARE_WHOLE, share_parts
+
+WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
+SHARED = ("nvidia.com/gpu.shared", "amd.com/gpu.shared")  # time-slicing with renamed resources
+_MIG = re.compile(r"nvidia\.com/mig-(\d)g\.\d+gb")
+_MIG_PRODUCT = re.compile(r"-MIG-(\d)g\.\d+gb$")
+MIG_SLICES = 7
+_MIG_PER_GPU = {1: 7, 2: 3, 3: 2, 4: 1, 7: 1}  # instances of so many slices that fit on one GPU
+
+# KAI Scheduler and Run:ai hold a GPU that pods share with a pod of their own; the sharers are who uses it.
+RESERVING_NAMESPACES = ("kai-resource-reservation", "runai-reservation")
+
+MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
+POOL_LABELS = (
+    "karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool", "agentpool", "oke.oraclecloud.com/pool.name", "doks.digitalocean.com/node-pool",
+    "node.coreweave.cloud/nodepool", "pool",
+)  # fmt: skip
+INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+PURCHASE_LABELS = {
+    "karpenter.sh/capacity-type": {"spot": "spot", "on-demand": "on_demand", "reserved": "reserved"},
+    "eks.amazonaws.com/capacityType": {"SPOT": "spot", "ON_DEMAND": "on_demand", "CAPACITY_BLOCK": "reserved"},
+    "cloud.google.com/gke-spot": {"true": "spot"},
+    "cloud.google.com/gke-preemptible": {"true": "spot"},
+    "kubernetes.azure.com/scalesetpriority": {"spot": "spot", "regular": "on_demand"},
+}
+
+
+class Asked(NamedTuple):
+    """What a pod asks for: so many devices, and how much of each."""
+
+    devices: int
+    share: int  # of each, in parts of a whole slot
+
+    @property
+    def total(self) -> int:
+        """In parts of a whole slot."""
+        return self.devices * self.share
+
+
+class GpuNode(NamedTuple):
+    """What a node has."""
+
+    gpus: int  # physical ones
+    model: str | None
+    replicas: int  # pods that may share one in time
+    mig_slices: int  # of each resource `nvidia.com/gpu` where that stands for a MIG instance; 0 where it does not
+    memory_mib: int | None
+
+
+def asked_by(pod: objects.Pod, node: GpuNode | None = None) -> Asked | None:
+    """What a pod asks for, as far as its node is known; None when it asks for no GPU."""
+    if pod.metadata.namespace in RESERVING_NAMESPACES:
+        return None
+    fraction = _fraction(pod.metadata.annotations or {}, node)
+    whole = shared = slices = instances = 0
+    for requests in _requests(pod.spec):
+        for name, amount in requests.items():
+            count = quantity(amount)
+            mig = _MIG.fullmatch(name)
+            if name in WHOLE:
+                whole += count
+            elif name in SHARED:
+                shared += count
+            elif mig:
+                instances += count
+                slices += count * int(mig[1])
+    if fraction is not None:
+        return Asked(max(whole, 1), fraction)
+    if instances:
+        return Asked(instances, SHARE_WHOLE * slices // (MIG_SLICES * instances))
+    if shared:
+        return Asked(shared, SHARE_WHOLE // max(node.replicas if node else 1, 1))
+    if not whole:
+        return None
+    if node and node.mig_slices:
+        return Asked(whole, SHARE_WHOLE * node.mig_slices // MIG_SLICES)
+    return Asked(whole, SHARE_WHOLE // (node.replicas if node else 1))
+
+
+def asks_gpus(spec: Any) -> bool:
+    """Whether a pod template, as it stands in a job's specification, asks for GPUs."""
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    names = {
+        name
+        for container in containers or []
+        if isinstance(container, dict)
+        for kind in ("requests", "limits")
+        for name in ((container.get("resources") or {}).get(kind) or {})
+    }
+    return bool(isinstance(spec, dict) and spec.get("resourceClaims")) or any(_is_gpu(name) for name in names)
+
+
+def node_gpus(node: objects.Node) -> GpuNode:
+    """What a node has, by its labels and capacity."""
+    labels = node.metadata.labels or {}
+    capacity = node.status.allocatable or node.status.capacity or {}
+    model = first_label(labels, MODEL_LABELS)
+    mig = _MIG_PRODUCT.search(model or "")
+    replicas = max(_number(labels.get("nvidia.com/gpu.replicas")) or 1, 1)
+    count = sum(quantity(capacity.get(name, 0)) for name in WHOLE)
+    count += sum(quantity(capacity.get(name, 0)) for name in SHARED)
+    slices = int(mig[1]) if mig else 0
+    physical = -(-count // (_MIG_PER_GPU.get(slices, 1) if slices else replicas))
+    for name, amount in capacity.items():
+        found = _MIG.fullmatch(name)
+        if found:
+            physical += -(-quantity(amount) // _MIG_PER_GPU.get(int(found[1]), 1))
+    if any(_MIG.fullmatch(name) for name in capacity):  # several profiles on one device: the label counts devices
+        physical = _number(labels.get("nvidia.com/gpu.count")) or physical
+    if model is not None:
+        model = _MIG_PRODUCT.sub("", model).removesuffix("-SHARED")
+    return GpuNode(physical, model, replicas, slices, _number(labels.get("nvidia.com/gpu.memory")))
+
+
+def first_label(labels: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    """The first of these labels that is there."""
+    return next((labels[name] for name in names if labels.get(name)), None)
+
+
+def purchase_of(labels: Mapping[str, str]) -> str | None:
+    """How a node was bought, in our words."""
+    return next((words[labels[name]] for name, words in PURCHASE_LABELS.items() if labels.get(name) in words), None)
+
+
+def quantity(amount: str | int | float) -> int:
+    """A Kubernetes quantity of whole things."""
+    text = str(amount).strip()
+    for suffix, factor in (("k", 1_000), ("M", 1_000_000)):
+        if text.endswith(suffix) and text[:-1].isdecimal():
+            return int(text[:-1]) * factor
+    return int(text) if text.isdecimal() else 0
+
+
+def _requests(spec: objects.PodSpec) -> list[Mapping[str, str | int | float]]:
+    """What containers that run together ask for; an extended resource's request is its limit."""
+    sidecars = [one for one in spec.init_containers or [] if one.restart_policy == "Always"]
+    asked = [one.resources for one in (*(spec.containers or ()), *sidecars) if one.resources]
+    return [resources.requests or resources.limits or {} for resources in asked]
+
+
+def _fraction(annotations: Mapping[str, str], node: GpuNode | None) -> int | None:
+    """A part of one GPU, as KAI Scheduler and Run:ai write it: a fraction, or memory."""
+    try:
+        if "gpu-fraction" in annotations:
+            return share_parts(float(annotations["gpu-fraction"]))
+        if "gpu-memory" in annotations and node and node.memory_mib:
+            return share_parts(min(float(annotations["gpu-memory"]) / node.memory_mib, 1.0))
+    except (ValueError, OverflowError):
+        return None
+    return None
+
+
+def _is_gpu(name: str) -> bool:
+    return name in WHOLE or name in SHARED or _MIG.fullmatch(name) is not None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

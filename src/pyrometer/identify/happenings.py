@@ -1,0 +1,84 @@
+"""What Kubernetes and its controllers say once: events about pods, and a trainer's word on its run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pyrometer.collect.kubernetes import objects
+from pyrometer.collect.kubernetes.objects import ms
+from pyrometer.model import events
+from pyrometer.model.records import Metric
+
+# The reasons of Kubernetes' events that matter here, and what they are to us.
+REASONS = {
+    "Pulled": events.IMAGE_PULLED,
+    "FailedScheduling": events.FAILED_SCHEDULING,
+    "Preempted": events.PREEMPTED,
+    "Evicted": events.PREEMPTED,
+    "OOMKilling": events.OOM_KILLED,
+    "SystemOOM": events.OOM_KILLED,
+}
+PROGRESS_OF = ("trainer.kubeflow.org", "TrainJob")
+
+_PULLED = re.compile(r"Successfully pulled image .*? in ((?:[\d.]+(?:h|m|s|ms|µs))+)")
+_DURATION = re.compile(r"([\d.]+)(h|ms|m|s|µs)")
+_UNIT_MS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1, "µs": 0.001}
+
+
+class Happening(NamedTuple):
+    """An event in our words."""
+
+    kind: str
+    at_ms: int
+    duration_ms: int | None
+    repeats: bool  # it is said again and again, and only another message is news
+
+
+def happening_of(event: objects.Event) -> Happening | None:
+    """What an event means here; None when it says nothing that matters."""
+    kind = REASONS.get(event.reason)
+    times = (event.series.last_observed_time if event.series else None, event.last_timestamp, event.event_time)
+    at_ms = next((t for moment in times if (t := ms(moment))), None) or ms(event.metadata.creation_timestamp)
+    if kind is None or at_ms is None:
+        return None
+    if kind != events.IMAGE_PULLED:
+        return Happening(kind, at_ms, None, repeats=True)
+    match = _PULLED.search(event.message)
+    if match is None:  # it was there already
+        return None
+    took_ms = sum(float(amount) * _UNIT_MS[unit] for amount, unit in _DURATION.findall(match[1]))
+    return Happening(kind, at_ms, round(took_ms), repeats=False)
+
+
+def progress_of(owner: objects.Owner, attempt: int) -> Iterator[Metric]:
+    """What Kubeflow Trainer says about a run: progress and metrics, without any SDK."""
+    status = owner.status if isinstance(owner.status, dict) else {}
+    told = status.get("trainerStatus")
+    if not isinstance(told, dict):
+        return
+    at_ms = _iso_ms(told.get("lastUpdatedTime"))
+    values: list[tuple[Any, Any]] = [("progress", told.get("progressPercentage"))]
+    values += [(each.get("name"), each.get("value")) for each in told.get("metrics") or [] if isinstance(each, dict)]
+    for name, value in values:
+        number = _number(value)
+        if at_ms is not None and isinstance(name, str) and number is not None:
+            yield Metric(at_ms, owner.metadata.uid, attempt, 0, name, number)
+
+
+def _iso_ms(text: Any) -> int | None:
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (TypeError, ValueError):
+        return None
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,116 @@
+"""The kinds of jobs: which objects own pods, and where pods say what they are. `kinds.yaml` is the table."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+PLACES = ("label", "annotation", "env")
+_FIELDS = ("kind", "group", "key", "name", "serves", "gang", "attempt", "rank", "joins", "ends")
+
+
+class RuleError(Exception):
+    """A rule that cannot be used; the text names the file, the entry and the way out."""
+
+
+class Place(NamedTuple):
+    """Where a pod or an object says something: a label, an annotation or a variable of its containers."""
+
+    where: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.where}:{self.key}"
+
+
+class Kind(NamedTuple):
+    """One rule of the table."""
+
+    kind: str
+    group: str | None = None
+    key: tuple[Place, ...] = ()
+    name: tuple[Place, ...] = ()
+    serves: bool = False
+    gang: str | None = None
+    attempt: tuple[Place, ...] = ()
+    rank: tuple[Place, ...] = ()
+    joins: Place | None = None
+    ends: bool = False
+
+    @property
+    def rule(self) -> str:
+        """How answers name it."""
+        return f"{self.kind} by {self.key[0]}" if self.key else f"owner {self.kind}.{self.group}"
+
+
+class Kinds(NamedTuple):
+    """All rules: those for keys in their order, those for owners by group and kind."""
+
+    by_key: tuple[Kind, ...]
+    by_owner: dict[tuple[str, str], Kind]
+
+    def of(self, group: str, kind: str) -> Kind | None:
+        """The rule for an object, if there is one."""
+        return self.by_owner.get((group, kind))
+
+
+@cache
+def known_kinds(own_rules: str = "") -> Kinds:
+    """The rules of a file of one's own, then the bundled ones: the first one for an object counts."""
+    bundled = _entries(resources.files("pyrometer.identify").joinpath("kinds.yaml").read_text("utf-8"), "kinds.yaml")
+    rules = bundled
+    if own_rules:
+        path = Path(own_rules)
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RuleError(f"Workload rules {path} cannot be read: {error}.") from None
+        rules = _entries(text, f"Workload rules {path}") + bundled
+    owners: dict[tuple[str, str], Kind] = {}
+    for rule in rules:
+        if rule.group is not None:
+            owners.setdefault((rule.group, rule.kind), rule)
+    return Kinds(tuple(rule for rule in rules if rule.key), owners)
+
+
+def place_of(text: str, where: str) -> Place:
+    """A place as it is written: `label:KEY`, `annotation:KEY`, `env:NAME`."""
+    kind, colon, key = text.partition(":")
+    if kind not in PLACES or not colon or not key:
+        raise RuleError(f"{where}: {text!r} is no place. Write label:KEY, annotation:KEY or env:NAME.")
+    return Place(kind, key)
+
+
+def _entries(text: str, where: str) -> list[Kind]:
+    try:
+        entries = yaml.safe_load(text) or []
+    except yaml.YAMLError as error:
+        raise RuleError(f"{where} cannot be read: {' '.join(str(error).split())}.") from None
+    if not isinstance(entries, list):
+        raise RuleError(f"{where} is not a list of rules.")
+    return [_entry(entry, f"{where}, rule {number}") for number, entry in enumerate(entries, 1)]
+
+
+def _entry(entry: Any, where: str) -> Kind:
+    if not isinstance(entry, dict) or not isinstance(entry.get("kind"), str):
+        raise RuleError(f"{where} has no `kind`.")
+    unknown = sorted(set(entry) - set(_FIELDS))
+    if unknown:
+        raise RuleError(f"{where} has {unknown[0]!r}. Known: {', '.join(_FIELDS)}.")
+    if ("group" in entry) == ("key" in entry):
+        raise RuleError(f"{where} needs one of `group` (of an object that owns pods) and `key` (where pods name it).")
+    joins = _places(entry, "joins", where)
+    return Kind(
+        entry["kind"], entry.get("group"), _places(entry, "key", where), _places(entry, "name", where),
+        bool(entry.get("serves")), entry.get("gang"), _places(entry, "attempt", where), _places(entry, "rank", where),
+        joins[0] if joins else None, bool(entry.get("ends")),
+    )  # fmt: skip
+
+
+def _places(entry: dict[str, Any], field: str, where: str) -> tuple[Place, ...]:
+    written = entry.get(field) or []
+    return tuple(place_of(str(text), where) for text in (written if isinstance(written, list) else [written]))

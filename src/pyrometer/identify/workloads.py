@@ -1,0 +1,132 @@
+"""Pods → one workload: the root object above them, or the label that they share; what it is called, who pays for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pyrometer.collect.kubernetes import objects
+from pyrometer.identify.kinds import Kind, Kinds, Place
+
+# The suffixes that generators of names add: a hash, a timestamp, a number of a run.
+_GENERATED = re.compile(r"(-[0-9]{8,}|-(?=[a-z0-9]*[0-9])[bcdfghjklmnpqrstvwxz2456789]{5,10})+$")
+
+
+class Identity(NamedTuple):
+    """The workload that a pod belongs to, and how that is known."""
+
+    uid: str
+    kind: str
+    group: str
+    namespace: str
+    name: str
+    rule: str
+    of_kind: Kind | None  # what the table says of it
+    root: objects.Owner | None  # the object itself, where it could be read
+
+
+def identify(cluster: str, pod: objects.Pod, chain: Sequence[objects.Owner], kinds: Kinds) -> Identity:
+    """Which workload a pod belongs to. `chain` are its owners, the nearest first, as far as they are known."""
+    for kind in kinds.by_key:
+        value = first(kind.key, pod)
+        if value is not None:
+            uid = f"{cluster}/{pod.metadata.namespace}/{kind.kind}/{value}"
+            name = first(kind.name, pod) or value
+            return Identity(uid, kind.kind, "", pod.metadata.namespace, name, kind.rule, kind, None)
+    for owner in chain:
+        of_kind = kinds.of(owner.group, owner.kind)
+        if of_kind is not None and of_kind.ends:
+            return _owned(owner, of_kind)
+    if chain:
+        return _owned(chain[-1], kinds.of(chain[-1].group, chain[-1].kind))
+    meta = pod.metadata
+    return Identity(meta.uid, "Pod", "", meta.namespace, meta.name, "the pod itself", None, None)
+
+
+def _owned(owner: objects.Owner, of_kind: Kind | None) -> Identity:
+    meta = owner.metadata
+    rule = of_kind.rule if of_kind else f"owner {owner.kind}.{owner.group}"
+    return Identity(meta.uid, owner.kind, owner.group, meta.namespace, meta.name, rule, of_kind, owner)
+
+
+def first(places: Iterable[Place], pod: objects.Pod) -> str | None:
+    """What a pod says at the first of these places."""
+    for place in places:
+        value = _at(place, pod.metadata, pod.spec.containers or ())
+        if value:
+            return value
+    return None
+
+
+def number(places: Iterable[Place], pod: objects.Pod) -> int | None:
+    """The same as a number; None where it is none."""
+    value = first(places, pod)
+    return int(value) if value is not None and value.isdecimal() and len(value) < 10 else None
+
+
+def _at(place: Place, meta: objects.Meta, containers: Iterable[objects.Container] = ()) -> str | None:
+    if place.where == "label":
+        return (meta.labels or {}).get(place.key)
+    if place.where == "annotation":
+        return (meta.annotations or {}).get(place.key)
+    return next(
+        (each.value for one in containers for each in one.env or [] if each.name == place.key and each.value), None
+    )
+
+
+# -- whose it is ------------------------------------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    """A name and the rule that gave it."""
+
+    value: str
+    rule: str
+
+
+class Surroundings(NamedTuple):
+    """Where team and experiment rules look: the objects of a workload, its namespace, its queue."""
+
+    metas: Sequence[objects.Meta]  # the root first, the pod last
+    identity: Identity
+    namespace_labels: Mapping[str, str]
+    queue: str | None
+
+
+def by_rules(rules: Iterable[str], where: Surroundings) -> Named | None:
+    """The first rule that has an answer.
+
+    A rule is `label:KEY` or `annotation:KEY` (of the workload, its owners or its pods), `namespace-label:KEY`, `queue`,
+    `namespace`, or `name` (the workload's, without what was generated).
+    """
+    for rule in rules:
+        kind, _, key = rule.partition(":")
+        value: str | None = None
+        if kind in ("label", "annotation"):
+            place = Place(kind, key)
+            value = next((said for meta in where.metas if (said := _at(place, meta))), None)
+        elif kind == "namespace-label":
+            value = where.namespace_labels.get(key)
+        elif rule == "queue":
+            value = where.queue
+        elif rule == "namespace":
+            value = where.identity.namespace
+        elif rule == "name":
+            value = ungenerated(where.identity.name)
+        if value:
+            return Named(value, rule)
+    return None
+
+
+def is_rule(text: str) -> bool:
+    """Whether a text is a rule that `by_rules` understands."""
+    kind, colon, key = text.partition(":")
+    if colon:
+        return kind in ("label", "annotation", "namespace-label") and bool(key)
+    return text in ("queue", "namespace", "name")
+
+
+def ungenerated(name: str) -> str:
+    """A workload's name without the suffix that something added to make it unique."""
+    return _GENERATED.sub("", name) or name

@@ -1,0 +1,127 @@
+"""Follows a cluster into a data folder, and goes on where it was after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from pyrometer.collect.kubernetes.api import Api, ApiError
+from pyrometer.collect.kubernetes.objects import Namespace
+from pyrometer.collect.kubernetes.source import KubernetesSource
+from pyrometer.identify.cluster import Cluster
+from pyrometer.model import events
+from pyrometer.model.columns import schema_of
+from pyrometer.model.records import Allocation, Node, Owner, Pod, Workload
+from pyrometer.model.settings import Settings
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
+from pyrometer.store import Store
+
+REMEMBERED_MS = 7 * MS_PER_DAY  # pods that ended and may still be listed
+SEAL_EVERY_S = 300.0
+Record = TypeVar("Record", bound=tuple[Any, ...])
+
+
+class Remembered(NamedTuple):
+    """What a data folder knows of a cluster."""
+
+    since_ms: int | None  # when it was first watched
+    last_live_ms: int | None
+    nodes: list[Node]
+    pods: list[Pod]
+    holds: list[Allocation]
+    workloads: list[Workload]
+    owners: list[Owner]
+
+
+class Collector:
+    """One cluster into one store. The lock is held while the store is used: others ask it questions."""
+
+    def __init__(self, store: Store, api: Api, settings: Settings, lock: asyncio.Lock) -> None:
+        self.store = store
+        self.api = api
+        self.settings = settings
+        self.lock = lock
+        self.source: KubernetesSource | None = None
+        self.stored = 0
+        self._seal_due_s = time.monotonic() + SEAL_EVERY_S
+
+    async def run(self) -> None:
+        """Stores what happens, until it is cancelled."""
+        name = self.settings.cluster or await cluster_name(self.api)
+        now_ms = time.time_ns() // 1_000_000
+        async with self.lock:
+            before = await asyncio.to_thread(remembered, self.store, name, now_ms)
+        cluster = Cluster(name, self.settings, since_ms=before.since_ms or now_ms)
+        cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
+        self.source = KubernetesSource(
+            self.api,
+            cluster,
+            cluster=name,
+            always=cluster.joined_kinds(),
+            last_live_ms=before.last_live_ms,
+            known=cluster.known(),
+        )
+        async for delivery in self.source.deliveries():
+            async with self.lock:
+                await asyncio.to_thread(self._store, list(delivery.records))
+
+    def _store(self, records: list[tuple[Any, ...]]) -> None:
+        self.store.append(records)
+        self.stored += len(records)
+        if time.monotonic() >= self._seal_due_s:
+            self._seal_due_s = time.monotonic() + SEAL_EVERY_S
+            self.store.seal(before_ms=time.time_ns() // 1_000_000 - MS_PER_HOUR)
+
+
+async def cluster_name(api: Api) -> str:
+    """What the kubeconfig calls it; inside of the cluster, the identity of `kube-system`: no two clusters share it."""
+    if api.cluster != "default":
+        return api.cluster
+    try:
+        found = msgspec.json.decode(await api.get("/api/v1/namespaces/kube-system"), type=Namespace)
+    except ApiError:
+        return api.cluster
+    return f"cluster-{found.metadata.uid[:8]}" if found.metadata.uid else api.cluster
+
+
+def remembered(store: Store, cluster: str, now_ms: int) -> Remembered:
+    """The newest word on everything of a cluster that may still be there."""
+    store.expose_all(["node", "pod", "allocation", "workload", "owner", "event"])
+    since_ms = _one(store, "SELECT min(time_ms) FROM event WHERE kind = ? AND cluster = ?", events.WATCHED, cluster)
+    live_ms = _one(store, "SELECT max(time_ms) FROM event WHERE kind = ? AND cluster = ?", events.WATCHED, cluster)
+    nodes = _newest(store, Node, "node_uid", "cluster = ?", [cluster], "present")
+    pods = _newest(
+        store, Pod, "pod_uid", "cluster = ?", [cluster],
+        f"coalesce(ended_ms, {now_ms}) > {now_ms - REMEMBERED_MS}",
+    )  # fmt: skip
+    store.connection.execute(
+        "CREATE OR REPLACE TEMP TABLE remembered_pod AS SELECT unnest(?::VARCHAR[]) AS pod_uid",
+        [[pod.pod_uid for pod in pods]],
+    )
+    holds = _newest(
+        store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms",
+        "pod_uid IN (SELECT pod_uid FROM remembered_pod)", [], "to_ms IS NULL OR to_ms > from_ms",
+    )  # fmt: skip
+    workloads = _newest(store, Workload, "workload_uid", "cluster = ?", [cluster], "true")
+    owners = _newest(store, Owner, "object_uid", "cluster = ?", [cluster], "true")
+    return Remembered(since_ms, live_ms, nodes, pods, holds, workloads, owners)
+
+
+def _one(store: Store, query: str, *values: str) -> int | None:
+    row = store.connection.execute(query, list(values)).fetchone()
+    return row[0] if row else None
+
+
+def _newest(store: Store, kind: type[Record], key: str, where: str, values: list[str], keep: str) -> list[Record]:
+    """The newest record of each key, of those that are to be kept."""
+    schema = schema_of(kind)
+    name, columns = schema.name, ", ".join(schema.column_names)
+    rows = store.connection.execute(
+        f"SELECT {columns} FROM (SELECT * FROM {name} WHERE {where} "
+        f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY time_ms DESC) = 1) WHERE {keep}",
+        values,
+    ).fetchall()
+    return [kind(*row) for row in rows]

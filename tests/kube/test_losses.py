@@ -1,0 +1,221 @@
+"""What goes wrong between a collector and its cluster: nothing is lost, or it is said what was not seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube import things
+from kube.collecting import asked, collecting, ended, gpu_seconds, now_ms, rows, until, until_rows
+from kube.server import ApiServer, Kubectl, free_port
+from pyrometer.account.ledger import build
+from pyrometer.model.settings import Settings
+from pyrometer.store import Store
+
+pytestmark = pytest.mark.heavy
+
+NODES, GPUS, WAVES, WAVE_S, RUN_S = 40, 8, 16, 20, 15
+JOB = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "m", "image": "x"}]}}}
+
+
+class Wire:
+    """Stands between a client and a server, and can be cut."""
+
+    def __init__(self, to_port: int) -> None:
+        self.to_port, self.port = to_port, free_port()
+        self.cuts = 0
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Wire:
+        self._server = await asyncio.start_server(self._join, "127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Every connection breaks at once, in the middle of whatever it carries."""
+        self.cuts += 1
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self.to_port)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._open |= {writer, back}
+        await asyncio.gather(self._carry(reader, back), self._carry(there, writer), return_exceptions=True)
+        self._open -= {writer, back}
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        finally:
+            writer.transport.abort()
+
+
+def test_five_thousand_pods_with_compaction_and_cut_connections(
+    api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    """The ledger is that of the full history, though etcd forgets it and the connection breaks four times."""
+    nodes = [kubectl.create(things.node(f"{namespace}-n{n}"))["metadata"]["name"] for n in range(NODES)]
+    jobs = [
+        kubectl.create(things.custom("batch/v1", "Job", namespace, f"job-{number}", spec=JOB)) for number in range(10)
+    ]
+    begin_ms = now_ms() + 2_000
+    expected: Counter[str] = Counter()
+
+    def live(wave: int, place: int) -> str:
+        """One pod: it comes, ends, and is deleted."""
+        job = jobs[(wave + place) % len(jobs)]
+        from_ms = begin_ms + wave * WAVE_S * 1_000
+        to_ms = from_ms + (1 + (place * 7 + wave) % RUN_S) * 1_000
+        pod = things.owned(things.pod(namespace, f"p-{wave}-{place}", 1), job)
+        made = kubectl.create(things.placed(pod, nodes[place // GPUS]))
+        kubectl.status(made, things.status(from_ms, from_ms, to_ms))
+        kubectl.delete(made)
+        return f"Job/{job['metadata']['name']}", (to_ms - from_ms) // 1_000
+
+    async def scenario() -> None:
+        async with (
+            Wire(api_server.port) as wire,
+            collecting(api_server, tmp_path / "data", port=wire.port) as collector,
+        ):
+            with ThreadPoolExecutor(6) as threads:
+                for wave in range(WAVES):
+                    loop = asyncio.get_running_loop()
+                    lives = [loop.run_in_executor(threads, live, wave, place) for place in range(NODES * GPUS)]
+                    if wave % 4 == 1:
+                        api_server.compact()
+                        wire.cut()
+                    for name, seconds in await asyncio.gather(*lives):
+                        expected[name] += seconds
+            count = WAVES * NODES * GPUS
+            assert count >= 5_000
+            await ended(collector, namespace, count, timeout_s=120)
+            assert wire.cuts == 4
+            assert await gpu_seconds(collector, namespace) == expected
+            assert collector.source is not None
+            assert collector.source.watches["", "Pod"].listings == 1  # it went on where it was, every time
+            gaps = await asked(collector, "SELECT count(*) FROM event WHERE kind = 'watch_gap'")
+            assert gaps == [(0,)]
+
+    asyncio.run(scenario())
+
+
+class Two:
+    """Two pods of a Job on a node of eight."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+        self.kubectl, self.namespace = kubectl, namespace
+        self.node = kubectl.create(things.node(f"{namespace}-n0"))
+        self.job = kubectl.create(things.custom("batch/v1", "Job", namespace, "job", spec=JOB))
+        self.start_ms = now_ms() - 120_000
+
+    def pod(self, name: str, from_ms: int | None = None) -> Any:
+        pod = things.owned(things.pod(self.namespace, name, 2), self.job)
+        made = self.kubectl.create(things.placed(pod, self.node["metadata"]["name"]))
+        at_ms = self.start_ms if from_ms is None else from_ms
+        return self.kubectl.status(made, things.status(at_ms, at_ms))
+
+
+def test_a_restart_reads_back_what_the_api_still_knows(
+    api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    two = Two(kubectl, namespace)
+    ids = f"SELECT name, max(ended_ms) FROM pod WHERE namespace = '{namespace}' GROUP BY name ORDER BY name"
+
+    async def before() -> None:
+        async with collecting(api_server, tmp_path / "data") as collector:
+            two.stays, two.ends = two.pod("stays"), two.pod("ends")
+            await until_rows(collector, ids, [("ends", None), ("stays", None)])
+
+    async def after() -> None:
+        async with collecting(api_server, tmp_path / "data") as collector:
+            await until_rows(collector, ids, [("comes", None), ("ends", two.ended_ms), ("stays", None)])
+            attempts = f"SELECT DISTINCT attempt FROM pod WHERE namespace = '{namespace}'"
+            assert await asked(collector, attempts) == [(1,)]  # it is one life of one job
+
+    asyncio.run(before())
+    two.ended_ms = now_ms()
+    kubectl.status(two.ends, things.status(two.start_ms, two.start_ms, two.ended_ms))  # nobody watches
+    two.pod("comes", now_ms())
+    asyncio.run(after())
+
+
+def test_a_pod_that_vanished_while_nobody_watched_pays_until_it_was_last_seen(
+    api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    two = Two(kubectl, namespace)
+    ids = f"SELECT name, max(ended_ms) IS NOT NULL FROM pod WHERE namespace = '{namespace}' GROUP BY name ORDER BY name"
+
+    async def before() -> None:
+        async with collecting(api_server, tmp_path / "data") as collector:
+            two.stays, two.goes = two.pod("stays"), two.pod("goes")
+            await until_rows(collector, ids, [("goes", False), ("stays", False)])
+
+    async def after() -> None:
+        async with collecting(api_server, tmp_path / "data") as collector:
+            await until_rows(collector, ids, [("goes", True), ("stays", False)])
+
+    asyncio.run(before())
+    kubectl.delete(two.goes)
+    asyncio.run(after())
+    with Store(tmp_path / "data") as store:
+        (gap,) = rows(store, "SELECT time_ms, time_ms + duration_ms FROM event WHERE kind = 'watch_gap'")
+        (gone,) = rows(store, f"SELECT ended_ms, reason FROM pod WHERE name = 'goes' AND namespace = '{namespace}' "
+                              "AND ended_ms IS NOT NULL")  # fmt: skip
+        assert gone == (gap[0], "Vanished")
+        build(store, Settings(), now_ms=gap[1] + 3_600_000)
+        uid = two.node["metadata"]["uid"]
+        unseen = rows(
+            store,
+            f"SELECT sum(ms) FROM ledger_row WHERE node_uid = '{uid}' AND pod_uid IS NULL AND state = 'unobserved'",
+        )
+        assert unseen == [(6 * (gap[1] - gap[0]),)]  # all but the two GPUs of the pod that stays
+
+
+def test_an_api_server_that_was_away(api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path) -> None:
+    """After its restart everything is listed again, and what went meanwhile is found out."""
+    two = Two(kubectl, namespace)
+    ids = f"SELECT name, max(ended_ms) FROM pod WHERE namespace = '{namespace}' GROUP BY name ORDER BY name"
+
+    async def scenario() -> None:
+        async with collecting(api_server, tmp_path / "data") as collector:
+            pod = two.pod("ends")
+            await until_rows(collector, ids, [("ends", None)])
+            api_server.stop()
+            await until(lambda: collector.source.watches["", "Pod"].trouble is not None)
+            api_server.compact()
+            api_server.start()
+            kubectl.client.close()
+            with Kubectl(api_server) as fresh:
+                at_ms = now_ms()
+                fresh.status(pod, things.status(two.start_ms, two.start_ms, at_ms))
+                await until_rows(collector, ids, [("ends", at_ms)])
+
+    asyncio.run(scenario())
+
+
+def test_lists_are_read_in_pages(
+    api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyrometer.collect.kubernetes.watch.PAGE", 2)
+    names = sorted(kubectl.create(things.node(f"{namespace}-n{n}"))["metadata"]["name"] for n in range(7))
+
+    async def scenario() -> None:
+        async with collecting(api_server, tmp_path / "data") as collector:
+            found = await asked(collector, f"SELECT name FROM node WHERE name LIKE '{namespace}-%' ORDER BY name")
+            assert [name for (name,) in found] == names
+
+    asyncio.run(scenario())

@@ -1,0 +1,143 @@
+"""The server as a process: it answers, asks for tokens, stops cleanly, and leaves the folder to others."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+import nights
+from pyrometer.serve.tokens import FILE, TokenError, Tokens
+from pyrometer.store import Store, StoreBusyError
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+@contextmanager
+def serving(folder: Path, *, host: str = "127.0.0.1") -> Iterator[httpx.Client]:
+    """A server that has said where it listens; it is stopped as Kubernetes would stop it."""
+    port = free_port()
+    command = [sys.executable, "-m", "pyrometer", "serve", "--data", str(folder), "--listen", f"{host}:{port}"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    with process.stderr, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        said = next((line for line in process.stderr if "Listening" in line), "")
+        assert str(port) in said
+        try:
+            client.get("/healthz")
+            yield client
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.stderr.read()
+            code = process.wait(timeout=30)
+        assert code == 0
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Path:
+    with Store(tmp_path / "data", create=True) as store:
+        store.append([*nights.cluster(), *nights.job()])
+    return tmp_path / "data"
+
+
+def test_it_is_well_and_says_what_the_commands_say(night: Path) -> None:
+    with serving(night) as client:
+        assert client.get("/healthz").text == "ok\n"
+        assert client.get("/readyz").json() == {"ready": True, "waiting_for": [], "shortcomings": []}
+        total = client.get("/api/v1/cost", params={"by": "workload", "all": "1"}).json()["total"]
+        assert total["gpu_hours"] == 8.0
+        answer = client.get("/api/v1/why", params={"all": "1"}).json()
+        assert answer["total"]["gpu_hours"] == 8.0
+        assert "<html" in client.get("/").text
+
+
+def test_a_question_that_makes_no_sense_is_refused(night: Path) -> None:
+    with serving(night) as client:
+        for path, said in (
+            ("/api/v1/why?last=3x", "--last '3x' is not a length of time"),
+            ("/api/v1/why?colour=red", "There is no parameter 'colour'"),
+            ("/api/v1/cost?by=colour", "by='colour' is not a list of groupings"),
+            ("/api/v1/cost?tz=Mars", "There is no time zone 'Mars'"),
+        ):
+            answer = client.get(path)
+            assert answer.status_code == 400
+            assert said in answer.json()["error"]
+
+
+def test_the_folder_is_the_server_s_while_it_runs_and_free_afterwards(night: Path) -> None:
+    with serving(night) as client:
+        address = json.loads((night / "server.json").read_text())
+        assert address["url"] == str(client.base_url).rstrip("/")
+        with pytest.raises(StoreBusyError):
+            Store(night)
+        client.get("/api/v1/why")
+    assert not (night / "server.json").exists()
+    with Store(night) as store:
+        assert store.parts("ledger_row")
+
+
+class TestTokens:
+    def test_a_server_that_others_can_reach_answers_nobody_without_one(self, night: Path) -> None:
+        with serving(night, host="0.0.0.0") as client:
+            assert client.get("/healthz").status_code == 200
+            refused = client.get("/api/v1/why")
+            assert refused.status_code == 401
+            assert refused.headers["WWW-Authenticate"] == "Bearer"
+            secret = Tokens(night).create("me", "viewer", 0)  # a running server knows it at once
+            headers = {"Authorization": f"Bearer {secret}"}
+            assert client.get("/api/v1/why?all=1", headers=headers).status_code == 200
+            assert client.get("/api/v1/why", headers={"Authorization": f"Bearer {secret}x"}).status_code == 401
+            assert client.get("/api/v1/why", headers={"Authorization": f"Basic {secret}"}).status_code == 401
+            Tokens(night).revoke("me")
+            assert client.get("/api/v1/why", headers=headers).status_code == 401
+
+    def test_one_for_sending_records_may_not_ask(self, night: Path) -> None:
+        secret = Tokens(night).create("agent", "ingest", 0)
+        with serving(night) as client:
+            assert client.get("/api/v1/why", headers={"Authorization": f"Bearer {secret}"}).status_code == 403
+            assert client.get("/api/v1/why").status_code == 401  # there is a token: loopback is no exception
+
+    def test_on_loopback_another_site_s_name_for_this_machine_is_refused(self, night: Path) -> None:
+        with serving(night) as client:
+            assert client.get("/api/v1/why", headers={"Host": "evil.example"}).status_code == 403
+
+    def test_only_a_digest_is_kept(self, tmp_path: Path) -> None:
+        secret = Tokens(tmp_path).create("me", "admin", 0)
+        assert secret.startswith("pyr_")
+        assert len(secret) > 40
+        assert secret not in (tmp_path / FILE).read_text()
+        assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+
+    @pytest.mark.parametrize(
+        ("role", "may"), [("ingest", {"ingest"}), ("viewer", {"view"}), ("admin", {"ingest", "view", "administer"})]
+    )
+    def test_what_a_role_may(self, tmp_path: Path, role: str, may: set[str]) -> None:
+        tokens = Tokens(tmp_path)
+        secret = tokens.create("me", role, 0)
+        assert {what for what in ("ingest", "view", "administer") if tokens.may(secret, what)} == may
+        assert tokens.may("pyr_wrong", "view") is None
+
+    def test_names_are_used_once(self, tmp_path: Path) -> None:
+        tokens = Tokens(tmp_path)
+        tokens.create("me", "viewer", 0)
+        with pytest.raises(TokenError, match="already"):
+            tokens.create("me", "viewer", 0)
+        with pytest.raises(TokenError, match=r"no token 'you'\. Known: me"):
+            tokens.revoke("you")
+
+    def test_a_file_that_is_broken_lets_nobody_in(self, tmp_path: Path) -> None:
+        (tmp_path / FILE).write_text("{")
+        with pytest.raises(TokenError, match="cannot be read"):
+            Tokens(tmp_path).may("pyr_any", "view")
