@@ -338,3 +338,49 @@ def test_one_that_vanished_waits_no_more() -> None:
     watched.see(TestQueues().queued(), chain=(owner("Job", "j"),))
     watched.see(objects.Queued(objects.Meta(uid="w")), gone=True, vanished=True)
     assert {pod.ended_ms for pod in watched.newest(Pod)} == {watched.now_ms}
+
+
+class TestForgetting:
+    """What is over does not stay in memory, and does not come back as something new."""
+
+    def over(self, **more: Any) -> objects.Pod:
+        return pod(phase="Succeeded", end_ms=T0 + 60_000, **more)
+
+    def test_a_pod_that_is_still_listed_long_after_its_end_is_no_news(self) -> None:
+        watched = Watched(node(), pod(), self.over())
+        watched.cluster.tick(T0 + 10 * 3_600_000)
+        assert watched.see(self.over(), after_s=36_000) == []
+        assert watched.see(self.over(), gone=True) == []
+
+    def test_a_job_that_goes_on_the_next_day_is_in_its_next_attempt(self) -> None:
+        cron = owner("CronJob", "c")
+        watched = Watched(node())
+        for day in range(3):
+            start_ms = T0 + day * 86_400_000
+            for more in ({}, {"phase": "Succeeded", "end_ms": start_ms + 60_000}):
+                watched.see(pod(f"p{day}", start_ms=start_ms, **more), chain=(cron,))
+            watched.see(pod(f"p{day}", start_ms=start_ms, phase="Succeeded", end_ms=start_ms + 60_000), gone=True)
+            watched.cluster.tick(start_ms + 80_000_000)
+        assert [record.attempt for record in watched.newest(Pod)] == [1, 2, 3]
+
+    def test_what_ended_before_anybody_watched_is_none_of_ours(self) -> None:
+        cluster = Cluster("test", Settings(), since_ms=T0 + 100_000, settled_ms=T0 + 100_000)
+        assert cluster.take(Seen(self.over(), T0 + 200_000)) == []
+        assert cluster.take(Seen(pod("p1"), T0 + 200_000)) != []
+
+    def test_after_a_restart_a_new_pod_gets_no_slot_that_is_held(self) -> None:
+        before = Watched(node(), pod("a", 3), pod("b", 3))
+        holds = [r for r in before.records if isinstance(r, Allocation)]
+        after = Watched()
+        after.cluster.resume(before.newest(Node), before.newest(Pod), holds, before.newest(Workload), [])
+        after.see(node())
+        after.see(TestClaims().claim("gpu-7"))
+        after.see(TestClaims().claiming())
+        after.see(pod("c", 1))
+        assert set(after.holds()) == {("p0-uid", 7), ("c-uid", 6)}
+
+
+def test_a_queued_job_is_of_its_cluster() -> None:
+    watched = Watched()
+    watched.see(TestQueues().queued(), chain=(owner("Job", "j"),))
+    assert {pod.cluster for pod in watched.newest(Pod)} == {"test"}

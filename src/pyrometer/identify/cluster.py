@@ -23,7 +23,7 @@ from pyrometer.identify.happenings import PROGRESS_OF, REASONS, happening_of, pr
 from pyrometer.identify.kinds import RuleError, known_kinds
 from pyrometer.identify.pods import disruption_of, ended_by, life_of, restarts_of
 from pyrometer.identify.queues import QUEUED_POD, Queues
-from pyrometer.identify.workloads import Identity, Surroundings, by_rules, identify, is_rule, number
+from pyrometer.identify.workloads import Identity, Surroundings, by_rules, identify, is_rule, number, owned
 from pyrometer.model import events
 from pyrometer.model.records import Allocation, Event, Node, Owner, Pod, Workload
 from pyrometer.model.settings import Settings
@@ -61,6 +61,7 @@ class _Pod(NamedTuple):
     joins: tuple[str, str] | None  # namespace and value of what it would join
     restarts: frozenset[Any]
     looks: int = 0  # of its object: most changes of pods are none of ours
+    gone: bool = False  # from the API; while it is listed it may be seen again
 
 
 class _Workload:
@@ -73,29 +74,28 @@ class _Workload:
         self.renamed = True  # what its names come from has changed since they were written down
         self.attempt = 0
         self.open_pods: set[str] = set()
+        self.used_ms = 0  # when anything was last heard of it
+
+    def idle(self, now_ms: int) -> bool:
+        """Whether nothing was heard of it for a while."""
+        return not self.open_pods and self.used_ms < now_ms - SETTLED_MS
 
 
 class Cluster:
     """One cluster, as far as it was seen."""
 
-    def __init__(self, name: str, settings: Settings, *, since_ms: int = 0) -> None:
+    def __init__(self, name: str, settings: Settings, *, since_ms: int = 0, settled_ms: int = 0) -> None:
         self.name = name
         self.settings = settings
         self.since_ms = since_ms  # nodes that are older were not watched before: they begin when they are first seen
+        self.settled_ms = settled_ms  # pods that ended before are written down already, or were never watched
         self.kinds = known_kinds(settings.workload_rules)
-        for name in ("team_rules", "experiment_rules", "user_rules"):
-            for rule in getattr(settings, name):
-                if not is_rule(rule):
-                    raise RuleError(
-                        f"Setting {name!r} has the rule {rule!r}. Known: label:KEY, annotation:KEY, "
-                        "namespace-label:KEY, queue, namespace, name."
-                    )
+        _check_rules(settings)
         self._nodes: dict[str, _Node] = {}  # by name
         self._pods: dict[str, _Pod] = {}  # by UID
-        self._waiting: dict[str, set[str]] = defaultdict(
-            set
-        )  # pods on nodes that are not known yet, by the node's name
+        self._waiting: dict[str, set[str]] = defaultdict(set)  # pods on nodes that are not known yet, by node name
         self._workloads: dict[str, _Workload] = {}
+        self._attempts: dict[str, int] = {}  # of workloads that are forgotten otherwise
         self._namespaces: dict[str, dict[str, str]] = {}
         self._owners: dict[str, Owner] = {}  # as they were last written down
         self._joined: dict[tuple[str, str], str] = {}  # workloads that others join: by namespace and value
@@ -130,10 +130,16 @@ class Cluster:
         """Forgets what cannot change any more."""
         for node in self._nodes.values():
             node.book.forget(now_ms - SETTLED_MS)
-        for uid in [u for u, pod in self._pods.items() if (pod.record.ended_ms or now_ms) < now_ms - SETTLED_MS]:
+        for uid in [
+            u for u, pod in self._pods.items() if pod.gone and (pod.record.ended_ms or 0) < now_ms - SETTLED_MS
+        ]:
             del self._pods[uid]
-            for kind in ("failed_scheduling",):
+            for kind in set(REASONS.values()):
                 self._said.pop((kind, uid), None)
+        used = {pod.record.workload_uid for pod in self._pods.values()} | set(self._joined.values())
+        for uid in [u for u, state in self._workloads.items() if u not in used and state.idle(now_ms)]:
+            self._attempts[uid] = self._workloads.pop(uid).attempt
+            self._owners.pop(uid, None)
 
     def known(self) -> dict[tuple[str, str], dict[str, tuple[str, str]]]:
         """What was there when it was last watched: for each kind, UID → namespace and name."""
@@ -177,9 +183,8 @@ class Cluster:
             node_of_hold = self._nodes.get(names.get(hold.node_uid, ""))
             if node_of_hold is not None:
                 device = Device(hold.slot_index, hold.instance)
-                node_of_hold.book.resume(
-                    Hold(hold.pod_uid, device, hold.from_ms, hold.to_ms, hold.share, hold.source)
-                )  # fmt: skip
+                held = Hold(hold.pod_uid, device, hold.from_ms, hold.to_ms, hold.share, hold.source)
+                node_of_hold.book.resume(held)
         for workload in workloads:
             if workload.workload_uid in self._workloads:
                 self._workloads[workload.workload_uid].record = workload
@@ -253,6 +258,8 @@ class Cluster:
             asked = gpus.Asked(len(known), SHARE_WHOLE)
         if asked is None:
             return [] if before is None else self._ended(before, seen) if seen.gone else []
+        if before is None and (life_of(pod).ended_ms or seen.seen_ms) < self.settled_ms:
+            return []
         written: Records = []
         identity, joins = self._identity(pod, seen.chain)
         state = self._workload(identity, pod, seen.chain)
@@ -260,7 +267,7 @@ class Cluster:
         written += self._named(state, created_ms, seen.seen_ms)
         record = self._record(pod, before, identity, state, node, asked, seen)
         written += self._chain(seen.chain, seen.seen_ms)
-        now = _Pod(record, pod.spec.node_name, asked, known, joins, frozenset(restarts_of(pod)), looks)
+        now = _Pod(record, pod.spec.node_name, asked, known, joins, frozenset(restarts_of(pod)), looks, seen.gone)
         self._pods[uid] = now
         if before is None or record != before.record:
             written.append(record)
@@ -307,12 +314,13 @@ class Cluster:
     def _ended(self, before: _Pod, seen: Seen) -> Records:
         """A pod of which only its end is left to say."""
         if before.record.ended_ms is not None:
+            self._pods[before.record.pod_uid] = before._replace(gone=True)
             return []
         record = before.record._replace(
             ended_ms=seen.seen_ms, time_ms=max(seen.seen_ms, before.record.time_ms + 1),
             reason="Vanished" if seen.vanished else "Deleted",
         )  # fmt: skip
-        now = before._replace(record=record)
+        now = before._replace(record=record, gone=True)
         self._pods[record.pod_uid] = now
         if record.workload_uid in self._workloads:
             self._workloads[record.workload_uid].open_pods.discard(record.pod_uid)
@@ -396,12 +404,14 @@ class Cluster:
             )  # fmt: skip
             attempt, open_pods, record = (known.attempt, known.open_pods, known.record) if known else (0, set(), None)
             known = _Workload(where._replace(queue=_queue(where.metas)), _gang(chain))
-            known.attempt, known.open_pods, known.record = attempt, open_pods, record
+            known.attempt = max(attempt, self._attempts.pop(identity.uid, 0))
+            known.open_pods, known.record = open_pods, record
             self._workloads[identity.uid] = known
         return known
 
     def _named(self, state: _Workload, created_ms: int, seen_ms: int) -> Records:
         """The workload's record, when it is new or its names have changed."""
+        state.used_ms = seen_ms
         if not state.renamed:
             return []
         state.renamed = False
@@ -447,16 +457,18 @@ class Cluster:
         uid = owner.metadata.uid
         written: Records = []
         of_kind = self.kinds.of(owner.group, owner.kind)
-        if of_kind is not None and of_kind.joins is not None and not seen.gone:
+        if of_kind is not None and of_kind.joins is not None:
             value = _said(owner.metadata, of_kind.joins.where, of_kind.joins.key)
-            if value is not None:
+            if seen.gone:
+                self._joined.pop((owner.metadata.namespace, value or ""), None)
+            elif value is not None:
                 written += self._join((owner.metadata.namespace, value), owner, seen)
         state = self._workloads.get(uid)
         if state is not None and not seen.gone and state.where.metas:
             rest = [meta for meta in state.where.metas if meta.uid != uid]
             metas = [owner.metadata, *rest]
             identity = state.where.identity._replace(root=owner)
-            state.where = state.where._replace(metas=metas, identity=identity, queue=_queue(metas))
+            state.where = state.where._replace(metas=metas, identity=identity, queue=_queue(metas) or state.where.queue)
             state.gang = owner.gang_pods or state.gang
             state.renamed = True
             written += self._named(state, seen.seen_ms, seen.seen_ms)
@@ -470,17 +482,7 @@ class Cluster:
         self._joined[joins] = owner.metadata.uid
         of_kind = self.kinds.of(owner.group, owner.kind)
         meta = owner.metadata
-        identity = Identity(
-            meta.uid,
-            owner.kind,
-            owner.group,
-            meta.namespace,
-            meta.name,
-            of_kind.rule if of_kind else "",
-            of_kind,
-            owner,
-        )
-        state = self._workload(identity, None, [owner])
+        state = self._workload(owned(owner, of_kind), None, [owner])
         mine = [pod for pod in self._pods.values() if pod.joins == joins and pod.record.workload_uid != meta.uid]
         written: Records = self._named(state, seen.seen_ms, seen.seen_ms) if mine else []
         for pod in mine:
@@ -536,7 +538,10 @@ class Cluster:
         claim: objects.ResourceClaim = seen.object
         key = (claim.metadata.namespace, claim.metadata.name)
         devices = devices_of(claim)
-        if seen.gone or self._claims.get(key) == devices:
+        if seen.gone:
+            self._claims.pop(key, None)
+            return []
+        if self._claims.get(key) == devices:
             return []
         self._claims[key] = devices
         written: Records = []
@@ -571,6 +576,16 @@ class Cluster:
             state.renamed = True
         created_ms = ms(queued.metadata.creation_timestamp) or seen.seen_ms
         return self._named(state, created_ms, seen.seen_ms) + self._queues.take(queued, identity, seen)
+
+
+def _check_rules(settings: Settings) -> None:
+    for name in ("team_rules", "experiment_rules", "user_rules"):
+        for rule in getattr(settings, name):
+            if not is_rule(rule):
+                raise RuleError(
+                    f"Setting {name!r} has the rule {rule!r}. Known: label:KEY, annotation:KEY, namespace-label:KEY, "
+                    "queue, namespace, name."
+                )
 
 
 def _changed_ms(

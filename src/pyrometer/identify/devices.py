@@ -139,8 +139,14 @@ class NodeBook:
         self._changed.add(claim.pod_uid)
 
     def resume(self, hold: Hold) -> None:
-        """A hold that was written down before this process began."""
-        self._written.setdefault(hold.pod_uid, {})[hold.device, hold.from_ms] = hold
+        """A hold that was written down before this process began; the holds of a pod are its claim."""
+        mine = self._written.setdefault(hold.pod_uid, {})
+        mine[hold.device, hold.from_ms] = hold
+        to_ms = max((one.to_ms for one in mine.values()), key=_end)
+        now = [one for one in mine.values() if one.to_ms == to_ms]  # one that was moved had other devices before
+        known = None if hold.source == "count" else tuple(one.device for one in now)
+        from_ms = min(one.from_ms for one in mine.values())
+        self._claims[hold.pod_uid] = Claim(hold.pod_uid, from_ms, to_ms, len(now), hold.share, known, hold.source)
 
     def changes(self, now_ms: int) -> list[Allocation]:
         """What has to be written down; holds that turn out to be wrong end where they began."""

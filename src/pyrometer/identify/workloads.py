@@ -37,14 +37,15 @@ def identify(cluster: str, pod: objects.Pod, chain: Sequence[objects.Owner], kin
     for owner in chain:
         of_kind = kinds.of(owner.group, owner.kind)
         if of_kind is not None and of_kind.ends:
-            return _owned(owner, of_kind)
+            return owned(owner, of_kind)
     if chain:
-        return _owned(chain[-1], kinds.of(chain[-1].group, chain[-1].kind))
+        return owned(chain[-1], kinds.of(chain[-1].group, chain[-1].kind))
     meta = pod.metadata
     return Identity(meta.uid, "Pod", "", meta.namespace, meta.name, "the pod itself", None, None)
 
 
-def _owned(owner: objects.Owner, of_kind: Kind | None) -> Identity:
+def owned(owner: objects.Owner, of_kind: Kind | None) -> Identity:
+    """The workload that an object is."""
     meta = owner.metadata
     rule = of_kind.rule if of_kind else f"owner {owner.kind}.{owner.group}"
     return Identity(meta.uid, owner.kind, owner.group, meta.namespace, meta.name, rule, of_kind, owner)

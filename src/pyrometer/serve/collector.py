@@ -54,7 +54,9 @@ class Collector:
         now_ms = time.time_ns() // 1_000_000
         async with self.lock:
             before = await asyncio.to_thread(remembered, self.store, name, now_ms)
-        cluster = Cluster(name, self.settings, since_ms=before.since_ms or now_ms)
+        since_ms = before.since_ms or now_ms
+        settled_ms = since_ms if before.last_live_ms is None else before.last_live_ms - REMEMBERED_MS
+        cluster = Cluster(name, self.settings, since_ms=since_ms, settled_ms=max(since_ms, settled_ms))
         cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
         self.source = KubernetesSource(
             self.api,

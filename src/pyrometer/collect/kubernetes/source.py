@@ -45,12 +45,12 @@ class Need(NamedTuple):
 NEEDS = (
     Need("", "Node", "nodes", objects.Node, "capacity: without nodes there are no slots, and nothing to account for"),
     Need("", "Namespace", "namespaces", objects.Namespace, "teams that are named by labels of namespaces"),
-    Need("", "Pod", "pods", objects.Pod, "everything: who holds which GPUs, from when to when"),
-    Need("", "Event", "events", objects.Event, "why pods wait or start slowly: image pulls, scheduling, preemption"),
     Need(
         "resource.k8s.io", "ResourceClaim", "resourceclaims", objects.ResourceClaim,
         "which devices pods have that ask for them by claims (DRA)", optional=True,
     ),
+    Need("", "Pod", "pods", objects.Pod, "everything: who holds which GPUs, from when to when"),
+    Need("", "Event", "events", objects.Event, "why pods wait or start slowly: image pulls, scheduling, preemption"),
     Need(
         "kueue.x-k8s.io", "Workload", "workloads", objects.Queued,
         "how long jobs wait in Kueue's queues, and which GPUs lie free meanwhile", optional=True,
@@ -157,7 +157,7 @@ class KubernetesSource:
     # -- what is followed ---------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        """Nodes and namespaces first: pods refer to them."""
+        """In the order of the table: pods refer to what stands before them."""
         for group, kind in self._always:
             await self._follow_owner(group, kind)
         for need in NEEDS:
