@@ -33,7 +33,7 @@ ZONES = tuple(
 )
 
 
-@law(12)
+@law(6)
 def test_every_millisecond_of_every_slot_is_there_once(history: History) -> None:
     found = ledger(*history.records, now_ms=history.now_ms)
     cluster = Cluster(history)
@@ -71,7 +71,7 @@ def _in_order(rows: list[LedgerRow]) -> None:
         assert (row.pod_uid is None) == (STATE[row.state].family == "platform")
 
 
-@law(12)
+@law(6)
 def test_money_and_claims_add_up_whatever_they_are_grouped_by(history: History) -> None:
     with folder() as store:
         store.append(history.records)
