@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -26,11 +27,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(folder: Path, *, host: str = "127.0.0.1") -> Iterator[httpx.Client]:
+def serving(folder: Path, *more: str, host: str = "127.0.0.1", **variables: str) -> Iterator[httpx.Client]:
     """A server that has said where it listens; it is stopped as Kubernetes would stop it."""
     port = free_port()
-    command = [sys.executable, "-m", "pyrometer", "serve", "--data", str(folder), "--listen", f"{host}:{port}"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "pyrometer", "serve", "--data", str(folder), "--listen", f"{host}:{port}", *more]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **variables})
     assert process.stderr is not None
     with process.stderr, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         said = next((line for line in process.stderr if "Listening" in line), "")
@@ -86,6 +87,34 @@ def test_the_folder_is_the_server_s_while_it_runs_and_free_afterwards(night: Pat
     assert not (night / "server.json").exists()
     with Store(night) as store:
         assert store.parts("ledger_row")
+
+
+KUBECONFIG = """
+current-context: away
+clusters: [{name: away, cluster: {server: "https://127.0.0.1:%d"}}]
+users: [{name: me, user: {token: secret-token}}]
+contexts: [{name: away, context: {cluster: away, user: me}}]
+"""
+
+
+def test_a_cluster_that_does_not_answer_is_waited_for_and_named(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(KUBECONFIG % free_port())
+    with serving(tmp_path / "data", "--kube", KUBECONFIG=str(tmp_path / "config")) as client:
+        assert client.get("/healthz").status_code == 200
+        while "does not answer" not in (said := client.get("/readyz")).text:  # the first attempt takes its time
+            assert said.status_code == 503
+        assert said.json()["ready"] is False
+        assert "secret-token" not in said.text
+
+
+def test_without_any_cluster_it_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pyrometer", "serve", "--kube", "--data", str(tmp_path), "--listen"]
+    said = subprocess.run(
+        [*command, f"127.0.0.1:{free_port()}"], capture_output=True, text=True, check=False,
+        env={**os.environ, "KUBECONFIG": str(tmp_path / "missing")},
+    )  # fmt: skip
+    assert said.returncode == 1
+    assert said.stderr.startswith("Error: No cluster is known: there is no kubeconfig at")
 
 
 class TestTokens:

@@ -62,8 +62,9 @@ class Server:
             return ["the Kubernetes API"]
         if source.ready.is_set():
             return []
-        unsynced = [watch.resource.name for watch in source.watches.values() if not watch.synced.is_set()]
-        return unsynced or ["the first list"]
+        unsynced = [watch for watch in source.watches.values() if not watch.synced.is_set()]
+        named = [f"{watch.resource.name}: {watch.trouble or 'the first list'}" for watch in unsynced]
+        return named or [source.trouble or "the first list"]
 
     def shortcomings(self) -> list[str]:
         """What is not known because it may not be read."""

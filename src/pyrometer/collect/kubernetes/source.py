@@ -90,6 +90,7 @@ class KubernetesSource:
         self.watches: dict[tuple[str, str], Watch] = {}
         self.denied_owners: dict[str, str] = {}
         self.ready = asyncio.Event()  # everything that was there at the start has been handed over
+        self.trouble: str | None = None  # what keeps it from starting
         self._translator = translator
         self._cluster = cluster
         self._always = tuple(always)  # kinds of owners that are followed before any pod names them
@@ -166,8 +167,10 @@ class KubernetesSource:
                 try:
                     place = await self._discovery.find(need.group, need.kind)
                     break
-                except ApiError:
+                except ApiError as error:
+                    self.trouble = str(error)
                     await asyncio.sleep(1.0)
+            self.trouble = None
             if place is None and need.optional:
                 continue
             version = place.version if place else "v1"
