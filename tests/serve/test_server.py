@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,14 +15,9 @@ import httpx2 as httpx
 import pytest
 
 import nights
+from kube.server import free_port
 from pyrometer.serve.tokens import FILE, TokenError, Tokens
 from pyrometer.store import Store, StoreBusyError
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 @contextmanager

@@ -100,7 +100,7 @@ def read_options(
             data: str | None, last: str | None, since: str | None, until: str | None, month: str | None,
             everything: bool, tz: str | None, price: str | None, output: str, **others: Any,
         ) -> Any:  # fmt: skip
-            folder = Path(data or os.environ.get("PYROMETER_DATA") or _no_folder())
+            folder = data_folder(data)
             settings = read_settings(os.environ, folder)
             zone = zone_of(tz or settings.timezone)
             window = window_of(last, since, until, month, everything, zone, default_last)
@@ -143,8 +143,12 @@ def print_json(answer: dict[str, Any]) -> None:
     click.echo(json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False))
 
 
-def _no_folder() -> str:
-    raise click.UsageError("Which data folder? Say --data DIR, or set PYROMETER_DATA.")
+def data_folder(named: str | None) -> Path:
+    """The data folder that `--data` or PYROMETER_DATA names."""
+    found = named or os.environ.get("PYROMETER_DATA")
+    if not found:
+        raise click.UsageError("Which data folder? Say --data DIR, or set PYROMETER_DATA.")
+    return Path(found)
 
 
 def _price(text: str | None) -> int | None:

@@ -10,11 +10,15 @@ import os
 import signal
 import socket
 from contextlib import nullcontext, suppress
-from pathlib import Path
 
 import click
+import uvicorn
 
+from pyrometer.cli.running import data_folder
 from pyrometer.cli.settings import read_settings
+from pyrometer.collect.kubernetes.api import connect
+from pyrometer.serve.app import Server, application
+from pyrometer.serve.collector import Collector
 from pyrometer.store import Store, files
 
 ADDRESS_FILE = "server.json"  # in the data folder, while a server has it
@@ -29,7 +33,7 @@ RESTART_S = 5.0
 @click.option("--context", metavar="NAME", help="Another context of the kubeconfig than the current one.")
 def command(data: str | None, listen: str, kube: bool, context: str | None) -> None:
     """The server: follows the cluster, keeps the ledger, answers on HOST:PORT. Stops cleanly on SIGTERM and Ctrl-C."""
-    folder = Path(data or os.environ.get("PYROMETER_DATA") or _no_folder())
+    folder = data_folder(data)
     host, port = _address(listen)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -38,10 +42,6 @@ def command(data: str | None, listen: str, kube: bool, context: str | None) -> N
 
 
 async def _serve(store: Store, host: str, port: int, kube: bool, context: str | None) -> None:
-    import uvicorn
-
-    from pyrometer.serve.app import Server, application
-
     settings = read_settings(os.environ, store.folder)
     loopback = _is_loopback(host)
     lock = asyncio.Lock()
@@ -55,9 +55,6 @@ async def _serve(store: Store, host: str, port: int, kube: bool, context: str | 
     tasks: list[asyncio.Task[None]] = []
     api = None
     if kube:
-        from pyrometer.collect.kubernetes.api import connect
-        from pyrometer.serve.collector import Collector
-
         api = connect(context)
         server.collector = Collector(store, api, settings, lock)
         tasks.append(asyncio.create_task(_collect(server.collector)))
@@ -84,11 +81,8 @@ async def _serve(store: Store, host: str, port: int, kube: bool, context: str | 
             await api.close()
 
 
-async def _collect(collector: object) -> None:
+async def _collect(collector: Collector) -> None:
     """Goes on for ever: what goes wrong is said, and tried again."""
-    from pyrometer.serve.collector import Collector
-
-    assert isinstance(collector, Collector)  # noqa: S101
     while True:
         try:
             await collector.run()
@@ -99,11 +93,8 @@ async def _collect(collector: object) -> None:
             await asyncio.sleep(RESTART_S)
 
 
-async def _account(server: object) -> None:
+async def _account(server: Server) -> None:
     """Keeps the ledger up to date, so that questions are answered at once."""
-    from pyrometer.serve.app import Server
-
-    assert isinstance(server, Server)  # noqa: S101
     while True:
         await asyncio.sleep(ACCOUNT_EVERY_S)
         async with server.lock:
@@ -138,7 +129,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _no_folder() -> str:
-    raise click.UsageError("Which data folder? Say --data DIR, or set PYROMETER_DATA.")

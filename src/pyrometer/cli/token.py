@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 
+from pyrometer.cli.running import data_folder
 from pyrometer.cli.tables import print_table
 from pyrometer.serve.tokens import ROLES, Tokens
 
@@ -27,7 +26,7 @@ _data = click.option("--data", metavar="DIR", help="The server's data folder. De
 @_data
 def create(name: str, role: str, data: str | None) -> None:
     """Makes a token and prints it, once: only its digest is kept."""
-    folder = _folder(data)
+    folder = data_folder(data)
     folder.mkdir(parents=True, exist_ok=True)
     click.echo(Tokens(folder).create(name, role, time.time_ns() // 1_000_000))
 
@@ -38,7 +37,7 @@ def list_(data: str | None) -> None:
     """The tokens, without their secrets."""
     rows = [
         [token.name, token.role, f"{datetime.fromtimestamp(token.created_ms / 1000, UTC):%Y-%m-%d %H:%M}"]
-        for token in Tokens(_folder(data)).listed()
+        for token in Tokens(data_folder(data)).listed()
     ]
     if rows:
         print_table(["name", "role", "made"], rows, figures=0)
@@ -51,11 +50,4 @@ def list_(data: str | None) -> None:
 @_data
 def revoke(name: str, data: str | None) -> None:
     """From now on the token opens nothing; a running server knows it at once."""
-    Tokens(_folder(data)).revoke(name)
-
-
-def _folder(data: str | None) -> Path:
-    named = data or os.environ.get("PYROMETER_DATA")
-    if not named:
-        raise click.UsageError("Which data folder? Say --data DIR, or set PYROMETER_DATA.")
-    return Path(named)
+    Tokens(data_folder(data)).revoke(name)

@@ -20,10 +20,10 @@ from pyrometer.identify import gpus
 from pyrometer.identify.devices import Claim, Device, Hold, NodeBook, devices_of
 from pyrometer.identify.gangs import gang_pods
 from pyrometer.identify.happenings import PROGRESS_OF, REASONS, happening_of, progress_of
-from pyrometer.identify.kinds import RuleError, known_kinds
+from pyrometer.identify.kinds import Place, RuleError, known_kinds
 from pyrometer.identify.pods import disruption_of, ended_by, life_of, restarts_of
 from pyrometer.identify.queues import QUEUED_POD, Queues
-from pyrometer.identify.workloads import Identity, Surroundings, by_rules, identify, is_rule, number, owned
+from pyrometer.identify.workloads import Identity, Surroundings, at, by_rules, identify, is_rule, number, owned
 from pyrometer.model import events
 from pyrometer.model.records import Allocation, Event, Node, Owner, Pod, Workload
 from pyrometer.model.settings import Settings
@@ -32,11 +32,13 @@ from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
 Records = list[tuple[Any, ...]]
 
 QUEUE_PLACES = (
-    ("label", "kueue.x-k8s.io/queue-name"), ("label", "volcano.sh/queue-name"),
-    ("annotation", "scheduling.volcano.sh/queue-name"), ("label", "kai.scheduler/queue"), ("label", "runai/queue"),
-    ("label", "scheduling.k8s.io/queue-name"),
+    Place("label", "kueue.x-k8s.io/queue-name"), Place("label", "volcano.sh/queue-name"),
+    Place("annotation", "scheduling.volcano.sh/queue-name"), Place("label", "kai.scheduler/queue"),
+    Place("label", "runai/queue"), Place("label", "scheduling.k8s.io/queue-name"),
 )  # fmt: skip
-STEP_PLACES = (("annotation", "workflows.argoproj.io/node-name"), ("label", "pipelines.kubeflow.org/v2_component"))
+STEP_PLACES = (
+    Place("annotation", "workflows.argoproj.io/node-name"), Place("label", "pipelines.kubeflow.org/v2_component"),
+)  # fmt: skip
 SETTLED_MS = MS_PER_HOUR  # a pod that ended so long ago will not turn out to have had other devices
 LONGEST_TEXT = 1_000  # of messages; labels of one object are at most four times that
 MOST_EARLY_EVENTS = 10_000  # about pods that are not known yet
@@ -387,7 +389,7 @@ class Cluster:
             if kind.joins is None or (identity.group, identity.kind) == (kind.group, kind.kind):
                 continue
             metas = [*(owner.metadata for owner in reversed(chain)), pod.metadata]
-            value = next((said for meta in metas if (said := _said(meta, kind.joins.where, kind.joins.key))), None)
+            value = next((said for meta in metas if (said := at(kind.joins, meta))), None)
             if value is not None:
                 joins = (pod.metadata.namespace, value)
                 other = self._workloads.get(self._joined.get(joins, ""))
@@ -458,7 +460,7 @@ class Cluster:
         written: Records = []
         of_kind = self.kinds.of(owner.group, owner.kind)
         if of_kind is not None and of_kind.joins is not None:
-            value = _said(owner.metadata, of_kind.joins.where, of_kind.joins.key)
+            value = at(of_kind.joins, owner.metadata)
             if seen.gone:
                 self._joined.pop((owner.metadata.namespace, value or ""), None)
             elif value is not None:
@@ -617,19 +619,15 @@ def _gang(chain: Sequence[objects.Owner]) -> int | None:
     return next((owner.gang_pods for owner in reversed(chain) if owner.gang_pods), None)
 
 
-def _said(meta: objects.Meta, where: str, key: str) -> str | None:
-    return ((meta.labels if where == "label" else meta.annotations) or {}).get(key)
-
-
 def _queue(metas: Iterable[objects.Meta]) -> str | None:
     metas = list(metas)
-    return next((said for where, key in QUEUE_PLACES for meta in metas if (said := _said(meta, where, key))), None)
+    return next((said for place in QUEUE_PLACES for meta in metas if (said := at(place, meta))), None)
 
 
 def _labels(pod: objects.Pod) -> str | None:
     """The pod's labels, and the step of its pipeline."""
     labels = dict(pod.metadata.labels or {})
-    step = next((said for where, key in STEP_PLACES if (said := _said(pod.metadata, where, key))), None)
+    step = next((said for place in STEP_PLACES if (said := at(place, pod.metadata))), None)
     if step:
         labels["step"] = step
     return json.dumps(labels)[: 4 * LONGEST_TEXT] if labels else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 
@@ -54,10 +54,6 @@ def _count(value: Any) -> int:
 
 def _at(spec: dict[str, Any], path: str) -> Any:
     value: Any = {"spec": spec}
-    for step in _steps(path):
+    for step in path.split("."):
         value = value.get(step) if isinstance(value, dict) else None
     return value
-
-
-def _steps(path: str) -> Iterator[str]:
-    yield from path.split(".")

@@ -54,7 +54,7 @@ def owned(owner: objects.Owner, of_kind: Kind | None) -> Identity:
 def first(places: Iterable[Place], pod: objects.Pod) -> str | None:
     """What a pod says at the first of these places."""
     for place in places:
-        value = _at(place, pod.metadata, pod.spec.containers or ())
+        value = at(place, pod.metadata, pod.spec.containers or ())
         if value:
             return value
     return None
@@ -66,7 +66,8 @@ def number(places: Iterable[Place], pod: objects.Pod) -> int | None:
     return int(value) if value is not None and value.isdecimal() and len(value) < 10 else None
 
 
-def _at(place: Place, meta: objects.Meta, containers: Iterable[objects.Container] = ()) -> str | None:
+def at(place: Place, meta: objects.Meta, containers: Iterable[objects.Container] = ()) -> str | None:
+    """What an object says at a place."""
     if place.where == "label":
         return (meta.labels or {}).get(place.key)
     if place.where == "annotation":
@@ -106,7 +107,7 @@ def by_rules(rules: Iterable[str], where: Surroundings) -> Named | None:
         value: str | None = None
         if kind in ("label", "annotation"):
             place = Place(kind, key)
-            value = next((said for meta in where.metas if (said := _at(place, meta))), None)
+            value = next((said for meta in where.metas if (said := at(place, meta))), None)
         elif kind == "namespace-label":
             value = where.namespace_labels.get(key)
         elif rule == "queue":

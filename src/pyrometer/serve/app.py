@@ -21,12 +21,12 @@ from pyrometer.explain.why import why
 from pyrometer.identify.prices import read_price_book
 from pyrometer.model.settings import Settings
 from pyrometer.serve.collector import Collector
+from pyrometer.serve.report import HOSTS, POLICY
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
 
 Answer = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _WINDOW = ("last", "since", "until", "month", "tz")
 
 
@@ -76,7 +76,7 @@ class Server:
     async def page(self, request: Request) -> Response:
         """The report of the last twelve hours."""
         answer = await self._ask(request, self._why)
-        headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store"}
+        headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
         return HTMLResponse(await asyncio.to_thread(render_html, answer), headers=headers)
 
     async def why(self, request: Request) -> Response:
@@ -146,7 +146,7 @@ class Server:
     def _check(self, request: Request, what: str) -> None:
         if self.open_to_all and not self.tokens.listed():
             host = (request.url.hostname or "").strip("[]")
-            if host not in ("127.0.0.1", "localhost", "::1"):  # another site's name for this machine
+            if host not in (*HOSTS, "::1"):  # another site's name for this machine
                 raise _RefusedError(403, "This server answers only to its own name.")
             return
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 LOOPBACK = "127.0.0.1"
 PORT = 8411
 HOSTS = (LOOPBACK, "localhost")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # of the report: it needs nothing from outside
 
 
 def report_server(page: Callable[[], str], *, port: int = PORT) -> ThreadingHTTPServer:
@@ -26,7 +27,7 @@ def report_server(page: Callable[[], str], *, port: int = PORT) -> ThreadingHTTP
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
-            self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+            self.send_header("Content-Security-Policy", POLICY)
             self.end_headers()
             self.wfile.write(body)
 

@@ -22,6 +22,11 @@ LONGEST_LINE = 64 * 2**20  # of a watch; etcd keeps no object of more than a few
 _STATUS = msgspec.json.Decoder(Status)
 
 
+def root(group: str, version: str) -> str:
+    """Where the API has a group."""
+    return f"/apis/{group}/{version}" if group else f"/api/{version}"
+
+
 class ApiError(Exception):
     """The API said no, or said nothing; the text is one sentence."""
 

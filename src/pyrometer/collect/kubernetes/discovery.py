@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
+from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError, root
 
 ASK_AGAIN_S = 600.0  # what is not there may be installed later
 
@@ -57,8 +57,9 @@ class Discovery:
         places: dict[str, Place] = {}
         try:
             for version in await self._versions(group):
-                path = f"/apis/{group}/{version}" if group else f"/api/{version}"
-                for one in msgspec.json.decode(await self._api.get(path), type=_Resources).resources or ():
+                for one in (
+                    msgspec.json.decode(await self._api.get(root(group, version)), type=_Resources).resources or ()
+                ):
                     if "/" not in one.name and {"list", "watch"} <= set(one.verbs or ()):
                         places.setdefault(one.kind, Place(version, one.name))
         except (MissingError, DeniedError):

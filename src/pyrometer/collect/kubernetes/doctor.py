@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
 from pyrometer.collect.kubernetes.discovery import Discovery
 from pyrometer.collect.kubernetes.source import NEEDS
+from pyrometer.collect.kubernetes.watch import Resource
 
 AT_ONCE = 8
 OF_OWNERS = "which job the pods below belong to: they stay where the chain of owners ends"
@@ -48,11 +49,10 @@ async def examine(api: Api, owners: Iterable[tuple[str, str]]) -> list[Checked]:
                 return [Checked(plural or kind, group, plural, "list", "failed", str(error), costs)]
             if place is None:
                 return [Checked(f"{kind}.{group}" if group else kind, group, plural, "list", "absent", "", costs)]
-            name = f"{place.plural}.{group}" if group else place.plural
-            root = f"/apis/{group}/{place.version}" if group else f"/api/{place.version}"
+            resource = Resource(group, place.version, place.plural, kind, None)
             verbs = ("get", "list", "watch") if (group, kind) in got else ("list", "watch")
             return [
-                Checked(name, group, place.plural, verb, *(await _try(api, root, place.plural, verb)), costs)
+                Checked(resource.name, group, place.plural, verb, *(await _try(api, resource, verb)), costs)
                 for verb in verbs
             ]
 
@@ -60,17 +60,16 @@ async def examine(api: Api, owners: Iterable[tuple[str, str]]) -> list[Checked]:
     return [checked for group in found for checked in group]
 
 
-async def _try(api: Api, root: str, plural: str, verb: str) -> tuple[str, str]:
-    path = f"{root}/{plural}"
+async def _try(api: Api, resource: Resource, verb: str) -> tuple[str, str]:
     try:
-        if verb == "get":
-            inside = "kube-system" if plural == "namespaces" else "default"
-            place = f"{root}/namespaces/{inside}"
-            await api.get(place if plural == "namespaces" else f"{place}/{plural}/pyrometer-doctor")
+        if verb == "get" and resource.kind == "Namespace":
+            await api.get(f"{resource.path}/kube-system")
+        elif verb == "get":
+            await api.get(resource.named("default", "pyrometer-doctor"))
         elif verb == "list":
-            await api.get(path, {"limit": "1"})
+            await api.get(resource.path, {"limit": "1"})
         else:
-            lines = api.lines(path, {"watch": "true", "timeoutSeconds": "1"}, "application/json", 10.0)
+            lines = api.lines(resource.path, {"watch": "true", "timeoutSeconds": "1"}, "application/json", 10.0)
             async for _ in lines:
                 break
             await lines.aclose()  # type: ignore[attr-defined]

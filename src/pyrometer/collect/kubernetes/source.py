@@ -12,7 +12,7 @@ import msgspec
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
-from pyrometer.collect.kubernetes.discovery import Discovery
+from pyrometer.collect.kubernetes.discovery import Discovery, Place
 from pyrometer.collect.kubernetes.seen import Seen
 from pyrometer.collect.kubernetes.watch import Gap, Resource, Watch, now_ms
 from pyrometer.collect.source import Delivery
@@ -162,15 +162,7 @@ class KubernetesSource:
         for group, kind in self._always:
             await self._follow_owner(group, kind)
         for need in NEEDS:
-            place = None
-            while place is None:
-                try:
-                    place = await self._discovery.find(need.group, need.kind)
-                    break
-                except ApiError as error:
-                    self.trouble = str(error)
-                    await asyncio.sleep(1.0)
-            self.trouble = None
+            place = await self._place_of(need)
             if place is None and need.optional:
                 continue
             version = place.version if place else "v1"
@@ -178,6 +170,18 @@ class KubernetesSource:
             await watch.synced.wait()
         self._listed = True
         await self._queue.put(None)  # nothing else may come for a while
+
+    async def _place_of(self, need: Need) -> Place | None:
+        """Where the cluster has what is needed, as soon as it answers; None when it does not have it."""
+        while True:
+            try:
+                place = await self._discovery.find(need.group, need.kind)
+            except ApiError as error:
+                self.trouble = str(error)
+                await asyncio.sleep(1.0)
+            else:
+                self.trouble = None
+                return place
 
     def _follow(self, resource: Resource) -> Watch:
         known = self._known.get((resource.group, resource.kind))
@@ -271,10 +275,11 @@ class KubernetesSource:
             place = await self._discovery.find(reference.group, reference.kind)
             if place is None:
                 return known
-            root = f"/apis/{reference.group}/{place.version}" if reference.group else f"/api/{place.version}"
-            path = f"{root}/namespaces/{namespace}/{place.plural}/{reference.name}"
-            accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-            owner = msgspec.json.decode(await self.api.get(path, accept=accept), type=objects.Owner)
+            kind = Resource(
+                reference.group, place.version, place.plural, reference.kind, objects.Owner, metadata_only=True
+            )
+            answer = await self.api.get(kind.named(namespace, reference.name), accept=kind.accept(listed=False))
+            owner = msgspec.json.decode(answer, type=objects.Owner)
         except MissingError:
             return known
         except DeniedError as error:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, GoneError, MissingError
+from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, GoneError, MissingError, root
 from pyrometer.collect.kubernetes.objects import Bookmark, Listing, Meta, Status, WatchEvent
 from pyrometer.collect.kubernetes.seen import Seen
 
@@ -43,9 +43,11 @@ class Resource(NamedTuple):
     @property
     def path(self) -> str:
         """Of all of them, in all namespaces."""
-        return (
-            f"/apis/{self.group}/{self.version}/{self.plural}" if self.group else f"/api/{self.version}/{self.plural}"
-        )
+        return f"{root(self.group, self.version)}/{self.plural}"
+
+    def named(self, namespace: str, name: str) -> str:
+        """The path of one of them."""
+        return f"{root(self.group, self.version)}/namespaces/{namespace}/{self.plural}/{name}"
 
     @property
     def name(self) -> str:
