@@ -29,10 +29,10 @@ SOURCES = REPOSITORY / "src" / "pyrometer"
 
 COMMAND_LINES = """\
 demo --out --seed --no-serve --live
-why --data --last --since --until --month --all --tz --price -o|--output=table|json|html --file
-cost --by --data --last --since --until --month --all --tz --price -o|--output=table|json
-runs --data --last --since --until --month --all --tz --price -o|--output=table|json
-show RUN --data --last --since --until --month --all --tz --price -o|--output=table|json
+why --data --server --last --since --until --month --all --tz --price -o|--output=table|json|html --file
+cost --by --data --server --last --since --until --month --all --tz --price -o|--output=table|json
+runs --data --server --last --since --until --month --all --tz --price -o|--output=table|json
+show RUN --data --server --last --since --until --month --all --tz --price -o|--output=table|json
 import FORMAT=openb|philly|recording PATH --out --without-steps
 simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json

@@ -63,7 +63,7 @@ def test_a_question_that_makes_no_sense_is_refused(night: Path) -> None:
         for path, said in (
             ("/api/v1/why?last=3x", "--last '3x' is not a length of time"),
             ("/api/v1/why?colour=red", "There is no parameter 'colour'"),
-            ("/api/v1/cost?by=colour", "by='colour' is not a list of groupings"),
+            ("/api/v1/cost?by=colour", "--by 'colour' is not a grouping"),
             ("/api/v1/cost?tz=Mars", "There is no time zone 'Mars'"),
         ):
             answer = client.get(path)
@@ -81,6 +81,68 @@ def test_the_folder_is_the_server_s_while_it_runs_and_free_afterwards(night: Pat
     assert not (night / "server.json").exists()
     with Store(night) as store:
         assert store.parts("ledger_row")
+
+
+def told(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What a command says, in a process of its own."""
+    command = [sys.executable, "-m", "pyrometer", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
+
+
+class TestCommands:
+    QUESTIONS = (["why", "--all"], ["cost", "--by", "workload,state", "--all"], ["cost", "--by", "cause"], ["runs"])
+
+    def test_on_a_folder_that_a_server_has_they_ask_it_and_say_the_same(self, night: Path) -> None:
+        def answers(*whom: str) -> list[str]:
+            said = [told(*question, *whom, "-o", "json") for question in self.QUESTIONS]
+            assert [one.stderr for one in said] == [""] * len(said)
+            return [one.stdout for one in said]
+
+        before = answers("--data", str(night))
+        with serving(night) as client:
+            assert answers("--data", str(night)) == before
+            assert answers("--server", str(client.base_url)) == before
+        assert "hung" not in before[0]
+        assert json.loads(before[1])["total"]["gpu_hours"] == 8.0
+
+    def test_who_may_read_the_folder_needs_no_token(self, night: Path) -> None:
+        secret = Tokens(night).create("me", "viewer", 0)
+        with serving(night, host="0.0.0.0") as client:
+            assert (night / "server.json").stat().st_mode & 0o077 == 0
+            assert told("cost", "--data", str(night)).returncode == 0
+            url = str(client.base_url)
+            refused = told("cost", "--server", url)
+            assert refused.returncode == 1
+            assert refused.stderr.startswith("Error: A token is needed")
+            assert told("cost", "--server", url, PYROMETER_TOKEN=secret).returncode == 0
+
+    def test_an_address_that_a_killed_server_left_is_no_obstacle(self, night: Path) -> None:
+        (night / "server.json").write_text(json.dumps({"url": f"http://127.0.0.1:{free_port()}", "token": "x"}))
+        assert told("cost", "--data", str(night)).returncode == 0
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "words"),
+        [
+            (["cost", "--by", "teem"], 2, "Error: --by 'teem' is not a grouping. Did you mean 'team'?"),
+            (["why", "--last", "soon"], 2, "Error: --last 'soon' is not a length of time: 90m, 12h, 7d."),
+            (["show", "nothing"], 1, "Error: There is no run 'nothing' in that time. `pyrometer runs` lists them."),
+        ],
+    )
+    def test_a_mistake_is_said_in_the_same_words(
+        self, night: Path, arguments: list[str], code: int, words: str
+    ) -> None:
+        with serving(night) as client:
+            for whom in (["--server", str(client.base_url)], ["--data", str(night)]):
+                said = told(*arguments, *whom)
+                assert (said.returncode, said.stderr.strip()) == (code, words)
+
+    def test_a_server_that_is_not_there_is_named(self) -> None:
+        url = f"http://127.0.0.1:{free_port()}"
+        said = told("why", "--server", url)
+        assert said.returncode == 1
+        assert said.stderr.startswith(f"Error: {url} does not answer: ")
+        assert told("why", "--server", "here").stderr.startswith("Error: --server 'here' is not an address")
+        assert told("why", "--server", url, "--data", "x").returncode == 2
 
 
 KUBECONFIG = """

@@ -112,8 +112,8 @@ def _live(folder: Path, window: Window, serve: bool) -> None:
     files.write_text(folder / "why.html", page[0])
     click.echo(f"The same as a page: {folder / 'why.html'}")
     if server is not None:
-        click.echo("Ctrl-C ends it.")
         with suppress(KeyboardInterrupt):
+            click.echo("Ctrl-C ends it.")
             threading.Event().wait()
 
 

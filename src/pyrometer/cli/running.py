@@ -6,28 +6,26 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import tzinfo
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import duckdb
 
-from pyrometer.account.ledger import Accounted, build
-from pyrometer.account.retention import forget
-from pyrometer.account.sums import Window
-from pyrometer.account.windows import WindowError, window_of, zone_of
+from pyrometer.account.ledger import Accounted
+from pyrometer.account.windows import WindowError
 from pyrometer.cli.progress import progress_bar, waiting
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.source import SourceError
 from pyrometer.identify.kinds import RuleError
-from pyrometer.identify.prices import PriceError, read_price_book
-from pyrometer.model.records import Price
+from pyrometer.identify.prices import PriceError
 from pyrometer.model.settings import SettingError, Settings
+from pyrometer.serve import questions
+from pyrometer.serve.address import Address, ServerError, UnreachableError, ask, published
+from pyrometer.serve.questions import NothingError, Question, QuestionError, question
 from pyrometer.serve.tokens import TokenError
-from pyrometer.store import Store, StoreError
+from pyrometer.store import Store, StoreBusyError, StoreError
 
 WAIT_FOR_FOLDER_S = 10.0
 
@@ -38,11 +36,13 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         result = command.main(arguments, prog_name=f"pyrometer {name}", standalone_mode=False)
     except click.UsageError as error:
         return _fail(error.format_message(), 2)
-    except WindowError as error:
+    except (WindowError, QuestionError) as error:
         return _fail(str(error), 2)
+    except ServerError as error:
+        return _fail(str(error), 2 if error.usage else 1)
     except click.ClickException as error:
         return _fail(error.format_message(), 1)
-    except (StoreError, SourceError, PriceError, SettingError, RuleError, TokenError) as error:
+    except (StoreError, SourceError, PriceError, SettingError, RuleError, TokenError, NothingError) as error:
         return _fail(str(error), 1)
     except duckdb.OutOfMemoryException as error:
         return _fail(f"Not enough memory: {str(error).splitlines()[0]}", 1)
@@ -64,23 +64,44 @@ def _fail(text: str, code: int) -> int:
 
 
 class Asked(NamedTuple):
-    """What the options of a read command say."""
+    """What the options of a read command say: whom to ask, about which time, at which price, in which form."""
 
-    data: Path
-    window: Callable[[Accounted], Window]
-    zone: tzinfo
-    price_usd_micro: int | None
+    data: Path | None
+    server: str | None
+    parameters: dict[str, str]
     output: str
-    settings: Settings
+
+    def answer(self, what: str, **more: str) -> dict[str, Any]:
+        """The answer, from the server that was named, the data folder, or the server that has that folder."""
+        parameters = {**self.parameters, **more}
+        if self.server is not None:
+            with waiting("Asking the server"):
+                return ask(Address(self.server, os.environ.get("PYROMETER_TOKEN")), what, parameters)
+        folder = data_folder(self.data)
+        settings = read_settings(os.environ, folder)
+        asked = question(what, parameters, settings)
+        address = published(folder)
+        try:
+            return _answer(folder, settings, asked, wait_s=WAIT_FOR_FOLDER_S if address is None else 0.0)
+        except StoreBusyError:
+            if address is None:
+                raise
+        try:
+            with waiting("Asking the server"):
+                return ask(address, what, parameters)
+        except UnreachableError:  # a server that was killed left its address
+            return _answer(folder, settings, asked, wait_s=WAIT_FOR_FOLDER_S)
 
 
 def read_options(
     *, default_last: str | None, formats: tuple[str, ...] = ("table", "json")
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options of every read command: which folder, which time, which price, which form."""
+    """The options of every read command: which folder or server, which time, which price, which form."""
     when = f"the last {default_last}" if default_last else "everything"
     options = [
-        click.option("--data", metavar="DIR", help="The data folder. Default: PYROMETER_DATA."),
+        click.option("--data", metavar="DIR", type=click.Path(path_type=Path),
+                     help="The data folder. Default: PYROMETER_DATA."),
+        click.option("--server", metavar="URL", help="Ask this server, with PYROMETER_TOKEN. Default: the folder."),
         click.option(
             "--last",
             metavar="LENGTH",
@@ -93,18 +114,17 @@ def read_options(
         click.option("--tz", metavar="ZONE", help="Time zone of days, hours and months: Europe/Berlin. Default: UTC."),
         click.option("--price", metavar="USD", help="One price per GPU-hour for everything: a quick answer."),
         click.option("-o", "--output", type=click.Choice(formats), default="table", help="The form of the answer."),
-    ]
+    ]  # fmt: skip
 
     def with_asked(function: Callable[..., Any]) -> Callable[..., Any]:
-        def command(
-            data: str | None, last: str | None, since: str | None, until: str | None, month: str | None,
-            everything: bool, tz: str | None, price: str | None, output: str, **others: Any,
-        ) -> Any:  # fmt: skip
-            folder = data_folder(data)
-            settings = read_settings(os.environ, folder)
-            zone = zone_of(tz or settings.timezone)
-            window = window_of(last, since, until, month, everything, zone, default_last)
-            return function(Asked(folder, window, zone, _price(price), output, settings), **others)
+        def command(data: Path | None, server: str | None, everything: bool, output: str, **others: Any) -> Any:
+            if data is not None and server is not None:
+                raise click.UsageError("Say --data or --server, not both.")
+            told = {name: others.pop(name) for name in ("last", "since", "until", "month", "tz", "price")}
+            parameters = {name: value for name, value in told.items() if value is not None}
+            if everything:
+                parameters["all"] = "1"
+            return function(Asked(data, server, parameters, output), **others)
 
         command.__doc__ = function.__doc__
         command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
@@ -116,26 +136,20 @@ def read_options(
     return with_asked
 
 
-@contextmanager
-def accounted(asked: Asked) -> Iterator[tuple[Store, Window]]:
-    """The data folder with its ledger up to date, and the window that was asked for."""
-    with Store(asked.data, wait_s=WAIT_FOR_FOLDER_S) as store:
-        covered = bring_up_to_date(store, asked.settings)
+def _answer(folder: Path, settings: Settings, asked: Question, *, wait_s: float) -> dict[str, Any]:
+    with Store(folder, wait_s=wait_s) as store:
+        covered = bring_up_to_date(store, settings)
         if covered is None:
-            raise click.ClickException(f"{asked.data} holds nothing to account for yet.")
+            raise click.ClickException(f"{folder} holds nothing to account for yet.")
         with waiting("Asking the ledger"):
-            yield store, asked.window(covered)
+            return asked(store, covered)
 
 
 def bring_up_to_date(store: Store, settings: Settings, *, now_ms: int | None = None) -> Accounted | None:
     """Builds the stale hours of the ledger, with a bar when that takes long."""
-    prices: list[Price] = read_price_book(Path(settings.price_book)) if settings.price_book else []
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     with progress_bar("Accounting") as progress:
-        covered = build(store, settings, now_ms=now_ms, prices=prices, progress=progress)
-    if settings.retention_days > 0 and forget(store, keep_days=settings.retention_days, now_ms=now_ms):
-        covered = build(store, settings, now_ms=now_ms, prices=prices)
-    return covered
+        return questions.bring_up_to_date(store, settings, now_ms=now_ms, progress=progress)
 
 
 def print_json(answer: dict[str, Any]) -> None:
@@ -143,23 +157,9 @@ def print_json(answer: dict[str, Any]) -> None:
     click.echo(json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False))
 
 
-def data_folder(named: str | None) -> Path:
+def data_folder(named: Path | str | None) -> Path:
     """The data folder that `--data` or PYROMETER_DATA names."""
     found = named or os.environ.get("PYROMETER_DATA")
     if not found:
         raise click.UsageError("Which data folder? Say --data DIR, or set PYROMETER_DATA.")
     return Path(found)
-
-
-def _price(text: str | None) -> int | None:
-    if text is None:
-        return None
-    from decimal import Decimal, InvalidOperation
-
-    try:
-        micro = int(Decimal(text.lstrip("$")) * 1_000_000)
-    except (InvalidOperation, ValueError, OverflowError):  # not a number, "nan", "inf"
-        raise click.UsageError(f"--price {text!r} is not a number of dollars.") from None
-    if not 0 <= micro <= 10**12:
-        raise click.UsageError(f"--price {text!r} is not a price: 0 to 1,000,000 dollars per GPU-hour.")
-    return micro

@@ -6,9 +6,8 @@ from datetime import datetime
 
 import click
 
-from pyrometer.cli.running import Asked, accounted, print_json, read_options
+from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.tables import print_table
-from pyrometer.explain.runs import runs
 from pyrometer.explain.words import dollars
 
 
@@ -16,8 +15,7 @@ from pyrometer.explain.words import dollars
 @read_options(default_last=None)
 def command(asked: Asked) -> None:
     """The training runs that sent steps: attempts, ranks, steps, cost and goodput, newest first."""
-    with accounted(asked) as (store, window):
-        answer = runs(store, window, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
+    answer = asked.answer("runs")
     if asked.output == "json":
         print_json(answer)
         return

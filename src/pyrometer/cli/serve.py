@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import logging
 import os
 import signal
@@ -17,11 +16,11 @@ import uvicorn
 from pyrometer.cli.running import data_folder
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.kubernetes.api import connect
+from pyrometer.serve import address
 from pyrometer.serve.app import Server, application
 from pyrometer.serve.collector import Collector
-from pyrometer.store import Store, files
+from pyrometer.store import Store
 
-ADDRESS_FILE = "server.json"  # in the data folder, while a server has it
 ACCOUNT_EVERY_S = 60.0
 RESTART_S = 5.0
 
@@ -59,9 +58,8 @@ async def _serve(store: Store, host: str, port: int, kube: bool, context: str | 
         server.collector = Collector(store, api, settings, lock)
         tasks.append(asyncio.create_task(_collect(server.collector)))
     tasks.append(asyncio.create_task(_account(server)))
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    files.write_text(store.folder / ADDRESS_FILE, json.dumps({"url": url, "pid": os.getpid()}))
-    click.echo(f"Listening on {url}, data in {store.folder}. Ctrl-C stops it.", err=True)
+    server.address = address.publish(store.folder, host, port)
+    click.echo(f"Listening on {server.address.url}, data in {store.folder}. Ctrl-C stops it.", err=True)
     config = uvicorn.Config(application(server), log_config=None, access_log=False, timeout_graceful_shutdown=5)
     http = uvicorn.Server(config)
     # its own handlers would end the process before it is tidied up
@@ -71,7 +69,7 @@ async def _serve(store: Store, host: str, port: int, kube: bool, context: str | 
     try:
         await http.serve(sockets=[listening])
     finally:
-        (store.folder / ADDRESS_FILE).unlink(missing_ok=True)
+        address.withdraw(store.folder)
         for task in tasks:
             task.cancel()
         for task in tasks:

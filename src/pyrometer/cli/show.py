@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from datetime import datetime
 from typing import Any
 
 import click
 
-from pyrometer.cli.running import Asked, accounted, print_json, read_options
-from pyrometer.explain.runs import NoSuchRunError, runs, show
+from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.explain.words import dollars
 
 SPARK = "▁▂▃▄▅▆▇█"
@@ -21,14 +19,7 @@ SPARK_WIDTH = 48
 @read_options(default_last=None)
 def command(asked: Asked, run: str) -> None:
     """One run: what it cost, its lifecycle, its metrics, its findings."""
-    with accounted(asked) as (store, window):
-        try:
-            answer = show(store, run, window, asked.settings, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
-        except NoSuchRunError:
-            known = [row["run"] for row in runs(store, window, zone=asked.zone)["rows"]]
-            near = difflib.get_close_matches(run, known, 1, cutoff=0.4)
-            hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer runs` lists them."
-            raise click.ClickException(f"There is no run {run!r} in that time. {hint}") from None
+    answer = asked.answer("show", run=run)
     if asked.output == "json":
         print_json(answer)
         return

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from pyrometer.cli.running import Asked, accounted, print_json, read_options
+from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.explain.text import plain, render_text
-from pyrometer.explain.why import why
 
 
 @click.command()
@@ -18,8 +17,7 @@ from pyrometer.explain.why import why
 @click.option("--file", "path", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer there.")
 def command(asked: Asked, path: Path | None) -> None:
     """What burned, by state, and the findings by dollars: who, since when, how much, how we know, what to do."""
-    with accounted(asked) as (store, window):
-        answer = why(store, window, asked.settings, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
+    answer = asked.answer("why")
     with ExitStack() as stack:
         if path is not None:
             stack.enter_context(redirect_stdout(stack.enter_context(path.open("w", encoding="utf-8"))))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -13,21 +13,19 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from pyrometer.account.ledger import build
-from pyrometer.account.sums import GROUPINGS, cost, open_names
-from pyrometer.account.windows import WindowError, window_of, zone_of
+from pyrometer.account.ledger import Accounted
+from pyrometer.account.windows import WindowError
 from pyrometer.explain.html import render_html
-from pyrometer.explain.why import why
-from pyrometer.identify.prices import read_price_book
 from pyrometer.model.settings import Settings
+from pyrometer.serve.address import Address
 from pyrometer.serve.collector import Collector
+from pyrometer.serve.questions import NothingError, Question, QuestionError, bring_up_to_date, question
 from pyrometer.serve.report import HOSTS, POLICY
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
 
 Answer = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
-_WINDOW = ("last", "since", "until", "month", "tz")
 
 
 class Server:
@@ -39,6 +37,7 @@ class Server:
         self.lock = lock
         self.collector: Collector | None = None
         self.tokens = Tokens(store.folder)
+        self.address: Address | None = None  # as it lies in the folder
         self.open_to_all = open_to_all  # on loopback, as long as nobody has made a token
         self.started_ms = time.time_ns() // 1_000_000
 
@@ -75,56 +74,34 @@ class Server:
 
     async def page(self, request: Request) -> Response:
         """The report of the last twelve hours."""
-        answer = await self._ask(request, self._why)
+        answer = await self._ask("why", dict(request.query_params))
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
         return HTMLResponse(await asyncio.to_thread(render_html, answer), headers=headers)
 
-    async def why(self, request: Request) -> Response:
-        """As `pyrometer why -o json`."""
-        return JSONResponse(await self._ask(request, self._why))
+    async def answer(self, request: Request) -> Response:
+        """What the command of that name says, as JSON."""
+        what = request.path_params["what"]
+        return JSONResponse(await self._ask(what, dict(request.query_params)))
 
-    async def cost(self, request: Request) -> Response:
-        """As `pyrometer cost -o json`."""
-        return JSONResponse(await self._ask(request, self._cost))
-
-    async def _ask(self, request: Request, answer: Callable[[dict[str, str]], Answer]) -> Answer:
-        unknown = sorted(set(request.query_params) - {*_WINDOW, "all", "by"})
-        if unknown:
-            raise _RefusedError(400, f"There is no parameter {unknown[0]!r}.")
-        async with self.lock:
-            return await asyncio.to_thread(answer, dict(request.query_params))
-
-    def _why(self, asked: dict[str, str]) -> Answer:
-        window, zone = self._window(asked)
-        return why(self.store, window, self.settings, zone=zone)
-
-    def _cost(self, asked: dict[str, str]) -> Answer:
-        names = [name for name in asked.get("by", "team").split(",") if name]
-        unknown = [name for name in names if name not in GROUPINGS or name == "cause"]
-        if unknown or not names or len(set(names)) != len(names):
-            raise _RefusedError(400, f"by={asked.get('by')!r} is not a list of groupings: {', '.join(GROUPINGS)}.")
-        window, zone = self._window(asked)
-        open_names(self.store)
-        return cost(self.store, window, names, zone=zone)
-
-    def _window(self, asked: dict[str, str]) -> Any:
+    async def _ask(self, what: str, parameters: dict[str, str]) -> Answer:
         try:
-            zone = zone_of(asked.get("tz") or self.settings.timezone)
-            window = window_of(
-                asked.get("last"), asked.get("since"), asked.get("until"), asked.get("month"),
-                asked.get("all") in ("1", "true"), zone, "12h",
-            )  # fmt: skip
-        except WindowError as error:
+            asked = question(what, parameters, self.settings)
+            async with self.lock:
+                return await asyncio.to_thread(self._answer, asked)
+        except (QuestionError, WindowError) as error:
             raise _RefusedError(400, str(error)) from None
+        except NothingError as error:
+            raise _RefusedError(404, str(error)) from None
+
+    def _answer(self, asked: Question) -> Answer:
         covered = self.account()
         if covered is None:
             raise _RefusedError(409, "There is nothing to account for yet.")
-        return window(covered), zone
+        return asked(self.store, covered)
 
-    def account(self) -> Any:
+    def account(self) -> Accounted | None:
         """Brings the ledger up to date. The caller has the lock."""
-        prices = read_price_book(Path(self.settings.price_book)) if self.settings.price_book else []
-        return build(self.store, self.settings, now_ms=time.time_ns() // 1_000_000, prices=prices)
+        return bring_up_to_date(self.store, self.settings, now_ms=time.time_ns() // 1_000_000)
 
     # -- who may ------------------------------------------------------------------------------------------------------
 
@@ -150,11 +127,16 @@ class Server:
                 raise _RefusedError(403, "This server answers only to its own name.")
             return
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-        may = self.tokens.may(secret.strip(), what) if scheme.lower() == "bearer" else None
+        may = self._may(secret.strip(), what) if scheme.lower() == "bearer" else None
         if may is None:
             raise _RefusedError(401, "A token is needed: `Authorization: Bearer …`; `pyrometer token create` makes it.")
         if not may:
             raise _RefusedError(403, "This token is for something else.")
+
+    def _may(self, secret: str, what: str) -> bool | None:
+        if self.address is not None and hmac.compare_digest(secret.encode(), (self.address.token or "").encode()):
+            return what == "view"
+        return self.tokens.may(secret, what)
 
 
 class _RefusedError(Exception):
@@ -172,7 +154,6 @@ def application(server: Server) -> Starlette:
             Route("/healthz", server.healthz),
             Route("/readyz", server.readyz),
             Route("/", server.guarded("view", server.page)),
-            Route("/api/v1/why", server.guarded("view", server.why)),
-            Route("/api/v1/cost", server.guarded("view", server.cost)),
+            Route("/api/v1/{what}", server.guarded("view", server.answer)),
         ]
     )

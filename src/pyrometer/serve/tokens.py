@@ -82,8 +82,8 @@ class Tokens:
         return None if found is None else what in MAY.get(found.role, ())
 
     def _write(self, tokens: list[Token]) -> None:
-        files.write_text(self.path, json.dumps({"tokens": [token._asdict() for token in tokens]}, indent=1))
-        self.path.chmod(0o600)
+        kept = json.dumps({"tokens": [token._asdict() for token in tokens]}, indent=1)
+        files.write_text(self.path, kept, secret=True)
         self._read_at_ns = -1
 
 

@@ -23,8 +23,11 @@ def publish(temporary: Path, final: Path) -> None:
     fsync_path(final.parent)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replaces a small text file: readers see the old one or the new one."""
+def write_text(path: Path, text: str, *, secret: bool = False) -> None:
+    """Replaces a small text file: readers see the old one or the new one. A secret one is its owner's alone."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.unlink(missing_ok=True)  # of another time, with other rights
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o666)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)
     publish(temporary, path)

@@ -1,0 +1,88 @@
+"""A server's address: while it has a data folder, whoever may read that folder finds it there and asks it instead."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from pyrometer.serve.tokens import PREFIX
+from pyrometer.store import files
+
+FILE = "server.json"
+CONNECT_S = 5.0
+ANSWER_S = 600.0  # the ledger may have to be built first
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - where a server listens, and how to reach it from here
+
+
+class ServerError(Exception):
+    """A server that does not answer, or says no; the text is one sentence. `usage`: it was asked wrongly."""
+
+    def __init__(self, text: str, *, usage: bool = False) -> None:
+        super().__init__(text)
+        self.usage = usage
+
+
+class UnreachableError(ServerError):
+    """Nobody answers there."""
+
+
+class Address(NamedTuple):
+    """Where a server answers, and the word that opens it."""
+
+    url: str
+    token: str | None = None
+
+
+def publish(folder: Path, host: str, port: int) -> Address:
+    """Leaves a server's address in its folder, with a token of its own: who may read the file may read the data."""
+    reached = EVERYWHERE.get(host, f"[{host}]" if ":" in host else host)
+    address = Address(f"http://{reached}:{port}", PREFIX + secrets.token_urlsafe(32))
+    files.write_text(folder / FILE, json.dumps({**address._asdict(), "pid": os.getpid()}), secret=True)
+    return address
+
+
+def withdraw(folder: Path) -> None:
+    """The server is gone, or about to be."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
+def published(folder: Path) -> Address | None:
+    """The address that lies in a folder. A server that was killed leaves one that nobody answers at."""
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        return Address(found["url"], found["token"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def ask(address: Address, what: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """A server's answer to a question."""
+    import httpx2 as httpx
+
+    shown = address.url.rstrip("/")
+    if urlsplit(shown).scheme not in ("http", "https") or not urlsplit(shown).hostname:
+        raise ServerError(f"--server {address.url!r} is not an address: http://127.0.0.1:8411.", usage=True)
+    headers = {"Authorization": f"Bearer {address.token}"} if address.token else {}
+    try:
+        response = httpx.get(
+            f"{shown}/api/v1/{what}", params=dict(parameters), headers=headers,
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+        )  # fmt: skip
+    except (httpx.HTTPError, OSError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UnreachableError(f"{shown} does not answer: {reason}.") from None
+    try:
+        answer = response.json()
+    except ValueError:
+        answer = None
+    if response.status_code == 200 and isinstance(answer, dict):
+        return answer
+    said = answer.get("error") if isinstance(answer, dict) else None
+    if not isinstance(said, str):
+        raise ServerError(f"{shown} answers HTTP {response.status_code}: is it a Pyrometer server?")
+    raise ServerError(said, usage=response.status_code == 400)
