@@ -129,6 +129,30 @@ class TestWithKubernetesAlone:
                 records.append(r._replace(phase="Failed", started_ms=at(19)) if isinstance(r, Pod) else r)
         assert found(told(tmp_path, [*cluster(nodes=4), *records])) == []
 
+    def restarts(self, *lives, reason="Error", waits=5):
+        """A pod that restarts its containers: each lives for some minutes, and is waited for for some more."""
+        records, start = [], 0
+        for life in lives:
+            for kind, minute in (("container_restarted", start + life), ("container_started", start + life + waits)):
+                records.append(Event(at(minute), kind, cluster="test", pod_uid="llama-0", reason=reason))
+            start += life + waits
+        return [*cluster(), *job(pods=1), *records]
+
+    def test_containers_that_are_restarted_in_their_pod(self, tmp_path):
+        finding = only(told(tmp_path, self.restarts(2, 3, 2, 3)))
+        assert interval(finding) == minutes(0, 25)  # the life after the last restart goes on
+        assert finding["gpu_ms"] == 2 * 15 * MINUTE  # what was waited for a container to start
+        assert finding["evidence"][1] == "its pods ended with Error"
+
+    def test_containers_that_live_long_or_end_well_are_none(self, tmp_path):
+        assert found(told(tmp_path / "long", self.restarts(32, 33))) == []
+        assert found(told(tmp_path / "well", self.restarts(2, 3, 2, 3, reason="Completed"))) == []
+
+    def test_containers_that_memory_killed_are_told_as_such(self, tmp_path):
+        answer = told(tmp_path, self.restarts(2, 3, 2, 3, reason="OOMKilled"))
+        assert found(answer) == []
+        assert [f["cause"] for f in answer["findings"]] == ["out_of_memory"]
+
     def test_two_workloads_at_once(self, tmp_path):
         records = [*self.pods([8, 9, 10]), *self.pods([5, 5, 5, 5, 20], workload="bert", node="n1")]
         findings = found(told(tmp_path, [*cluster(), *records]))

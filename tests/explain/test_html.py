@@ -103,6 +103,17 @@ def why(hours: float = 12, findings: int = 8, priced: bool = True) -> dict:
         "unexplained": [],
         "evidence": {"kubernetes": 1.0, "gpu": 0.96, "sdk": 0.7},
         "timeline": {"bucket_ms": BUCKET_MS, "rows": rows},
+        "queues": [
+            {
+                "queue": "train",
+                "started": 3,
+                "waited_median_ms": 900_000,
+                "waited_longest_ms": 3_600_000,
+                "waiting": 2,
+                "waiting_gpus": 12.0,
+                "waiting_longest_ms": 7_200_000,
+            },
+        ],
         "teams": [
             {"team": team, **money(total_ms // 3, priced), **money(total_ms // 9, priced, "waste_")}
             for team in ("nlp", "vision", "platform")
@@ -110,7 +121,7 @@ def why(hours: float = 12, findings: int = 8, priced: bool = True) -> dict:
         "workloads": [
             {"workload": name and workload(name), "experiment": None, "team": "nlp"}
             | money(total_ms // 4, priced)
-            | {"states": {"train": total_ms // 8, "hang": total_ms // 8}}
+            | {"states": {"train": total_ms // 8, "hang": total_ms // 8}, "waited_ms": 3_600_000, "progress": 0.5}
             for name in ("llama", None)
         ],
     }
@@ -122,6 +133,7 @@ def nothing() -> dict:
         "total": {"gpu_ms": 0, "gpu_hours": 0.0, "usd_micro": None, "usd": None, "unpriced_gpu_ms": 0},
         "states": [],
         "teams": [],
+        "queues": [],
         "workloads": [],
         "evidence": {"kubernetes": 0.0, "gpu": 0.0, "sdk": 0.0},
     }
@@ -200,6 +212,7 @@ def test_no_text_of_the_answer_becomes_markup(poison, priced):
     hostile["findings"][0]["culprit"] = {poison: poison, "pod": [poison, poison]}
     hostile["timeline"]["rows"][0]["states"][poison] = BUCKET_MS
     hostile["workloads"][0]["states"][poison] = BUCKET_MS
+    hostile["queues"][0]["queue"] = poison
     harmless = copy.deepcopy(hostile)
 
     page = Reader(render_html(hostile))

@@ -42,7 +42,9 @@ def pod(name: str = "p0", gpus: int = 2, node_name: str = "n0", **more: Any) -> 
         "conditions": [condition, *more.get("conditions", [])],
     }
     state: dict[str, Any] = {"running": {"startedAt": iso(start_ms)}}
-    if "end_ms" in more:
+    if "state" in more:
+        state = more["state"]
+    elif "end_ms" in more:
         state = {
             "terminated": {
                 "startedAt": iso(start_ms), "finishedAt": iso(more["end_ms"]), "exitCode": more.get("code", 0),
@@ -167,9 +169,23 @@ class TestPods:
     def test_a_container_that_was_started_again(self) -> None:
         last = {"terminated": {"finishedAt": iso(T0 + 9_000), "exitCode": 137, "reason": "OOMKilled"}}
         watched = Watched(node(), pod())
-        found = [r for r in watched.see(pod(restarts=1, last=last)) if isinstance(r, Event)]
-        assert [(e.kind, e.time_ms, e.reason) for e in found] == [("container_restarted", T0 + 9_000, "OOMKilled")]
-        assert [r for r in watched.see(pod(restarts=1, last=last)) if isinstance(r, Event)] == []
+
+        def happened(**more: Any) -> list[tuple[str, int, str | None]]:
+            records = watched.see(pod(last=last, **more))
+            return [(e.kind, e.time_ms, e.reason) for e in records if isinstance(e, Event)]
+
+        waits = {"waiting": {"reason": "CrashLoopBackOff"}}
+        assert happened(state=waits) == [("container_restarted", T0 + 9_000, "OOMKilled")]
+        again = {"running": {"startedAt": iso(T0 + 50_000)}}
+        assert happened(restarts=1, state=again) == [("container_started", T0 + 50_000, None)]
+        assert happened(restarts=1, state=again) == []
+
+    def test_a_sidecar_that_is_started_again_says_nothing_about_gpus(self) -> None:
+        last = {"terminated": {"finishedAt": iso(T0 + 9_000), "exitCode": 1}}
+        watched = Watched(node(), pod())
+        seen = pod(restarts=1, last=last)
+        seen.status.container_statuses[0].name = "log-shipper"
+        assert [r for r in watched.see(seen) if isinstance(r, Event)] == []
 
     def test_a_pod_that_asks_for_no_gpu_is_none_of_ours(self) -> None:
         assert Watched(node()).see(pod(gpus=0)) == []

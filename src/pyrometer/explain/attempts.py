@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pyrometer.explain.findings import Scope
 from pyrometer.explain.night import Night
+from pyrometer.model import events
 from pyrometer.model.units import MS_PER_MINUTE
 
 LATE_MS = 2 * MS_PER_MINUTE
@@ -42,12 +43,15 @@ class Attempt(NamedTuple):
 
 
 class _Pod(NamedTuple):
+    """A pod, or its life between two restarts of its containers."""
+
     pod_uid: str
     attempt: int
     from_ms: int
     to_ms: int | None
     failed: bool
     reason: str | None
+    restarts: int = 0  # before it
 
 
 class _Stay(NamedTuple):
@@ -63,6 +67,10 @@ class _Stay(NamedTuple):
     failed: bool
     lost_from_ms: int | None
     lost_to_ms: int | None
+
+
+# When containers of a pod ended to be started again, and why.
+_Restarts = dict[str, list[tuple[int, str]]]
 
 
 def attempts(night: Night, owners: Sequence[str]) -> dict[str, list[Attempt]]:
@@ -99,10 +107,16 @@ def attempts(night: Night, owners: Sequence[str]) -> dict[str, list[Attempt]]:
         list(owners),
     ):
         stays[owner].append(_Stay(*stay))
-    return {owner: _in_time(_of_owner(owner, pods[owner], stays[owner])) for owner in owners}
+    restarts: _Restarts = defaultdict(list)
+    for pod_uid, at_ms, reason in night.ask(
+        "SELECT DISTINCT pod_uid, time_ms, coalesce(reason, 'Error') FROM event "
+        f"WHERE kind = '{events.CONTAINER_RESTARTED}' ORDER BY time_ms"
+    ):
+        restarts[pod_uid].append((at_ms, reason))
+    return {owner: _in_time(_of_owner(owner, pods[owner], stays[owner], restarts)) for owner in owners}
 
 
-def _of_owner(owner: str, pods: Sequence[_Pod], stays: Sequence[_Stay]) -> list[Attempt]:
+def _of_owner(owner: str, pods: Sequence[_Pod], stays: Sequence[_Stay], restarts: _Restarts) -> list[Attempt]:
     seen = {pod.pod_uid: pod for pod in pods}
     starts: dict[str, list[int]] = defaultdict(list)
     for stay in stays:
@@ -128,17 +142,30 @@ def _of_owner(owner: str, pods: Sequence[_Pod], stays: Sequence[_Stay]) -> list[
                 parts[0].lost_from_ms, parts[0].lost_to_ms,
             )
         )  # fmt: skip
-    unseen = _by_pods(owner, [pod for pod in pods if pod.pod_uid not in starts])
+    unseen = _by_pods(owner, [life for pod in pods if pod.pod_uid not in starts for life in _lives(pod, restarts)])
     return found + [a for a in unseen if not any(_overlap(a, other) for other in found)]
+
+
+def _lives(pod: _Pod, restarts: _Restarts) -> list[_Pod]:
+    """A pod that restarts its containers lives several times; each life that another followed has failed."""
+    ends = [end for end in restarts.get(pod.pod_uid, ()) if pod.from_ms < end[0] < (pod.to_ms or end[0] + 1)]
+    lives, from_ms = [], pod.from_ms
+    for number, (at_ms, reason) in enumerate(ends):
+        lives.append(_Pod(pod.pod_uid, pod.attempt, from_ms, at_ms, reason != "Completed", reason, number))
+        from_ms = at_ms
+    return [*lives, pod._replace(from_ms=from_ms, restarts=len(ends))]
 
 
 def _by_pods(owner: str, pods: Sequence[_Pod]) -> list[Attempt]:
     """Pods of one attempt that follow on each other's end are tries of their own."""
     found: list[Attempt] = []
-    for pod in sorted(pods, key=lambda p: (p.attempt, p.from_ms)):
+    restarts = 0
+    for pod in sorted(pods, key=lambda p: (p.attempt, p.restarts, p.from_ms)):
         last = found[-1] if found else None
         reasons = (pod.reason,) if pod.reason else ()
-        if last is None or last.number != pod.attempt or (last.to_ms is not None and last.to_ms <= pod.from_ms):
+        another = last is None or (last.number, restarts) != (pod.attempt, pod.restarts)
+        if last is None or another or (last.to_ms is not None and last.to_ms <= pod.from_ms):
+            restarts = pod.restarts
             found.append(Attempt(owner, pod.attempt, None, pod.from_ms, pod.to_ms, (pod.pod_uid,), pod.failed, reasons))
         else:
             found[-1] = last._replace(

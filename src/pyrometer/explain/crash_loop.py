@@ -34,6 +34,8 @@ def _suspects(night: Night) -> list[str]:
         WITH failure AS (
             SELECT DISTINCT pod_uid, 0 AS attempt FROM pod WHERE phase = 'Failed'
             UNION ALL SELECT DISTINCT pod_uid, attempt FROM the_run WHERE outcome = 'failed'
+            UNION ALL SELECT DISTINCT pod_uid, time_ms FROM event
+                WHERE kind = 'container_restarted' AND coalesce(reason != 'Completed', true)
         )
         SELECT coalesce(workload_uid, pod_uid) AS owner_uid
         FROM failure JOIN holder_name USING (pod_uid)

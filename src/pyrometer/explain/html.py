@@ -6,7 +6,7 @@ Names and sentences in the answer come from people and pods: whatever makes HTML
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from pyrometer import __version__
 from pyrometer.explain import charts
 from pyrometer.explain.charts import Part, escaped, stacked_bar
 from pyrometer.explain.figures import Amount, Measure
+from pyrometer.explain.text import WAITED_MS, waits
 from pyrometer.explain.words import duration
 from pyrometer.model.states import FAMILIES, STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_SECOND
@@ -93,7 +94,14 @@ def render_html(answer: dict[str, Any]) -> str:
     css = files("pyrometer.explain").joinpath("report.css").read_text(encoding="utf-8")
     sections = [_headline(page)]
     if answer["total"]["gpu_ms"] > 0:
-        sections += [_where_it_went(page), _over_time(page), _findings(page), _teams(page), _workloads(page)]
+        sections += [
+            _where_it_went(page),
+            _over_time(page),
+            _findings(page),
+            _teams(page),
+            _workloads(page),
+            _queues(page),
+        ]
     sections.append(_how_we_know(page))
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
@@ -359,7 +367,7 @@ def _workloads(page: Page) -> str:
         parts = [Part(charts.state_class(name), states[name], shares[name]) for name in order]
         waste_ms = sum(states[name] for name in order if name in STATE and STATE[name].family == "waste")
         kind = row["workload"]["kind"] if row["workload"] else "free or broken GPUs"
-        owner = " · ".join(_name(text) for text in (kind, row["experiment"], row["team"]) if text)
+        owner = " · ".join(_name(text) for text in (kind, row["experiment"], row["team"], *_standing(row)) if text)
         rows.append(
             f'<th scope="row">{_workload(row["workload"])}<small>{owner}</small></th>'
             + _chart_cell(parts, whole, ", ".join(shares.values()))
@@ -371,6 +379,39 @@ def _workloads(page: Page) -> str:
         "<section><h2>Workloads <small>the largest by GPU time, and what they did with it</small></h2>"
         f"{_table('workloads', heads, rows)}</section>"
     )
+
+
+def _standing(row: dict[str, Any]) -> Iterator[str]:
+    """How long a workload waited, if that was long enough to mention, and how far it is, if it says so."""
+    if (row["waited_ms"] or 0) >= WAITED_MS:
+        yield f"waited {duration(row['waited_ms'])}"
+    if row["progress"] is not None:
+        yield f"{row['progress']:.0%} done"
+
+
+def _queues(page: Page) -> str:
+    """Who waited for GPUs; nothing where nobody did."""
+    rows = [
+        f'<th scope="row">{_name(row["queue"])}</th>'
+        + _cell(f"{row['started']:,}")
+        + _cell(_waited(row["waited_median_ms"]))
+        + _cell(_waited(row["waited_longest_ms"]))
+        + _cell(f"{row['waiting']:,}" if row["waiting"] else "–")
+        + _cell(f"{row['waiting_gpus']:,g}" if row["waiting"] else "–")
+        for row in page.answer["queues"]
+        if waits(row)
+    ]
+    if not rows:
+        return ""
+    heads = [
+        ("Queue", ""), ("Jobs started", "n"), ("waited, median", "n"), ("longest", "n"), ("Jobs waiting", "n"),
+        ("for GPUs", "n"),
+    ]  # fmt: skip
+    return f"<section><h2>Queues <small>who waited for GPUs</small></h2>{_table('queues', heads, rows)}</section>"
+
+
+def _waited(ms: int | None) -> str:
+    return "–" if ms is None else duration(ms)
 
 
 def _how_we_know(page: Page) -> str:

@@ -57,6 +57,9 @@ def kills(night: Night) -> list[Kill]:
             SELECT pod_uid, coalesce(ended_ms, time_ms) AS at_ms, true AS of_host, node_uid, rank
             FROM pod WHERE reason = 'OOMKilled'
             UNION ALL
+            SELECT event.pod_uid, event.time_ms, true, event.node_uid, pod.rank
+            FROM event JOIN pod USING (pod_uid) WHERE event.kind = 'container_restarted' AND event.reason = 'OOMKilled'
+            UNION ALL
             SELECT the_run.pod_uid, event.time_ms, coalesce(event.reason = 'MemoryError', false),
                 the_run.node_uid, event.rank
             FROM event JOIN the_run USING (run, attempt, rank)

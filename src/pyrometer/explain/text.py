@@ -13,6 +13,8 @@ WIDTH = 80
 BAR = 22
 MOST_FINDINGS = 8
 MOST_UNEXPLAINED = 3
+MOST_QUEUES = 2
+WAITED_MS = 600_000  # less is not worth a line
 
 _COLOURS = {
     "useful": "green",
@@ -122,7 +124,25 @@ def _wrapped(first: str, text: str, style: Style, **look: Any) -> Iterator[str]:
         yield (first if number == 0 else indent) + style(line, **look)
 
 
+def waits(queue: dict[str, Any]) -> bool:
+    """Whether a queue is worth a line: jobs wait in it, or have waited long."""
+    return bool(queue["waiting"]) or (queue["waited_median_ms"] or 0) >= WAITED_MS
+
+
+def _queues(answer: dict[str, Any]) -> Iterator[str]:
+    for row in [row for row in answer["queues"] if waits(row)][:MOST_QUEUES]:
+        told = []
+        if row["waiting"]:
+            since = duration(row["waiting_longest_ms"])
+            told.append(f"{counted(row['waiting'], 'job')} wait for {row['waiting_gpus']:,g} GPUs, one for {since}")
+        if row["started"]:
+            told.append(f"{row['started']:,} started after {duration(row['waited_median_ms'])} or so")
+        yield f"Queue {row['queue']}: {'; '.join(told)}."
+
+
 def _foot(answer: dict[str, Any], style: Style) -> Iterator[str]:
+    for line in _queues(answer):
+        yield from _wrapped("", line, style, dim=True)
     shares = answer["evidence"]
     names = {"kubernetes": "Kubernetes", "gpu": "GPU telemetry", "sdk": "the SDK"}
     known = ", ".join(f"{names[kind]} {round(100 * share)} %" for kind, share in shares.items())

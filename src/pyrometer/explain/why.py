@@ -15,6 +15,7 @@ from pyrometer.explain import claims
 from pyrometer.explain.detectors import DETECTORS
 from pyrometer.explain.findings import Finding
 from pyrometer.explain.night import Night
+from pyrometer.explain.queues import progress, queues, waited_ms
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import EVIDENCE, STATE, STATES
 from pyrometer.model.units import gpu_hours, usd
@@ -42,6 +43,7 @@ def why(
         "evidence": _evidence(night),
         "timeline": {"bucket_ms": night.bucket_ms, "rows": _timeline(night)},
         "teams": _teams(night),
+        "queues": queues(night),
         "workloads": _workloads(night),
         "workloads_total": night.ask("SELECT count(DISTINCT workload_uid) FROM burn JOIN holder_name USING (pod_uid)")[
             0
@@ -129,10 +131,12 @@ def _workloads(night: Night) -> list[dict[str, Any]]:
     for group in _sums(night, "workload", "state"):
         states[_uid(group.key[0])][group.key[1]] = group.gpu_ms
     groups = _sums(night, "workload", "experiment", "team")
+    waited, done = waited_ms(night), progress(night)
     rows = [
         {"workload": group.key[0], "experiment": group.key[1], "team": group.key[2]}
         | amounts(group, micro)
         | {"unpriced_gpu_ms": group.unpriced_gpu_ms, "states": states[_uid(group.key[0])]}
+        | {"waited_ms": waited.get(group.key[0]["uid"]), "progress": done.get(group.key[0]["uid"])}
         for group, micro in zip(groups, rounded(groups), strict=True)
         if group.key[0] is not None
     ]

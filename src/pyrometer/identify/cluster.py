@@ -21,7 +21,7 @@ from pyrometer.identify.devices import Claim, Device, Hold, NodeBook, devices_of
 from pyrometer.identify.gangs import gang_pods
 from pyrometer.identify.happenings import PROGRESS_OF, REASONS, happening_of, progress_of
 from pyrometer.identify.kinds import Place, RuleError, known_kinds
-from pyrometer.identify.pods import disruption_of, ended_by, life_of, restarts_of
+from pyrometer.identify.pods import Restart, disruption_of, ended_by, life_of, restarts_of
 from pyrometer.identify.queues import QUEUED_POD, Queues
 from pyrometer.identify.workloads import Identity, Surroundings, at, by_rules, identify, is_rule, number, owned
 from pyrometer.model import events
@@ -61,7 +61,7 @@ class _Pod(NamedTuple):
     asked: gpus.Asked
     known: tuple[Device, ...] | None
     joins: tuple[str, str] | None  # namespace and value of what it would join
-    restarts: frozenset[Any]
+    restarts: frozenset[Restart]
     looks: int = 0  # of its object: most changes of pods are none of ours
     gone: bool = False  # from the API; while it is listed it may be seen again
 
@@ -361,11 +361,16 @@ class Cluster:
 
     def _happened(self, pod: objects.Pod, before: _Pod | None, now: _Pod) -> Iterator[Event]:
         record = now.record
-        for restart in sorted(now.restarts - (before.restarts if before else frozenset())):
-            yield self._event(
-                restart.at_ms, events.CONTAINER_RESTARTED, record, restart.reason,
-                f"{restart.container} exited with code {restart.exit_code}",
-            )  # fmt: skip
+        known: frozenset[Restart] = before.restarts if before else frozenset()
+        ends = {(restart.container, restart.at_ms) for restart in known}
+        for restart in sorted(now.restarts - known, key=lambda r: r.at_ms):
+            if (restart.container, restart.at_ms) not in ends:
+                yield self._event(
+                    restart.at_ms, events.CONTAINER_RESTARTED, record, restart.reason,
+                    f"{restart.container} exited with code {restart.exit_code}",
+                )  # fmt: skip
+            if restart.again_ms is not None:
+                yield self._event(restart.again_ms, events.CONTAINER_STARTED, record, None, restart.container)
         disruption = disruption_of(pod)
         if disruption is not None and self._said.get((events.PREEMPTED, record.pod_uid)) is None:
             self._said[events.PREEMPTED, record.pod_uid] = disruption.reason

@@ -87,6 +87,14 @@ def asked_by(pod: objects.Pod, node: GpuNode | None = None) -> Asked | None:
     return Asked(whole, SHARE_WHOLE // (node.replicas if node else 1))
 
 
+def container_asks(container: objects.Container) -> bool:
+    """Whether a container asks for GPUs itself."""
+    resources = container.resources
+    return resources is not None and any(
+        _is_gpu(name) for name in (*(resources.limits or ()), *(resources.requests or ()))
+    )
+
+
 def asks_gpus(spec: Any) -> bool:
     """Whether a pod template, as it stands in a job's specification, asks for GPUs."""
     containers = spec.get("containers") if isinstance(spec, dict) else None

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
+from pyrometer.identify import gpus
 
 OVER = ("Succeeded", "Failed")
 
@@ -28,6 +29,7 @@ class Restart(NamedTuple):
     at_ms: int
     reason: str
     exit_code: int
+    again_ms: int | None  # when it ran again; None while it is waited for
 
 
 def life_of(pod: objects.Pod) -> Life:
@@ -51,14 +53,19 @@ def ended_by(pod: objects.Pod, gone_ms: int) -> int:
 
 
 def restarts_of(pod: objects.Pod) -> list[Restart]:
-    """The last restart of each container."""
+    """The last restart of each container that asks for GPUs; of any, where none does so by itself (claims)."""
+    asking = {container.name for container in pod.spec.containers or () if gpus.container_asks(container)}
     found = []
     for status in pod.status.container_statuses or ():
-        before = status.last_state.terminated
-        if status.restart_count and before is not None:
+        if asking and status.name not in asking:
+            continue
+        before, state = status.last_state.terminated, status.state
+        if before is not None and (status.restart_count or state.waiting):
             at_ms = ms(before.finished_at)
             if at_ms is not None and at_ms > 0:
-                found.append(Restart(status.name, at_ms, before.reason or "Error", before.exit_code))
+                again = state.running or state.terminated
+                again_ms = ms(again.started_at) if again else None
+                found.append(Restart(status.name, at_ms, before.reason or "Error", before.exit_code, again_ms))
     return found
 
 

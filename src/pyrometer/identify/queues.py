@@ -59,6 +59,8 @@ class Queues:
     def _events(
         self, queued: objects.Queued, identity: Identity, conditions: Conditions, created_ms: int
     ) -> Iterator[Event]:
+        evicted = conditions.get("Evicted")  # it changes again when the job is admitted again, at that moment
+        evicted = None if evicted is None or evicted.status == "True" else evicted
         for kind, name in _TOLD:
             condition = conditions.get(name)
             at_ms = ms(condition.last_transition_time) if condition and condition.status == "True" else None
@@ -66,8 +68,9 @@ class Queues:
             if condition is None or at_ms is None or told.get(kind) == at_ms:
                 continue
             told[kind] = at_ms
+            since_ms = max(created_ms, ms(evicted.last_transition_time) or 0) if evicted else created_ms
             yield Event(
-                at_ms, kind, at_ms - created_ms if kind == events.ADMITTED else None, self.cluster,
+                at_ms, kind, max(at_ms - since_ms, 0) if kind == events.ADMITTED else None, self.cluster,
                 workload_uid=identity.uid, reason=condition.reason, message=condition.message[:LONGEST_MESSAGE] or None,
             )  # fmt: skip
 

@@ -20,8 +20,9 @@ IMAGE_PULLED = "image_pulled"  # `duration_ms` it took, ending at `time_ms`
 FAILED_SCHEDULING = "failed_scheduling"  # `message`: "0/40 nodes are available: 3 Insufficient nvidia.com/gpu."
 PREEMPTED = "preempted"  # the pod was killed to make room, or its spot node was taken back; `message` says for what
 CONTAINER_RESTARTED = (
-    "container_restarted"  # in its pod; `reason` of its end (OOMKilled, Error), `message` its exit code
+    "container_restarted"  # ended, to be started again in its pod; `reason` (OOMKilled, Error), `message` its exit code
 )
+CONTAINER_STARTED = "container_started"  # it runs again
 OOM_KILLED = "oom_killed"  # the kernel of the node killed a process of the pod
 
 # Of Kueue: about a workload.

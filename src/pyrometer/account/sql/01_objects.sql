@@ -60,6 +60,20 @@ SELECT
 FROM changed;
 DELETE FROM node_span WHERE NOT present OR from_ms >= to_ms;
 
+-- When a pod's containers had ended and did not run again yet. A start that was not seen says nothing about how long.
+CREATE OR REPLACE TEMP TABLE restarting AS
+SELECT pod_uid, from_ms, coalesce(again_ms, getvariable('end_ms')) AS to_ms
+FROM (
+    SELECT ended.pod_uid, ended.time_ms AS from_ms, started.time_ms AS again_ms,
+        lead(ended.time_ms) OVER (PARTITION BY ended.pod_uid ORDER BY ended.time_ms) AS next_end_ms
+    FROM (SELECT DISTINCT pod_uid, time_ms FROM event
+        WHERE kind = 'container_restarted' AND time_ms <= getvariable('newest_ms')) ended
+    ASOF LEFT JOIN (SELECT pod_uid, time_ms FROM event
+        WHERE kind = 'container_started' AND time_ms <= getvariable('newest_ms')) started
+        ON started.pod_uid = ended.pod_uid AND ended.time_ms <= started.time_ms
+)
+WHERE coalesce(again_ms <= next_end_ms, next_end_ms IS NULL);
+
 -- When nobody watched a cluster: pods that came and went meanwhile were not seen, so nothing was surely free.
 CREATE OR REPLACE TEMP TABLE blind AS
 SELECT cluster, time_ms AS from_ms, least(time_ms + duration_ms, getvariable('end_ms')) AS to_ms

@@ -33,6 +33,8 @@ WITH facts AS (
     UNION ALL
     SELECT from_ms, to_ms, hash('gang', workload_uid, attempt, from_ms) FROM gang_incomplete
     UNION ALL
+    SELECT from_ms, to_ms, hash('restarting', pod_uid, from_ms) FROM restarting
+    UNION ALL
     SELECT from_ms, to_ms, hash('blind', cluster, from_ms) FROM blind
     UNION ALL
     SELECT from_ms, coalesce(to_ms, getvariable('end_ms')),

@@ -22,6 +22,9 @@ found AS (
     UNION ALL  -- until its containers run
     SELECT tenancy_id, attempt, 'startup', hold_from_ms, CASE WHEN never_started THEN hold_to_ms ELSE started_ms END, 1
     FROM tenancy WHERE pod_uid != ''
+    UNION ALL  -- until they run again
+    SELECT tenancy_id, attempt, 'startup', greatest(from_ms, hold_from_ms), least(to_ms, hold_to_ms), 1
+    FROM restarting JOIN tenancy USING (pod_uid)
     UNION ALL  -- until the end of the first step; the first run of a container starts with it
     SELECT tenancy_id, attempt, 'startup', CASE WHEN is_first THEN least(container_ms, started_ms) ELSE started_ms END,
         coalesce(first_step_ms, ended_ms, hold_to_ms), 4
