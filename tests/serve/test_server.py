@@ -13,9 +13,11 @@ from pathlib import Path
 
 import httpx2 as httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import nights
 from kube.server import free_port
+from pyrometer import __version__
 from pyrometer.serve.tokens import FILE, TokenError, Tokens
 from pyrometer.store import Store, StoreBusyError
 
@@ -87,6 +89,17 @@ def told(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """What a command says, in a process of its own."""
     command = [sys.executable, "-m", "pyrometer", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
+
+
+def test_prometheus_finds_its_metrics(night: Path) -> None:
+    secret = Tokens(night).create("prometheus", "viewer", 0)
+    with serving(night) as client:
+        assert client.get("/metrics").status_code == 401
+        answer = client.get("/metrics", headers={"Authorization": f"Bearer {secret}"})
+        families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+        assert families["pyrometer_ready"].samples[0].value == 1
+        assert families["pyrometer_build_info"].samples[0].labels == {"version": __version__}
+        assert "pyrometer_gpu_seconds" in families
 
 
 class TestCommands:

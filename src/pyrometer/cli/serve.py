@@ -94,12 +94,12 @@ async def _collect(collector: Collector) -> None:
 async def _account(server: Server) -> None:
     """Keeps the ledger up to date, so that questions are answered at once."""
     while True:
-        await asyncio.sleep(ACCOUNT_EVERY_S)
         async with server.lock:
             try:
-                await asyncio.to_thread(server.account)
+                await asyncio.to_thread(server.keep_books)
             except Exception:
                 logging.getLogger("pyrometer").exception("The ledger could not be built; it is tried again")
+        await asyncio.sleep(ACCOUNT_EVERY_S)
 
 
 def _listening(host: str, port: int) -> socket.socket:

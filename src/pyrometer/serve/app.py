@@ -16,14 +16,17 @@ from starlette.routing import Route
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.windows import WindowError
 from pyrometer.explain.html import render_html
+from pyrometer.export.prometheus import Ledger, exposition
 from pyrometer.model.settings import Settings
 from pyrometer.serve.address import Address
 from pyrometer.serve.collector import Collector
 from pyrometer.serve.questions import NothingError, Question, QuestionError, bring_up_to_date, question
 from pyrometer.serve.report import HOSTS, POLICY
 from pyrometer.serve.tokens import Tokens
+from pyrometer.serve.vitals import Vitals
 from pyrometer.store import Store
 
+FINDINGS_EVERY_S = 300.0  # on /metrics; questions are always answered anew
 Answer = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -39,7 +42,10 @@ class Server:
         self.tokens = Tokens(store.folder)
         self.address: Address | None = None  # as it lies in the folder
         self.open_to_all = open_to_all  # on loopback, as long as nobody has made a token
-        self.started_ms = time.time_ns() // 1_000_000
+        self.counted = Ledger()
+        self.end_ms = 0  # the newest accounted minute
+        self.accounting_s = 0.0
+        self._findings_due_s = 0.0
 
     # -- is it well -------------------------------------------------------------------------------------------------
 
@@ -49,11 +55,12 @@ class Server:
 
     async def readyz(self, request: Request) -> Response:
         """Everything that was there at the start has been seen, and what may not be read is known."""
-        missing = self._not_ready()
+        missing = self.not_ready()
         body = {"ready": not missing, "waiting_for": missing, "shortcomings": self.shortcomings()}
         return JSONResponse(body, 200 if not missing else 503)
 
-    def _not_ready(self) -> list[str]:
+    def not_ready(self) -> list[str]:
+        """What is still waited for."""
         if self.collector is None:
             return []
         source = self.collector.source
@@ -69,6 +76,11 @@ class Server:
         """What is not known because it may not be read."""
         source = self.collector.source if self.collector else None
         return source.shortcomings() if source else []
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        body, form = exposition((self.counted, Vitals(self)), request.headers.get("Accept", ""))
+        return Response(body, headers={"Content-Type": form})
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
@@ -101,7 +113,21 @@ class Server:
 
     def account(self) -> Accounted | None:
         """Brings the ledger up to date. The caller has the lock."""
-        return bring_up_to_date(self.store, self.settings, now_ms=time.time_ns() // 1_000_000)
+        began_s = time.monotonic()
+        covered = bring_up_to_date(self.store, self.settings, now_ms=time.time_ns() // 1_000_000)
+        self.accounting_s = time.monotonic() - began_s
+        self.end_ms = covered.end_ms if covered else 0
+        return covered
+
+    def keep_books(self) -> None:
+        """Brings the ledger up to date, and the counters with it. The caller has the lock."""
+        covered = self.account()
+        if covered is None:
+            return
+        self.counted.count(self.store, covered.end_ms)
+        if time.monotonic() >= self._findings_due_s:
+            self._findings_due_s = time.monotonic() + FINDINGS_EVERY_S
+            self.counted.found(question("why", {}, self.settings)(self.store, covered)["findings"])
 
     # -- who may ------------------------------------------------------------------------------------------------------
 
@@ -154,6 +180,7 @@ def application(server: Server) -> Starlette:
             Route("/healthz", server.healthz),
             Route("/readyz", server.readyz),
             Route("/", server.guarded("view", server.page)),
+            Route("/metrics", server.guarded("view", server.metrics)),
             Route("/api/v1/{what}", server.guarded("view", server.answer)),
         ]
     )

@@ -1,0 +1,1 @@
+"""Facts out, one file a format."""

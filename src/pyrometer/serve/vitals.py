@@ -1,0 +1,41 @@
+"""How the server itself is doing, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+if TYPE_CHECKING:
+    from pyrometer.serve.app import Server
+
+
+class Vitals:
+    """What a server knows of itself, as a collector."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, for a registry of `prometheus_client`."""
+        server = self._server
+        ready = GaugeMetricFamily("pyrometer_ready", "Everything that was there at the start has been seen")
+        ready.add_metric([], float(not server.not_ready()))
+        yield ready
+        end = GaugeMetricFamily("pyrometer_ledger_end_timestamp_seconds", "The newest accounted minute")
+        end.add_metric([], server.end_ms / 1000)
+        yield end
+        took = GaugeMetricFamily(
+            "pyrometer_accounting_seconds", "How long the ledger took to bring up to date, last time"
+        )
+        took.add_metric([], server.accounting_s)
+        yield took
+        collector = server.collector
+        stored = CounterMetricFamily("pyrometer_records_stored", "Records that were stored")
+        stored.add_metric([], collector.stored if collector else 0)
+        yield stored
+        synced = GaugeMetricFamily("pyrometer_watch_synced", "Kinds of objects that are followed", labels=["resource"])
+        for watch in list(collector.source.watches.values()) if collector and collector.source else ():
+            synced.add_metric([watch.resource.name], float(watch.synced.is_set() and not watch.denied))
+        yield synced

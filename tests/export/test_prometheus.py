@@ -1,0 +1,158 @@
+"""The ledger as counters: every settled minute once, nothing falls, corrections beside."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import nights
+from nights import MINUTE, START_MS, all_ranks, at, event, job, run
+from pyrometer.account.ledger import build
+from pyrometer.export.prometheus import OTHERS, SETTLED_MS, Ledger, exposition
+from pyrometer.model.records import Event
+from pyrometer.model.settings import Settings
+from pyrometer.store import Store
+
+
+def cluster(hours: int = 2, **more: int) -> list[Any]:
+    """Nodes that are there all the time, watched every minute."""
+    beats = [Event(at(minute), "watched", cluster="test") for minute in range(hours * 60)]
+    return [*nights.cluster(hours=hours, **more), *beats]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path, create=True) as store:
+        store.append([*cluster(), *job(), *run(), *all_ranks(0, 120)])
+        yield store
+
+
+def account(store: Store, now_ms: int) -> int:
+    covered = build(store, Settings(), now_ms=now_ms)
+    assert covered is not None
+    return covered.end_ms
+
+
+def counted(ledger: Ledger) -> Counter[str]:
+    """Milliseconds by state, as a scraper would add them up."""
+    found: Counter[str] = Counter()
+    for (_, state), amount in ledger.amounts.items():
+        found[state] += amount.gpu_ms
+    return found
+
+
+def test_a_minute_counts_once_when_it_has_settled(store: Store) -> None:
+    ledger = Ledger()
+    last: Counter[str] = Counter()
+    for minute in range(30, 120, 7):
+        ledger.count(store, account(store, at(minute)))
+        now = counted(ledger)
+        assert all(now[state] >= seconds for state, seconds in last.items()), "a counter fell"
+        last = now
+    end_ms = account(store, at(119))
+    ledger.count(store, end_ms)
+    ledger.count(store, end_ms)  # what is new is shown as zero first; now all is there
+    began_ms = at(31) - SETTLED_MS  # the first time: nothing of the past
+    assert sum(counted(ledger).values()) == 4 * (end_ms - SETTLED_MS - began_ms)
+    assert set(counted(ledger)) == {"train", "data_stall", "comm_stall"}
+
+
+def test_a_restart_goes_on_with_the_next_minute(store: Store) -> None:
+    before = Ledger()
+    before.count(store, account(store, at(60)))
+    assert counted(before) == {}
+    after = Ledger()
+    after.count(store, account(store, at(90)))
+    after.count(store, account(store, at(90)))
+    assert sum(counted(after).values()) == 4 * 30 * MINUTE
+
+
+def test_a_new_series_is_zero_before_it_grows(store: Store) -> None:
+    ledger = Ledger()
+    ledger.count(store, account(store, at(60)))
+    ledger.count(store, account(store, at(70)))
+    assert dict(counted(ledger)) == {"train": 0, "data_stall": 0, "comm_stall": 0}
+    ledger.count(store, account(store, at(70)))
+    assert sum(counted(ledger).values()) == 4 * 10 * MINUTE
+
+
+def test_what_is_corrected_later_is_counted_beside(store: Store) -> None:
+    ledger = Ledger()
+    for minute in (30, 100, 100):
+        ledger.count(store, account(store, at(minute)))
+    before = counted(ledger)
+    store.append([event("nonfinite_loss", 40, 0), event("finite_loss", 50, 0)])
+    ledger.count(store, account(store, at(100)))
+    assert counted(ledger) == before
+    assert {to_state for _, to_state in ledger.restated} == {"diverged"}
+    assert sum(ledger.restated.values()) == 4 * 10 * MINUTE
+    ledger.count(store, account(store, at(100)))
+    assert sum(ledger.restated.values()) == 4 * 10 * MINUTE
+
+
+def test_workloads_beyond_the_limit_are_others_and_the_sum_is_whole(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        jobs = [r for n in range(4) for r in job(f"job-{n}", pods=1, gpus=1, from_min=20 * n, to_min=20 * n + 20)]
+        store.append([*cluster(nodes=1, gpus=1), *jobs])
+        ledger = Ledger(most=2)
+        for minute in (12, 30, 50, 70, 90, 90):
+            ledger.count(store, account(store, at(minute)))
+        owners = {owner for owner, _ in ledger.amounts}
+        assert len(owners - {OTHERS}) == 2
+        assert sum(counted(ledger).values()) == at(91) - at(13)
+
+
+def test_a_workload_that_is_over_has_no_series_after_a_while(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        store.append([*cluster(hours=5), *job(), *job(to_min=60)])
+        ledger = Ledger()
+        for minute in range(15, 5 * 60, 15):
+            ledger.count(store, account(store, START_MS + minute * MINUTE))
+            names = {owner.workload for owner, _ in ledger.amounts}
+            assert ("ml/llama" in names) == (15 < minute <= 60 + 75)  # seen until 66, an hour more
+        assert names == {""}
+
+
+def test_findings_are_what_they_cost_now(store: Store) -> None:
+    ledger = Ledger()
+    workload = {"uid": "u", "kind": "Job", "namespace": "ml", "name": "llama"}
+    finding = {"cause": "hang", "team": "nlp", "experiment": "sft", "workload": workload, "usd_micro": 2_500_000}
+    ledger.found([finding, finding])
+    body, _ = exposition([ledger], "")
+    assert 'pyrometer_finding_usd{cause="hang",experiment="sft",team="nlp",workload="ml/llama"} 5.0' in body.decode()
+    ledger.found([])
+    assert "pyrometer_finding_usd{" not in exposition([ledger], "")[0].decode()
+
+
+def test_names_cannot_break_the_text(tmp_path: Path) -> None:
+    name = 'evil"} 1\npyrometer_fake 1\n\\'
+    with Store(tmp_path, create=True) as store:
+        store.append([*cluster(), *(r._replace(team=name) if hasattr(r, "team") else r for r in job())])
+        ledger = Ledger()
+        for minute in (30, 60, 60):
+            ledger.count(store, account(store, at(minute)))
+    for accept in ("", "application/openmetrics-text; version=1.0.0"):
+        body, form = exposition([ledger], accept)
+        assert ("openmetrics" in form) == bool(accept)
+        assert b"\npyrometer_fake" not in body
+    families = {family.name: family for family in text_string_to_metric_families(exposition([ledger], "")[0].decode())}
+    assert any(sample.labels["team"] == name for sample in families["pyrometer_gpu_seconds"].samples)
+
+
+def test_promtool_finds_nothing_wrong(store: Store) -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("needs promtool: apt-get install prometheus")
+    ledger = Ledger()
+    for minute in (30, 60, 60):
+        ledger.count(store, account(store, at(minute)))
+    said = subprocess.run(
+        ["promtool", "check", "metrics"], input=exposition([ledger], "")[0], capture_output=True, check=False
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (0, b"", b"")
