@@ -29,6 +29,9 @@ OOM_KILLED = "oom_killed"  # the kernel of the node killed a process of the pod
 ADMITTED = "admitted"  # it may start; `duration_ms` it waited in its queue
 EVICTED = "evicted"  # it had to give its quota back; `reason` says why
 
+# Of GPU telemetry: about a device.
+XID_ERROR = "xid_error"  # the driver reported an error: `reason` is its code, `message` what it means, where known
+
 # Of the collector itself: about a cluster.
 WATCHED = "watched"  # everything was seen up to here
 WATCH_GAP = "watch_gap"  # for `duration_ms` from `time_ms` on nobody watched: who came and went was not seen

@@ -1,0 +1,392 @@
+"""What dcgm-exporter says (and our own agent, under the same names) in our records.
+
+A series is made sense of once: its name is a column and a unit (`measure_of`), its labels are a device and who uses it
+(`place_of`). Values then come as a scrape has them, or as Prometheus remembers them, and become rows together: one row
+a device and time, whatever the version, the order of lines or the number of pods that share the device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pyrometer.collect.slot_watch import Sight, SlotWatch
+from pyrometer.model.records import WHOLE_DEVICE, GpuSample, Slot
+
+# -- names and units --------------------------------------------------------------------------------------------------
+
+COLUMNS = GpuSample._fields[4:]  # the values of a sample; the fields before them say which device and when
+
+# Name → column and factor. DCGM 4.7 (exporter 4.9) renamed fields and changed units: both forms are listed.
+NAMES: dict[str, tuple[str, float]] = {
+    "DCGM_FI_DEV_GPU_UTIL": ("gpu_util_permille", 10),
+    "DCGM_FI_DEV_GPU_UTIL_RATIO": ("gpu_util_permille", 1000),
+    "DCGM_FI_PROF_SM_ACTIVE": ("sm_active_permille", 1000),
+    "DCGM_FI_PROF_SM_UTIL_RATIO": ("sm_active_permille", 1000),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("graphics_active_permille", 1000),
+    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO": ("graphics_active_permille", 1000),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("tensor_active_permille", 1000),
+    "DCGM_FI_PROF_TENSOR_UTIL_RATIO": ("tensor_active_permille", 1000),
+    "DCGM_FI_PROF_DRAM_ACTIVE": ("dram_active_permille", 1000),
+    "DCGM_FI_PROF_DRAM_UTIL_RATIO": ("dram_active_permille", 1000),
+    "DCGM_FI_DEV_FB_USED": ("memory_used_mib", 1),
+    "DCGM_FI_DEV_FB_USED_BYTES": ("memory_used_mib", 2**-20),
+    "DCGM_FI_DEV_POWER_USAGE": ("power_w", 1),
+    "DCGM_FI_DEV_BOARD_POWER_WATTS": ("power_w", 1),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("energy_j", 0.001),
+    "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL": ("energy_j", 1),
+    "DCGM_FI_DEV_GPU_TEMP": ("temperature_c", 1),
+    "DCGM_FI_DEV_GPU_TEMP_CELSIUS": ("temperature_c", 1),
+    "DCGM_FI_DEV_SM_CLOCK": ("sm_clock_mhz", 1),
+    "DCGM_FI_DEV_SM_CLOCK_HERTZ": ("sm_clock_mhz", 1e-6),
+    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": ("throttle_reasons", 1),
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": ("throttle_reasons", 1),
+    "DCGM_FI_DEV_XID_ERRORS": ("xid", 1),
+    "DCGM_FI_DEV_XID_ERROR": ("xid", 1),
+}
+# DCGM 4.6 had this name for a percentage, 4.7 for a ratio: what an exporter shows decides.
+DOUBTFUL = "DCGM_FI_DEV_GPU_UTIL_RATIO"
+SURELY_PERCENT = 2.0  # whole percentages go on with 2; no ratio does
+PERCENT_IN_RATIO = 0.01
+
+# Above this a value is none, but a blank or nonsense. Ratios a little above one have been seen, on MIG: they are one.
+MOST = {
+    "memory_used_mib": 2**24, "power_w": 10_000, "energy_j": 2**50, "temperature_c": 250, "sm_clock_mhz": 20_000,
+    "throttle_reasons": 2**32, "xid": 2**15,
+}  # fmt: skip
+WHOLE_PERMILLE, MOST_PERMILLE = 1000, 2000
+BLANKS = ((2.0**31 - 16, 2.0**31), (2.0**47, 2.0**47 + 16))  # DCGM's for 32 bits and floats; that for 64 is above MOST
+
+# Profiling counters that stand still while the device is utilised and draws power have been lost, to another profiler
+# or an error. Near idle they are right: a kernel that spins in a hang does no work.
+PROFILING = ("sm_active_permille", "graphics_active_permille", "tensor_active_permille", "dram_active_permille")
+UTILISED_PERMILLE = 500
+
+_MEASURES = tuple(NAMES)
+_NUMBER_OF = {name: number for number, name in enumerate(_MEASURES)}
+_COLUMN = np.array([COLUMNS.index(column) for column, _ in NAMES.values()])
+_FACTOR = np.array([factor for _, factor in NAMES.values()])
+_IS_RATIO = np.array([column.endswith("_permille") for column in COLUMNS])
+_MOST = np.array([MOST.get(column, MOST_PERMILLE) for column in COLUMNS], float)
+_PROFILING = [COLUMNS.index(column) for column in PROFILING]
+_NO_TENSOR = [COLUMNS.index(column) for column in PROFILING if column != "tensor_active_permille"]
+_UTIL, _POWER, _XID = (COLUMNS.index(column) for column in ("gpu_util_permille", "power_w", "xid"))
+
+_LATEST_MS = 2**43  # above any time: a device and a time make one number
+
+Numbers = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+def measure_of(name: str) -> int | None:
+    """The number by which a metric's values are handed in; None when it is of no use here."""
+    return _NUMBER_OF.get(name)
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+
+_HOSTS = ("exported_Hostname", "Hostname", "exported_hostname", "hostname", "node")
+# Pod and namespace. Prometheus renames the exporter's own labels where they meet its target's (honorLabels: false).
+_PODS = (
+    ("exported_pod", "exported_namespace", "exported_pod_uid"),
+    ("pod_name", "pod_namespace", "pod_uid"),
+    ("pod", "namespace", "pod_uid"),
+)
+_EXPORTER = re.compile(r"dcgm-exporter|pyrometer-agent")
+_DEVICE = re.compile(r"nvidia(\d{1,4})")
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # one for each label block: told apart by identity, which is fast
+class Place:
+    """What labels say: which device, where, and who uses it."""
+
+    hosts: tuple[str, ...]  # names of its machine, the best first
+    slot_index: int
+    instance: int = WHOLE_DEVICE
+    uuid: str | None = None
+    gpu_model: str | None = None
+    profile: str | None = None  # of the MIG instance: 1g.10gb
+    namespace: str | None = None
+    pod: str | None = None
+    pod_uid: str | None = None
+    claim: str | None = None  # by which the pod has the device (DRA)
+
+    @property
+    def of_pod(self) -> bool:
+        """Whether the series is about somebody's use of the device, and not about the device."""
+        return self.pod is not None or self.claim is not None
+
+
+class DeviceUse(NamedTuple):
+    """Who uses a device, as an exporter's labels have it: late by minutes, gone when the kubelet does not answer."""
+
+    node_uid: str
+    slot_index: int
+    instance: int
+    uuid: str | None
+    gpu_model: str | None
+    profile: str | None
+    namespace: str | None
+    pod: str | None
+    pod_uid: str | None
+    claim: str | None
+
+
+def place_of(labels: Mapping[str, str], *, node: str | None = None, address: str | None = None) -> Place | None:
+    """The device that labels are about; None when they name none.
+
+    `node` is the machine's name where the caller knows it, `address` where the exporter answers: the last resort.
+    """
+    index = _slot_index(labels)
+    through_prometheus = "job" in labels and "instance" in labels
+    if through_prometheus:
+        address = address or labels["instance"].rpartition(":")[0]
+    named = (node, *map(labels.get, _HOSTS), address)
+    hosts = tuple(dict.fromkeys(host for host in named if host))
+    if index is None or not hosts:
+        return None
+    instance = labels.get("GPU_I_ID", "")
+    uuid = labels.get("UUID") or None
+    namespace, pod, pod_uid = _user(labels, through_prometheus)
+    claim = labels.get("dra_claim_name") or None
+    return Place(
+        hosts, index, int(instance) if instance.isdecimal() and int(instance) < 2**15 else WHOLE_DEVICE,
+        None if uuid and uuid.startswith("MIG-") else uuid, labels.get("modelName") or None,
+        labels.get("GPU_I_PROFILE") or labels.get("dra_mig_profile") or None,
+        namespace or (labels.get("dra_claim_namespace") if claim else None), pod, pod_uid, claim,
+    )  # fmt: skip
+
+
+def _slot_index(labels: Mapping[str, str]) -> int | None:
+    text = labels.get("gpu", "")
+    if text.isdecimal() and len(text) <= 4:
+        return int(text)
+    device = _DEVICE.fullmatch(labels.get("device", ""))
+    return int(device[1]) if device else None
+
+
+def _user(labels: Mapping[str, str], through_prometheus: bool) -> tuple[str | None, str | None, str | None]:
+    """Namespace, name and UID of the pod; a device that nobody has may carry the exporter's own."""
+    for pod, namespace, uid in _PODS:
+        name = labels.get(pod)
+        if name and not (pod == "pod" and through_prometheus and _is_exporter(labels)):
+            return labels.get(namespace) or None, name, labels.get(uid) or None
+    return None, None, None
+
+
+def _is_exporter(labels: Mapping[str, str]) -> bool:
+    return (
+        "exported_namespace" in labels or labels.get("container") == "exporter" or bool(_EXPORTER.search(labels["pod"]))
+    )
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+class Taken(NamedTuple):
+    """What to write down, and from when to when each pod was seen on a device."""
+
+    records: list[tuple[Any, ...]]
+    uses: dict[DeviceUse, tuple[int, int]]
+
+
+class _Values(NamedTuple):
+    """Values side by side: of which place and measure, when, how much."""
+
+    places: list[Place]
+    place: Integers
+    measure: Integers
+    time_ms: Integers
+    value: Numbers
+
+
+class _Device(NamedTuple):
+    """What has rows of its own."""
+
+    node_uid: str
+    slot_index: int
+    instance: int
+
+
+class Dcgm:
+    """Turns values into records, and remembers what it has said of each slot. Values come in the order of time.
+
+    `node_uid_of` knows machines by name; one that it does not know is `host/NAME`. `near_idle_power_w` says for a GPU
+    model how much power a board draws at most that does no work.
+    """
+
+    def __init__(
+        self,
+        node_uid_of: Callable[[str], str | None],
+        near_idle_power_w: Callable[[str | None], int],
+        known: Iterable[Slot] = (),
+    ) -> None:
+        self._node_uid_of = node_uid_of
+        self._near_idle_power_w = near_idle_power_w
+        self._slots = SlotWatch(known)
+        self._in_percent: set[str] = set()  # hosts that say percent where they write ratio
+
+    def take(self, samples: Sequence[tuple[int, Place, float, int]]) -> Taken:
+        """What a scrape says: measure, place, value, time."""
+        if not samples:
+            return Taken([], {})
+        measures, places, values, times = zip(*samples, strict=True)
+        index = {place: number for number, place in enumerate(dict.fromkeys(places))}
+        return self._taken(
+            _Values(
+                places=list(index),
+                place=np.array([index[place] for place in places]),
+                measure=np.array(measures),
+                time_ms=np.array(times),
+                value=np.array(values),
+            )
+        )
+
+    def take_series(self, series: Sequence[tuple[int, Place, Integers, Numbers]]) -> Taken:
+        """What Prometheus remembers: measure, place, times and values of each series."""
+        series = [one for one in series if len(one[2])]
+        if not series:
+            return Taken([], {})
+        lengths = [len(times) for _, _, times, _ in series]
+        return self._taken(
+            _Values(
+                places=[place for _, place, _, _ in series],
+                place=np.repeat(np.arange(len(series)), lengths),
+                measure=np.repeat(np.array([measure for measure, _, _, _ in series]), lengths),
+                time_ms=np.concatenate([times for _, _, times, _ in series]).astype(np.int64),
+                value=np.concatenate([values for _, _, _, values in series]).astype(float),
+            )
+        )
+
+    def _taken(self, values: _Values) -> Taken:
+        nodes = [self._node_uid(place) for place in values.places]
+        devices: dict[_Device, int] = {}
+        models: dict[int, str] = {}
+        of_place = []
+        for node, place in zip(nodes, values.places, strict=True):
+            number = devices.setdefault(_Device(node, place.slot_index, place.instance), len(devices))
+            models[number] = max(models.get(number, ""), place.gpu_model or "")
+            of_place.append(number)
+        column = _COLUMN[values.measure]
+        amount = _in_our_units(values, column, self._percent_hosts(values))
+        row_key, row = np.unique(np.array(of_place)[values.place] * _LATEST_MS + values.time_ms, return_inverse=True)
+        of_pod = np.array([place.of_pod for place in values.places])[values.place]
+        table = _table(len(row_key), row, column, amount, of_pod)
+        device, time_ms = row_key // _LATEST_MS, row_key % _LATEST_MS
+        near_idle_w = np.array([self._near_idle_power_w(model or None) for model in models.values()])[device]
+        _forget_lost_counters(table, near_idle_w)
+        spans = _spans(values)
+        records: list[tuple[Any, ...]] = list(_samples(table, time_ms, device, list(devices)))
+        records += self._slots.take(
+            [
+                *_boards(values.places, nodes, spans),
+                *_codes(table, time_ms, device, list(devices), table[:, _POWER] > near_idle_w),
+            ]
+        )
+        return Taken(records, _uses(values.places, nodes, spans))
+
+    def _node_uid(self, place: Place) -> str:
+        found = (self._node_uid_of(host) for host in place.hosts)
+        return next((uid for uid in found if uid), f"host/{place.hosts[0]}")
+
+    def _percent_hosts(self, values: _Values) -> set[str]:
+        """The hosts whose exporters say percent where they write ratio, by all that they have shown so far."""
+        doubtful = values.measure == _NUMBER_OF[DOUBTFUL]
+        if doubtful.any():
+            host_of = np.array([place.hosts[0] for place in values.places])[values.place[doubtful]]
+            for host in np.unique(host_of).tolist():
+                shown = values.value[doubtful][host_of == host]
+                if ((shown >= SURELY_PERCENT) & (shown <= 100)).any():
+                    self._in_percent.add(host)
+                elif ((shown > 0) & (shown < 1)).any():  # it was updated
+                    self._in_percent.discard(host)
+        return self._in_percent
+
+
+def _in_our_units(values: _Values, column: Integers, percent_hosts: set[str]) -> Numbers:
+    """Values as whole numbers of the columns' units; NaN is an absent value."""
+    number = values.value * _FACTOR[values.measure]
+    if percent_hosts:
+        of_host = np.array([place.hosts[0] in percent_hosts for place in values.places])[values.place]
+        number[of_host & (values.measure == _NUMBER_OF[DOUBTFUL])] *= PERCENT_IN_RATIO
+    sane = (number >= 0) & (number <= _MOST[column])  # a NaN is not
+    for low, high in BLANKS:
+        sane &= ~((values.value >= low) & (values.value < high))
+    number[~sane] = np.nan
+    whole: Numbers = np.rint(np.where(_IS_RATIO[column], np.minimum(number, WHOLE_PERMILLE), number))
+    return whole
+
+
+def _table(rows: int, row: Integers, column: Integers, number: Numbers, of_pod: npt.NDArray[np.bool_]) -> Numbers:
+    """One row a device and time. What is said of the device goes before what is said of a pod on it; of several equal
+    words the largest counts, and nothing is summed: exporters copy the device's value to all pods that share it."""
+    said = np.full((2, rows, len(COLUMNS)), np.nan)
+    np.fmax.at(said.reshape(-1), (of_pod * rows + row) * len(COLUMNS) + column, number)
+    chosen: Numbers = np.where(np.isnan(said[0]), said[1], said[0])
+    return chosen
+
+
+def _forget_lost_counters(table: Numbers, near_idle_w: Integers) -> None:
+    """Profiling counters that are all zero on a board that is at work are absent."""
+    still = ~(table[:, _PROFILING] > 0).any(axis=1) & ~np.isnan(table[:, _NO_TENSOR]).all(axis=1)
+    at_work = (table[:, _UTIL] >= UTILISED_PERMILLE) & (table[:, _POWER] > near_idle_w)
+    table[np.ix_(np.flatnonzero(still & at_work), np.array(_PROFILING))] = np.nan
+
+
+def _samples(table: Numbers, time_ms: Integers, device: Integers, devices: list[_Device]) -> Iterable[GpuSample]:
+    kept = ~np.isnan(table).all(axis=1)
+    columns = [[None if v != v else int(v) for v in column] for column in table[kept].T.tolist()]
+    of_device = [devices[number] for number in device[kept].tolist()]
+    keys = ((time, *which) for time, which in zip(time_ms[kept].tolist(), of_device, strict=True))
+    return [GpuSample(*key, *values) for key, values in zip(keys, zip(*columns, strict=True), strict=True)]
+
+
+def _spans(values: _Values) -> list[tuple[int, int]]:
+    """From when to when each place was there."""
+    first = np.full(len(values.places), _LATEST_MS)
+    last = np.zeros(len(values.places), np.int64)
+    np.minimum.at(first, values.place, values.time_ms)
+    np.maximum.at(last, values.place, values.time_ms)
+    return list(zip(first.tolist(), last.tolist(), strict=True))
+
+
+def _boards(places: list[Place], nodes: list[str], spans: list[tuple[int, int]]) -> Iterable[Sight]:
+    """Which boards came into which slots, and when."""
+    came: dict[tuple[str, int, int], set[tuple[str | None, str | None]]] = {}
+    for place, node, (first_ms, _) in zip(places, nodes, spans, strict=True):
+        came.setdefault((node, place.slot_index, first_ms), set()).add((place.uuid, place.gpu_model))
+    return [Sight(node, slot, first_ms, tuple(boards)) for (node, slot, first_ms), boards in came.items()]
+
+
+def _codes(
+    table: Numbers, time_ms: Integers, device: Integers, devices: list[_Device], at_work: npt.NDArray[np.bool_]
+) -> Iterable[Sight]:
+    """Which codes slots show: all that are errors, and where it changes. Rows are in the order of devices and times."""
+    shown = ~np.isnan(table[:, _XID])
+    xid, of_device, times = table[shown, _XID].astype(np.int64), device[shown], time_ms[shown]
+    same = np.zeros(len(xid), bool)
+    same[1:] = (of_device[1:] == of_device[:-1]) & (xid[1:] == xid[:-1])
+    told = ~same | (xid > 0)
+    rows = zip(*(part[told].tolist() for part in (of_device, times, xid, at_work[shown])), strict=True)
+    return [
+        Sight(devices[number].node_uid, devices[number].slot_index, at_ms, xid=code, at_work=works)
+        for number, at_ms, code, works in rows
+    ]
+
+
+def _uses(places: list[Place], nodes: list[str], spans: list[tuple[int, int]]) -> dict[DeviceUse, tuple[int, int]]:
+    uses: dict[DeviceUse, tuple[int, int]] = {}
+    for place, node, (first_ms, last_ms) in zip(places, nodes, spans, strict=True):
+        if place.of_pod:
+            use = DeviceUse(
+                node, place.slot_index, place.instance, place.uuid, place.gpu_model, place.profile, place.namespace,
+                place.pod, place.pod_uid, place.claim,
+            )  # fmt: skip
+            before = uses.get(use, (first_ms, last_ms))
+            uses[use] = min(before[0], first_ms), max(before[1], last_ms)
+    return uses

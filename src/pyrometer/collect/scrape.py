@@ -1,0 +1,333 @@
+"""Exporters as a source: asks each of them every so often what its GPUs do. One that fails costs only its own answers.
+
+Connections are not kept: one an answer, a few hundred at most at a time, spread over the interval. What an exporter
+says about time is not trusted, nor how much it says, nor in which form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import ssl
+import time
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2 as httpx
+
+from pyrometer.collect.dcgm import Dcgm, DeviceUse, Place, Taken, measure_of, place_of
+from pyrometer.collect.exposition import Reader, ScrapeError
+from pyrometer.collect.source import Delivery
+from pyrometer.model.units import MS_PER_MINUTE
+
+INTERVAL_S = 15.0
+ANSWER_S = 10.0  # for a whole answer
+CONNECT_S = 3.0
+MOST_AT_ONCE = 256
+MOST_BYTES = 16 * 2**20  # a node with 56 MIG instances and a hundred metrics of each has 3 MB
+LARGE_BYTES = 2**20  # read beside the loop, so that the others do not wait
+SLOWER_WHEN_DOWN = 4  # intervals between two attempts, at most
+CLOCK_LIMIT_MS = 5 * MS_PER_MINUTE  # a time in the text that is further from ours than this is wrong
+WAITING_DELIVERIES = 256
+MOST_IN_A_DELIVERY = 5_000
+LINGER_S = 0.05  # what comes together is stored together: a transaction costs more than a record
+
+_HEADERS = {
+    "Accept": "text/plain;version=0.0.4",
+    "Accept-Encoding": "identity",  # packing would cost time on machines that train
+}
+_log = logging.getLogger("pyrometer")
+
+
+class Target(NamedTuple):
+    """An exporter: where it answers, on which node it runs if that is known, and how to be let in."""
+
+    url: str
+    node: str | None = None
+    token_file: str | None = None  # read anew every time: tokens expire
+    ca_file: str | None = None  # whom to believe besides the system's authorities
+
+
+@dataclass(slots=True)
+class State:
+    """How it goes with a target."""
+
+    up: bool | None = None  # None before the first answer
+    since_ms: int = 0  # up or down
+    error: str | None = None  # why it is down
+    failures: int = 0  # one after the other
+    answered_ms: int | None = None
+    counts: Counter[str] = field(default_factory=Counter)  # what was left out of its answers
+    uses: tuple[DeviceUse, ...] = ()  # by its last answer
+
+
+class Scrapes:
+    """Follows the exporters that `targets` names; it is asked again every interval. The deliveries never end."""
+
+    def __init__(
+        self,
+        targets: Callable[[], Iterable[Target]],
+        dcgm: Dcgm,
+        *,
+        interval_s: float = INTERVAL_S,
+        answer_s: float = ANSWER_S,
+        most_at_once: int = MOST_AT_ONCE,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self.states: dict[Target, State] = {}
+        self._targets = targets
+        self._dcgm = dcgm
+        self._interval_s, self._answer_s = interval_s, answer_s
+        self._most_bytes = most_bytes
+        self._places = asyncio.Semaphore(most_at_once)
+        self._queue: asyncio.Queue[list[tuple[Any, ...]]] = asyncio.Queue(WAITING_DELIVERIES)
+        self._following: dict[Target, asyncio.Task[None]] = {}
+        self._clients: dict[str | None, httpx.AsyncClient] = {}
+
+    async def deliveries(self) -> AsyncIterator[Delivery]:
+        """Samples as they come, and what is new about slots. A slow store slows the scrapes down."""
+        naming = asyncio.create_task(self._follow_targets())
+        try:
+            while True:
+                records = await self._next_records(naming)
+                await asyncio.sleep(LINGER_S)
+                while not self._queue.empty() and len(records) < MOST_IN_A_DELIVERY:
+                    records += self._queue.get_nowait()
+                yield Delivery(records)
+        finally:
+            for task in (naming, *self._following.values()):
+                await _ended(task)
+            for client in self._clients.values():
+                await client.aclose()
+            self._following, self._clients = {}, {}
+
+    def uses(self) -> set[DeviceUse]:
+        """Who uses which device, by the newest labels of every exporter that answers."""
+        return {use for state in self.states.values() if state.up for use in state.uses}
+
+    def shortcomings(self) -> list[str]:
+        """Which exporters do not answer, and why."""
+        return [f"{_shown(target.url)}: {state.error}" for target, state in self.states.items() if state.error]
+
+    async def _next_records(self, naming: asyncio.Task[None]) -> list[tuple[Any, ...]]:
+        """The next records; what goes wrong with the list of targets is raised here."""
+        getting = asyncio.create_task(self._queue.get())
+        try:
+            await asyncio.wait({getting, naming}, return_when=asyncio.FIRST_COMPLETED)
+            if naming.done():
+                naming.result()
+            return list(await getting)
+        finally:
+            await _ended(getting)
+
+    async def _follow_targets(self) -> None:
+        while True:
+            wanted = dict.fromkeys(self._targets())
+            for target in [target for target in self._following if target not in wanted]:
+                await _ended(self._following.pop(target))
+                self.states.pop(target, None)
+            for target in wanted:
+                if target not in self._following:
+                    self.states[target] = State(since_ms=_now_ms())
+                    self._following[target] = asyncio.create_task(self._follow(target))
+            await asyncio.sleep(self._interval_s)
+
+    async def _follow(self, target: Target) -> None:
+        """Scrapes one target for ever, at its own moment of the interval."""
+        state = self.states[target]
+        address = partial(place_of, node=target.node, address=_host(target.url))
+        reader: Reader[int, Place] = Reader(measure_of, address)
+        due_s = time.monotonic() + zlib.crc32(target.url.encode()) / 2**32 * self._interval_s
+        while True:
+            await asyncio.sleep(max(due_s - time.monotonic(), 0))
+            async with self._places:
+                taken = await self._scrape(target, state, reader)
+            if taken is not None and taken.records:
+                await self._queue.put(taken.records)
+            pause_s = self._interval_s * min(2 ** min(state.failures, 8), SLOWER_WHEN_DOWN)
+            late_s = time.monotonic() - due_s
+            due_s += max(pause_s, late_s - late_s % self._interval_s)  # what was missed is not made up for
+
+    async def _scrape(self, target: Target, state: State, reader: Reader[int, Place]) -> Taken | None:
+        """One answer; what goes wrong is remembered, and said when it is new."""
+        asked_ms = _now_ms()
+        try:
+            async with asyncio.timeout(self._answer_s):
+                body = await self._answer(target, state)
+            large = len(body) > LARGE_BYTES
+            parsed = await asyncio.to_thread(reader.read, body) if large else reader.read(body)
+            if not parsed.samples:
+                raise ScrapeError("It shows metrics, but none of a GPU: is it the address of a GPU exporter?")
+            state.counts["unfinished lines"] += parsed.unfinished
+            state.counts["unreadable lines"] += parsed.unreadable
+            taken = self._dcgm.take(_at_our_time(parsed.samples, asked_ms, state.counts))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._is_down(target, state, self._words(error))
+            return None
+        if not state.up:
+            if state.up is False:
+                _log.info("%s answers again", _shown(target.url))
+            state.up, state.since_ms, state.error, state.failures = True, asked_ms, None, 0
+        state.answered_ms, state.uses = asked_ms, tuple(taken.uses)
+        return taken
+
+    def _is_down(self, target: Target, state: State, error: str) -> None:
+        if state.up is not False:
+            state.up, state.since_ms = False, _now_ms()
+        if error != state.error:
+            state.error = error
+            _log.warning("%s: %s", _shown(target.url), error)
+        state.failures += 1
+
+    async def _answer(self, target: Target, state: State) -> bytes:
+        headers = _HEADERS | _authorization(target)
+        async with self._client(target.ca_file).stream("GET", target.url, headers=headers) as response:
+            if response.status_code != 200:
+                raise ScrapeError(_refusal(response.status_code, target.token_file))
+            return await _body(response, self._most_bytes, state.counts)
+
+    def _client(self, ca_file: str | None) -> httpx.AsyncClient:
+        if ca_file not in self._clients:
+            try:
+                trusted = ssl.create_default_context()
+                if ca_file:
+                    trusted.load_verify_locations(ca_file)
+            except (OSError, ssl.SSLError) as error:
+                raise ScrapeError(f"The file of authorities {ca_file} cannot be read: {error}.") from None
+            self._clients[ca_file] = httpx.AsyncClient(
+                verify=trusted, trust_env=False, follow_redirects=False,
+                timeout=httpx.Timeout(self._answer_s, connect=min(CONNECT_S, self._answer_s)),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            )  # fmt: skip
+        return self._clients[ca_file]
+
+    def _words(self, error: Exception) -> str:
+        """An error as one sentence."""
+        if isinstance(error, ScrapeError):
+            return str(error)
+        if isinstance(error, TimeoutError | httpx.TimeoutException):
+            return f"It does not answer within {self._answer_s:g} s: is the exporter busy, or a firewall between?"
+        distrust = _cause(error, ssl.SSLCertVerificationError)
+        if distrust is not None:
+            return f"Its certificate is not trusted ({distrust.verify_message}): name its authority in a CA file."
+        if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL | UnicodeError):
+            return "The address is no URL like http://node:9400/metrics."
+        said = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, httpx.HTTPError | OSError):
+            return f"It does not answer: {said.rstrip('.')}."
+        _log.exception("Unforeseen while scraping")
+        return f"Its answer could not be used: {type(error).__name__}: {said.rstrip('.')}."
+
+
+async def _body(response: httpx.Response, most_bytes: int, counts: Counter[str]) -> bytes:
+    """The answer, unpacked. One that is larger than it may be is not read to its end."""
+    too_large = ScrapeError(f"Its answer is larger than {most_bytes} bytes: is it a GPU exporter?")
+    announced = response.headers.get("Content-Length", "")
+    if announced.isdecimal() and int(announced) > most_bytes:
+        raise too_large
+    packing = response.headers.get("Content-Encoding", "identity").lower()
+    if packing not in ("identity", "gzip"):
+        raise ScrapeError(f"Its answer is packed with {packing!r}, which nobody asked for.")
+    unpack = zlib.decompressobj(wbits=31) if packing == "gzip" else None
+    body = bytearray()
+    try:
+        async for chunk in response.aiter_raw():
+            body += unpack.decompress(chunk, most_bytes - len(body) + 1) if unpack else chunk
+            if len(body) > most_bytes:
+                raise too_large
+    except zlib.error:
+        raise ScrapeError("Its answer says that it is packed with gzip, and is not.") from None
+    except (httpx.RemoteProtocolError, httpx.ReadError):
+        if not body:
+            raise
+        counts["answers cut short"] += 1  # the lines that came are good
+    return bytes(body)
+
+
+def _at_our_time(
+    samples: Iterable[tuple[int, Place, float, int | None]], now_ms: int, counts: Counter[str]
+) -> list[tuple[int, Place, float, int]]:
+    """Values with the time at which they were asked for, unless they bring a time that may be true."""
+    timed = []
+    for measure, place, value, time_ms in samples:
+        if time_ms is None:
+            time_ms = now_ms
+        elif abs(time_ms - now_ms) > CLOCK_LIMIT_MS:
+            time_ms = now_ms
+            counts["times far from ours"] += 1
+        timed.append((measure, place, value, time_ms))
+    return timed
+
+
+def _authorization(target: Target) -> dict[str, str]:
+    if target.token_file is None:
+        return {}
+    url = httpx.URL(target.url)
+    if url.scheme != "https" and not _is_loopback(url.host):
+        raise ScrapeError("Its token would travel for all to read: use https, or leave the token out.")
+    try:
+        token = Path(target.token_file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ScrapeError(f"The token file {target.token_file} cannot be read: {said}.") from None
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _refusal(status: int, token_file: str | None) -> str:
+    if status not in (401, 403):
+        return f"It answers with HTTP {status} instead of metrics: is the path right?"
+    if token_file is None:
+        return f"It wants to know who asks (HTTP {status}): name a token file."
+    if status == 401:
+        return f"It does not accept the token in {token_file} (HTTP 401): has it expired?"
+    return f"The token in {token_file} may not read metrics (HTTP 403): grant it that."
+
+
+def _cause(
+    error: BaseException | None, kind: type[ssl.SSLCertVerificationError]
+) -> ssl.SSLCertVerificationError | None:
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _host(url: str) -> str | None:
+    try:
+        return httpx.URL(url).host or None
+    except (httpx.InvalidURL, UnicodeError):
+        return None
+
+
+def _shown(url: str) -> str:
+    """A URL without what may be secret in it."""
+    try:
+        parsed = httpx.URL(url)
+        return str(parsed.copy_with(username=None, password=None, query=None, fragment=None))
+    except (httpx.InvalidURL, UnicodeError):
+        return "A target"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError, Exception):
+        await task
