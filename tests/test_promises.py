@@ -29,7 +29,8 @@ SOURCES = REPOSITORY / "src" / "pyrometer"
 
 COMMAND_LINES = """\
 demo --out --seed --no-serve --live
-why --data --server --last --since --until --month --all --tz --price -o|--output=table|json|html --file
+why --data --server --last --since --until --month --all --tz --price -o|--output=table|json|html --kube --context \
+--prometheus --file
 cost --by --data --server --last --since --until --month --all --tz --price -o|--output=table|json
 runs --data --server --last --since --until --month --all --tz --price -o|--output=table|json
 show RUN --data --server --last --since --until --month --all --tz --price -o|--output=table|json
@@ -63,6 +64,9 @@ annotation:experiment label:katib.kubeflow.org/experiment annotation:pipelines.k
 user_rules = label:pyrometer.io/user annotation:pyrometer.io/user label:user annotation:user label:determined.ai/user \
 annotation:skypilot-user label:skypilot-user label:workflows.argoproj.io/creator
 bill_to = 'experiment'
+prometheus_token_file = ''
+prometheus_ca_file = ''
+prometheus_tenant = ''
 """
 
 LEDGER_STATES = {

@@ -138,11 +138,16 @@ def read_options(
 
 def _answer(folder: Path, settings: Settings, asked: Question, *, wait_s: float) -> dict[str, Any]:
     with Store(folder, wait_s=wait_s) as store:
-        covered = bring_up_to_date(store, settings)
-        if covered is None:
-            raise click.ClickException(f"{folder} holds nothing to account for yet.")
-        with waiting("Asking the ledger"):
-            return asked(store, covered)
+        return answer_from(store, settings, asked, str(folder))
+
+
+def answer_from(store: Store, settings: Settings, asked: Question, named: str) -> dict[str, Any]:
+    """The answer from a store that is open."""
+    covered = bring_up_to_date(store, settings)
+    if covered is None:
+        raise click.ClickException(f"{named} holds nothing to account for yet.")
+    with waiting("Asking the ledger"):
+        return asked(store, covered)
 
 
 def bring_up_to_date(store: Store, settings: Settings, *, now_ms: int | None = None) -> Accounted | None:

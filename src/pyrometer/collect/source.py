@@ -13,6 +13,7 @@ class Delivery(NamedTuple):
 
     records: Sequence[tuple[Any, ...]]
     progress: float = 0.0  # how much of a finite source has been read, 0 to 1
+    covers: tuple[int, int] | None = None  # the time, from and to, that is known once this is stored
 
 
 class Source(Protocol):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pyrometer.collect.dcgm import DeviceUse
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
 from pyrometer.collect.kubernetes.seen import Seen
@@ -25,7 +26,7 @@ from pyrometer.identify.pods import Restart, disruption_of, ended_by, life_of, r
 from pyrometer.identify.queues import QUEUED_POD, Queues
 from pyrometer.identify.workloads import Identity, Surroundings, at, by_rules, identify, is_rule, number, owned
 from pyrometer.model import events
-from pyrometer.model.records import Allocation, Event, Node, Owner, Pod, Workload
+from pyrometer.model.records import WHOLE_DEVICE, Allocation, Event, Node, Owner, Pod, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
 
@@ -39,6 +40,7 @@ QUEUE_PLACES = (
 STEP_PLACES = (
     Place("annotation", "workflows.argoproj.io/node-name"), Place("label", "pipelines.kubeflow.org/v2_component"),
 )  # fmt: skip
+COUNTED = "count"  # only how many devices a pod has is known
 SETTLED_MS = MS_PER_HOUR  # a pod that ended so long ago will not turn out to have had other devices
 LONGEST_TEXT = 1_000  # of messages; labels of one object are at most four times that
 MOST_EARLY_EVENTS = 10_000  # about pods that are not known yet
@@ -60,6 +62,7 @@ class _Pod(NamedTuple):
     node_name: str
     asked: gpus.Asked
     known: tuple[Device, ...] | None
+    source: str  # how its devices are known
     joins: tuple[str, str] | None  # namespace and value of what it would join
     restarts: frozenset[Restart]
     looks: int = 0  # of its object: most changes of pods are none of ours
@@ -104,6 +107,7 @@ class Cluster:
         self._claims: dict[tuple[str, str], tuple[Device, ...]] = {}
         self._early: OrderedDict[str, list[objects.Event]] = OrderedDict()
         self._said: dict[tuple[str, str], str] = {}  # the last message of each kind about a pod
+        self._used: dict[tuple[str, str], dict[str, set[Device]]] = {}  # by namespace and pod, on each node
         self._queues = Queues(name)
 
     def take(self, seen: Seen) -> Records:
@@ -135,7 +139,8 @@ class Cluster:
         for uid in [
             u for u, pod in self._pods.items() if pod.gone and (pod.record.ended_ms or 0) < now_ms - SETTLED_MS
         ]:
-            del self._pods[uid]
+            gone = self._pods.pop(uid).record
+            self._used.pop((gone.namespace, gone.name), None)
             for kind in set(REASONS.values()):
                 self._said.pop((kind, uid), None)
         used = {pod.record.workload_uid for pod in self._pods.values()} | set(self._joined.values())
@@ -175,7 +180,7 @@ class Cluster:
             share = pod.gpu_share or 0
             asked = gpus.Asked(max(-(-share // SHARE_WHOLE), 1), min(share, SHARE_WHOLE))
             name = names.get(pod.node_uid or "", "")
-            self._pods[pod.pod_uid] = _Pod(pod, name, asked, None, None, frozenset())
+            self._pods[pod.pod_uid] = _Pod(pod, name, asked, None, COUNTED, None, frozenset())
             if pod.workload_uid is not None:
                 state = self._workloads.setdefault(pod.workload_uid, _Workload(_nowhere(pod), None))
                 state.attempt = max(state.attempt, pod.attempt)
@@ -254,10 +259,12 @@ class Cluster:
         if before is not None and before.looks == looks and not seen.gone:  # what changed is none of ours
             return []
         node = self._nodes.get(pod.spec.node_name)
-        known = self._devices_of(pod)
+        known, source = self._devices_of(pod)
         asked = gpus.asked_by(pod, node.gpus if node else None)
         if asked is None and known:
             asked = gpus.Asked(len(known), SHARE_WHOLE)
+        if asked is not None and not known:
+            known, source = self._labelled(pod.metadata.namespace, pod.metadata.name, pod.spec.node_name, asked)
         if asked is None:
             return [] if before is None else self._ended(before, seen) if seen.gone else []
         if before is None and (life_of(pod).ended_ms or seen.seen_ms) < self.settled_ms:
@@ -269,7 +276,8 @@ class Cluster:
         written += self._named(state, created_ms, seen.seen_ms)
         record = self._record(pod, before, identity, state, node, asked, seen)
         written += self._chain(seen.chain, seen.seen_ms)
-        now = _Pod(record, pod.spec.node_name, asked, known, joins, frozenset(restarts_of(pod)), looks, seen.gone)
+        restarts = frozenset(restarts_of(pod))
+        now = _Pod(record, pod.spec.node_name, asked, known, source, joins, restarts, looks, seen.gone)
         self._pods[uid] = now
         if before is None or record != before.record:
             written.append(record)
@@ -350,11 +358,10 @@ class Cluster:
         if node is None:
             self._waiting[pod.node_name].add(record.pod_uid)
             return []
-        source = "dra" if pod.known else "count"
         node.book.claim(
             Claim(
                 record.pod_uid, record.scheduled_ms, record.ended_ms, pod.asked.devices, pod.asked.share, pod.known,
-                source,
+                pod.source,
             )
         )  # fmt: skip
         return list(node.book.changes(seen_ms))
@@ -555,18 +562,59 @@ class Cluster:
         for consumer in claim.status.reserved_for or ():
             pod = self._pods.get(consumer.uid)
             if pod is not None and pod.known != devices and devices:
-                now = pod._replace(known=devices)
+                now = pod._replace(known=devices, source="dra")
                 self._pods[consumer.uid] = now
                 written += self._hold(now, seen.seen_ms)
         return written
 
-    def _devices_of(self, pod: objects.Pod) -> tuple[Device, ...] | None:
+    def _devices_of(self, pod: objects.Pod) -> tuple[tuple[Device, ...] | None, str]:
         named = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses or []}
         devices: list[Device] = []
         for claim in pod.spec.resource_claims or []:
             name = claim.resource_claim_name or named.get(claim.name)
             devices += self._claims.get((pod.metadata.namespace, name or ""), ())
-        return tuple(devices) or None
+        return (tuple(devices), "dra") if devices else (None, COUNTED)
+
+    def learn(self, uses: Iterable[DeviceUse], at_ms: int) -> Records:
+        """Which pods exporters see on which devices. When they are there is said by Kubernetes: labels linger."""
+        found: dict[tuple[str, str], dict[str, set[Device]]] = defaultdict(lambda: defaultdict(set))
+        for use in uses:
+            if use.pod:
+                device = Device(use.slot_index, use.instance)
+                found[use.namespace or "", use.pod][use.node_uid].add(device)
+        news = {key: of_node for key, of_node in found.items() if self._used.get(key) != of_node}
+        self._used.update(news)
+        if not news:
+            return []
+        written: Records = []
+        for uid, pod in list(self._pods.items()):
+            if (pod.record.namespace, pod.record.name) in news and pod.source in (COUNTED, "dcgm"):
+                known, source = self._labelled(pod.record.namespace, pod.record.name, pod.node_name, pod.asked)
+                if known and known != pod.known:
+                    self._pods[uid] = pod._replace(known=known, source=source)
+                    written += self._hold(self._pods[uid], at_ms)
+        return written
+
+    def _labelled(
+        self, namespace: str, name: str, node_name: str, asked: gpus.Asked
+    ) -> tuple[tuple[Device, ...] | None, str]:
+        """The devices on which exporters saw a pod, if they are as many as it asked for."""
+        node = self._nodes.get(node_name)
+        devices = self._used.get((namespace, name), {}).get(node.record.node_uid, set()) if node else set()
+        whole = {device for device in devices if device.instance == WHOLE_DEVICE} or devices
+        return (tuple(sorted(whole)), "dcgm") if len(whole) == asked.devices else (None, COUNTED)
+
+    def keys(self) -> list[str]:
+        """The keys of labels and annotations that mean something here."""
+        rules = (*self.settings.team_rules, *self.settings.experiment_rules, *self.settings.user_rules)
+        named = [key for rule in rules if (key := rule.partition(":")[2])]
+        places = [place.key for place in (*QUEUE_PLACES, *STEP_PLACES, *self.kinds.places())]
+        return [*named, *places, *gpus.LABELS]
+
+    def group_of(self, kind: str) -> str:
+        """The API group of a kind, where the table has it; of kinds of the same name, the best known."""
+        groups = [group for group, name in self.kinds.by_owner if name == kind]
+        return "batch" if kind == "Job" else "apps" if kind in ("ReplicaSet", "StatefulSet") else next(iter(groups), "")
 
     def _take_queued(self, seen: Seen) -> Records:
         """Kueue's word on a job, which may have no pods yet."""

@@ -35,6 +35,13 @@ PURCHASE_LABELS = {
 }
 
 
+# Of a node, and of pods that ask for a part of a GPU.
+LABELS = (
+    *MODEL_LABELS, *POOL_LABELS, *INSTANCE_LABELS, *PURCHASE_LABELS, "nvidia.com/gpu.replicas", "nvidia.com/gpu.count",
+    "nvidia.com/gpu.memory", "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices",
+)  # fmt: skip
+
+
 class Asked(NamedTuple):
     """What a pod asks for: so many devices, and how much of each."""
 

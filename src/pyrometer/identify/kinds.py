@@ -57,6 +57,12 @@ class Kinds(NamedTuple):
         """The rule for an object, if there is one."""
         return self.by_owner.get((group, kind))
 
+    def places(self) -> list[Place]:
+        """Everywhere that any rule looks."""
+        rules = (*self.by_key, *self.by_owner.values())
+        joins = [rule.joins for rule in rules if rule.joins is not None]
+        return [*(place for rule in rules for place in (*rule.key, *rule.name, *rule.attempt, *rule.rank)), *joins]
+
 
 @cache
 def known_kinds(own_rules: str = "") -> Kinds:

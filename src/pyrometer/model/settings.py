@@ -52,6 +52,9 @@ class Settings(NamedTuple):
         "label:workflows.argoproj.io/creator",
     )
     bill_to: str = "experiment"
+    prometheus_token_file: str = ""
+    prometheus_ca_file: str = ""
+    prometheus_tenant: str = ""
 
 
 HELP: dict[str, str] = {
@@ -76,6 +79,9 @@ HELP: dict[str, str] = {
         "who pays when a labelled experiment spans teams that only queues or namespaces name: `experiment`, the team "
         "that began it; `namespace`, each its own"
     ),
+    "prometheus_token_file": "path of a file with the bearer token for Prometheus",
+    "prometheus_ca_file": "path of a file with the authority that signed Prometheus' certificate",
+    "prometheus_tenant": "whose data to ask for, where a store has several tenants (Mimir: X-Scope-OrgID)",
 }
 
 

@@ -1,0 +1,69 @@
+"""An answer before anything is installed: reads a Prometheus or a cluster into a folder, and asks that."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyrometer.account.ledger import Accounted
+from pyrometer.account.windows import window_of, zone_of
+from pyrometer.cli.progress import progress_bar
+from pyrometer.cli.running import Asked, answer_from
+from pyrometer.cli.settings import read_settings
+from pyrometer.collect.kubernetes.api import connect
+from pyrometer.collect.prometheus.api import Prometheus
+from pyrometer.model.settings import Settings
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.serve.history import History
+from pyrometer.serve.questions import DEFAULT_LAST, question
+from pyrometer.store import Store
+
+
+def read_and_answer(
+    asked: Asked, what: str, *, prometheus: str | None, kube: bool, context: str | None
+) -> dict[str, Any]:
+    """The answer, from what a Prometheus remembers and what the cluster says; kept only in a folder that was named."""
+    if asked.server is not None:
+        raise click.UsageError("--server asks a server; --kube and --prometheus read without one. Say one of them.")
+    with ExitStack() as stack:
+        folder = asked.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pyrometer-")))
+        settings = read_settings(os.environ, folder)
+        ready = question(what, asked.parameters, settings)
+        now_ms = time.time_ns() // 1_000_000 // MS_PER_MINUTE * MS_PER_MINUTE
+        from_ms, to_ms = _window(asked, what, settings, now_ms)
+        with Store(folder, create=True) as store:
+            asyncio.run(_read(History(store, settings, from_ms, to_ms), settings, prometheus, kube, context))
+            return answer_from(store, settings, ready, f"{prometheus or 'The cluster'}")
+
+
+async def _read(history: History, settings: Settings, prometheus: str | None, kube: bool, context: str | None) -> None:
+    remembers = Prometheus(prometheus, settings) if prometheus else None
+    api = connect(context) if kube else None
+    try:
+        with progress_bar("Reading") as progress:
+            await history.read(remembers, api, progress)
+    finally:
+        for connection in (remembers, api):
+            if connection is not None:
+                await connection.close()
+
+
+def _window(asked: Asked, what: str, settings: Settings, now_ms: int) -> tuple[int, int]:
+    """The time to read: what is asked for, up to now."""
+    told = asked.parameters
+    zone = zone_of(told.get("tz") or settings.timezone)
+    if told.get("all"):
+        raise click.UsageError("--all of a Prometheus may be years: say --last, or --since.")
+    window = window_of(
+        told.get("last"), told.get("since"), told.get("until"), told.get("month"), False, zone, DEFAULT_LAST[what]
+    )(Accounted(now_ms - 12 * MS_PER_HOUR, now_ms, 0))
+    if window.from_ms >= now_ms:
+        raise click.UsageError("That time is yet to come.")
+    return window.from_ms, min(window.to_ms, now_ms)

@@ -1,0 +1,48 @@
+"""Looks at a cluster once: its nodes, and an owner by its name. For what is over, and for those who do not stay."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pyrometer.collect.kubernetes.api import Api, ApiError
+from pyrometer.collect.kubernetes.discovery import Discovery
+from pyrometer.collect.kubernetes.objects import Listing, Node, Owner
+from pyrometer.collect.kubernetes.watch import PAGE, Resource
+
+_LISTING = msgspec.json.Decoder(Listing)
+_NODE = msgspec.json.Decoder(Node)
+
+
+async def nodes(api: Api) -> list[Node]:
+    """All nodes, as they are now."""
+    found: list[Node] = []
+    following = ""
+    while True:
+        asked = {"limit": str(PAGE)} | ({"continue": following} if following else {})
+        page = _LISTING.decode(await api.get("/api/v1/nodes", asked))
+        found += [_NODE.decode(item) for item in page.items or ()]
+        following = page.metadata.continue_
+        if not following:
+            return found
+
+
+class Owners:
+    """Owners by kind and name, as long as they are there."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._discovery = Discovery(api)
+
+    async def find(self, group: str, kind: str, namespace: str, name: str) -> Owner | None:
+        """The object; None when it is gone, or may not be read."""
+        try:
+            place = await self._discovery.find(group, kind)
+            if place is None:
+                return None
+            resource = Resource(group, place.version, place.plural, kind, Owner, metadata_only=True)
+            answer = await self._api.get(resource.named(namespace, name), accept=resource.accept(listed=False))
+            owner = msgspec.json.decode(answer, type=Owner)
+        except (ApiError, msgspec.DecodeError):
+            return None
+        owner.api_version, owner.kind = f"{group}/{place.version}" if group else place.version, kind
+        return owner

@@ -1,0 +1,180 @@
+"""One Prometheus-compatible API: Prometheus, Thanos, Mimir, VictoriaMetrics. All requests read."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx2 as httpx
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pyrometer.collect.source import SourceError
+from pyrometer.model.settings import Settings
+
+CONNECT_S = 10.0
+ANSWER_S = 120.0
+MOST_BYTES = 512 * 2**20  # of one answer: more is asked for in smaller pieces
+ATTEMPTS = 3  # of a request that breaks off
+
+Integers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float64]
+
+
+class TooMuchError(SourceError):
+    """More than one answer may hold: ask for less at a time."""
+
+
+class Series(NamedTuple):
+    """One series, and its values where it had any."""
+
+    labels: dict[str, str]
+    times_ms: Integers
+    values: Numbers
+
+
+class _Item(msgspec.Struct):
+    metric: dict[str, str]
+    values: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _Data(msgspec.Struct):
+    result: list[_Item]
+
+
+class _Matrix(msgspec.Struct):
+    data: _Data | None = None
+    error: str = ""
+
+
+class _Labels(msgspec.Struct):
+    data: list[dict[str, str]] | None = None
+    error: str = ""
+
+
+_MATRIX = msgspec.json.Decoder(_Matrix)
+_LABELS = msgspec.json.Decoder(_Labels)
+
+
+class Prometheus:
+    """A server, for reading."""
+
+    def __init__(self, url: str, settings: Settings | None = None) -> None:
+        self.url = without_password(url)
+        self._client = httpx.AsyncClient(
+            base_url=url.rstrip("/"), headers=_headers(settings), verify=_trust(settings), follow_redirects=True,
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Hangs up."""
+        await self._client.aclose()
+
+    async def raw(self, selector: str, from_ms: int, to_ms: int) -> list[Series]:
+        """The samples as they were scraped, after `from_ms` and up to `to_ms`."""
+        query = {"query": f"{selector}[{to_ms - from_ms}ms]", "time": _seconds(to_ms)}
+        return _matrix(_MATRIX.decode(await self._ask("/api/v1/query", query)))
+
+    async def at_steps(self, query: str, from_ms: int, to_ms: int, step_ms: int) -> list[Series]:
+        """The values of an expression, every so often."""
+        asked = {"query": query, "start": _seconds(from_ms), "end": _seconds(to_ms), "step": _seconds(step_ms)}
+        return _matrix(_MATRIX.decode(await self._ask("/api/v1/query_range", asked)))
+
+    async def labels(self, selector: str, from_ms: int, to_ms: int) -> list[dict[str, str]]:
+        """The series that there were."""
+        asked = {"match[]": selector, "start": _seconds(from_ms), "end": _seconds(to_ms)}
+        return _LABELS.decode(await self._ask("/api/v1/series", asked)).data or []
+
+    async def _ask(self, path: str, form: Mapping[str, str]) -> bytes:
+        for attempt in range(ATTEMPTS):
+            try:
+                return await self._post(path, form)
+            except (httpx.HTTPError, OSError) as error:
+                if attempt + 1 == ATTEMPTS or isinstance(error, httpx.ConnectError):
+                    raise SourceError(f"{self.url} does not answer: {_words(error)}.") from None
+        raise AssertionError  # the last attempt has returned or raised
+
+    async def _post(self, path: str, form: Mapping[str, str]) -> bytes:
+        """A query may be longer than an address: it is sent as a form."""
+        body = bytearray()
+        async with self._client.stream("POST", path, data=dict(form)) as response:
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > MOST_BYTES:
+                    raise TooMuchError(f"{self.url} answers with more than {MOST_BYTES >> 20} MiB.")
+        if response.status_code == 200:
+            return bytes(body)
+        raise self._refusal(response.status_code, bytes(body))
+
+    def _refusal(self, status: int, body: bytes) -> SourceError:
+        try:
+            said = _MATRIX.decode(body).error
+        except msgspec.DecodeError:
+            said = ""
+        if status in (401, 403):
+            return SourceError(
+                f"{self.url} refuses (HTTP {status}): name a file with a valid token in the setting "
+                "`prometheus_token_file`."
+            )
+        if status in (413, 422, 500, 503) and _is_too_much(said):
+            return TooMuchError(f"{self.url}: {said}.")
+        if not said:
+            return SourceError(f"{self.url} answers HTTP {status}: is it the address of a Prometheus?")
+        return SourceError(f"{self.url} answers HTTP {status}: {' '.join(said.split())[:300]}.")
+
+
+def without_password(url: str) -> str:
+    """An address that may be shown."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SourceError(f"{url!r} is not the address of a Prometheus: http://127.0.0.1:9090.")
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+
+
+def _matrix(answer: _Matrix) -> list[Series]:
+    items = answer.data.result if answer.data else []
+    return [Series(item.metric, *_numbers(item.values)) for item in items]
+
+
+def _numbers(pairs: msgspec.Raw) -> tuple[Integers, Numbers]:
+    """`[[1700000000.5,"0.25"],…]` as times and values, without an object for each: there are millions."""
+    flat = np.fromstring(bytes(pairs).translate(None, b'[]"'), sep=",").reshape(-1, 2)
+    return np.rint(flat[:, 0] * 1000).astype(np.int64), flat[:, 1].copy()
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms // 1000}.{ms % 1000:03d}"
+
+
+def _headers(settings: Settings | None) -> dict[str, str]:
+    headers = {}
+    if settings and settings.prometheus_token_file:
+        try:
+            token = Path(settings.prometheus_token_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise SourceError(f"prometheus_token_file {settings.prometheus_token_file}: {error.strerror}.") from None
+        headers["Authorization"] = f"Bearer {token}"
+    if settings and settings.prometheus_tenant:
+        headers["X-Scope-OrgID"] = settings.prometheus_tenant
+    return headers
+
+
+def _trust(settings: Settings | None) -> Any:
+    if not settings or not settings.prometheus_ca_file:
+        return True
+    try:
+        return ssl.create_default_context(cafile=settings.prometheus_ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise SourceError(f"prometheus_ca_file {settings.prometheus_ca_file}: {_words(error)}.") from None
+
+
+def _is_too_much(said: str) -> bool:
+    return any(word in said for word in ("too many samples", "timed out", "exceeds", "limit", "too many points"))
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

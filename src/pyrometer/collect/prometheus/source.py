@@ -1,0 +1,257 @@
+"""What a Prometheus remembers of a cluster, as a source: who had which GPUs, and what those did, days back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from pyrometer.collect.dcgm import NAMES, Dcgm, DeviceUse, Place, measure_of, place_of
+from pyrometer.collect.kubernetes import objects
+from pyrometer.collect.kubernetes.objects import Container, Meta, ms
+from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.prometheus.api import Prometheus, Series
+from pyrometer.collect.prometheus.kube_state import Names, history, label_keys, moment
+from pyrometer.collect.prometheus.pieces import in_pieces
+from pyrometer.collect.source import Delivery, SourceError
+from pyrometer.model import events
+from pyrometer.model.records import WHOLE_DEVICE, Event
+from pyrometer.model.units import MS_PER_MINUTE
+
+GPU_METRICS = f'{{__name__=~"{"|".join(NAMES)}"}}'
+# Enough to see every device, and every pod on it, without reading all that is known of them.
+DEVICES = (
+    '{__name__=~"DCGM_FI_DEV_(GPU_TEMP|GPU_TEMP_CELSIUS|FB_USED|FB_USED_BYTES)|'
+    'DCGM_FI_PROF_GR_ENGINE_(ACTIVE|UTIL_RATIO)"}'
+)
+OBJECTS_SHARE = 0.2  # of the progress
+LINGER_MS = 5 * MS_PER_MINUTE  # a label may come and go for a scrape or two
+
+# `llama-worker-3`, `sft-0-1-x7k2p`: pods of one job, where nothing but names is known.
+_MEMBER = re.compile(r"(?:-(?:worker|master|launcher|head|chief|ps|node))?(?:-\d{1,5}){1,2}(?:-[a-z0-9]{5})?$")
+
+
+class Translator(Protocol):
+    """Turns what was seen into records."""
+
+    def take(self, seen: Seen) -> list[tuple[Any, ...]]:
+        """What to write down about it."""
+        ...
+
+    def learn(self, uses: Iterable[DeviceUse], at_ms: int) -> list[tuple[Any, ...]]:
+        """Which pods are seen on which devices."""
+        ...
+
+    def keys(self) -> Iterable[str]:
+        """The keys of labels that mean something to it."""
+        ...
+
+    def group_of(self, kind: str) -> str:
+        """The API group of a kind of owners."""
+        ...
+
+
+class Known(NamedTuple):
+    """What the cluster itself says, where it can be asked: its nodes as they are, and owners that still are."""
+
+    nodes: Sequence[objects.Node] = ()
+    owner_of: Callable[[str, str, str], Awaitable[objects.Owner | None]] | None = None
+
+
+class PrometheusSource:
+    """A time that is over, from `from_ms` to `to_ms`. What has been `read` before is not read again."""
+
+    def __init__(
+        self, api: Prometheus, translator: Translator, *, cluster: str, from_ms: int, to_ms: int,
+        near_idle_power_w: Callable[[str | None], int], known: Known | None = None,
+        read: Sequence[tuple[int, int]] = (),
+    ) -> None:  # fmt: skip
+        self.api = api
+        self.cluster = cluster
+        self.from_ms, self.to_ms = from_ms, to_ms
+        self.pods = 0
+        self.gpus = 0
+        self._translator = translator
+        self._near_idle_power_w = near_idle_power_w
+        self._known = known or Known()
+        self._missing = missing(from_ms, to_ms, read)
+        # UIDs by name, and by whatever else a node is called
+        self._nodes = {node.metadata.name: node.metadata.uid for node in self._known.nodes}
+        self._places: dict[frozenset[tuple[str, str]], Place | None] = {}
+
+    async def deliveries(self) -> AsyncIterator[Delivery]:
+        """First who was there; then what GPUs did, piece by piece."""
+        places = await self._devices()
+        self.gpus = len({(place.hosts[0], place.slot_index) for place in places})
+        by_state_metrics = await self._objects(places)
+        yield Delivery(by_state_metrics, OBJECTS_SHARE)
+        uses: dict[DeviceUse, tuple[int, int]] = {}
+        dcgm = Dcgm(self._node_uid, self._near_idle_power_w)
+        if not self.pods and not self._missing:
+            self._missing = [(self.from_ms, self.to_ms)]  # who used devices is in the telemetry alone
+        whole_ms = sum(to_ms - from_ms for from_ms, to_ms in self._missing)
+        done_ms = 0
+        for from_ms, to_ms in self._missing:
+            async for piece in in_pieces(self.api, GPU_METRICS, from_ms, to_ms):
+                taken = dcgm.take_series(list(self._measured(piece.series)))
+                for use, (first_ms, last_ms) in taken.uses.items():
+                    before = uses.get(use, (first_ms, last_ms))
+                    uses[use] = min(before[0], first_ms), max(before[1], last_ms)
+                part = (done_ms + piece.to_ms - from_ms) / whole_ms
+                yield Delivery(
+                    taken.records, OBJECTS_SHARE + (1 - OBJECTS_SHARE) * part, (piece.from_ms, piece.to_ms)
+                )  # fmt: skip
+            done_ms += to_ms - from_ms
+        if not self.pods and uses:
+            self.pods = len({(use.namespace, use.pod) for use in uses})
+            yield Delivery(self._from_labels(uses), 1.0)
+        if not self.gpus and not self.pods:
+            raise SourceError(
+                f"{self.api.url} remembers nothing of GPUs in that time: neither dcgm-exporter's metrics (DCGM_FI_…) "
+                "nor kube-state-metrics' (kube_pod_container_resource_requests). Is it the right Prometheus?"
+            )
+        yield Delivery([Event(self.to_ms, events.WATCHED, cluster=self.cluster)], 1.0)
+
+    # -- who was there ------------------------------------------------------------------------------------------------
+
+    async def _devices(self) -> list[Place]:
+        found = await self.api.labels(DEVICES, self.from_ms, self.to_ms)
+        return [place for labels in found if (place := place_of(labels)) is not None]
+
+    async def _objects(self, places: list[Place]) -> list[tuple[Any, ...]]:
+        models = {host: place.gpu_model for place in places if place.gpu_model for host in place.hosts}
+        names = Names(
+            label_keys(self._translator.keys()), self._named_node, models.get, self._owner_of
+        )  # fmt: skip
+        past = await history(self.api, self.cluster, self.from_ms, self.to_ms, names)
+        self.pods = past.pods
+        for address, name in past.addresses.items():
+            self._nodes.setdefault(address, self._named_node(name))
+        records: list[tuple[Any, ...]] = list(past.gaps)
+        if not any(isinstance(seen.object, objects.Node) for seen in past.seen):
+            for node in self._known.nodes or self._machines(places):
+                created_ms = ms(node.metadata.creation_timestamp) or 0
+                records += self._translator.take(Seen(node, max(self.from_ms, created_ms)))
+        if past.pods:
+            records += self._translator.learn((use for use in self._uses(places)), self.from_ms)
+        for seen in past.seen:
+            records += self._translator.take(seen)
+        return records
+
+    def _machines(self, places: list[Place]) -> Iterator[objects.Node]:
+        """The machines that telemetry is about, where nobody else says which there were."""
+        of_host: dict[str, list[Place]] = {}
+        for place in places:
+            of_host.setdefault(place.hosts[0], []).append(place)
+        for host, mine in of_host.items():
+            yield _node(host, self._named_node(host), mine)
+
+    def _uses(self, places: list[Place]) -> Iterator[DeviceUse]:
+        for place in places:
+            if place.of_pod:
+                yield DeviceUse(
+                    self._node_uid_of(place), place.slot_index, place.instance, place.uuid, place.gpu_model,
+                    place.profile, place.namespace, place.pod, place.pod_uid, place.claim,
+                )  # fmt: skip
+
+    def _named_node(self, name: str) -> str:
+        return self._nodes.setdefault(name, f"host/{name}")
+
+    def _node_uid(self, host: str) -> str | None:
+        return self._nodes.get(host) or self._nodes.get(host.partition(".")[0])
+
+    def _node_uid_of(self, place: Place) -> str:
+        found = (self._node_uid(host) for host in place.hosts)
+        return next((uid for uid in found if uid), f"host/{place.hosts[0]}")
+
+    async def _owner_of(self, kind: str, namespace: str, name: str) -> objects.Owner:
+        """An owner as it is, where it still is; else all that its pods said of it."""
+        if self._known.owner_of is not None:
+            found = await self._known.owner_of(kind, namespace, name)
+            if found is not None:
+                return found
+        group = self._translator.group_of(kind)
+        uid = f"{self.cluster}/{namespace}/{kind}/{name}"
+        return objects.Owner(Meta(name=name, uid=uid, namespace=namespace), f"{group}/v1" if group else "v1", kind)
+
+    # -- what GPUs did ------------------------------------------------------------------------------------------------
+
+    def _measured(self, found: list[Series]) -> Iterator[tuple[int, Place, Any, Any]]:
+        for series in found:
+            name = series.labels.pop("__name__", "")
+            measure = measure_of(name)
+            key = frozenset(series.labels.items())
+            if key not in self._places:
+                self._places[key] = place_of(series.labels)
+            place = self._places[key]
+            if measure is not None and place is not None:
+                yield measure, place, series.times_ms, series.values
+
+    # -- where nothing but telemetry is known -------------------------------------------------------------------------
+
+    def _from_labels(self, uses: dict[DeviceUse, tuple[int, int]]) -> list[tuple[Any, ...]]:
+        """Pods that exporters saw on devices, as a watch would have seen them. Their ends are late, by minutes."""
+        pods: dict[tuple[str, str, str], list[tuple[DeviceUse, tuple[int, int]]]] = {}
+        for use, span in uses.items():
+            if use.pod:
+                pods.setdefault((use.namespace or "", use.pod, use.node_uid), []).append((use, span))
+        names = {uid: name for name, uid in self._nodes.items()}
+        seen: list[Seen] = []
+        for (namespace, name, node_uid), mine in pods.items():
+            first_ms, last_ms = min(span[0] for _, span in mine), max(span[1] for _, span in mine)
+            node = names.get(node_uid, node_uid.removeprefix("host/"))
+            devices = len({(use.slot_index, use.instance) for use, _ in mine if use.instance == WHOLE_DEVICE})
+            pod = _pod(self.cluster, namespace, name, node, devices or 1, first_ms)
+            chain = tuple(_job(self.cluster, namespace, name))
+            seen.append(Seen(pod, first_ms, chain=chain))
+            if last_ms < self.to_ms - LINGER_MS:
+                seen.append(Seen(pod, last_ms, gone=True, chain=chain))
+        records = self._translator.learn(uses, self.from_ms)
+        for one in sorted(seen, key=lambda s: (s.seen_ms, not s.gone)):
+            records += self._translator.take(one)
+        return records
+
+
+def missing(from_ms: int, to_ms: int, read: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The parts of a time that have not been read yet."""
+    gaps, at_ms = [], from_ms
+    for start_ms, end_ms in sorted(read):
+        if start_ms > at_ms:
+            gaps.append((at_ms, min(start_ms, to_ms)))
+        at_ms = max(at_ms, end_ms)
+    gaps.append((at_ms, to_ms))
+    return [(start_ms, end_ms) for start_ms, end_ms in gaps if start_ms < end_ms]
+
+
+def _pod(cluster: str, namespace: str, name: str, node: str, devices: int, first_ms: int) -> objects.Pod:
+    amounts: dict[str, str | int | float] = {"nvidia.com/gpu": devices}
+    began = moment(first_ms)
+    runs = objects.ContainerState(running=objects.Running(began))
+    return objects.Pod(
+        Meta(name=name, uid=f"{cluster}/{namespace}/Pod/{name}", namespace=namespace, creation_timestamp=began),
+        objects.PodSpec(node, [Container("main", objects.Resources(amounts))]),
+        objects.PodStatus(
+            "Running", conditions=[objects.Condition("PodScheduled", "True", began)],
+            container_statuses=[objects.ContainerStatus("main", state=runs)],
+        ),
+    )  # fmt: skip
+
+
+def _node(name: str, uid: str, places: Iterable[Place]) -> objects.Node:
+    """A machine of which only its devices are known."""
+    places = list(places)
+    count = max(place.slot_index for place in places) + 1
+    model = next((place.gpu_model for place in places if place.gpu_model), None)
+    return objects.Node(
+        Meta(name=name, uid=uid, labels={"nvidia.com/gpu.product": model} if model else {}),
+        status=objects.NodeStatus({"nvidia.com/gpu": count}),
+    )
+
+
+def _job(cluster: str, namespace: str, pod: str) -> Iterator[objects.Owner]:
+    """What pods with names alike belong to."""
+    name = _MEMBER.sub("", pod)
+    if name != pod and name:
+        yield objects.Owner(
+            Meta(name=name, uid=f"{cluster}/{namespace}/Pods/{name}", namespace=namespace), "v1", "Pods"
+        )

@@ -1,0 +1,107 @@
+"""A time that is over, read into a store: from a Prometheus, from the cluster as it is now, or from both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyrometer.collect.kubernetes import look, objects
+from pyrometer.collect.kubernetes.api import Api
+from pyrometer.collect.kubernetes.objects import ms
+from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.source import KubernetesSource
+from pyrometer.collect.prometheus.api import Prometheus
+from pyrometer.collect.prometheus.source import Known, PrometheusSource
+from pyrometer.collect.source import SourceError
+from pyrometer.identify.cluster import Cluster
+from pyrometer.identify.gpu_models import near_idle_power_w
+from pyrometer.model import events
+from pyrometer.model.records import Event
+from pyrometer.model.settings import Settings
+from pyrometer.serve.collector import cluster_name
+from pyrometer.store import Store
+
+WITHOUT_NAME = "prometheus"  # the cluster, where nobody says what it is called
+LIST_S = 120.0  # for everything that is there now
+
+Progress = Callable[[int, int], None]
+
+
+class History:
+    """What is known of one cluster from `from_ms` to `to_ms`, and is brought into a store."""
+
+    def __init__(self, store: Store, settings: Settings, from_ms: int, to_ms: int) -> None:
+        self.store = store
+        self.settings = settings
+        self.from_ms, self.to_ms = from_ms, to_ms
+
+    async def read(self, prometheus: Prometheus | None, api: Api | None, progress: Progress) -> None:
+        """First what was, then what is: the cluster's own word on what is still there is the later one."""
+        if prometheus is None and api is None:
+            raise SourceError("Nothing to read from: name a Prometheus, or a cluster.")
+        name = self.settings.cluster or (await cluster_name(api) if api else WITHOUT_NAME)
+        cluster = Cluster(name, self.settings, since_ms=self.from_ms, settled_ms=self.from_ms)
+        nodes = await look.nodes(api) if api else []
+        if prometheus is not None:
+            await self._past(prometheus, cluster, name, nodes, look.Owners(api) if api else None, progress)
+        if api is not None:
+            await self._present(api, cluster, name, nodes, blind=prometheus is None)
+        self.store.seal(before_ms=self.to_ms)
+
+    async def _past(
+        self, prometheus: Prometheus, cluster: Cluster, name: str, nodes: list[objects.Node],
+        owners: look.Owners | None, progress: Progress,
+    ) -> None:  # fmt: skip
+        mark = f"read_from {prometheus.url}"
+        read: list[tuple[int, int]] = [tuple(span) for span in json.loads(self.store.meta(mark) or "[]")]
+
+        async def owner_of(kind: str, namespace: str, of_name: str) -> objects.Owner | None:
+            return await owners.find(cluster.group_of(kind), kind, namespace, of_name) if owners else None
+
+        source = PrometheusSource(
+            prometheus, cluster, cluster=name, from_ms=self.from_ms, to_ms=self.to_ms,
+            near_idle_power_w=near_idle_power_w, read=read,
+            known=Known(nodes, owner_of),
+        )  # fmt: skip
+        async for delivery in source.deliveries():
+            self.store.append(delivery.records)
+            if delivery.covers is not None:  # after a break it goes on from here
+                read = _joined([*read, delivery.covers])
+                self.store.set_meta(mark, json.dumps(read))
+            progress(round(1000 * delivery.progress), 1000)
+
+    async def _present(self, api: Api, cluster: Cluster, name: str, nodes: list[objects.Node], *, blind: bool) -> None:
+        records: list[tuple[Any, ...]] = []
+        if blind:  # pods that are gone are not known, so nothing was surely free; nodes were there before we looked
+            records.append(Event(self.from_ms, events.WATCH_GAP, self.to_ms - self.from_ms, name))
+            for node in nodes:
+                records += cluster.take(Seen(node, max(self.from_ms, ms(node.metadata.creation_timestamp) or 0)))
+        self.store.append(records)
+        source = KubernetesSource(
+            api, cluster, cluster=name, always=cluster.joined_kinds(), last_live_ms=self.to_ms, known=cluster.known(),
+            heartbeat_s=1.0,
+        )  # fmt: skip
+        deadline_s = time.monotonic() + LIST_S
+        async with asyncio.timeout(LIST_S):
+            async for delivery in source.deliveries():
+                self.store.append([record for record in delivery.records if not _is_gap(record)])
+                if source.ready.is_set() or time.monotonic() > deadline_s:
+                    break
+
+
+def _is_gap(record: tuple[Any, ...]) -> bool:
+    """The moment between the last scrape and the first list is none that anybody missed."""
+    return isinstance(record, Event) and record.kind == events.WATCH_GAP
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for from_ms, to_ms in sorted(spans):
+        if joined and from_ms <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], to_ms))
+        else:
+            joined.append((from_ms, to_ms))
+    return joined
