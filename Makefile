@@ -17,7 +17,7 @@ $(SETUP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Pyrometer needs Python 3.11 or newer: make setup PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable '.[server,dev]'
+	$(BIN)/pip install --quiet --editable '.[server,agent,dev]'
 	@touch $@
 
 demo: setup ## the main job: a simulated night on 304 GPUs, accounted and explained; on a terminal, served as a page

@@ -18,6 +18,8 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=500, deadline=None)
 settings.load_profile("steady")
 
+pytest_plugins = ("nvml_library",)
+
 REPOSITORY = Path(__file__).parent.parent
 
 

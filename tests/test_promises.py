@@ -19,6 +19,7 @@ import pytest
 from pyrometer import __version__
 from pyrometer.cli import COMMANDS
 from pyrometer.explain.detectors import DETECTORS
+from pyrometer.export.dcgm import OWN_METRICS
 from pyrometer.model.settings import HELP, Settings
 from pyrometer.model.states import CAUSES, FAMILIES, INTERVAL_STATES, STATES
 
@@ -38,6 +39,7 @@ import FORMAT=openb|philly|recording PATH --out --without-steps
 simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
 serve --data --listen --kube --context
+agent --listen --every --pod-resources --proc
 doctor --context -o|--output=table|json
 token create|list|revoke
 check DIR
@@ -128,6 +130,17 @@ def test_states_are_those_of_the_design():
 
 def test_causes_are_those_of_the_design():
     assert CAUSES == CAUSES_IN_THE_ORDER_IN_WHICH_THEY_CLAIM
+
+
+AGENT_METRICS = (
+    "pyrometer_gpu_lost", "pyrometer_gpu_allocation_info", "pyrometer_gpu_processes",
+    "pyrometer_agent_pod_resources_up", "pyrometer_agent_reading_interval_seconds", "pyrometer_agent_info",
+    "process_cpu_seconds_total", "process_resident_memory_bytes",
+)  # fmt: skip
+
+
+def test_the_agent_s_own_metrics_are_frozen():
+    assert tuple(OWN_METRICS) == AGENT_METRICS
 
 
 # -- what is listed is there ------------------------------------------------------------------------------------------
@@ -256,7 +269,7 @@ def test_the_wheel_has_what_is_not_python_too(wheel):
     assert wanted <= names
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "demo"))]
     assert all("extra ==" in need for need in headers.get_all("Requires-Dist"))  # the base install has no dependencies
-    assert "server" in headers.get_all("Provides-Extra")
+    assert {listed.extra for listed in COMMANDS.values()} <= set(headers.get_all("Provides-Extra"))
 
 
 @pytest.mark.heavy
@@ -280,5 +293,6 @@ def test_the_base_install_says_how_to_get_the_rest(base_install, name):
     said = quietly(base_install / "pyrometer", name, cwd="/")
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr == (
-        f"Error: `pyrometer {name}` needs what the base install leaves out: pip install 'pyrometer[server]'\n"
+        f"Error: `pyrometer {name}` needs what the base install leaves out: "
+        f"pip install 'pyrometer[{COMMANDS[name].extra}]'\n"
     )

@@ -13,6 +13,7 @@ from pyrometer import __version__
 class _Listed(NamedTuple):
     module: str
     help: str
+    extra: str = "server"  # what must be installed: `pip install pyrometer[server]`
 
 
 COMMANDS = {
@@ -25,10 +26,13 @@ COMMANDS = {
     "simulate": _Listed("simulate", "a cluster whose truth is known, as a data folder"),
     "score": _Listed("score", "compare what `why` says of a simulated cluster with its truth"),
     "serve": _Listed("serve", "the server: follows a cluster, keeps the ledger, answers over HTTP"),
+    "agent": _Listed("agent", "GPU exporter on a node: dcgm-exporter's metrics without DCGM", extra="agent"),
     "doctor": _Listed("doctor", "what is connected, and what missing evidence costs"),
     "token": _Listed("token", "who may ask a server: bearer tokens by role"),
     "check": _Listed("check", "verify a data folder: files, sums, nothing twice"),
 }
+
+_NEEDS = {"server": ("click", "duckdb"), "agent": ("click", "pynvml", "h2")}  # absent from the base install
 
 _HELP = """Usage: pyrometer COMMAND [OPTIONS]
 
@@ -60,15 +64,20 @@ def _run(arguments: list[str]) -> int:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         hint = f"Did you mean `pyrometer {near[0]}`?" if near else "`pyrometer --help` lists them."
         return _fail(f"There is no command {name!r}. {hint}", 2)
+    listed = COMMANDS[name]
     try:
-        import click  # noqa: F401 - absent from the base install
-        import duckdb  # noqa: F401
+        for module in _NEEDS[listed.extra]:
+            importlib.import_module(module)
     except ImportError:
-        return _fail(f"`pyrometer {name}` needs what the base install leaves out: pip install 'pyrometer[server]'", 1)
-    from pyrometer.cli.running import run_command
-
-    module = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}")
-    return run_command(module.command, name, arguments[1:])
+        return _fail(
+            f"`pyrometer {name}` needs what the base install leaves out: pip install 'pyrometer[{listed.extra}]'", 1
+        )
+    command = importlib.import_module(f"pyrometer.cli.{listed.module}").command
+    if listed.extra == "agent":
+        from pyrometer.cli.outcome import finish as run
+    else:
+        from pyrometer.cli.running import run_command as run
+    return run(command, name, arguments[1:])
 
 
 def _say(text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import duckdb
 
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.windows import WindowError
+from pyrometer.cli.outcome import fail, finish
 from pyrometer.cli.progress import progress_bar, waiting
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.source import SourceError
@@ -33,34 +33,17 @@ WAIT_FOR_FOLDER_S = 10.0
 def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
     """Runs a click command; an error is one sentence on stderr."""
     try:
-        result = command.main(arguments, prog_name=f"pyrometer {name}", standalone_mode=False)
-    except click.UsageError as error:
-        return _fail(error.format_message(), 2)
+        return finish(command, name, arguments)
     except (WindowError, QuestionError) as error:
-        return _fail(str(error), 2)
+        return fail(str(error), 2)
     except ServerError as error:
-        return _fail(str(error), 2 if error.usage else 1)
-    except click.ClickException as error:
-        return _fail(error.format_message(), 1)
+        return fail(str(error), 2 if error.usage else 1)
     except (StoreError, SourceError, PriceError, SettingError, RuleError, TokenError, NothingError) as error:
-        return _fail(str(error), 1)
+        return fail(str(error), 1)
     except duckdb.OutOfMemoryException as error:
-        return _fail(f"Not enough memory: {str(error).splitlines()[0]}", 1)
+        return fail(f"Not enough memory: {str(error).splitlines()[0]}", 1)
     except (duckdb.IOException, duckdb.InvalidInputException) as error:  # a part that is gone or broken
-        return _fail(f"{str(error).splitlines()[0]}. `pyrometer check DIR` says what is wrong with a data folder.", 1)
-    except (click.Abort, KeyboardInterrupt):
-        return _fail("Interrupted.", 130)
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        return _fail(f"{error.filename or 'A file'} cannot be read or written: {error.strerror}.", 1)
-    return result if isinstance(result, int) else 0
-
-
-def _fail(text: str, code: int) -> int:
-    click.echo(f"Error: {' '.join(line.strip() for line in text.splitlines())}", err=True)
-    return code
+        return fail(f"{str(error).splitlines()[0]}. `pyrometer check DIR` says what is wrong with a data folder.", 1)
 
 
 class Asked(NamedTuple):

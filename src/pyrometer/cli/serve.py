@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
@@ -13,6 +12,7 @@ from contextlib import nullcontext, suppress
 import click
 import uvicorn
 
+from pyrometer.cli.addresses import address_of, is_loopback
 from pyrometer.cli.running import data_folder
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.kubernetes.api import connect
@@ -33,7 +33,7 @@ RESTART_S = 5.0
 def command(data: str | None, listen: str, kube: bool, context: str | None) -> None:
     """The server: follows the cluster, keeps the ledger, answers on HOST:PORT. Stops cleanly on SIGTERM and Ctrl-C."""
     folder = data_folder(data)
-    host, port = _address(listen)
+    host, port = address_of(listen)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     with Store(folder, create=True) as store:
@@ -42,7 +42,7 @@ def command(data: str | None, listen: str, kube: bool, context: str | None) -> N
 
 async def _serve(store: Store, host: str, port: int, kube: bool, context: str | None) -> None:
     settings = read_settings(os.environ, store.folder)
-    loopback = _is_loopback(host)
+    loopback = is_loopback(host)
     lock = asyncio.Lock()
     server = Server(store, settings, lock, open_to_all=loopback)
     if not loopback and not server.tokens.listed():
@@ -113,17 +113,3 @@ def _listening(host: str, port: int) -> socket.socket:
         listening.close()
         raise click.ClickException(f"--listen {host}:{port}: {error.strerror}. Name another port.") from None
     return listening
-
-
-def _address(listen: str) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 < int(port) < 65536 or not host:
-        raise click.UsageError(f"--listen {listen!r} is not HOST:PORT, like 127.0.0.1:8411.")
-    return host.strip("[]"), int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
