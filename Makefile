@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 DEMO ?= demo
+DEPLOY ?= deploy/base
 CORES ?= --numprocesses auto --maxprocesses 8
 
 .DEFAULT_GOAL := help
@@ -44,11 +45,11 @@ bench: setup ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/scores.py
 	$(BIN)/python benchmarks/watch.py
 
-manifests: ## what to apply to a cluster: make manifests IMAGE=registry.example.com/pyrometer:0.1.0
+manifests: ## what to apply to a cluster: make manifests IMAGE=registry.example.com/pyrometer:0.1.0 [DEPLOY=deploy/overlays/agent]
 	@test -n "$(IMAGE)" || { echo "Which image? make manifests IMAGE=registry.example.com/pyrometer:0.1.0" \
 		"(build it with deploy/Containerfile)" >&2; exit 2; }
 	@command -v kubectl >/dev/null || { echo "make manifests needs kubectl, for its kustomize" >&2; exit 1; }
-	@kubectl kustomize deploy/base | sed 's#image-is-required.see-deploy-base-kustomization#$(IMAGE)#'
+	@kubectl kustomize $(DEPLOY) | sed 's#image-is-required.see-deploy-base-kustomization#$(IMAGE)#'
 
 clean: ## remove what the other targets made
 	rm -rf .venv $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

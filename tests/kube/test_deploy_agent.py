@@ -1,0 +1,94 @@
+"""The agent's manifests: what is rendered, what they allow, and that an API server takes them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kube.server import Kubectl
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[tuple[str, str], dict[str, Any]]:
+    """What `make manifests` gives, by kind and name."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("needs kubectl, for its kustomize")
+    said = subprocess.run(
+        ["make", "manifests", "DEPLOY=deploy/overlays/agent", "IMAGE=registry.example.com/pyrometer:1"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(said.stdout)}
+
+
+def test_the_agent_joins_the_server_and_moves_nothing(rendered: dict) -> None:
+    base = {
+        (thing["kind"], thing["metadata"]["name"])
+        for path in (REPOSITORY / "deploy" / "base").glob("*.yaml")
+        for thing in yaml.safe_load_all(path.read_text())
+        if thing["kind"] != "Kustomization"
+    }
+    added = {("Namespace", "pyrometer-agent"), ("DaemonSet", "pyrometer-agent"), ("Service", "pyrometer-agent"),
+             ("NetworkPolicy", "pyrometer-agent")}  # fmt: skip
+    assert set(rendered) == base | added
+    assert rendered["StatefulSet", "pyrometer"]["metadata"]["namespace"] == "pyrometer"
+    assert rendered["DaemonSet", "pyrometer-agent"]["metadata"]["namespace"] == "pyrometer-agent"
+    assert rendered["Namespace", "pyrometer"]["metadata"]["labels"] == {
+        "pod-security.kubernetes.io/enforce": "restricted"
+    }
+
+
+def test_the_agent_has_no_more_rights_than_it_says(rendered: dict) -> None:
+    pod = rendered["DaemonSet", "pyrometer-agent"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == "registry.example.com/pyrometer:1"
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert "hostNetwork" not in pod
+    assert [volume["hostPath"]["path"] for volume in pod["volumes"]] == ["/var/lib/kubelet/pod-resources"]
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+    assert not any(
+        "nvidia.com/gpu" in kind for kind in container["resources"].values()
+    )  # it looks at GPUs, it holds none
+
+
+def test_only_the_server_reaches_the_agent_and_it_reaches_nobody(rendered: dict) -> None:
+    policy = rendered["NetworkPolicy", "pyrometer-agent"]["spec"]
+    server = rendered["StatefulSet", "pyrometer"]
+    (rule,) = policy["ingress"]
+    (source,) = rule["from"]
+    assert source["podSelector"]["matchLabels"] == server["spec"]["template"]["metadata"]["labels"]
+    assert source["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "pyrometer"}
+    assert [port["port"] for port in rule["ports"]] == [9400]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in policy
+    (out,) = (rule for rule in rendered["NetworkPolicy", "pyrometer"]["spec"]["egress"] if "to" in rule)
+    labels = rendered["DaemonSet", "pyrometer-agent"]["spec"]["template"]["metadata"]["labels"]
+    assert out["to"][0]["podSelector"]["matchLabels"] == labels
+    assert [port["port"] for port in out["ports"]] == [9400]
+
+
+def test_its_arguments_are_the_command_s(rendered: dict) -> None:
+    from pyrometer.cli.agent import command
+
+    pod = rendered["DaemonSet", "pyrometer-agent"]["spec"]["template"]["spec"]
+    name, *arguments = pod["containers"][0]["args"]
+    assert name == "agent"
+    with command.make_context("agent", arguments) as asked:
+        assert asked.params["listen"] == "0.0.0.0:9400"
+        assert str(asked.params["pod_resources"].parent) == pod["volumes"][0]["hostPath"]["path"]
+
+
+@pytest.mark.heavy
+def test_the_server_accepts_every_manifest(kubectl: Kubectl, rendered: dict) -> None:
+    for thing in rendered.values():
+        assert kubectl.apply(thing)["metadata"]["name"] == thing["metadata"]["name"]
