@@ -56,7 +56,8 @@ def serve(agent: Agent, host: str, port: int) -> None:
         raise click.ClickException(f"--listen {host}:{port}: {error.strerror}. Name another port.") from None
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+        # set by another thread: this one may hold the event's lock when the signal comes
+        signal.signal(number, lambda *_: threading.Thread(target=ended.set).start())
     agent.tick(time.monotonic())  # so that nobody is shown an empty page
     threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
     reach = "" if is_loopback(host) else ", for whoever can reach it"

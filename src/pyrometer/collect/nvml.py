@@ -212,8 +212,8 @@ def _instances(gpu: Gpu) -> list[tuple[Device, Any]]:
 
 def _profile(name: str) -> str:
     """The profile of a GPU instance from the name of a MIG device: "NVIDIA H200 MIG 1c.3g.71gb" is in a 3g.71gb."""
-    profile = name.rpartition(" MIG ")[2]
-    return profile.split("c.", 1)[-1]
+    _, named, profile = name.rpartition(" MIG ")
+    return profile.split("c.", 1)[-1] if named else ""
 
 
 def _profiler(device: Device, handle: Any, parent: Gpu | None) -> Profiler | None:

@@ -11,6 +11,7 @@ import logging
 import os
 import resource
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -218,6 +219,11 @@ class AgentServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that hung up is no news; anything else is."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            logging.getLogger("pyrometer").exception("A request failed")
 
 
 class _Handler(BaseHTTPRequestHandler):
