@@ -8,10 +8,11 @@ import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import pytest
 
+_FOLDER = TemporaryDirectory(prefix="nvml-")  # gone when the tests end
 SOURCE = Path(__file__).with_suffix(".c")
 LOST = "!15"
 NOT_SUPPORTED = "!3"
@@ -34,7 +35,7 @@ def library() -> Path:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler, for the NVML library of the tests: apt-get install gcc")
-    built = Path(mkdtemp(prefix="nvml-")) / "libnvidia-ml.so.1"
+    built = Path(_FOLDER.name) / "libnvidia-ml.so.1"
     command = [compiler, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     subprocess.run([*command, f"-Wl,-soname,{built.name}", "-o", built, SOURCE], check=True)
     return built
