@@ -116,7 +116,7 @@ def explain(folder: Path) -> dict:
     truth = json.loads((folder / "truth.json").read_text())
     # what happens here lasts a minute, not a night
     settings = with_values(Settings(), {"idle_gap_ms": 30_000, "finding_min_ms": 5_000, "finding_min_usd_micro": 0}, "")
-    from_ms, to_ms = truth["intervals"][0]["from_ms"], truth["intervals"][-1]["to_ms"]
+    from_ms, to_ms = truth["intervals"][0]["from_ms"], truth["held"][1] + 1
     with tempfile.TemporaryDirectory() as scratch, Store(Path(scratch), create=True) as store:
         store.append(list(records(folder, truth)))
         build(store, settings, now_ms=to_ms)
