@@ -1,5 +1,7 @@
-"""A real training on one H200, watched by nothing but the agent (tests/data/h200-agent, recorded by benchmarks/watched.py):
-from the agent's own answers to the ledger and the findings."""
+"""A real training on one H200, watched by nothing but the agent: from its answers to the ledger and the findings.
+
+tests/data/h200-agent was recorded by benchmarks/watched.py.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ OF_PODS = (
     'kube_pod_status_phase{phase=~"Succeeded|Failed|Pending"}', "kube_pod_status_reason",
 )  # fmt: skip
 OF_OWNERS = ("kube_job_owner", "kube_replicaset_owner", "kube_job_labels", "kube_namespace_labels")
-OF_NODES = ("kube_node_labels", "kube_node_info")
+OF_NODES = ("kube_node_labels", "kube_node_info", "kube_node_created")
 NODE_STEP_MS = MS_PER_MINUTE
 SILENCE_MS = 5 * MS_PER_MINUTE  # of everything: nobody scraped
 
@@ -108,7 +108,7 @@ async def history(api: Prometheus, cluster: str, from_ms: int, to_ms: int, names
     chains: dict[tuple[str, str, str], tuple[objects.Owner, ...]] = {}
     for pod in pods.values():
         chain = await _chain(pod, above, names.owner_of, chains)
-        seen += _lives(pod, chain, to_ms, interval_ms)
+        seen += _lives(pod, chain, from_ms, to_ms, interval_ms)
     # of what happens at once: machines first, then who ended, then who came
     order = {"Namespace": 0, "Node": 1, "Pod": 2}
     seen = sorted([*seen, *nodes], key=lambda s: (s.seen_ms, order[type(s.object).__name__], not s.gone))
@@ -193,7 +193,7 @@ def _words(labels: dict[str, str], kind: str, keys: dict[str, str]) -> dict[str,
     return {keys.get(name, name): value for name, value in own.items()}
 
 
-def _lives(pod: _Pod, chain: tuple[objects.Owner, ...], to_ms: int, interval_ms: int) -> Iterator[Seen]:
+def _lives(pod: _Pod, chain: tuple[objects.Owner, ...], from_ms: int, to_ms: int, interval_ms: int) -> Iterator[Seen]:
     """A pod when it came, and when it ended; one that was deleted ended after it was last scraped."""
     times = pod.times_ms
     came_ms = max(
@@ -201,7 +201,7 @@ def _lives(pod: _Pod, chain: tuple[objects.Owner, ...], to_ms: int, interval_ms:
     )
     ended_ms = times.get("completion_time") if pod.phase in ("Succeeded", "Failed") else None
     over = ended_ms is not None or pod.phase in ("Succeeded", "Failed")
-    yield Seen(_pod(pod, None), min(came_ms, ended_ms or came_ms), chain=chain)
+    yield Seen(_pod(pod, None), max(min(came_ms, ended_ms or came_ms), from_ms), chain=chain)
     if over:
         yield Seen(_pod(pod, ended_ms or pod.last_ms), ended_ms or pod.last_ms, gone=True, chain=chain)
     elif pod.last_ms < to_ms - 2 * interval_ms:
@@ -317,9 +317,12 @@ async def _nodes(
             of_node[at_ms][resource] = int(amount)
     looks = {"ready": _by_node(ready), "cordoned": _by_node(cordoned)}
     gaps = _gaps(cluster, from_ms, to_ms, {at_ms for of_node in steps.values() for at_ms in of_node}, interval_ms)
+    created = {_said(s.labels, "node"): round(float(s.values[-1]) * 1000) for s in told["kube_node_created"]}
     seen: list[Seen] = []
     for name, of_node in steps.items():
-        seen += _node_changes(name, dict(of_node), looks, labels[name], names, to_ms, gaps)
+        # it was there before it was first scraped: since it was made, or else for all we know
+        born_ms = max(from_ms, created.get(name, min(of_node) - NODE_STEP_MS))
+        seen += _node_changes(name, dict(of_node), looks, labels[name], names, (born_ms, to_ms), gaps)
     return seen, gaps
 
 
@@ -343,7 +346,7 @@ def _by_node(found: list[Series]) -> dict[str, dict[int, float]]:
 
 def _node_changes(
     name: str, capacity: dict[int, dict[str, str | int]], looks: dict[str, dict[str, dict[int, float]]],
-    labels: dict[str, str], names: Names, to_ms: int, gaps: list[Event],
+    labels: dict[str, str], names: Names, span: tuple[int, int], gaps: list[Event],
 ) -> Iterator[Seen]:  # fmt: skip
     """A node as it was first seen, and whenever it looked otherwise."""
     if "nvidia.com/gpu.product" not in labels and (model := names.gpu_model_of(name)):
@@ -365,12 +368,12 @@ def _node_changes(
                     [Condition("Ready", "True" if ready else "False", moment(at_ms))],
                 ),
             )  # fmt: skip
-            yield Seen(node, at_ms)
+            yield Seen(node, at_ms if last_ms else min(at_ms, span[0]))
         last_ms = at_ms
     blind_until_ms = max(
         (g.time_ms + (g.duration_ms or 0) for g in gaps if g.time_ms <= last_ms + SILENCE_MS), default=0
     )
-    if node is not None and max(last_ms, blind_until_ms) < to_ms - SILENCE_MS:
+    if node is not None and max(last_ms, blind_until_ms) < span[1] - SILENCE_MS:
         yield Seen(node, last_ms + NODE_STEP_MS, gone=True)
 
 

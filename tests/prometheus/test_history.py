@@ -1,0 +1,117 @@
+"""A night whose pods are gone, read back from a real Prometheus and a real VictoriaMetrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from prometheus.exposed import Exposed
+from prometheus.servers import Server, prometheus, victoria
+from pyrometer.account.ledger import build
+from pyrometer.account.sums import Window, cost, open_names
+from pyrometer.explain.score import truth_window
+from pyrometer.model.settings import Settings
+from pyrometer.simulate.night import simulate
+from pyrometer.store import Store
+
+pytestmark = pytest.mark.heavy
+
+EVERY_MS = 30_000  # between two scrapes
+
+
+class Night(NamedTuple):
+    """A simulated night: its folder, its time, and who had GPUs for how long, by experiment and by pod."""
+
+    folder: Path
+    window: Window
+    experiments: dict[str, int]
+    pods: dict[str, int]
+
+
+@pytest.fixture(scope="session")
+def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
+    folder = tmp_path_factory.mktemp("night") / "data"
+    with Store(folder, create=True) as store:
+        window = truth_window(simulate(store, "gpu_only", seed=7, gpus=64, hours=3))
+        build(store, Settings(), now_ms=window.to_ms)
+        return Night(folder, window, held(store, window, "experiment"), held(store, window, "pod"))
+
+
+def held(store: Store, window: Window, by: str) -> dict[str, int]:
+    open_names(store)
+    rows = cost(store, window, [by], zone=UTC)["rows"]
+    return {row[by]: row["gpu_ms"] for row in rows if row[by] is not None}
+
+
+@pytest.fixture(scope="session", params=["prometheus", "prometheus, labels renamed", "victoria-metrics"])
+def remembering(
+    request: pytest.FixtureRequest, night: Night, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    kind, _, renamed = request.param.partition(", ")
+    if shutil.which(kind) is None:
+        pytest.skip(f"needs {kind}: apt-get install {kind}")
+    folder = tmp_path_factory.mktemp("remembers")
+    with Store(night.folder) as store:
+        past = Exposed(store, *night.window, every_ms=EVERY_MS, honor_labels=not renamed).lines()
+        server = prometheus(folder, past) if kind == "prometheus" else victoria(folder, past)
+    yield server
+    server.close()
+
+
+def told(url: str, night: Night, *more: str) -> subprocess.CompletedProcess[str]:
+    since, until = (f"{ms // 1000}" for ms in night.window)
+    command = [
+        sys.executable,
+        "-m",
+        "pyrometer",
+        "why",
+        "--prometheus",
+        url,
+        "--since",
+        _iso(since),
+        "--until",
+        _iso(until),
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYROMETER_")}
+    return subprocess.run([*command, *more], capture_output=True, text=True, check=False, env=environment)
+
+
+def _iso(seconds: str) -> str:
+    from datetime import datetime
+
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat()
+
+
+def test_who_had_gpus_for_how_long_to_one_scrape(remembering: Server, night: Night, tmp_path: Path) -> None:
+    said = told(remembering.url, night, "-o", "json", "--data", str(tmp_path / "read"))
+    assert said.returncode == 0, said.stderr
+    answer: dict[str, Any] = json.loads(said.stdout)
+    assert answer["evidence"]["gpu"] > 0.9
+    with Store(tmp_path / "read") as store:
+        pods, experiments = held(store, night.window, "pod"), held(store, night.window, "experiment")
+        store.expose_all(["allocation"])
+        sources = store.connection.execute("SELECT DISTINCT source FROM allocation").fetchall()
+    assert set(pods) == set(night.pods)
+    assert set(experiments) == set(night.experiments)
+    for name, true_ms in night.pods.items():
+        assert abs(pods[name] - true_ms) <= 8 * EVERY_MS, name
+    assert ("dcgm",) in sources
+
+
+def test_the_second_time_only_what_is_missing_is_read(remembering: Server, night: Night, tmp_path: Path) -> None:
+    first = told(remembering.url, night, "-o", "json", "--data", str(tmp_path))
+    with Store(tmp_path) as store:
+        assert json.loads(store.meta(f"read_from {remembering.url}") or "") == [list(night.window)]
+    second = told(remembering.url, night, "-o", "json", "--data", str(tmp_path))
+    assert second.returncode == 0, second.stderr
+    assert json.loads(second.stdout)["total"] == json.loads(first.stdout)["total"]
+    assert json.loads(second.stdout)["states"] == json.loads(first.stdout)["states"]
