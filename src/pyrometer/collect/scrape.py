@@ -37,7 +37,7 @@ SLOWER_WHEN_DOWN = 4  # intervals between two attempts, at most
 CLOCK_LIMIT_MS = 5 * MS_PER_MINUTE  # a time in the text that is further from ours than this is wrong
 WAITING_DELIVERIES = 256
 MOST_IN_A_DELIVERY = 5_000
-LINGER_S = 0.05  # what comes together is stored together: a transaction costs more than a record
+DELIVERIES_AN_INTERVAL = 30  # what comes at about the same time is stored together: transactions cost more than records
 
 _HEADERS = {
     "Accept": "text/plain;version=0.0.4",
@@ -89,7 +89,7 @@ class Scrapes:
         self._places = asyncio.Semaphore(most_at_once)
         self._queue: asyncio.Queue[list[tuple[Any, ...]]] = asyncio.Queue(WAITING_DELIVERIES)
         self._following: dict[Target, asyncio.Task[None]] = {}
-        self._clients: dict[str | None, httpx.AsyncClient] = {}
+        self._trusted: dict[str | None, ssl.SSLContext] = {}  # by file of authorities
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
         """Samples as they come, and what is new about slots. A slow store slows the scrapes down."""
@@ -97,16 +97,14 @@ class Scrapes:
         try:
             while True:
                 records = await self._next_records(naming)
-                await asyncio.sleep(LINGER_S)
+                await asyncio.sleep(self._interval_s / DELIVERIES_AN_INTERVAL)
                 while not self._queue.empty() and len(records) < MOST_IN_A_DELIVERY:
                     records += self._queue.get_nowait()
                 yield Delivery(records)
         finally:
             for task in (naming, *self._following.values()):
                 await _ended(task)
-            for client in self._clients.values():
-                await client.aclose()
-            self._following, self._clients = {}, {}
+            self._following.clear()
 
     def uses(self) -> set[DeviceUse]:
         """Who uses which device, by the newest labels of every exporter that answers."""
@@ -171,7 +169,7 @@ class Scrapes:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            self._is_down(target, state, self._words(error))
+            self._is_down(target, state, error)
             return None
         if not state.up:
             if state.up is False:
@@ -180,52 +178,55 @@ class Scrapes:
         state.answered_ms, state.uses = asked_ms, tuple(taken.uses)
         return taken
 
-    def _is_down(self, target: Target, state: State, error: str) -> None:
+    def _is_down(self, target: Target, state: State, error: Exception) -> None:
         if state.up is not False:
             state.up, state.since_ms = False, _now_ms()
-        if error != state.error:
-            state.error = error
-            _log.warning("%s: %s", _shown(target.url), error)
+        said, foreseen = self._words(error)
+        if said != state.error:
+            state.error = said
+            _log.warning("%s: %s", _shown(target.url), said, exc_info=None if foreseen else error)
         state.failures += 1
 
     async def _answer(self, target: Target, state: State) -> bytes:
         headers = _HEADERS | _authorization(target)
-        async with self._client(target.ca_file).stream("GET", target.url, headers=headers) as response:
+        # A client an answer: a pool of connections that are never used again would only be searched in vain.
+        async with (
+            httpx.AsyncClient(
+                verify=self._trust(target.ca_file), trust_env=False, follow_redirects=False,
+                timeout=httpx.Timeout(self._answer_s, connect=min(CONNECT_S, self._answer_s)),
+            ) as client,
+            client.stream("GET", target.url, headers=headers) as response,
+        ):  # fmt: skip
             if response.status_code != 200:
                 raise ScrapeError(_refusal(response.status_code, target.token_file))
             return await _body(response, self._most_bytes, state.counts)
 
-    def _client(self, ca_file: str | None) -> httpx.AsyncClient:
-        if ca_file not in self._clients:
+    def _trust(self, ca_file: str | None) -> ssl.SSLContext:
+        if ca_file not in self._trusted:
             try:
                 trusted = ssl.create_default_context()
                 if ca_file:
                     trusted.load_verify_locations(ca_file)
             except (OSError, ssl.SSLError) as error:
                 raise ScrapeError(f"The file of authorities {ca_file} cannot be read: {error}.") from None
-            self._clients[ca_file] = httpx.AsyncClient(
-                verify=trusted, trust_env=False, follow_redirects=False,
-                timeout=httpx.Timeout(self._answer_s, connect=min(CONNECT_S, self._answer_s)),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-            )  # fmt: skip
-        return self._clients[ca_file]
+            self._trusted[ca_file] = trusted
+        return self._trusted[ca_file]
 
-    def _words(self, error: Exception) -> str:
-        """An error as one sentence."""
-        if isinstance(error, ScrapeError):
-            return str(error)
-        if isinstance(error, TimeoutError | httpx.TimeoutException):
-            return f"It does not answer within {self._answer_s:g} s: is the exporter busy, or a firewall between?"
+    def _words(self, error: Exception) -> tuple[str, bool]:
+        """An error as one sentence, and whether it was to be expected."""
+        said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         distrust = _cause(error, ssl.SSLCertVerificationError)
+        if isinstance(error, ScrapeError):
+            return str(error), True
+        if isinstance(error, TimeoutError | httpx.TimeoutException):
+            return f"It does not answer within {self._answer_s:g} s: is the exporter busy, or a firewall between?", True
         if distrust is not None:
-            return f"Its certificate is not trusted ({distrust.verify_message}): name its authority in a CA file."
+            return f"Its certificate is not trusted ({distrust.verify_message}): name its authority in a CA file.", True
         if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL | UnicodeError):
-            return "The address is no URL like http://node:9400/metrics."
-        said = " ".join(str(error).split()) or type(error).__name__
+            return "The address is no URL like http://node:9400/metrics.", True
         if isinstance(error, httpx.HTTPError | OSError):
-            return f"It does not answer: {said.rstrip('.')}."
-        _log.exception("Unforeseen while scraping")
-        return f"Its answer could not be used: {type(error).__name__}: {said.rstrip('.')}."
+            return f"It does not answer: {said}.", True
+        return f"Its answer could not be used: {type(error).__name__}: {said}.", False
 
 
 async def _body(response: httpx.Response, most_bytes: int, counts: Counter[str]) -> bytes:
