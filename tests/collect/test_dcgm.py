@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import csv
+
 import numpy as np
 import pytest
 from exporters import H200, OLD, VERSIONS, Gpu, labels_of, line_of, lines_of, text_of, through_prometheus
@@ -10,10 +13,13 @@ from hypothesis import strategies as st
 
 from pyrometer.collect.dcgm import COLUMNS, Dcgm, DeviceUse, measure_of, place_of
 from pyrometer.collect.exposition import Reader
+from pyrometer.collect.recording import Recordings
 from pyrometer.collect.slot_watch import WORKS_AGAIN_MS
+from pyrometer.collect.source import Delivery
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.columns import schema_of
-from pyrometer.model.records import WHOLE_DEVICE, Event, GpuSample, Slot
+from pyrometer.model.records import WHOLE_DEVICE, Allocation, Event, GpuSample, Node, Pod, Slot
+from pyrometer.model.units import SHARE_WHOLE
 
 T0 = 1_794_700_000_000
 EVERY_MS = 15_000
@@ -113,6 +119,43 @@ def test_an_exporter_that_is_updated_within_a_night_changes_nothing():
     assert records == night_of("3.x")[0]
 
 
+@pytest.fixture(scope="module")
+def recorded(h200):
+    """The samples of a recorded GPU, and the GPU as its exporter would have seen it; every fifth."""
+    found = []
+
+    async def read():
+        async for delivery in Recordings(h200, with_steps=False).deliveries():
+            found.extend(record for record in delivery.records if isinstance(record, GpuSample))
+
+    asyncio.run(read())
+    with (h200 / "a-gpu.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return list(zip(found, (gpu_of(row) for row in rows), strict=True))[::5]
+
+
+def gpu_of(row):
+    """A row of a recording; percent became ratios, bytes MiB."""
+    numbers = {name: float(text) if text.strip() else None for name, text in row.items()}
+    ratio = {name: None if numbers[name] is None else numbers[name] / 100 for name in row if name.endswith("active")}
+    return Gpu(
+        gpu_util=numbers["gpu_util"], sm_active=ratio["sm_active"], graphics=ratio["graphics_active"],
+        tensor=ratio["tensor_active"], dram=ratio["dram_active"], memory_mib=numbers["fb_used_bytes"] / 2**20,
+        power_w=numbers["power_w"], energy_mj=numbers["energy_mj"], temp_c=numbers["temp_c"],
+        clock_mhz=numbers["sm_clock_mhz"], throttle=numbers["throttle_reasons"], xid=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_recorded_gpu_is_the_same_from_every_version(recorded, version):
+    dcgm, reader = new_dcgm(), Reader(measure_of, place_of)
+    for sample, gpu in recorded:
+        parsed = reader.read(text_of([gpu], version))
+        taken = dcgm.take([(measure, place, value, sample.time_ms) for measure, place, value, _ in parsed.samples])
+        (seen,) = of(GpuSample, taken.records)
+        assert seen == sample._replace(node_uid="host/node-a")
+
+
 @pytest.mark.parametrize(("name", "watts"), [("l4", 16), ("l40s", 36), ("t4", 9)])
 def test_real_scrapes(real_data, name, watts):
     text = (real_data / "dcgm" / f"{name}.prom").read_bytes()
@@ -195,6 +238,35 @@ def test_what_idle_means_depends_on_the_model():
     busy = Gpu(model="NVIDIA L4", gpu_util=99, sm_active=0, graphics=0, tensor=0, dram=0, power_w=60)
     assert sample_of(busy).sm_active_permille is None
     assert sample_of(busy._replace(model=H200)).sm_active_permille == 0
+
+
+class Night:
+    """A pod on one GPU that looks the same all the time."""
+
+    def __init__(self, gpu, minutes):
+        self.gpu, self.to_ms = gpu, T0 + minutes * 60_000
+
+    async def deliveries(self):
+        dcgm = new_dcgm(nodes={"node-a": "uid-a"})
+        yield Delivery(
+            [
+                Node(T0, "c", "uid-a", "node-a", 1, H200),
+                Pod(T0, "c", "p", "ml", "train", "Running", node_uid="uid-a", scheduled_ms=T0, started_ms=T0,
+                    ended_ms=self.to_ms),
+                Allocation(T0, "p", "uid-a", 0, T0, self.to_ms, SHARE_WHOLE),
+            ]
+        )  # fmt: skip
+        for time_ms in range(T0, self.to_ms, EVERY_MS):
+            yield Delivery(scraped(dcgm, text_of([self.gpu]), time_ms).records)
+
+
+@pytest.mark.parametrize(("power_w", "state"), [(125, "hang"), (500, "active")])
+def test_the_ledger_tells_a_hang_from_lost_counters(reading, power_w, state):
+    still = Gpu(gpu_util=100, sm_active=0, graphics=0, tensor=0, dram=0, power_w=power_w)
+    reading.take(Night(still, minutes=12))
+    hours = {name: hours for name, hours in reading.hours_by("state").items() if hours}
+    assert max(hours, key=hours.get) == state
+    assert hours[state] == pytest.approx(12 / 60, abs=2 / 60)
 
 
 # -- devices ----------------------------------------------------------------------------------------------------------
