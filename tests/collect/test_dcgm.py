@@ -431,6 +431,18 @@ def test_a_fatal_code_takes_the_slot_out_of_service_until_it_is_gone():
     assert {(event.node_uid, event.slot_index) for _, event in events} == {("host/node-a", 0)}
 
 
+def test_a_code_with_labels_of_its_own_is_of_the_same_device():
+    explained = line_of("DCGM_FI_DEV_XID_ERRORS", labels_of(Gpu(), err_code="79", err_msg="GPU has fallen off"), 79)
+    dcgm = new_dcgm()
+    scraped(dcgm, text_of([Gpu()]))
+    later = scraped(dcgm, text_of([Gpu(xid=None)]) + f"{explained}\n".encode(), T0 + EVERY_MS).records
+    assert [(type(record), getattr(record, "xid", None)) for record in later] == [
+        (GpuSample, 79),
+        (Event, None),
+        (Slot, None),
+    ]
+
+
 @pytest.mark.parametrize("code", [13, 31, 63, 94])
 def test_a_code_that_is_not_fatal_is_only_an_event(code):
     said = follow(new_dcgm(), [Gpu(), Gpu(xid=code), Gpu(xid=code)])

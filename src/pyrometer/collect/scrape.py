@@ -102,7 +102,10 @@ class Scrapes:
                     records += self._queue.get_nowait()
                 yield Delivery(records)
         finally:
-            for task in (naming, *self._following.values()):
+            tasks = naming, *self._following.values()
+            for task in tasks:  # all of them first: none is to take the place of another now
+                task.cancel()
+            for task in tasks:
                 await _ended(task)
             self._following.clear()
 
