@@ -21,6 +21,9 @@ from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.records import GpuSample, Slot
 from pyrometer.store import Store
 
+# anyio leaves this behind when a connection is given up before it was begun
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'connect_tcp:RuntimeWarning")
+
 EVERY_S = 0.03
 PATIENCE_S = 20.0
 SECRET = "s3cret"  # must be seen nowhere

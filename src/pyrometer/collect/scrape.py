@@ -221,8 +221,10 @@ class Scrapes:
         distrust = _cause(error, ssl.SSLCertVerificationError)
         if isinstance(error, ScrapeError):
             return str(error), True
+        if isinstance(error, httpx.ConnectTimeout):
+            return "Nobody takes the call: is the address right, or a firewall between?", True
         if isinstance(error, TimeoutError | httpx.TimeoutException):
-            return f"It does not answer within {self._answer_s:g} s: is the exporter busy, or a firewall between?", True
+            return f"It does not answer within {self._answer_s:g} s: is the exporter, or this machine, too busy?", True
         if distrust is not None:
             return f"Its certificate is not trusted ({distrust.verify_message}): name its authority in a CA file.", True
         if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL | UnicodeError):
