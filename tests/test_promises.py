@@ -38,7 +38,7 @@ show RUN --data --server --last --since --until --month --all --tz --price -o|--
 import FORMAT=openb|philly|recording PATH --out --without-steps
 simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
-serve --data --listen --kube --context
+serve --data --listen --kube --context --scrape --prometheus
 agent --listen --every --pod-resources --proc
 doctor --context -o|--output=table|json
 token create|list|revoke
@@ -69,6 +69,8 @@ bill_to = 'experiment'
 prometheus_token_file = ''
 prometheus_ca_file = ''
 prometheus_tenant = ''
+prometheus_history_hours = 12
+find_exporters = 'yes'
 """
 
 LEDGER_STATES = {

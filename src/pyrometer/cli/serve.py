@@ -7,7 +7,10 @@ import logging
 import os
 import signal
 import socket
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
+from typing import NamedTuple
 
 import click
 import uvicorn
@@ -15,13 +18,22 @@ import uvicorn
 from pyrometer.cli.addresses import address_of, is_loopback
 from pyrometer.cli.running import data_folder
 from pyrometer.cli.settings import read_settings
-from pyrometer.collect.kubernetes.api import connect
+from pyrometer.collect.dcgm import Dcgm
+from pyrometer.collect.kubernetes.api import Api, connect
+from pyrometer.collect.prometheus.api import Prometheus
+from pyrometer.collect.prometheus.follow import Following
+from pyrometer.collect.scrape import Scrapes, Target
+from pyrometer.identify.gpu_models import near_idle_power_w
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve import address
 from pyrometer.serve.app import Server, application
 from pyrometer.serve.collector import Collector
+from pyrometer.serve.history import History, Marks
+from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
 from pyrometer.store import Store
 
 ACCOUNT_EVERY_S = 60.0
+log = logging.getLogger("pyrometer")
 RESTART_S = 5.0
 
 
@@ -30,33 +42,47 @@ RESTART_S = 5.0
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8411", show_default=True, help="Where it answers.")
 @click.option("--kube", is_flag=True, help="Follow the Kubernetes cluster of the kubeconfig, or the one it runs in.")
 @click.option("--context", metavar="NAME", help="Another context of the kubeconfig than the current one.")
-def command(data: str | None, listen: str, kube: bool, context: str | None) -> None:
+@click.option("--scrape", metavar="URL", multiple=True, help="A GPU exporter to scrape; more than one may be named.")
+@click.option(
+    "--prometheus", metavar="URL", help="A Prometheus that scrapes GPU exporters: its past, and what it adds."
+)
+def command(
+    data: str | None, listen: str, kube: bool, context: str | None, scrape: tuple[str, ...], prometheus: str | None
+) -> None:
     """The server: follows the cluster, keeps the ledger, answers on HOST:PORT. Stops cleanly on SIGTERM and Ctrl-C."""
     folder = data_folder(data)
     host, port = address_of(listen)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     with Store(folder, create=True) as store:
-        asyncio.run(_serve(store, host, port, kube, context))
+        asyncio.run(_serve(store, host, port, Sources(kube, context, scrape, prometheus)))
 
 
-async def _serve(store: Store, host: str, port: int, kube: bool, context: str | None) -> None:
+class Sources(NamedTuple):
+    """Where a server has its facts from."""
+
+    kube: bool = False
+    context: str | None = None
+    scrape: tuple[str, ...] = ()
+    prometheus: str | None = None
+
+
+async def _serve(store: Store, host: str, port: int, sources: Sources) -> None:
     settings = read_settings(os.environ, store.folder)
     loopback = is_loopback(host)
     lock = asyncio.Lock()
     server = Server(store, settings, lock, open_to_all=loopback)
     if not loopback and not server.tokens.listed():
-        logging.getLogger("pyrometer").warning(
+        log.warning(
             "%s can be reached by others, and there is no token yet: nobody may ask. "
             "pyrometer token create NAME --role viewer --data %s", host, store.folder,
         )  # fmt: skip
     listening = _listening(host, port)
-    tasks: list[asyncio.Task[None]] = []
-    api = None
-    if kube:
-        api = connect(context)
+    api = connect(sources.context) if sources.kube else None
+    prometheus = Prometheus(sources.prometheus, settings) if sources.prometheus else None
+    if api is not None:
         server.collector = Collector(store, api, settings, lock)
-        tasks.append(asyncio.create_task(_collect(server.collector)))
+    tasks = [asyncio.create_task(_collect(server, sources.scrape, prometheus, api))]
     tasks.append(asyncio.create_task(_account(server)))
     server.address = address.publish(store.folder, host, port)
     click.echo(f"Listening on {server.address.url}, data in {store.folder}. Ctrl-C stops it.", err=True)
@@ -75,19 +101,71 @@ async def _serve(store: Store, host: str, port: int, kube: bool, context: str | 
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
-        if api is not None:
-            await api.close()
+        for connection in (api, prometheus):
+            if connection is not None:
+                await connection.close()
 
 
-async def _collect(collector: Collector) -> None:
+async def _collect(server: Server, scrape: tuple[str, ...], prometheus: Prometheus | None, api: Api | None) -> None:
+    """First the past, where a Prometheus remembers it and nobody watched yet; then everything at once, for ever."""
+    if prometheus is not None:
+        await _again(lambda: _read_past(server, prometheus, api), once=True)
+    server.telemetry = _telemetry(server, scrape, prometheus)
+    running = [one.run for one in server.telemetry]
+    if server.collector is not None:
+        running.append(server.collector.run)
+    await asyncio.gather(*(_again(run) for run in running))
+
+
+async def _read_past(server: Server, prometheus: Prometheus, api: Api | None) -> None:
+    async with server.lock:
+        if Marks(server.store, prometheus.url).read():
+            return
+        now_ms = time.time_ns() // 1_000_000 // MS_PER_MINUTE * MS_PER_MINUTE
+        from_ms = now_ms - server.settings.prometheus_history_hours * MS_PER_HOUR
+        log.info("Reading the last %s hours from %s", server.settings.prometheus_history_hours, prometheus.url)
+        await History(server.store, server.settings, from_ms, now_ms).read(prometheus, api, lambda done, total: None)
+
+
+def _telemetry(server: Server, scrape: tuple[str, ...], prometheus: Prometheus | None) -> list[Telemetry]:
+    """Exporters that were named or found; or a Prometheus, which scrapes them already."""
+    of_kubernetes = server.collector is not None
+    who: People = OfLabels(server.settings)
+    if of_kubernetes:
+        who = OfKubernetes(lambda: server.collector.cluster if server.collector else None)
+    found: list[Telemetry] = []
+    if prometheus is not None:
+        marks = Marks(server.store, prometheus.url)
+        since_ms = max((to_ms for _, to_ms in marks.read()), default=time.time_ns() // 1_000_000)
+        following = Following(prometheus, _dcgm(server), since_ms)
+        found.append(Telemetry(server.store, server.lock, following, who, covered=marks.add))
+    finds = of_kubernetes and prometheus is None and server.settings.find_exporters == "yes"
+    if scrape or finds:
+        named = [Target(url) for url in scrape]
+
+        def targets() -> list[Target]:
+            source = server.collector.source if finds and server.collector else None
+            return [*named, *(source.exporters.values() if source else ())]
+
+        found.append(Telemetry(server.store, server.lock, Scrapes(targets, _dcgm(server)), who))
+    return found
+
+
+def _dcgm(server: Server) -> Dcgm:
+    return Dcgm(server.node_uid_of, near_idle_power_w)
+
+
+async def _again(run: Callable[[], Awaitable[None]], *, once: bool = False) -> None:
     """Goes on for ever: what goes wrong is said, and tried again."""
     while True:
         try:
-            await collector.run()
+            await run()
+            if once:
+                return
         except asyncio.CancelledError:
             raise
         except Exception:
-            logging.getLogger("pyrometer").exception("The collector stopped; it starts again in %s s", RESTART_S)
+            log.exception("A source stopped; it starts again in %s s", RESTART_S)
             await asyncio.sleep(RESTART_S)
 
 
@@ -98,7 +176,7 @@ async def _account(server: Server) -> None:
             try:
                 await asyncio.to_thread(server.keep_books)
             except Exception:
-                logging.getLogger("pyrometer").exception("The ledger could not be built; it is tried again")
+                log.exception("The ledger could not be built; it is tried again")
         await asyncio.sleep(ACCOUNT_EVERY_S)
 
 

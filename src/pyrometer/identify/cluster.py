@@ -604,6 +604,11 @@ class Cluster:
         whole = {device for device in devices if device.instance == WHOLE_DEVICE} or devices
         return (tuple(sorted(whole)), "dcgm") if len(whole) == asked.devices else (None, COUNTED)
 
+    def node_uid_of(self, name: str) -> str | None:
+        """The node of that name; machines may call themselves by a longer one."""
+        node = self._nodes.get(name) or self._nodes.get(name.partition(".")[0])
+        return node.record.node_uid if node else None
+
     def keys(self) -> list[str]:
         """The keys of labels and annotations that mean something here."""
         rules = (*self.settings.team_rules, *self.settings.experiment_rules, *self.settings.user_rules)

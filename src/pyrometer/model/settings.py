@@ -55,6 +55,8 @@ class Settings(NamedTuple):
     prometheus_token_file: str = ""
     prometheus_ca_file: str = ""
     prometheus_tenant: str = ""
+    prometheus_history_hours: int = 12
+    find_exporters: str = "yes"
 
 
 HELP: dict[str, str] = {
@@ -82,10 +84,12 @@ HELP: dict[str, str] = {
     "prometheus_token_file": "path of a file with the bearer token for Prometheus",
     "prometheus_ca_file": "path of a file with the authority that signed Prometheus' certificate",
     "prometheus_tenant": "whose data to ask for, where a store has several tenants (Mimir: X-Scope-OrgID)",
+    "prometheus_history_hours": "how much of a Prometheus' past a new server reads when it first starts",
+    "find_exporters": "whether a server scrapes GPU exporters that it finds among the cluster's pods: `yes` or `no`",
 }
 
 
-CHOICES = {"bill_to": ("experiment", "namespace")}
+CHOICES = {"bill_to": ("experiment", "namespace"), "find_exporters": ("yes", "no")}
 
 
 class SettingError(ValueError):

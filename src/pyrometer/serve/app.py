@@ -22,6 +22,7 @@ from pyrometer.serve.address import Address
 from pyrometer.serve.collector import Collector
 from pyrometer.serve.questions import NothingError, Question, QuestionError, bring_up_to_date, question
 from pyrometer.serve.report import HOSTS, POLICY
+from pyrometer.serve.telemetry import Telemetry
 from pyrometer.serve.tokens import Tokens
 from pyrometer.serve.vitals import Vitals
 from pyrometer.store import Store
@@ -39,6 +40,7 @@ class Server:
         self.settings = settings
         self.lock = lock
         self.collector: Collector | None = None
+        self.telemetry: list[Telemetry] = []
         self.tokens = Tokens(store.folder)
         self.address: Address | None = None  # as it lies in the folder
         self.open_to_all = open_to_all  # on loopback, as long as nobody has made a token
@@ -75,7 +77,13 @@ class Server:
     def shortcomings(self) -> list[str]:
         """What is not known because it may not be read."""
         source = self.collector.source if self.collector else None
-        return source.shortcomings() if source else []
+        said = source.shortcomings() if source else []
+        return [*said, *(text for one in self.telemetry for text in one.source.shortcomings())]
+
+    def node_uid_of(self, name: str) -> str | None:
+        """The node of that name, where Kubernetes knows it."""
+        cluster = self.collector.cluster if self.collector else None
+        return cluster.node_uid_of(name) if cluster else None
 
     async def metrics(self, request: Request) -> Response:
         """For Prometheus."""

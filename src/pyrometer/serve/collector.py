@@ -45,6 +45,7 @@ class Collector:
         self.settings = settings
         self.lock = lock
         self.source: KubernetesSource | None = None
+        self.cluster: Cluster | None = None
         self.stored = 0
         self._seal_due_s = time.monotonic() + SEAL_EVERY_S
 
@@ -58,6 +59,7 @@ class Collector:
         settled_ms = since_ms if before.last_live_ms is None else before.last_live_ms - REMEMBERED_MS
         cluster = Cluster(name, self.settings, since_ms=since_ms, settled_ms=max(since_ms, settled_ms))
         cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
+        self.cluster = cluster
         self.source = KubernetesSource(
             self.api,
             cluster,

@@ -55,22 +55,20 @@ class History:
         self, prometheus: Prometheus, cluster: Cluster, name: str, nodes: list[objects.Node],
         owners: look.Owners | None, progress: Progress,
     ) -> None:  # fmt: skip
-        mark = f"read_from {prometheus.url}"
-        read: list[tuple[int, int]] = [tuple(span) for span in json.loads(self.store.meta(mark) or "[]")]
+        marks = Marks(self.store, prometheus.url)
 
         async def owner_of(kind: str, namespace: str, of_name: str) -> objects.Owner | None:
             return await owners.find(cluster.group_of(kind), kind, namespace, of_name) if owners else None
 
         source = PrometheusSource(
             prometheus, cluster, cluster=name, from_ms=self.from_ms, to_ms=self.to_ms,
-            near_idle_power_w=near_idle_power_w, read=read,
+            near_idle_power_w=near_idle_power_w, read=marks.read(),
             known=Known(nodes, owner_of),
         )  # fmt: skip
         async for delivery in source.deliveries():
             self.store.append(delivery.records)
             if delivery.covers is not None:  # after a break it goes on from here
-                read = _joined([*read, delivery.covers])
-                self.store.set_meta(mark, json.dumps(read))
+                marks.add(delivery.covers)
             progress(round(1000 * delivery.progress), 1000)
 
     async def _present(self, api: Api, cluster: Cluster, name: str, nodes: list[objects.Node], *, blind: bool) -> None:
@@ -97,11 +95,23 @@ def _is_gap(record: tuple[Any, ...]) -> bool:
     return isinstance(record, Event) and record.kind == events.WATCH_GAP
 
 
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for from_ms, to_ms in sorted(spans):
-        if joined and from_ms <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], to_ms))
-        else:
-            joined.append((from_ms, to_ms))
-    return joined
+class Marks:
+    """Which times were read from a Prometheus, in the store: what was read is not read again."""
+
+    def __init__(self, store: Store, url: str) -> None:
+        self._store = store
+        self._name = f"read_from {url}"
+
+    def read(self) -> list[tuple[int, int]]:
+        """From and to of each stretch, the earliest first."""
+        return [(from_ms, to_ms) for from_ms, to_ms in json.loads(self._store.meta(self._name) or "[]")]
+
+    def add(self, span: tuple[int, int]) -> None:
+        """This time is read now."""
+        joined: list[tuple[int, int]] = []
+        for from_ms, to_ms in sorted([*self.read(), span]):
+            if joined and from_ms <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(joined[-1][1], to_ms))
+            else:
+                joined.append((from_ms, to_ms))
+        self._store.set_meta(self._name, json.dumps(joined))

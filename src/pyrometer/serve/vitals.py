@@ -33,7 +33,8 @@ class Vitals:
         yield took
         collector = server.collector
         stored = CounterMetricFamily("pyrometer_records_stored", "Records that were stored")
-        stored.add_metric([], collector.stored if collector else 0)
+        telemetry = sum(one.stored for one in server.telemetry)
+        stored.add_metric([], (collector.stored if collector else 0) + telemetry)
         yield stored
         synced = GaugeMetricFamily("pyrometer_watch_synced", "Kinds of objects that are followed", labels=["resource"])
         for watch in list(collector.source.watches.values()) if collector and collector.source else ():

@@ -92,12 +92,20 @@ class Variable(_Object):
     value: str = ""
 
 
+class Port(_Object):
+    """A port that a container says it listens on."""
+
+    name: str = ""
+    container_port: int = 0
+
+
 class Container(_Object):
     """A container of a pod."""
 
     name: str = ""
     resources: Resources | None = None
     env: list[Variable] | None = None
+    ports: list[Port] | None = None
     restart_policy: str = ""  # "Always" makes an init container a sidecar
 
 
@@ -181,6 +189,7 @@ class PodStatus(_Object):
     message: str = ""
     conditions: list[Condition] | None = None
     start_time: datetime | None = None
+    pod_ip: str = field(name="podIP", default="")
     container_statuses: list[ContainerStatus] | None = None
     resource_claim_statuses: list[ClaimStatus] | None = None
 

@@ -13,8 +13,10 @@ import msgspec
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
 from pyrometer.collect.kubernetes.discovery import Discovery, Place
+from pyrometer.collect.kubernetes.exporters import exporter_of
 from pyrometer.collect.kubernetes.seen import Seen
 from pyrometer.collect.kubernetes.watch import Gap, Resource, Watch, now_ms
+from pyrometer.collect.scrape import Target
 from pyrometer.collect.source import Delivery
 from pyrometer.model import events
 from pyrometer.model.records import Event
@@ -89,6 +91,7 @@ class KubernetesSource:
         self.api = api
         self.watches: dict[tuple[str, str], Watch] = {}
         self.denied_owners: dict[str, str] = {}
+        self.exporters: dict[str, Target] = {}  # GPU exporters among the pods
         self.ready = asyncio.Event()  # everything that was there at the start has been handed over
         self.trouble: str | None = None  # what keeps it from starting
         self._translator = translator
@@ -220,9 +223,18 @@ class KubernetesSource:
                 return []
             lasted_ms = max(change.to_ms - change.from_ms, 0)
             return [Event(change.from_ms, events.WATCH_GAP, lasted_ms, self._cluster)]
+        if isinstance(change.object, objects.Pod):
+            self._notice_exporter(change)
         if isinstance(change.object, objects.Pod | objects.Queued) and not change.vanished:
             change = change._replace(chain=await self._chain(change.object.metadata))
         return self._translator.take(change)
+
+    def _notice_exporter(self, change: Seen) -> None:
+        target = None if change.gone else exporter_of(change.object)
+        if target is None:
+            self.exporters.pop(change.object.metadata.uid, None)
+        else:
+            self.exporters[change.object.metadata.uid] = target
 
     # -- owners -------------------------------------------------------------------------------------------------------
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pyrometer.collect.dcgm import NAMES, Dcgm, DeviceUse, Place, measure_of, place_of
+from pyrometer.collect import labelled
+from pyrometer.collect.dcgm import Dcgm, DeviceUse, Place, place_of
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import Container, Meta, ms
+from pyrometer.collect.kubernetes.objects import Meta, ms
 from pyrometer.collect.kubernetes.seen import Seen
-from pyrometer.collect.prometheus.api import Prometheus, Series
-from pyrometer.collect.prometheus.kube_state import Names, history, label_keys, moment
+from pyrometer.collect.prometheus.api import Prometheus
+from pyrometer.collect.prometheus.follow import GPU_METRICS, Places
+from pyrometer.collect.prometheus.kube_state import Names, history, label_keys
 from pyrometer.collect.prometheus.pieces import in_pieces
 from pyrometer.collect.source import Delivery, SourceError
 from pyrometer.model import events
-from pyrometer.model.records import WHOLE_DEVICE, Event
+from pyrometer.model.records import Event
 from pyrometer.model.units import MS_PER_MINUTE
 
-GPU_METRICS = f'{{__name__=~"{"|".join(NAMES)}"}}'
 # Enough to see every device, and every pod on it, without reading all that is known of them.
 DEVICES = (
     '{__name__=~"DCGM_FI_DEV_(GPU_TEMP|GPU_TEMP_CELSIUS|FB_USED|FB_USED_BYTES)|'
@@ -26,9 +26,6 @@ DEVICES = (
 )
 OBJECTS_SHARE = 0.2  # of the progress
 LINGER_MS = 5 * MS_PER_MINUTE  # a label may come and go for a scrape or two
-
-# `llama-worker-3`, `sft-0-1-x7k2p`: pods of one job, where nothing but names is known.
-_MEMBER = re.compile(r"(?:-(?:worker|master|launcher|head|chief|ps|node))?(?:-\d{1,5}){1,2}(?:-[a-z0-9]{5})?$")
 
 
 class Translator(Protocol):
@@ -77,7 +74,7 @@ class PrometheusSource:
         self._missing = missing(from_ms, to_ms, read)
         # UIDs by name, and by whatever else a node is called
         self._nodes = {node.metadata.name: node.metadata.uid for node in self._known.nodes}
-        self._places: dict[frozenset[tuple[str, str]], Place | None] = {}
+        self._places = Places()
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
         """First who was there; then what GPUs did, piece by piece."""
@@ -93,7 +90,7 @@ class PrometheusSource:
         done_ms = 0
         for from_ms, to_ms in self._missing:
             async for piece in in_pieces(self.api, GPU_METRICS, from_ms, to_ms):
-                taken = dcgm.take_series(list(self._measured(piece.series)))
+                taken = dcgm.take_series(list(self._places.measured(piece.series)))
                 for use, (first_ms, last_ms) in taken.uses.items():
                     before = uses.get(use, (first_ms, last_ms))
                     uses[use] = min(before[0], first_ms), max(before[1], last_ms)
@@ -129,7 +126,7 @@ class PrometheusSource:
             self._nodes.setdefault(address, self._named_node(name))
         records: list[tuple[Any, ...]] = list(past.gaps)
         if not any(isinstance(seen.object, objects.Node) for seen in past.seen):
-            for node in self._known.nodes or self._machines(places):
+            for node in self._known.nodes or labelled.machines(places, self._nodes):
                 created_ms = ms(node.metadata.creation_timestamp) or 0
                 records += self._translator.take(Seen(node, max(self.from_ms, created_ms)))
         if past.pods:
@@ -137,14 +134,6 @@ class PrometheusSource:
         for seen in past.seen:
             records += self._translator.take(seen)
         return records
-
-    def _machines(self, places: list[Place]) -> Iterator[objects.Node]:
-        """The machines that telemetry is about, where nobody else says which there were."""
-        of_host: dict[str, list[Place]] = {}
-        for place in places:
-            of_host.setdefault(place.hosts[0], []).append(place)
-        for host, mine in of_host.items():
-            yield _node(host, self._named_node(host), mine)
 
     def _uses(self, places: list[Place]) -> Iterator[DeviceUse]:
         for place in places:
@@ -174,38 +163,12 @@ class PrometheusSource:
         uid = f"{self.cluster}/{namespace}/{kind}/{name}"
         return objects.Owner(Meta(name=name, uid=uid, namespace=namespace), f"{group}/v1" if group else "v1", kind)
 
-    # -- what GPUs did ------------------------------------------------------------------------------------------------
-
-    def _measured(self, found: list[Series]) -> Iterator[tuple[int, Place, Any, Any]]:
-        for series in found:
-            name = series.labels.pop("__name__", "")
-            measure = measure_of(name)
-            key = frozenset(series.labels.items())
-            if key not in self._places:
-                self._places[key] = place_of(series.labels)
-            place = self._places[key]
-            if measure is not None and place is not None:
-                yield measure, place, series.times_ms, series.values
-
     # -- where nothing but telemetry is known -------------------------------------------------------------------------
 
     def _from_labels(self, uses: dict[DeviceUse, tuple[int, int]]) -> list[tuple[Any, ...]]:
         """Pods that exporters saw on devices, as a watch would have seen them. Their ends are late, by minutes."""
-        pods: dict[tuple[str, str, str], list[tuple[DeviceUse, tuple[int, int]]]] = {}
-        for use, span in uses.items():
-            if use.pod:
-                pods.setdefault((use.namespace or "", use.pod, use.node_uid), []).append((use, span))
         names = {uid: name for name, uid in self._nodes.items()}
-        seen: list[Seen] = []
-        for (namespace, name, node_uid), mine in pods.items():
-            first_ms, last_ms = min(span[0] for _, span in mine), max(span[1] for _, span in mine)
-            node = names.get(node_uid, node_uid.removeprefix("host/"))
-            devices = len({(use.slot_index, use.instance) for use, _ in mine if use.instance == WHOLE_DEVICE})
-            pod = _pod(self.cluster, namespace, name, node, devices or 1, first_ms)
-            chain = tuple(_job(self.cluster, namespace, name))
-            seen.append(Seen(pod, first_ms, chain=chain))
-            if last_ms < self.to_ms - LINGER_MS:
-                seen.append(Seen(pod, last_ms, gone=True, chain=chain))
+        seen = list(labelled.pods(self.cluster, uses, names, self.to_ms - LINGER_MS))
         records = self._translator.learn(uses, self.from_ms)
         for one in sorted(seen, key=lambda s: (s.seen_ms, not s.gone)):
             records += self._translator.take(one)
@@ -221,37 +184,3 @@ def missing(from_ms: int, to_ms: int, read: Sequence[tuple[int, int]]) -> list[t
         at_ms = max(at_ms, end_ms)
     gaps.append((at_ms, to_ms))
     return [(start_ms, end_ms) for start_ms, end_ms in gaps if start_ms < end_ms]
-
-
-def _pod(cluster: str, namespace: str, name: str, node: str, devices: int, first_ms: int) -> objects.Pod:
-    amounts: dict[str, str | int | float] = {"nvidia.com/gpu": devices}
-    began = moment(first_ms)
-    runs = objects.ContainerState(running=objects.Running(began))
-    return objects.Pod(
-        Meta(name=name, uid=f"{cluster}/{namespace}/Pod/{name}", namespace=namespace, creation_timestamp=began),
-        objects.PodSpec(node, [Container("main", objects.Resources(amounts))]),
-        objects.PodStatus(
-            "Running", conditions=[objects.Condition("PodScheduled", "True", began)],
-            container_statuses=[objects.ContainerStatus("main", state=runs)],
-        ),
-    )  # fmt: skip
-
-
-def _node(name: str, uid: str, places: Iterable[Place]) -> objects.Node:
-    """A machine of which only its devices are known."""
-    places = list(places)
-    count = max(place.slot_index for place in places) + 1
-    model = next((place.gpu_model for place in places if place.gpu_model), None)
-    return objects.Node(
-        Meta(name=name, uid=uid, labels={"nvidia.com/gpu.product": model} if model else {}),
-        status=objects.NodeStatus({"nvidia.com/gpu": count}),
-    )
-
-
-def _job(cluster: str, namespace: str, pod: str) -> Iterator[objects.Owner]:
-    """What pods with names alike belong to."""
-    name = _MEMBER.sub("", pod)
-    if name != pod and name:
-        yield objects.Owner(
-            Meta(name=name, uid=f"{cluster}/{namespace}/Pods/{name}", namespace=namespace), "v1", "Pods"
-        )

@@ -1,0 +1,24 @@
+"""GPU exporters among a cluster's pods: dcgm-exporter under the names of its charts, and our own agent."""
+
+from __future__ import annotations
+
+from pyrometer.collect.kubernetes import objects
+from pyrometer.collect.scrape import Target
+
+NAMES = ("nvidia-dcgm-exporter", "dcgm-exporter", "pyrometer-agent")
+NAME_LABELS = ("app.kubernetes.io/name", "app", "k8s-app")
+PORT = 9400
+
+
+def exporter_of(pod: objects.Pod) -> Target | None:
+    """Where a pod's GPU metrics are, if it is an exporter that runs."""
+    labels = pod.metadata.labels or {}
+    if not any(labels.get(key) in NAMES for key in NAME_LABELS):
+        return None
+    if pod.status.phase != "Running" or not pod.status.pod_ip or pod.metadata.deletion_timestamp:
+        return None
+    ports = [port for container in pod.spec.containers or () for port in container.ports or ()]
+    named = next((port.container_port for port in ports if port.name == "metrics"), None)
+    address = f"[{pod.status.pod_ip}]" if ":" in pod.status.pod_ip else pod.status.pod_ip
+    port = named or next((port.container_port for port in ports if port.container_port), PORT)
+    return Target(f"http://{address}:{port}/metrics", node=pod.spec.node_name or None)

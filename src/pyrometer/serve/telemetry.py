@@ -1,0 +1,131 @@
+"""GPU telemetry into a server's store, and what its labels say about who has which device."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from pyrometer.collect import labelled
+from pyrometer.collect.dcgm import DeviceUse
+from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.source import Source
+from pyrometer.identify.cluster import Cluster
+from pyrometer.model.records import Slot
+from pyrometer.model.settings import Settings
+from pyrometer.model.units import MS_PER_MINUTE
+from pyrometer.store import Store
+
+LEARN_EVERY_S = 15.0
+LINGER_MS = 5 * MS_PER_MINUTE  # a label may come and go for a scrape or two
+WITHOUT_NAME = "scraped"  # the cluster, where no Kubernetes says what it is called
+
+Records = list[tuple[Any, ...]]
+
+
+class Telling(Source, Protocol):
+    """A source of samples that also knows who uses which device."""
+
+    def uses(self) -> set[DeviceUse]:
+        """By the newest labels."""
+        ...
+
+    def shortcomings(self) -> list[str]:
+        """What does not answer, and why."""
+        ...
+
+
+class Telemetry:
+    """One source of samples into one store. The lock is held while the store is used."""
+
+    def __init__(
+        self, store: Store, lock: asyncio.Lock, source: Telling, people: People, *,
+        covered: Callable[[tuple[int, int]], None] = lambda span: None,
+    ) -> None:  # fmt: skip
+        self.store = store
+        self.lock = lock
+        self.source = source
+        self.stored = 0
+        self._people = people
+        self._covered = covered
+        self._learn_due_s = 0.0
+
+    async def run(self) -> None:
+        """Stores what comes, until it is cancelled."""
+        async for delivery in self.source.deliveries():
+            records: Records = [*delivery.records, *self._people.machines(delivery.records)]
+            if time.monotonic() >= self._learn_due_s:
+                self._learn_due_s = time.monotonic() + LEARN_EVERY_S
+                records += self._people.learn(self.source.uses(), time.time_ns() // 1_000_000)
+            async with self.lock:
+                await asyncio.to_thread(self._store, records, delivery.covers)
+
+    def _store(self, records: Records, covers: tuple[int, int] | None) -> None:
+        self.store.append(records)
+        self.stored += len(records)
+        if covers is not None:
+            self._covered(covers)
+
+
+class People(Protocol):
+    """Who has devices: what telemetry says about it, beside what others know."""
+
+    def machines(self, records: Iterable[tuple[Any, ...]]) -> Records:
+        """Machines that nobody else describes."""
+        ...
+
+    def learn(self, uses: set[DeviceUse], now_ms: int) -> Records:
+        """What the labels of now say."""
+        ...
+
+
+class OfKubernetes:
+    """Kubernetes says who is there, and from when to when; labels say on which device."""
+
+    def __init__(self, cluster: Callable[[], Cluster | None]) -> None:
+        self._cluster = cluster
+
+    def machines(self, records: Iterable[tuple[Any, ...]]) -> Records:
+        """None: Kubernetes knows them."""
+        return []
+
+    def learn(self, uses: set[DeviceUse], now_ms: int) -> Records:
+        """Devices of pods that were only counted."""
+        cluster = self._cluster()
+        return cluster.learn(uses, now_ms) if cluster else []
+
+
+class OfLabels:
+    """Nobody but telemetry says who is there."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.cluster = Cluster(settings.cluster or WITHOUT_NAME, settings)
+        self._gpus: dict[str, tuple[int, str | None]] = {}  # of each machine: how many, and which
+        self._uses: dict[DeviceUse, tuple[int, int]] = {}
+
+    def machines(self, records: Iterable[tuple[Any, ...]]) -> Records:
+        """A machine has as many GPUs as the highest index that was seen of it."""
+        written: Records = []
+        for slot in records:
+            if isinstance(slot, Slot):
+                gpus, model = self._gpus.get(slot.node_uid, (0, None))
+                now = max(gpus, slot.slot_index + 1), slot.gpu_model or model
+                if now != (gpus, model):
+                    self._gpus[slot.node_uid] = now
+                    node = labelled.machine(slot.node_uid.removeprefix("host/"), slot.node_uid, *now)
+                    written += self.cluster.take(Seen(node, slot.time_ms))
+        return written
+
+    def learn(self, uses: set[DeviceUse], now_ms: int) -> Records:
+        """Pods, from when their labels came until those went."""
+        for use in uses:
+            first_ms, _ = self._uses.get(use, (now_ms, now_ms))
+            self._uses[use] = first_ms, now_ms
+        still_ms = now_ms - LINGER_MS
+        written = self.cluster.learn(self._uses, now_ms)
+        for seen in sorted(labelled.pods(self.cluster.name, self._uses, {}, still_ms), key=lambda s: s.seen_ms):
+            written += self.cluster.take(seen)
+        self._uses = {use: span for use, span in self._uses.items() if span[1] >= still_ms}
+        self.cluster.tick(now_ms)
+        return written

@@ -1,0 +1,134 @@
+"""GPU telemetry into a server's store: with Kubernetes, which says who is there, and without it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from collect.exporters import Gpu, text_of
+from pyrometer.account.ledger import build
+from pyrometer.collect.dcgm import Dcgm, DeviceUse
+from pyrometer.collect.scrape import Scrapes, Target
+from pyrometer.identify.gpu_models import near_idle_power_w
+from pyrometer.model.records import Slot
+from pyrometer.model.settings import Settings
+from pyrometer.serve.telemetry import LINGER_MS, OfLabels, Telemetry
+from pyrometer.store import Store
+
+T0 = 1_794_600_000_000
+
+
+@contextmanager
+def exporter(text: Callable[[], str]) -> Iterator[str]:
+    """A server that shows metrics, in a thread of its own."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = text().encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def use(pod: str, slot: int = 0, node: str = "host/node-a") -> DeviceUse:
+    return DeviceUse(node, slot, -1, f"GPU-{slot}", "NVIDIA H200", None, "ml", pod, None, None)
+
+
+def test_what_an_exporter_says_is_enough_for_a_ledger(tmp_path: Path) -> None:
+    gpus = [Gpu(index, pod="llama-worker-0") for index in range(2)] + [Gpu(2, gpu_util=0, sm_active=0, power_w=80)]
+
+    async def scenario(store: Store) -> None:
+        with exporter(lambda: text_of(gpus).decode()) as url:
+            scrapes = Scrapes(lambda: [Target(url)], Dcgm(lambda host: None, near_idle_power_w), interval_s=0.05)
+            telemetry = Telemetry(store, asyncio.Lock(), scrapes, OfLabels(Settings()))
+            running = asyncio.create_task(telemetry.run())
+            while telemetry.stored < 30:
+                assert not running.done(), running.result()
+                await asyncio.sleep(0.01)
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+    with Store(tmp_path, create=True) as store:
+        asyncio.run(scenario(store))
+        newest_ms = store.newest_ms(["gpu_sample"], 2**62)
+        assert newest_ms is not None
+        build(store, Settings(), now_ms=newest_ms)
+        store.expose_all(["ledger_row", "pod", "workload", "allocation"])
+        held = store.connection.execute(
+            "SELECT slot_index, sum(ms) FILTER (WHERE pod_uid IS NOT NULL) > 0 FROM ledger_row GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+        named = store.connection.execute("SELECT DISTINCT workload.kind, workload.name FROM workload").fetchall()
+        sources = store.connection.execute("SELECT DISTINCT source FROM allocation").fetchall()
+    assert [(slot, bool(is_held)) for slot, is_held in held] == [(0, True), (1, True), (2, False)]
+    assert named == [("Pods", "llama")]
+    assert sources == [("dcgm",)]
+
+
+class TestOfLabels:
+    def test_a_pod_is_there_from_when_its_label_came_until_it_went(self) -> None:
+        people = OfLabels(Settings())
+        records = people.machines([_slot(index) for index in range(2)])
+        for at_ms in range(T0, T0 + 600_000, 15_000):
+            records += people.learn({use("a-0")} | ({use("b-0", 1)} if at_ms < T0 + 120_000 else set()), at_ms)
+        holds = {r.pod_uid: (r.from_ms, r.to_ms) for r in records if type(r).__name__ == "Allocation"}
+        assert holds == {
+            "scraped/ml/Pod/a-0": (T0, None),
+            "scraped/ml/Pod/b-0": (T0, T0 + 105_000),
+        }
+
+    def test_a_label_that_is_away_for_a_scrape_ends_nothing(self) -> None:
+        people = OfLabels(Settings())
+        records = people.machines([_slot(0)])
+        for at_ms in range(T0, T0 + 2 * LINGER_MS, 15_000):
+            records += people.learn(set() if at_ms == T0 + 60_000 else {use("a-0")}, at_ms)
+        kinds = Counter(type(r).__name__ for r in records)
+        assert kinds["Allocation"] == 1
+
+    def test_a_machine_that_shows_more_devices_has_them(self) -> None:
+        people = OfLabels(Settings())
+        written = people.machines([_slot(0), _slot(3)])
+        assert [node.gpu_count for node in written] == [1, 4]
+        assert written[-1].gpu_model == "NVIDIA H200"
+        assert people.machines([_slot(1)]) == []
+
+
+def _slot(index: int) -> Slot:
+    return Slot(T0, "host/node-a", index, f"GPU-{index}", "NVIDIA H200")
+
+
+@pytest.mark.heavy
+def test_a_server_scrapes_what_it_is_told_to(tmp_path: Path) -> None:
+    from serve.test_server import serving
+
+    with (
+        exporter(lambda: text_of([Gpu(0, pod="llama-0")]).decode()) as url,
+        serving(tmp_path / "data", "--scrape", url, "--scrape", "http://127.0.0.1:1/metrics") as client,
+    ):
+        while not (answer := client.get("/api/v1/cost", params={"by": "workload"})).is_success:
+            assert answer.status_code == 409, answer.text  # the first scrape takes its time
+        while not any("127.0.0.1:1" in said for said in client.get("/readyz").json()["shortcomings"]):
+            pass
+    with Store(tmp_path / "data") as store:
+        store.expose_all(["gpu_sample"])
+        (count,) = store.connection.execute("SELECT count(*) FROM gpu_sample").fetchone() or (0,)
+        assert count > 0
