@@ -126,6 +126,21 @@ gpu_sample by hour
     sm_clock_mhz int16?
     throttle_reasons int64?
     xid int32?
+node_sample by hour
+    key node_uid, time_ms
+    sort node_uid, time_ms
+    time_ms int64
+    node_uid string
+    cpu_busy_permille int16?
+    cpu_wait_permille int16?
+    memory_used_permille int16?
+    disk_busy_permille int16?
+    io_stalled_permille int16?
+    disk_read_mib_s int32?
+    disk_write_mib_s int32?
+    network_rx_mib_s int32?
+    network_tx_mib_s int32?
+    network_dropped_per_s int32?
 run by day
     key run, attempt, rank, time_ms
     sort run, attempt, rank, time_ms

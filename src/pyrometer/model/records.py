@@ -149,6 +149,27 @@ class GpuSample(NamedTuple):
     xid: Int32 | None = None
 
 
+@record(key=("node_uid", "time_ms"))
+class NodeSample(NamedTuple):
+    """One node in one minute, which begins at `time_ms`: what node_exporter said of the machine around the GPUs.
+
+    Rates are those of the minute; what is summed is summed over physical devices.
+    """
+
+    time_ms: Int64
+    node_uid: Text
+    cpu_busy_permille: Int16 | None = None  # of all CPUs, on average
+    cpu_wait_permille: Int16 | None = None  # idle while something waited for its disks
+    memory_used_permille: Int16 | None = None  # what programs could not get any more: caches do not count
+    disk_busy_permille: Int16 | None = None  # of the busiest disk
+    io_stalled_permille: Int16 | None = None  # all that wanted to run waited for disks
+    disk_read_mib_s: Int32 | None = None
+    disk_write_mib_s: Int32 | None = None
+    network_rx_mib_s: Int32 | None = None
+    network_tx_mib_s: Int32 | None = None
+    network_dropped_per_s: Int32 | None = None  # packets that came and found no room
+
+
 @record(key=("run", "attempt", "rank", "time_ms"), every="day")
 class Run(NamedTuple):
     """One rank of one attempt of a run, as its process saw it; the ranks together are the run."""
