@@ -173,7 +173,7 @@ def histories(draw):
     for _ in range(draw(st.integers(1, 12))):
         time_ms += draw(st.integers(1, 40_000) | st.integers(40_000, 2 * LONGEST_MS))
         shown = {}
-        for said in draw(st.sets(st.sampled_from(SERIES))):
+        for said in sorted(draw(st.sets(st.sampled_from(SERIES)))):
             step = draw(grown)
             values[said] = max(0.0, values[said] + step) if np.isfinite(step) else values[said]
             shown[said] = values[said] if np.isfinite(step) else step
@@ -246,9 +246,15 @@ def test_a_gap_has_no_rate():
 
 
 @pytest.mark.parametrize("blank", [float("nan"), float("inf"), 1e308, -1.0])
-def test_a_value_that_is_none_costs_only_itself(blank):
-    scrapes = changed(steadily(3), T0 + 2 * MINUTE, lambda _: {"memory_MemAvailable_bytes": blank})
+@pytest.mark.parametrize("said", ["memory_MemAvailable_bytes", "memory_MemTotal_bytes"])
+def test_a_value_that_is_none_costs_only_itself(said, blank):
+    scrapes = changed(steadily(3), T0 + 2 * MINUTE, lambda _: {said: blank})
     assert rows_by_minute(scrapes)[2] == STEADY._replace(time_ms=T0 + 2 * MINUTE, memory_used_permille=None)
+
+
+@pytest.mark.parametrize("total", [0.0, 5e-324])
+def test_a_machine_without_memory_is_none(total):
+    assert scraped([(T0, {"memory_MemTotal_bytes": total, "memory_MemAvailable_bytes": 1e9})]) == []
 
 
 def test_ratios_a_little_beyond_are_whole_and_far_beyond_are_none():

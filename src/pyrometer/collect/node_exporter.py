@@ -302,7 +302,7 @@ def _amounts(points: _Points, measure: Integers) -> Numbers:
 def _columns(table: Numbers) -> Numbers:
     """Rows of measures as rows of a sample's values, whole numbers in its units; NaN is absent."""
     idle, wait, memory, available, disk_busy, stalled, *rates, dropped, _ = table.T
-    memory = np.where(memory > 0, memory, np.nan)
+    memory = np.where(memory >= 1, memory, np.nan)
     ratios = [1 - idle - np.nan_to_num(wait), wait, 1 - available / memory, disk_busy, stalled]
     amounts = [*(rate / _MIB for rate in rates), dropped]
     return np.column_stack([*map(_permille, ratios), *(np.rint(np.where(a <= MOST, a, np.nan)) for a in amounts)])
