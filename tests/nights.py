@@ -10,7 +10,18 @@ from typing import Any
 from pyrometer.account.ledger import build
 from pyrometer.account.sums import Window, iso
 from pyrometer.explain.why import why
-from pyrometer.model.records import Allocation, Event, GpuSample, Node, Pod, Price, Run, StepWindow, Workload
+from pyrometer.model.records import (
+    Allocation,
+    Event,
+    GpuSample,
+    Node,
+    NodeSample,
+    Pod,
+    Price,
+    Run,
+    StepWindow,
+    Workload,
+)
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import SHARE_WHOLE
 from pyrometer.store import Store
@@ -95,6 +106,11 @@ def steps(
 def samples(node: str, slot: int, from_min: float, to_min: float, **values: int) -> list[GpuSample]:
     """A sample a minute."""
     return [GpuSample(at(minute), node, slot, **values) for minute in range(round(from_min), round(to_min))]
+
+
+def machine(node: int, from_min: float, to_min: float, **values: int) -> list[NodeSample]:
+    """What a node exporter says of a node, a minute at a time."""
+    return [NodeSample(at(minute), f"n{node}", **values) for minute in range(round(from_min), round(to_min))]
 
 
 # A well-fed minute of steps.

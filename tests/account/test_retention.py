@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nights import HOUR, START_MS, at, cluster, job, samples
+from nights import HOUR, START_MS, at, cluster, job, machine, samples
 from pyrometer.account.ledger import build
 from pyrometer.account.retention import forget, kept_from_ms
 from pyrometer.model.settings import Settings
@@ -22,6 +22,7 @@ def test_the_ledger_of_what_is_kept_does_not_change(tmp_path):
     idle = {"gpu_util_permille": 0, "sm_active_permille": 0, "power_w": 110}
     telemetry = samples("n0", 0, 0, HOURS * 30 + 7, **busy) + samples("n0", 0, HOURS * 30 + 7, HOURS * 60, **idle)
     with Store(tmp_path, create=True) as store:
+        telemetry += machine(0, 0, HOURS * 60, cpu_busy_permille=500)
         store.append([*cluster(hours=HOURS), *job(pods=1, gpus=1, from_min=3), *telemetry])
         store.seal()
         build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=1)
@@ -33,9 +34,10 @@ def test_the_ledger_of_what_is_kept_does_not_change(tmp_path):
         assert covered is not None
         assert covered.from_ms == cut_ms
         assert ledger(store) == [row for row in before if row[0] >= cut_ms]
-        store.expose_all(["gpu_sample", "pod"])
-        oldest = store.connection.execute("SELECT min(time_ms) FROM gpu_sample").fetchone()
-        assert oldest == (cut_ms - HOUR,)
+        store.expose_all(["gpu_sample", "node_sample", "pod"])
+        for kind in ("gpu_sample", "node_sample"):
+            oldest = store.connection.execute(f"SELECT min(time_ms) FROM {kind}").fetchone()
+            assert oldest == (cut_ms - HOUR,), kind
         assert store.connection.execute("SELECT count(*) FROM pod").fetchone() == (1,)
 
 

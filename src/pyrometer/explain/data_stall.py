@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
@@ -41,23 +42,31 @@ def detect(night: Night) -> Iterable[Proposal]:
     for owner, episode, *pod in rows:
         episodes[owner, episode].append((pod[0], pod[1], pod[2], pod[3], int(pod[4]), int(pod[5])))
     nodes = dict(
-        night.ask("SELECT coalesce(workload_uid, pod_uid), count(DISTINCT pod_node_uid) FROM holder_name GROUP BY 1")
+        night.ask(
+            "SELECT coalesce(workload_uid, pod_uid), coalesce(list(DISTINCT pod_node_uid) "
+            "FILTER (pod_node_uid IS NOT NULL), []) FROM holder_name GROUP BY 1"
+        )
     )
     for (owner, _), pods in episodes.items():
         yield _proposal(night, owner, pods, nodes[owner])
 
 
-def _proposal(night: Night, owner: str, pods: list[tuple[str, str, int, int, int, int]], nodes: int) -> Proposal:
+def _proposal(night: Night, owner: str, pods: list[tuple[str, str, int, int, int, int]], nodes: list[str]) -> Proposal:
     from_ms, to_ms = min(p[2] for p in pods), max(p[3] for p in pods)
     waited, whole = sum(p[4] for p in pods), sum(p[5] for p in pods)
     by_node: dict[str, int] = defaultdict(int)
     for _, node_uid, _, _, data_ms, _ in pods:
         by_node[node_uid] += data_ms
     worst = max(by_node, key=lambda node: by_node[node])
-    culprit = {"node": night.node(worst)} if nodes > 1 and by_node[worst] >= OF_ONE_NODE * waited else None
+    culprit = {"node": night.node(worst)} if len(nodes) > 1 and by_node[worst] >= OF_ONE_NODE * waited else None
     evidence = [f"{round(100 * waited / whole)} % of the time of its steps went into waiting for the next batch"]
     if culprit:
-        evidence.append(f"{round(100 * by_node[worst] / waited)} % of that on node {culprit['node']}, one of {nodes}")
+        evidence.append(
+            f"{round(100 * by_node[worst] / waited)} % of that on node {culprit['node']}, one of {len(nodes)}"
+        )
+        evidence += node_load.shortage(night, [worst], from_ms, to_ms, peers=[node for node in nodes if node != worst])
+    else:
+        evidence += node_load.shortage(night, sorted(by_node), from_ms, to_ms)
     return Proposal(
         cause="data_stall",
         owner_uid=owner,

@@ -77,7 +77,7 @@ class Night:
         open_names(store)
         store.expose_all(["run", "event", "restatement"])
         store.expose(["ledger_row"], *window)
-        store.expose(["step_window", "gpu_sample"], window.from_ms - MS_PER_HOUR, window.to_ms)
+        store.expose(["step_window", "gpu_sample", "node_sample"], window.from_ms - MS_PER_HOUR, window.to_ms)
         store.connection.execute(f"SET VARIABLE newest_ms = {window.to_ms}::BIGINT")
         sql.run(store.connection, sql.RUNS)
         store.connection.execute(

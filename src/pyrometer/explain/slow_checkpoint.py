@@ -9,9 +9,10 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, duration, percent
+from pyrometer.explain.words import counted, duration, percent, rate
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
 
 SLOWER = 1.5  # times the usual save
@@ -199,7 +200,8 @@ def _proposal(night: Night, slow: _Slow, others: int) -> Proposal:
     )  # fmt: skip
     longest = max(save.took_ms for save in slow.saves)
     typical = round(median(save.took_ms for save in slow.saves))
-    node = _slow_node(night, slow)
+    node_uids, slow_node_uid = _nodes(night, slow)
+    node = night.node(slow_node_uid)
     if slow.usual_ms is None:
         headline = f"spent {round(100 * slow.share)} % of its time saving checkpoints, from {night.time(from_ms)} on"
         evidence = [f"{counted(len(slow.saves), 'save')} of {duration(typical)} each", slow.compared]
@@ -212,6 +214,8 @@ def _proposal(night: Night, slow: _Slow, others: int) -> Proposal:
     evidence += _size(night, slow)
     if node:
         evidence.append(f"only the ranks on {node} were that slow")
+    saves = [(save.from_ms, save.to_ms) for save in slow.saves]
+    evidence += node_load.saving(night, [slow_node_uid] if slow_node_uid else node_uids, saves)
     if others:
         evidence.append(f"{counted(others, 'other run')} saved slowly at the same time: they may share the storage")
     return Proposal(
@@ -233,8 +237,9 @@ def _proposal(night: Night, slow: _Slow, others: int) -> Proposal:
     )  # fmt: skip
 
 
-def _slow_node(night: Night, slow: _Slow) -> str | None:
-    """The one node whose ranks save slowly: against their own saves before where there are any, else against others."""
+def _nodes(night: Night, slow: _Slow) -> tuple[list[str], str | None]:
+    """The nodes that saved, and the one whose ranks save slowly: against their own saves before where there are any,
+    else against others."""
     rows = night.ask(
         """
         SELECT node_uid, avg(checkpoint_ms) FILTER (WHERE during), avg(checkpoint_ms) FILTER (WHERE NOT during) FROM (
@@ -244,13 +249,14 @@ def _slow_node(night: Night, slow: _Slow) -> str | None:
         """,
         slow.run, slow.from_ms, slow.to_ms,
     )  # fmt: skip
+    node_uids = sorted(node for node, _, _ in rows)
     if len(rows) < 2:
-        return None
+        return node_uids, None
     compare = slow.usual_ms is not None and all(before for _, _, before in rows)
     grown = sorted((float(during / before if compare else during), node) for node, during, before in rows)
     most, node_uid = grown[-1]
     rest = [value for value, _ in grown[:-1]]
-    return night.node(node_uid) if most >= SLOWER * max(rest) else None
+    return node_uids, node_uid if most >= SLOWER * max(rest) else None
 
 
 def _size(night: Night, slow: _Slow) -> list[str]:
@@ -264,5 +270,4 @@ def _size(night: Night, slow: _Slow) -> list[str]:
     if said is None:
         return []
     mib = float(said[1]) * {"K": 2**-10, "M": 1, "G": 2**10, "T": 2**20}[said[2]]
-    rate = mib * 1000 / max(1, median(save.took_ms for save in slow.saves))
-    return [f"{said[0]} a save, {rate:,.0f} MiB/s"]
+    return [f"{said[0]} a save, {rate(mib * 1000 / max(1, median(save.took_ms for save in slow.saves)))}"]

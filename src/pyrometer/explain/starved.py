@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration
@@ -113,6 +114,11 @@ def _gaps(night: Night, episodes: list[tuple[Any, ...]]) -> dict[tuple[str, int]
 def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float, pods: list[_Gaps]) -> Proposal:
     gaps, waited_ms, gpus = sum(p.gaps for p in pods), sum(p.ms for p in pods), sum(p.gpus for p in pods)
     each = max(1, round(gaps / gpus))
+    nodes = night.ask(
+        "SELECT DISTINCT pod_node_uid FROM holder_name WHERE list_contains($1, pod_uid) AND pod_node_uid IS NOT NULL "
+        "ORDER BY 1",
+        [pod.pod_uid for pod in pods],
+    )
     return Proposal(
         cause="starved",
         owner_uid=owner,
@@ -127,6 +133,7 @@ def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float, 
         evidence=(
             f"its GPUs worked {round(100 * (1 - share))} % of the time",
             f"about {counted(each, 'gap')} on each of {counted(gpus, 'GPU')}, of {duration(waited_ms // gaps)}",
+            *node_load.shortage(night, [node for (node,) in nodes], from_ms, to_ms),
         ),
         suggestion=(
             "Look at what it does between its bursts of work: loading, saving, waiting for a person; "

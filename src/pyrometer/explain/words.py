@@ -40,6 +40,11 @@ def hours(gpu_ms: int) -> str:
     return f"{value:,.1f} GPU-hours" if value < 100 else f"{value:,.0f} GPU-hours"
 
 
+def rate(mib_s: float) -> str:
+    """How fast data flows: "310 MiB/s", "1.9 GiB/s"."""
+    return f"{mib_s:,.0f} MiB/s" if mib_s < 1000 else f"{mib_s / 1024:,.1f} GiB/s"
+
+
 def percent(part: int, whole: int) -> str:
     """A share: "12 %", "0.4 %"."""
     share = 100 * part / whole if whole else 0.0
