@@ -70,6 +70,21 @@ class Exposed:
         """Everything, a series at a time."""
         yield from self.state_metrics()
         yield from self.dcgm()
+        yield from self.machines()
+
+    def machines(self) -> Iterator[Line]:
+        """node_exporter: two CPUs that are busy a quarter of the time, and a disk that never rests."""
+        for node in self.nodes.values():
+            labels = {"job": "node-exporter", "instance": f"{node.name}:9100"}
+            for number, at_ms in enumerate(range(self.from_ms, self.to_ms, self.every_ms)):
+                worked_s = number * self.every_ms / 1000
+                for cpu in ("0", "1"):
+                    of_cpu = {**labels, "cpu": cpu}
+                    yield Line("node_cpu_seconds_total", {**of_cpu, "mode": "idle"}, 0.75 * worked_s, at_ms)
+                    yield Line("node_cpu_seconds_total", {**of_cpu, "mode": "user"}, 0.25 * worked_s, at_ms)
+                disk = {**labels, "device": "nvme0n1"}
+                yield Line("node_disk_io_time_seconds_total", disk, worked_s, at_ms)
+                yield Line("node_uname_info", {**labels, "nodename": node.name}, 1, at_ms)
 
     # -- dcgm-exporter ------------------------------------------------------------------------------------------------
 

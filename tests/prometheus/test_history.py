@@ -99,12 +99,19 @@ def test_who_had_gpus_for_how_long_to_one_scrape(remembering: Server, night: Nig
     with Store(tmp_path / "read") as store:
         pods, experiments = held(store, night.window, "pod"), held(store, night.window, "experiment")
         store.expose_all(["allocation"])
+        store.expose_all(["node_sample"])
+        loads = store.connection.execute(
+            "SELECT DISTINCT cpu_busy_permille, disk_busy_permille FROM node_sample"
+        ).fetchall()
+        machines = store.connection.execute("SELECT count(DISTINCT node_uid), count(*) FROM node_sample").fetchone()
         sources = store.connection.execute("SELECT DISTINCT source FROM allocation").fetchall()
     assert set(pods) == set(night.pods)
     assert set(experiments) == set(night.experiments)
     for name, true_ms in night.pods.items():
         assert abs(pods[name] - true_ms) <= 8 * EVERY_MS, name
     assert ("dcgm",) in sources
+    assert loads == [(250, 1000)]
+    assert machines == (8, pytest.approx(8 * 180, abs=16))
 
 
 def test_the_second_time_only_what_is_missing_is_read(remembering: Server, night: Night, tmp_path: Path) -> None:

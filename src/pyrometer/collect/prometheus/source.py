@@ -10,13 +10,15 @@ from pyrometer.collect.dcgm import Dcgm, DeviceUse, Place, place_of
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import Meta, ms
 from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.node_exporter import NodeExporters
+from pyrometer.collect.prometheus import machines
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.collect.prometheus.follow import GPU_METRICS, Places
 from pyrometer.collect.prometheus.kube_state import Names, history, label_keys
 from pyrometer.collect.prometheus.pieces import in_pieces
 from pyrometer.collect.source import Delivery, SourceError
 from pyrometer.model import events
-from pyrometer.model.records import Event
+from pyrometer.model.records import Event, NodeSample
 from pyrometer.model.units import MS_PER_MINUTE
 
 # Enough to see every device, and every pod on it, without reading all that is known of them.
@@ -75,6 +77,9 @@ class PrometheusSource:
         # UIDs by name, and by whatever else a node is called
         self._nodes = {node.metadata.name: node.metadata.uid for node in self._known.nodes}
         self._places = Places()
+        self._gpu_nodes: set[str] = set()
+        self._addresses: dict[str, str] = {}  # names of nodes
+        self._interval_ms = MS_PER_MINUTE
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
         """First who was there; then what GPUs did, piece by piece."""
@@ -99,6 +104,8 @@ class PrometheusSource:
                     taken.records, OBJECTS_SHARE + (1 - OBJECTS_SHARE) * part, (piece.from_ms, piece.to_ms)
                 )  # fmt: skip
             done_ms += to_ms - from_ms
+        async for rows in self._machines(places):
+            yield Delivery(rows, 1.0)
         if not self.pods and uses:
             self.pods = len({(use.namespace, use.pod) for use in uses})
             yield Delivery(self._from_labels(uses), 1.0)
@@ -122,6 +129,8 @@ class PrometheusSource:
         )  # fmt: skip
         past = await history(self.api, self.cluster, self.from_ms, self.to_ms, names)
         self.pods = past.pods
+        self._interval_ms, self._addresses = past.interval_ms, past.addresses
+        self._gpu_nodes = {seen.object.metadata.name for seen in past.seen if isinstance(seen.object, objects.Node)}
         for address, name in past.addresses.items():
             self._nodes.setdefault(address, self._named_node(name))
         records: list[tuple[Any, ...]] = list(past.gaps)
@@ -134,6 +143,17 @@ class PrometheusSource:
         for seen in past.seen:
             records += self._translator.take(seen)
         return records
+
+    async def _machines(self, places: list[Place]) -> AsyncIterator[list[NodeSample]]:
+        """What the machines themselves did, where node_exporter says so."""
+        if not self._missing:
+            return
+        exporters = NodeExporters(self._node_uid)
+        names = {place.hosts[0] for place in places} | self._gpu_nodes
+        names |= {address for address, name in self._addresses.items() if name in names}
+        async for rows in machines.load(self.api, exporters, names, self.from_ms, self.to_ms, self._interval_ms):
+            yield list(rows)
+        yield exporters.rest()
 
     def _uses(self, places: list[Place]) -> Iterator[DeviceUse]:
         for place in places:
