@@ -27,7 +27,7 @@ async def load(
         for label in ("instance", "node"):  # whichever this Prometheus knows machines by
             found = False
             for start_ms in range(from_ms, to_ms, PIECE_MS):
-                end_ms = min(start_ms + PIECE_MS - step_ms, to_ms)
+                end_ms = min(start_ms + PIECE_MS, to_ms) - step_ms  # at the end itself the last value would stand twice
                 series = await _asked(api, label, group, start_ms, end_ms, step_ms)
                 found = found or bool(series)
                 yield exporters.take_series(list(_measured(series)))
