@@ -33,6 +33,7 @@ demo --out --seed --no-serve --live
 why --data --server --last --since --until --month --all --tz --price -o|--output=table|json|html --kube --context \
 --prometheus --file
 cost --by --data --server --last --since --until --month --all --tz --price -o|--output=table|json
+prices --data --book --starter -o|--output=table|json
 runs --data --server --last --since --until --month --all --tz --price -o|--output=table|json
 show RUN --data --server --last --since --until --month --all --tz --price -o|--output=table|json
 import FORMAT=openb|philly|recording PATH --out --without-steps

@@ -151,3 +151,33 @@ def test_a_slot_changes_its_price_with_its_pool() -> None:
 
 def test_a_price_of_zero_is_a_price() -> None:
     assert priced(price(0)) == [0] * 4
+
+
+@settings(deadline=None, derandomize=True, max_examples=12)
+@given(st.integers(0, 10**9), st.integers(1, 16), st.integers(1, 3))
+def test_the_slots_of_a_node_add_up_to_its_price(usd: int, gpus: int, minutes: int) -> None:
+    """To the last micro-dollar: nothing is rounded, the first slots have what does not divide evenly."""
+    found = ledger(node(count=gpus), until(at(minutes), count=gpus), price(usd, per="node"))
+    assert (
+        sum(row.ms * row.usd_micro_per_hour for row in found.rows if row.usd_micro_per_hour) == usd * minutes * 60_000
+    )
+    of_slot = {row.slot_index: row.usd_micro_per_hour for row in found.rows}
+    assert sorted(of_slot.values(), reverse=True) == [of_slot[index] for index in range(gpus)]
+    assert of_slot[0] - of_slot[gpus - 1] in (0, 1)
+
+
+def test_a_node_that_shows_more_gpus_divides_its_price_anew() -> None:
+    found = ledger(node(count=2), node(at(2, 10), count=3), until(at(4), count=3), price(6_000_001, per="node"))
+    by_minute = {m: [r.usd_micro_per_hour for r in found.rows if r.minute_ms == at(m)] for m in range(4)}
+    assert by_minute[1] == [3_000_001, 3_000_000]
+    assert by_minute[2] == by_minute[3] == [2_000_001, 2_000_000, 2_000_000]
+
+
+def test_a_node_that_lost_a_gpu_costs_what_it_did() -> None:
+    found = ledger(node(count=2), node(at(1), count=1), until(at(3), count=1), price(6_000_001, per="node"))
+    assert {row.usd_micro_per_hour for row in found.rows if row.minute_ms == at(2)} == {3_000_001, 3_000_000}
+
+
+def test_what_has_no_node_has_no_price_of_a_node() -> None:
+    found = ledger(hold(node_uid="x", to_ms=at(3)), until(at(3)), price(6_000_000, per="node"), price(5, at(-9)))
+    assert {(row.node_uid, row.usd_micro_per_hour) for row in found.rows} == {("x", 5), ("n0", 6_000_000)}

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from pyrometer.account.ledger import build
-from pyrometer.identify.prices import PriceError, prices_for, read_price_book
+from pyrometer.identify.price_book import PriceError, read_entries, read_price_book
+from pyrometer.identify.prices import prices_for
 from pyrometer.model.records import Node, Price
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
@@ -107,12 +108,90 @@ def test_a_name_that_yaml_takes_for_a_number_is_a_name(book):
         ("{usd_per_gpu_hour: 1, until: 2026}", "2026 is not a date"),
         ("{model: H100-SXM}", "has no `usd_per_gpu_hour`"),
         ("2.50", "has no `usd_per_gpu_hour`"),
+        ("{usd_per_gpu_hour: $2.10}", "'$2.10' is not a number, without currency or unit"),
+        ("{usd_per_gpu_hour: 2.10 EUR}", "'2.10 EUR' is not a number, without currency or unit"),
+        ("{usd_per_gpu_hour: true}", "True is not a number"),
+        ("{usd_per_gpu_hour: 1e999999999}", "is not a number"),
+        ("{usd_per_gpu_hour: 2100000}", "2100000 is more than 1,000,000: it is in another unit"),
+        ("{usd_per_node_hour: -1}", "usd_per_node_hour -1 is negative"),
+        ("{usd_per_gpu_hour: 1, usd_per_node_hour: 8}", "has both `usd_per_gpu_hour` and `usd_per_node_hour`"),
+        ("{usd_per_gpu_hour: 1, from: 2026-02-01, until: 2026-01-01}", "until 2026-01-01 is not after from 2026-02-01"),
+        ("{usd_per_gpu_hour: 1, from: 2026-02-01, until: 2026-02-01}", "is not after from 2026-02-01"),
+        ("{usd_per_gpu_hour: 1, purchase: cheap}", "purchase 'cheap' is none of on_demand, spot, reserved"),
+        ("{usd_per_gpu_hour: 1, pool: [a]}", "pool ['a'] is not a name"),
+        ("{owned: 28000}", "owned 28000 is not a list of `name: value`"),
+        ("{owned: {capital_usd_per_gpu: 1, watts: 5}}", "owned, has 'watts'"),
+        ("{owned: {capital_usd_per_gpu: 1}}", "owned needs `lifetime_years`"),
+        ("{owned: {lifetime_years: 4}}", "one of `capital_usd_per_gpu` and `capital_usd_per_node`"),
+        ("{owned: {capital_usd_per_gpu: 1, lifetime_years: 0}}", "lifetime_years 0 is no lifetime"),
+        ("{owned: {capital_usd_per_gpu: 1, lifetime_years: 4, power_w: 700}}", "`power_w` and `usd_per_kwh` together"),
+        ("{owned: {capital_usd_per_gpu: 1, lifetime_years: 4, pue: 0.9}}", "pue 0.9 is below 1"),
+        ("{owned: {capital_usd_per_gpu: a lot, lifetime_years: 4}}", "capital_usd_per_gpu 'a lot' is not a number"),
     ],
 )
 def test_a_bad_entry_is_named(book, entry, named):
     text = error_of(book(f"prices:\n- {{usd_per_gpu_hour: 1}}\n- {entry}"))
     assert "entry 2" in text
     assert named in text
+
+
+def test_entries_between_which_nobody_can_choose_are_both_named(book):
+    text = error_of(
+        book(
+            """
+            prices:
+              - {usd_per_gpu_hour: 1, pool: a, model: H100-SXM}
+              - {usd_per_gpu_hour: 2, pool: a, model: H100-SXM, from: 2026-01-01}
+              - {usd_per_node_hour: 3, pool: a, model: NVIDIA-H100-80GB-HBM3, until: 2026-01-01}
+            """
+        )
+    )
+    assert "entries 1 and 3 are both for model NVIDIA-H100-80GB-HBM3, pool a from the same time on" in text
+    assert "entries 1 and 2 are both for everything" in error_of(
+        book("prices:\n- {usd_per_gpu_hour: 1}\n- {usd_per_gpu_hour: 1}")
+    )
+
+
+def test_a_book_that_is_too_long_is_not_read(book):
+    assert "more than 4,000,000 bytes" in error_of(book("#" * 4_000_001))
+
+
+def test_a_book_that_multiplies_itself_is_refused_at_once(book):
+    doubled = "\n".join(f"  - &x{n} [*x{n - 1}, *x{n - 1}]" for n in range(1, 60))
+    assert "is not a name" in error_of(
+        book(f"a:\n  - &x0 []\n{doubled}\nprices:\n- {{usd_per_gpu_hour: 1, pool: *x59}}")
+    )
+
+
+# -- nodes, and machines of one's own ---------------------------------------------------------------------------------
+
+OWNED = """
+prices:
+  - pool: own
+    owned: {capital_usd_per_node: 280000, lifetime_years: 4, power_w: 10200, pue: 1.3, usd_per_kwh: 0.12,
+            fixed_usd_per_hour: 2.50}
+  - model: H200
+    instance_type: p5en.48xlarge
+    purchase: on-demand
+    usd_per_node_hour: 63.296
+  - owned: {capital_usd_per_gpu: 28000, lifetime_years: 4.5}
+"""
+
+
+def test_a_machine_of_ones_own_costs_capital_power_and_upkeep(book):
+    own, rented, bare = read_entries(book(OWNED))
+    capital, power, fixed = 7_985_398, 1_591_200, 2_500_000  # 280,000 ÷ 35,064; 10.2 × 1.3 × 0.12
+    assert own.price == Price(0, capital + power + fixed, 0, pool="own", per="node")
+    assert own.arithmetic == (
+        "$280,000 ÷ (4 years × 8,766 h) = $7.985398; 10,200 W × PUE 1.3 × $0.12/kWh = $1.591200; fixed $2.500000; "
+        "together $12.076598 per node-hour"
+    )
+    assert rented.price == Price(
+        0, 63_296_000, 0, gpu_model="H200", purchase="on_demand", instance_type="p5en.48xlarge", per="node"
+    )
+    assert rented.arithmetic is None
+    assert bare.price == Price(0, 709_813, 0)
+    assert bare.arithmetic == "$28,000 ÷ (4.5 years × 8,766 h) = $0.709813 per hour"
 
 
 @pytest.mark.parametrize("text", ["", "prices:", "prices: 2.50", "price: []", "[]", "just words", "prices: {a: 1}"])
@@ -252,6 +331,20 @@ def test_a_book_that_has_run_out_leaves_the_list_price_assumed(priced, book):
     assert priced(*read_price_book(path)) == ([1_000_000, 1_000_000, LIST_H100, LIST_H100], True)
     path = book("prices:\n- {usd_per_gpu_hour: 1, model: H100-SXM, until: 2026-01-01}")
     assert priced(*read_price_book(path)) == ([LIST_H100] * 4, True)
+
+
+def test_an_instance_type_selects_too(priced):
+    typed = Price(0, 2_000_000, 0, instance_type="p5.48xlarge")
+    assert priced(Price(0, 1_000_000, 0), typed, instance_type="p5.48xlarge") == ([2_000_000] * 4, False)
+    assert priced(typed, instance_type="p5e.48xlarge") == ([LIST_H100] * 4, True)
+
+
+def test_of_entries_that_are_equally_specific_the_later_validity_and_then_the_later_entry_counts(priced):
+    pool, cluster = Price(0, 1_000_000, 0, pool="a"), Price(0, 2_000_000, 0, cluster="east")
+    assert priced(pool, cluster, pool="a") == ([2_000_000] * 4, False)
+    assert priced(cluster, pool, pool="a") == ([1_000_000] * 4, False)
+    later = pool._replace(from_ms=START + 2 * HOUR)
+    assert priced(later, cluster, pool="a") == ([2_000_000, 2_000_000, 1_000_000, 1_000_000], False)
 
 
 def test_a_newer_price_replaces_an_older_one(priced):

@@ -261,8 +261,8 @@ restatement by day
     pod_uid string?
     reason string?
 price by day
-    key gpu_model, pool, cluster, purchase, from_ms, time_ms
-    sort gpu_model, pool, cluster, purchase, from_ms, time_ms
+    key gpu_model, pool, cluster, purchase, from_ms, time_ms, instance_type
+    sort gpu_model, pool, cluster, purchase, from_ms, time_ms, instance_type
     time_ms int64
     usd_micro_per_hour int64
     from_ms int64
@@ -273,6 +273,8 @@ price by day
     purchase string?
     source string
     assumed bool
+    instance_type string?
+    per string?
 ledger_row by hour
     key node_uid, slot_index, minute_ms, pod_uid, attempt, state, evidence, usd_micro_per_hour
     sort node_uid, slot_index, minute_ms, pod_uid, attempt, state, evidence, usd_micro_per_hour

@@ -240,6 +240,21 @@ def test_a_column_of_the_key_may_come_later_too(folder):
         assert rows_of(store) == [event(DAY, step=1), event(DAY)]
 
 
+def test_a_hot_table_of_an_older_version_takes_the_columns_that_came_later(folder):
+    with Store(folder, create=True) as store:
+        store.append([event(DAY, message="old", step=1)])
+        (table,) = store.hot_tables("event")
+        store.connection.execute(f"ALTER TABLE {table.name} DROP COLUMN message")
+        store.connection.execute(f"ALTER TABLE {table.name} DROP COLUMN duration_ms")
+    new = event(DAY + 1, duration_ms=5, message="new")
+    with Store(folder) as store:
+        assert rows_of(store) == [event(DAY, step=1)]
+        store.append([new])
+        assert rows_of(store) == [event(DAY, step=1), new]
+        store.seal()
+        assert rows_of(store) == [event(DAY, step=1), new]
+
+
 def test_columns_in_another_order_come_back_in_theirs(folder):
     row = event(DAY, node_uid="n", message="m", step=3)
     table = SCHEMAS["event"].table([row])

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pyrometer.account import sql
+from pyrometer.account.pricing import assumes_prices, put_prices
 from pyrometer.account.retention import kept_from_ms
 from pyrometer.identify.gpu_models import near_idle_power_w
-from pyrometer.identify.prices import prices_for
-from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.events import RESTATING
 from pyrometer.model.records import Price
 from pyrometer.model.settings import Settings
@@ -146,11 +145,9 @@ class _Build:
         sql.run(self.connection, sql.OBJECTS)
         sql.run(self.connection, sql.GANGS)
         self._restate()
+        put_prices(self.store, self.prices)
+        self.store.set_meta("prices_assumed", "yes" if assumes_prices(self.store) else "no")
         models = self.connection.execute("SELECT DISTINCT gpu_model FROM every_slot_span").fetchall()
-        written = [Price(*row) for row in self.connection.execute("FROM price").fetchall()]
-        applying = prices_for((name for (name,) in models), [*written, *self.prices])
-        self._table("every_price", SCHEMAS["price"].duckdb_columns(), applying)
-        self.store.set_meta("prices_assumed", "yes" if self._assumes_prices() else "no")
         self._table(
             "near_idle_model",
             "gpu_model VARCHAR, power_w INTEGER",
@@ -163,28 +160,6 @@ class _Build:
             "UNION ALL SELECT slot_id, ? FROM every_slot_span GROUP BY slot_id HAVING count(gpu_model) = 0",
             [near_idle_power_w(None)],
         )
-
-    def _assumes_prices(self) -> bool:
-        """Whether a public list price stands in, at any time, for a price that nobody wrote."""
-        row = self.connection.execute(
-            """
-            WITH moment AS (
-                SELECT span.*, span.from_ms AS at_ms FROM every_slot_span span
-                UNION ALL
-                SELECT span.*, price.to_ms FROM every_slot_span span
-                JOIN every_price price ON price.to_ms > span.from_ms AND price.to_ms < span.to_ms
-            )
-            SELECT count(*) FROM moment
-            SEMI JOIN (FROM every_price WHERE source = 'list') listed USING (gpu_model)
-            ANTI JOIN (FROM every_price WHERE source != 'list') book
-                ON book.from_ms <= moment.at_ms AND coalesce(book.to_ms > moment.at_ms, true)
-                AND coalesce(book.gpu_model = moment.gpu_model, book.gpu_model IS NULL)
-                AND coalesce(book.pool = moment.pool, book.pool IS NULL)
-                AND coalesce(book.cluster = moment.cluster, book.cluster IS NULL)
-                AND coalesce(book.purchase = moment.purchase, book.purchase IS NULL)
-            """
-        ).fetchone()
-        return bool(row and row[0])
 
     def _restate(self) -> None:
         """Writes down what later evidence says about the past, where that differs from what was written before."""

@@ -20,6 +20,7 @@ COMMANDS = {
     "demo": _Listed("demo", "a simulated night on 304 GPUs: what burned, why, and the report as a page"),
     "why": _Listed("why", "what burned, by state, and the findings: who, since when, how much, what to do"),
     "cost": _Listed("cost", "GPU-hours and dollars by team, experiment, workload, state, day, …"),
+    "prices": _Listed("prices", "which price applies to which GPUs, from where, and which have none"),
     "runs": _Listed("runs", "the training runs: attempts, steps, cost, goodput"),
     "show": _Listed("show", "one run: lifecycle, loss, windows, findings"),
     "import": _Listed("import_", "read a trace or a recording into a data folder"),

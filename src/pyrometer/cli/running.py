@@ -19,7 +19,7 @@ from pyrometer.cli.progress import progress_bar, waiting
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.source import SourceError
 from pyrometer.identify.kinds import RuleError
-from pyrometer.identify.prices import PriceError
+from pyrometer.identify.price_book import PriceError
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.serve import questions
 from pyrometer.serve.address import Address, ServerError, UnreachableError, ask, published

@@ -333,11 +333,12 @@ class Restatement(NamedTuple):
 
 
 @record(
-    key=("gpu_model", "pool", "cluster", "purchase", "from_ms", "time_ms"),
+    key=("gpu_model", "pool", "cluster", "purchase", "from_ms", "time_ms", "instance_type"),
     every="day",
 )
 class Price(NamedTuple):
-    """Micro-dollars per GPU-hour. None in a selector means any; the price with the most selectors set wins."""
+    """Micro-dollars per hour of a GPU, or of a whole node. None in a selector means any; the price with the most
+    selectors set wins."""
 
     time_ms: Int64
     usd_micro_per_hour: Int64
@@ -349,6 +350,8 @@ class Price(NamedTuple):
     purchase: Text | None = None
     source: Text = "book"  # book, list
     assumed: Flag = False
+    instance_type: Text | None = None
+    per: Text | None = None  # gpu, node: a node's price is divided among its GPUs; None: gpu
 
 
 @record(

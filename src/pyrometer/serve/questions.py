@@ -16,7 +16,7 @@ from pyrometer.account.windows import window_of, zone_of
 from pyrometer.explain.causes import with_causes
 from pyrometer.explain.runs import NoSuchRunError, runs, show
 from pyrometer.explain.why import why
-from pyrometer.identify.prices import read_price_book
+from pyrometer.identify.price_book import read_price_book
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 

@@ -66,6 +66,7 @@ class Store:
         self.connection = _connect(self.folder / DATABASE, wait_s)
         try:
             catalog.prepare(self.connection)
+            _widen_hot_tables(self.connection)
             leftovers = catalog.unlisted_files(self.connection, self.folder)
         except (CatalogError, duckdb.Error) as error:
             self.connection.close()
@@ -171,7 +172,7 @@ class Store:
             )
         for (from_ms,) in partitions:
             self.connection.execute(
-                f"INSERT INTO {self._hot_table(schema, from_ms)} SELECT {columns} FROM incoming_rows "
+                f"INSERT INTO {self._hot_table(schema, from_ms)} ({columns}) SELECT {columns} FROM incoming_rows "
                 f"WHERE {time_column} >= ? AND {time_column} < ?",
                 [max(from_ms, OLDEST_MS), min(from_ms + schema.partition_ms, NEWEST_MS)],
             )
@@ -427,6 +428,16 @@ def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
     connection.execute("SET enable_progress_bar = false")  # it would write among the answers
     connection.execute(f"SET temp_directory = '{_quoted(path.parent / 'tmp')}'")
     return connection
+
+
+def _widen_hot_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    """Hot tables that an older version left get the columns that were added since, with absent values."""
+    rows = connection.execute("SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal").fetchall()
+    known = set(rows)
+    for table in catalog.hot_tables(connection):
+        for column in SCHEMAS[table.kind].columns:
+            if column.nullable and (table.name, column.name) not in known:
+                connection.execute(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.duckdb_type}")
 
 
 def _refused(kind: str, error: Exception) -> StoreError:

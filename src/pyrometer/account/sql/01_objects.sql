@@ -54,8 +54,8 @@ changed AS (
     QUALIFY looks IS DISTINCT FROM lag(looks) OVER in_time
 )
 SELECT
-    node_uid, capacity, gpu_count, gpu_model, pool, purchase, cluster, ready AND schedulable AS available, present,
-    from_ms,
+    node_uid, capacity, gpu_count, gpu_model, pool, purchase, cluster, instance_type, ready AND schedulable AS available,
+    present, from_ms,
     lead(from_ms, 1, getvariable('end_ms')) OVER (PARTITION BY node_uid ORDER BY time_ms) AS to_ms
 FROM changed;
 DELETE FROM node_span WHERE NOT present OR from_ms >= to_ms;
@@ -101,21 +101,21 @@ of_hold AS (
 SELECT row_number() OVER (ORDER BY node_uid, slot_index)::INTEGER AS slot_id, *
 FROM (FROM of_node UNION ALL FROM of_life UNION ALL FROM of_hold);
 
--- When each slot was there, with what its price depends on.
+-- When each slot was there, with what its price depends on: among that, the number of slots that its node has then.
 CREATE OR REPLACE TEMP TABLE every_slot_span (
-    slot_id, known_by, from_ms, to_ms, available, gpu_model, pool, cluster, purchase
+    slot_id, known_by, from_ms, to_ms, available, gpu_model, pool, cluster, purchase, instance_type, node_gpus
 ) AS
 SELECT slot_id, known_by,
     -- a device that its node shows later than others is there from the beginning of that minute
     CASE WHEN lag(span.from_ms) OVER in_time IS NULL THEN span.from_ms // 60000 * 60000 ELSE span.from_ms END, span.to_ms,
     span.available AND slot_index < span.gpu_count AS available,
-    span.gpu_model, span.pool, span.cluster, span.purchase
+    span.gpu_model, span.pool, span.cluster, span.purchase, span.instance_type, span.capacity
 FROM every_slot JOIN node_span span USING (node_uid)
 WHERE known_by = 'node' AND slot_index < span.capacity
 WINDOW in_time AS (PARTITION BY slot_id ORDER BY span.from_ms)
 UNION ALL
 SELECT slot_id, known_by, life.from_ms, least(coalesce(life.to_ms, getvariable('end_ms')), getvariable('end_ms')),
-    true, life.gpu_model, NULL, NULL, NULL
+    true, life.gpu_model, NULL, NULL, NULL, NULL, NULL
 FROM every_slot
 JOIN (
     SELECT node_uid, slot_index, gpu_model, from_ms, to_ms FROM slot_seen WHERE from_ms IS NOT NULL
@@ -123,7 +123,8 @@ JOIN (
 ) life USING (node_uid, slot_index)
 WHERE known_by = 'life'
 UNION ALL
-SELECT slot_id, known_by, min(hold.from_ms), max(hold.to_ms), true, any_value(slot_seen.gpu_model), NULL, NULL, NULL
+SELECT slot_id, known_by, min(hold.from_ms), max(hold.to_ms), true, any_value(slot_seen.gpu_model), NULL, NULL, NULL, NULL,
+    NULL
 FROM every_slot
 JOIN the_allocation hold USING (node_uid, slot_index)
 LEFT JOIN slot_seen ON slot_seen.node_uid = every_slot.node_uid AND slot_seen.slot_index = every_slot.slot_index

@@ -3,7 +3,7 @@
 
 WITH facts AS (
     SELECT span.from_ms, span.to_ms, hash('slot', node_uid, slot_index, span.known_by, span.from_ms, span.available,
-        span.gpu_model, span.pool, span.cluster, span.purchase) AS fact
+        span.gpu_model, span.pool, span.cluster, span.purchase, span.instance_type, span.node_gpus) AS fact
     FROM every_slot_span span JOIN every_slot USING (slot_id)
     UNION ALL
     SELECT time_ms, until_ms, hash('health', node_uid, slot_index, time_ms, healthy) FROM slot_seen WHERE NOT healthy
@@ -38,7 +38,9 @@ WITH facts AS (
     SELECT from_ms, to_ms, hash('blind', cluster, from_ms) FROM blind
     UNION ALL
     SELECT from_ms, coalesce(to_ms, getvariable('end_ms')),
-        hash('price', gpu_model, pool, cluster, purchase, usd_micro_per_hour, from_ms, source)
+        hash('price', gpu_model, pool, cluster, purchase, instance_type, usd_micro_per_hour, per, from_ms, time_ms, source,
+            -- which of two was written later: not how many others stand before them
+            dense_rank() OVER (PARTITION BY from_ms, time_ms ORDER BY place))
     FROM every_price
 )
 SELECT chunk.from_ms, chunk.to_ms,

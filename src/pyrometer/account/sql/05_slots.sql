@@ -8,10 +8,11 @@ SELECT * REPLACE (
 FROM every_slot_span
 WHERE from_ms < getvariable('chunk_to_ms') AND to_ms > getvariable('chunk_from_ms') AND from_ms < to_ms;
 
--- For each kind of slot the price at each time: a book before the public list, then the most selectors, then the newest.
+-- For each kind of slot the price at each time: a book before the public list, then the most selectors, then the newest, then
+-- the one that was written last. A price of a whole node needs a node whose GPUs are known.
 CREATE OR REPLACE TEMP TABLE slot_price AS
 WITH kind AS (
-    SELECT DISTINCT gpu_model, pool, cluster, purchase FROM slot_span
+    SELECT DISTINCT gpu_model, pool, cluster, purchase, instance_type, node_gpus IS NOT NULL AS described FROM slot_span
 ),
 change AS (
     SELECT getvariable('chunk_from_ms') AS at_ms
@@ -19,7 +20,7 @@ change AS (
     UNION SELECT to_ms FROM every_price
 ),
 choice AS (
-    SELECT kind.*, change.at_ms, price.usd_micro_per_hour
+    SELECT kind.*, change.at_ms, price.usd_micro_per_hour, price.per, price.place
     FROM kind
     CROSS JOIN change
     LEFT JOIN every_price price
@@ -28,27 +29,37 @@ choice AS (
         AND coalesce(price.pool = kind.pool, price.pool IS NULL)
         AND coalesce(price.cluster = kind.cluster, price.cluster IS NULL)
         AND coalesce(price.purchase = kind.purchase, price.purchase IS NULL)
+        AND coalesce(price.instance_type = kind.instance_type, price.instance_type IS NULL)
+        AND (kind.described OR price.per IS DISTINCT FROM 'node')
     WHERE change.at_ms >= getvariable('chunk_from_ms') AND change.at_ms < getvariable('chunk_to_ms')
     QUALIFY row_number() OVER (
-        PARTITION BY kind.gpu_model, kind.pool, kind.cluster, kind.purchase, change.at_ms
+        PARTITION BY kind.gpu_model, kind.pool, kind.cluster, kind.purchase, kind.instance_type, kind.described, change.at_ms
         ORDER BY price.source = 'list', (price.gpu_model IS NOT NULL)::INTEGER + (price.pool IS NOT NULL)::INTEGER
-            + (price.cluster IS NOT NULL)::INTEGER + (price.purchase IS NOT NULL)::INTEGER DESC,
-            price.from_ms DESC, price.time_ms DESC, price.usd_micro_per_hour
+            + (price.cluster IS NOT NULL)::INTEGER + (price.purchase IS NOT NULL)::INTEGER
+            + (price.instance_type IS NOT NULL)::INTEGER DESC,
+            price.from_ms DESC, price.time_ms DESC, price.place DESC
     ) = 1
 ),
 -- A slot changes its price with the price book or with its node's pool; a minute has the price of its last millisecond.
 step AS (
-    SELECT slot_span.slot_id, greatest(slot_span.from_ms, choice.at_ms) AS from_ms, choice.usd_micro_per_hour
+    SELECT slot_span.slot_id, greatest(slot_span.from_ms, choice.at_ms) AS from_ms, choice.place,
+        -- what does not divide evenly goes to the first slots, a micro-dollar each: together they cost what the node does
+        CASE WHEN choice.per = 'node'
+            THEN choice.usd_micro_per_hour // node_gpus + (slot_index < choice.usd_micro_per_hour % node_gpus)::INTEGER
+            ELSE choice.usd_micro_per_hour END AS usd_micro_per_hour
     FROM slot_span
+    JOIN every_slot USING (slot_id)
     JOIN choice
         ON choice.gpu_model IS NOT DISTINCT FROM slot_span.gpu_model AND choice.pool IS NOT DISTINCT FROM slot_span.pool
         AND choice.cluster IS NOT DISTINCT FROM slot_span.cluster
         AND choice.purchase IS NOT DISTINCT FROM slot_span.purchase
+        AND choice.instance_type IS NOT DISTINCT FROM slot_span.instance_type
+        AND choice.described = (slot_span.node_gpus IS NOT NULL)
     WHERE choice.at_ms < slot_span.to_ms
     QUALIFY row_number() OVER (
         PARTITION BY slot_span.slot_id, greatest(slot_span.from_ms, choice.at_ms) ORDER BY choice.at_ms DESC
     ) = 1
 )
-SELECT slot_id, usd_micro_per_hour, from_ms,
+SELECT slot_id, usd_micro_per_hour, place, from_ms,
     lead(from_ms, 1, getvariable('chunk_to_ms')) OVER (PARTITION BY slot_id ORDER BY from_ms) AS to_ms
 FROM step;

@@ -13,9 +13,10 @@ OBJECTS = "01_objects"
 GANGS = "02_gangs"
 RESTATEMENTS = "03_restatements"
 DIGESTS = "04_digests"
+SLOTS = "05_slots"
 NAMES = "20_names"
 CHUNK_STEPS = (
-    "05_slots",
+    SLOTS,
     "06_tenants",
     "07_marks",
     "08_windows",

@@ -1,0 +1,109 @@
+"""Which price applies to which slot: the prices laid out for the SQL steps, and those steps asked about one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pyrometer.account import sql
+from pyrometer.identify.prices import applying_prices
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.model.records import Price
+from pyrometer.model.units import MS_PER_MINUTE
+from pyrometer.store import Store
+
+# What `01_objects` reads, and therefore what tells when a slot was there.
+OBJECTS = ("node", "slot", "pod", "workload", "allocation", "event", "price")
+
+
+class Kind(NamedTuple):
+    """GPUs that cost the same, and what: `place` is that of the price among those written, or LISTED."""
+
+    gpu_model: str | None
+    pool: str | None
+    cluster: str | None
+    purchase: str | None
+    instance_type: str | None
+    node_gpus: int | None
+    gpus: int
+    usd_micro_per_hour: int | None  # of one of them; what a node's price leaves over is rounded away
+    place: int | None
+
+
+def put_prices(store: Store, book: Iterable[Price]) -> list[Price]:
+    """Makes `every_price` for the SQL steps: the prices of the store, of a book and of the public list. Says which were
+    written, in the order in which a later one comes before an earlier one."""
+    rows = store.connection.execute("FROM price").fetchall()
+    # the order in which records came is no order
+    stored = sorted((Price(*row) for row in rows), key=lambda price: tuple((v is not None, v) for v in price))
+    written = [*stored, *book]
+    models = store.connection.execute("SELECT DISTINCT gpu_model FROM every_slot_span").fetchall()
+    applying = list(applying_prices((name for (name,) in models), written))
+    table = SCHEMAS["price"].table([one.price for one in applying])
+    table = table.append_column("place", pa.array([one.place for one in applying], pa.int32()))
+    store.connection.register("price_rows", table)
+    store.connection.execute("CREATE OR REPLACE TEMP TABLE every_price AS FROM price_rows")
+    store.connection.unregister("price_rows")
+    return written
+
+
+def assumes_prices(store: Store) -> bool:
+    """Whether a public list price stands in, at any time, for a price that nobody wrote."""
+    row = store.connection.execute(
+        """
+        WITH moment AS (
+            SELECT span.*, span.from_ms AS at_ms FROM every_slot_span span
+            UNION ALL
+            SELECT span.*, price.to_ms FROM every_slot_span span
+            JOIN every_price price ON price.to_ms > span.from_ms AND price.to_ms < span.to_ms
+        )
+        SELECT count(*) FROM moment
+        SEMI JOIN (FROM every_price WHERE source = 'list') listed USING (gpu_model)
+        ANTI JOIN (FROM every_price WHERE source != 'list') book
+            ON book.from_ms <= moment.at_ms AND coalesce(book.to_ms > moment.at_ms, true)
+            AND coalesce(book.gpu_model = moment.gpu_model, book.gpu_model IS NULL)
+            AND coalesce(book.pool = moment.pool, book.pool IS NULL)
+            AND coalesce(book.cluster = moment.cluster, book.cluster IS NULL)
+            AND coalesce(book.purchase = moment.purchase, book.purchase IS NULL)
+            AND coalesce(book.instance_type = moment.instance_type, book.instance_type IS NULL)
+            AND (moment.node_gpus IS NOT NULL OR book.per IS DISTINCT FROM 'node')
+        """
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def priced_kinds(store: Store, book: Sequence[Price], *, now_ms: int) -> tuple[list[Kind], list[Price]]:
+    """What each kind of GPU that was ever seen costs at the newest minute, most GPUs first; and the prices written.
+
+    Each GPU counts once, as what it was last seen to be. The price is found by the very steps that price the ledger.
+    """
+    connection = store.connection
+    newest_ms = store.newest_ms(OBJECTS[:-1], now_ms)
+    if newest_ms is None:
+        return [], list(book)
+    at_ms = newest_ms - newest_ms % MS_PER_MINUTE + MS_PER_MINUTE - 1
+    variables = {"newest_ms": newest_ms, "end_ms": at_ms + 1, "chunk_from_ms": at_ms, "chunk_to_ms": at_ms + 1}
+    for name, value in variables.items():
+        connection.execute(f"SET VARIABLE {name} = {value}::BIGINT")
+    store.expose_all(OBJECTS)
+    sql.run(connection, sql.OBJECTS)
+    written = put_prices(store, book)
+    connection.execute(
+        f"""
+        CREATE OR REPLACE TEMP TABLE every_slot_span AS
+        SELECT * REPLACE ({at_ms} AS from_ms, {at_ms + 1} AS to_ms) FROM every_slot_span
+        QUALIFY row_number() OVER (PARTITION BY slot_id ORDER BY to_ms DESC) = 1
+        """
+    )
+    sql.run(connection, sql.SLOTS)
+    rows = connection.execute(
+        """
+        SELECT gpu_model, pool, cluster, purchase, instance_type, node_gpus, count(*),
+            ((2 * sum(usd_micro_per_hour) + count(*)) // (2 * count(*)))::BIGINT, place
+        FROM slot_span JOIN slot_price USING (slot_id)
+        GROUP BY ALL ORDER BY count(*) DESC, gpu_model, pool, cluster, purchase, instance_type, node_gpus
+        """
+    ).fetchall()
+    return [Kind(*row) for row in rows], written
