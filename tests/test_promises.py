@@ -72,6 +72,9 @@ prometheus_ca_file = ''
 prometheus_tenant = ''
 prometheus_history_hours = 12
 find_exporters = 'yes'
+energy_usd_per_kwh = 0.0
+carbon_g_per_kwh = 0.0
+pue = 1.0
 """
 
 LEDGER_STATES = {

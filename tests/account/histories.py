@@ -19,6 +19,7 @@ from pyrometer.model import events
 from pyrometer.model.columns import schema_of
 from pyrometer.model.records import (
     Allocation,
+    Energy,
     Event,
     GpuSample,
     LedgerRow,
@@ -154,7 +155,14 @@ def rows_of(store: Store) -> list[LedgerRow]:
     return sorted((LedgerRow(*row) for row in rows), key=_order)
 
 
-def _order(row: LedgerRow) -> tuple[Any, ...]:
+def energy_of(store: Store) -> list[Energy]:
+    """All rows of energy, in one order."""
+    store.expose_all(["energy"])
+    rows = store.connection.execute("FROM energy").fetchall()
+    return sorted((Energy(*row) for row in rows), key=_order)
+
+
+def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple((value is not None, value) for value in row)
 
 
@@ -163,6 +171,7 @@ class Ledger(NamedTuple):
 
     rows: list[LedgerRow]
     covered: Accounted | None
+    energy: list[Energy] = []  # noqa: RUF012 - nobody changes it
 
     def states(self, **of: Any) -> dict[str, int]:
         """Milliseconds by state, of the rows whose columns have these values."""
@@ -178,7 +187,7 @@ def ledger(*records: Any, now_ms: int = LATER, **options: Any) -> Ledger:
     with folder() as store:
         store.append(flat(records))
         covered = account(store, now_ms, **options)
-        return Ledger(rows_of(store), covered)
+        return Ledger(rows_of(store), covered, energy_of(store))
 
 
 def flat(records: Iterable[Any]) -> list[tuple[Any, ...]]:
@@ -233,12 +242,17 @@ def _account_together(tests: dict[str, Callable[[], Scenario]]) -> dict[str, lis
         prefix, node_uid = row.node_uid.split("/")
         pod_uid = row.pod_uid and row.pod_uid.split("/")[1]
         rows.setdefault(prefix, []).append(row._replace(node_uid=node_uid, pod_uid=pod_uid))
+    energy: dict[str, list[Energy]] = {}
+    for drawn in everything.energy:
+        prefix, node_uid = drawn.node_uid.split("/")
+        pod_uid = drawn.pod_uid and drawn.pod_uid.split("/")[1]
+        energy.setdefault(prefix, []).append(drawn._replace(node_uid=node_uid, pod_uid=pod_uid))
     found: dict[str, list[Ledger]] = {}
     for name, case in cases.items():
         for i, one in enumerate(case):
             end_ms = max(record.time_ms for record in one)
             mine = [row for row in rows.get(f"{name}-{i}", []) if row.minute_ms <= end_ms]
-            found.setdefault(name, []).append(Ledger(mine, None))
+            found.setdefault(name, []).append(Ledger(mine, None, energy.get(f"{name}-{i}", [])))
     return found
 
 
@@ -480,7 +494,11 @@ class Maker:
         for _ in range(self.one(1, 2, 3, 4)):
             look = LOOKS[self.one("idle", "idle", "busy", self.one(*LOOKS))]
             times = range(time_ms, time_ms + self.length() + 1, every_ms)
-            self.records += [GpuSample(t, *place, instance=instance, **look) for t in times]
+            # a counter that draws 200 W, and begins again now and then; some exporters have none
+            counted = [None if every_ms == 74_999 else t // 5 % 1_000_003 for t in times]
+            self.records += [
+                GpuSample(t, *place, instance=instance, energy_j=j, **look) for t, j in zip(times, counted, strict=True)
+            ]
             time_ms = times[-1] + every_ms + self.one(0, 0, 0, 1, 50_000, 20 * MINUTE)
 
     def run(self, name: str) -> None:

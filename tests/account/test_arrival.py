@@ -11,6 +11,7 @@ from histories import (
     Ledger,
     account,
     at,
+    energy_of,
     event,
     flat,
     folder,
@@ -30,12 +31,12 @@ from histories import (
 )
 
 from pyrometer.model import events
-from pyrometer.model.records import LedgerRow, Price
+from pyrometer.model.records import Price
 from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 
 
-def assert_same(found: list[LedgerRow], expected: list[LedgerRow]) -> None:
+def assert_same(found: list[Any], expected: list[Any]) -> None:
     """Compares ledgers; what differs is shown, not all that is the same."""
     extra = sorted(set(found) - set(expected), key=str)[:4]
     missing = sorted(set(expected) - set(found), key=str)[:4]
@@ -48,6 +49,7 @@ def test_hours_can_be_built_in_any_grouping(history: History) -> None:
     hourly = ledger(*history.records, now_ms=history.now_ms, chunk_slot_minutes=1)
     together = ledger(*history.records, now_ms=history.now_ms, chunk_slot_minutes=ONE_CHUNK)
     assert_same(hourly.rows, together.rows)
+    assert_same(hourly.energy, together.energy)
 
 
 @law(3)
@@ -61,8 +63,10 @@ def test_records_can_come_in_any_order_and_any_batches(history: History) -> None
             if chance.random() < 0.3:
                 store.seal()
             account(store, history.now_ms, chunk_slot_minutes=chance.choice((1, ONE_CHUNK)))
-        found = rows_of(store)
-    assert_same(found, ledger(*history.records, now_ms=history.now_ms).rows)
+        found, energy = rows_of(store), energy_of(store)
+    expected = ledger(*history.records, now_ms=history.now_ms)
+    assert_same(found, expected.rows)
+    assert_same(energy, expected.energy)
 
 
 @law(3)
@@ -76,8 +80,10 @@ def test_a_ledger_that_grows_with_time_ends_as_one_that_is_built_at_the_end(hist
             if chance.random() < 0.3:
                 store.seal(batch[-1].time_ms)
         account(store, history.now_ms)
-        found = rows_of(store)
-    assert_same(found, ledger(*history.records, now_ms=history.now_ms).rows)
+        found, energy = rows_of(store), energy_of(store)
+    expected = ledger(*history.records, now_ms=history.now_ms)
+    assert_same(found, expected.rows)
+    assert_same(energy, expected.energy)
 
 
 def _batches(chance: random.Random, records: list[Any]) -> list[list[Any]]:

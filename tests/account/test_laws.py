@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC
+from fractions import Fraction
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,6 +14,7 @@ from histories import at as time_of
 from reference import Cluster, Held, minutes_of
 
 from pyrometer.account.check import problems
+from pyrometer.account.energy import Tariff, drawn_in, energy_total
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.sums import GROUPINGS, Window, cost, open_names, sums
 from pyrometer.explain.causes import with_causes
@@ -26,6 +28,7 @@ from pyrometer.model.states import STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, usd_micro
 from pyrometer.store import Store
 
+TARIFF = Tariff(Fraction("0.123"), Fraction(381), Fraction("1.27"))
 EVERYTHING = Settings(finding_min_ms=0, finding_min_usd_micro=0)
 ZONES = tuple(
     ZoneInfo(name)
@@ -102,12 +105,17 @@ def _money(store: Store, window: Window, rows: list[LedgerRow], chance: random.R
     exact = sum(row.ms * row.usd_micro_per_hour for row in rows if row.usd_micro_per_hour is not None)
     open_names(store)
     known = [name for name in GROUPINGS if name != "cause"]
+    energy = energy_total(drawn_in(store, *window), TARIFF)
+    assert 0 <= energy["energy_estimated_gpu_ms"] <= energy["energy_gpu_ms"]
     for by in [chance.sample(known, 1), chance.sample(known, 2), chance.sample(known, 3), ["hour", "state"]]:
-        answer = cost(store, window, by, zone=chance.choice(ZONES))
+        answer = cost(store, window, by, zone=chance.choice(ZONES), tariff=TARIFF)
         assert answer["total"]["gpu_ms"] == sum(row["gpu_ms"] for row in answer["rows"]) == gpu_ms
         assert answer["total"]["unpriced_gpu_ms"] == unpriced
         assert answer["total"]["usd_micro"] == (usd_micro(exact) if unpriced < gpu_ms else None)
         assert sum(row["usd_micro"] or 0 for row in answer["rows"]) == (answer["total"]["usd_micro"] or 0)
+        for unit in ("energy_wh", "energy_usd_micro", "co2e_g"):
+            assert sum(row[unit] or 0 for row in answer["rows"]) == (answer["total"][unit] or 0)
+            assert answer["total"][unit] == energy[unit]
     by_state = {group.key[0]: group for group in sums(store, window, ["state"], zone=UTC)}
     assert {state: group.gpu_ms for state, group in by_state.items()} == _by_state(rows)
     for row in cost(store, window, ["state"], zone=UTC)["rows"]:

@@ -2,7 +2,7 @@
 
 A new column that may be absent is safe: parts written before it read as absent values. Anything else (a column renamed
 or removed, another type, key, sort or partition) needs a migration in `store/catalog.py`; for derived kinds
-(`ledger_row`, `carry`) it is enough that they are built anew.
+(`ledger_row`, `energy`, `carry`) it is enough that they are built anew.
 """
 
 from __future__ import annotations
@@ -287,6 +287,16 @@ ledger_row by hour
     evidence int16
     usd_micro_per_hour int64?
     ms int32
+energy by hour
+    key node_uid, slot_index, pod_uid, time_ms
+    sort node_uid, slot_index, pod_uid, time_ms
+    time_ms int64
+    node_uid string
+    slot_index int16
+    pod_uid string?
+    energy_mj int64
+    ms int32
+    estimated_ms int32
 carry by hour
     key node_uid, slot_index, pod_uid, instance, time_ms
     sort node_uid, slot_index, pod_uid, instance, time_ms

@@ -18,7 +18,7 @@ from pyrometer.model.events import RESTATING
 from pyrometer.model.records import Price
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import INTERVAL_STATES, STATES
-from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER, SHARE_WHOLE
 from pyrometer.store import Store
 from pyrometer.store.store import NewPart
 
@@ -220,6 +220,7 @@ class _Build:
 
     def _digest(self, chunk: Chunk, objects: str, carry: str) -> str:
         reach_ms = self.settings.idle_gap_ms + self.settings.sample_reach_ms + self.settings.sample_jitter_ms
+        reach_ms = max(reach_ms, MS_PER_QUARTER)  # a quarter's energy ends in the next one
         measured = self.store.fingerprint(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
         newest_ms = min(self.newest_ms, chunk.to_ms + reach_ms)
         return _hash(_rules(self.settings), objects, carry, measured, str(newest_ms))
@@ -235,7 +236,7 @@ class _Build:
         self.connection.execute(
             "CREATE OR REPLACE TEMP VIEW carried AS FROM carry WHERE time_ms = getvariable('chunk_from_ms')"
         )
-        reach_ms = self.settings.idle_gap_ms + 2 * MS_PER_MINUTE
+        reach_ms = max(self.settings.idle_gap_ms + 2 * MS_PER_MINUTE, MS_PER_QUARTER)
         self.store.expose(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
         # Temporary tables need no order, and nothing in them has to wait for one; what is written does.
         self.connection.execute("SET preserve_insertion_order = false")
@@ -251,6 +252,7 @@ class _Build:
                     "ledger_row", chunk.from_ms, chunk.to_ms,
                     "FROM chunk_ledger", digest,
                 ),
+                NewPart("energy", chunk.from_ms, chunk.to_ms, "FROM chunk_energy", digest),
                 NewPart(
                     "carry", chunk.to_ms, chunk.to_ms + MS_PER_HOUR, "FROM chunk_carry ORDER BY node_uid, slot_index",
                     str(carried and carried[0]),
@@ -263,7 +265,12 @@ class _Build:
         kept = set(chunks)
         ends = {chunk.to_ms for chunk in chunks}
         self.store.drop_parts(
-            [part for part in self.store.parts("ledger_row") if Chunk(part.from_ms, part.to_ms) not in kept]
+            [
+                part
+                for kind in ("ledger_row", "energy")
+                for part in self.store.parts(kind)
+                if Chunk(part.from_ms, part.to_ms) not in kept
+            ]
             + [part for part in self.store.parts("carry") if part.from_ms not in ends]
         )
 

@@ -7,7 +7,7 @@ from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 from pyrometer.store import Store
 
 KEPT_FROM = "kept_from_ms"
-_DERIVED = ("ledger_row", "carry")
+_DERIVED = ("ledger_row", "carry", "energy")
 
 
 def forget(store: Store, *, keep_days: int, now_ms: int) -> int:

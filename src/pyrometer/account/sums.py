@@ -1,4 +1,4 @@
-"""Questions to the ledger: milliseconds and money by any grouping.
+"""Questions to the ledger: milliseconds, money and energy by any grouping.
 
 Every answer's rows add up to its total, in integers.
 """
@@ -10,10 +10,9 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any, NamedTuple
 
 from pyrometer.account import sql
-from pyrometer.model.units import MS_PER_HOUR, gpu_hours, round_rows, usd, usd_micro
+from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, open_energy
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, gpu_hours, round_rows, usd, usd_micro
 from pyrometer.store import Store
-
-QUARTER_MS = 900_000  # every time zone's hours begin at a quarter of UTC's
 
 # What an answer can be grouped by: the columns of `ledger_named` it takes.
 _HOLDER = ("team", "experiment", "workload", "namespace", "user", "queue", "pod", "outcome")
@@ -37,6 +36,7 @@ class Sum(NamedTuple):
     gpu_ms: int
     ms_price: int
     unpriced_gpu_ms: int
+    drawn: Drawn = Drawn()
 
 
 def open_names(store: Store) -> None:
@@ -54,23 +54,33 @@ def sums(
     zone: tzinfo,
     price_usd_micro: int | None = None,
     ledger: str = "ledger_row",
+    energy: str = "",
 ) -> list[Sum]:
-    """The ledger of a window, summed by groupings. `ledger` may be any relation with the ledger's columns."""
+    """The ledger of a window, summed by groupings. `ledger` may be any relation with the ledger's columns, `energy` one
+    that `open_energy` made."""
     if ledger == "ledger_row":
         store.expose(["ledger_row"], *window)
     price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
     raw, named = _columns(by)
     if set(by) & set(_TIME):
         _label_quarters(store, window, zone)
+    metered = f"""
+            UNION ALL
+            SELECT {", ".join([*raw, ""])} 0, 0, 0, sum(energy_mj), sum(ms), sum(estimated_ms)
+            FROM {energy} GROUP BY ALL
+    """
     rows = store.connection.execute(
         f"""
         WITH compact AS (  -- few rows before names are joined to them
             SELECT {", ".join([*raw, ""])} sum(ms) AS gpu_ms, coalesce(sum(ms * {price}), 0) AS ms_price,
-                coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0) AS unpriced_ms
+                coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0) AS unpriced_ms,
+                0 AS energy_mj, 0 AS energy_ms, 0 AS estimated_ms
             FROM {ledger} WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}
             GROUP BY ALL
+            {metered if energy else ""}
         )
-        SELECT {", ".join([*named, ""])} sum(gpu_ms), sum(ms_price), sum(unpriced_ms)
+        SELECT {", ".join([*named, ""])} sum(gpu_ms), sum(ms_price), sum(unpriced_ms),
+            sum(energy_mj), sum(energy_ms), sum(estimated_ms)
         FROM compact
         {"LEFT JOIN holder_name USING (pod_uid)" if "pod_uid" in raw else ""}
         {"LEFT JOIN node_name USING (node_uid)" if "node_uid" in raw else ""}
@@ -79,18 +89,36 @@ def sums(
         """
     ).fetchall()
     width = len(by)
-    return [Sum(row[:width], int(row[width]), int(row[width + 1]), int(row[width + 2])) for row in rows if row[width]]
+    found = []
+    for row in rows:
+        gpu_ms, ms_price, unpriced_ms, *drawn = map(int, row[width:])
+        if gpu_ms:
+            found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, Drawn(*drawn)))
+    return found
 
 
-def cost(store: Store, window: Window, by: Sequence[str], *, zone: tzinfo, **options: Any) -> dict[str, Any]:
+def cost(
+    store: Store,
+    window: Window,
+    by: Sequence[str],
+    *,
+    zone: tzinfo,
+    price_usd_micro: int | None = None,
+    ledger: str = "ledger_row",
+    tariff: Tariff | None = None,
+) -> dict[str, Any]:
     """The answer of `pyrometer cost`."""
-    groups = sums(store, window, by, zone=zone, **options)
-    money = rounded(groups)
+    tariff = tariff or Tariff()
+    whole = drawn_in(store, *window)
+    energy = open_energy(store, *window, by, ledger) if whole.gpu_ms else ""
+    groups = sums(store, window, by, zone=zone, price_usd_micro=price_usd_micro, ledger=ledger, energy=energy)
+    drawn = energy_rows([group.drawn for group in groups], whole, tariff)
     rows = [
-        {name: _shown(name, value) for name, value in zip(by, group.key, strict=True)} | amounts(group, micro)
-        for group, micro in zip(groups, money, strict=True)
+        {name: _shown(name, value) for name, value in zip(by, group.key, strict=True)} | amounts(group, micro) | energy
+        for group, micro, energy in zip(groups, rounded(groups), drawn, strict=True)
     ]
-    return {"window": window_json(window, zone), "by": list(by), "rows": rows, "total": total(groups)}
+    whole_row = total(groups) | energy_total(whole, tariff)
+    return {"window": window_json(window, zone), "by": list(by), "rows": rows, "total": whole_row}
 
 
 def rounded(groups: Sequence[Sum]) -> list[int | None]:
@@ -150,7 +178,7 @@ def _columns(by: Sequence[str]) -> tuple[list[str], list[str]]:
             raw.append("node_uid")
             named.append(name)
         elif name in _TIME:
-            raw.append(f"minute_ms // {QUARTER_MS} AS quarter")
+            raw.append(f"minute_ms // {MS_PER_QUARTER} AS quarter")
             named.append(f"{name}_label")
         else:
             raw.append(name)
@@ -188,8 +216,8 @@ def _label_quarters(store: Store, window: Window, zone: tzinfo) -> None:
     from_ms = max(window.from_ms, min((part.from_ms for part in parts), default=window.from_ms))
     to_ms = min(window.to_ms, max((part.to_ms for part in parts), default=window.to_ms))
     rows = []
-    for quarter in range(from_ms // QUARTER_MS, -(-to_ms // QUARTER_MS)):
-        local = datetime.fromtimestamp(quarter * QUARTER_MS / 1000, zone)
+    for quarter in range(from_ms // MS_PER_QUARTER, -(-to_ms // MS_PER_QUARTER)):
+        local = datetime.fromtimestamp(quarter * MS_PER_QUARTER / 1000, zone)
         offset = local.isoformat()[19:]
         rows.append((quarter, f"{local:%Y-%m-%dT%H}:00{offset}", f"{local:%Y-%m-%d}", f"{local:%Y-%m}"))
     import pyarrow as pa

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
+from pyrometer.account.energy import WH_PER_KWH
 from pyrometer.account.sums import GROUPINGS
 from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.tables import print_table
-from pyrometer.explain.words import dollars, hours
+from pyrometer.explain.words import coverage, dollars, hours
 from pyrometer.model.units import MS_PER_HOUR
 
 
@@ -21,10 +25,32 @@ def command(asked: Asked, by: str) -> None:
         print_json(answer)
         return
     names = answer["by"]
-    rows = [[*(row[name] for name in names), _hours(row["gpu_ms"]), _money(row["usd_micro"])] for row in answer["rows"]]
     total = answer["total"]
-    rows.append(["total", *[""] * (len(names) - 1), _hours(total["gpu_ms"]), _money(total["usd_micro"])])
-    print_table([*names, "GPU-hours", "cost"], rows, figures=2, foot=True)
+    columns = _columns(total)
+    rows = [[*(row[name] for name in names), *(shown(row) for shown in columns.values())] for row in answer["rows"]]
+    rows.append(["total", *[""] * (len(names) - 1), *(shown(total) for shown in columns.values())])
+    print_table([*names, *columns], rows, figures=len(columns), foot=True)
+    _print_notes(total)
+
+
+def _columns(total: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], str]]:
+    """The columns of figures: energy only where some of it is known."""
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "GPU-hours": lambda row: _hours(row["gpu_ms"]),
+        "cost": lambda row: _money(row["usd_micro"]),
+        "kWh": lambda row: _figure(row["energy_wh"], WH_PER_KWH),
+        "for power": lambda row: _money(row["energy_usd_micro"]),
+        "kg CO2e": lambda row: _figure(row["co2e_g"], 1_000),
+    }
+    known = {"kWh": "energy_wh", "for power": "energy_usd_micro", "kg CO2e": "co2e_g"}
+    return {name: shown for name, shown in columns.items() if name not in known or total[known[name]] is not None}
+
+
+def _print_notes(total: dict[str, Any]) -> None:
+    """What the table does not know, on stderr."""
+    partly = coverage(total)
+    if partly:
+        click.echo(partly, err=True)
     if total["unpriced_gpu_ms"]:
         click.echo(
             f"No price is known for {hours(total['unpriced_gpu_ms'])}; say it with --price, per GPU-hour.",
@@ -35,6 +61,13 @@ def command(asked: Asked, by: str) -> None:
 def _hours(gpu_ms: int) -> str:
     value = gpu_ms / MS_PER_HOUR
     return f"{value:,.1f}" if value >= 10 else f"{value:,.3f}"
+
+
+def _figure(amount: int | None, unit: int) -> str:
+    """An amount in larger units."""
+    if amount is None:
+        return "–"
+    return f"{amount / unit:,.1f}" if amount >= 10 * unit else f"{amount / unit:,.3f}"
 
 
 def _money(usd_micro: int | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from pyrometer.explain.words import counted, dollars, duration, hours, percent
+from pyrometer.explain.words import counted, coverage, dollars, duration, emission, energy, hours, percent
 
 WIDTH = 80
 BAR = 22
@@ -58,6 +58,9 @@ def _head(answer: dict[str, Any], style: Style) -> Iterator[str]:
         waste, share = dollars(waste_usd_micro), percent(waste_usd_micro, total["usd_micro"])
     verdict = f"{waste} of it wasted ({share})" if waste_ms else "no waste seen"
     yield style(f"{spent}, {verdict}", bold=True)
+    if total["energy_wh"] is not None:
+        emitted = "" if total["co2e_g"] is None else f", {emission(total['co2e_g'])}"
+        yield style(f"{energy(total['energy_wh'])}{emitted}", dim=True)
     yield ""
 
 
@@ -147,6 +150,9 @@ def _foot(answer: dict[str, Any], style: Style) -> Iterator[str]:
     names = {"kubernetes": "Kubernetes", "gpu": "GPU telemetry", "sdk": "the SDK"}
     known = ", ".join(f"{names[kind]} {round(100 * share)} %" for kind, share in shares.items())
     yield from _wrapped("", f"Evidence, by share of GPU time: {known}.", style, dim=True)
+    partly = coverage(answer["total"])
+    if partly:
+        yield from _wrapped("", partly, style, dim=True)
     if answer["prices_assumed"]:
         text = "Prices are public list prices, assumed; say yours with --price or a price book."
         yield from _wrapped("", text, style, dim=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any
 
+from pyrometer.account.energy import drawn_in, energy_total, tariff_of
 from pyrometer.account.sums import Sum, Window, amounts, iso, rounded, sums, total, window_json
 from pyrometer.explain import claims
 from pyrometer.explain.detectors import DETECTORS
@@ -35,7 +36,7 @@ def why(
         "window": window_json(window, zone),
         "timezone": str(zone),
         "origin": store.meta("origin"),  # simulated, recorded; None when it is live
-        "total": total(by_state),
+        "total": total(by_state) | energy_total(drawn_in(store, *window), tariff_of(settings)),
         "prices_assumed": price_usd_micro is None and _prices_assumed(store),
         "states": _states(by_state),
         "findings": findings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
+from typing import Any
 
 from pyrometer.model.units import MS_PER_HOUR
 
@@ -43,6 +44,27 @@ def hours(gpu_ms: int) -> str:
 def rate(mib_s: float) -> str:
     """How fast data flows: "310 MiB/s", "1.9 GiB/s"."""
     return f"{mib_s:,.0f} MiB/s" if mib_s < 1000 else f"{mib_s / 1024:,.1f} GiB/s"
+
+
+def energy(wh: int) -> str:
+    """Energy: "412 kWh", "1.3 MWh"."""
+    if wh >= 10_000_000:
+        return f"{wh / 1e6:,.1f} MWh"
+    return f"{wh / 1e3:,.0f} kWh" if wh >= 100_000 else f"{wh / 1e3:,.3g} kWh"
+
+
+def emission(co2e_g: int) -> str:
+    """Greenhouse gas: "0.16 t CO2e", "12 kg CO2e"."""
+    return f"{co2e_g / 1e6:,.2f} t CO2e" if co2e_g >= 100_000 else f"{co2e_g / 1e3:,.3g} kg CO2e"
+
+
+def coverage(total: dict[str, Any]) -> str:
+    """Of how much GPU time energy is known, and how; empty when it is nearly all, by counter, or none at all."""
+    known, estimated = total["energy_gpu_ms"], total["energy_estimated_gpu_ms"]
+    if not known or (known * 100 >= total["gpu_ms"] * 99 and estimated * 100 <= known):
+        return ""
+    guessed = f", {percent(estimated, known)} of that from power readings, not from a counter" if estimated else ""
+    return f"Energy is known for {percent(known, total['gpu_ms'])} of the GPU time{guessed}."
 
 
 def percent(part: int, whole: int) -> str:

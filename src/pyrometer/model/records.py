@@ -380,6 +380,19 @@ class LedgerRow(NamedTuple):
     ms: Int32
 
 
+@record(key=("node_uid", "slot_index", "pod_uid", "time_ms"))
+class Energy(NamedTuple):
+    """What a holder's part of a slot drew in the quarter of an hour from `time_ms` on, as far as telemetry shows."""
+
+    time_ms: Int64
+    node_uid: Text
+    slot_index: Int16
+    pod_uid: Text | None  # None: nobody held it
+    energy_mj: Int64
+    ms: Int32  # of the holder's time, how much this is known of
+    estimated_ms: Int32  # of that, how much by power readings, because there was no counter
+
+
 @record(key=("node_uid", "slot_index", "pod_uid", "instance", "time_ms"))
 class Carry(NamedTuple):
     """What the accounting of an hour must know of the hours before it; `time_ms` is the hour that reads it."""

@@ -57,6 +57,9 @@ class Settings(NamedTuple):
     prometheus_tenant: str = ""
     prometheus_history_hours: int = 12
     find_exporters: str = "yes"
+    energy_usd_per_kwh: float = 0.0
+    carbon_g_per_kwh: float = 0.0
+    pue: float = 1.0
 
 
 HELP: dict[str, str] = {
@@ -86,10 +89,15 @@ HELP: dict[str, str] = {
     "prometheus_tenant": "whose data to ask for, where a store has several tenants (Mimir: X-Scope-OrgID)",
     "prometheus_history_hours": "how much of a Prometheus' past a new server reads when it first starts",
     "find_exporters": "whether a server scrapes GPU exporters that it finds among the cluster's pods: `yes` or `no`",
+    "energy_usd_per_kwh": "what a kilowatt-hour costs, for `energy_usd` beside the bill; 0 is not known",
+    "carbon_g_per_kwh": "grams of CO2e that a kilowatt-hour emits, for `co2e_g`; 0 is not known",
+    "pue": "what the site draws for each watt of its machines, in both of these; not in `kwh`, which is the GPUs' own",
 }
 
 
 CHOICES = {"bill_to": ("experiment", "namespace"), "find_exporters": ("yes", "no")}
+LEAST = {"pue": 1.0}
+MOST_NUMBER = 1_000_000
 
 
 class SettingError(ValueError):
@@ -107,6 +115,8 @@ def with_values(settings: Settings, values: dict[str, object], origin: str) -> S
             raise SettingError(f"{origin}: setting {name!r} has value {value!r}. Not {what}.")
         if name in CHOICES and converted not in CHOICES[name]:
             raise SettingError(f"{origin}: setting {name!r} has value {value!r}. Known: {', '.join(CHOICES[name])}.")
+        if isinstance(converted, float) and converted < LEAST.get(name, 0.0):
+            raise SettingError(f"{origin}: setting {name!r} has value {value!r}. It is {LEAST[name]} at least.")
         changes[name] = converted
     return settings._replace(**changes)  # type: ignore[arg-type]
 
@@ -119,8 +129,20 @@ def _fitting(kind: type, value: object) -> tuple[bool, str, object]:
         listed = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
         fits = isinstance(listed, list) and all(isinstance(part, str) and part for part in listed)
         return fits, "a list of texts", tuple(listed) if isinstance(listed, list) else ()
+    if kind is float:
+        number = _number(value)
+        return number is not None, f"a number from 0 to {MOST_NUMBER:,}", number
     fits = _is_count(value)
     return fits, "a whole number from 0 on", int(value) if fits else 0  # type: ignore[call-overload]
+
+
+def _number(value: object) -> float | None:
+    """A value, as YAML or a variable has it, as a number that is neither negative nor absurd; None when it is none."""
+    try:
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else -1.0
+    except ValueError:
+        return None
+    return number if 0 <= number <= MOST_NUMBER else None
 
 
 def _is_count(value: object) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 MS_PER_SECOND = 1_000
 MS_PER_MINUTE = 60_000
+MS_PER_QUARTER = 900_000  # of an hour: every time zone's hours begin at one of UTC's
 MS_PER_HOUR = 3_600_000
 MS_PER_DAY = 86_400_000
 

@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyrometer.account.energy import tariff_of
 from pyrometer.account.ledger import Accounted, Progress, build
 from pyrometer.account.retention import forget
 from pyrometer.account.sums import GROUPINGS, Window, cost, open_names
@@ -101,7 +102,10 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
     def answer(store: Store, about: _About) -> Answer:
         open_names(store)
         ledger = with_causes(store, about.window, about.settings, about.zone) if "cause" in names else "ledger_row"
-        return cost(store, about.window, names, zone=about.zone, price_usd_micro=about.price_usd_micro, ledger=ledger)
+        return cost(
+            store, about.window, names, zone=about.zone, price_usd_micro=about.price_usd_micro, ledger=ledger,
+            tariff=tariff_of(about.settings),
+        )  # fmt: skip
 
     return answer
 

@@ -42,6 +42,9 @@ class Gpus:
         self.offset_ms = rng.integers(0, night.sample_every_ms, len(machines))
         self.skew_ms = np.round(rng.normal(0, 40, len(machines))).astype(int)
         self.skew_ms[rng.integers(len(machines))] = 1_300  # one clock is wrong
+        # what each device's counter shows, and when that was: it has counted since its driver was loaded
+        self.counted_j = 1e8 + 7919.0 * np.arange(len(models))
+        self.counted_ms = np.full(len(models), night.from_ms)
 
 
 class Telemetry:
@@ -118,6 +121,7 @@ class Telemetry:
         sm, tensor, dram = (np.clip(self.shown[measure] * active, 0, 1000) for measure in (_SM, _TENSOR, _DRAM))
         power = gpus.idle_w[:, None] + self.shown[_POWER] / 1000 * (gpus.busy_w - gpus.idle_w)[:, None]
         power = power * rng.normal(1.0, 0.012, shape)
+        energy = self._counted(power, times)
         clock = self.shown[_CLOCK] / 1000 * gpus.clock_mhz[:, None] * rng.normal(1.0, 0.004, shape)
         warm = 31 + 34 * power / gpus.busy_w[:, None] + np.where(self.hot, 19, 0) + rng.normal(0, 1, shape)
         busy = sm > 400
@@ -138,12 +142,20 @@ class Telemetry:
                 "graphics_active_permille": nothing, "tensor_active_permille": column(tensor),
                 "dram_active_permille": column(dram),
                 "memory_used_mib": column(self.memory_share * gpus.memory_mib[:, None], np.int32),
-                "power_w": column(power), "energy_j": nothing, "temperature_c": column(warm),
+                "power_w": column(power), "energy_j": column(energy, np.int64), "temperature_c": column(warm),
                 "sm_clock_mhz": column(clock), "throttle_reasons": column(reasons, np.int64), "xid": nothing,
             }
         )  # fmt: skip
         chance = rng.random(table.num_rows)
         return table.filter(pa.array(chance >= 0.001)), table.filter(pa.array(chance < 0.002))
+
+    def _counted(self, power: Any, times: Integers) -> Any:
+        """What the counters show at these times, going on from the hour before."""
+        gpus = self.gpus
+        passed_ms = np.diff(times, axis=1, prepend=gpus.counted_ms[:, None])
+        energy: Any = gpus.counted_j[:, None] + np.cumsum(power * passed_ms / 1000, axis=1)
+        gpus.counted_j, gpus.counted_ms = energy[:, -1], times[:, -1]
+        return energy
 
 
 def _while_stepping(shown: Numbers, steps: Steps, times: Integers, stepping: Any) -> None:

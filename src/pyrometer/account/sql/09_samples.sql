@@ -1,9 +1,10 @@
 -- GPU telemetry. A sample speaks until the next one, or for as long as it reaches; equal neighbours become one island.
--- Reads one idle gap beyond the chunk, so that a gap is judged by its whole length.
+-- Reads one idle gap beyond the chunk, so that a gap is judged by its whole length; and a quarter of an hour around it, for energy.
 
-CREATE OR REPLACE TEMP TABLE island AS
-WITH known AS (
-    SELECT every_slot.slot_id, instance, time_ms,
+CREATE OR REPLACE TEMP TABLE sampled AS
+SELECT * EXCLUDE (work) FROM (
+    SELECT every_slot.slot_id, instance, time_ms, energy_j,
+        CASE WHEN gpu_sample.power_w >= 0 THEN gpu_sample.power_w END AS power_w,
         -- profiling counters; utilisation alone says only that a kernel was there
         greatest(sm_active_permille, tensor_active_permille, dram_active_permille) AS work,
         (CASE
@@ -15,15 +16,19 @@ WITH known AS (
     FROM gpu_sample
     JOIN every_slot USING (node_uid, slot_index)
     JOIN near_idle USING (slot_id)
-    WHERE time_ms >= getvariable('chunk_from_ms') - getvariable('sample_bridge_ms')
-        AND time_ms < getvariable('chunk_to_ms') + getvariable('idle_gap_ms') + getvariable('sample_bridge_ms')
+    WHERE time_ms >= getvariable('chunk_from_ms') - greatest(getvariable('sample_bridge_ms'), 900000)
+        AND time_ms < getvariable('chunk_to_ms') + greatest(getvariable('idle_gap_ms') + getvariable('sample_bridge_ms'), 900000)
         AND time_ms <= getvariable('newest_ms')
-        AND looks IS NOT NULL
-),
-ordered AS (
+);
+
+CREATE OR REPLACE TEMP TABLE island AS
+WITH ordered AS (
     SELECT slot_id, instance, time_ms, looks,
         lag(looks) OVER in_time AS looked, lag(time_ms) OVER in_time AS was_ms, lead(time_ms) OVER in_time AS next_ms
-    FROM known WINDOW in_time AS (PARTITION BY slot_id, instance ORDER BY time_ms, looks)
+    FROM sampled
+    WHERE looks IS NOT NULL AND time_ms >= getvariable('chunk_from_ms') - getvariable('sample_bridge_ms')
+        AND time_ms < getvariable('chunk_to_ms') + getvariable('idle_gap_ms') + getvariable('sample_bridge_ms')
+    WINDOW in_time AS (PARTITION BY slot_id, instance ORDER BY time_ms, looks)
 ),
 held_from AS (  -- where holds begin, on the slots on which any does
     SELECT slot_id, list(this_from_ms) AS starts_ms FROM hold

@@ -1,5 +1,5 @@
 """The steps of accounting, one file each, run in the order of their numbers: 00-04 once for a build,
-05-14 for every chunk of hours; 20 names things for the questions that follow."""
+05-15 for every chunk of hours; 20 names things for the questions that follow."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ CHUNK_STEPS = (
     "12_shares",
     "13_ledger",
     "14_carry",
+    "15_energy",
 )
 
 

@@ -1,0 +1,160 @@
+"""Energy beside time and money: what holders drew, what that cost in power and emitted.
+
+It is never part of the bill: a rented GPU's price has its power in it, and so has that of a machine of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from pyrometer.model.settings import Settings
+from pyrometer.model.units import MS_PER_QUARTER, USD_MICRO_PER_USD, largest_remainder, usd
+from pyrometer.store import Store
+
+MJ_PER_WH = 3_600_000
+WH_PER_KWH = 1_000
+
+
+class Tariff(NamedTuple):
+    """What a kilowatt-hour of the site costs and emits; None where nobody said. `pue` is the site's overhead."""
+
+    usd_per_kwh: Fraction | None = None
+    carbon_g_per_kwh: Fraction | None = None
+    pue: Fraction = Fraction(1)
+
+
+class Drawn(NamedTuple):
+    """Millijoules; of how many GPU-milliseconds they are known; and of how many of these by power readings alone."""
+
+    mj: int = 0
+    gpu_ms: int = 0
+    estimated_gpu_ms: int = 0
+
+
+def tariff_of(settings: Settings) -> Tariff:
+    """The tariff of the settings, exactly as it is written there."""
+    return Tariff(
+        Fraction(str(settings.energy_usd_per_kwh)) or None,
+        Fraction(str(settings.carbon_g_per_kwh)) or None,
+        Fraction(str(settings.pue)),
+    )
+
+
+def open_energy(store: Store, from_ms: int, to_ms: int, by: Sequence[str] = (), ledger: str = "ledger_row") -> str:
+    """Makes the energy of a window readable, with the columns by which the ledger can be grouped; says its name.
+
+    A quarter of an hour that the window cuts, and one whose rows of the ledger are in several groups, is divided as its
+    milliseconds are. Running amounts are rounded, so that windows and groups add up.
+    """
+    first_ms, last_ms = -(-from_ms // MS_PER_QUARTER) * MS_PER_QUARTER, to_ms // MS_PER_QUARTER * MS_PER_QUARTER
+    store.expose(["energy"], from_ms - MS_PER_QUARTER, to_ms)
+    store.expose(["ledger_row"], from_ms - MS_PER_QUARTER, to_ms + MS_PER_QUARTER, suffix="_around")
+    store.connection.execute(
+        f"""
+        CREATE OR REPLACE TEMP VIEW energy_here AS
+        SELECT time_ms AS minute_ms, node_uid, slot_index, pod_uid, energy_mj, ms, estimated_ms FROM energy
+        WHERE time_ms >= {first_ms} AND time_ms < {last_ms}
+        UNION ALL
+        SELECT time_ms, energy.node_uid, energy.slot_index, energy.pod_uid,
+            {", ".join(_cut(name, "energy", "before_ms", "until_ms", "whole_ms") for name in _AMOUNTS)}
+        FROM energy JOIN (
+            SELECT minute_ms // {MS_PER_QUARTER} * {MS_PER_QUARTER} AS quarter_ms, node_uid, slot_index, pod_uid,
+                sum(ms) AS whole_ms, coalesce(sum(ms) FILTER (WHERE minute_ms < {from_ms}), 0) AS before_ms,
+                coalesce(sum(ms) FILTER (WHERE minute_ms < {to_ms}), 0) AS until_ms
+            FROM ledger_row_around
+            WHERE (minute_ms >= {first_ms - MS_PER_QUARTER} AND minute_ms < {first_ms} AND {from_ms} < {first_ms})
+                OR (minute_ms >= {last_ms} AND minute_ms < {last_ms + MS_PER_QUARTER} AND {to_ms} > {last_ms})
+            GROUP BY ALL
+        ) held ON held.quarter_ms = energy.time_ms AND {_same_holder("held", "energy")}
+        """
+    )
+    keys = [name for name in by if name in ("state", "cause")]
+    if not keys:
+        return "energy_here"
+    place = "minute_ms, node_uid, slot_index, pod_uid"
+    store.connection.execute(
+        f"""
+        CREATE OR REPLACE TEMP VIEW energy_divided AS
+        WITH held AS (
+            SELECT minute_ms // {MS_PER_QUARTER} * {MS_PER_QUARTER} AS minute_ms, node_uid, slot_index, pod_uid,
+                {", ".join(keys)}, sum(ms) AS ms
+            FROM {ledger} WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms} GROUP BY ALL
+        ),
+        running AS (
+            SELECT *, sum(ms) OVER (PARTITION BY {place}) AS whole_ms,
+                sum(ms) OVER (PARTITION BY {place} ORDER BY {", ".join(keys)} ROWS UNBOUNDED PRECEDING) AS until_ms
+            FROM held
+        )
+        SELECT running.minute_ms, running.node_uid, running.slot_index, running.pod_uid, {", ".join(keys)},
+            {", ".join(_cut(name, "energy", "(until_ms - running.ms)", "until_ms", "whole_ms") for name in _AMOUNTS)}
+        FROM running JOIN energy_here energy
+            ON energy.minute_ms = running.minute_ms AND {_same_holder("running", "energy")}
+        """
+    )
+    return "energy_divided"
+
+
+def drawn_in(store: Store, from_ms: int, to_ms: int) -> Drawn:
+    """What everything drew in a window."""
+    relation = open_energy(store, from_ms, to_ms)
+    row = store.connection.execute(f"SELECT sum(energy_mj), sum(ms), sum(estimated_ms) FROM {relation}").fetchone()
+    return Drawn(*(int(amount or 0) for amount in row or ()))
+
+
+def energy_rows(drawn: Sequence[Drawn], whole: Drawn, tariff: Tariff) -> list[dict[str, Any]]:
+    """The energy of the rows of an answer, adding up to that of its total; None for a row of which none is known."""
+    weights = [one.mj for one in drawn]
+    amounts = {name: _split(weights, whole, factor) for name, factor in _factors(tariff).items()}
+    return [
+        _shown({name: parts[place] if one.gpu_ms and parts else None for name, parts in amounts.items()})
+        for place, one in enumerate(drawn)
+    ]
+
+
+def energy_total(whole: Drawn, tariff: Tariff) -> dict[str, Any]:
+    """The energy of an answer's total, and of how much of its GPU time it is known."""
+    (row,) = energy_rows([whole], whole, tariff)
+    return row | {"energy_gpu_ms": whole.gpu_ms, "energy_estimated_gpu_ms": whole.estimated_gpu_ms}
+
+
+_AMOUNTS = ("energy_mj", "ms", "estimated_ms")
+
+
+def _cut(name: str, table: str, before: str, until: str, whole: str) -> str:
+    amount = f"{table}.{name}"
+    return f"({amount} * {until} // {whole} - {amount} * {before} // {whole})::BIGINT AS {name}"
+
+
+def _same_holder(one: str, other: str) -> str:
+    return (
+        f"{one}.node_uid = {other}.node_uid AND {one}.slot_index = {other}.slot_index "
+        f"AND {one}.pod_uid IS NOT DISTINCT FROM {other}.pod_uid"
+    )
+
+
+def _factors(tariff: Tariff) -> dict[str, Fraction | None]:
+    """What a millijoule is, in each unit of an answer."""
+    site_kwh = tariff.pue / MJ_PER_WH / WH_PER_KWH  # the site draws more than its GPUs
+    cost, carbon = tariff.usd_per_kwh, tariff.carbon_g_per_kwh
+    return {
+        "energy_wh": Fraction(1, MJ_PER_WH),
+        "energy_usd_micro": None if cost is None else site_kwh * cost * USD_MICRO_PER_USD,
+        "co2e_g": None if carbon is None else site_kwh * carbon,
+    }
+
+
+def _split(weights: Sequence[int], whole: Drawn, factor: Fraction | None) -> list[int] | None:
+    return None if factor is None else largest_remainder(weights, int(whole.mj * factor + Fraction(1, 2)))
+
+
+def _shown(row: dict[str, int | None]) -> dict[str, Any]:
+    wh, cost = row["energy_wh"], row["energy_usd_micro"]
+    return {
+        "energy_wh": wh,
+        "kwh": None if wh is None else round(wh / WH_PER_KWH, 3),
+        "energy_usd_micro": cost,
+        "energy_usd": None if cost is None else usd(cost),
+        "co2e_g": row["co2e_g"],
+    }

@@ -1,0 +1,79 @@
+"""Energy as commands tell it: a recorded H200's own counter, what it cost and emitted, and what is not known."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+UNITS = ("energy_wh", "kwh", "energy_usd_micro", "energy_usd", "co2e_g")
+
+
+@pytest.fixture(scope="session")
+def counter_wh(h200) -> float:
+    """What the counter of the recording rose by, in watt-hours."""
+    with (h200 / "a-gpu.csv").open() as stream:
+        counted = [int(row["energy_mj"]) for row in csv.DictReader(stream)]
+    return (counted[-1] - counted[0]) / 3_600_000
+
+
+def test_a_recording_drew_what_its_counter_says(told, recorded, counter_wh):
+    for by in ("team", "experiment", "state", "cause", "hour,gpu_model"):
+        answer = told("cost", "--data", recorded, "--all", "--by", by, "-o", "json").json
+        assert sum(row["energy_wh"] or 0 for row in answer["rows"]) == answer["total"]["energy_wh"]
+        assert answer["total"]["energy_wh"] == pytest.approx(counter_wh, abs=1)
+        assert answer["total"]["energy_estimated_gpu_ms"] == 0
+    total = told("why", "--data", recorded, "--all", "-o", "json").json["total"]
+    assert total == answer["total"]
+    assert total["energy_usd_micro"] is None
+    assert total["co2e_g"] is None
+
+
+def test_what_it_cost_and_emitted_follows_the_settings(pyrometer, recorded, counter_wh, monkeypatch):
+    monkeypatch.setenv("PYROMETER_ENERGY_USD_PER_KWH", "0.12")
+    monkeypatch.setenv("PYROMETER_CARBON_G_PER_KWH", "380")
+    monkeypatch.setenv("PYROMETER_PUE", "1.5")
+    answer = pyrometer("cost", "--data", recorded, "--all", "--by", "state", "-o", "json").json
+    total = answer["total"]
+    assert total["energy_usd_micro"] == pytest.approx(counter_wh / 1000 * 1.5 * 120_000, rel=0.01)
+    assert total["co2e_g"] == pytest.approx(counter_wh / 1000 * 1.5 * 380, abs=1)
+    for unit in ("energy_wh", "energy_usd_micro", "co2e_g"):
+        assert sum(row[unit] or 0 for row in answer["rows"]) == total[unit]
+    headings = pyrometer("cost", "--data", recorded, "--all").out.splitlines()[0].split("  ")
+    assert [name.strip() for name in headings if name][-3:] == ["kWh", "for power", "kg CO2e"]
+    energy = f"{total['kwh']:.3g} kWh, {total['co2e_g'] / 1000:.3g} kg CO2e"
+    assert pyrometer("why", "--data", recorded, "--all").lines[2] == energy
+
+
+def test_the_bill_does_not_change_with_the_tariff(pyrometer, recorded, monkeypatch):
+    def bill():
+        return pyrometer("cost", "--data", recorded, "--all", "-o", "json").json["total"]["usd_micro"]
+
+    before = bill()
+    monkeypatch.setenv("PYROMETER_ENERGY_USD_PER_KWH", "100")
+    assert bill() == before
+
+
+def test_without_telemetry_nothing_is_said_of_energy(pyrometer, autumn):
+    said = pyrometer("cost", "--data", autumn, "--all", "-o", "json").json
+    for row in (*said["rows"], said["total"]):
+        assert {row[unit] for unit in UNITS} == {None}
+    assert "kWh" not in pyrometer("cost", "--data", autumn, "--all").out
+    assert "kWh" not in pyrometer("why", "--data", autumn, "--all").out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("PUE", "0.9", "It is 1.0 at least"),
+        ("PUE", "much", "Not a number from 0 to 1,000,000"),
+        ("CARBON_G_PER_KWH", "-1", "Not a number from 0 to 1,000,000"),
+        ("ENERGY_USD_PER_KWH", "nan", "Not a number from 0 to 1,000,000"),
+        ("ENERGY_USD_PER_KWH", "$0.12", "Not a number from 0 to 1,000,000"),
+    ],
+)
+def test_a_tariff_that_is_none_is_named(pyrometer, recorded, monkeypatch, name, value, named):
+    monkeypatch.setenv(f"PYROMETER_{name}", value)
+    text = pyrometer("cost", "--data", recorded).failed(1)
+    assert named in text
+    assert repr(value) in text
