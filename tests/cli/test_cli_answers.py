@@ -8,7 +8,10 @@ import pytest
 
 from pyrometer.account.sums import GROUPINGS
 
-TOTAL = {"gpu_ms", "gpu_hours", "usd_micro", "usd", "unpriced_gpu_ms"}
+ENERGY = {"energy_wh", "kwh", "energy_usd_micro", "energy_usd", "co2e_g"}
+TOTAL = {
+    "gpu_ms", "gpu_hours", "usd_micro", "usd", "unpriced_gpu_ms", *ENERGY, "energy_gpu_ms", "energy_estimated_gpu_ms",
+}  # fmt: skip
 FINDING = {
     "id", "cause", "workload", "experiment", "team", "culprit", "from", "to", "gpu_ms", "usd_micro", "usd",
     "confidence", "evidence", "suggestion",
@@ -91,7 +94,7 @@ def test_cost_has_the_keys_of_its_contract(ask, recorded, by):
     assert answer["by"] == [by]
     assert answer["total"].keys() == TOTAL
     for row in answer["rows"]:
-        assert row.keys() >= {by, "gpu_ms", "gpu_hours", "usd_micro", "usd"}
+        assert row.keys() == {by, "gpu_ms", "gpu_hours", "usd_micro", "usd", *ENERGY}
 
 
 def test_cost_knows_every_grouping_of_its_contract():
@@ -272,6 +275,9 @@ def test_a_price_of_ones_own_prices_what_has_none(ask, unpriced, autumn):
         "usd_micro": 75_000_000,
         "usd": 75.0,
         "unpriced_gpu_ms": 0,
+        "energy_gpu_ms": 0,
+        "energy_estimated_gpu_ms": 0,
+        **dict.fromkeys(ENERGY),
     }
     answer = ask(autumn, "cost", "--by", "node", "--price", "$1")
     assert {row["node"]: row["usd"] for row in answer["rows"]} == {"known": 60, "strange": 30}

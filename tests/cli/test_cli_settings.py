@@ -38,7 +38,12 @@ def test_a_variable_beats_the_file_beats_the_folder(written):
 
 
 def test_every_setting_has_its_variable(written):
-    told = {int: ("7", 7), str: ("Asia/Tokyo", "Asia/Tokyo"), tuple: ("queue, namespace", ("queue", "namespace"))}
+    told = {
+        int: ("7", 7),
+        float: ("1.25", 1.25),
+        str: ("Asia/Tokyo", "Asia/Tokyo"),
+        tuple: ("queue, namespace", ("queue", "namespace")),
+    }
     values = {name: told[type(default)] for name, default in Settings._field_defaults.items()}
     values["bill_to"] = ("namespace", "namespace")
     settings = read_settings(*written(**{f"PYROMETER_{name.upper()}": text for name, (text, _) in values.items()}))

@@ -141,9 +141,9 @@ def test_cost_prints_its_rows_and_their_total(told, autumn):
 
 def test_cost_by_two_things_has_two_columns(told, recorded):
     heading, *rows, _, total = told("cost", "--data", recorded, "--all", "--by", "team,state").lines
-    assert heading.split() == ["team", "state", "GPU-hours", "cost"]
+    assert heading.split() == ["team", "state", "GPU-hours", "cost", "kWh"]
     assert {row.split()[0] for row in rows} == {"recording", "platform"}
-    assert total.split()[-1] == "$0.59"
+    assert total.split()[-2] == "$0.59"
 
 
 @pytest.mark.parametrize(
