@@ -61,8 +61,9 @@ def open_energy(store: Store, from_ms: int, to_ms: int, by: Sequence[str] = (), 
             {", ".join(_cut(name, "energy", "before_ms", "until_ms", "whole_ms") for name in _AMOUNTS)}
         FROM energy JOIN (
             SELECT minute_ms // {MS_PER_QUARTER} * {MS_PER_QUARTER} AS quarter_ms, node_uid, slot_index, pod_uid,
-                sum(ms) AS whole_ms, coalesce(sum(ms) FILTER (WHERE minute_ms < {from_ms}), 0) AS before_ms,
-                coalesce(sum(ms) FILTER (WHERE minute_ms < {to_ms}), 0) AS until_ms
+                sum(ms)::BIGINT AS whole_ms,
+                coalesce(sum(ms) FILTER (WHERE minute_ms < {from_ms}), 0)::BIGINT AS before_ms,
+                coalesce(sum(ms) FILTER (WHERE minute_ms < {to_ms}), 0)::BIGINT AS until_ms
             FROM ledger_row_around
             WHERE (minute_ms >= {first_ms - MS_PER_QUARTER} AND minute_ms < {first_ms} AND {from_ms} < {first_ms})
                 OR (minute_ms >= {last_ms} AND minute_ms < {last_ms + MS_PER_QUARTER} AND {to_ms} > {last_ms})
@@ -73,24 +74,23 @@ def open_energy(store: Store, from_ms: int, to_ms: int, by: Sequence[str] = (), 
     keys = [name for name in by if name in ("state", "cause")]
     if not keys:
         return "energy_here"
-    place = "minute_ms, node_uid, slot_index, pod_uid"
+    # one number for a slot's holder and quarter: there are millions of them, and words are slow to tell apart
+    place = f"hash(minute_ms // {MS_PER_QUARTER}, node_uid, slot_index, pod_uid) AS place"
     store.connection.execute(
         f"""
         CREATE OR REPLACE TEMP VIEW energy_divided AS
         WITH held AS (
-            SELECT minute_ms // {MS_PER_QUARTER} * {MS_PER_QUARTER} AS minute_ms, node_uid, slot_index, pod_uid,
-                {", ".join(keys)}, sum(ms) AS ms
+            SELECT {place}, {", ".join(keys)}, sum(ms)::BIGINT AS held_ms
             FROM {ledger} WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms} GROUP BY ALL
         ),
         running AS (
-            SELECT *, sum(ms) OVER (PARTITION BY {place}) AS whole_ms,
-                sum(ms) OVER (PARTITION BY {place} ORDER BY {", ".join(keys)} ROWS UNBOUNDED PRECEDING) AS until_ms
-            FROM held
+            SELECT *, (sum(held_ms) OVER (PARTITION BY place))::BIGINT AS whole_ms,
+                (sum(held_ms) OVER in_order)::BIGINT AS until_ms
+            FROM held WINDOW in_order AS (PARTITION BY place ORDER BY {", ".join(keys)} ROWS UNBOUNDED PRECEDING)
         )
-        SELECT running.minute_ms, running.node_uid, running.slot_index, running.pod_uid, {", ".join(keys)},
-            {", ".join(_cut(name, "energy", "(until_ms - running.ms)", "until_ms", "whole_ms") for name in _AMOUNTS)}
-        FROM running JOIN energy_here energy
-            ON energy.minute_ms = running.minute_ms AND {_same_holder("running", "energy")}
+        SELECT minute_ms, node_uid, slot_index, pod_uid, {", ".join(keys)},
+            {", ".join(_cut(name, "energy", "(until_ms - held_ms)", "until_ms", "whole_ms") for name in _AMOUNTS)}
+        FROM running JOIN (SELECT *, {place} FROM energy_here) energy USING (place)
         """
     )
     return "energy_divided"
@@ -124,7 +124,7 @@ _AMOUNTS = ("energy_mj", "ms", "estimated_ms")
 
 def _cut(name: str, table: str, before: str, until: str, whole: str) -> str:
     amount = f"{table}.{name}"
-    return f"({amount} * {until} // {whole} - {amount} * {before} // {whole})::BIGINT AS {name}"
+    return f"({amount} * {until} // {whole} - {amount} * {before} // {whole}) AS {name}"
 
 
 def _same_holder(one: str, other: str) -> str:
