@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyrometer.cli.settings import FOLDER_FILE, read_settings
-from pyrometer.model.settings import SettingError, Settings
+from pyrometer.model.settings import CHOICES, SettingError, Settings
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_every_setting_has_its_variable(written):
         tuple: ("queue, namespace", ("queue", "namespace")),
     }
     values = {name: told[type(default)] for name, default in Settings._field_defaults.items()}
-    values["bill_to"] = ("namespace", "namespace")
+    values |= {name: (words[-1], words[-1]) for name, words in CHOICES.items()}
     settings = read_settings(*written(**{f"PYROMETER_{name.upper()}": text for name, (text, _) in values.items()}))
     assert settings._asdict() == {name: value for name, (_, value) in values.items()}
 
