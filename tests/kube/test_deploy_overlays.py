@@ -1,0 +1,62 @@
+"""The overlays: what each adds to the base, and that an API server takes it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kube.server import Kubectl
+
+REPOSITORY = Path(__file__).parents[2]
+OVERLAYS = sorted(path.name for path in (REPOSITORY / "deploy" / "overlays").iterdir())
+
+
+def rendered(folder: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """What `make manifests` gives, by kind and name."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("needs kubectl, for its kustomize")
+    said = subprocess.run(
+        ["make", "manifests", f"DEPLOY=deploy/{folder}", "IMAGE=registry.example.com/pyrometer:1"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(said.stdout)}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_keeps_what_the_base_has(overlay: str) -> None:
+    base, more = rendered("base"), rendered(f"overlays/{overlay}")
+    assert set(base) <= set(more)
+    assert more["ClusterRole", "pyrometer"] == base["ClusterRole", "pyrometer"]  # nothing more may be read
+    before = base["StatefulSet", "pyrometer"]["spec"]["template"]["spec"]["containers"][0]
+    after = more["StatefulSet", "pyrometer"]["spec"]["template"]["spec"]["containers"][0]
+    assert after["args"][: len(before["args"])] == before["args"]
+    assert after["securityContext"] == before["securityContext"]
+    assert all(container["image"] == "registry.example.com/pyrometer:1" for container in (before, after))
+
+
+def test_beside_a_prometheus_it_is_asked_and_asks(tmp_path: Path) -> None:
+    things = rendered("overlays/prometheus")
+    container = things["StatefulSet", "pyrometer"]["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][-2:] == ["--prometheus", "$(PROMETHEUS_URL)"]
+    assert {"name": "PROMETHEUS_URL", "value": "http://prometheus-operated.monitoring:9090"} in container["env"]
+    egress = things["NetworkPolicy", "pyrometer"]["spec"]["egress"]
+    assert any({"protocol": "TCP", "port": 9090} in rule["ports"] for rule in egress)
+    (endpoint,) = things["ServiceMonitor", "pyrometer"]["spec"]["endpoints"]
+    service = things["Service", "pyrometer"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    selected = things["ServiceMonitor", "pyrometer"]["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= service["metadata"]["labels"].items()
+    assert endpoint["authorization"]["credentials"] == {"name": "pyrometer-scrape", "key": "token"}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_server_accepts_it(kubectl: Kubectl, overlay: str) -> None:
+    for thing in rendered(f"overlays/{overlay}").values():
+        if thing["kind"] != "ServiceMonitor":  # its kind comes with the Prometheus operator
+            assert kubectl.apply(thing)["metadata"]["name"] == thing["metadata"]["name"]
