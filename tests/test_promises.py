@@ -41,7 +41,7 @@ simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|{causes}|list --seed 
 score DIR -o|--output=table|json
 serve --data --listen --kube --context --scrape --prometheus
 agent --listen --every --pod-resources --proc
-doctor --context -o|--output=table|json
+doctor --context --prometheus --no-kube -o|--output=table|json
 token create|list|revoke
 check DIR
 """

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,28 +70,19 @@ def remembering(
     server.close()
 
 
-def told(url: str, night: Night, *more: str) -> subprocess.CompletedProcess[str]:
-    since, until = (f"{ms // 1000}" for ms in night.window)
-    command = [
-        sys.executable,
-        "-m",
-        "pyrometer",
-        "why",
-        "--prometheus",
-        url,
-        "--since",
-        _iso(since),
-        "--until",
-        _iso(until),
-    ]
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYROMETER_")}
-    return subprocess.run([*command, *more], capture_output=True, text=True, check=False, env=environment)
+    command = [sys.executable, "-m", "pyrometer", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def _iso(seconds: str) -> str:
-    from datetime import datetime
+def told(url: str, night: Night, *more: str) -> subprocess.CompletedProcess[str]:
+    since, until = map(_iso, night.window)
+    return _run("why", "--prometheus", url, "--since", since, "--until", until, *more)
 
-    return datetime.fromtimestamp(int(seconds), UTC).isoformat()
+
+def _iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
 
 
 def test_who_had_gpus_for_how_long_to_one_scrape(remembering: Server, night: Night, tmp_path: Path) -> None:
@@ -115,6 +106,39 @@ def test_who_had_gpus_for_how_long_to_one_scrape(remembering: Server, night: Nig
     assert ("dcgm",) in sources
     assert loads == [(250, 1000)]
     assert machines == (night.nodes, pytest.approx(180 * night.nodes, abs=2 * night.nodes))
+
+
+def test_doctor_says_what_it_has_and_what_the_rest_costs(remembering: Server) -> None:
+    said = _run("doctor", "--no-kube", "--prometheus", remembering.url)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith(f"Prometheus at {remembering.url}")
+    # all of it is over: of the last hour it knows nothing
+    assert "only that they are held is known" in said.stdout
+    assert "whether a disk, the CPU or the network held a job up" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:1", "Error: http://127.0.0.1:1 does not answer: "),
+        ("nowhere", "Error: 'nowhere' is not the address of a Prometheus: http://127.0.0.1:9090."),
+    ],
+)
+def test_an_address_that_is_none_is_named(url: str, said: str) -> None:
+    for arguments in (["why"], ["doctor", "--no-kube"]):
+        failed = _run(*arguments, "--prometheus", url)
+        assert failed.returncode == 1
+        assert failed.stderr.startswith(said)
+
+
+def test_a_prometheus_without_gpus_is_told_from_one_with(tmp_path: Path) -> None:
+    if shutil.which("prometheus") is None:
+        pytest.skip("needs prometheus: apt-get install prometheus")
+    server = prometheus(tmp_path)
+    failed = _run("why", "--prometheus", server.url)
+    server.close()
+    assert failed.returncode == 1
+    assert "remembers nothing of GPUs in that time" in failed.stderr
 
 
 def test_the_second_time_only_what_is_missing_is_read(remembering: Server, night: Night, tmp_path: Path) -> None:

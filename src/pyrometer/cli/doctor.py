@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import textwrap
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -13,44 +15,118 @@ from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
 from pyrometer.identify.kinds import known_kinds
 
+if TYPE_CHECKING:
+    from pyrometer.collect.kubernetes.doctor import Checked
+    from pyrometer.collect.prometheus.doctor import Told
+
+WIDTH = 80
+
+
+class Found(NamedTuple):
+    """What was found out."""
+
+    server: str | None
+    checked: list[Checked]
+    exporters: int | None  # GPU exporters among the pods
+    prometheus: str | None
+    told: list[Told]
+
+    @property
+    def bad(self) -> list[Checked]:
+        """What may not be read."""
+        return [one for one in self.checked if not one.well]
+
 
 @click.command()
 @click.option("--context", metavar="NAME", help="Another context of the kubeconfig than the current one.")
+@click.option("--prometheus", metavar="URL", help="Examine what this Prometheus has, too.")
+@click.option("--no-kube", is_flag=True, help="Leave Kubernetes out.")
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
-def command(context: str | None, output: str) -> int:
-    """Tries to read everything of the cluster that Pyrometer reads; exit code 1 when something may not be read."""
+def command(context: str | None, prometheus: str | None, no_kube: bool, output: str) -> int:
+    """Tries to read everything that Pyrometer reads; exit code 1 when something of the cluster may not be read."""
+    if no_kube and not prometheus:
+        raise click.UsageError("Nothing is left to examine: name a Prometheus, or leave --no-kube out.")
+    with waiting("Asking"):
+        found = asyncio.run(_examine(context, prometheus, no_kube))
+    if output == "json":
+        print_json(_json(found))
+    else:
+        _print(found)
+    return 1 if found.bad else 0
+
+
+async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -> Found:
+    from pyrometer.collect.kubernetes import look
     from pyrometer.collect.kubernetes.api import connect
-    from pyrometer.collect.kubernetes.doctor import Checked, examine
+    from pyrometer.collect.kubernetes.doctor import examine
+    from pyrometer.collect.prometheus import doctor
+    from pyrometer.collect.prometheus.api import Prometheus
 
-    kinds = known_kinds(read_settings(os.environ).workload_rules)
-    owners = [(group, kind) for group, kind in kinds.by_owner]
-
-    async def ask() -> tuple[str, list[Checked]]:
+    settings = read_settings(os.environ)
+    found = Found(None, [], None, None, [])
+    if not no_kube:
         api = connect(context)
         try:
-            return api.server, await examine(api, owners)
+            owners = list(known_kinds(settings.workload_rules).by_owner)
+            checked = await examine(api, owners)
+            found = found._replace(server=api.server, checked=checked, exporters=await look.exporters(api))
         finally:
             await api.close()
+    if prometheus:
+        remembers = Prometheus(prometheus, settings)
+        try:
+            found = found._replace(prometheus=remembers.url, told=await doctor.examine(remembers))
+        finally:
+            await remembers.close()
+    return found
 
-    with waiting("Asking the cluster"):
-        server, checked = asyncio.run(ask())
-    bad = [one for one in checked if not one.well]
-    if output == "json":
-        print_json({"server": server, "ok": not bad, "checks": [one._asdict() for one in checked]})
-        return 1 if bad else 0
-    click.echo(f"Kubernetes at {server}")
-    read = sorted({one.resource for one in checked if one.state == "ok"} - {one.resource for one in bad})
-    click.echo(f"{len(read)} kinds of objects can be read: {', '.join(read)}" if read else "Nothing can be read.")
-    absent = sorted({one.resource for one in checked if one.state == "absent"})
+
+def _json(found: Found) -> dict[str, Any]:
+    return {
+        "server": found.server,
+        "ok": not found.bad,
+        "checks": [one._asdict() for one in found.checked],
+        "exporters": found.exporters,
+        "prometheus": found.prometheus,
+        "series": [one._asdict() for one in found.told],
+    }
+
+
+def _print(found: Found) -> None:
+    if found.server is not None:
+        _print_kubernetes(found)
+    if found.prometheus is not None:
+        click.echo(("\n" if found.server else "") + f"Prometheus at {found.prometheus}")
+        print_table(
+            ["what", "not known without it", "series"],
+            [[one.what, "" if one.series else one.costs, f"{one.series:,}" if one.series else "–"] for one in found.told],
+            figures=1,
+        )  # fmt: skip
+
+
+def _print_kubernetes(found: Found) -> None:
+    click.echo(f"Kubernetes at {found.server}")
+    read = sorted({one.resource for one in found.checked if one.state == "ok"} - {one.resource for one in found.bad})
+    if read:
+        click.echo(f"{len(read)} kinds of objects can be read:")
+        click.echo(textwrap.fill(", ".join(read), WIDTH, initial_indent="  ", subsequent_indent="  "))
+    else:
+        click.echo("Nothing can be read.")
+    absent = sorted({one.resource for one in found.checked if one.state == "absent"})
     if absent:
         click.echo(f"{len(absent)} kinds are not in this cluster, and nothing is missing without them.")
-    if not bad:
-        return 0
-    click.echo()
-    print_table(
-        ["missing", "verb", "why", "what is not known without it"],
-        [[one.resource, one.verb, "not allowed" if one.state == "denied" else one.detail, one.costs] for one in bad],
-        figures=0,
-    )
-    click.echo("\nGrant the verbs to its service account: deploy/base/rbac.yaml has all of them.")
-    return 1
+    if found.exporters:
+        click.echo(f"{found.exporters} GPU exporters run among its pods.")
+    elif found.exporters == 0 and found.prometheus is None:
+        click.echo("No GPU exporter runs among its pods: what GPUs do is not known. Deploy dcgm-exporter or the agent.")
+    if found.bad:
+        click.echo()
+        print_table(
+            ["missing", "verb", "why", "what is not known without it"],
+            [
+                [one.resource, one.verb, "not allowed" if one.state == "denied" else one.detail, one.costs]
+                for one in found.bad
+            ],
+            figures=0,
+        )
+        click.echo("\nGrant the verbs to its service account: deploy/base/rbac.yaml has all of them.")

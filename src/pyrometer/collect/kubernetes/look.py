@@ -6,11 +6,13 @@ import msgspec
 
 from pyrometer.collect.kubernetes.api import Api, ApiError
 from pyrometer.collect.kubernetes.discovery import Discovery
-from pyrometer.collect.kubernetes.objects import Listing, Node, Owner
+from pyrometer.collect.kubernetes.exporters import NAME_LABELS, NAMES, exporter_of
+from pyrometer.collect.kubernetes.objects import Listing, Node, Owner, Pod
 from pyrometer.collect.kubernetes.watch import PAGE, Resource
 
 _LISTING = msgspec.json.Decoder(Listing)
 _NODE = msgspec.json.Decoder(Node)
+_POD = msgspec.json.Decoder(Pod)
 
 
 async def nodes(api: Api) -> list[Node]:
@@ -24,6 +26,20 @@ async def nodes(api: Api) -> list[Node]:
         following = page.metadata.continue_
         if not following:
             return found
+
+
+async def exporters(api: Api) -> int | None:
+    """How many GPU exporters run among the pods; None where pods may not be read."""
+    found: set[str] = set()
+    for key in NAME_LABELS:
+        asked = {"labelSelector": f"{key} in ({','.join(NAMES)})"}
+        try:
+            page = _LISTING.decode(await api.get("/api/v1/pods", asked))
+        except (ApiError, msgspec.DecodeError):
+            return None
+        pods = [_POD.decode(item) for item in page.items or ()]
+        found |= {pod.metadata.uid for pod in pods if exporter_of(pod)}
+    return len(found)
 
 
 class Owners:
