@@ -196,7 +196,7 @@ def test_a_part_comes_back_as_it_was_listed_also_from_the_manifest(law_connectio
     law_connection.execute("DELETE FROM parts")
     catalog.list_parts(law_connection, parts)
     assert set(catalog.parts(law_connection)) == set(parts)
-    manifest = json.loads(catalog.manifest(law_connection))
+    manifest = json.loads(catalog.manifest(catalog.parts(law_connection)))
     assert {Part(**listed) for listed in manifest["parts"]} == set(parts)
 
 

@@ -125,19 +125,17 @@ class _Build:
         }.items():
             self.connection.execute(f"SET VARIABLE {name} = {int(value)}::BIGINT")
         names = ", ".join(f"'{state.name}'" for state in STATES)
-        self.connection.execute("DROP TYPE IF EXISTS temp.state_name")
-        self.connection.execute(f"CREATE TEMP TYPE state_name AS ENUM ({names})")
-        self.connection.execute("DROP TYPE IF EXISTS temp.look_name")
-        self.connection.execute("CREATE TEMP TYPE look_name AS ENUM ('idle', 'busy', 'spins')")
+        self.connection.execute(f"CREATE TEMP TYPE IF NOT EXISTS state_name AS ENUM ({names})")
+        self.connection.execute("CREATE TEMP TYPE IF NOT EXISTS look_name AS ENUM ('idle', 'busy', 'spins')")
         self._table("interval_state", "state VARCHAR, place INTEGER", [(s, i) for i, s in enumerate(INTERVAL_STATES)])
         self._table("restating", "opens VARCHAR, closes VARCHAR, state VARCHAR, whole_run BOOLEAN", RESTATING)
 
     def _table(self, name: str, columns: str, rows: Iterable[tuple[object, ...]]) -> None:
         self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
-        listed = [list(row) for row in rows]
-        if listed:
-            marks = ", ".join("?" * len(listed[0]))
-            self.connection.executemany(f"INSERT INTO {name} VALUES ({marks})", listed)
+        values = [list(column) for column in zip(*rows, strict=True)]
+        if values:
+            unnested = ", ".join(["unnest(?)"] * len(values))
+            self.connection.execute(f"INSERT INTO {name} SELECT {unnested}", values)
 
     def _read_objects(self) -> None:
         self.store.expose_all(OBJECTS)
@@ -168,6 +166,8 @@ class _Build:
             "WHERE run IN (SELECT run FROM the_run WHERE resumed_step IS NOT NULL)"
         ).fetchone()
         from_ms, to_ms = row if row and row[0] is not None else (0, 0)
+        if not to_ms and not self.store.has("restatement") and not self._speaks_of_the_past():
+            return
         self.store.expose(["step_window"], from_ms - MS_PER_HOUR, to_ms)
         sql.run(self.connection, sql.RESTATEMENTS)
         fresh = self.connection.sql("FROM restatement_to_append").to_arrow_table()
@@ -175,6 +175,11 @@ class _Build:
             self.store.append_tables({"restatement": fresh})
             self.store.expose_all(["restatement"])
             sql.run(self.connection, sql.RUNS)
+
+    def _speaks_of_the_past(self) -> bool:
+        """Whether any event says that something had begun."""
+        spoken = "SELECT 1 FROM event SEMI JOIN restating ON event.kind = restating.opens LIMIT 1"
+        return self.store.has("event") and self.connection.execute(spoken).fetchone() is not None
 
     # -- chunks -------------------------------------------------------------------------------------------------
 
@@ -238,11 +243,12 @@ class _Build:
         )
         reach_ms = max(self.settings.idle_gap_ms + 2 * MS_PER_MINUTE, MS_PER_QUARTER)
         self.store.expose(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
+        absent = self._absent(chunk, reach_ms)
         # Temporary tables need no order, and nothing in them has to wait for one; what is written does.
         self.connection.execute("SET preserve_insertion_order = false")
         try:
             for step in sql.CHUNK_STEPS:
-                sql.run(self.connection, step)
+                sql.run(self.connection, absent.get(step, step))
         finally:
             self.connection.execute("RESET preserve_insertion_order")
         carried = self.connection.execute("SELECT sum(hash(carry))::VARCHAR FROM chunk_carry carry").fetchone()
@@ -250,7 +256,7 @@ class _Build:
             [
                 NewPart(
                     "ledger_row", chunk.from_ms, chunk.to_ms,
-                    "FROM chunk_ledger", digest,
+                    sql.text(sql.LEDGER), digest,
                 ),
                 NewPart("energy", chunk.from_ms, chunk.to_ms, "FROM chunk_energy", digest),
                 NewPart(
@@ -259,6 +265,17 @@ class _Build:
                 ),
             ]
         )  # fmt: skip
+
+    def _absent(self, chunk: Chunk, reach_ms: int) -> dict[str, str]:
+        """What stands for steps without anything to read: planning them would take longer than all the rest."""
+        instead = {}
+        if not self.store.has("step_window", chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms):
+            instead[sql.WINDOWS] = sql.NO_WINDOWS
+        handed_over = any(part.row_count for part in self.store.parts("carry") if part.from_ms == chunk.from_ms)
+        sampled = self.store.has("gpu_sample", chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
+        if not sampled and not handed_over:
+            instead[sql.SAMPLES] = sql.NO_SAMPLES
+        return instead
 
     def _drop_ledger_outside(self, chunks: list[Chunk]) -> None:
         """Hours in which, by later evidence, no slot ever was; and what was handed over where no chunk ends now."""
@@ -284,7 +301,7 @@ def _first_minute(store: Store) -> int | None:
 
 def _rules(settings: Settings) -> str:
     """Changes with the rules themselves: another Pyrometer builds the ledger anew."""
-    texts = [sql.text(step) for step in (sql.RUNS, sql.OBJECTS, sql.GANGS, *sql.CHUNK_STEPS)]
+    texts = [sql.text(step) for step in (sql.RUNS, sql.OBJECTS, sql.GANGS, *sql.CHUNK_STEPS, sql.LEDGER)]
     return _hash(*texts, repr(settings[:5]))
 
 

@@ -70,6 +70,8 @@ def prepare(
         raise CatalogError(
             f"it was written by a newer Pyrometer (schema {found}, this one knows {version}): upgrade Pyrometer"
         )
+    if row and found == version:
+        return  # nothing is written to a folder that is only read
     steps = MIGRATIONS if migrations is None else migrations
     with transaction(connection):
         for step in range(found, version):
@@ -127,9 +129,14 @@ def mark_of(connection: duckdb.DuckDBPyConnection, producer: str) -> int:
     return int(row[0]) if row else -1
 
 
-def manifest(connection: duckdb.DuckDBPyConnection) -> str:
+def meta(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """The small texts that are kept with the store."""
+    return dict(connection.execute("SELECT name, value FROM meta").fetchall())
+
+
+def manifest(listed_parts: Iterable[Part]) -> str:
     """The listed parts as JSON, for engines that read the folder without DuckDB's file."""
-    listed = [part._asdict() for part in parts(connection)]
+    listed = [part._asdict() for part in listed_parts]
     return json.dumps({"schema_version": SCHEMA_VERSION, "parts": listed}, indent=1)
 
 

@@ -73,10 +73,13 @@ class Store:
             raise StoreError(f"{self.folder} cannot be opened: {str(error).splitlines()[0]}.") from None
         for leftover in leftovers:
             leftover.unlink()
-        self._write_manifest()  # the one before may have been written just before a crash
         # The catalogue as it is, read once: nobody else can change it.
         self._parts: list[Part] | None = None
         self._hot: list[HotTable] | None = None
+        self._meta = catalog.meta(self.connection)
+        self._stamps: dict[str, str] = {}  # by hot table, until rows are added to it
+        self._views: dict[str, str] = {}  # what is exposed now, by name
+        self._write_manifest()  # the one before may have been written just before a crash
 
     def __enter__(self) -> Store:
         return self
@@ -92,7 +95,10 @@ class Store:
 
     def _write_manifest(self) -> None:
         """Says what is in the folder, for engines that cannot ask the catalogue."""
-        files.write_text(self.folder / "manifest.json", catalog.manifest(self.connection))
+        path = self.folder / "manifest.json"
+        text = catalog.manifest(self.parts())
+        if not path.exists() or path.read_bytes() != text.encode():
+            files.write_text(path, text)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -153,42 +159,44 @@ class Store:
         time_column = _time_column(schema)
         # No kind has this name: readers have views of those. When the transaction is rolled back, so is this one.
         self.connection.register("incoming_rows", table)
-        self._reject(
-            schema.name,
-            {
-                "they have no time": f"{time_column} IS NULL",
-                "their time is before September 2001": f"{time_column} < {OLDEST_MS}",
-                "their time is after November 2286": f"{time_column} >= {NEWEST_MS}",
-            },
-        )
-        partitions = self.connection.execute(
-            f"SELECT DISTINCT {time_column} - {time_column} % {schema.partition_ms} FROM incoming_rows "
-            f"WHERE {time_column} >= {OLDEST_MS} AND {time_column} < {NEWEST_MS} ORDER BY 1"
+        placed = self.connection.execute(
+            f"""
+            SELECT CASE
+                WHEN {time_column} IS NULL THEN 'they have no time'
+                WHEN {time_column} < {OLDEST_MS} THEN 'their time is before September 2001'
+                WHEN {time_column} >= {NEWEST_MS} THEN 'their time is after November 2286'
+                END AS rejected,
+                CASE WHEN rejected IS NULL THEN {time_column} - {time_column} % {schema.partition_ms} END AS from_ms,
+                count(*)
+            FROM incoming_rows GROUP BY ALL ORDER BY ALL
+            """
         ).fetchall()
+        partitions = [from_ms for rejected, from_ms, _ in placed if rejected is None]
         if len(partitions) > MOST_PARTITIONS_PER_BATCH:
             raise StoreError(
                 f"A batch of {schema.name} records spans {len(partitions)} partitions "
                 f"(limit {MOST_PARTITIONS_PER_BATCH}): its clock is wrong, or it must be sent in pieces."
             )
-        for (from_ms,) in partitions:
+        for rejected, _, count in placed:
+            if rejected:
+                self._reject(schema.name, rejected, count)
+        for from_ms in partitions:
+            name = self._hot_table(schema, from_ms)
+            self._stamps.pop(name, None)
             self.connection.execute(
-                f"INSERT INTO {self._hot_table(schema, from_ms)} ({columns}) SELECT {columns} FROM incoming_rows "
+                f"INSERT INTO {name} ({columns}) SELECT {columns} FROM incoming_rows "
                 f"WHERE {time_column} >= ? AND {time_column} < ?",
                 [max(from_ms, OLDEST_MS), min(from_ms + schema.partition_ms, NEWEST_MS)],
             )
         self.connection.unregister("incoming_rows")
 
-    def _reject(self, kind: str, reasons: Mapping[str, str]) -> None:
-        """Counts the rows of the batch that are left out, by reason and its condition; the rest is taken."""
-        counted = ", ".join(f"count_if({condition})" for condition in reasons.values())
-        counts = self.connection.execute(f"SELECT {counted} FROM incoming_rows").fetchall()[0]
-        for reason, count in zip(reasons, counts, strict=True):
-            if count:
-                self.connection.execute(
-                    "INSERT INTO rejections VALUES (?, ?, ?) "
-                    "ON CONFLICT DO UPDATE SET row_count = row_count + excluded.row_count",
-                    [kind, reason, count],
-                )
+    def _reject(self, kind: str, reason: str, count: int) -> None:
+        """Counts rows of a batch that are left out; the rest is taken."""
+        self.connection.execute(
+            "INSERT INTO rejections VALUES (?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET row_count = row_count + excluded.row_count",
+            [kind, reason, count],
+        )
 
     def rejections(self) -> dict[tuple[str, str], int]:
         """How many rows were left out, by kind and reason."""
@@ -206,8 +214,10 @@ class Store:
 
     def _stamp(self, table: HotTable) -> str:
         """Says which rows a hot table holds, and later the part that it is sealed into: they are only ever added."""
-        counted = self.connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()
-        return f"{table.name.rpartition('_')[2]}-{counted[0][0]}"
+        if table.name not in self._stamps:
+            counted = self.connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()
+            self._stamps[table.name] = f"{table.name.rpartition('_')[2]}-{counted[0][0]}"
+        return self._stamps[table.name]
 
     # -- sealing ------------------------------------------------------------------------------------------------
 
@@ -322,9 +332,10 @@ class Store:
     def expose(self, kinds: Iterable[str], from_ms: int, to_ms: int, *, suffix: str = "") -> None:
         """Makes each kind readable as a temporary view of its name, over the partitions that touch [from_ms, to_ms)."""
         for kind in kinds:
-            self.connection.execute(
-                f"CREATE OR REPLACE TEMP VIEW {kind}{suffix} AS {self._query(SCHEMAS[kind], from_ms, to_ms)}"
-            )
+            name, query = f"{kind}{suffix}", self._query(SCHEMAS[kind], from_ms, to_ms)
+            if self._views.get(name) != query:
+                self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
+                self._views[name] = query
 
     def expose_all(self, kinds: Iterable[str]) -> None:
         """Makes each kind readable as a temporary view of its name, over all time."""
@@ -365,6 +376,13 @@ class Store:
             query = f"SELECT {columns} FROM ({query}) fresh ANTI JOIN ({known}) sealed ON {same}"
         return query
 
+    def has(self, kind: str, from_ms: int = -(2**62), to_ms: int = 2**62) -> bool:
+        """Whether there may be rows of a kind in [from_ms, to_ms): without a look at them."""
+        step = SCHEMAS[kind].partition_ms
+        return any(part.from_ms < to_ms and part.to_ms > from_ms for part in self.parts(kind)) or any(
+            table.from_ms < to_ms and table.from_ms + step > from_ms for table in self.hot_tables(kind)
+        )
+
     def newest_ms(self, kinds: Iterable[str], before_ms: int) -> int | None:
         """The newest time of any row of these kinds that is not later than `before_ms`; None when there is none."""
         newest: list[int] = []
@@ -388,12 +406,13 @@ class Store:
 
     def meta(self, name: str) -> str | None:
         """A small text kept with the store."""
-        row = self.connection.execute("SELECT value FROM meta WHERE name = ?", [name]).fetchone()
-        return row[0] if row else None
+        return self._meta.get(name)
 
     def set_meta(self, name: str, value: str) -> None:
         """Keeps a small text with the store."""
-        self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [name, value])
+        if self._meta.get(name) != value:
+            self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [name, value])
+            self._meta[name] = value
 
     def fingerprint(self, kinds: Iterable[str], from_ms: int, to_ms: int) -> str:
         """Changes whenever rows of these kinds in this time were added or dropped, not when they are sealed."""

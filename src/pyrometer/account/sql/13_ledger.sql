@@ -1,6 +1,5 @@
 -- The ledger rows of the chunk, in the order in which they are kept: a slot's minutes in one state lie together.
 
-CREATE OR REPLACE TEMP VIEW chunk_ledger AS
 WITH settled AS (
     SELECT tenancy_id, minute_ms, attempt, state, evidence, ms FROM divided_minute WHERE alone
     UNION ALL
@@ -21,4 +20,4 @@ named AS MATERIALIZED (
 -- The state is written as a word: DuckDB 2.0 loses some numbers of an ENUM on their way into Parquet.
 SELECT minute_ms, node_uid, slot_index, pod_uid, attempt, state::VARCHAR AS state, evidence, usd_micro_per_hour, ms
 FROM ordered JOIN named USING (tenancy_id)
-WHERE price_from_ms <= minute_ms + 59999 AND price_to_ms > minute_ms + 59999;
+WHERE price_from_ms <= minute_ms + 59999 AND price_to_ms > minute_ms + 59999

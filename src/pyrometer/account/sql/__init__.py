@@ -1,9 +1,9 @@
 """The steps of accounting, one file each, run in the order of their numbers: 00-04 once for a build,
-05-15 for every chunk of hours; 20 names things for the questions that follow."""
+05-15 for every chunk of hours (13 is the query of its rows); 20 names things for the questions that follow."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 import duckdb
@@ -15,16 +15,18 @@ RESTATEMENTS = "03_restatements"
 DIGESTS = "04_digests"
 SLOTS = "05_slots"
 NAMES = "20_names"
+LEDGER = "13_ledger"
+WINDOWS, NO_WINDOWS = "08_windows", "08_no_windows"
+SAMPLES, NO_SAMPLES = "09_samples", "09_no_samples"
 CHUNK_STEPS = (
     SLOTS,
     "06_tenants",
     "07_marks",
-    "08_windows",
-    "09_samples",
+    WINDOWS,
+    SAMPLES,
     "10_timeline",
     "11_minutes",
     "12_shares",
-    "13_ledger",
     "14_carry",
     "15_energy",
 )
@@ -41,6 +43,13 @@ def run(connection: duckdb.DuckDBPyConnection, name: str) -> duckdb.DuckDBPyConn
     for statement in _statements(name):
         connection.execute(statement)
     return connection
+
+
+@lru_cache(maxsize=256)
+def parsed(query: str) -> duckdb.Statement:
+    """A single statement, ready to be bound: the questions of a report are the same every time."""
+    (statement,) = duckdb.extract_statements(query)
+    return statement
 
 
 @cache

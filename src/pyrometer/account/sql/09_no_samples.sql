@@ -1,0 +1,8 @@
+-- Instead of 09: there is no GPU telemetry here, and the chunk before hands nothing over. 14 has nothing to hand on.
+
+CREATE OR REPLACE TEMP TABLE sample_span (
+    sample_id INTEGER, tenancy_id INTEGER, state state_name, from_ms BIGINT, to_ms BIGINT
+);
+CREATE OR REPLACE TEMP TABLE tenancy_island (tenancy_id INTEGER, looks look_name, from_ms BIGINT, to_ms BIGINT);
+CREATE OR REPLACE TEMP TABLE used_before (tenancy_id INTEGER, active_until_ms BIGINT);
+CREATE OR REPLACE TEMP TABLE first_use (tenancy_id INTEGER, own_ms BIGINT, pod_ms BIGINT);
