@@ -46,6 +46,13 @@ FROM running WHERE so_far - want_ms < ms
 """
 
 
+# When nothing is proposed: the same table, without a look at the ledger.
+_NO_CLAIM = """
+CREATE OR REPLACE TEMP TABLE claim AS
+SELECT * EXCLUDE (ms), 0 AS proposal, '' AS cause, ms AS row_ms, ms FROM ledger_row WHERE false
+"""
+
+
 # Of what the window cost: less is not worth a reader's time, however small a dollar is to the cluster.
 WORTH_TELLING = 1 / 5000
 
@@ -53,8 +60,11 @@ WORTH_TELLING = 1 / 5000
 def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
     """The findings of a night, most expensive first. Afterwards the table `claim` holds what each of them claims."""
     proposals = [proposal for detector in detectors for proposal in detector(night)]
+    if not proposals:
+        night.ask(_NO_CLAIM)
+        return []
     _scope_table(night, proposals)
-    night.store.connection.execute(_CLAIM.format(from_ms=night.window.from_ms, to_ms=night.window.to_ms))
+    night.ask(_CLAIM.format(from_ms=night.window.from_ms, to_ms=night.window.to_ms))
     rows = night.ask(
         "SELECT proposal, sum(ms), coalesce(sum(ms * usd_micro_per_hour), 0), "
         "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) FROM claim GROUP BY proposal"

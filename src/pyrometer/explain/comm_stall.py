@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import EPISODE_GAP_MS, Night
 from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
 # Shares are of computing and communicating together: what else a step waits for does not move them.
@@ -208,7 +209,7 @@ def _proposal(night: Night, stall: _Stall, pods: list[_Pod]) -> Proposal:
         owner_uid=stall.owner_uid,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("comm_stall",),
+        states=CLAIMS["comm_stall"],
         scope=tuple(Scope(pod.pod_uid, from_ms, to_ms, permille=stall.permille) for pod in pods),
         headline=f"communicated slowly for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
         evidence=(

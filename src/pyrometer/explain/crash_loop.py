@@ -10,6 +10,7 @@ from pyrometer.explain.night import Night
 from pyrometer.explain.out_of_memory import Kill, kill_of, kills
 from pyrometer.explain.preempted import Eviction, evicted_of, evictions
 from pyrometer.explain.words import duration, listed
+from pyrometer.model.states import CLAIMS
 
 IN_A_ROW = 3  # two failures happen; the third of the same kind will not be the last
 LONGEST_MESSAGE = 80  # of an exception: `why` keeps to one screen
@@ -72,7 +73,7 @@ def _proposal(night: Night, owner: str, row: Sequence[Attempt]) -> Proposal:
         owner_uid=owner,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("startup", "lost_work"),
+        states=CLAIMS["crash_loop"],
         scope=tuple(
             s for attempt, end_ms in zip(row, ends, strict=True) for s in attempt.scope(attempt.from_ms, end_ms)
         ),

@@ -9,6 +9,7 @@ from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
+from pyrometer.model.states import CLAIMS
 
 WORTH_NAMING = 0.10  # of the time of a window
 OF_ONE_NODE = 0.6  # of a workload's stall on one of several nodes: the node is the culprit
@@ -72,7 +73,7 @@ def _proposal(night: Night, owner: str, pods: list[tuple[str, str, int, int, int
         owner_uid=owner,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("data_stall",),
+        states=CLAIMS["data_stall"],
         scope=tuple(Scope(p[0], p[2], p[3]) for p in pods),
         headline=(
             f"waited for data for {duration((to_ms - from_ms) * waited // whole)} of {duration(to_ms - from_ms)}, "

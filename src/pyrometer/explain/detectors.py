@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import wraps
+
 from pyrometer.explain import (
     comm_stall,
     crash_loop,
@@ -26,8 +29,9 @@ from pyrometer.explain import (
     throttled,
     unused_device,
 )
-from pyrometer.explain.findings import Detector
-from pyrometer.model.states import CAUSES
+from pyrometer.explain.findings import Detector, Proposal
+from pyrometer.explain.night import Night
+from pyrometer.model.states import CLAIMS
 
 _BY_CAUSE: dict[str, Detector] = {
     "hardware_failure": hardware_failure.detect,
@@ -54,4 +58,17 @@ _BY_CAUSE: dict[str, Detector] = {
     "telemetry_lost": telemetry_lost.detect,
 }
 
-DETECTORS: tuple[Detector, ...] = tuple(_BY_CAUSE[cause] for cause in CAUSES if cause in _BY_CAUSE)
+
+def _where_it_can_claim(detect: Detector, claims: tuple[str, ...]) -> Detector:
+    """A detector that is not asked about nights in which nothing is in a state that it claims."""
+
+    @wraps(detect)
+    def looking(night: Night) -> Iterable[Proposal]:
+        return () if night.states.isdisjoint(claims) else detect(night)
+
+    return looking
+
+
+DETECTORS: tuple[Detector, ...] = tuple(
+    _where_it_can_claim(_BY_CAUSE[cause], claims) for cause, claims in CLAIMS.items() if cause in _BY_CAUSE
+)

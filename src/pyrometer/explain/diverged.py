@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
+from pyrometer.model.states import CLAIMS
 
 
 def detect(night: Night) -> Iterable[Proposal]:
@@ -24,7 +25,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             owner_uid=episode.owner_uid,
             from_ms=episode.from_ms,
             to_ms=episode.to_ms,
-            states=("diverged",),
+            states=CLAIMS["diverged"],
             scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
             headline=(
                 f"trained on for {duration(episode.to_ms - episode.from_ms)} after its loss was no longer a number, "

@@ -13,6 +13,7 @@ from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration
 from pyrometer.identify.gpu_models import gpu_model
 from pyrometer.model.records import WHOLE_DEVICE
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE
 
 BUCKET_MS = 5 * MS_PER_MINUTE
@@ -220,7 +221,7 @@ def _proposal(night: Night, step: _Step, since: _Since) -> Proposal:
         owner_uid=step.owner_uid,
         from_ms=from_ms,
         to_ms=since.to_ms,
-        states=("active",),
+        states=CLAIMS["diverged_suspected"],
         scope=tuple(Scope(pod, from_ms, since.to_ms) for pod in since.pods),
         headline=(
             f"may have trained on NaN for {duration(since.to_ms - since.from_ms)}, since {night.time(since.from_ms)}"

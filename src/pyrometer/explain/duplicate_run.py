@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
+from pyrometer.model.states import CLAIMS
 
 
 class _Run(NamedTuple):
@@ -54,6 +55,8 @@ ORDER BY started_ms, run
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each run that repeats an earlier one."""
+    if not night.has("event"):  # nobody said how it was configured
+        return
     by_digest: dict[str, list[_Run]] = defaultdict(list)
     for row in night.ask(_CONFIGURED, night.window.to_ms):
         by_digest[row[0]].append(_Run(*row))
@@ -89,7 +92,7 @@ def _proposal(night: Night, earlier: _Run, later: _Run) -> Iterable[Proposal]:
         owner_uid=later.owner_uid,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("train",),
+        states=CLAIMS["duplicate_run"],
         scope=tuple(Scope(pod, from_ms, to_ms) for pod in pods),
         headline=f"trained the same as {earlier.name} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
         evidence=(

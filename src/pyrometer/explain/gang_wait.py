@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.states import CLAIMS
 
 
 def detect(night: Night) -> Iterable[Proposal]:
@@ -31,7 +32,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             owner_uid=episode.owner_uid,
             from_ms=episode.from_ms,
             to_ms=episode.to_ms,
-            states=("gang_wait",),
+            states=CLAIMS["gang_wait"],
             scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
             headline=(
                 f"held GPUs for {duration(episode.to_ms - episode.from_ms)} from {night.time(episode.from_ms)} on, "

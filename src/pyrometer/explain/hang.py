@@ -8,6 +8,7 @@ from typing import Any
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Episode, Night
 from pyrometer.explain.words import counted, duration
+from pyrometer.model.states import CLAIMS
 
 
 def detect(night: Night) -> Iterable[Proposal]:
@@ -20,7 +21,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             owner_uid=episode.owner_uid,
             from_ms=episode.from_ms,
             to_ms=episode.to_ms,
-            states=("hang",),
+            states=CLAIMS["hang"],
             scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
             headline=f"hung for {duration(episode.to_ms - episode.from_ms)}, {_when(night, episode)}",
             evidence=tuple(evidence) or ("its processes were alive and did nothing",),

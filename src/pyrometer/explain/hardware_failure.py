@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.model.xids import HARDWARE_XIDS, PROGRAM_XIDS
 
@@ -53,8 +54,8 @@ class _Hit(NamedTuple):
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each failure of a GPU or a node."""
-    parts = [*_broken_slots(night), *_broken_nodes(night)]
-    failures = [*_together(night, parts), *_only_codes(night, parts)]
+    parts = [*(_broken_slots(night) if night.has("slot") else ()), *_broken_nodes(night)]
+    failures = [*_together(night, parts), *(_only_codes(night, parts) if night.has("gpu_sample") else ())]
     if not failures:
         return
     night.store.expose_all(["allocation"])
@@ -280,7 +281,7 @@ def _proposal(night: Night, failure: _Failure, owner: str | None, hits: Sequence
         owner_uid=owner,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("unhealthy", "hang", "lost_work"),
+        states=CLAIMS["hardware_failure"],
         scope=(*_out_of_service(night, failure), *(Scope(p, hit.from_ms, hit.to_ms) for hit in hits for p in hit.pods)),
         headline=_headline(night, failure, node, owner),
         evidence=tuple(_evidence(night, failure, hits, to_ms)),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
 FRESH_MS = 5 * MS_PER_MINUTE  # saving more often than that costs more than it keeps
@@ -41,7 +42,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             owner_uid=owner,
             from_ms=from_ms,
             to_ms=to_ms,
-            states=("lost_work",),
+            states=CLAIMS["lost_work"],
             scope=tuple(Scope(pod, from_ms, to_ms) for pod in pods),
             headline=f"lost {steps} done since {night.time(from_ms)}: attempt {attempt + 1} had to do them again",
             evidence=(

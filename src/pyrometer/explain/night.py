@@ -91,10 +91,15 @@ class Night:
         store.connection.execute(
             _BURN.format(bucket_ms=self.bucket_ms, price=self.price, from_ms=window.from_ms, to_ms=window.to_ms)
         )
+        self.states = frozenset(state for (state,) in self.ask("SELECT DISTINCT state FROM burn"))
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of a query."""
-        return self.store.connection.execute(query, list(values)).fetchall()
+        return self.store.connection.execute(sql.parsed(query), list(values)).fetchall()
+
+    def has(self, kind: str) -> bool:
+        """Whether there is any record of a kind to look at."""
+        return self.store.has(kind)
 
     def time(self, time_ms: int) -> str:
         """A time of day, as the reader of this night's report calls it."""
@@ -130,7 +135,7 @@ class Night:
 
     def episodes(self, state: str) -> list[Episode]:
         """When each workload's GPUs were in a state: exact where it was restated, to the minute where it was not."""
-        if not self.ask("SELECT 1 FROM burn WHERE state = ? LIMIT 1", state):
+        if state not in self.states:
             return []
         restated = self.ask(
             f"""

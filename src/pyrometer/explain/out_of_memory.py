@@ -10,6 +10,7 @@ from pyrometer.explain.attempts import Attempt, attempts, made_progress
 from pyrometer.explain.findings import Proposal
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_HOUR
 
 GREW = 1.05  # memory that grew by less is called full, not growing
@@ -114,7 +115,7 @@ def _proposal(night: Night, owner: str, killed: Sequence[_Killed]) -> Proposal |
         owner_uid=owner,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("lost_work", "startup"),
+        states=CLAIMS["out_of_memory"],
         scope=tuple(
             scope
             for k in killed

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration, hours
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 
 LEAST_MS = MS_PER_HOUR  # of flat training
@@ -67,7 +68,7 @@ def detect(night: Night) -> Iterable[Proposal]:
     trained = night.ask(
         "SELECT 1 FROM burn WHERE state = 'train' GROUP BY pod_uid HAVING sum(ms) >= $1 LIMIT 1", LEAST_MS
     )
-    if not trained:
+    if not trained or not night.has("metric"):
         return
     night.store.expose(["metric"], *night.window)
     suspects = _suspects(night)
@@ -297,7 +298,7 @@ def _proposal(night: Night, run: str, name: str, points: Sequence[_Point], flat:
             owner_uid=owner,
             from_ms=from_ms,
             to_ms=to_ms,
-            states=("train",),
+            states=CLAIMS["plateau"],
             scope=tuple(Scope(pod, from_ms, to_ms) for pod in pod_uids),
             headline=f"has not lowered its loss for {duration(to_ms - from_ms)}, since {night.time(from_ms)}",
             evidence=(

@@ -10,6 +10,7 @@ from pyrometer.explain.attempts import Attempt, attempts
 from pyrometer.explain.findings import Proposal
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration
+from pyrometer.model.states import CLAIMS
 
 REASONS = ("Preempted", "Preempting", "PreemptionByScheduler", "Evicted")
 LONGEST_MESSAGE = 80  # of what Kubernetes said: `why` keeps to one screen
@@ -78,7 +79,7 @@ def _proposal(night: Night, attempt: Attempt, evicted: Sequence[Eviction], later
         owner_uid=attempt.owner_uid,
         from_ms=max(begins_ms, night.window.from_ms),
         to_ms=min(started_ms, night.window.to_ms),
-        states=("lost_work", "startup"),
+        states=CLAIMS["preempted"],
         scope=tuple(scope),
         headline=f"was preempted at {night.time(at_ms)} and "
         + (f"lost {duration(lost_ms)} of work" if lost_ms else "had to start again"),

@@ -13,6 +13,7 @@ from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration, percent, rate
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
 
 SLOWER = 1.5  # times the usual save
@@ -223,7 +224,7 @@ def _proposal(night: Night, slow: _Slow, others: int) -> Proposal:
         owner_uid=slow.owner_uid,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("checkpoint",),
+        states=CLAIMS["slow_checkpoint"],
         scope=tuple(Scope(pod, first_ms, last_ms, permille=slow.permille) for pod, first_ms, last_ms in pods),
         headline=headline,
         evidence=tuple(evidence),

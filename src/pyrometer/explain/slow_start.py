@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
 ENOUGH_STARTS = 5  # others, to say from them what is usual
@@ -214,7 +215,7 @@ def _proposal(night: Night, slow: list[_Start], group: list[_Start], usual: _Usu
         owner_uid=slow[0].owner_uid,
         from_ms=max(from_ms, night.window.from_ms),
         to_ms=to_ms,
-        states=("startup",),
+        states=CLAIMS["slow_start"],
         scope=tuple(Scope(s.pod_uid, s.from_ms + usual.ms, s.to_ms) for s in slow),
         headline=(
             f"has been starting for {duration(longest)}, since {night.time(from_ms)}" if goes_on

@@ -10,6 +10,7 @@ from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
 WORTH_NAMING = 0.05  # of what was observed of a workload
@@ -124,7 +125,7 @@ def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float, 
         owner_uid=owner,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("starved",),
+        states=CLAIMS["starved"],
         scope=tuple(Scope(pod.pod_uid, from_ms, to_ms) for pod in pods),
         headline=(
             f"left its GPUs without work for {round(100 * share)} % of {duration(to_ms - from_ms)}, "

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import EPISODE_GAP_MS, Night
 from pyrometer.explain.words import duration
+from pyrometer.model.states import CLAIMS
 
 WORTH_NAMING = 0.05  # of the time of a workload's windows
 MOSTLY = 0.5  # of the windows of a stretch have the same rank last
@@ -97,7 +98,7 @@ def _proposal(night: Night, windows: list[_Window]) -> Iterator[Proposal]:
         owner_uid=owner,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("straggler_wait",),
+        states=CLAIMS["straggler"],
         scope=tuple(Scope(pod, from_ms, to_ms) for (pod,) in pods),
         headline=(
             f"waited for rank {slowest.rank} on {node} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on"

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import EPISODE_GAP_MS, Night
 from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE, SHARE_WHOLE
 
 ORDINARY_MS = 5 * MS_PER_MINUTE  # a scheduler, an autoscaler and a gang may take their time
@@ -57,8 +58,6 @@ class _Held(NamedTuple):
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a workload waited for GPUs that were free."""
-    if not night.ask("SELECT 1 FROM burn WHERE state = 'free' LIMIT 1"):
-        return
     waiting = _waiting(night)
     if not waiting:
         return
@@ -230,7 +229,7 @@ def _proposal(night: Night, owner: str, pods: Sequence[_Pod], held: Sequence[_He
         owner_uid=owner,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("free",),
+        states=CLAIMS["stranded"],
         scope=tuple(scope),
         headline=(
             f"waited for {counted(asked, 'GPU')} for {duration(to_ms - from_ms)} while as many lay free, "

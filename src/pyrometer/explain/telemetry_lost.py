@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 
 SHORT_MS = 5 * MS_PER_MINUTE  # a scrape or two that failed, an exporter that was restarted
@@ -208,7 +209,7 @@ def _proposal(night: Night, gaps: list[_Gap]) -> Proposal:
         owner_uid=None,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("unobserved",),
+        states=CLAIMS["telemetry_lost"],
         scope=tuple(
             Scope(pod, gap.from_ms, gap.to_ms, gap.node_uid) for gap in gaps for pod in sorted(gap.pods)
         ),

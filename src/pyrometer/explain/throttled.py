@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import EPISODE_GAP_MS, Night
 from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
 # Bits of NVML's throttle reasons that say that something is wrong.
@@ -122,6 +123,8 @@ class _Stretch(NamedTuple):
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which GPUs of a workload were throttled, for each of its nodes."""
+    if not night.has("gpu_sample"):
+        return
     at_work = _AT_WORK.format(bad=BAD, hot=HOT_C, from_ms=night.window.from_ms, to_ms=night.window.to_ms)
     suspects = night.ask(_SUSPECTS.format(at_work=at_work))
     if not suspects:
@@ -177,7 +180,7 @@ def _proposal(night: Night, group: list[_Stretch]) -> Proposal:
         owner_uid=group[0].owner_uid,
         from_ms=from_ms,
         to_ms=to_ms,
-        states=("train", "active"),
+        states=CLAIMS["throttled"],
         scope=tuple(Scope(s.pod_uid, s.from_ms, s.to_ms, s.node_uid, s.slot_index, permille=s.permille) for s in group),
         headline=f"ran on throttled {which} of {node} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
         evidence=tuple(evidence),

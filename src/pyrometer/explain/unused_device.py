@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Episode, Night
 from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.states import CLAIMS
 
 
 class _Device(NamedTuple):
@@ -37,7 +38,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             owner_uid=owner,
             from_ms=from_ms,
             to_ms=to_ms,
-            states=("unused_device",),
+            states=CLAIMS["unused_device"],
             scope=tuple(Scope(device.pod_uid, from_ms, to_ms, device.node_uid, device.slot_index) for device in unused),
             headline=(
                 f"never used {len(unused)} of its {counted(len(held), 'GPU')}, "

@@ -61,28 +61,29 @@ INTERVAL_STATES = (
 KUBERNETES, GPU, SDK = 1, 2, 4
 EVIDENCE = {"kubernetes": KUBERNETES, "gpu": GPU, "sdk": SDK}
 
-# Causes claim in this order: a millisecond that an earlier one has claimed is no longer there for a later one.
-CAUSES = (
-    "hardware_failure",
-    "out_of_memory",
-    "crash_loop",
-    "hang",
-    "preempted",
-    "lost_work",
-    "diverged",
-    "diverged_suspected",
-    "gang_wait",
-    "slow_start",
-    "straggler",
-    "data_stall",
-    "comm_stall",
-    "slow_checkpoint",
-    "unused_device",
-    "idle_held",
-    "starved",
-    "throttled",
-    "plateau",
-    "duplicate_run",
-    "stranded",
-    "telemetry_lost",
-)
+# What causes claim, in this order: a millisecond that an earlier one has claimed is no longer there for a later one.
+CLAIMS: dict[str, tuple[str, ...]] = {
+    "hardware_failure": ("unhealthy", "hang", "lost_work"),
+    "out_of_memory": ("lost_work", "startup"),
+    "crash_loop": ("startup", "lost_work"),
+    "hang": ("hang",),
+    "preempted": ("lost_work", "startup"),
+    "lost_work": ("lost_work",),
+    "diverged": ("diverged",),
+    "diverged_suspected": ("active",),
+    "gang_wait": ("gang_wait",),
+    "slow_start": ("startup",),
+    "straggler": ("straggler_wait",),
+    "data_stall": ("data_stall",),
+    "comm_stall": ("comm_stall",),
+    "slow_checkpoint": ("checkpoint",),
+    "unused_device": ("unused_device",),
+    "idle_held": ("idle_held",),
+    "starved": ("starved",),
+    "throttled": ("train", "active"),
+    "plateau": ("train",),
+    "duplicate_run": ("train",),
+    "stranded": ("free",),
+    "telemetry_lost": ("unobserved",),
+}
+CAUSES = tuple(CLAIMS)
