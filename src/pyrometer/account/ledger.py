@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pyrometer.account import sql
 from pyrometer.account.pricing import assumes_prices, put_prices
 from pyrometer.account.retention import kept_from_ms
+from pyrometer.account.sums import billed_to
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.events import RESTATING
 from pyrometer.model.records import Price
@@ -58,7 +59,7 @@ def build(
     chunk_slot_minutes: int = CHUNK_SLOT_MINUTES,
 ) -> Accounted | None:
     """Accounts for everything in the store up to now; None when there is nothing to account for."""
-    if store.meta("bill_to") != settings.bill_to:  # names are given when questions are asked: nothing is built anew
+    if billed_to(store) != settings.bill_to:  # names are given when questions are asked: nothing is built anew
         store.set_meta("bill_to", settings.bill_to)
     newest_ms = store.newest_ms(DATED, now_ms)
     if newest_ms is None:
@@ -144,7 +145,9 @@ class _Build:
         sql.run(self.connection, sql.GANGS)
         self._restate()
         put_prices(self.store, self.prices)
-        self.store.set_meta("prices_assumed", "yes" if assumes_prices(self.store) else "no")
+        assumed = assumes_prices(self.store)
+        if assumed or self.store.meta("prices_assumed"):
+            self.store.set_meta("prices_assumed", "yes" if assumed else "no")
         models = self.connection.execute("SELECT DISTINCT gpu_model FROM every_slot_span").fetchall()
         self._table(
             "near_idle_model",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.account import sql
 from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, open_energy
+from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, gpu_hours, round_rows, usd, usd_micro
 from pyrometer.store import Store
 
@@ -42,8 +43,13 @@ class Sum(NamedTuple):
 def open_names(store: Store) -> None:
     """Makes the names of holders and slots readable for `sums`."""
     store.expose_all(["pod", "workload", "node", "slot"])
-    store.connection.execute("SET VARIABLE bill_to = ?", [store.meta("bill_to") or "experiment"])
+    store.connection.execute("SET VARIABLE bill_to = ?", [billed_to(store)])
     sql.run(store.connection, sql.NAMES)
+
+
+def billed_to(store: Store) -> str:
+    """Who pays for an experiment that spans teams, as the last build of the ledger was told."""
+    return store.meta("bill_to") or Settings().bill_to
 
 
 def sums(

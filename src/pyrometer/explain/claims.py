@@ -8,8 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-import pyarrow as pa
-
 from pyrometer.explain.findings import Detector, Finding, Proposal
 from pyrometer.explain.night import Night
 from pyrometer.model.settings import Settings
@@ -89,6 +87,8 @@ def _scope_table(night: Night, proposals: Iterable[Proposal]) -> None:
         for scope in proposal.scope
         for state in proposal.states
     ]
+    import pyarrow as pa  # a tenth of a second, for nights with findings only
+
     schema = pa.schema(
         [("proposal", pa.int32()), ("cause", pa.string()), ("state", pa.string()), ("pod_uid", pa.string()),
          ("from_ms", pa.int64()), ("to_ms", pa.int64()), ("node_uid", pa.string()), ("slot_index", pa.int16()),

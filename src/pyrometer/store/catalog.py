@@ -96,10 +96,8 @@ class transaction:  # noqa: N801 - reads as a statement
 
 def parts(connection: duckdb.DuckDBPyConnection, kind: str | None = None) -> list[Part]:
     """The listed parts, oldest first."""
-    rows = connection.execute(
-        "SELECT * FROM parts WHERE $kind IS NULL OR kind = $kind ORDER BY kind, from_ms, path", {"kind": kind}
-    ).fetchall()
-    return [Part(*row) for row in rows]
+    listed = (Part(*row) for row in connection.execute("SELECT * FROM parts").fetchall())
+    return sorted((part for part in listed if kind in (None, part.kind)), key=lambda p: (p.kind, p.from_ms, p.path))
 
 
 def list_parts(connection: duckdb.DuckDBPyConnection, new: Iterable[Part]) -> None:
@@ -116,11 +114,8 @@ def unlist_parts(connection: duckdb.DuckDBPyConnection, old: Iterable[Part]) -> 
 
 def hot_tables(connection: duckdb.DuckDBPyConnection, kind: str | None = None) -> list[HotTable]:
     """The hot tables, oldest first."""
-    rows = connection.execute(
-        "SELECT kind, from_ms, name FROM hot WHERE $kind IS NULL OR kind = $kind ORDER BY kind, from_ms",
-        {"kind": kind},
-    ).fetchall()
-    return [HotTable(*row) for row in rows]
+    listed = (HotTable(*row) for row in connection.execute("SELECT kind, from_ms, name FROM hot").fetchall())
+    return sorted(table for table in listed if kind in (None, table.kind))
 
 
 def mark_of(connection: duckdb.DuckDBPyConnection, producer: str) -> int:

@@ -159,7 +159,27 @@ class Store:
         time_column = _time_column(schema)
         # No kind has this name: readers have views of those. When the transaction is rolled back, so is this one.
         self.connection.register("incoming_rows", table)
-        placed = self.connection.execute(
+        whole = _partition_of_all(schema, table)
+        partitions = self._partitions(schema) if whole is None else [whole]
+        if len(partitions) > MOST_PARTITIONS_PER_BATCH:
+            raise StoreError(
+                f"A batch of {schema.name} records spans {len(partitions)} partitions "
+                f"(limit {MOST_PARTITIONS_PER_BATCH}): its clock is wrong, or it must be sent in pieces."
+            )
+        for from_ms in partitions:
+            name = self._hot_table(schema, from_ms)
+            self._stamps.pop(name, None)
+            self.connection.execute(
+                f"INSERT INTO {name} ({columns}) SELECT {columns} FROM incoming_rows "
+                f"WHERE {time_column} >= ? AND {time_column} < ?",
+                [max(from_ms, OLDEST_MS), min(from_ms + schema.partition_ms, NEWEST_MS)],
+            )
+        self.connection.unregister("incoming_rows")
+
+    def _partitions(self, schema: Schema) -> list[int]:
+        """Where the rows of the batch belong. Those that are left out are counted, by reason; the rest is taken."""
+        time_column = _time_column(schema)
+        rows = self.connection.execute(
             f"""
             SELECT CASE
                 WHEN {time_column} IS NULL THEN 'they have no time'
@@ -171,32 +191,14 @@ class Store:
             FROM incoming_rows GROUP BY ALL ORDER BY ALL
             """
         ).fetchall()
-        partitions = [from_ms for rejected, from_ms, _ in placed if rejected is None]
-        if len(partitions) > MOST_PARTITIONS_PER_BATCH:
-            raise StoreError(
-                f"A batch of {schema.name} records spans {len(partitions)} partitions "
-                f"(limit {MOST_PARTITIONS_PER_BATCH}): its clock is wrong, or it must be sent in pieces."
-            )
-        for rejected, _, count in placed:
+        for rejected, _, count in rows:
             if rejected:
-                self._reject(schema.name, rejected, count)
-        for from_ms in partitions:
-            name = self._hot_table(schema, from_ms)
-            self._stamps.pop(name, None)
-            self.connection.execute(
-                f"INSERT INTO {name} ({columns}) SELECT {columns} FROM incoming_rows "
-                f"WHERE {time_column} >= ? AND {time_column} < ?",
-                [max(from_ms, OLDEST_MS), min(from_ms + schema.partition_ms, NEWEST_MS)],
-            )
-        self.connection.unregister("incoming_rows")
-
-    def _reject(self, kind: str, reason: str, count: int) -> None:
-        """Counts rows of a batch that are left out; the rest is taken."""
-        self.connection.execute(
-            "INSERT INTO rejections VALUES (?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET row_count = row_count + excluded.row_count",
-            [kind, reason, count],
-        )
+                self.connection.execute(
+                    "INSERT INTO rejections VALUES (?, ?, ?) "
+                    "ON CONFLICT DO UPDATE SET row_count = row_count + excluded.row_count",
+                    [schema.name, rejected, count],
+                )
+        return [from_ms for rejected, from_ms, _ in rows if not rejected]
 
     def rejections(self) -> dict[tuple[str, str], int]:
         """How many rows were left out, by kind and reason."""
@@ -466,6 +468,19 @@ def _refused(kind: str, error: Exception) -> StoreError:
 
 def _time_column(schema: Schema) -> str:
     return "minute_ms" if schema.name == "ledger_row" else "time_ms"
+
+
+def _partition_of_all(schema: Schema, table: pa.Table) -> int | None:
+    """The one partition that takes a whole batch, as of most batches; None when its rows have to be looked at."""
+    column = _time_column(schema)
+    times = table.column(column) if table.num_rows and column in table.column_names else None
+    if times is None or times.null_count or str(times.type) != "int64":
+        return None
+    numbers = times.to_numpy()
+    oldest_ms, newest_ms = int(numbers.min()), int(numbers.max())
+    from_ms = schema.partition_of(oldest_ms)
+    fits = oldest_ms >= OLDEST_MS and newest_ms < min(NEWEST_MS, from_ms + schema.partition_ms)
+    return from_ms if fits else None
 
 
 def _part_path(schema: Schema, from_ms: int, stamp: str) -> str:
