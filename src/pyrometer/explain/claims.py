@@ -17,10 +17,9 @@ from pyrometer.model.units import usd_micro
 # the row's minute that lies in its scope; the next one gets from what is left.
 _CLAIM = """
 CREATE OR REPLACE TEMP TABLE claim AS
-WITH wanted AS (
-    SELECT ledger.*, scope.proposal, scope.cause,
-        least(sum(least(scope.to_ms, minute_ms + 60000) - greatest(scope.from_ms, minute_ms)) OVER same_row, ms)
-            * max(permille) OVER same_row // 1000 AS want_ms
+WITH touched AS (
+    SELECT ledger.*, scope.proposal, scope.cause, max(permille) AS permille,
+        sum(least(scope.to_ms, minute_ms + 60000) - greatest(scope.from_ms, minute_ms)) AS scope_ms
     FROM ledger_row ledger
     JOIN scope
         -- a pod's time by its pod, the platform's by its node
@@ -29,15 +28,16 @@ WITH wanted AS (
         AND scope.from_ms < ledger.minute_ms + 60000 AND scope.to_ms > ledger.minute_ms
         AND coalesce(scope.node_uid = ledger.node_uid, true) AND coalesce(scope.slot_index = ledger.slot_index, true)
     WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}
-    WINDOW same_row AS (PARTITION BY scope.proposal, minute_ms, ledger.node_uid, ledger.slot_index, ledger.pod_uid,
-        attempt, ledger.state, evidence, usd_micro_per_hour)
+    GROUP BY ALL
 ),
-once AS (SELECT DISTINCT * FROM wanted),
+wanted AS (
+    SELECT * EXCLUDE (permille, scope_ms), least(scope_ms, ms) * permille // 1000 AS want_ms FROM touched
+),
 running AS (
     SELECT *, sum(want_ms) OVER (
         PARTITION BY minute_ms, node_uid, slot_index, pod_uid, attempt, state, evidence, usd_micro_per_hour
         ORDER BY proposal) AS so_far
-    FROM once
+    FROM wanted
 )
 SELECT * EXCLUDE (want_ms, so_far, ms), ms AS row_ms, (least(so_far, ms) - least(so_far - want_ms, ms))::INTEGER AS ms
 FROM running WHERE so_far - want_ms < ms

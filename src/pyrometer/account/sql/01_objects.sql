@@ -11,24 +11,23 @@ LEFT JOIN (
     QUALIFY row_number() OVER (PARTITION BY workload_uid ORDER BY time_ms DESC) = 1
 ) workload USING (workload_uid);
 
--- A hold ends when it says so, else when its pod ended, else it is still there.
 CREATE OR REPLACE TEMP TABLE the_allocation AS
-SELECT
-    newest.pod_uid, newest.node_uid, newest.slot_index, newest.instance, newest.share, newest.source,
-    newest.from_ms,
-    least(coalesce(newest.to_ms, the_pod.ended_ms, getvariable('end_ms')), getvariable('end_ms')) AS to_ms
-FROM (
-    SELECT * FROM allocation WHERE time_ms <= getvariable('newest_ms')
-    QUALIFY row_number() OVER (PARTITION BY pod_uid, node_uid, slot_index, instance, from_ms ORDER BY time_ms DESC) = 1
-) newest
-LEFT JOIN the_pod USING (pod_uid)
-WHERE newest.share > 0;
-DELETE FROM the_allocation WHERE from_ms >= to_ms;
-
+WITH held AS (  -- a hold ends when it says so, else when its pod ended, else it is still there
+    SELECT
+        newest.pod_uid, newest.node_uid, newest.slot_index, newest.instance, newest.share, newest.source,
+        newest.from_ms,
+        least(coalesce(newest.to_ms, the_pod.ended_ms, getvariable('end_ms')), getvariable('end_ms')) AS to_ms
+    FROM (
+        SELECT * FROM allocation WHERE time_ms <= getvariable('newest_ms')
+        QUALIFY row_number() OVER (
+            PARTITION BY pod_uid, node_uid, slot_index, instance, from_ms ORDER BY time_ms DESC) = 1
+    ) newest
+    LEFT JOIN the_pod USING (pod_uid)
+    WHERE newest.share > 0
+)
 -- A pod that holds a slot more than once is one tenancy, from the first hold to the last.
-CREATE OR REPLACE TEMP TABLE the_allocation AS
 SELECT *, min(from_ms) OVER tenancy AS first_ms, max(to_ms) OVER tenancy AS last_ms, count(*) OVER tenancy > 1 AS again
-FROM the_allocation WINDOW tenancy AS (PARTITION BY pod_uid, node_uid, slot_index, instance);
+FROM held WHERE from_ms < to_ms WINDOW tenancy AS (PARTITION BY pod_uid, node_uid, slot_index, instance);
 
 -- What each node was like from one observation to the next. Capacity is counted in whole minutes: a node is there
 -- from the minute in which it was first seen to the end of the minute in which it was last seen.
@@ -57,8 +56,7 @@ SELECT
     node_uid, capacity, gpu_count, gpu_model, pool, purchase, cluster, instance_type, ready AND schedulable AS available,
     present, from_ms,
     lead(from_ms, 1, getvariable('end_ms')) OVER (PARTITION BY node_uid ORDER BY time_ms) AS to_ms
-FROM changed;
-DELETE FROM node_span WHERE NOT present OR from_ms >= to_ms;
+FROM changed QUALIFY present AND from_ms < to_ms;
 
 -- When a pod's containers had ended and did not run again yet. A start that was not seen says nothing about how long.
 CREATE OR REPLACE TEMP TABLE restarting AS

@@ -24,10 +24,13 @@ WHERE blind.from_ms < slot_span.to_ms AND blind.to_ms > slot_span.from_ms;
 
 CREATE OR REPLACE TEMP TABLE segment AS
 WITH cut AS (
-    SELECT slot_id, from_ms AS at_ms FROM slot_span UNION SELECT slot_id, to_ms FROM slot_span
-    UNION SELECT slot_id, from_ms FROM hold UNION SELECT slot_id, to_ms FROM hold
-    UNION SELECT slot_id, from_ms FROM broken UNION SELECT slot_id, to_ms FROM broken
-    UNION SELECT slot_id, from_ms FROM unwatched UNION SELECT slot_id, to_ms FROM unwatched
+    SELECT DISTINCT slot_id, unnest([from_ms, to_ms]) AS at_ms
+    FROM (
+        SELECT slot_id, from_ms, to_ms FROM slot_span
+        UNION ALL SELECT slot_id, from_ms, to_ms FROM hold
+        UNION ALL FROM broken
+        UNION ALL FROM unwatched
+    )
 ),
 piece AS (
     SELECT slot_id, at_ms AS from_ms, lead(at_ms) OVER (PARTITION BY slot_id ORDER BY at_ms) AS to_ms FROM cut

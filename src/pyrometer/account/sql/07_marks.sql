@@ -48,7 +48,7 @@ clipped AS (
 ),
 piece AS (
     SELECT tenancy_id, at_ms AS from_ms, lead(at_ms) OVER (PARTITION BY tenancy_id ORDER BY at_ms) AS to_ms
-    FROM (SELECT tenancy_id, from_ms AS at_ms FROM clipped UNION SELECT tenancy_id, to_ms FROM clipped)
+    FROM (SELECT DISTINCT tenancy_id, unnest([from_ms, to_ms]) AS at_ms FROM clipped)
     QUALIFY to_ms IS NOT NULL
 )
 SELECT row_number() OVER (ORDER BY piece.tenancy_id, piece.from_ms)::INTEGER AS mark_id,
