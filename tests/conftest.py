@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -21,6 +22,12 @@ settings.load_profile("steady")
 pytest_plugins = ("nvml_library",)
 
 REPOSITORY = Path(__file__).parent.parent
+
+# A data folder syncs what it writes, and a disk takes longer for that than the test. So folders of tests are in memory
+# where there is plenty; PYTEST_DEBUG_TEMPROOT or --basetemp puts them elsewhere.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -44,16 +44,27 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
     assert found == expected
 
 
+Built = tuple[list[Any], list[Any]]  # the ledger's rows, and the energy's
+
+
 @law(3)
-def test_hours_can_be_built_in_any_grouping(history: History) -> None:
+def test_the_ledger_is_about_the_records_and_not_about_how_they_came(history: History) -> None:
+    whole = ledger(*history.records, now_ms=history.now_ms, chunk_slot_minutes=ONE_CHUNK)
+    for found, energy in (
+        _built_hour_by_hour(history),
+        _in_any_order_and_any_batches(history),
+        _growing_with_time(history),
+    ):
+        assert_same(found, whole.rows)
+        assert_same(energy, whole.energy)
+
+
+def _built_hour_by_hour(history: History) -> Built:
     hourly = ledger(*history.records, now_ms=history.now_ms, chunk_slot_minutes=1)
-    together = ledger(*history.records, now_ms=history.now_ms, chunk_slot_minutes=ONE_CHUNK)
-    assert_same(hourly.rows, together.rows)
-    assert_same(hourly.energy, together.energy)
+    return hourly.rows, hourly.energy
 
 
-@law(3)
-def test_records_can_come_in_any_order_and_any_batches(history: History) -> None:
+def _in_any_order_and_any_batches(history: History) -> Built:
     chance = random.Random(len(history.records))
     late = list(history.records)
     chance.shuffle(late)
@@ -63,14 +74,10 @@ def test_records_can_come_in_any_order_and_any_batches(history: History) -> None
             if chance.random() < 0.3:
                 store.seal()
             account(store, history.now_ms, chunk_slot_minutes=chance.choice((1, ONE_CHUNK)))
-        found, energy = rows_of(store), energy_of(store)
-    expected = ledger(*history.records, now_ms=history.now_ms)
-    assert_same(found, expected.rows)
-    assert_same(energy, expected.energy)
+        return rows_of(store), energy_of(store)
 
 
-@law(3)
-def test_a_ledger_that_grows_with_time_ends_as_one_that_is_built_at_the_end(history: History) -> None:
+def _growing_with_time(history: History) -> Built:
     chance = random.Random(len(history.records))
     in_time = sorted(history.records, key=lambda record: record.time_ms)
     with folder() as store:
@@ -80,10 +87,7 @@ def test_a_ledger_that_grows_with_time_ends_as_one_that_is_built_at_the_end(hist
             if chance.random() < 0.3:
                 store.seal(batch[-1].time_ms)
         account(store, history.now_ms)
-        found, energy = rows_of(store), energy_of(store)
-    expected = ledger(*history.records, now_ms=history.now_ms)
-    assert_same(found, expected.rows)
-    assert_same(energy, expected.energy)
+        return rows_of(store), energy_of(store)
 
 
 def _batches(chance: random.Random, records: list[Any]) -> list[list[Any]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from datetime import UTC
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, tzinfo
 from fractions import Fraction
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from histories import LATER, History, account, folder, hold, law, ledger, node, rows_of, until
+from histories import LATER, History, Ledger, account, folder, hold, law, node, rows_of, until
 from histories import at as time_of
 from reference import Cluster, Held, minutes_of
 
@@ -37,9 +40,24 @@ ZONES = tuple(
 
 
 @law(6)
-def test_every_millisecond_of_every_slot_is_there_once(history: History) -> None:
-    found = ledger(*history.records, now_ms=history.now_ms)
-    cluster = Cluster(history)
+def test_every_millisecond_is_there_once_and_money_and_claims_add_up_in_every_grouping(history: History) -> None:
+    with folder() as store:
+        store.append(history.records)
+        covered = account(store, history.now_ms)
+        rows = rows_of(store)
+        _every_millisecond(Ledger(rows, covered), Cluster(history))
+        if covered is None:
+            return
+        chance = random.Random(len(rows))
+        window = _window(covered, chance)
+        inside = [row for row in rows if window.from_ms <= row.minute_ms < window.to_ms]
+        _money(store, window, inside, chance)
+        _claims(store, window, inside)
+        _why(store, window, inside, chance)
+        assert history.now_ms < LATER or not list(problems(store))
+
+
+def _every_millisecond(found: Ledger, cluster: Cluster) -> None:
     _in_order(found.rows)
     of_minute: Counter[tuple[str, int, int]] = Counter()
     held: Counter[tuple[str, int, int, str]] = Counter()
@@ -72,23 +90,6 @@ def _in_order(rows: list[LedgerRow]) -> None:
     assert {row.state for row in rows} <= set(STATE)
     for row in rows:  # the platform has its own states, and only those
         assert (row.pod_uid is None) == (STATE[row.state].family == "platform")
-
-
-@law(6)
-def test_money_and_claims_add_up_whatever_they_are_grouped_by(history: History) -> None:
-    with folder() as store:
-        store.append(history.records)
-        covered = account(store, history.now_ms)
-        if covered is None:
-            return
-        rows = rows_of(store)
-        chance = random.Random(len(rows))
-        window = _window(covered, chance)
-        inside = [row for row in rows if window.from_ms <= row.minute_ms < window.to_ms]
-        _money(store, window, inside, chance)
-        _claims(store, window, inside)
-        _why(store, window, inside, chance)
-        assert history.now_ms < LATER or not list(problems(store))
 
 
 def _window(covered: Accounted, chance: random.Random) -> Window:
@@ -170,16 +171,21 @@ def _why(store: Store, window: Window, rows: list[LedgerRow], chance: random.Ran
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-def _hours(zone: ZoneInfo, middle_ms: int, by: str) -> list[tuple[str, int]]:
-    """One GPU over six hours around a time, by local hour, day or month."""
+@contextmanager
+def _around(middle_ms: int) -> Iterator[Callable[[tzinfo, str], list[tuple[str, int]]]]:
+    """One GPU over six hours around a time: its minutes by local hour, day or month of a zone."""
     from_ms, to_ms = middle_ms - 3 * MS_PER_HOUR, middle_ms + 3 * MS_PER_HOUR
     with folder() as store:
         store.append([node(from_ms), until(to_ms)])
         account(store, to_ms)
         open_names(store)
-        answer = cost(store, Window(from_ms, to_ms), [by], zone=zone)
-    assert answer["total"]["gpu_ms"] == 6 * MS_PER_HOUR
-    return [(row[by], row["gpu_ms"] // MS_PER_MINUTE) for row in answer["rows"]]
+
+        def minutes(zone: tzinfo, by: str) -> list[tuple[str, int]]:
+            answer = cost(store, Window(from_ms, to_ms), [by], zone=zone)
+            assert answer["total"]["gpu_ms"] == 6 * MS_PER_HOUR
+            return [(row[by], row["gpu_ms"] // MS_PER_MINUTE) for row in answer["rows"]]
+
+        yield minutes
 
 
 AUTUMN_MS = 1_792_890_000_000  # 2026-10-25 01:00 UTC: in Berlin 3:00 becomes 2:00
@@ -188,50 +194,56 @@ MONTH_MS = 1_793_487_600_000  # 2026-10-31 23:00 UTC: in Berlin a new month
 
 
 def test_an_hour_that_the_clock_repeats_is_two_hours() -> None:
-    assert _hours(BERLIN, AUTUMN_MS, "hour") == [
-        ("2026-10-25T00:00+02:00", 60),
-        ("2026-10-25T01:00+02:00", 60),
-        ("2026-10-25T02:00+02:00", 60),
-        ("2026-10-25T02:00+01:00", 60),
-        ("2026-10-25T03:00+01:00", 60),
-        ("2026-10-25T04:00+01:00", 60),
-    ]
-    assert _hours(BERLIN, AUTUMN_MS, "day") == [("2026-10-25", 360)]
+    with _around(AUTUMN_MS) as minutes:
+        assert minutes(BERLIN, "hour") == [
+            ("2026-10-25T00:00+02:00", 60),
+            ("2026-10-25T01:00+02:00", 60),
+            ("2026-10-25T02:00+02:00", 60),
+            ("2026-10-25T02:00+01:00", 60),
+            ("2026-10-25T03:00+01:00", 60),
+            ("2026-10-25T04:00+01:00", 60),
+        ]
+        assert minutes(BERLIN, "day") == [("2026-10-25", 360)]
 
 
 def test_an_hour_that_the_clock_leaves_out_is_none() -> None:
-    assert [hour[11:] for hour, _ in _hours(BERLIN, SPRING_MS, "hour")] == [
-        "23:00+01:00",
-        "00:00+01:00",
-        "01:00+01:00",
-        "03:00+02:00",
-        "04:00+02:00",
-        "05:00+02:00",
-    ]
-    assert _hours(BERLIN, SPRING_MS, "day") == [("2026-03-28", 60), ("2026-03-29", 300)]
-    assert _hours(BERLIN, SPRING_MS, "month") == [("2026-03", 360)]
+    with _around(SPRING_MS) as minutes:
+        assert [hour[11:] for hour, _ in minutes(BERLIN, "hour")] == [
+            "23:00+01:00",
+            "00:00+01:00",
+            "01:00+01:00",
+            "03:00+02:00",
+            "04:00+02:00",
+            "05:00+02:00",
+        ]
+        assert minutes(BERLIN, "day") == [("2026-03-28", 60), ("2026-03-29", 300)]
+        assert minutes(BERLIN, "month") == [("2026-03", 360)]
 
 
 def test_a_month_begins_at_local_midnight() -> None:
-    assert _hours(BERLIN, MONTH_MS, "month") == [("2026-10", 180), ("2026-11", 180)]
-    assert _hours(ZoneInfo("UTC"), MONTH_MS, "month") == [("2026-10", 240), ("2026-11", 120)]
+    with _around(MONTH_MS) as minutes:
+        assert minutes(BERLIN, "month") == [("2026-10", 180), ("2026-11", 180)]
+        assert minutes(ZoneInfo("UTC"), "month") == [("2026-10", 240), ("2026-11", 120)]
 
 
 def test_hours_of_a_half_hour_zone_begin_at_its_own_full_hour() -> None:
-    hours = _hours(ZoneInfo("Asia/Kolkata"), AUTUMN_MS, "hour")
-    assert [minutes for _, minutes in hours] == [30, 60, 60, 60, 60, 60, 30]
+    with _around(AUTUMN_MS) as minutes:
+        hours = minutes(ZoneInfo("Asia/Kolkata"), "hour")
+    assert [length for _, length in hours] == [30, 60, 60, 60, 60, 60, 30]
     assert hours[1][0] == "2026-10-25T04:00+05:30"
 
 
 def test_half_an_hour_that_the_clock_repeats_is_an_hour_of_its_own() -> None:
     lord_howe = ZoneInfo("Australia/Lord_Howe")  # 2026-04-04 15:00 UTC: 2:00 becomes 1:30
-    hours = _hours(lord_howe, 1_775_314_800_000, "hour")
+    with _around(1_775_314_800_000) as minutes:
+        hours = minutes(lord_howe, "hour")
     assert ("2026-04-05T01:00+11:00", 60) in hours
     assert ("2026-04-05T01:00+10:30", 30) in hours
 
 
-@pytest.mark.parametrize("by", [name for name in GROUPINGS if name != "cause"])
-def test_time_that_nobody_priced_is_unpriced_in_every_grouping(by: str) -> None:
+@pytest.fixture(scope="module")
+def of_unpriced_time() -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Ten minutes of a GPU that no price is known for: what they cost, by a grouping."""
     with folder() as store:
         store.append(
             [*(node(time, gpu_model="Abacus-1") for time in (time_of(0), time_of(10) - 1)), hold(to_ms=time_of(5))]
@@ -239,7 +251,14 @@ def test_time_that_nobody_priced_is_unpriced_in_every_grouping(by: str) -> None:
         covered = account(store)
         assert covered is not None
         open_names(store)
-        answer = cost(store, Window(covered.from_ms, covered.end_ms), [by], zone=UTC)
+        yield lambda by: cost(store, Window(covered.from_ms, covered.end_ms), [by], zone=UTC)
+
+
+@pytest.mark.parametrize("by", [name for name in GROUPINGS if name != "cause"])
+def test_time_that_nobody_priced_is_unpriced_in_every_grouping(
+    by: str, of_unpriced_time: Callable[[str], dict[str, Any]]
+) -> None:
+    answer = of_unpriced_time(by)
     assert answer["total"]["usd_micro"] is None
     assert answer["total"]["unpriced_gpu_ms"] == answer["total"]["gpu_ms"] == 10 * MS_PER_MINUTE
     assert {row["usd_micro"] for row in answer["rows"]} == {None}

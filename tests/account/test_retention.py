@@ -10,6 +10,7 @@ from pyrometer.store import Store
 
 HOURS = 29
 NOW_MS = START_MS + HOURS * HOUR
+FIVE_HOURS = 5 * 60 * 4  # slot-minutes of four GPUs: a part ends where a day before now begins
 
 
 def ledger(store, from_ms=0):
@@ -25,12 +26,12 @@ def test_the_ledger_of_what_is_kept_does_not_change(tmp_path):
         telemetry += machine(0, 0, HOURS * 60, cpu_busy_permille=500)
         store.append([*cluster(hours=HOURS), *job(pods=1, gpus=1, from_min=3), *telemetry])
         store.seal()
-        build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=1)
+        build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=FIVE_HOURS)
         before = ledger(store)
         assert forget(store, keep_days=1, now_ms=NOW_MS) > 0
         cut_ms = kept_from_ms(store)
         assert cut_ms == NOW_MS - 24 * HOUR
-        covered = build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=1)
+        covered = build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=FIVE_HOURS)
         assert covered is not None
         assert covered.from_ms == cut_ms
         assert ledger(store) == [row for row in before if row[0] >= cut_ms]
@@ -57,9 +58,9 @@ def test_a_part_of_the_ledger_goes_whole_or_not_at_all(tmp_path):
 def test_forgetting_less_later_brings_nothing_back(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(hours=HOURS), *job(pods=1, gpus=1)])
-        build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=1)
+        build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=FIVE_HOURS)
         forget(store, keep_days=1, now_ms=NOW_MS)
         forget(store, keep_days=30, now_ms=NOW_MS)
-        covered = build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=1)
+        covered = build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=FIVE_HOURS)
         assert covered is not None
         assert covered.from_ms == at(0) + (HOURS - 24) * HOUR
