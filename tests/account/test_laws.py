@@ -27,7 +27,7 @@ from pyrometer.explain.night import Night
 from pyrometer.explain.why import why
 from pyrometer.model.records import LedgerRow, Node
 from pyrometer.model.settings import Settings
-from pyrometer.model.states import STATE
+from pyrometer.model.states import CLAIMS, STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, usd_micro
 from pyrometer.store import Store
 
@@ -39,7 +39,7 @@ ZONES = tuple(
 )
 
 
-@law(6)
+@law(8)
 def test_every_millisecond_is_there_once_and_money_and_claims_add_up_in_every_grouping(history: History) -> None:
     with folder() as store:
         store.append(history.records)
@@ -132,7 +132,11 @@ def _by_state(rows: list[LedgerRow]) -> Counter[str]:
 
 
 def _claims(store: Store, window: Window, rows: list[LedgerRow]) -> None:
+    asked = [detector.__wrapped__ for detector in DETECTORS]  # all of them, whatever states there are
+    everything = find(Night(store, window, EVERYTHING, UTC), asked)
     findings = find(Night(store, window, EVERYTHING, UTC), DETECTORS)
+    assert findings == everything  # who is not asked had nothing to claim
+    assert all(finding.proposal.states == CLAIMS[finding.proposal.cause] for finding in findings)
     assert len({finding.id for finding in findings}) == len(findings)
     columns = ", ".join(LedgerRow._fields)
     claimed: Counter[tuple[object, ...]] = Counter()

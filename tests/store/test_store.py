@@ -344,3 +344,28 @@ def test_a_small_text_is_kept_with_the_store(folder):
         store.set_meta("zone", "it's UTC")
     with Store(folder) as store:
         assert store.meta("zone") == "it's UTC"
+
+
+# -- what there is ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_whether_there_is_a_kind_is_known_to_the_partition(store, sealed):
+    assert not store.has("event")
+    store.append([event(DAY)])
+    if sealed:
+        store.seal()
+    partition_ms = SCHEMAS["event"].partition_ms
+    assert store.has("event")
+    assert store.has("event", DAY + partition_ms - 1, DAY + partition_ms)
+    assert not store.has("event", DAY + partition_ms, DAY + 2 * partition_ms)
+    assert not store.has("event", DAY - 1, DAY)
+    assert not store.has("metric")
+
+
+def test_a_view_follows_what_is_appended_and_sealed(store):
+    for number in range(3):
+        store.append([event(DAY + number)])
+        assert len(rows_of(store)) == number + 1
+        store.seal()
+        assert len(rows_of(store)) == number + 1

@@ -265,3 +265,13 @@ def test_columns_in_another_order_come_back_in_theirs(folder):
         wider = backwards.append_column("not_declared", pa.array([1]))
         store.append_tables({"event": wider})
         assert rows_of(store) == [row]
+
+
+def test_a_folder_that_is_only_read_is_not_written_to(folder):
+    with Store(folder, create=True) as store:
+        store.append([event(DAY)])
+        store.seal()
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    with Store(folder) as store:
+        assert rows_of(store) == [event(DAY)]
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
