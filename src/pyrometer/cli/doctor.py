@@ -99,9 +99,9 @@ def _print(found: Found) -> None:
         click.echo(("\n" if found.server else "") + f"Prometheus at {found.prometheus}")
         print_table(
             ["what", "not known without it", "series"],
-            [[one.what, "" if one.series else one.costs, f"{one.series:,}" if one.series else "–"] for one in found.told],
+            [[one.what, "" if one.series else one.costs, f"{one.series:,}"] for one in found.told],
             figures=1,
-        )  # fmt: skip
+        )
 
 
 def _print_kubernetes(found: Found) -> None:

@@ -6,3 +6,6 @@ CREATE OR REPLACE TEMP TABLE sample_span (
 CREATE OR REPLACE TEMP TABLE tenancy_island (tenancy_id INTEGER, looks look_name, from_ms BIGINT, to_ms BIGINT);
 CREATE OR REPLACE TEMP TABLE used_before (tenancy_id INTEGER, active_until_ms BIGINT);
 CREATE OR REPLACE TEMP TABLE first_use (tenancy_id INTEGER, own_ms BIGINT, pod_ms BIGINT);
+CREATE OR REPLACE TEMP TABLE sampled (
+    slot_id INTEGER, instance SMALLINT, time_ms BIGINT, energy_j BIGINT, power_w SMALLINT, looks look_name
+);
