@@ -10,7 +10,7 @@ import duckdb
 from pyrometer.account.retention import kept_from_ms
 from pyrometer.model.states import STATE
 from pyrometer.store import Store
-from pyrometer.store.catalog import Part
+from pyrometer.store.catalog import Part, first_row
 
 
 def problems(store: Store, progress: Callable[[int, int], None] = lambda done, total: None) -> Iterator[str]:
@@ -40,9 +40,11 @@ def _file(store: Store, part: Part) -> Iterator[str]:
     path = store.folder / part.path
     size = path.stat().st_size
     time_column = "minute_ms" if part.kind == "ledger_row" else "time_ms"
-    row = store.connection.execute(
-        f"SELECT count(*), min({time_column}), max({time_column}) FROM read_parquet(?)", [str(path)]
-    ).fetchone()
+    row = first_row(
+        store.connection.execute(
+            f"SELECT count(*), min({time_column}), max({time_column}) FROM read_parquet(?)", [str(path)]
+        )
+    )
     rows, oldest, newest = row or (0, None, None)
     if size != part.bytes:
         yield f"{part.path} has {size:,} bytes, {part.bytes:,} are listed: it was changed."
@@ -72,7 +74,7 @@ def _ledger(store: Store, part: Part) -> Iterator[str]:
     store.connection.execute(f"CREATE OR REPLACE TEMP VIEW part AS FROM read_parquet('{path}')")
     for law, query in _LAWS.items():
         values = {"states": list(STATE)} if "$states" in query else {}
-        row = store.connection.execute(query, values).fetchone()
+        row = first_row(store.connection.execute(query, values))
         if row and row[0]:
             yield f"{part.path}: {row[0]:,} {law}."
 

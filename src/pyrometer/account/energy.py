@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_QUARTER, USD_MICRO_PER_USD, largest_remainder, usd
 from pyrometer.store import Store
+from pyrometer.store.catalog import first_row
 
 MJ_PER_WH = 3_600_000
 WH_PER_KWH = 1_000
@@ -99,7 +100,7 @@ def open_energy(store: Store, from_ms: int, to_ms: int, by: Sequence[str] = (), 
 def drawn_in(store: Store, from_ms: int, to_ms: int) -> Drawn:
     """What everything drew in a window."""
     relation = open_energy(store, from_ms, to_ms)
-    row = store.connection.execute(f"SELECT sum(energy_mj), sum(ms), sum(estimated_ms) FROM {relation}").fetchone()
+    row = first_row(store.connection.execute(f"SELECT sum(energy_mj), sum(ms), sum(estimated_ms) FROM {relation}"))
     return Drawn(*(int(amount or 0) for amount in row or ()))
 
 

@@ -21,6 +21,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.model.states import INTERVAL_STATES, STATES
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER, SHARE_WHOLE
 from pyrometer.store import Store
+from pyrometer.store.catalog import first_row
 from pyrometer.store.store import NewPart
 
 OBJECTS = ("node", "slot", "pod", "workload", "allocation", "run", "event", "restatement", "price")
@@ -164,10 +165,12 @@ class _Build:
 
     def _restate(self) -> None:
         """Writes down what later evidence says about the past, where that differs from what was written before."""
-        row = self.connection.execute(
-            "SELECT min(started_ms), max(started_ms) FROM the_run "
-            "WHERE run IN (SELECT run FROM the_run WHERE resumed_step IS NOT NULL)"
-        ).fetchone()
+        row = first_row(
+            self.connection.execute(
+                "SELECT min(started_ms), max(started_ms) FROM the_run "
+                "WHERE run IN (SELECT run FROM the_run WHERE resumed_step IS NOT NULL)"
+            )
+        )
         from_ms, to_ms = row if row and row[0] is not None else (0, 0)
         if not to_ms and not self.store.has("restatement") and not self._speaks_of_the_past():
             return
@@ -182,7 +185,7 @@ class _Build:
     def _speaks_of_the_past(self) -> bool:
         """Whether any event says that something had begun."""
         spoken = "SELECT 1 FROM event SEMI JOIN restating ON event.kind = restating.opens LIMIT 1"
-        return self.store.has("event") and self.connection.execute(spoken).fetchone() is not None
+        return self.store.has("event") and first_row(self.connection.execute(spoken)) is not None
 
     # -- chunks -------------------------------------------------------------------------------------------------
 
@@ -254,7 +257,7 @@ class _Build:
                 sql.run(self.connection, absent.get(step, step))
         finally:
             self.connection.execute("RESET preserve_insertion_order")
-        carried = self.connection.execute("SELECT sum(hash(carry))::VARCHAR FROM chunk_carry carry").fetchone()
+        carried = first_row(self.connection.execute("SELECT sum(hash(carry))::VARCHAR FROM chunk_carry carry"))
         self.store.replace(
             [
                 NewPart(
@@ -298,7 +301,7 @@ class _Build:
 def _first_minute(store: Store) -> int | None:
     first = min((part.from_ms for part in store.parts("ledger_row") if part.row_count), default=0)
     store.expose(["ledger_row"], first, first + 1)
-    row = store.connection.execute("SELECT min(minute_ms) FROM ledger_row").fetchone()
+    row = first_row(store.connection.execute("SELECT min(minute_ms) FROM ledger_row"))
     return row[0] if row else None
 
 

@@ -13,6 +13,7 @@ from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Price
 from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.store import Store
+from pyrometer.store.catalog import first_row
 
 # What `01_objects` reads, and therefore what tells when a slot was there.
 OBJECTS = ("node", "slot", "pod", "workload", "allocation", "event", "price")
@@ -51,8 +52,9 @@ def put_prices(store: Store, book: Iterable[Price]) -> list[Price]:
 
 def assumes_prices(store: Store) -> bool:
     """Whether a public list price stands in, at any time, for a price that nobody wrote."""
-    row = store.connection.execute(
-        """
+    row = first_row(
+        store.connection.execute(
+            """
         WITH moment AS (
             SELECT span.*, span.from_ms AS at_ms FROM every_slot_span span
             UNION ALL
@@ -70,7 +72,8 @@ def assumes_prices(store: Store) -> bool:
             AND coalesce(book.instance_type = moment.instance_type, book.instance_type IS NULL)
             AND (moment.node_gpus IS NOT NULL OR book.per IS DISTINCT FROM 'node')
         """
-    ).fetchone()
+        )
+    )
     return bool(row and row[0])
 
 

@@ -18,6 +18,7 @@ from pyrometer.model.records import Allocation, Node, Owner, Pod, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 from pyrometer.store import Store
+from pyrometer.store.catalog import first_row
 
 REMEMBERED_MS = 7 * MS_PER_DAY  # pods that ended and may still be listed
 SEAL_EVERY_S = 300.0
@@ -115,7 +116,7 @@ def remembered(store: Store, cluster: str, now_ms: int) -> Remembered:
 
 
 def _one(store: Store, query: str, *values: str) -> int | None:
-    row = store.connection.execute(query, list(values)).fetchone()
+    row = first_row(store.connection.execute(query, list(values)))
     return row[0] if row else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 
@@ -64,7 +64,7 @@ def prepare(
 ) -> None:
     """Creates the catalogue, or brings an older one up to date, one version at a time."""
     connection.execute(_TABLES)
-    row = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
+    row = first_row(connection.execute("SELECT value FROM meta WHERE name = 'schema_version'"))
     found = int(row[0]) if row else version
     if found > version:
         raise CatalogError(
@@ -118,9 +118,15 @@ def hot_tables(connection: duckdb.DuckDBPyConnection, kind: str | None = None) -
     return sorted(table for table in listed if kind in (None, table.kind))
 
 
+def first_row(result: duckdb.DuckDBPyConnection) -> tuple[Any, ...] | None:
+    """The first row of a result that is small. All of it is fetched: what is left would keep the connection busy."""
+    rows = result.fetchall()
+    return rows[0] if rows else None
+
+
 def mark_of(connection: duckdb.DuckDBPyConnection, producer: str) -> int:
     """The sequence number up to which a producer's batches are in; -1 when none is."""
-    row = connection.execute("SELECT sequence FROM marks WHERE producer = ?", [producer]).fetchone()
+    row = first_row(connection.execute("SELECT sequence FROM marks WHERE producer = ?", [producer]))
     return int(row[0]) if row else -1
 
 

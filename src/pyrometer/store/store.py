@@ -309,9 +309,11 @@ class Store:
             f"COPY (SELECT {columns} FROM ({query})) TO '{_quoted(temporary)}' (FORMAT parquet, COMPRESSION zstd)"
         )
         files.publish(temporary, final)
-        row = self.connection.execute(
-            f"SELECT count(*), max({_time_column(schema)}) FROM read_parquet('{_quoted(final)}')"
-        ).fetchone()
+        row = catalog.first_row(
+            self.connection.execute(
+                f"SELECT count(*), max({_time_column(schema)}) FROM read_parquet('{_quoted(final)}')"
+            )
+        )
         assert row is not None  # noqa: S101 - an aggregate without groups has one row
         return Part(
             schema.name,
@@ -400,9 +402,11 @@ class Store:
             ]
             read += [f"SELECT {time_column} FROM {table.name}" for table in self.hot_tables(kind)]
             for query in read:
-                row = self.connection.execute(
-                    f"SELECT max({time_column}) FROM ({query}) WHERE {time_column} <= ?", [before_ms]
-                ).fetchone()
+                row = catalog.first_row(
+                    self.connection.execute(
+                        f"SELECT max({time_column}) FROM ({query}) WHERE {time_column} <= ?", [before_ms]
+                    )
+                )
                 newest += [row[0]] if row and row[0] is not None else []
         return max(newest, default=None)
 
