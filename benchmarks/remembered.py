@@ -1,8 +1,8 @@
 """A night of a cluster, read back from a real Prometheus and a real VictoriaMetrics, from the first request to `why`.
 
-Simulates a night, writes it down as dcgm-exporter and kube-state-metrics would have shown it, scrape by scrape, fills the
-servers with that, and lets `pyrometer why --prometheus` answer. The aim: 1,000 GPUs in under 60 s. Needs Debian's packages
-prometheus and victoria-metrics.
+Simulates a night, writes it down as dcgm-exporter and kube-state-metrics would have shown it, scrape by scrape, fills
+the servers with that, and lets `pyrometer why --prometheus` answer. The aim: 1,000 GPUs in under 60 s. Needs Debian's
+packages prometheus and victoria-metrics.
 
     python benchmarks/remembered.py [--gpus 1000] [--hours 12]
 """
@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from prometheus.exposed import Exposed
 from prometheus.servers import prometheus, victoria
-
 from pyrometer.explain.score import truth_window
 from pyrometer.simulate.night import simulate
 from pyrometer.store import Store
