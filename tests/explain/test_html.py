@@ -95,7 +95,13 @@ def why(hours: float = 12, findings: int = 8, priced: bool = True) -> dict:
     return {
         "window": {"from": BEGIN.isoformat(), "to": (BEGIN + timedelta(hours=hours)).isoformat()},
         "timezone": "UTC",
-        "total": {**total, "gpu_hours": total_ms / MS_PER_HOUR, "unpriced_gpu_ms": 0 if priced else total_ms},
+        "total": {
+            **total,
+            "gpu_hours": total_ms / MS_PER_HOUR,
+            "unpriced_gpu_ms": 0 if priced else total_ms,
+            "energy_wh": 412_000,
+            "co2e_g": 160_000,
+        },
         "origin": None,
         "prices_assumed": False,
         "states": states,
@@ -130,7 +136,15 @@ def why(hours: float = 12, findings: int = 8, priced: bool = True) -> dict:
 def nothing() -> dict:
     return why(hours=0, findings=0) | {
         "window": why()["window"],
-        "total": {"gpu_ms": 0, "gpu_hours": 0.0, "usd_micro": None, "usd": None, "unpriced_gpu_ms": 0},
+        "total": {
+            "gpu_ms": 0,
+            "gpu_hours": 0.0,
+            "usd_micro": None,
+            "usd": None,
+            "unpriced_gpu_ms": 0,
+            "energy_wh": None,
+            "co2e_g": None,
+        },
         "states": [],
         "teams": [],
         "queues": [],
@@ -265,6 +279,10 @@ def test_tags_are_balanced_and_links_lead_somewhere(answer):
 @every_answer
 def test_page_is_small_enough_to_mail(answer):
     assert len(render_html(answer).encode()) < 120_000
+
+
+def test_energy_stands_beside_the_gpu_hours():
+    assert "GPUs on average · 412 kWh · 0.16 t CO2e" in render_html(why())
 
 
 def test_headline_says_what_burned_and_what_was_wasted():

@@ -16,7 +16,7 @@ from pyrometer.explain import charts
 from pyrometer.explain.charts import Part, escaped, stacked_bar
 from pyrometer.explain.figures import Amount, Measure
 from pyrometer.explain.text import WAITED_MS, waits
-from pyrometer.explain.words import duration
+from pyrometer.explain.words import duration, emission, energy
 from pyrometer.model.states import FAMILIES, STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_SECOND
 
@@ -159,7 +159,7 @@ def _key_figures(page: Page) -> str:
             _share(page.families["useful"].exact, page.total.exact),
             "training, evaluating, serving, or busy unseen",
         ),
-        ("GPU-hours", _hours(gpu_ms), f"{gpus} GPUs on average"),
+        ("GPU-hours", _hours(gpu_ms), " · ".join([f"{gpus} GPUs on average", *_energy(page.answer["total"])])),
         ("Findings", str(len(findings)), f"naming {page.measure.text(named)}"),
     ]
     cells = "".join(
@@ -167,6 +167,14 @@ def _key_figures(page: Page) -> str:
         for name, figure, detail in figures
     )
     return f'<dl class="figures">{cells}</dl>'
+
+
+def _energy(total: dict[str, Any]) -> Iterator[str]:
+    """What the GPUs drew, where their counters say so."""
+    if total["energy_wh"] is not None:
+        yield energy(total["energy_wh"])
+    if total["co2e_g"] is not None:
+        yield emission(total["co2e_g"])
 
 
 def _price_notes(page: Page) -> str:
