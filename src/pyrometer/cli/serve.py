@@ -28,7 +28,7 @@ from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve import address
 from pyrometer.serve.app import Server, application
 from pyrometer.serve.collector import Collector
-from pyrometer.serve.history import History, Marks
+from pyrometer.serve.history import History, Marks, Remembering
 from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
 from pyrometer.store import Store
 
@@ -108,16 +108,20 @@ async def _serve(store: Store, host: str, port: int, sources: Sources) -> None:
 
 async def _collect(server: Server, scrape: tuple[str, ...], prometheus: Prometheus | None, api: Api | None) -> None:
     """First the past, where a Prometheus remembers it and nobody watched yet; then everything at once, for ever."""
-    if prometheus is not None:
+    if prometheus is not None and api is not None:
+        server.reading = f"the past from {prometheus.url}"
         await _again(lambda: _read_past(server, prometheus, api), once=True)
+        server.reading = None
     server.telemetry = _telemetry(server, scrape, prometheus)
+    if prometheus is not None and api is None:
+        server.telemetry.append(Remembering(server.store, server.settings, server.lock, prometheus))
     running = [one.run for one in server.telemetry]
     if server.collector is not None:
         running.append(server.collector.run)
     await asyncio.gather(*(_again(run) for run in running))
 
 
-async def _read_past(server: Server, prometheus: Prometheus, api: Api | None) -> None:
+async def _read_past(server: Server, prometheus: Prometheus, api: Api) -> None:
     async with server.lock:
         if Marks(server.store, prometheus.url).read():
             return
@@ -127,14 +131,14 @@ async def _read_past(server: Server, prometheus: Prometheus, api: Api | None) ->
         await History(server.store, server.settings, from_ms, now_ms).read(prometheus, api, lambda done, total: None)
 
 
-def _telemetry(server: Server, scrape: tuple[str, ...], prometheus: Prometheus | None) -> list[Telemetry]:
+def _telemetry(server: Server, scrape: tuple[str, ...], prometheus: Prometheus | None) -> list[Telemetry | Remembering]:
     """Exporters that were named or found; or a Prometheus, which scrapes them already."""
     of_kubernetes = server.collector is not None
     who: People = OfLabels(server.settings)
     if of_kubernetes:
         who = OfKubernetes(lambda: server.collector.cluster if server.collector else None)
-    found: list[Telemetry] = []
-    if prometheus is not None:
+    found: list[Telemetry | Remembering] = []
+    if prometheus is not None and of_kubernetes:
         marks = Marks(server.store, prometheus.url)
         since_ms = max((to_ms for _, to_ms in marks.read()), default=time.time_ns() // 1_000_000)
         following = Following(prometheus, _dcgm(server), since_ms)

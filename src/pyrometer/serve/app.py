@@ -20,6 +20,7 @@ from pyrometer.export.prometheus import Ledger, exposition
 from pyrometer.model.settings import Settings
 from pyrometer.serve.address import Address
 from pyrometer.serve.collector import Collector
+from pyrometer.serve.history import Remembering
 from pyrometer.serve.questions import NothingError, Question, QuestionError, bring_up_to_date, question
 from pyrometer.serve.report import HOSTS, POLICY
 from pyrometer.serve.telemetry import Telemetry
@@ -40,7 +41,8 @@ class Server:
         self.settings = settings
         self.lock = lock
         self.collector: Collector | None = None
-        self.telemetry: list[Telemetry] = []
+        self.telemetry: list[Telemetry | Remembering] = []
+        self.reading: str | None = None  # what has to be read before anything is followed
         self.tokens = Tokens(store.folder)
         self.address: Address | None = None  # as it lies in the folder
         self.open_to_all = open_to_all  # on loopback, as long as nobody has made a token
@@ -63,6 +65,8 @@ class Server:
 
     def not_ready(self) -> list[str]:
         """What is still waited for."""
+        if self.reading is not None:
+            return [self.reading]
         if self.collector is None:
             return []
         source = self.collector.source

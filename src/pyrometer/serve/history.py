@@ -14,18 +14,22 @@ from pyrometer.collect.kubernetes.objects import ms
 from pyrometer.collect.kubernetes.seen import Seen
 from pyrometer.collect.kubernetes.source import KubernetesSource
 from pyrometer.collect.prometheus.api import Prometheus
+from pyrometer.collect.prometheus.follow import BEHIND_MS
 from pyrometer.collect.prometheus.source import Known, PrometheusSource
-from pyrometer.collect.source import SourceError
+from pyrometer.collect.source import Delivery, SourceError
 from pyrometer.identify.cluster import Cluster
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model import events
 from pyrometer.model.records import Event
 from pyrometer.model.settings import Settings
-from pyrometer.serve.collector import cluster_name
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.serve.collector import cluster_name, remembered
 from pyrometer.store import Store
 
 WITHOUT_NAME = "prometheus"  # the cluster, where nobody says what it is called
 LIST_S = 120.0  # for everything that is there now
+REMEMBER_EVERY_S = 60.0
+OVERLAP_MS = 10 * MS_PER_MINUTE
 
 Progress = Callable[[int, int], None]
 
@@ -93,6 +97,64 @@ class History:
 def _is_gap(record: tuple[Any, ...]) -> bool:
     """The moment between the last scrape and the first list is none that anybody missed."""
     return isinstance(record, Event) and record.kind == events.WATCH_GAP
+
+
+class Remembering:
+    """A cluster that nobody but a Prometheus sees: read again and again, a little further each time."""
+
+    def __init__(self, store: Store, settings: Settings, lock: asyncio.Lock, prometheus: Prometheus) -> None:
+        self.store = store
+        self.settings = settings
+        self.lock = lock
+        self.prometheus = prometheus
+        self.stored = 0
+        self.trouble: str | None = None
+
+    @property
+    def source(self) -> Remembering:
+        """What is asked how it goes."""
+        return self
+
+    def shortcomings(self) -> list[str]:
+        """Why nothing comes, if nothing does."""
+        return [self.trouble] if self.trouble else []
+
+    async def run(self) -> None:
+        """Stores what was scraped, until it is cancelled. A Prometheus that does not answer is asked again."""
+        name = self.settings.cluster or WITHOUT_NAME
+        marks = Marks(self.store, self.prometheus.url)
+        now_ms = time.time_ns() // 1_000_000
+        async with self.lock:
+            before = await asyncio.to_thread(remembered, self.store, name, now_ms)
+            first_ms = min((span[0] for span in marks.read()), default=now_ms - self._history_ms())
+        cluster = Cluster(name, self.settings, since_ms=first_ms, settled_ms=first_ms)
+        cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
+        source = PrometheusSource(
+            self.prometheus, cluster, cluster=name, from_ms=first_ms, to_ms=now_ms, near_idle_power_w=near_idle_power_w
+        )
+        while True:
+            read = marks.read()
+            to_ms = time.time_ns() // 1_000_000 - BEHIND_MS
+            # what was seen last may have been gone a moment later: the end is looked at twice
+            source.go_on(read[-1][1] - OVERLAP_MS if read else first_ms, to_ms, read)
+            try:
+                async for delivery in source.deliveries():
+                    async with self.lock:
+                        await asyncio.to_thread(self._store, delivery, marks)
+                cluster.tick(to_ms)
+                self.trouble = None
+            except SourceError as error:
+                self.trouble = str(error)
+            await asyncio.sleep(REMEMBER_EVERY_S)
+
+    def _history_ms(self) -> int:
+        return self.settings.prometheus_history_hours * MS_PER_HOUR
+
+    def _store(self, delivery: Delivery, marks: Marks) -> None:
+        self.store.append(delivery.records)
+        self.stored += len(delivery.records)
+        if delivery.covers is not None:
+            marks.add(delivery.covers)
 
 
 class Marks:

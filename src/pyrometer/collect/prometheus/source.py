@@ -71,9 +71,9 @@ class PrometheusSource:
         self.pods = 0
         self.gpus = 0
         self._translator = translator
-        self._near_idle_power_w = near_idle_power_w
         self._known = known or Known()
         self._missing = missing(from_ms, to_ms, read)
+        self._dcgm = Dcgm(self._node_uid, near_idle_power_w)
         # UIDs by name, and by whatever else a node is called
         self._nodes = {node.metadata.name: node.metadata.uid for node in self._known.nodes}
         self._places = Places()
@@ -88,14 +88,13 @@ class PrometheusSource:
         by_state_metrics = await self._objects(places)
         yield Delivery(by_state_metrics, OBJECTS_SHARE)
         uses: dict[DeviceUse, tuple[int, int]] = {}
-        dcgm = Dcgm(self._node_uid, self._near_idle_power_w)
         if not self.pods and not self._missing:
             self._missing = [(self.from_ms, self.to_ms)]  # who used devices is in the telemetry alone
         whole_ms = sum(to_ms - from_ms for from_ms, to_ms in self._missing)
         done_ms = 0
         for from_ms, to_ms in self._missing:
             async for piece in in_pieces(self.api, GPU_METRICS, from_ms, to_ms):
-                taken = dcgm.take_series(list(self._places.measured(piece.series)))
+                taken = self._dcgm.take_series(list(self._places.measured(piece.series)))
                 for use, (first_ms, last_ms) in taken.uses.items():
                     before = uses.get(use, (first_ms, last_ms))
                     uses[use] = min(before[0], first_ms), max(before[1], last_ms)
@@ -115,6 +114,12 @@ class PrometheusSource:
                 "nor kube-state-metrics' (kube_pod_container_resource_requests). Is it the right Prometheus?"
             )
         yield Delivery([Event(self.to_ms, events.WATCHED, cluster=self.cluster)], 1.0)
+
+    def go_on(self, from_ms: int, to_ms: int, read: Sequence[tuple[int, int]]) -> None:
+        """Another time, of the same cluster; the deliveries begin anew."""
+        self.from_ms, self.to_ms = from_ms, to_ms
+        self.pods = self.gpus = 0
+        self._missing = missing(from_ms, to_ms, read)
 
     # -- who was there ------------------------------------------------------------------------------------------------
 
