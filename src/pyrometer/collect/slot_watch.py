@@ -37,13 +37,14 @@ class Sight(NamedTuple):
 class _Known:
     """The last word on a slot."""
 
-    __slots__ = ("slot", "xid", "xid_ms")
+    __slots__ = ("read_ms", "slot", "xid", "xid_ms")
 
     def __init__(self, slot: Slot) -> None:
         code = _CODE.fullmatch(slot.reason or "")
         self.slot = slot
         self.xid = int(code[1]) if code else None  # the code that it shows; None before it was seen
         self.xid_ms = slot.time_ms
+        self.read_ms = slot.time_ms  # when a code was last read
 
 
 class SlotWatch:
@@ -77,12 +78,13 @@ class SlotWatch:
             yield known.slot
             return
         slot = known.slot
-        if boards and (slot.uuid, slot.gpu_model) not in boards:
+        if boards and time_ms >= slot.time_ms and (slot.uuid, slot.gpu_model) not in boards:
             uuid, gpu_model = boards[-1]
             if slot.uuid and uuid != slot.uuid:  # another board: what the last one suffered from is gone with it
                 slot, known.xid = slot._replace(healthy=True, reason=None), None
             slot = slot._replace(uuid=uuid or slot.uuid, gpu_model=gpu_model or slot.gpu_model)
-        if codes:
+        if codes and time_ms >= known.read_ms:  # what comes late says nothing new
+            known.read_ms = time_ms
             code = max(codes)
             if code and known.xid is not None and code != known.xid:
                 known.xid_ms = time_ms

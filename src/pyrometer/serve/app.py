@@ -1,4 +1,4 @@
-"""The HTTP side of a server: is it well, the page, and the answers as JSON. It asks the store, and changes nothing."""
+"""The HTTP side of a server: is it well, the page, the answers as JSON, and what is sent to it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from pyrometer.serve.address import Address
 from pyrometer.serve.collector import Collector
 from pyrometer.serve.history import Remembering
 from pyrometer.serve.questions import NothingError, Question, QuestionError, bring_up_to_date, question
+from pyrometer.serve.remote_write import RemoteWrite
 from pyrometer.serve.report import HOSTS, POLICY
 from pyrometer.serve.telemetry import Telemetry
 from pyrometer.serve.tokens import Tokens
@@ -43,6 +44,7 @@ class Server:
         self.collector: Collector | None = None
         self.telemetry: list[Telemetry | Remembering] = []
         self.reading: str | None = None  # what has to be read before anything is followed
+        self.remote_write = RemoteWrite(self)
         self.tokens = Tokens(store.folder)
         self.address: Address | None = None  # as it lies in the folder
         self.open_to_all = open_to_all  # on loopback, as long as nobody has made a token
@@ -193,6 +195,8 @@ def application(server: Server) -> Starlette:
             Route("/readyz", server.readyz),
             Route("/", server.guarded("view", server.page)),
             Route("/metrics", server.guarded("view", server.metrics)),
+            Route("/api/v1/write", server.guarded("ingest", server.remote_write.take), methods=["POST"]),
             Route("/api/v1/{what}", server.guarded("view", server.answer)),
-        ]
+        ],
+        lifespan=lambda _: server.remote_write.keeping(),
     )

@@ -40,3 +40,9 @@ class Vitals:
         for watch in list(collector.source.watches.values()) if collector and collector.source else ():
             synced.add_metric([watch.resource.name], float(watch.synced.is_set() and not watch.denied))
         yield synced
+        written = CounterMetricFamily(
+            "pyrometer_remote_write_samples", "Samples that were sent, by what became of them", labels=["outcome"]
+        )
+        for outcome, count in sorted(server.remote_write.counts.items()):
+            written.add_metric([outcome], count)
+        yield written

@@ -1,0 +1,202 @@
+"""POST /api/v1/write: takes what a Prometheus scraped of GPUs.
+
+A body that was acknowledged is on disk (`store/inbox.py`); its values wait for the rest of their scrapes and are stored
+together some seconds later. When more waits than should, the answer is 503, after which every sender tries again: after
+429 a Prometheus throws the samples away, unless it is told otherwise (`retry_on_http_429`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from pyrometer.collect.dcgm import Dcgm
+from pyrometer.collect.remote_write import MOST_PACKED_BYTES, Reader, Received, RemoteWriteError, TooLargeError
+from pyrometer.collect.whole_scrapes import SETTLE_S, Sample, WholeScrapes
+from pyrometer.identify.gpu_models import near_idle_power_w
+from pyrometer.model.columns import schema_of
+from pyrometer.model.records import Slot
+from pyrometer.model.units import MS_PER_HOUR
+from pyrometer.store import Store, StoreError
+from pyrometer.store.inbox import Inbox
+
+if TYPE_CHECKING:
+    from pyrometer.serve.app import Server
+
+MOST_AT_ONCE = 16  # bodies that are being read
+MOST_WAITING = 1_000_000  # values: 12,000 GPUs for a minute, 150 MB
+BODY_S = 30.0  # for a whole body to come
+RETRY_S = 5
+STORE_EVERY_S = 1.0
+SEAL_EVERY_S = 300.0
+ALL = float("inf")
+
+_log = logging.getLogger("pyrometer")
+
+
+class RemoteWrite:
+    """What was sent, on its way to the store. It is stored as long as the server is `keeping` it."""
+
+    def __init__(self, server: Server) -> None:
+        self.counts: Counter[str] = Counter()  # samples by what became of them
+        self._server = server
+        self._inbox = Inbox(server.store.folder / "inbox")
+        self._reader = Reader()
+        self._reading = asyncio.Lock()
+        self._inside = 0
+        self._scrapes = WholeScrapes()
+        self._bodies: deque[tuple[float, Path]] = deque()  # when they came, in that order
+        self._done: list[Path] = []  # bodies whose values are on their way
+        self._dcgm: Dcgm | None = None  # once it is known which slots there were
+        self._unstored: list[tuple[Any, ...]] = []
+        self._seal_due_s = time.monotonic() + SEAL_EVERY_S
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    async def take(self, request: Request) -> Response:
+        """The route. 204: what can be used of the body will be in the store, whatever happens."""
+        foreign = _foreign(request.headers)
+        if foreign:
+            return _refusal(415, foreign)
+        if self._inside >= MOST_AT_ONCE or self._scrapes.waiting + len(self._unstored) >= MOST_WAITING:
+            return _refusal(503, f"More is waiting to be stored than should: try again in {RETRY_S} s.", retry=True)
+        self._inside += 1
+        try:
+            body = await _body(request)
+            async with self._reading:
+                received = await asyncio.to_thread(self._read, body)
+        except TooLargeError as error:
+            return _refusal(413, str(error))
+        except RemoteWriteError as error:
+            return _refusal(400, str(error))
+        except (TimeoutError, ClientDisconnect):
+            return _refusal(408, f"The body did not come within {BODY_S:g} s.")
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", self._inbox.folder, error.strerror)
+            return _refusal(503, "The disk of the server takes nothing: try again later.", retry=True)
+        finally:
+            self._inside -= 1
+        self.counts.update(received.left_out)
+        self.counts["taken"] += len(received.samples)
+        return Response(status_code=204)
+
+    def _read(self, body: bytes) -> Received:
+        """Reads a body and keeps it on disk, if there is anything in it."""
+        received = self._reader.read(body, time.time_ns() // 1_000_000)
+        if received.samples:
+            self._await_rest(received.samples, self._inbox.put(body))
+        return received
+
+    def _await_rest(self, samples: list[Sample], path: Path) -> None:
+        arrived_s = time.monotonic()
+        self._scrapes.add(samples, arrived_s)
+        self._bodies.append((arrived_s, path))
+
+    # -- on to the store ----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def keeping(self) -> AsyncIterator[None]:
+        """Stores what has come, beginning with what a crash left; at the end, all of it."""
+        await asyncio.to_thread(self._read_left)
+        stopped = asyncio.Event()
+        task = asyncio.create_task(self._keep(stopped))
+        try:
+            yield
+        finally:
+            stopped.set()
+            await task
+
+    def _read_left(self) -> None:
+        for path, body in self._inbox.left():
+            try:
+                self._await_rest(self._reader.read(body, time.time_ns() // 1_000_000).samples, path)
+            except RemoteWriteError as error:
+                _log.warning("%s is left alone: %s", path, error)
+
+    async def _keep(self, stopped: asyncio.Event) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STORE_EVERY_S):
+                    await stopped.wait()
+            last = stopped.is_set()
+            try:
+                await self.store(ALL if last else time.monotonic() - SETTLE_S)
+            except Exception:
+                _log.exception("What Prometheus sent could not be stored; it is kept, and tried again")
+            if last:
+                return
+
+    async def store(self, before_s: float) -> None:
+        """Stores what came before a time. What cannot be stored now stays, on disk too."""
+        async with self._server.lock:
+            async with self._reading:  # no body is half in
+                samples = self._scrapes.take(before_s)
+                while self._bodies and self._bodies[0][0] < before_s:
+                    self._done.append(self._bodies.popleft()[1])
+            await asyncio.to_thread(self._store, samples)
+
+    def _store(self, samples: list[Sample]) -> None:
+        store = self._server.store
+        if self._dcgm is None:
+            self._dcgm = Dcgm(lambda host: self._server.node_uid_of(host), near_idle_power_w, slots_of(store))
+        self._unstored += self._dcgm.take(samples).records
+        if self._unstored:
+            try:
+                store.append(self._unstored)
+            except StoreError as error:  # it would be refused for ever
+                _log.error("%s", error)
+            self._unstored = []
+        self._inbox.drop(self._done)
+        self._done = []
+        if time.monotonic() >= self._seal_due_s:
+            self._seal_due_s = time.monotonic() + SEAL_EVERY_S
+            store.seal(before_ms=time.time_ns() // 1_000_000 - MS_PER_HOUR)
+
+
+def slots_of(store: Store) -> list[Slot]:
+    """The last word on every slot."""
+    store.expose_all(["slot"])
+    columns = ", ".join(schema_of(Slot).column_names)
+    rows = store.connection.execute(
+        f"SELECT {columns} FROM slot "
+        "QUALIFY row_number() OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms DESC) = 1"
+    ).fetchall()
+    return [Slot(*row) for row in rows]
+
+
+def _foreign(headers: Mapping[str, str]) -> str | None:
+    """Why a body is of another protocol than ours."""
+    packing, version = headers.get("Content-Encoding", ""), headers.get("X-Prometheus-Remote-Write-Version", "0.1.0")
+    kind, _, parameters = headers.get("Content-Type", "").partition(";")
+    proto = parameters.partition("proto=")[2].strip(' "')
+    if packing.lower() != "snappy":
+        return f"Content-Encoding {packing!r} is not snappy."
+    if kind.strip().lower() != "application/x-protobuf":
+        return f"Content-Type {kind!r} is not application/x-protobuf."
+    if proto not in ("", "prometheus.WriteRequest") or not version.startswith(("0.", "1.")):
+        return f"Remote write {version} {proto}".rstrip() + " is not understood: send 1.0 (prometheus.WriteRequest)."
+    return None
+
+
+async def _body(request: Request) -> bytes:
+    """The body, which is not read to its end when it is larger than it may be."""
+    body = bytearray()
+    async with asyncio.timeout(BODY_S):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MOST_PACKED_BYTES:  # the reader says so
+                break
+    return bytes(body)
+
+
+def _refusal(status: int, text: str, *, retry: bool = False) -> Response:
+    return JSONResponse({"error": text}, status, headers={"Retry-After": str(RETRY_S)} if retry else None)

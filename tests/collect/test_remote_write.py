@@ -1,0 +1,201 @@
+"""What remote write brings: the same as a scrape, in however many pieces; and what is no such thing is refused."""
+
+from __future__ import annotations
+
+import random
+
+import cramjam
+import pytest
+from exporters import VERSIONS, Gpu, text_of
+from hypothesis import given
+from hypothesis import strategies as st
+from sent import STALE, USEFUL, WriteRequest, body_of, packed, series_of
+
+from pyrometer.collect import exposition, remote_write
+from pyrometer.collect.dcgm import Dcgm, measure_of, place_of
+from pyrometer.collect.remote_write import (
+    NO_DEVICE,
+    NO_VALUE,
+    OTHER,
+    WRONG_TIME,
+    Reader,
+    RemoteWriteError,
+    TooLargeError,
+)
+from pyrometer.collect.whole_scrapes import WholeScrapes
+from pyrometer.identify.gpu_models import near_idle_power_w
+
+NOW_MS = 1_794_700_000_000
+NODE_A = [Gpu(0, pod="train-0"), Gpu(1, power_w=None, xid=79), Gpu(2, instance=3)]
+NODE_B = [Gpu(0, host="node-b", gpu_util=100, sm_active=0, graphics=0, tensor=0, dram=0)]  # lost counters
+
+
+def records(samples):
+    """What is written down of values, in one order."""
+    return sorted(map(repr, Dcgm(lambda host: None, near_idle_power_w).take(samples).records))
+
+
+def read(body, now_ms=NOW_MS):
+    return Reader().read(body, now_ms)
+
+
+def varint(number):
+    """A number as protobuf and snappy write it."""
+    out = b""
+    while number >= 0x80:
+        out, number = out + bytes([number & 0x7F | 0x80]), number >> 7
+    return out + bytes([number])
+
+
+def taken(body):
+    """How many values there are in it, if it is one; whatever else goes wrong is a mistake."""
+    try:
+        return len(read(body).samples)
+    except RemoteWriteError:
+        return 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_says_what_a_scrape_says(version):
+    scraped = exposition.Reader(measure_of, place_of).read(text_of(NODE_A + NODE_B, version)).samples
+    received = read(body_of(series_of(NODE_A + NODE_B, NOW_MS, version)))
+    assert received.left_out[OTHER] == 4
+    assert len(received.samples) == len(scraped)
+    assert records(received.samples) == records([(*sample[:3], NOW_MS) for sample in scraped])
+
+
+def test_metadata_exemplars_and_histograms_are_passed_over():
+    request = WriteRequest()
+    for labels, samples in series_of(NODE_B, NOW_MS):
+        one = request.timeseries.add()
+        for name, value in labels.items():
+            one.labels.add(name=name, value=value)
+        one.exemplars.add(value=1.0, timestamp=NOW_MS).labels.add(name="trace_id", value="abc")
+        one.histograms.add(count_int=5, sum=1.5, timestamp=NOW_MS)
+        for time_ms, value in samples:
+            one.samples.add(value=value, timestamp=time_ms)
+    request.metadata.add(metric_family_name="DCGM_FI_DEV_GPU_TEMP", help="temperature")
+    whole = read(packed(request.SerializeToString()))
+    assert records(whole.samples) == records(read(body_of(series_of(NODE_B, NOW_MS))).samples)
+
+
+def test_what_is_not_of_a_gpu_and_what_is_no_value_is_counted_and_left_out():
+    temperature = {"__name__": "DCGM_FI_DEV_GPU_TEMP", "gpu": "0", "hostname": "node-a"}
+    times = (NOW_MS, NOW_MS - remote_write.MOST_BEHIND_MS - 1, NOW_MS + remote_write.MOST_AHEAD_MS + 1, -1, 2**62)
+    received = read(
+        body_of(
+            [
+                ({"__name__": "up", "job": "dcgm"}, [(NOW_MS, 1.0), (NOW_MS + 1, 1.0)]),
+                ({"gpu": "0", "hostname": "node-a"}, [(NOW_MS, 1.0)]),
+                (temperature | {"gpu": "x"}, [(NOW_MS, 41.0)]),
+                (temperature | {"note": "x" * remote_write.MOST_LABEL_BYTES}, [(NOW_MS, 41.0)]),
+                (temperature, [(NOW_MS, STALE), (NOW_MS, float("nan"))]),
+                (temperature, [(time_ms, 41.0) for time_ms in times]),
+            ]
+        )
+    )
+    assert received.left_out == {OTHER: 3, NO_DEVICE: 2, NO_VALUE: 2, WRONG_TIME: 4}
+    assert [sample[2:] for sample in received.samples] == [(41.0, NOW_MS)]
+
+
+def test_labels_are_made_sense_of_once():
+    reader = Reader()
+    first = reader.read(body_of(series_of(NODE_A, NOW_MS)), NOW_MS).samples
+    again = reader.read(body_of(series_of(NODE_A, NOW_MS + 1000)), NOW_MS).samples
+    assert len(first) == USEFUL * len(NODE_A)
+    assert {id(sample[1]) for sample in again} == {id(sample[1]) for sample in first}
+    assert len({id(sample[1]) for sample in first}) == len(NODE_A)
+
+
+def test_what_is_kept_of_labels_is_bounded():
+    reader = Reader(most_kept_bytes=20_000)
+    for number in range(100):
+        body = body_of(series_of([Gpu(0, pod=f"train-{number}")], NOW_MS))
+        assert len(reader.read(body, NOW_MS).samples) == USEFUL
+        assert len(reader._places) < 20
+
+
+class TestNoBody:
+    BODY = body_of(series_of(NODE_A, NOW_MS))
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"", b"\xff" * 20, b"hello", BODY[:-1], BODY[: len(BODY) // 2], packed(BODY),
+            packed(b"\x0a\x05ab"), packed(b"\x08\x01"), packed(b"\x0b\x0c"), packed(b"\x0a\x02\x0a\x7f"),
+            packed(WriteRequest(timeseries=[{"labels": [{"name": "a"}]}]).SerializeToString()[:-1]),
+        ],
+        ids=range(11),
+    )  # fmt: skip
+    def test_what_is_none_is_said_to_be_none(self, body):
+        with pytest.raises(RemoteWriteError, match=r"The body of \d+ bytes is no WriteRequest"):
+            read(body)
+
+    def test_a_text_that_is_none(self):
+        name = b"\x0a\x08__name__\x12\x14DCGM_FI_DEV_GPU_TEMP"
+        text = b"\x0a\x03gpu\x12\x02\xff\xfe"
+        series = b"".join(b"\x0a" + varint(len(label)) + label for label in (name, text))
+        with pytest.raises(RemoteWriteError):
+            read(packed(b"\x0a" + varint(len(series)) + series))
+
+    def test_an_empty_one_says_nothing(self):
+        assert read(packed(b"")).samples == []
+
+    @pytest.mark.parametrize(
+        ("body", "words"),
+        [
+            (varint(2**32) + b"\xfe\x01\x00" * 1000, "has 4294967296 bytes unpacked, more than 64 MiB"),
+            (bytes(remote_write.MOST_PACKED_BYTES + 1), "larger than 16 MiB"),
+            (packed(b"\x0a\x00" * (remote_write.MOST_SERIES + 1)), "more than 250000 samples"),
+            (packed(b"\x0a\x80\x80\x40" + b"\x12\x00" * 2**19), "more than 250000 samples"),
+            (packed(b"\x0a\x80\x80\x80\x01" + b"\x12\x00" * 2**20), "A series has 2097152 bytes"),
+        ],
+        ids=["a header of 4 GiB", "17 MiB", "series", "samples", "one series"],
+    )
+    def test_a_bomb_is_not_unpacked(self, body, words):
+        with pytest.raises(TooLargeError, match=words):
+            read(body)
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes_are_read_or_refused(self, body):
+        assert [taken(one) for one in (body, packed(body), varint(len(body)) + body)] == [0, 0, 0]
+
+    @given(st.data())
+    def test_so_is_any_body_with_mistakes_in_it(self, data):
+        series = series_of([Gpu(0)], NOW_MS)[:3]
+        body = bytearray(cramjam.snappy.decompress_raw(body_of(series)))
+        for _ in range(data.draw(st.integers(1, 4))):
+            body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+        assert taken(packed(bytes(body))) <= len(series)
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 40))
+def test_in_whatever_pieces_a_scrape_comes_it_is_the_same(chance: random.Random, piece):
+    """Cut anywhere, in any order, some of it twice."""
+    whole = [
+        sample
+        for scrape in range(3)
+        for sample in read(body_of(series_of(NODE_A + NODE_B, NOW_MS + 15_000 * scrape))).samples
+    ]
+    sent = whole + chance.sample(whole, 10)
+    chance.shuffle(sent)
+    scrapes = WholeScrapes()
+    for begin in range(0, len(sent), piece):
+        scrapes.add(sent[begin : begin + piece], arrived_s=begin)
+    assert scrapes.waiting == len(sent)
+    settled = scrapes.take(before_s=len(sent))
+    assert records(settled) == records(whole)
+    assert [sample[3] for sample in settled] == sorted(sample[3] for sample in sent)
+    assert (scrapes.waiting, scrapes.take(before_s=float("inf"))) == (0, [])
+
+
+def test_a_scrape_waits_from_its_first_piece_on():
+    first = read(body_of(series_of(NODE_A, NOW_MS))).samples
+    second = read(body_of(series_of(NODE_A, NOW_MS + 15_000))).samples
+    scrapes = WholeScrapes()
+    scrapes.add(first[:5], arrived_s=10)
+    scrapes.add(second, arrived_s=11)
+    scrapes.add(first[5:], arrived_s=12)
+    assert scrapes.take(before_s=10) == []
+    assert scrapes.take(before_s=10.5) == first
+    assert scrapes.waiting == len(second)
