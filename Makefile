@@ -45,6 +45,7 @@ bench: setup ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/scores.py
 	$(BIN)/python benchmarks/watch.py
 	$(BIN)/python benchmarks/scrape.py
+	$(BIN)/python benchmarks/remote_write.py
 
 manifests: ## what to apply to a cluster: make manifests IMAGE=registry.example.com/pyrometer:0.1.0 [DEPLOY=deploy/overlays/agent]
 	@test -n "$(IMAGE)" || { echo "Which image? make manifests IMAGE=registry.example.com/pyrometer:0.1.0" \
