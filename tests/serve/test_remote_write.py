@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import httpx2 as httpx
 import pytest
 from exporters import Gpu
@@ -248,3 +249,20 @@ class TestTooMuch:
             assert (await send(client, body)).status_code == 204
 
         assert len(in_store(tmp_path, talk)["gpu_sample"]) == 2
+
+    def test_what_the_store_does_not_take_stays_on_disk(self, tmp_path: Path) -> None:
+        async def talk() -> None:
+            async with talking(store) as (server, client):
+                assert (await send(client, body_of(series_of(GPUS, now_ms())))).status_code == 204
+                store.close()
+                with pytest.raises(duckdb.Error):
+                    await server.remote_write.store(remote_write.ALL)
+
+        async def nothing(server: Server, client: httpx.AsyncClient) -> None:
+            pass
+
+        with Store(tmp_path, create=True) as store:
+            asyncio.run(talk())
+        assert len(list((tmp_path / "inbox").iterdir())) == 1
+        assert len(in_store(tmp_path, nothing)["gpu_sample"]) == 2
+        assert not list((tmp_path / "inbox").iterdir())
