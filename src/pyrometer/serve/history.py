@@ -102,11 +102,16 @@ def _is_gap(record: tuple[Any, ...]) -> bool:
 class Remembering:
     """A cluster that nobody but a Prometheus sees: read again and again, a little further each time."""
 
-    def __init__(self, store: Store, settings: Settings, lock: asyncio.Lock, prometheus: Prometheus) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, lock: asyncio.Lock, prometheus: Prometheus, *,
+        every_s: float = REMEMBER_EVERY_S,
+    ) -> None:  # fmt: skip
         self.store = store
         self.settings = settings
         self.lock = lock
         self.prometheus = prometheus
+        self.every_s = every_s
+        self.rounds = 0
         self.stored = 0
         self.trouble: str | None = None
 
@@ -142,10 +147,11 @@ class Remembering:
                     async with self.lock:
                         await asyncio.to_thread(self._store, delivery, marks)
                 cluster.tick(to_ms)
+                self.rounds += 1
                 self.trouble = None
             except SourceError as error:
                 self.trouble = str(error)
-            await asyncio.sleep(REMEMBER_EVERY_S)
+            await asyncio.sleep(self.every_s)
 
     def _history_ms(self) -> int:
         return self.settings.prometheus_history_hours * MS_PER_HOUR
