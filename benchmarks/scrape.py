@@ -128,13 +128,15 @@ def serve(exporters: int, gpus: int, ports: multiprocessing.Queue) -> None:
 
 async def follow(port: int, exporters: int, interval_s: float, folder: Path) -> dict[str, float]:
     """Scrapes them all into a store, for two intervals after everything has been seen once."""
-    from pyrometer.collect.scrape import Scrapes, Target
+    from pyrometer.collect.scrape import Scrapes, Target, of_gpus
     from pyrometer.model.records import GpuSample
     from pyrometer.store import Store
 
     before_mb = memory_mb()
     source = Scrapes(
-        lambda: [Target(f"http://127.0.0.1:{port}/{n}") for n in range(exporters)], new_dcgm(), interval_s=interval_s
+        lambda: [Target(f"http://127.0.0.1:{port}/{n}") for n in range(exporters)],
+        of_gpus(new_dcgm()),
+        interval_s=interval_s,
     )
     with Store(folder, create=True) as store:
         started = cpu = stored_s = 0.0

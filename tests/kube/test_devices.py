@@ -14,7 +14,7 @@ from kube import things
 from kube.collecting import Site, collecting, until_rows
 from kube.server import ApiServer, Kubectl
 from pyrometer.collect.dcgm import Dcgm
-from pyrometer.collect.scrape import Scrapes
+from pyrometer.collect.scrape import Scrapes, of_gpus
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.serve.telemetry import OfKubernetes, Telemetry
 from serve.test_telemetry import exporter
@@ -48,7 +48,7 @@ def test_an_exporter_among_the_pods_says_which_gpu_a_pod_has(
                 dcgm = Dcgm(
                     lambda name: collector.cluster.node_uid_of(name) if collector.cluster else None, near_idle_power_w
                 )
-                scrapes = Scrapes(lambda: list(source.exporters.values()), dcgm, interval_s=0.2)
+                scrapes = Scrapes(lambda: list(source.exporters.values()), of_gpus(dcgm), interval_s=0.2)
                 telemetry = Telemetry(collector.store, collector.lock, scrapes, OfKubernetes(lambda: collector.cluster))
                 running = asyncio.create_task(telemetry.run())
                 await until_rows(collector, holds, [(5, "dcgm"), (6, "dcgm")])

@@ -15,7 +15,7 @@ import pytest
 from collect.exporters import Gpu, text_of
 from pyrometer.account.ledger import build
 from pyrometer.collect.dcgm import Dcgm, DeviceUse
-from pyrometer.collect.scrape import Scrapes, Target
+from pyrometer.collect.scrape import Scrapes, Target, of_gpus
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.records import Slot
 from pyrometer.model.settings import Settings
@@ -58,7 +58,9 @@ def test_what_an_exporter_says_is_enough_for_a_ledger(tmp_path: Path) -> None:
 
     async def scenario(store: Store) -> None:
         with exporter(lambda: text_of(gpus).decode()) as url:
-            scrapes = Scrapes(lambda: [Target(url)], Dcgm(lambda host: None, near_idle_power_w), interval_s=0.05)
+            scrapes = Scrapes(
+                lambda: [Target(url)], of_gpus(Dcgm(lambda host: None, near_idle_power_w)), interval_s=0.05
+            )
             telemetry = Telemetry(store, asyncio.Lock(), scrapes, OfLabels(Settings()))
             running = asyncio.create_task(telemetry.run())
             while telemetry.stored < 30:

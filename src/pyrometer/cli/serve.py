@@ -20,9 +20,10 @@ from pyrometer.cli.running import data_folder
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.kubernetes.api import Api, connect
+from pyrometer.collect.node_exporter import NodeExporters
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.collect.prometheus.follow import Following
-from pyrometer.collect.scrape import Scrapes, Target
+from pyrometer.collect.scrape import Scrapes, Target, of_gpus, of_machines
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve import address
@@ -33,6 +34,7 @@ from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
 from pyrometer.store import Store
 
 ACCOUNT_EVERY_S = 60.0
+MACHINES_EVERY_S = 60.0  # node_exporters: a row a minute is kept
 log = logging.getLogger("pyrometer")
 RESTART_S = 5.0
 
@@ -151,8 +153,19 @@ def _telemetry(server: Server, scrape: tuple[str, ...], prometheus: Prometheus |
             source = server.collector.source if finds and server.collector else None
             return [*named, *(source.exporters.values() if source else ())]
 
-        found.append(Telemetry(server.store, server.lock, Scrapes(targets, _dcgm(server)), who))
+        found.append(Telemetry(server.store, server.lock, Scrapes(targets, of_gpus(_dcgm(server))), who))
+    if finds:
+        machines = of_machines(NodeExporters(server.node_uid_of))
+        scrapes = Scrapes(lambda: _gpu_machines(server), machines, interval_s=MACHINES_EVERY_S)
+        found.append(Telemetry(server.store, server.lock, scrapes, who))
     return found
+
+
+def _gpu_machines(server: Server) -> list[Target]:
+    """The node_exporters of nodes that have GPUs."""
+    source = server.collector.source if server.collector else None
+    found = source.machine_exporters.values() if source else ()
+    return [target for target in found if target.node and server.node_uid_of(target.node)]
 
 
 def _dcgm(server: Server) -> Dcgm:

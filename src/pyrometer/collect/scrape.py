@@ -22,8 +22,10 @@ from typing import Any, NamedTuple
 
 import httpx2 as httpx
 
-from pyrometer.collect.dcgm import Dcgm, DeviceUse, Place, Taken, measure_of, place_of
-from pyrometer.collect.exposition import Reader, ScrapeError
+from pyrometer.collect import dcgm, node_exporter
+from pyrometer.collect.dcgm import Dcgm, DeviceUse, Taken
+from pyrometer.collect.exposition import MOST_KEPT, Reader, ScrapeError
+from pyrometer.collect.node_exporter import NodeExporters
 from pyrometer.collect.source import Delivery
 from pyrometer.model.units import MS_PER_MINUTE
 
@@ -55,6 +57,30 @@ class Target(NamedTuple):
     ca_file: str | None = None  # whom to believe besides the system's authorities
 
 
+class Reading(NamedTuple):
+    """How the answers of one kind of exporter are made sense of."""
+
+    measure_of: Callable[[str], Any]
+    place_of: Callable[..., Any]
+    take: Callable[[list[tuple[Any, Any, float, int]]], Taken]
+    what: str  # its metrics are of
+    most_kept: int = MOST_KEPT
+
+
+def of_gpus(normaliser: Dcgm) -> Reading:
+    """Exporters of GPU metrics."""
+    return Reading(dcgm.measure_of, dcgm.place_of, normaliser.take, "a GPU")
+
+
+def of_machines(normaliser: NodeExporters) -> Reading:
+    """node_exporters: a large machine has hundreds of CPUs and devices."""
+
+    def take(samples: list[tuple[Any, Any, float, int]]) -> Taken:
+        return Taken(list(normaliser.take(samples)), {})
+
+    return Reading(node_exporter.measure_of, node_exporter.place_of, take, "a machine", most_kept=8_192)
+
+
 @dataclass(slots=True)
 class State:
     """How it goes with a target."""
@@ -74,7 +100,7 @@ class Scrapes:
     def __init__(
         self,
         targets: Callable[[], Iterable[Target]],
-        dcgm: Dcgm,
+        reading: Reading,
         *,
         interval_s: float = INTERVAL_S,
         answer_s: float = ANSWER_S,
@@ -83,7 +109,7 @@ class Scrapes:
     ) -> None:
         self.states: dict[Target, State] = {}
         self._targets = targets
-        self._dcgm = dcgm
+        self._reading = reading
         self._interval_s, self._answer_s = interval_s, answer_s
         self._most_bytes = most_bytes
         self._places = asyncio.Semaphore(most_at_once)
@@ -143,8 +169,8 @@ class Scrapes:
     async def _follow(self, target: Target) -> None:
         """Scrapes one target for ever, at its own moment of the interval."""
         state = self.states[target]
-        address = partial(place_of, node=target.node, address=_host(target.url))
-        reader: Reader[int, Place] = Reader(measure_of, address)
+        address = partial(self._reading.place_of, node=target.node, address=_host(target.url))
+        reader: Reader[Any, Any] = Reader(self._reading.measure_of, address, most_kept=self._reading.most_kept)
         due_s = time.monotonic() + zlib.crc32(target.url.encode()) / 2**32 * self._interval_s
         while True:
             await asyncio.sleep(max(due_s - time.monotonic(), 0))
@@ -156,7 +182,7 @@ class Scrapes:
             late_s = time.monotonic() - due_s
             due_s += max(pause_s, late_s - late_s % self._interval_s)  # what was missed is not made up for
 
-    async def _scrape(self, target: Target, state: State, reader: Reader[int, Place]) -> Taken | None:
+    async def _scrape(self, target: Target, state: State, reader: Reader[Any, Any]) -> Taken | None:
         """One answer; what goes wrong is remembered, and said when it is new."""
         asked_ms = _now_ms()
         try:
@@ -165,10 +191,11 @@ class Scrapes:
             large = len(body) > LARGE_BYTES
             parsed = await asyncio.to_thread(reader.read, body) if large else reader.read(body)
             if not parsed.samples:
-                raise ScrapeError("It shows metrics, but none of a GPU: is it the address of a GPU exporter?")
+                what = self._reading.what
+                raise ScrapeError(f"It shows metrics, but none of {what}: is it the address of such an exporter?")
             state.counts["unfinished lines"] += parsed.unfinished
             state.counts["unreadable lines"] += parsed.unreadable
-            taken = self._dcgm.take(_at_our_time(parsed.samples, asked_ms, state.counts))
+            taken = self._reading.take(_at_our_time(parsed.samples, asked_ms, state.counts))
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -260,8 +287,8 @@ async def _body(response: httpx.Response, most_bytes: int, counts: Counter[str])
 
 
 def _at_our_time(
-    samples: Iterable[tuple[int, Place, float, int | None]], now_ms: int, counts: Counter[str]
-) -> list[tuple[int, Place, float, int]]:
+    samples: Iterable[tuple[Any, Any, float, int | None]], now_ms: int, counts: Counter[str]
+) -> list[tuple[Any, Any, float, int]]:
     """Values with the time at which they were asked for, unless they bring a time that may be true."""
     timed = []
     for measure, place, value, time_ms in samples:

@@ -1,24 +1,34 @@
-"""GPU exporters among a cluster's pods: dcgm-exporter under the names of its charts, and our own agent."""
+"""Exporters among a cluster's pods: dcgm-exporter under the names of its charts, our own agent, node_exporter."""
 
 from __future__ import annotations
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.scrape import Target
 
-NAMES = ("nvidia-dcgm-exporter", "dcgm-exporter", "pyrometer-agent")
+NAMES = ("nvidia-dcgm-exporter", "dcgm-exporter", "pyrometer-agent")  # of GPUs
+MACHINE_NAMES = ("node-exporter", "prometheus-node-exporter")
 NAME_LABELS = ("app.kubernetes.io/name", "app", "k8s-app")
-PORT = 9400
+PORT, MACHINE_PORT = 9400, 9100
 
 
 def exporter_of(pod: objects.Pod) -> Target | None:
     """Where a pod's GPU metrics are, if it is an exporter that runs."""
+    return _target(pod, NAMES, PORT)
+
+
+def machine_exporter_of(pod: objects.Pod) -> Target | None:
+    """Where a pod's metrics of its machine are, if it is a node_exporter that runs."""
+    return _target(pod, MACHINE_NAMES, MACHINE_PORT)
+
+
+def _target(pod: objects.Pod, names: tuple[str, ...], usual_port: int) -> Target | None:
     labels = pod.metadata.labels or {}
-    if not any(labels.get(key) in NAMES for key in NAME_LABELS):
+    if not any(labels.get(key) in names for key in NAME_LABELS):
         return None
     if pod.status.phase != "Running" or not pod.status.pod_ip or pod.metadata.deletion_timestamp:
         return None
     ports = [port for container in pod.spec.containers or () for port in container.ports or ()]
     named = next((port.container_port for port in ports if port.name == "metrics"), None)
     address = f"[{pod.status.pod_ip}]" if ":" in pod.status.pod_ip else pod.status.pod_ip
-    port = named or next((port.container_port for port in ports if port.container_port), PORT)
+    port = named or next((port.container_port for port in ports if port.container_port), usual_port)
     return Target(f"http://{address}:{port}/metrics", node=pod.spec.node_name or None)

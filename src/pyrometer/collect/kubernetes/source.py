@@ -13,7 +13,7 @@ import msgspec
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
 from pyrometer.collect.kubernetes.discovery import Discovery, Place
-from pyrometer.collect.kubernetes.exporters import exporter_of
+from pyrometer.collect.kubernetes.exporters import exporter_of, machine_exporter_of
 from pyrometer.collect.kubernetes.seen import Seen
 from pyrometer.collect.kubernetes.watch import Gap, Resource, Watch, now_ms
 from pyrometer.collect.scrape import Target
@@ -92,6 +92,7 @@ class KubernetesSource:
         self.watches: dict[tuple[str, str], Watch] = {}
         self.denied_owners: dict[str, str] = {}
         self.exporters: dict[str, Target] = {}  # GPU exporters among the pods
+        self.machine_exporters: dict[str, Target] = {}  # node_exporters
         self.ready = asyncio.Event()  # everything that was there at the start has been handed over
         self.trouble: str | None = None  # what keeps it from starting
         self._translator = translator
@@ -230,11 +231,13 @@ class KubernetesSource:
         return self._translator.take(change)
 
     def _notice_exporter(self, change: Seen) -> None:
-        target = None if change.gone else exporter_of(change.object)
-        if target is None:
-            self.exporters.pop(change.object.metadata.uid, None)
-        else:
-            self.exporters[change.object.metadata.uid] = target
+        uid = change.object.metadata.uid
+        for known, target_of in ((self.exporters, exporter_of), (self.machine_exporters, machine_exporter_of)):
+            target = None if change.gone else target_of(change.object)
+            if target is None:
+                known.pop(uid, None)
+            else:
+                known[uid] = target
 
     # -- owners -------------------------------------------------------------------------------------------------------
 
