@@ -21,7 +21,7 @@ def rendered() -> dict[tuple[str, str], dict[str, Any]]:
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, for its kustomize")
     said = subprocess.run(
-        ["make", "manifests", "DEPLOY=deploy/overlays/agent", "IMAGE=registry.example.com/pyrometer:1"],
+        ["make", "--no-print-directory", "manifests", "DEPLOY=deploy/overlays/agent", "IMAGE=registry.example.com/pyrometer:1"],
         cwd=REPOSITORY, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(said.stdout)}
