@@ -13,6 +13,7 @@ import yaml
 from kube.server import Kubectl
 
 REPOSITORY = Path(__file__).parents[2]
+IMAGE = "registry.example.com/pyrometer:1"
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def rendered() -> dict[tuple[str, str], dict[str, Any]]:
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, for its kustomize")
     said = subprocess.run(
-        ["make", "--no-print-directory", "manifests", "DEPLOY=deploy/overlays/agent", "IMAGE=registry.example.com/pyrometer:1"],
+        ["make", "--no-print-directory", "manifests", "DEPLOY=deploy/overlays/agent", f"IMAGE={IMAGE}"],
         cwd=REPOSITORY, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(said.stdout)}
@@ -47,7 +48,7 @@ def test_the_agent_joins_the_server_and_moves_nothing(rendered: dict) -> None:
 def test_the_agent_has_no_more_rights_than_it_says(rendered: dict) -> None:
     pod = rendered["DaemonSet", "pyrometer-agent"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    assert container["image"] == "registry.example.com/pyrometer:1"
+    assert container["image"] == IMAGE
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
     }  # fmt: skip

@@ -13,6 +13,7 @@ import yaml
 from kube.server import Kubectl
 
 REPOSITORY = Path(__file__).parents[2]
+IMAGE = "registry.example.com/pyrometer:1"
 OVERLAYS = sorted(path.name for path in (REPOSITORY / "deploy" / "overlays").iterdir())
 
 
@@ -21,7 +22,7 @@ def rendered(folder: str) -> dict[tuple[str, str], dict[str, Any]]:
     if shutil.which("kubectl") is None:
         pytest.skip("needs kubectl, for its kustomize")
     said = subprocess.run(
-        ["make", "--no-print-directory", "manifests", f"DEPLOY=deploy/{folder}", "IMAGE=registry.example.com/pyrometer:1"],
+        ["make", "--no-print-directory", "manifests", f"DEPLOY=deploy/{folder}", f"IMAGE={IMAGE}"],
         cwd=REPOSITORY, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(said.stdout)}
@@ -36,7 +37,7 @@ def test_an_overlay_keeps_what_the_base_has(overlay: str) -> None:
     after = more["StatefulSet", "pyrometer"]["spec"]["template"]["spec"]["containers"][0]
     assert after["args"][: len(before["args"])] == before["args"]
     assert after["securityContext"] == before["securityContext"]
-    assert all(container["image"] == "registry.example.com/pyrometer:1" for container in (before, after))
+    assert all(container["image"] == IMAGE for container in (before, after))
 
 
 def test_beside_a_prometheus_it_is_asked_and_asks(tmp_path: Path) -> None:
