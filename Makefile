@@ -44,6 +44,7 @@ bench: setup ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/ledger.py
 	$(BIN)/python benchmarks/scores.py
 	$(BIN)/python benchmarks/watch.py
+	$(BIN)/python benchmarks/remembered.py
 	$(BIN)/python benchmarks/scrape.py
 	$(BIN)/python benchmarks/remote_write.py
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -60,10 +59,9 @@ def _answer(name: str, url: str, window: tuple[int, int], folder: Path, truth: d
     began = time.monotonic()
     said = subprocess.run([*command, "--data", str(folder), "-o", "json"], capture_output=True, text=True, check=True)
     took_s = time.monotonic() - began
-    peak_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     answer = json.loads(said.stdout)
     hours, true = (one["total"]["gpu_ms"] / 3_600_000 for one in (answer, truth))
-    return f"{name:<18}{took_s:>8.1f} s{peak_mib:>10,.0f} MiB   {hours:,.1f} GPU-hours (true: {true:,.1f})"
+    return f"{name:<18}{took_s:>8.1f} s   {hours:,.1f} GPU-hours (true: {true:,.1f})"
 
 
 if __name__ == "__main__":
