@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,6 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import nights
 from kube.server import free_port
 from pyrometer import __version__
+from pyrometer.model.settings import Settings
+from pyrometer.serve import app
 from pyrometer.serve.tokens import FILE, TokenError, Tokens
 from pyrometer.store import Store, StoreBusyError
 
@@ -100,6 +103,16 @@ def test_prometheus_finds_its_metrics(night: Path) -> None:
         assert families["pyrometer_ready"].samples[0].value == 1
         assert families["pyrometer_build_info"].samples[0].labels == {"version": __version__}
         assert "pyrometer_gpu_seconds" in families
+
+
+def test_hours_that_are_over_are_sealed_whoever_brought_them(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "SEAL_EVERY_S", 0.0)
+    with Store(night) as store:
+        server = app.Server(store, Settings(), asyncio.Lock(), open_to_all=True)
+        assert store.hot_tables("pod")
+        server.keep_books()
+        assert not store.hot_tables("pod")
+        assert store.parts("pod")
 
 
 class TestCommands:

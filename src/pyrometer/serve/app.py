@@ -18,6 +18,7 @@ from pyrometer.account.windows import WindowError
 from pyrometer.explain.html import render_html
 from pyrometer.export.prometheus import Ledger, exposition
 from pyrometer.model.settings import Settings
+from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.serve.address import Address
 from pyrometer.serve.collector import Collector
 from pyrometer.serve.history import Remembering
@@ -29,6 +30,7 @@ from pyrometer.serve.tokens import Tokens
 from pyrometer.serve.vitals import Vitals
 from pyrometer.store import Store
 
+SEAL_EVERY_S = 300.0
 FINDINGS_EVERY_S = 300.0  # on /metrics; questions are always answered anew
 Answer = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
@@ -52,6 +54,7 @@ class Server:
         self.end_ms = 0  # the newest accounted minute
         self.accounting_s = 0.0
         self._findings_due_s = 0.0
+        self._seal_due_s = time.monotonic() + SEAL_EVERY_S
 
     # -- is it well -------------------------------------------------------------------------------------------------
 
@@ -134,7 +137,10 @@ class Server:
         return covered
 
     def keep_books(self) -> None:
-        """Brings the ledger up to date, and the counters with it. The caller has the lock."""
+        """Seals hours that are over, brings the ledger up to date, and the counters with it. The caller has the lock."""
+        if time.monotonic() >= self._seal_due_s:
+            self._seal_due_s = time.monotonic() + SEAL_EVERY_S
+            self.store.seal(before_ms=time.time_ns() // 1_000_000 - MS_PER_HOUR)
         covered = self.account()
         if covered is None:
             return

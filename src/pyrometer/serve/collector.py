@@ -16,12 +16,11 @@ from pyrometer.model import events
 from pyrometer.model.columns import schema_of
 from pyrometer.model.records import Allocation, Node, Owner, Pod, Workload
 from pyrometer.model.settings import Settings
-from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
+from pyrometer.model.units import MS_PER_DAY
 from pyrometer.store import Store
 from pyrometer.store.catalog import first_row
 
 REMEMBERED_MS = 7 * MS_PER_DAY  # pods that ended and may still be listed
-SEAL_EVERY_S = 300.0
 Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
@@ -48,7 +47,6 @@ class Collector:
         self.source: KubernetesSource | None = None
         self.cluster: Cluster | None = None
         self.stored = 0
-        self._seal_due_s = time.monotonic() + SEAL_EVERY_S
 
     async def run(self) -> None:
         """Stores what happens, until it is cancelled."""
@@ -76,9 +74,6 @@ class Collector:
     def _store(self, records: list[tuple[Any, ...]]) -> None:
         self.store.append(records)
         self.stored += len(records)
-        if time.monotonic() >= self._seal_due_s:
-            self._seal_due_s = time.monotonic() + SEAL_EVERY_S
-            self.store.seal(before_ms=time.time_ns() // 1_000_000 - MS_PER_HOUR)
 
 
 async def cluster_name(api: Api) -> str:

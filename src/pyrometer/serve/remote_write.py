@@ -25,7 +25,6 @@ from pyrometer.collect.whole_scrapes import SETTLE_S, Sample, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.columns import schema_of
 from pyrometer.model.records import Slot
-from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Store, StoreError
 from pyrometer.store.inbox import Inbox
 
@@ -37,7 +36,6 @@ MOST_WAITING = 1_000_000  # values: 12,000 GPUs for a minute, 150 MB
 BODY_S = 30.0  # for a whole body to come
 RETRY_S = 5
 STORE_EVERY_S = 1.0
-SEAL_EVERY_S = 300.0
 ALL = float("inf")
 
 _log = logging.getLogger("pyrometer")
@@ -58,7 +56,6 @@ class RemoteWrite:
         self._done: list[Path] = []  # bodies whose values are on their way
         self._dcgm: Dcgm | None = None  # once it is known which slots there were
         self._unstored: list[tuple[Any, ...]] = []
-        self._seal_due_s = time.monotonic() + SEAL_EVERY_S
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -157,9 +154,6 @@ class RemoteWrite:
             self._unstored = []
         self._inbox.drop(self._done)
         self._done = []
-        if time.monotonic() >= self._seal_due_s:
-            self._seal_due_s = time.monotonic() + SEAL_EVERY_S
-            store.seal(before_ms=time.time_ns() // 1_000_000 - MS_PER_HOUR)
 
 
 def slots_of(store: Store) -> list[Slot]:
