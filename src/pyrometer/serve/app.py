@@ -137,7 +137,7 @@ class Server:
         return covered
 
     def keep_books(self) -> None:
-        """Seals hours that are over, brings the ledger up to date, and the counters with it. The caller has the lock."""
+        """Seals hours that are over, brings ledger and counters up to date. The caller has the lock."""
         if time.monotonic() >= self._seal_due_s:
             self._seal_due_s = time.monotonic() + SEAL_EVERY_S
             self.store.seal(before_ms=time.time_ns() // 1_000_000 - MS_PER_HOUR)
