@@ -103,6 +103,7 @@ def test_less_evidence_leaves_out_what_its_sources_do_not_send(tmp_path, monkeyp
         assert shown <= {"unobserved", "startup", "gang_wait", "free", "unhealthy"}
 
 
+@pytest.mark.heavy
 def test_a_replay_brings_every_record_once_in_the_order_of_time(night, tmp_path):
     store, truth = night
     window = truth_window(truth)
@@ -131,6 +132,7 @@ def scores():
     return module
 
 
+@pytest.mark.heavy
 def test_a_night_is_explained(tmp_path):
     """One night here; twenty in the heavy tests."""
     together = scores().pooled([scores().one_night("overnight", 7)])
