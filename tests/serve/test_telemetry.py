@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,9 @@ from pyrometer.account.ledger import build
 from pyrometer.collect.dcgm import Dcgm, DeviceUse
 from pyrometer.collect.scrape import Scrapes, Target, of_gpus
 from pyrometer.identify.gpu_models import near_idle_power_w
-from pyrometer.model.records import Slot
+from pyrometer.model.records import Allocation, Pod, Slot
 from pyrometer.model.settings import Settings
+from pyrometer.serve.collector import remembered
 from pyrometer.serve.telemetry import LINGER_MS, OfLabels, Telemetry
 from pyrometer.store import Store
 
@@ -92,11 +94,32 @@ class TestOfLabels:
         records = people.machines([_slot(index) for index in range(2)])
         for at_ms in range(T0, T0 + 600_000, 15_000):
             records += people.learn({use("a-0")} | ({use("b-0", 1)} if at_ms < T0 + 120_000 else set()), at_ms)
-        holds = {r.pod_uid: (r.from_ms, r.to_ms) for r in records if type(r).__name__ == "Allocation"}
-        assert holds == {
-            "scraped/ml/Pod/a-0": (T0, None),
-            "scraped/ml/Pod/b-0": (T0, T0 + 105_000),
-        }
+        assert _holds(records) == {"a-0": [(T0, None)], "b-0": [(T0, T0 + 105_000)]}
+
+    def test_a_pod_that_comes_again_under_its_name_is_another(self) -> None:
+        people = OfLabels(Settings())
+        records = people.machines([_slot(0)])
+        back_ms = T0 + 2 * LINGER_MS
+        for at_ms in [*range(T0, T0 + 60_000, 15_000), *range(T0 + 60_000, back_ms, 15_000), back_ms]:
+            records += people.learn({use("a-0")} if at_ms < T0 + 60_000 or at_ms == back_ms else set(), at_ms)
+        assert _holds(records) == {"a-0": [(T0, T0 + 45_000), (back_ms, None)]}
+
+    def test_after_a_restart_nobody_pays_who_is_not_seen_again(self, tmp_path: Path) -> None:
+        before = OfLabels(Settings())
+        with Store(tmp_path, create=True) as store:
+            records = before.machines([_slot(0), _slot(1)])
+            for at_ms in (T0, T0 + 15_000):
+                records += before.learn({use("a-0"), use("b-0", 1)}, at_ms)
+            store.append(records)
+            after = OfLabels(Settings())
+            resumed = after.resume(remembered(store, "scraped", T0 + 600_000), T0 + 30_000)
+            resumed += after.machines([_slot(0), _slot(1)])  # they are known
+            resumed += after.learn({use("a-0")}, T0 + 600_000)
+            store.append(resumed)
+        assert not any(type(r).__name__ == "Node" for r in resumed)
+        assert _holds([*records, *resumed]) == {
+            "a-0": [(T0, T0 + 30_000), (T0 + 600_000, None)], "b-0": [(T0, T0 + 30_000)],
+        }  # fmt: skip
 
     def test_a_label_that_is_away_for_a_scrape_ends_nothing(self) -> None:
         people = OfLabels(Settings())
@@ -110,8 +133,19 @@ class TestOfLabels:
         people = OfLabels(Settings())
         written = people.machines([_slot(0), _slot(3)])
         assert [node.gpu_count for node in written] == [1, 4]
+        assert written[0].time_ms == T0
         assert written[-1].gpu_model == "NVIDIA H200"
         assert people.machines([_slot(1)]) == []
+
+
+def _holds(records: list[Any]) -> dict[str, list[tuple[int, int | None]]]:
+    """The newest word on every hold, by the pod's name."""
+    names = {r.pod_uid: r.name for r in records if isinstance(r, Pod)}
+    newest = {(r.pod_uid, r.from_ms): r.to_ms for r in records if isinstance(r, Allocation)}
+    found: dict[str, list[tuple[int, int | None]]] = {}
+    for (uid, from_ms), to_ms in sorted(newest.items(), key=lambda item: item[0][1]):
+        found.setdefault(names[uid], []).append((from_ms, to_ms))
+    return found
 
 
 def _slot(index: int) -> Slot:

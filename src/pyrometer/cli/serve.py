@@ -19,17 +19,21 @@ from pyrometer.cli.addresses import address_of, is_loopback
 from pyrometer.cli.running import data_folder
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.dcgm import Dcgm
-from pyrometer.collect.kubernetes.api import Api, connect
+from pyrometer.collect.kubernetes.api import Api, ApiError, connect
 from pyrometer.collect.node_exporter import NodeExporters
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.collect.prometheus.follow import Following
+from pyrometer.collect.prometheus.kube_state import GPU_REQUESTS
 from pyrometer.collect.scrape import Scrapes, Target, of_gpus, of_machines
+from pyrometer.collect.source import SourceError
+from pyrometer.identify.cluster import Cluster
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve import address
 from pyrometer.serve.app import Server, application
-from pyrometer.serve.collector import Collector
+from pyrometer.serve.collector import Collector, cluster_name, remembered
 from pyrometer.serve.history import History, Marks, Remembering
+from pyrometer.serve.remote_write import slots_of
 from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
 from pyrometer.store import Store
 
@@ -71,6 +75,7 @@ class Sources(NamedTuple):
 
 async def _serve(store: Store, host: str, port: int, sources: Sources) -> None:
     settings = read_settings(os.environ, store.folder)
+    Cluster("", settings)  # a rule that makes no sense is said at once
     loopback = is_loopback(host)
     lock = asyncio.Lock()
     server = Server(store, settings, lock, open_to_all=loopback)
@@ -112,10 +117,16 @@ async def _collect(server: Server, scrape: tuple[str, ...], prometheus: Promethe
     """First the past, where a Prometheus remembers it and nobody watched yet; then everything at once, for ever."""
     if prometheus is not None and api is not None:
         server.reading = f"the past from {prometheus.url}"
-        await _again(lambda: _read_past(server, prometheus, api), once=True)
+        try:
+            await _read_past(server, prometheus, api)
+        except (SourceError, ApiError, TimeoutError) as error:
+            log.warning("The past could not be read, and is left out: %s", error)
         server.reading = None
-    server.telemetry = _telemetry(server, scrape, prometheus)
-    if prometheus is not None and api is None:
+    alone = prometheus is not None and api is None
+    remembers = await _remembers_pods(prometheus) if alone and prometheus else False
+    async with server.lock:
+        server.telemetry = await asyncio.to_thread(_telemetry, server, scrape, prometheus, remembers)
+    if prometheus is not None and remembers:
         server.telemetry.append(Remembering(server.store, server.settings, server.lock, prometheus))
     running = [one.run for one in server.telemetry]
     if server.collector is not None:
@@ -124,23 +135,49 @@ async def _collect(server: Server, scrape: tuple[str, ...], prometheus: Promethe
 
 
 async def _read_past(server: Server, prometheus: Prometheus, api: Api) -> None:
+    """Once, into a folder that has seen nothing of this cluster: what was watched is known better."""
+    done = f"past_read_from {prometheus.url}"
+    now_ms = time.time_ns() // 1_000_000 // MS_PER_MINUTE * MS_PER_MINUTE
+    name = server.settings.cluster or await cluster_name(api)
     async with server.lock:
-        if Marks(server.store, prometheus.url).read():
+        before = await asyncio.to_thread(remembered, server.store, name, now_ms)
+        begun = bool(Marks(server.store, prometheus.url).read())
+        if server.store.meta(done) or (before.last_live_ms is not None and not begun):
             return
-        now_ms = time.time_ns() // 1_000_000 // MS_PER_MINUTE * MS_PER_MINUTE
-        from_ms = now_ms - server.settings.prometheus_history_hours * MS_PER_HOUR
-        log.info("Reading the last %s hours from %s", server.settings.prometheus_history_hours, prometheus.url)
-        await History(server.store, server.settings, from_ms, now_ms).read(prometheus, api, lambda done, total: None)
+    from_ms = now_ms - server.settings.prometheus_history_hours * MS_PER_HOUR
+    log.info("Reading the last %s hours from %s", server.settings.prometheus_history_hours, prometheus.url)
+    history = History(server.store, server.settings, from_ms, now_ms, server.lock)
+    await history.read(prometheus, api, lambda done, total: None)
+    async with server.lock:
+        await asyncio.to_thread(server.store.set_meta, done, str(now_ms))
 
 
-def _telemetry(server: Server, scrape: tuple[str, ...], prometheus: Prometheus | None) -> list[Telemetry | Remembering]:
+async def _remembers_pods(prometheus: Prometheus) -> bool:
+    """Whether it has kube-state-metrics; without them, labels of telemetry say who is there."""
+    now_ms = time.time_ns() // 1_000_000
+    while True:
+        try:
+            return bool(await prometheus.labels(GPU_REQUESTS, now_ms - MS_PER_HOUR, now_ms))
+        except SourceError as error:
+            log.warning("%s", error)
+            await asyncio.sleep(RESTART_S)
+
+
+def _telemetry(
+    server: Server, scrape: tuple[str, ...], prometheus: Prometheus | None, remembers: bool
+) -> list[Telemetry | Remembering]:
     """Exporters that were named or found; or a Prometheus, which scrapes them already."""
     of_kubernetes = server.collector is not None
-    who: People = OfLabels(server.settings)
+    labels = OfLabels(server.settings)
+    who: People = labels
     if of_kubernetes:
         who = OfKubernetes(lambda: server.collector.cluster if server.collector else None)
+    elif scrape or (prometheus is not None and not remembers):
+        now_ms = time.time_ns() // 1_000_000
+        last_ms = server.store.newest_ms(["gpu_sample"], now_ms) or now_ms
+        server.store.append(labels.resume(remembered(server.store, labels.cluster.name, now_ms), last_ms))
     found: list[Telemetry | Remembering] = []
-    if prometheus is not None and of_kubernetes:
+    if prometheus is not None and not remembers:
         marks = Marks(server.store, prometheus.url)
         since_ms = max((to_ms for _, to_ms in marks.read()), default=time.time_ns() // 1_000_000)
         following = Following(prometheus, _dcgm(server), since_ms)
@@ -169,16 +206,14 @@ def _gpu_machines(server: Server) -> list[Target]:
 
 
 def _dcgm(server: Server) -> Dcgm:
-    return Dcgm(server.node_uid_of, near_idle_power_w)
+    return Dcgm(server.node_uid_of, near_idle_power_w, slots_of(server.store))
 
 
-async def _again(run: Callable[[], Awaitable[None]], *, once: bool = False) -> None:
+async def _again(run: Callable[[], Awaitable[None]]) -> None:
     """Goes on for ever: what goes wrong is said, and tried again."""
     while True:
         try:
             await run()
-            if once:
-                return
         except asyncio.CancelledError:
             raise
         except Exception:

@@ -58,7 +58,11 @@ def _pod(cluster: str, namespace: str, name: str, node: str, devices: int, began
     amounts: dict[str, str | int | float] = {"nvidia.com/gpu": devices}
     runs = objects.ContainerState(running=objects.Running(began))
     return objects.Pod(
-        Meta(name=name, uid=f"{cluster}/{namespace}/Pod/{name}", namespace=namespace, creation_timestamp=began),
+        # one that comes again under the same name is another
+        Meta(
+            name=name, uid=f"{cluster}/{namespace}/Pod/{name}/{began:%Y%m%dT%H%M%S}", namespace=namespace,
+            creation_timestamp=began,
+        ),
         objects.PodSpec(node, [Container("main", objects.Resources(amounts))]),
         objects.PodStatus(
             "Running", conditions=[objects.Condition("PodScheduled", "True", began)],

@@ -127,7 +127,7 @@ class NodeExporters:
 
     def __init__(self, node_uid_of: Callable[[str], str | None]) -> None:
         self._node_uid_of = node_uid_of
-        self._exporters: dict[str, _Exporter] = {}
+        self._exporters: dict[tuple[str, str], _Exporter] = {}  # an address may become another machine's
 
     def take(self, samples: Sequence[tuple[Measure, Place, float, int]]) -> list[NodeSample]:
         """What scrapes say: measure, place, value, time."""
@@ -162,9 +162,9 @@ class NodeExporters:
         return [row for exporter in gone for row in self._rows(exporter, exporter.rest())]
 
     def _by_exporter(self, said: Iterable[Said]) -> list[tuple[_Exporter, list[Said]]]:
-        of_exporter: dict[str, list[Said]] = defaultdict(list)
+        of_exporter: dict[tuple[str, str], list[Said]] = defaultdict(list)
         for one in said:
-            of_exporter[one[1].exporter].append(one)
+            of_exporter[one[1].exporter, "".join(one[1].hosts[:1])].append(one)
         for name, of_one in of_exporter.items():
             if name not in self._exporters:
                 self._exporters[name] = _Exporter(of_one[0][1])

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ LARGE_BYTES = 2**20  # read beside the loop, so that the others do not wait
 SLOWER_WHEN_DOWN = 4  # intervals between two attempts, at most
 CLOCK_LIMIT_MS = 5 * MS_PER_MINUTE  # a time in the text that is further from ours than this is wrong
 WAITING_DELIVERIES = 256
+FORGET_EVERY, SILENT_MS = 1_000, 10 * MS_PER_MINUTE
 MOST_IN_A_DELIVERY = 5_000
 DELIVERIES_AN_INTERVAL = 30  # what comes at about the same time is stored together: transactions cost more than records
 
@@ -75,8 +77,13 @@ def of_gpus(normaliser: Dcgm) -> Reading:
 def of_machines(normaliser: NodeExporters) -> Reading:
     """node_exporters: a large machine has hundreds of CPUs and devices."""
 
+    calls = count(1)
+
     def take(samples: list[tuple[Any, Any, float, int]]) -> Taken:
-        return Taken(list(normaliser.take(samples)), {})
+        rows: list[tuple[Any, ...]] = list(normaliser.take(samples))
+        if next(calls) % FORGET_EVERY == 0:  # machines that are gone
+            rows += normaliser.rest(_now_ms() - SILENT_MS)
+        return Taken(rows, {})
 
     return Reading(node_exporter.measure_of, node_exporter.place_of, take, "a machine", most_kept=8_192)
 

@@ -36,7 +36,6 @@ class Owner(NamedTuple):
     team: str
     experiment: str
     workload: str  # namespace/name
-    kind: str = ""
 
 
 OTHERS = Owner("other", "other", "other")
@@ -59,6 +58,7 @@ class Ledger:
         self.restated: Counter[tuple[str, str]] = Counter()
         self.findings: dict[tuple[str, Owner], int] = {}
         self._seen_ms: dict[Owner, int] = {}  # owners with series of their own: when they last had GPUs
+        self._kinds: dict[Owner, str] = {}
         self._announced: dict[tuple[Owner, str], Amount] = {}  # shown as zero first: a first value is no increase
         self._hours: dict[int, Counter[str]] = {}  # what was counted, by hour and state
         self._parts: set[str] = set()
@@ -94,6 +94,8 @@ class Ledger:
         for group in sums(store, window, ("state", "team", "experiment", "workload"), zone=UTC):
             state, team, experiment, workload = group.key
             owner = self._admitted(_owner(team, experiment, workload), window.to_ms)
+            if workload:
+                self._kinds[owner] = workload["kind"]
             key = (owner, state)
             if key not in self.amounts:
                 self.amounts[key] = Amount()
@@ -114,6 +116,7 @@ class Ledger:
         over = {owner for owner, at_ms in self._seen_ms.items() if at_ms < self.through_ms - RETIRED_MS}
         for owner in over:
             del self._seen_ms[owner]
+            self._kinds.pop(owner, None)
         self.amounts = {key: amount for key, amount in self.amounts.items() if key[0] not in over}
 
     def _notice_corrections(self, store: Store) -> None:
@@ -143,8 +146,8 @@ class Ledger:
             seconds.add_metric(values, amount.gpu_ms / 1000)
             dollars.add_metric(values, amount.ms_price / _USD)
         for owner in sorted(self._seen_ms):
-            if owner.kind:
-                info.add_metric([owner.team, owner.experiment, owner.workload, owner.kind], 1)
+            if owner in self._kinds:
+                info.add_metric([owner.team, owner.experiment, owner.workload, self._kinds[owner]], 1)
         restated = CounterMetricFamily(
             "pyrometer_restated_gpu_seconds", "GPU-seconds that later evidence moved to another state",
             labels=["from_state", "to_state"],
@@ -177,7 +180,7 @@ def exposition(collectors: Iterable[Any], accept: str) -> tuple[bytes, str]:
 
 def _owner(team: str | None, experiment: str | None, workload: Mapping[str, str] | None) -> Owner:
     named = f"{workload['namespace']}/{workload['name']}" if workload else ""
-    return Owner(team or "", experiment or "", named, workload["kind"] if workload else "")
+    return Owner(team or "", experiment or "", named)
 
 
 def _added(one: Amount, other: Amount) -> Amount:

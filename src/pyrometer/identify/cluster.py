@@ -218,7 +218,8 @@ class Cluster:
         )  # fmt: skip
         if before is None:
             created_ms = ms(meta.creation_timestamp) or 0
-            record = record._replace(time_ms=created_ms if created_ms >= self.since_ms else seen.seen_ms)
+            known = created_ms and created_ms >= self.since_ms
+            record = record._replace(time_ms=created_ms if known else seen.seen_ms)
             self._nodes[meta.name] = _Node(record, has)
         else:
             if record == before.record._replace(time_ms=0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyrometer.collect.kubernetes import look, objects
@@ -37,10 +37,13 @@ Progress = Callable[[int, int], None]
 class History:
     """What is known of one cluster from `from_ms` to `to_ms`, and is brought into a store."""
 
-    def __init__(self, store: Store, settings: Settings, from_ms: int, to_ms: int) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, from_ms: int, to_ms: int, lock: asyncio.Lock | None = None
+    ) -> None:
         self.store = store
         self.settings = settings
         self.from_ms, self.to_ms = from_ms, to_ms
+        self.lock = lock or asyncio.Lock()  # held while the store is used: a server's is asked questions meanwhile
 
     async def read(self, prometheus: Prometheus | None, api: Api | None, progress: Progress) -> None:
         """First what was, then what is: the cluster's own word on what is still there is the later one."""
@@ -53,7 +56,10 @@ class History:
             await self._past(prometheus, cluster, name, nodes, look.Owners(api) if api else None, progress)
         if api is not None:
             await self._present(api, cluster, name, nodes, blind=prometheus is None)
-        self.store.seal(before_ms=self.to_ms)
+
+    async def _write(self, records: Sequence[tuple[Any, ...]]) -> None:
+        async with self.lock:
+            await asyncio.to_thread(self.store.append, records)
 
     async def _past(
         self, prometheus: Prometheus, cluster: Cluster, name: str, nodes: list[objects.Node],
@@ -70,9 +76,10 @@ class History:
             known=Known(nodes, owner_of),
         )  # fmt: skip
         async for delivery in source.deliveries():
-            self.store.append(delivery.records)
+            await self._write(delivery.records)
             if delivery.covers is not None:  # after a break it goes on from here
-                marks.add(delivery.covers)
+                async with self.lock:
+                    await asyncio.to_thread(marks.add, delivery.covers)
             progress(round(1000 * delivery.progress), 1000)
 
     async def _present(self, api: Api, cluster: Cluster, name: str, nodes: list[objects.Node], *, blind: bool) -> None:
@@ -81,7 +88,7 @@ class History:
             records.append(Event(self.from_ms, events.WATCH_GAP, self.to_ms - self.from_ms, name))
             for node in nodes:
                 records += cluster.take(Seen(node, max(self.from_ms, ms(node.metadata.creation_timestamp) or 0)))
-        self.store.append(records)
+        await self._write(records)
         source = KubernetesSource(
             api, cluster, cluster=name, always=cluster.joined_kinds(), last_live_ms=self.to_ms, known=cluster.known(),
             heartbeat_s=1.0,
@@ -89,7 +96,7 @@ class History:
         deadline_s = time.monotonic() + LIST_S
         async with asyncio.timeout(LIST_S):
             async for delivery in source.deliveries():
-                self.store.append([record for record in delivery.records if not _is_gap(record)])
+                await self._write([record for record in delivery.records if not _is_gap(record)])
                 if source.ready.is_set() or time.monotonic() > deadline_s:
                     break
 
@@ -135,8 +142,9 @@ class Remembering:
         cluster = Cluster(name, self.settings, since_ms=first_ms, settled_ms=first_ms)
         cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
         source = PrometheusSource(
-            self.prometheus, cluster, cluster=name, from_ms=first_ms, to_ms=now_ms, near_idle_power_w=near_idle_power_w
-        )
+            self.prometheus, cluster, cluster=name, from_ms=first_ms, to_ms=now_ms, near_idle_power_w=near_idle_power_w,
+            by_labels=False,
+        )  # fmt: skip
         while True:
             read = marks.read()
             to_ms = time.time_ns() // 1_000_000 - BEHIND_MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from datetime import tzinfo
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,7 +143,7 @@ def _price(text: str | None) -> int | None:
         return None
     try:
         micro = int(Decimal(text.lstrip("$")) * 1_000_000)
-    except (InvalidOperation, ValueError, OverflowError):  # not a number, "nan", "inf"
+    except (ArithmeticError, ValueError):  # not a number, "nan", "inf", "1e999999"
         raise QuestionError(f"--price {text!r} is not a number of dollars.") from None
     if not 0 <= micro <= HIGHEST_USD_MICRO_PER_HOUR:
         raise QuestionError(f"--price {text!r} is not a price: 0 to 1,000,000 dollars per GPU-hour.")

@@ -56,6 +56,7 @@ class RemoteWrite:
         self._done: list[Path] = []  # bodies whose values are on their way
         self._dcgm: Dcgm | None = None  # once it is known which slots there were
         self._unstored: list[tuple[Any, ...]] = []
+        self._untaken: list[Sample] = []  # of scrapes that are whole, and not yet records
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -143,9 +144,11 @@ class RemoteWrite:
 
     def _store(self, samples: list[Sample]) -> None:
         store = self._server.store
+        self._untaken += samples
         if self._dcgm is None:
             self._dcgm = Dcgm(lambda host: self._server.node_uid_of(host), near_idle_power_w, slots_of(store))
-        self._unstored += self._dcgm.take(samples).records
+        self._unstored += self._dcgm.take(self._untaken).records
+        self._untaken = []
         if self._unstored:
             try:
                 store.append(self._unstored)

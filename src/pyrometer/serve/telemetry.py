@@ -9,12 +9,15 @@ from typing import Any, Protocol
 
 from pyrometer.collect import labelled
 from pyrometer.collect.dcgm import DeviceUse
+from pyrometer.collect.kubernetes import objects
+from pyrometer.collect.kubernetes.objects import Meta
 from pyrometer.collect.kubernetes.seen import Seen
 from pyrometer.collect.source import Source
 from pyrometer.identify.cluster import Cluster
 from pyrometer.model.records import Slot
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_MINUTE
+from pyrometer.serve.collector import Remembered
 from pyrometer.store import Store
 
 LEARN_EVERY_S = 15.0
@@ -103,6 +106,18 @@ class OfLabels:
         self.cluster = Cluster(settings.cluster or WITHOUT_NAME, settings)
         self._gpus: dict[str, tuple[int, str | None]] = {}  # of each machine: how many, and which
         self._uses: dict[DeviceUse, tuple[int, int]] = {}
+
+    def resume(self, before: Remembered, last_ms: int) -> Records:
+        """What was known before this process began: its pods are over, as far as anybody knows since their last sample;
+        those that still are come again."""
+        self.cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
+        self._gpus = {node.node_uid: (node.gpu_count, node.gpu_model) for node in before.nodes}
+        ended: Records = []
+        for pod in before.pods:
+            if pod.ended_ms is None:
+                meta = Meta(name=pod.name, uid=pod.pod_uid, namespace=pod.namespace)
+                ended += self.cluster.take(Seen(objects.Pod(meta), max(last_ms, pod.time_ms + 1), gone=True))
+        return ended
 
     def machines(self, records: Iterable[tuple[Any, ...]]) -> Records:
         """A machine has as many GPUs as the highest index that was seen of it."""

@@ -65,8 +65,9 @@ class Prometheus:
 
     def __init__(self, url: str, settings: Settings | None = None) -> None:
         self.url = without_password(url)
+        self._settings = settings
         self._client = httpx.AsyncClient(
-            base_url=url.rstrip("/"), headers=_headers(settings), verify=_trust(settings), follow_redirects=True,
+            base_url=url.rstrip("/"), verify=_trust(settings), follow_redirects=True,
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
         )  # fmt: skip
 
@@ -77,17 +78,29 @@ class Prometheus:
     async def raw(self, selector: str, from_ms: int, to_ms: int) -> list[Series]:
         """The samples as they were scraped, after `from_ms` and up to `to_ms`."""
         query = {"query": f"{selector}[{to_ms - from_ms}ms]", "time": _seconds(to_ms)}
-        return _matrix(_MATRIX.decode(await self._ask("/api/v1/query", query)))
+        return await self._matrix("/api/v1/query", query)
 
     async def at_steps(self, query: str, from_ms: int, to_ms: int, step_ms: int) -> list[Series]:
         """The values of an expression, every so often."""
         asked = {"query": query, "start": _seconds(from_ms), "end": _seconds(to_ms), "step": _seconds(step_ms)}
-        return _matrix(_MATRIX.decode(await self._ask("/api/v1/query_range", asked)))
+        return await self._matrix("/api/v1/query_range", asked)
 
     async def labels(self, selector: str, from_ms: int, to_ms: int) -> list[dict[str, str]]:
         """The series that there were."""
         asked = {"match[]": selector, "start": _seconds(from_ms), "end": _seconds(to_ms)}
-        return _LABELS.decode(await self._ask("/api/v1/series", asked)).data or []
+        try:
+            return _LABELS.decode(await self._ask("/api/v1/series", asked)).data or []
+        except msgspec.DecodeError:
+            raise self._nonsense() from None
+
+    async def _matrix(self, path: str, asked: Mapping[str, str]) -> list[Series]:
+        try:
+            return _matrix(_MATRIX.decode(await self._ask(path, asked)))
+        except (msgspec.DecodeError, ValueError):
+            raise self._nonsense() from None
+
+    def _nonsense(self) -> SourceError:
+        return SourceError(f"{self.url} answers, but not as a Prometheus does: is there a login page before it?")
 
     async def _ask(self, path: str, form: Mapping[str, str]) -> bytes:
         for attempt in range(ATTEMPTS):
@@ -101,7 +114,8 @@ class Prometheus:
     async def _post(self, path: str, form: Mapping[str, str]) -> bytes:
         """A query may be longer than an address: it is sent as a form."""
         body = bytearray()
-        async with self._client.stream("POST", path, data=dict(form)) as response:
+        headers = _headers(self._settings)  # read anew: tokens expire
+        async with self._client.stream("POST", path, data=dict(form), headers=headers) as response:
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > MOST_BYTES:

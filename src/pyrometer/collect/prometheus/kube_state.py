@@ -106,9 +106,12 @@ async def history(api: Prometheus, cluster: str, from_ms: int, to_ms: int, names
     nodes, gaps = await _nodes(api, cluster, from_ms, to_ms, told, names, interval_ms)
     seen = [Seen(namespace, from_ms) for namespace in namespaces]
     chains: dict[tuple[str, str, str], tuple[objects.Owner, ...]] = {}
+    # Everything was last scraped then: what is not there afterwards may only not have been looked at.
+    newest_ms = max((pod.last_ms for pod in pods.values()), default=to_ms)
     for pod in pods.values():
-        chain = await _chain(pod, above, names.owner_of, chains)
-        seen += _lives(pod, chain, from_ms, to_ms, interval_ms)
+        if _ended_ms(pod) is None or (_ended_ms(pod) or 0) > from_ms:
+            chain = await _chain(pod, above, names.owner_of, chains)
+            seen += _lives(pod, chain, from_ms, newest_ms, interval_ms)
     # of what happens at once: machines first, then who ended, then who came
     order = {"Namespace": 0, "Node": 1, "Pod": 2}
     seen = sorted([*seen, *nodes], key=lambda s: (s.seen_ms, order[type(s.object).__name__], not s.gone))
@@ -193,19 +196,25 @@ def _words(labels: dict[str, str], kind: str, keys: dict[str, str]) -> dict[str,
     return {keys.get(name, name): value for name, value in own.items()}
 
 
-def _lives(pod: _Pod, chain: tuple[objects.Owner, ...], from_ms: int, to_ms: int, interval_ms: int) -> Iterator[Seen]:
+def _lives(
+    pod: _Pod, chain: tuple[objects.Owner, ...], from_ms: int, newest_ms: int, interval_ms: int
+) -> Iterator[Seen]:
     """A pod when it came, and when it ended; one that was deleted ended after it was last scraped."""
     times = pod.times_ms
     came_ms = max(
         times.get("created", pod.first_ms), times.get("status_scheduled_time", 0), times.get("state_started", 0)
     )
-    ended_ms = times.get("completion_time") if pod.phase in ("Succeeded", "Failed") else None
-    over = ended_ms is not None or pod.phase in ("Succeeded", "Failed")
+    ended_ms = _ended_ms(pod)
     yield Seen(_pod(pod, None), max(min(came_ms, ended_ms or came_ms), from_ms), chain=chain)
-    if over:
-        yield Seen(_pod(pod, ended_ms or pod.last_ms), ended_ms or pod.last_ms, gone=True, chain=chain)
-    elif pod.last_ms < to_ms - 2 * interval_ms:
+    if ended_ms is not None:
+        yield Seen(_pod(pod, ended_ms), ended_ms, gone=True, chain=chain)
+    elif pod.last_ms < newest_ms - 2 * interval_ms:
         yield Seen(_pod(pod, None), pod.last_ms + interval_ms // 2, gone=True, chain=chain)
+
+
+def _ended_ms(pod: _Pod) -> int | None:
+    """When a pod that is over ended: as it says, else when it was last seen."""
+    return pod.times_ms.get("completion_time", pod.last_ms) if pod.phase in ("Succeeded", "Failed") else None
 
 
 def _pod(pod: _Pod, ended_ms: int | None) -> objects.Pod:

@@ -28,6 +28,8 @@ async def load(
             found = False
             for start_ms in range(from_ms, to_ms, PIECE_MS):
                 end_ms = min(start_ms + PIECE_MS, to_ms) - step_ms  # at the end itself the last value would stand twice
+                if end_ms < start_ms:
+                    continue
                 series = await _asked(api, label, group, start_ms, end_ms, step_ms)
                 found = found or bool(series)
                 yield exporters.take_series(list(_measured(series)))

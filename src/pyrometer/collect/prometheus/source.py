@@ -63,7 +63,7 @@ class PrometheusSource:
     def __init__(
         self, api: Prometheus, translator: Translator, *, cluster: str, from_ms: int, to_ms: int,
         near_idle_power_w: Callable[[str | None], int], known: Known | None = None,
-        read: Sequence[tuple[int, int]] = (),
+        read: Sequence[tuple[int, int]] = (), by_labels: bool = True,
     ) -> None:  # fmt: skip
         self.api = api
         self.cluster = cluster
@@ -72,6 +72,7 @@ class PrometheusSource:
         self.gpus = 0
         self._translator = translator
         self._known = known or Known()
+        self._by_labels = by_labels  # whether labels of telemetry stand in where nobody else says who was there
         self._missing = missing(from_ms, to_ms, read)
         self._dcgm = Dcgm(self._node_uid, near_idle_power_w)
         # UIDs by name, and by whatever else a node is called
@@ -88,7 +89,7 @@ class PrometheusSource:
         by_state_metrics = await self._objects(places)
         yield Delivery(by_state_metrics, OBJECTS_SHARE)
         uses: dict[DeviceUse, tuple[int, int]] = {}
-        if not self.pods and not self._missing:
+        if not self.pods and not self._missing and self._by_labels:
             self._missing = [(self.from_ms, self.to_ms)]  # who used devices is in the telemetry alone
         whole_ms = sum(to_ms - from_ms for from_ms, to_ms in self._missing)
         done_ms = 0
@@ -105,7 +106,7 @@ class PrometheusSource:
             done_ms += to_ms - from_ms
         async for rows in self._machines(places):
             yield Delivery(rows, 1.0)
-        if not self.pods and uses:
+        if not self.pods and uses and self._by_labels:
             self.pods = len({(use.namespace, use.pod) for use in uses})
             yield Delivery(self._from_labels(uses), 1.0)
         if not self.gpus and not self.pods:
