@@ -214,6 +214,11 @@ def test_help_imports_nothing_outside_the_standard_library(arguments):
     assert imported_by(statement) - set(sys.stdlib_module_names) == {"pyrometer"}
 
 
+@pytest.mark.parametrize("name", ["why", "cost", "runs", "show"])
+def test_a_question_to_a_folder_loads_nothing_for_clusters_or_servers(name):
+    assert not imported_by(f"import pyrometer.cli.{name}") & {"lightkube", "httpx2", "starlette", "uvicorn"}
+
+
 def test_the_layers_hold():
     pytest.importorskip("importlinter", reason="needs import-linter: pip install 'pyrometer[dev]'")
     said = subprocess.run(

@@ -17,7 +17,6 @@ from pyrometer.account.windows import WindowError
 from pyrometer.cli.outcome import fail, finish
 from pyrometer.cli.progress import progress_bar, waiting
 from pyrometer.cli.settings import read_settings
-from pyrometer.collect.kubernetes.api import ApiError
 from pyrometer.collect.source import SourceError
 from pyrometer.identify.kinds import RuleError
 from pyrometer.identify.price_book import PriceError
@@ -39,7 +38,7 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         return fail(str(error), 2)
     except ServerError as error:
         return fail(str(error), 2 if error.usage else 1)
-    except (StoreError, SourceError, PriceError, SettingError, RuleError, TokenError, NothingError, ApiError) as error:
+    except (StoreError, SourceError, PriceError, SettingError, RuleError, TokenError, NothingError) as error:
         return fail(str(error), 1)
     except duckdb.OutOfMemoryException as error:
         return fail(f"Not enough memory: {str(error).splitlines()[0]}", 1)

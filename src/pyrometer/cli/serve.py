@@ -19,7 +19,7 @@ from pyrometer.cli.addresses import address_of, is_loopback
 from pyrometer.cli.running import data_folder
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.dcgm import Dcgm
-from pyrometer.collect.kubernetes.api import Api, ApiError, connect
+from pyrometer.collect.kubernetes.api import Api, connect
 from pyrometer.collect.node_exporter import NodeExporters
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.collect.prometheus.follow import Following
@@ -119,11 +119,10 @@ async def _collect(server: Server, scrape: tuple[str, ...], prometheus: Promethe
         server.reading = f"the past from {prometheus.url}"
         try:
             await _read_past(server, prometheus, api)
-        except (SourceError, ApiError, TimeoutError) as error:
+        except (SourceError, TimeoutError) as error:
             log.warning("The past could not be read, and is left out: %s", error)
         server.reading = None
-    alone = prometheus is not None and api is None
-    remembers = await _remembers_pods(prometheus) if alone and prometheus else False
+    remembers = prometheus is not None and api is None and await _remembers_pods(prometheus)
     async with server.lock:
         server.telemetry = await asyncio.to_thread(_telemetry, server, scrape, prometheus, remembers)
     if prometheus is not None and remembers:

@@ -28,6 +28,11 @@ class SourceError(Exception):
     """A source that cannot be read; the text names the thing, the value and the way out."""
 
 
+def words(error: BaseException) -> str:
+    """What an error of a library says, on one line; its name when it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 async def drain(source: Source, store: Store, *, producer: str = "") -> AsyncIterator[Delivery]:
     """Stores what a source brings; yields each delivery once it is safe."""
     sequence = 0

@@ -55,7 +55,7 @@ FROM past FULL JOIN now USING (queue) ORDER BY coalesce(now.share, 0) DESC, past
 
 def queues(night: Night) -> list[dict[str, Any]]:
     """Each queue: how long the jobs that started in the window had waited, and what waits when it ends."""
-    prepare(night)
+    night.ask(_WAITED, night.window.to_ms)
     return [
         {
             "queue": queue,
@@ -68,11 +68,6 @@ def queues(night: Night) -> list[dict[str, Any]]:
         }
         for queue, started, median_ms, longest_ms, waiting, share, since_ms in night.ask(_QUEUES, *night.window)
     ]
-
-
-def prepare(night: Night) -> None:
-    """Makes `waited`: of each workload how long it waited, and until when."""
-    night.ask(_WAITED, night.window.to_ms)
 
 
 def waited_ms(night: Night) -> dict[str, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from pyrometer.collect.source import words
 from pyrometer.serve.tokens import PREFIX
 from pyrometer.store import files
 
@@ -80,8 +81,7 @@ def ask(address: Address, what: str, parameters: Mapping[str, str]) -> dict[str,
             trust_env=host not in LOCAL,  # what is asked of this machine goes through no proxy
         )  # fmt: skip
     except (httpx.HTTPError, OSError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UnreachableError(f"{shown} does not answer: {reason}.") from None
+        raise UnreachableError(f"{shown} does not answer: {words(error)}.") from None
     try:
         answer = response.json()
     except ValueError:

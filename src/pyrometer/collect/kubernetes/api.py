@@ -14,7 +14,7 @@ from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 
 from pyrometer.collect.kubernetes.objects import Status
-from pyrometer.collect.source import SourceError
+from pyrometer.collect.source import SourceError, words
 
 CONNECT_S = 10.0
 ANSWER_S = 60.0
@@ -27,7 +27,7 @@ def root(group: str, version: str) -> str:
     return f"/apis/{group}/{version}" if group else f"/api/{version}"
 
 
-class ApiError(Exception):
+class ApiError(SourceError):
     """The API said no, or said nothing; the text is one sentence."""
 
 
@@ -61,9 +61,9 @@ class Api:
         try:
             response = await self._client.get(path, params=dict(params or {}), headers={"Accept": accept})
         except (httpx.HTTPError, OSError) as error:
-            raise ApiError(f"{self.server} does not answer: {_words(error)}") from None
+            raise ApiError(f"{self.server} does not answer: {words(error)}") from None
         except ConfigError as error:
-            raise ApiError(f"{self.server}: {_words(error)}") from None
+            raise ApiError(f"{self.server}: {words(error)}") from None
         if response.status_code >= 400:
             raise _refusal(response.status_code, response.content, path)
         return response.content
@@ -87,9 +87,9 @@ class Api:
                     if whole:
                         yield whole
         except (httpx.HTTPError, OSError) as error:
-            raise ApiError(f"{self.server} does not answer: {_words(error)}") from None
+            raise ApiError(f"{self.server} does not answer: {words(error)}") from None
         except ConfigError as error:
-            raise ApiError(f"{self.server}: {_words(error)}") from None
+            raise ApiError(f"{self.server}: {words(error)}") from None
 
 
 def connect(context: str | None = None, *, environment: Mapping[str, str] | None = None) -> Api:
@@ -112,7 +112,7 @@ def connect(context: str | None = None, *, environment: Mapping[str, str] | None
         assert inside is not None  # noqa: S101
         return Api(inside)
     except (ConfigError, KeyError, TypeError, ValueError, msgspec.ValidationError, OSError) as error:
-        raise SourceError(f"The kubeconfig {', '.join(map(str, paths))} cannot be used: {_words(error)}.") from None
+        raise SourceError(f"The kubeconfig {', '.join(map(str, paths))} cannot be used: {words(error)}.") from None
 
 
 def _completed(config: SingleConfig) -> SingleConfig:
@@ -131,7 +131,3 @@ def _refusal(code: int, body: bytes, path: str) -> ApiError:
     text = " ".join(message.split()) or f"{path}: HTTP {code}"
     kind = {401: DeniedError, 403: DeniedError, 404: MissingError, 410: GoneError}.get(code, ApiError)
     return kind(text)
-
-
-def _words(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

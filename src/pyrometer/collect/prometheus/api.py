@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pyrometer.collect.source import SourceError
+from pyrometer.collect.source import SourceError, words
 from pyrometer.model.settings import Settings
 
 CONNECT_S = 10.0
@@ -108,7 +108,7 @@ class Prometheus:
                 return await self._post(path, form)
             except (httpx.HTTPError, OSError) as error:
                 if attempt + 1 == ATTEMPTS or isinstance(error, httpx.ConnectError):
-                    raise SourceError(f"{self.url} does not answer: {_words(error)}.") from None
+                    raise SourceError(f"{self.url} does not answer: {words(error)}.") from None
         raise AssertionError  # the last attempt has returned or raised
 
     async def _post(self, path: str, form: Mapping[str, str]) -> bytes:
@@ -183,12 +183,8 @@ def _trust(settings: Settings | None) -> Any:
     try:
         return ssl.create_default_context(cafile=settings.prometheus_ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise SourceError(f"prometheus_ca_file {settings.prometheus_ca_file}: {_words(error)}.") from None
+        raise SourceError(f"prometheus_ca_file {settings.prometheus_ca_file}: {words(error)}.") from None
 
 
 def _is_too_much(said: str) -> bool:
     return any(word in said for word in ("too many samples", "timed out", "exceeds", "limit", "too many points"))
-
-
-def _words(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -109,7 +109,8 @@ async def history(api: Prometheus, cluster: str, from_ms: int, to_ms: int, names
     # Everything was last scraped then: what is not there afterwards may only not have been looked at.
     newest_ms = max((pod.last_ms for pod in pods.values()), default=to_ms)
     for pod in pods.values():
-        if _ended_ms(pod) is None or (_ended_ms(pod) or 0) > from_ms:
+        ended_ms = _ended_ms(pod)
+        if ended_ms is None or ended_ms > from_ms:
             chain = await _chain(pod, above, names.owner_of, chains)
             seen += _lives(pod, chain, from_ms, newest_ms, interval_ms)
     # of what happens at once: machines first, then who ended, then who came

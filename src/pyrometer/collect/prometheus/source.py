@@ -145,7 +145,7 @@ class PrometheusSource:
                 created_ms = ms(node.metadata.creation_timestamp) or 0
                 records += self._translator.take(Seen(node, max(self.from_ms, created_ms)))
         if past.pods:
-            records += self._translator.learn((use for use in self._uses(places)), self.from_ms)
+            records += self._translator.learn(self._uses(places), self.from_ms)
         for seen in past.seen:
             records += self._translator.take(seen)
         return records
