@@ -1,0 +1,128 @@
+"""The ring: what a rank's hot path writes, in memory that outlives the process.
+
+A file that is mapped into memory, of 64-bit numbers: a header (where the rank is now) and the last steps, one column a
+phase. The process that watches a node reads it too: after a rank was killed, while C holds its interpreter, when it was
+stopped. Times are those of the monotonic clock, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from array import array
+from pathlib import Path
+from typing import NamedTuple
+
+PHASES = (
+    "other", "data", "copy", "forward", "backward", "comm", "optimizer", "checkpoint", "evaluate", "compile", "garbage",
+    "startup",
+)  # fmt: skip
+OTHER, DATA, COPY, FORWARD, BACKWARD, COMM, OPTIMIZER, CHECKPOINT, EVALUATE, COMPILE, GARBAGE, STARTUP = range(12)
+MEASURED = 11  # phases that a step is made of: all but startup
+
+# The header, by place.
+(
+    MAGIC, ROWS, WALL_NS, MONOTONIC_NS, COUNT, FOLDED, PHASE, MOVED_NS, BEAT_NS, FIRST_STEP, PID, ENDED, STUCK_NS,
+) = range(13)  # fmt: skip
+HEADER = 32
+_MAGIC_VALUE = 0x50_59_52_4F_52_4E_47_31  # "PYRORNG1"
+
+# The columns of a step: its phases in nanoseconds, then these.
+BEGIN_NS, END_NS, SAMPLES, TOKENS, FLAGS = range(MEASURED, MEASURED + 5)
+COLUMNS = MEASURED + 5
+DEFAULT_ROWS = 16_384
+SKIPPED = 1  # FLAGS: the update was skipped (GradScaler found infinities)
+
+
+class RingError(ValueError):
+    """A file that is not a ring."""
+
+
+class Moment(NamedTuple):
+    """Where a rank was when the ring was read."""
+
+    steps: int  # that it finished
+    phase: int
+    moved_ns: int  # monotonic: since when it has been there
+    beat_ns: int  # monotonic: when its interpreter last ran
+    first_step: int  # the number of its first step
+    ended: bool
+    stuck_ns: int  # what the rank itself has said: stuck since then; 0: it is not
+
+
+class Ring:
+    """The numbers of one rank. `view` is the header followed by the columns, each `rows` long."""
+
+    def __init__(self, path: Path, view: memoryview, memory: mmap.mmap) -> None:
+        self.path = path
+        self.view = view
+        self._memory = memory
+        self.rows = view[ROWS]
+
+    @classmethod
+    def create(cls, path: Path, rows: int = DEFAULT_ROWS) -> Ring:
+        """A new one, all zero but for its clocks."""
+        size = 8 * (HEADER + rows * COLUMNS)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.ftruncate(descriptor, size)
+            memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        view = memoryview(memory).cast("q")
+        view[ROWS] = rows
+        view[MONOTONIC_NS], view[WALL_NS] = time.perf_counter_ns(), time.time_ns()
+        view[MOVED_NS] = view[BEAT_NS] = view[MONOTONIC_NS]
+        view[PHASE] = STARTUP
+        view[PID] = os.getpid()
+        view[MAGIC] = _MAGIC_VALUE
+        return cls(path, view, memory)
+
+    @classmethod
+    def open(cls, path: Path) -> Ring:
+        """The ring of another process, or of one that is gone."""
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size < 8 * HEADER:
+                raise RingError(f"{path} is too short to be a ring.")
+            memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        view = memoryview(memory).cast("q")
+        if view[MAGIC] != _MAGIC_VALUE or view[ROWS] <= 0 or size != 8 * (HEADER + view[ROWS] * COLUMNS):
+            view.release()
+            memory.close()
+            raise RingError(f"{path} is not a ring of this version.")
+        return cls(path, view, memory)
+
+    def close(self) -> None:
+        """Lets go of the memory; the file stays."""
+        self.view.release()
+        self._memory.close()
+
+    def moment(self) -> Moment:
+        """Where the rank is."""
+        view = self.view
+        return Moment(
+            view[COUNT], view[PHASE], view[MOVED_NS], view[BEAT_NS], view[FIRST_STEP], bool(view[ENDED]), view[STUCK_NS]
+        )
+
+    def wall_ns(self, monotonic_ns: int) -> int:
+        """A time of the monotonic clock as UTC."""
+        return self.view[WALL_NS] + monotonic_ns - self.view[MONOTONIC_NS]
+
+    def column(self, column: int, first: int, after: int) -> array[int]:
+        """One number of each of the steps from `first` on, as far as they have not been overwritten."""
+        rows, start = self.rows, HEADER + column * self.rows
+        begin, end = first % rows, after % rows
+        values = array("q")
+        if first >= after:
+            return values
+        if begin < end:
+            values.frombytes(self.view[start + begin : start + end].tobytes())
+        else:
+            values.frombytes(self.view[start + begin : start + rows].tobytes())
+            values.frombytes(self.view[start : start + end].tobytes())
+        return values
