@@ -13,7 +13,7 @@ from pyrometer import __version__
 class _Listed(NamedTuple):
     module: str
     help: str
-    extra: str = "server"  # what must be installed: `pip install pyrometer[server]`
+    extra: str = "server"  # what must be installed: `pip install pyrometer[server]`; nothing: the base install will do
 
 
 COMMANDS = {
@@ -23,6 +23,7 @@ COMMANDS = {
     "prices": _Listed("prices", "which price applies to which GPUs, from where, and which have none"),
     "runs": _Listed("runs", "the training runs: attempts, steps, cost, goodput"),
     "show": _Listed("show", "one run: lifecycle, loss, windows, findings"),
+    "run": _Listed("run", "run a training command instrumented, with no change to its code", extra=""),
     "import": _Listed("import_", "read a trace or a recording into a data folder"),
     "simulate": _Listed("simulate", "a cluster whose truth is known, as a data folder"),
     "score": _Listed("score", "compare what `why` says of a simulated cluster with its truth"),
@@ -33,7 +34,7 @@ COMMANDS = {
     "check": _Listed("check", "verify a data folder: files, sums, nothing twice"),
 }
 
-_NEEDS = {"server": ("click", "duckdb"), "agent": ("click", "pynvml", "h2")}  # absent from the base install
+_NEEDS = {"": (), "server": ("click", "duckdb"), "agent": ("click", "pynvml", "h2")}  # absent from the base install
 
 _HELP = """Usage: pyrometer COMMAND [OPTIONS]
 
@@ -74,6 +75,8 @@ def _run(arguments: list[str]) -> int:
             f"`pyrometer {name}` needs what the base install leaves out: pip install 'pyrometer[{listed.extra}]'", 1
         )
     command = importlib.import_module(f"pyrometer.cli.{listed.module}").command
+    if not listed.extra:
+        return int(command(arguments[1:]))
     if listed.extra == "agent":
         from pyrometer.cli.outcome import finish as run
     else:

@@ -1,0 +1,301 @@
+"""Messages of ranks as OpenTelemetry's JSON: any collector can take it, split it, merge it and send it again.
+
+Runs, windows, batches and events are log records, spans are spans, metrics and GPU samples are gauges. What an identity
+says are the resource's attributes. What is to be redacted is gone before a body exists.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from pyrometer.train.spool import Identity, Message
+
+BODY_BYTES = 2**20  # unpacked; a single record may be larger
+TEXT_CHARACTERS = 65_536  # of a stack, a message
+MOST_SAMPLES = 100_000  # of one batch
+
+LOGS, TRACES, METRICS = "logs", "traces", "metrics"
+REDACTED = "redacted"
+REDACTIONS = ("stacks", "samples", "exceptions", "paths")
+
+_RESOURCE = {
+    "host": "host.name",
+    "pid": "process.pid",
+    "pod_uid": "k8s.pod.uid",
+    "pod_name": "k8s.pod.name",
+    "namespace": "k8s.namespace.name",
+}
+_INFO, _WARN, _ERROR = (9, "INFO"), (13, "WARN"), (17, "ERROR")
+_SEVERITY = {
+    "stuck": _WARN, "nonfinite_loss": _WARN, "telemetry_dropped": _WARN,
+    "exception": _ERROR, "out_of_memory": _ERROR, "oom_killed": _ERROR,
+}  # fmt: skip
+_INTERNAL = 1  # the kind of a span
+_PATH = re.compile(r"(?<![\w/])(?:[A-Za-z][\w+.-]*:/|~|\.{0,2})/[^\s\"',;:()<>\[\]]+")
+_SAMPLES = "pyrometer.samples"  # a list in JSON: it has a limit of its own, and cut it would be none
+_MOST, _LEAST = 2**63 - 1, -(2**63)
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class Bodies:
+    """Puts messages into bodies. `unreadable` counts those that made no sense; they hold up nothing."""
+
+    def __init__(self, redact: Iterable[str] = (), *, version: str = "", limit_bytes: int = BODY_BYTES) -> None:
+        self._redact = frozenset(redact)
+        self._scope = f'"scope":{_json({"name": "pyrometer.train", "version": version})}'
+        self._limit_bytes = limit_bytes
+        self.unreadable = 0
+
+    def of(self, parts: Iterable[tuple[Identity, Iterable[Message]]]) -> Iterator[tuple[str, bytes]]:
+        """Signals and bodies, in an order that keeps the messages of every rank in theirs."""
+        open_bodies = {signal: _Body(signal, self._scope) for signal in (LOGS, TRACES, METRICS)}
+        for identity, messages in parts:
+            resource = f'"resource":{_json({"attributes": _attributes(_resource(identity))})}'
+            for message in messages:
+                try:
+                    signal, records = self._records(identity, message)
+                except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+                    self.unreadable += 1
+                    continue
+                body = open_bodies[signal]
+                for name, record in records:
+                    if body.size and body.size + len(record) > self._limit_bytes:
+                        yield signal, body.taken()
+                    body.add(resource, name, record)
+        for signal, body in open_bodies.items():
+            if body.size:
+                yield signal, body.taken()
+
+    def _records(self, identity: Identity, message: Message) -> tuple[str, list[tuple[str, str]]]:
+        """The signal of a message, and its records as JSON under the name of their metric."""
+        kind, said = message
+        if kind == "span":
+            return TRACES, [("", _json(_span(self._clean(said))))]
+        if kind == "metric":
+            point = _point(said["time_ms"], said["value"], _named(said, ("step", "goal")))
+            return METRICS, [(_text(str(said["name"])), _json(point))]
+        if kind == "gpu":
+            return METRICS, [(name, _json(point)) for name, point in _gauges(identity, said)]
+        return LOGS, [("", _json(_LOGS[kind](self._clean(said))))]
+
+    def _clean(self, said: dict[str, Any]) -> dict[str, Any]:
+        """The same without what is to be redacted."""
+        if "samples" in said and isinstance(said["samples"], (list, tuple)):
+            samples = said["samples"]
+            if "samples" in self._redact or len(samples) > MOST_SAMPLES:
+                said = {name: value for name, value in said.items() if name != "samples"}
+                said["sample_count"] = len(samples)
+        if not self._redact:
+            return said
+        hidden = {"stuck": "stacks", "exception": "exceptions", "out_of_memory": "exceptions"}.get(
+            str(said.get("kind"))
+        )
+        if hidden in self._redact and said.get("message") is not None:
+            said = {**said, "message": REDACTED}
+        attributes = said.get("attributes")
+        if attributes:
+            said = {**said, "attributes": {name: self._attribute(name, value) for name, value in attributes.items()}}
+        if "paths" in self._redact:
+            said = {name: _without_paths(value) for name, value in said.items()}
+        return said
+
+    def _attribute(self, name: str, value: Any) -> Any:
+        """OpenTelemetry's own names for the texts of exceptions."""
+        if name == "exception.stacktrace" and self._redact & {"stacks", "exceptions"}:
+            return REDACTED
+        return REDACTED if name == "exception.message" and "exceptions" in self._redact else value
+
+
+class _Body:
+    """Records of one signal, by resource and, for metrics, by name; in JSON already."""
+
+    def __init__(self, signal: str, scope: str) -> None:
+        self._signal, self._scope = signal, scope
+        self._records: dict[str, dict[str, list[str]]] = {}
+        self.size = 0
+
+    def add(self, resource: str, name: str, record: str) -> None:
+        if resource not in self._records:
+            self.size += len(resource) + len(self._scope)
+        self._records.setdefault(resource, {}).setdefault(name, []).append(record)
+        self.size += len(record) + 1
+
+    def taken(self) -> bytes:
+        """The body, and begins another."""
+        plural = {LOGS: "Logs", TRACES: "Spans", METRICS: "Metrics"}[self._signal]
+        resources = (
+            f'{{{resource},"scope{plural}":[{{{self._scope},{self._inside(records)}}}]}}'
+            for resource, records in self._records.items()
+        )
+        body = f'{{"resource{plural}":[{",".join(resources)}]}}'.encode()
+        self._records, self.size = {}, 0
+        return body
+
+    def _inside(self, records: dict[str, list[str]]) -> str:
+        if self._signal == METRICS:
+            metrics = (
+                f'{{"name":{_json(name)},"gauge":{{"dataPoints":[{",".join(points)}]}}}}'
+                for name, points in records.items()
+            )
+            return f'"metrics":[{",".join(metrics)}]'
+        name = "logRecords" if self._signal == LOGS else "spans"
+        return f'"{name}":[{",".join(records[""])}]'
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+def _resource(identity: Identity) -> dict[str, Any]:
+    known = {name: value for name, value in identity.items() if value is not None}
+    attributes: dict[str, Any] = {"service.name": str(known.get("experiment") or "training")}
+    if "launch" in known:
+        attributes["service.instance.id"] = f"{known['launch']}/{known.get('rank', 0)}"
+    attributes.update((_RESOURCE.get(name, f"pyrometer.{name}"), value) for name, value in known.items())
+    return attributes
+
+
+def _log(name: str, sentence: str, said: dict[str, Any], severity: tuple[int, str] = _INFO) -> dict[str, Any]:
+    attributes = {"event.name": f"pyrometer.{name}", **_named(said, (key for key in said if key != "time_ms"))}
+    return {
+        "timeUnixNano": str(int(said["time_ms"]) * 1_000_000),
+        "severityNumber": severity[0],
+        "severityText": severity[1],
+        "eventName": f"pyrometer.{name}",
+        "body": {"stringValue": _text(sentence)},
+        "attributes": _attributes(attributes),
+    }
+
+
+def _run(said: dict[str, Any]) -> dict[str, Any]:
+    if "outcome" in said:
+        sentence = f"The rank ended: {said['outcome']}."
+    else:
+        sentence = "The first step is done." if "first_step_ms" in said else "The rank is there."
+    return _log("run", sentence, said)
+
+
+def _window(said: dict[str, Any]) -> dict[str, Any]:
+    took = f"{(said['to_ms'] - said['time_ms']) / 1000:.1f} s"
+    steps = said.get("steps", 0)
+    return _log("window", f"{steps} steps from {said.get('first_step', '?')} on took {took}." if steps else took, said)
+
+
+def _batch(said: dict[str, Any]) -> dict[str, Any]:
+    samples = said.get("samples")
+    count = said.get("sample_count") if samples is None else len(samples)
+    if samples is not None:
+        said = {**said, "samples": _json(list(samples))}
+    told = f"{count} samples" if count is not None else "samples that are not known"
+    return _log("batch", f"Step {said.get('step')} used {told}: batch {said.get('send_index')}.", said)
+
+
+def _event(said: dict[str, Any]) -> dict[str, Any]:
+    kind = str(said["kind"])
+    where = f" at step {said['step']}" if said.get("step") is not None else ""
+    why = f": {said['reason']}" if said.get("reason") else ""
+    return _log("event", f"{kind}{where}{why}.", said, _SEVERITY.get(kind, _INFO))
+
+
+_LOGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "run": _run, "window": _window, "batch": _batch, "event": _event,
+}  # fmt: skip
+
+
+def _span(said: dict[str, Any]) -> dict[str, Any]:
+    start_ns = int(said["start_ns"])
+    record = {
+        "traceId": str(said["trace_id"]),
+        "spanId": str(said["span_id"]),
+        "name": _text(str(said["name"])),
+        "kind": _INTERNAL,
+        "startTimeUnixNano": str(start_ns),
+        "endTimeUnixNano": str(start_ns + max(int(said["duration_ns"]), 0)),
+        "attributes": _attributes({**_named(said, ("step",)), **(said.get("attributes") or {})}),
+    }
+    if said.get("parent_id"):
+        record["parentSpanId"] = str(said["parent_id"])
+    return record
+
+
+def _point(time_ms: int, value: Any, attributes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "timeUnixNano": str(int(time_ms) * 1_000_000),
+        "asDouble": _double(float(value)),
+        "attributes": _attributes(attributes),
+    }
+
+
+def _gauges(identity: Identity, said: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    labels = {
+        "UUID": said.get("gpu_uuid"),
+        "gpu": str(said["gpu_index"]),
+        "modelName": said.get("gpu_model"),
+        "Hostname": identity.get("host"),
+    }
+    for name, value in said.items():
+        if name.startswith("DCGM_") and value is not None:
+            yield name, _point(said["time_ms"], value, labels)
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def _named(said: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {f"pyrometer.{name}": said[name] for name in names if said.get(name) is not None}
+
+
+def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"key": _text(str(key)), "value": _any(_cut(value) if type(value) is str and key != _SAMPLES else value)}
+        for key, value in values.items()
+        if value is not None
+    ]
+
+
+def _any(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int) and _LEAST <= value <= _MOST:
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": _double(value)}
+    return {"stringValue": _text(value if isinstance(value, str) else str(value))}
+
+
+def _double(value: float) -> float | str:
+    """JSON has no word for these; OpenTelemetry's has."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _text(value: str) -> str:
+    """Text that UTF-8 can say."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def _cut(value: str) -> str:
+    """Text with an end: the first and the last of what is too long."""
+    half = TEXT_CHARACTERS // 2
+    left_out = len(value) - 2 * half
+    return value if left_out <= 0 else f"{value[:half]}\n… {left_out} characters …\n{value[-half:]}"
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, str):
+        return _PATH.sub(REDACTED, value)
+    if isinstance(value, (list, tuple)):
+        return [_without_paths(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _without_paths(item) for name, item in value.items()}
+    return value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,337 @@
+"""The spool: a folder through which ranks hand telemetry to the sender of their node, and where it waits for a server.
+
+    out/<time_ns>-<pid>-<n>.part     (identity, messages) as `marshal` writes them; names sort in the order of time
+    ranks/<pid>.ring|json|stack      where each rank is, who it is, and its stack when it stands still
+    send/<time_ns>-<n>.<signal>.json.gz    what goes over the wire next
+    refused/                         what a server did not want, the newest 32 MiB of it
+    lock                             held by the sender; who dies lets go of it
+
+Whatever has its name is whole: it was renamed into it. Nothing is synced: a process that dies takes nothing with it.
+The folder is its owner's alone, because `marshal` trusts what it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import json
+import marshal
+import os
+import socket
+import stat
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyrometer.train.environment import number
+
+Identity = dict[str, Any]
+Message = tuple[str, dict[str, Any]]
+
+MIB = 2**20
+LIMIT_MIB = 256
+REFUSED_BYTES = 32 * MIB
+ABANDONED_S = 3600  # a file that is being written for this long belongs to a process that died
+
+# What goes first when there is no room: the messages of the lowest value, the oldest of them first.
+_VALUE = {"span": 0, "batch": 0, "window": 1, "metric": 1, "gpu": 1}
+_MOST_VALUE = 2  # runs and events
+
+
+class SpoolError(OSError):
+    """A folder that cannot be used as a spool; the text is one sentence."""
+
+
+def place(environment: Mapping[str, str] = os.environ) -> Path:
+    """The spool of this machine for the target that is set: all ranks that send to the same place find the same one."""
+    if named := environment.get("PYROMETER_SPOOL"):
+        return Path(named)
+    said = [environment.get(f"PYROMETER_{name}", "") for name in ("ENDPOINT", "TOKEN", "CA_FILE", "REDACT")]
+    key = hashlib.sha256("\0".join([socket.gethostname(), *said]).encode()).hexdigest()[:16]
+    for base in (environment.get("TMPDIR", "/var/tmp"), tempfile.gettempdir()):  # noqa: S108 - private below
+        if os.access(base, os.W_OK | os.X_OK):
+            break
+    return Path(base) / _private_name() / key
+
+
+def _private_name() -> str:
+    return f"pyrometer-{os.geteuid()}"
+
+
+def _owned(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise SpoolError(f"{folder} belongs to somebody else; name another folder in PYROMETER_SPOOL.")
+
+
+class Spool:
+    """A spool folder. Ranks `put`; the one process that has the lock reads, trims and removes."""
+
+    def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
+        self.folder = folder
+        self.out, self.ranks = folder / "out", folder / "ranks"
+        self.send, self.refused = folder / "send", folder / "refused"
+        self.limit_bytes = limit_bytes or int(number("PYROMETER_SPOOL_MIB", LIMIT_MIB) * MIB) or MIB
+        self._numbers = itertools.count()
+        self._last_ns = 0
+        self._unlooked_bytes = self.limit_bytes  # written since the last look at the whole: none was made yet
+        self._unwritten: Counter[str] = Counter()
+        self._lock: int | None = None
+
+    def make(self) -> Spool:
+        """Makes the folders where they are missing. They must be ours alone."""
+        try:
+            for folder in (self.folder.parent, self.folder, self.out, self.ranks, self.send, self.refused):
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(mode=0o700, parents=True)
+            _owned(self.folder)
+            if self.folder.parent.name == _private_name():
+                _owned(self.folder.parent)  # in a folder where anybody may put what they like
+            if self.folder.stat().st_mode & 0o077:
+                self.folder.chmod(0o700)
+        except SpoolError:
+            raise
+        except OSError as error:
+            raise SpoolError(
+                f"{self.folder} cannot be made: {error.strerror}; name another folder in PYROMETER_SPOOL."
+            ) from None
+        return self
+
+    # -- ranks write ---------------------------------------------------------------------------------------------------
+
+    def put(self, identity: Identity, messages: Iterable[Message]) -> bool:
+        """Hands messages over. False when they could not be written: they are counted, and the count is told later."""
+        messages = list(messages)
+        if self._unwritten:
+            messages.append(_dropped(self._unwritten, "could not be written"))
+        if not messages:
+            return True
+        self._last_ns = max(self._last_ns + 1, time.time_ns())  # a clock that is set back changes no order
+        name = f"{self._last_ns:020d}-{os.getpid()}-{next(self._numbers):06d}.part"
+        try:
+            written = _write(self.out / name, _marshalled(identity, messages))
+        except OSError:
+            self._unwritten = _counted(messages)
+            return False
+        self._unwritten = Counter()
+        self._unlooked_bytes += written
+        if self._unlooked_bytes > self.limit_bytes // 64:
+            self._unlooked_bytes = 0
+            self._trim_unless_served()
+        return True
+
+    def tell(self, identity: Identity, limits_s: Mapping[str, float] | None = None) -> None:
+        """Leaves word of who this rank is, and how long it may stand still in which phase."""
+        known = {**identity, "limits_s": dict(limits_s or {})}
+        _write(self.ranks / f"{os.getpid()}.json", json.dumps(known).encode())
+
+    def step_aside(self, pid: int) -> None:
+        """Files of a dead process that had this number make way for those of the living one; they are still read."""
+        for path in self.ranks.glob(f"{pid}.*"):
+            with contextlib.suppress(OSError):
+                path.rename(path.with_name(f"{pid}-{time.time_ns()}{path.suffix}"))
+
+    def wait_sent(self, limit_s: float) -> bool:
+        """Waits until all that lies here now was sent: for whoever takes the sender with it when it ends."""
+        end, mark = time.monotonic() + limit_s, f"{time.time_ns():020d}"
+        while any(part.name < mark for part in self.parts()):  # its bodies are there before it is gone
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.05)
+        bodies = set(self.bodies())
+        while bodies.intersection(self.bodies()):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.05)
+        return True
+
+    # -- the sender reads ----------------------------------------------------------------------------------------------
+
+    def acquire(self) -> bool:
+        """Becomes the one that reads; False while another process is."""
+        if self._lock is None:
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                return False
+            self._lock = descriptor
+        return True
+
+    @property
+    def held(self) -> bool:
+        """Whether this is the one that reads."""
+        return self._lock is not None
+
+    def release(self) -> None:
+        """Lets another process read."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def parts(self) -> list[Path]:
+        """What ranks handed over, in order."""
+        return _listed(self.out, ".part")
+
+    def read(self, part: Path) -> tuple[Identity, list[Message]] | None:
+        """What a part holds. One that cannot be read is put among what was refused."""
+        try:
+            identity, messages = marshal.loads(part.read_bytes())  # noqa: S302 - the folder is ours alone
+            return dict(identity), [(str(kind), dict(said)) for kind, said in messages]
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, EOFError):
+            self.refuse(part)
+            return None
+
+    def bodies(self) -> list[Path]:
+        """What is to be sent, in order."""
+        return _listed(self.send, ".gz")
+
+    def add_body(self, signal: str, packed: bytes) -> Path:
+        """Keeps a body until it is acknowledged."""
+        self._last_ns = max(self._last_ns + 1, time.time_ns())
+        path = self.send / f"{self._last_ns:020d}-{next(self._numbers):06d}.{signal}.json.gz"
+        _write(path, packed)
+        return path
+
+    def refuse(self, path: Path) -> None:
+        """Puts aside what nobody wants; the oldest of that goes when it is too much."""
+        with contextlib.suppress(OSError):
+            path.rename(self.refused / path.name)
+        kept = 0
+        for old in reversed(_listed(self.refused)):
+            kept += _size(old)
+            if kept > REFUSED_BYTES:
+                old.unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Removes what processes left half written, and what is too much."""
+        for folder in (self.out, self.send, self.ranks):
+            for path in _listed(folder, ".tmp"):
+                with contextlib.suppress(OSError):
+                    if time.time() - path.stat().st_mtime > ABANDONED_S:
+                        path.unlink()
+        self.trim()
+
+    def trim(self) -> int:
+        """Makes room: messages of the least value go first, the oldest parts first. How many went is an event."""
+        size = sum(map(_size, itertools.chain(_listed(self.out), _listed(self.send))))
+        if size <= self.limit_bytes:
+            return 0
+        gone: dict[bytes, tuple[Identity, Counter[str]]] = {}
+        for value, part in itertools.product(range(_MOST_VALUE + 1), self.parts()):
+            if size <= self.limit_bytes * 7 // 8:
+                break
+            held = self.read(part)
+            if held is None:
+                continue
+            identity, messages = held
+            kept = [message for message in messages if _value(message) > value]
+            if len(kept) == len(messages):
+                continue
+            size -= _size(part)
+            if kept:
+                size += _write(part, marshal.dumps((identity, kept), 4))
+            else:
+                part.unlink(missing_ok=True)
+            counts = gone.setdefault(marshal.dumps(identity, 4), (identity, Counter()))[1]
+            counts.update(_counted(message for message in messages if _value(message) <= value))
+        for identity, counts in gone.values():
+            self.put(identity, [_dropped(counts, "found no room in the spool")])
+        return sum(counts.total() for _, counts in gone.values())
+
+    def _trim_unless_served(self) -> None:
+        """The sender trims; where there is none, or it died, whoever writes does."""
+        with contextlib.suppress(OSError):
+            if self._lock is None and self.acquire():
+                try:
+                    self.trim()
+                finally:
+                    self.release()
+
+
+def _value(message: Message) -> int:
+    return _VALUE.get(message[0], _MOST_VALUE)
+
+
+def _dropped(counts: Counter[str], why: str) -> Message:
+    """The event that says what is missing."""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+    return "event", {
+        "time_ms": time.time_ns() // 1_000_000,
+        "kind": "telemetry_dropped",
+        "reason": "spool_full" if "room" in why else "write_failed",
+        "message": f"{counts.total()} messages {why}: {kinds}",
+        "count": counts.total(),
+    }
+
+
+def _counted(messages: Iterable[Message]) -> Counter[str]:
+    """How many of each kind. An event that tells of others that went stands for those."""
+    counts: Counter[str] = Counter()
+    for kind, said in messages:
+        counts[kind] += said.get("count", 1) if said.get("kind") == "telemetry_dropped" else 1
+    return counts
+
+
+def _marshalled(identity: Identity, messages: list[Message]) -> bytes:
+    try:
+        return marshal.dumps((identity, messages), 4)
+    except ValueError:  # a number of numpy's, or something else that a training program reported
+        return marshal.dumps((_plain(identity), _plain(messages)), 4)
+
+
+def _plain(value: Any) -> Any:
+    """The same in types that can be written down."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, list):
+        return list(map(_plain, value))
+    for convert in ("__index__", "__float__"):
+        with contextlib.suppress(Exception):
+            return getattr(value, convert)()
+    return str(value)
+
+
+def _write(path: Path, data: bytes) -> int:
+    """Writes a file that appears whole; its size."""
+    temporary = f"{path}.tmp"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) or 0 :]
+        os.replace(temporary, path)  # noqa: PTH105 - on the hot side of things
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)  # noqa: PTH108
+        raise
+    return len(data)
+
+
+def _listed(folder: Path, ending: str = "") -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.name.endswith(ending))
+    except OSError:
+        return []
+    return [folder / name for name in names]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,300 @@
+"""Where telemetry goes: a server that takes OTLP over HTTP, or a data folder on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from urllib.parse import SplitResult, unquote, urlsplit
+
+if TYPE_CHECKING:
+    import ssl
+    from http.client import HTTPConnection, HTTPResponse
+
+CONNECT_S = 5.0
+ANSWER_S = 30.0  # between two signs of life
+POST_S = 60.0  # in all
+ANSWER_BYTES = 65_536
+RETRY_AFTER_MOST_S = 300.0
+LOOK_AGAIN_S = 30.0  # for a server that has the folder
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class TargetError(ValueError):
+    """An address that is none; the text is one sentence."""
+
+
+class Fate(Enum):
+    """What became of a body."""
+
+    TAKEN = "taken"
+    REFUSED = "refused"  # for good
+    LATER = "later"
+
+
+class Answer(NamedTuple):
+    """What became of a body, in words, and when to come again."""
+
+    fate: Fate
+    text: str = ""
+    retry_after_s: float = 0.0
+    status: int = 0
+
+
+class Target(Protocol):
+    """A place that takes bodies."""
+
+    shown: str  # its address, without secrets
+
+    def post(self, name: str, body: bytes) -> Answer:
+        """Offers a body; its name says which signal it is."""
+
+    def expire(self) -> None:
+        """Called once a second by another thread: ends what takes too long."""
+
+
+def target_of(environment: Mapping[str, str] = os.environ) -> Target:
+    """The target that PYROMETER_ENDPOINT names."""
+    endpoint = environment.get("PYROMETER_ENDPOINT", "")
+    address = urlsplit(endpoint)
+    if address.scheme == "file" and address.netloc in ("", "localhost") and address.path:
+        return DataFolder(Path(unquote(address.path)))
+    return Server(endpoint, environment.get("PYROMETER_TOKEN"), environment.get("PYROMETER_CA_FILE"))
+
+
+class Server:
+    """A server, over one connection that is kept."""
+
+    def __init__(
+        self, url: str, token: str | None = None, ca_file: str | None = None, *, answer_s: float = ANSWER_S
+    ) -> None:
+        try:
+            address = urlsplit(url.strip())
+            port = address.port
+        except ValueError:
+            address, port = urlsplit(""), None
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise TargetError(
+                f"PYROMETER_ENDPOINT {_without_secrets(url)!r} is no address, like http://127.0.0.1:8411."
+            )
+        self._host, self._port, self._secure = address.hostname, port, address.scheme == "https"
+        self._prefix = address.path.rstrip("/")
+        self.shown = _without_secrets(url.strip()).rstrip("/")
+        self._proxy = _proxy_of(address)
+        self._ca_file = ca_file
+        self._headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", "User-Agent": "pyrometer"}
+        token = (token or "").strip()
+        if token:
+            if not (token.isascii() and token.isprintable()):  # an error of http.client would say it in full
+                raise TargetError(
+                    "PYROMETER_TOKEN holds characters that no token has; make one with `pyrometer token`."
+                )
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._answer_s = answer_s
+        self._connection: HTTPConnection | None = None
+        self._since: float | None = None
+
+    def post(self, name: str, body: bytes) -> Answer:
+        """Offers a body. A connection that the server has closed meanwhile is made anew."""
+        from http.client import HTTPException
+
+        signal = name.split(".")[-3]
+        while True:
+            used = self._connection is not None
+            self._since = time.monotonic()
+            try:
+                return self._posted(signal, body)
+            except (OSError, HTTPException) as error:
+                self._close()
+                if not (used and isinstance(error, ConnectionError)):  # RemoteDisconnected is one
+                    return Answer(Fate.LATER, _words(error))
+            finally:
+                self._since = None
+
+    def expire(self) -> None:
+        """Cuts a request that a server keeps alive without end, a byte at a time."""
+        import socket
+
+        since, connection = self._since, self._connection
+        if since is not None and time.monotonic() - since > POST_S and connection is not None and connection.sock:
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _posted(self, signal: str, body: bytes) -> Answer:
+        connection = self._connected()
+        path = f"{self._prefix}/v1/{signal}"
+        if self._proxy and not self._secure:
+            path = f"http://{_authority(self._host, self._port)}{path}"
+        connection.request("POST", path, body, self._headers)
+        response = connection.getresponse()
+        said = response.read(ANSWER_BYTES)
+        if response.will_close or not response.isclosed():
+            self._close()
+        return _answer(response, said)
+
+    def _connected(self) -> HTTPConnection:
+        if self._connection is None:
+            from http.client import HTTPConnection, HTTPSConnection
+
+            host, port = (self._proxy[0], self._proxy[1]) if self._proxy else (self._host, self._port)
+            connection: HTTPConnection
+            if self._secure:
+                connection = HTTPSConnection(host, port, timeout=CONNECT_S, context=self._trusted())
+                if self._proxy:
+                    connection.set_tunnel(self._host, self._port or 443, self._proxy[2])
+            else:
+                connection = HTTPConnection(host, port, timeout=CONNECT_S)
+            self._connection = connection
+            connection.connect()
+            connection.sock.settimeout(self._answer_s)
+            if self._proxy and not self._secure:
+                self._headers.update(self._proxy[2])
+        return self._connection
+
+    def _trusted(self) -> ssl.SSLContext:
+        import ssl
+
+        context = ssl.create_default_context()
+        if self._ca_file:
+            context.load_verify_locations(self._ca_file)
+        return context
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class DataFolder:
+    """A data folder: bodies are left in its inbox, or given to the server that has the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._inbox = folder / "inbox" / "otlp"
+        self.shown = str(folder)
+        self._server: Server | None = None
+        self._looked_s = -LOOK_AGAIN_S
+
+    def post(self, name: str, body: bytes) -> Answer:
+        """Leaves a body in the folder. A server that has it and does not want bodies finds them in the inbox too."""
+        server = self._served()
+        if server is not None:
+            answer = server.post(name, body)
+            if answer.fate is Fate.TAKEN:
+                return answer
+            self._server = None
+        try:
+            for folder in (self._folder, self._inbox.parent, self._inbox):
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(mode=0o700, parents=True)
+            temporary = self._inbox / f"{name}.tmp"
+            temporary.write_bytes(body)
+            temporary.rename(self._inbox / name)
+        except OSError as error:
+            return Answer(Fate.LATER, f"it cannot be written: {error.strerror}")
+        return Answer(Fate.TAKEN)
+
+    def expire(self) -> None:
+        """Ends what takes too long."""
+        server = self._server
+        if server is not None:
+            server.expire()
+
+    def _served(self) -> Server | None:
+        """The server whose address lies in the folder; it is looked for now and then."""
+        now_s = time.monotonic()
+        if self._server is None and now_s - self._looked_s >= LOOK_AGAIN_S:
+            self._looked_s = now_s
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                found = json.loads((self._folder / "server.json").read_text(encoding="utf-8"))
+                self._server = Server(found["url"], found["token"], answer_s=CONNECT_S)
+        return self._server
+
+
+def _answer(response: HTTPResponse, said: bytes) -> Answer:
+    status = response.status
+    if 200 <= status < 300:
+        return Answer(Fate.TAKEN, _rejected(said), status=status)
+    text = f"HTTP {status} {_first_line(said) or response.reason}".strip()
+    if 400 <= status < 500 and status not in (408, 429):
+        return Answer(Fate.REFUSED, text, status=status)
+    return Answer(Fate.LATER, text, _retry_after_s(response.headers.get("Retry-After")), status)
+
+
+def _rejected(said: bytes) -> str:
+    """What a server that took a body says it did not take of it."""
+    if b"rejected" not in said:
+        return ""
+    try:
+        partial = json.loads(said)["partialSuccess"]
+        rejected = {name: int(count) for name, count in partial.items() if name.startswith("rejected")}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    if not any(rejected.values()):
+        return ""
+    return f"{sum(rejected.values())} records were rejected: {partial.get('errorMessage', '')}"[:300]
+
+
+def _retry_after_s(header: str | None) -> float:
+    if not header:
+        return 0.0
+    try:
+        seconds = float(header)
+    except ValueError:
+        from email.utils import parsedate_to_datetime
+
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return 0.0
+    return min(max(seconds, 0.0), RETRY_AFTER_MOST_S) if seconds == seconds else 0.0
+
+
+def _proxy_of(address: SplitResult) -> tuple[str, int | None, dict[str, str]] | None:
+    """Host, port and headers of the proxy that the environment names; there is none for this machine."""
+    host = address.hostname or ""
+    if host in _LOOPBACK or host.startswith("127."):
+        return None
+    from urllib.request import getproxies, proxy_bypass
+
+    if proxy_bypass(host):
+        return None
+    proxies = getproxies()
+    found = proxies.get(address.scheme) or proxies.get("all")
+    if not found:
+        return None
+    proxy = urlsplit(found if "//" in found else f"//{found}")
+    headers = {}
+    if proxy.username:
+        import base64
+
+        secret = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        headers["Proxy-Authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}"
+    return (proxy.hostname, proxy.port, headers) if proxy.hostname else None
+
+
+def _authority(host: str, port: int | None) -> str:
+    host = f"[{host}]" if ":" in host else host
+    return host if port is None else f"{host}:{port}"
+
+
+def _without_secrets(url: str) -> str:
+    scheme, slashes, rest = url.partition("//")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+
+
+def _first_line(said: bytes) -> str:
+    """What a server says of an error, as one line of printable text."""
+    text = said[:300].decode("utf-8", "replace")
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
+
+
+def _words(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())[:200]

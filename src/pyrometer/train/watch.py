@@ -1,0 +1,241 @@
+"""The watcher: speaks for ranks that cannot. It looks at their rings and at the kernel's word on their processes.
+
+A rank that was killed leaves a ring: what it had not handed on is in it. A rank that stands still while its interpreter
+runs says so itself; one whose interpreter does not run either (C holds it, or a signal stopped the process) is silent,
+and its stack is what `faulthandler` wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyrometer.train import processes, ring
+from pyrometer.train.environment import number
+from pyrometer.train.ring import Moment, Ring, RingError
+from pyrometer.train.spool import Identity, Message, Spool
+
+SILENT_NS = 5_000_000_000  # an interpreter that has not run for this long does not run
+STACK_S = 3.0  # how long to wait for a stack once a rank is found stuck
+STACK_BYTES = 65_536
+HANG_LIMIT_S = 60.0
+LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 600.0, "evaluate": 600.0}  # where the rank said none
+_STOPPED = {"T": "stopped by a signal (state T)", "t": "stopped by a debugger (state t)"}
+
+
+@dataclass
+class _Rank:
+    """A rank as it was seen last."""
+
+    ring: Ring
+    identity: Identity = field(default_factory=dict)
+    limits_s: dict[str, float] = field(default_factory=dict)
+    told_at: int = 0  # when its identity was written, as its file says
+    alive_ns: int = 0  # UTC: when it was last seen alive
+    memory: Path | None = None
+    oom_kills: int | None = None
+    stuck: Moment | None = None  # where it was when this watcher spoke for it
+    suspect_s: float | None = None  # since when its stack is waited for
+
+    @property
+    def pid(self) -> int:
+        return self.ring.view[ring.PID]
+
+
+class Watcher:
+    """Looks at all ranks of a spool. `look` is called about once a second by whoever holds the spool's lock."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._ranks: dict[Path, _Rank] = {}
+        self._exits: dict[int, int] = {}
+        self.child: int | None = None  # of this very process: how it ends will be told
+        self._alone_since_s = time.monotonic()
+        self._since_ns = time.time_ns()
+        self.runs: dict[str, None] = {}  # the names of runs that began since, in order
+
+    def look(self) -> bool:
+        """Looks at every rank once; whether there is news that should not wait."""
+        news = False
+        paths = sorted(self._spool.ranks.glob("*.ring"))
+        for path in paths:
+            rank = self._ranks.get(path) or self._met(path)
+            if rank is None:
+                continue
+            self._read_identity(rank)
+            state = processes.state(rank.pid) if path.stem == str(rank.pid) else None  # else it has stepped aside
+            view = rank.ring.view
+            if state is None or not processes.is_same(rank.pid, view[ring.WALL_NS], view[ring.MONOTONIC_NS]):
+                news |= self._ended(rank)
+            else:
+                rank.alive_ns = time.time_ns()
+                news |= self._judged(rank, state)
+        if self._ranks:
+            self._alone_since_s = time.monotonic()
+        return news
+
+    def alone_s(self) -> float:
+        """For how long no rank has been there."""
+        return time.monotonic() - self._alone_since_s
+
+    def living(self) -> bool:
+        """Whether a rank is there that lives, known or not."""
+        paths = self._spool.ranks.glob("*.ring")
+        return any(path.stem.isdecimal() and processes.state(int(path.stem)) for path in paths)
+
+    def exited(self, pid: int, status: int) -> None:
+        """The parent says how its child ended: the code, or the signal as a negative number."""
+        self._exits[pid] = status
+
+    # -- who is there --------------------------------------------------------------------------------------------------
+
+    def _met(self, path: Path) -> _Rank | None:
+        try:
+            rank = _Rank(Ring.open(path))
+        except FileNotFoundError:
+            return None
+        except (OSError, RingError):  # in the making, or of another version
+            if not (path.stem.isdecimal() and processes.state(int(path.stem))):
+                _remove(path)
+            return None
+        rank.memory = processes.memory_events(rank.pid)
+        rank.oom_kills = processes.oom_kills(rank.memory)
+        self._ranks[path] = rank
+        return rank
+
+    def _read_identity(self, rank: _Rank) -> None:
+        path = rank.ring.path.with_suffix(".json")
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            written = path.stat().st_mtime_ns
+            if written == rank.told_at:
+                return
+            known = json.loads(path.read_bytes())
+            limits = known.pop("limits_s", None) or {}
+            rank.limits_s = {str(phase): float(limit) for phase, limit in limits.items()}
+            rank.identity, rank.told_at = known, written
+            name = known.get("run") or known.get("launch")
+            if name and rank.ring.view[ring.WALL_NS] >= self._since_ns:
+                self.runs[str(name)] = None
+
+    # -- those that live -----------------------------------------------------------------------------------------------
+
+    def _judged(self, rank: _Rank, state: str) -> bool:
+        """Speaks for a rank that is silent and stands still, and when it moves again."""
+        now_ns, moment = time.perf_counter_ns(), rank.ring.moment()
+        if rank.stuck is not None:
+            moved = (moment.moved_ns, moment.steps) != (rank.stuck.moved_ns, rank.stuck.steps)
+            if moved and not moment.stuck_ns:  # else it speaks for itself by now
+                self._say(rank, [_event(rank, moment, "unstuck")])
+            if moved:
+                rank.stuck = None
+            return moved
+        still_s = (now_ns - moment.moved_ns) / 1e9
+        silent = now_ns - moment.beat_ns > SILENT_NS and not moment.stuck_ns and not moment.ended
+        if not silent or still_s <= _limit_s(rank, moment):
+            rank.suspect_s = None
+            return False
+        stack = _STOPPED.get(state) or self._stack(rank, moment)
+        rank.suspect_s = rank.suspect_s or time.monotonic()
+        if stack is None and time.monotonic() - rank.suspect_s < STACK_S:
+            return False
+        rank.stuck, rank.suspect_s = moment, None
+        return self._say(rank, [_event(rank, moment, "stuck", message=stack or f"no stack (state {state})")])
+
+    def _stack(self, rank: _Rank, moment: Moment) -> str | None:
+        """What `faulthandler` wrote since the rank has stood still; None until it has written all of it."""
+        path = rank.ring.path.with_suffix(".stack")
+        try:
+            written = path.stat()
+            if not written.st_size or written.st_mtime_ns < rank.ring.wall_ns(moment.moved_ns):
+                return None
+            if time.time_ns() - written.st_mtime_ns < 200_000_000:  # perhaps not the end of it
+                return None
+            with path.open("rb") as file:
+                file.seek(max(written.st_size - STACK_BYTES, 0))
+                text = file.read(STACK_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return None
+        return text[text.rfind("Timeout (") if "Timeout (" in text else 0 :].strip() or None  # the newest of several
+
+    # -- those that are gone -------------------------------------------------------------------------------------------
+
+    def _ended(self, rank: _Rank) -> bool:
+        """What a dead rank leaves is handed on; then its files go."""
+        path, moment = rank.ring.path, rank.ring.moment()
+        if rank.pid == self.child and rank.pid not in self._exits:
+            return False  # it has ended, and is about to be told
+        if not moment.ended and not self._say(rank, self._last_words(rank, moment)):
+            return False  # no room on disk: another time
+        rank.ring.view[ring.ENDED] = 1
+        rank.ring.close()
+        _remove(path)
+        del self._ranks[path]
+        self._exits.pop(rank.pid if path.stem.isdecimal() else 0, None)
+        return True
+
+    def _last_words(self, rank: _Rank, moment: Moment) -> list[Message]:
+        last_ns = rank.alive_ns or rank.ring.wall_ns(max(moment.moved_ns, moment.beat_ns))
+        ended_ms = last_ns // 1_000_000
+        messages = _rest(rank.ring)
+        run: dict[str, Any] = {"time_ms": ended_ms, "ended_ms": ended_ms, "outcome": "killed"}
+        kills = processes.oom_kills(rank.memory)
+        if rank.pid in self._exits:
+            run.update(_exit(self._exits[rank.pid]))
+        if kills is not None and rank.oom_kills is not None and kills > rank.oom_kills and run["outcome"] == "killed":
+            run["reason"] = "OOMKilled"
+            said = "The kernel killed a process of this container: it was out of memory."
+            messages.append(_event(rank, moment, "oom_killed", message=said, time_ms=ended_ms, reason="OOMKilled"))
+        run.setdefault("reason", "its process is gone; which signal it was is not known")
+        return [*messages, ("run", run)]
+
+    def _say(self, rank: _Rank, messages: list[Message]) -> bool:
+        return self._spool.put(rank.identity or {"pid": rank.pid}, messages)
+
+
+def _remove(path: Path) -> None:
+    """The files of a rank that is gone."""
+    for file in path.parent.glob(f"{path.stem}.*"):
+        file.unlink(missing_ok=True)
+
+
+def _limit_s(rank: _Rank, moment: Moment) -> float:
+    """How long a rank may stand still where it is."""
+    phase = _phase(moment)
+    hang_s = number("PYROMETER_HANG_LIMIT_S", HANG_LIMIT_S)
+    return rank.limits_s.get(phase, rank.limits_s.get("default", max(LIMITS_S.get(phase, 0.0), hang_s)))
+
+
+def _phase(moment: Moment) -> str:
+    return ring.PHASES[moment.phase] if 0 <= moment.phase < len(ring.PHASES) else ring.PHASES[ring.OTHER]
+
+
+def _event(rank: _Rank, moment: Moment, kind: str, **more: Any) -> Message:
+    said = {
+        "time_ms": rank.ring.wall_ns(moment.moved_ns) // 1_000_000,
+        "kind": kind,
+        "step": moment.first_step + moment.steps,
+        "reason": _phase(moment),
+    }
+    return "event", {**said, **more}
+
+
+def _rest(left: Ring) -> list[Message]:
+    """The steps that a dead rank had not handed on, folded."""
+    try:
+        return list(importlib.import_module("pyrometer.train.fold").rest(left))
+    except Exception:  # a ring whose rank died while it wrote
+        return []
+
+
+def _exit(status: int) -> dict[str, str]:
+    """How a process ended, as its parent was told."""
+    if status < 0:
+        name = signal.Signals(-status).name if -status in signal.valid_signals() else f"signal {-status}"
+        return {"outcome": "killed", "reason": name}
+    return {"outcome": "failed" if status else "succeeded", "reason": f"exit code {status}"}
