@@ -191,8 +191,9 @@ def _batch(said: dict[str, Any]) -> dict[str, Any]:
     count = said.get("sample_count") if samples is None else len(samples)
     if samples is not None:
         said = {**said, "samples": _json(list(samples))}
-    told = f"{count} samples" if count is not None else "samples that are not known"
-    return _log("batch", f"Step {said.get('step')} used {told}: batch {said.get('send_index')}.", said)
+    held = f"{count} samples" if count is not None else "samples that are not known"
+    used = f", used by step {said['step']}" if said.get("step") is not None else ""
+    return _log("batch", f"Batch {said.get('send_index')}: {held}{used}.", said)
 
 
 def _event(said: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ AHEAD = 8  # bodies; what waits longer stays in parts, of which the least valuab
 PARTS_BYTES = 2**18  # turned into bodies at a time; JSON is several times as large
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 HURRIED_PAUSE_S = 0.1
-FLUSH_S = 10.0
+FLUSH_S, CLOSE_S = 10.0, 0.5
 TAKE_OVER_S = 15.0  # the sender before this one may be about to end
 LOG_BYTES = 2**18
 
@@ -58,7 +58,7 @@ class Sender:
         self._log = _Log(spool.folder / "sender.log")
         self._rounds = 0
         self._refused = 0
-        self._error = ""
+        self._error = self._refusal = ""
         self._collector = threading.Thread(target=self._keep_collecting, name="pyrometer-collect", daemon=True)
         self._poster = threading.Thread(target=self._keep_posting, name="pyrometer-post", daemon=True)
 
@@ -77,14 +77,16 @@ class Sender:
         # a whole round, so that ranks that have just ended were looked at
         _until(lambda: self._rounds >= rounds + 2, limit_s, every_s=0.02)
         self._spool.wait_sent(max(end - time.monotonic(), 0))
-        return Left(len(self._spool.bodies()) + len(self._spool.parts()), self._refused, self._error)
+        files = len(self._spool.bodies()) + len(self._spool.parts())
+        return Left(files, self._refused, self._error if files else self._refusal)
 
     def close(self) -> None:
         """Ends, and lets another process send. A body on its way is sent again by that one."""
         self._stop.set()
         self._hurry.set()
         self._news.set()
-        self._collector.join(EVERY_S)
+        for thread in (self._collector, self._poster):
+            thread.join(CLOSE_S)  # a server that is slow is not waited for
         self._spool.release()
 
     # -- parts into bodies ---------------------------------------------------------------------------------------------
@@ -135,13 +137,13 @@ class Sender:
     def _keep_posting(self) -> None:
         failures = 0
         while not self._stop.is_set():
+            self._news.clear()
             bodies = self._spool.bodies() if self._spool.held else []
             try:
                 answer = self._post(bodies[0]) if bodies else None
             except Exception as error:
                 answer = Answer(Fate.LATER, f"{type(error).__name__}: {error}")
             if answer is None:
-                self._news.clear()
                 self._news.wait(HURRIED_PAUSE_S if self._hurry.is_set() else EVERY_S)
             elif answer.fate is Fate.LATER:
                 self._error = answer.text
@@ -149,7 +151,8 @@ class Sender:
                 self._pause(answer.retry_after_s, failures)
                 failures += 1
             else:
-                failures = 0
+                failures, self._error = 0, ""
+        self._target.close()
 
     def _post(self, path: Path) -> Answer:
         """Offers a body. It is gone once it was taken, and put aside when it is not wanted."""
@@ -160,7 +163,7 @@ class Sender:
         elif answer.fate is Fate.REFUSED:
             self._spool.refuse(path)
             self._refused += 1
-            self._error = answer.text
+            self._refusal = answer.text
             self._log.say(f"{self._target.shown} refuses telemetry, which lies in {path.parent}: {answer.text}.")
         return answer
 

@@ -132,9 +132,10 @@ class Spool:
 
     def step_aside(self, pid: int) -> None:
         """Files of a dead process that had this number make way for those of the living one; they are still read."""
+        aside = f"{pid}-{time.time_ns()}"
         for path in self.ranks.glob(f"{pid}.*"):
             with contextlib.suppress(OSError):
-                path.rename(path.with_name(f"{pid}-{time.time_ns()}{path.suffix}"))
+                path.rename(path.with_name(aside + path.suffix))
 
     def wait_sent(self, limit_s: float) -> bool:
         """Waits until all that lies here now was sent: for whoever takes the sender with it when it ends."""
@@ -142,12 +143,12 @@ class Spool:
         while any(part.name < mark for part in self.parts()):  # its bodies are there before it is gone
             if time.monotonic() >= end:
                 return False
-            time.sleep(0.05)
+            time.sleep(0.02)
         bodies = set(self.bodies())
         while bodies.intersection(self.bodies()):
             if time.monotonic() >= end:
                 return False
-            time.sleep(0.05)
+            time.sleep(0.02)
         return True
 
     # -- the sender reads ----------------------------------------------------------------------------------------------

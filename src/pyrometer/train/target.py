@@ -57,13 +57,15 @@ class Target(Protocol):
     def expire(self) -> None:
         """Called once a second by another thread: ends what takes too long."""
 
+    def close(self) -> None:
+        """Nothing more will be offered."""
+
 
 def target_of(environment: Mapping[str, str] = os.environ) -> Target:
     """The target that PYROMETER_ENDPOINT names."""
     endpoint = environment.get("PYROMETER_ENDPOINT", "")
-    address = urlsplit(endpoint)
-    if address.scheme == "file" and address.netloc in ("", "localhost") and address.path:
-        return DataFolder(Path(unquote(address.path)))
+    if endpoint.startswith("file:///"):
+        return DataFolder(Path(unquote(endpoint.removeprefix("file://"))))
     return Server(endpoint, environment.get("PYROMETER_TOKEN"), environment.get("PYROMETER_CA_FILE"))
 
 
@@ -110,7 +112,7 @@ class Server:
             try:
                 return self._posted(signal, body)
             except (OSError, HTTPException) as error:
-                self._close()
+                self.close()
                 if not (used and isinstance(error, ConnectionError)):  # RemoteDisconnected is one
                     return Answer(Fate.LATER, _words(error))
             finally:
@@ -125,6 +127,12 @@ class Server:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
+    def close(self) -> None:
+        """Hangs up."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def _posted(self, signal: str, body: bytes) -> Answer:
         connection = self._connected()
         path = f"{self._prefix}/v1/{signal}"
@@ -134,7 +142,7 @@ class Server:
         response = connection.getresponse()
         said = response.read(ANSWER_BYTES)
         if response.will_close or not response.isclosed():
-            self._close()
+            self.close()
         return _answer(response, said)
 
     def _connected(self) -> HTTPConnection:
@@ -164,11 +172,6 @@ class Server:
             context.load_verify_locations(self._ca_file)
         return context
 
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
 
 class DataFolder:
     """A data folder: bodies are left in its inbox, or given to the server that has the folder."""
@@ -187,6 +190,7 @@ class DataFolder:
             answer = server.post(name, body)
             if answer.fate is Fate.TAKEN:
                 return answer
+            server.close()
             self._server = None
         try:
             for folder in (self._folder, self._inbox.parent, self._inbox):
@@ -204,6 +208,11 @@ class DataFolder:
         server = self._server
         if server is not None:
             server.expire()
+
+    def close(self) -> None:
+        """Hangs up, where there is a server."""
+        if self._server is not None:
+            self._server.close()
 
     def _served(self) -> Server | None:
         """The server whose address lies in the folder; it is looked for now and then."""

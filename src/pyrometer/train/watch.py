@@ -34,6 +34,7 @@ class _Rank:
     """A rank as it was seen last."""
 
     ring: Ring
+    pid: int
     identity: Identity = field(default_factory=dict)
     limits_s: dict[str, float] = field(default_factory=dict)
     told_at: int = 0  # when its identity was written, as its file says
@@ -42,10 +43,6 @@ class _Rank:
     oom_kills: int | None = None
     stuck: Moment | None = None  # where it was when this watcher spoke for it
     suspect_s: float | None = None  # since when its stack is waited for
-
-    @property
-    def pid(self) -> int:
-        return self.ring.view[ring.PID]
 
 
 class Watcher:
@@ -97,7 +94,8 @@ class Watcher:
 
     def _met(self, path: Path) -> _Rank | None:
         try:
-            rank = _Rank(Ring.open(path))
+            found = Ring.open(path)
+            rank = _Rank(found, found.view[ring.PID])
         except FileNotFoundError:
             return None
         except (OSError, RingError):  # in the making, or of another version
@@ -176,7 +174,6 @@ class Watcher:
         rank.ring.close()
         _remove(path)
         del self._ranks[path]
-        self._exits.pop(rank.pid if path.stem.isdecimal() else 0, None)
         return True
 
     def _last_words(self, rank: _Rank, moment: Moment) -> list[Message]:

@@ -1,0 +1,266 @@
+"""Ranks that cannot speak for themselves: killed, stopped, held in C. Real processes, real rings, a real faulthandler."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+from ranks import python, rank
+
+from pyrometer.train import processes, watch
+from pyrometer.train import ring as columns
+from pyrometer.train.ring import Ring
+from pyrometer.train.spool import Spool
+from pyrometer.train.watch import Watcher
+
+LIMITS = '{"default": 0.5}'
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr(watch, "SILENT_NS", 200_000_000)
+    monkeypatch.setattr(watch, "STACK_S", 2.0)
+
+
+@pytest.fixture
+def spool(tmp_path) -> Spool:
+    return Spool(tmp_path / "spool").make()
+
+
+@pytest.fixture
+def watcher(spool) -> Watcher:
+    return Watcher(spool)
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Starts ranks, and ends those that are left."""
+    begun = []
+
+    def start(script: str, **more: str):
+        begun.append(rank(script, tmp_path, **more))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.communicate()
+
+
+def said(spool: Spool) -> list[tuple[dict, str, dict]]:
+    """Everything that was handed on: by whom, kind, words."""
+    return [(who, kind, words) for part in spool.parts() for who, told in [spool.read(part)] for kind, words in told]
+
+
+def look_until(watcher: Watcher, condition, limit_s: float = 15.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        watcher.look()
+        time.sleep(0.02)
+
+
+def kinds(spool: Spool) -> list[str]:
+    return [words.get("kind", kind) for _, kind, words in said(spool)]
+
+
+def test_a_rank_that_is_killed_leaves_its_last_words(ranks, watcher, spool):
+    process = ranks("sys.stdin.read()")
+    assert not watcher.look()
+    assert watcher.alone_s() < 1
+    assert list(watcher.runs) == ["r1"]
+    before_ms = time.time_ns() // 1_000_000
+    process.kill()
+    process.wait()
+    look_until(watcher, lambda: not list(spool.ranks.iterdir()))
+    who, kind, words = said(spool)[-1]
+    assert (who["rank"], kind, words["outcome"]) == (0, "run", "killed")
+    assert before_ms - 2000 <= words["ended_ms"] <= time.time_ns() // 1_000_000
+    assert words["reason"] == "its process is gone; which signal it was is not known"
+    assert said(spool).count((who, kind, words)) == 1
+    watcher.look()
+    assert watcher.alone_s() >= 0
+    assert not watcher.living()
+
+
+def test_what_a_killed_rank_had_not_handed_on_is_folded(ranks, watcher, spool, monkeypatch):
+    def rest(ring: Ring) -> list:
+        return [("window", {"time_ms": 1, "to_ms": 2, "steps": ring.view[columns.COUNT] - ring.view[columns.FOLDED]})]
+
+    monkeypatch.setattr(watch, "_rest", rest)  # `fold.rest` does this for real
+    process = ranks("sys.stdin.read()")
+    watcher.look()
+    process.kill()
+    process.wait()
+    look_until(watcher, lambda: "run" in kinds(spool))
+    assert [(kind, words.get("steps")) for _, kind, words in said(spool)] == [("window", 3), ("run", None)]
+
+
+def test_a_rank_that_ended_well_is_left_alone(ranks, watcher, spool):
+    process = ranks("sys.stdin.readline(); here.view[ring.ENDED] = 1")
+    watcher.look()
+    process.communicate("\n")
+    look_until(watcher, lambda: not list(spool.ranks.iterdir()))
+    assert said(spool) == []
+
+
+def test_a_rank_that_died_before_anybody_looked_is_dated_by_its_ring(ranks, spool):
+    process = ranks("os.kill(os.getpid(), 9)")
+    process.wait()
+    time.sleep(0.3)
+    watcher = Watcher(spool)
+    watcher.look()
+    ((_, _, words),) = said(spool)
+    assert words["ended_ms"] < time.time_ns() // 1_000_000 - 250
+    assert list(watcher.runs) == []  # of an earlier time
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "reason"),
+    [("os.abort()", "killed", "SIGABRT"), ("os._exit(3)", "failed", "exit code 3"), ("os._exit(0)", "succeeded", "exit code 0")],
+)
+def test_a_parent_knows_how_its_child_ended(ranks, watcher, spool, script, outcome, reason):
+    process = ranks(f"sys.stdin.readline(); {script}")
+    watcher.child = process.pid
+    watcher.look()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    watcher.look()  # a zombie by now, and nobody has said how it died
+    assert said(spool) == []
+    watcher.exited(process.pid, process.wait())
+    watcher.look()
+    ((_, _, words),) = said(spool)
+    assert (words["outcome"], words["reason"]) == (outcome, reason)
+
+
+def test_an_oom_kill_is_told_from_others(ranks, watcher, spool, tmp_path, monkeypatch):
+    counts = tmp_path / "memory.events"
+    counts.write_text("low 0\nhigh 12\nmax 40\noom 1\noom_kill 1\n")
+    monkeypatch.setattr(processes, "memory_events", lambda pid: counts)
+    process = ranks("sys.stdin.read()")
+    watcher.look()
+    counts.write_text("low 0\nhigh 12\nmax 90\noom 2\noom_kill 2\n")
+    process.kill()
+    process.wait()
+    look_until(watcher, lambda: "run" in kinds(spool))
+    assert kinds(spool) == ["oom_killed", "run"]
+    assert said(spool)[-1][2]["reason"] == "OOMKilled"
+
+
+def test_the_kernel_s_own_counts_are_found():
+    found = processes.memory_events(os.getpid())
+    if found is None:
+        pytest.skip("needs a cgroup that counts memory")
+    assert processes.oom_kills(found) is not None
+
+
+def test_a_rank_that_is_stopped_by_a_signal_is_stuck_until_it_goes_on(ranks, watcher, spool):
+    process = ranks("for line in sys.stdin: step()", LIMITS=LIMITS)
+    watcher.look()
+    process.send_signal(signal.SIGSTOP)
+    look_until(watcher, lambda: "stuck" in kinds(spool))
+    ring = Ring.open(spool.ranks / f"{process.pid}.ring")
+    ((who, kind, words),) = said(spool)
+    assert (who["rank"], kind) == (0, "event")
+    assert words == {
+        "time_ms": ring.wall_ns(ring.moment().moved_ns) // 1_000_000,
+        "kind": "stuck",
+        "step": 3,
+        "reason": "forward",
+        "message": "stopped by a signal (state T)",
+    }
+    for _ in range(5):
+        watcher.look()
+    assert kinds(spool) == ["stuck"]
+    process.send_signal(signal.SIGCONT)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    look_until(watcher, lambda: "unstuck" in kinds(spool))
+    unstuck = said(spool)[-1][2]
+    assert unstuck["time_ms"] == ring.wall_ns(ring.moment().moved_ns) // 1_000_000
+    assert unstuck["step"] == 4
+    ring.close()
+
+
+def test_a_rank_whose_interpreter_is_held_in_c_is_found_with_its_stack(ranks, watcher, spool):
+    process = ranks(
+        "import ctypes\n"
+        "file = (spool.ranks / f'{os.getpid()}.stack').open('w')\n"
+        "faulthandler.dump_traceback_later(0.6, file=file)\n"
+        "def held_by_c():\n    ctypes.PyDLL(None).sleep(30)\n"
+        "held_by_c()",
+        LIMITS=LIMITS,
+    )
+    look_until(watcher, lambda: "stuck" in kinds(spool))
+    ((_, _, words),) = said(spool)
+    assert words["reason"] == "forward"
+    assert words["message"].startswith("Timeout (0:00:00.600000)!")
+    assert "in held_by_c" in words["message"]
+    assert process.poll() is None
+
+
+def test_a_silent_rank_without_a_stack_is_told_all_the_same(ranks, watcher, spool):
+    ranks("import ctypes; ctypes.PyDLL(None).sleep(30)", LIMITS=LIMITS)
+    look_until(watcher, lambda: "stuck" in kinds(spool))
+    assert said(spool)[0][2]["message"].startswith("no stack (state ")
+
+
+def test_a_rank_that_can_speak_speaks_for_itself(ranks, watcher, spool):
+    script = "here.view[ring.STUCK_NS] = {told}\nwhile True:\n    {beat}\n    time.sleep(0.05)"
+    beats = script.format(told=0, beat="here.view[ring.BEAT_NS] = time.perf_counter_ns()")
+    told = script.format(told=1, beat="pass")  # it said so before C took hold of it
+    ranks(beats, LIMITS=LIMITS)
+    ranks(told, LIMITS=LIMITS, RANK="1")
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        watcher.look()
+        time.sleep(0.05)
+    assert said(spool) == []
+
+
+def test_limits_are_those_of_the_phase(ranks, watcher, spool):
+    ranks("step(ring.CHECKPOINT); time.sleep(60)", LIMITS='{"default": 0.3, "checkpoint": 60}')
+    process = ranks("step(ring.BACKWARD); time.sleep(60)", LIMITS='{"default": 0.3, "checkpoint": 60}', RANK="1")
+    look_until(watcher, lambda: "stuck" in kinds(spool))
+    assert [(who["pid"], words["reason"]) for who, _, words in said(spool)] == [(process.pid, "backward")]
+
+
+def test_a_number_that_another_process_has_by_now_is_not_the_rank(spool, tmp_path):
+    process = rank("sys.stdin.read()", tmp_path)
+    process.kill()
+    process.communicate()
+    ring = Ring.open(spool.ranks / f"{process.pid}.ring")
+    living = python("import sys; print('here', flush=True); sys.stdin.read()", tmp_path)
+    living.stdout.readline()
+    ring.view[columns.PID] = living.pid
+    ring.view[columns.MONOTONIC_NS] -= 3_600_000_000_000  # an hour before it began
+    ring.close()
+    for path in list(spool.ranks.iterdir()):
+        path.rename(path.with_name(f"{living.pid}{path.suffix}"))
+    Watcher(spool).look()
+    assert kinds(spool) == ["run"]
+    assert list(spool.ranks.iterdir()) == []
+    living.kill()
+    living.communicate()
+
+
+def test_the_same_number_again_keeps_both_apart(ranks, spool):
+    process = ranks("sys.stdin.read()")
+    spool.step_aside(process.pid)  # as if another process with this number had come
+    watcher = Watcher(spool)
+    watcher.look()
+    assert kinds(spool) == ["run"]
+    assert list(spool.ranks.iterdir()) == []
+
+
+def test_files_that_are_no_rings_are_cleared_away_when_nobody_writes_them(spool, watcher):
+    (spool.ranks / "999999999.ring").write_bytes(b"x" * 4096)
+    (spool.ranks / f"{os.getpid()}.ring").write_bytes(b"")
+    assert not watcher.look()
+    assert [path.name for path in spool.ranks.iterdir()] == [f"{os.getpid()}.ring"]
