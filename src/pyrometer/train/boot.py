@@ -1,0 +1,178 @@
+"""How the SDK gets into a process: it waits until PyTorch is imported, and until that trains.
+
+`start` is called by `sitecustomize` under `pyrometer run`, by the `.pth` file where PYROMETER_ENDPOINT is set, or by
+`pyrometer.init`. It puts a finder before Python's own, which does nothing but tell when one of a few modules has been
+imported. The first optimizer, or the first process group, makes this process a rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyrometer.train.hooks import Hooks
+    from pyrometer.train.rank import Rank
+
+_asked: dict[str, Any] = {}
+_hooks: Hooks | None = None
+
+
+def start(**asked: Any) -> None:
+    """Makes this process ready to be watched, if anybody wants to know. Again and again is fine; it never raises."""
+    global _hooks
+    try:
+        _asked.update({name: value for name, value in asked.items() if value is not None})
+        if _hooks is None and _wanted():
+            from pyrometer.train.hooks import Hooks
+
+            _hooks = Hooks(_begin)
+            _watch_imports(_hooks)
+            _watch_process(_hooks)
+    except Exception as error:
+        _say(error)
+
+
+def rank() -> Rank | None:
+    """This process as a rank, if it is one."""
+    return _hooks.rank if _hooks is not None else None
+
+
+def become_rank() -> None:
+    """The program says that it trains."""
+    if _hooks is not None and _hooks.rank is None and "torch" in sys.modules:
+        try:
+            _hooks.rank = _begin()
+        except Exception as error:
+            _hooks.broken(error)
+            _say(error)
+
+
+def _wanted() -> bool:
+    told = _asked.get("endpoint") or os.environ.get("PYROMETER_ENDPOINT") or os.environ.get("PYROMETER_SPOOL")
+    return bool(told) and os.environ.get("PYROMETER_DISABLED", "") in ("", "0")
+
+
+def _begin() -> Rank | None:
+    """The first sign of training: from here on there is a ring, a thread, and a sender."""
+    from pyrometer.train.settings import told
+
+    settings = told(os.environ, _asked)
+    if settings is None or _hooks is None or _is_loader_worker():
+        return None
+    from pyrometer.train.rank import Rank
+
+    try:
+        rank = Rank(_hooks, settings, sys.modules["torch"])
+    except OSError as error:  # no room, no rights: the program must not mind
+        _say(error)
+        return None
+    if not settings.has_parent and rank.identity["local_rank"] == 0:
+        from pyrometer.train import sender
+
+        sender.start_beside(settings.spool, settings.endpoint or "")
+    return rank
+
+
+def _is_loader_worker() -> bool:
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
+# -- imports -----------------------------------------------------------------------------------------------------------
+
+
+class _Finder(MetaPathFinder):
+    """Lets Python find a module as it would, and tells when it has been imported."""
+
+    def __init__(self, names: frozenset[str], imported: Callable[[str, ModuleType], None]) -> None:
+        self._names = names
+        self._imported = imported
+        self._looking: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self._names or fullname in self._looking:
+            return None
+        self._looking.add(fullname)
+        try:
+            for finder in sys.meta_path:
+                if finder is not self and hasattr(finder, "find_spec"):
+                    spec = finder.find_spec(fullname, path, target)
+                    if spec is not None:
+                        if spec.loader is not None:
+                            spec.loader = _Telling(spec.loader, self._imported)
+                        return spec
+            return None
+        finally:
+            self._looking.discard(fullname)
+
+
+class _Telling(Loader):
+    """A module's own loader; afterwards it tells."""
+
+    def __init__(self, loader: Any, imported: Callable[[str, ModuleType], None]) -> None:
+        self._loader = loader
+        self._imported = imported
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is not None:
+            spec.loader = module.__loader__ = self._loader  # from here on everything is as it would be
+        self._loader.exec_module(module)
+        self._imported(module.__name__, module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _watch_imports(hooks: Hooks) -> None:
+    from pyrometer.train import hooks as of_torch
+    from pyrometer.train import trackers
+
+    def imported(name: str, module: ModuleType) -> None:
+        try:
+            hooks.install(name, module)
+            trackers.install(hooks, name, module)
+        except Exception as error:
+            _say(error)
+
+    names = of_torch.WATCHED | trackers.WATCHED
+    sys.meta_path.insert(0, _Finder(names, imported))
+    for name in names & set(sys.modules):
+        imported(name, sys.modules[name])
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+def _watch_process(hooks: Hooks) -> None:
+    os.register_at_fork(after_in_child=hooks.let_go)
+    before = sys.excepthook
+
+    def excepted(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        try:
+            if hooks.rank is not None and not issubclass(kind, KeyboardInterrupt):
+                hooks.rank.excepted(kind, error, trace)
+        except Exception as ours:
+            _say(ours)
+        before(kind, error, trace)
+
+    sys.excepthook = excepted
+
+
+def _say(error: BaseException) -> None:
+    """One line, and only where somebody looks for it: a program's output is its own."""
+    if os.environ.get("PYROMETER_DEBUG"):
+        sys.stderr.write(f"pyrometer: {type(error).__name__}: {error}\n")

@@ -1,0 +1,497 @@
+"""Where PyTorch is watched: loaders, forward, backward, optimizers, saves. Each hook is a few marks on the recorder.
+
+The rules of the house: what the program called is called exactly once with what it was given; its result and its
+exceptions pass through untouched; an error of ours switches the SDK off and is never seen by the program; nothing here
+synchronises a device, draws a random number, or is there while `torch.compile` traces.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import gc
+import weakref
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from pyrometer.train import ring
+from pyrometer.train.lineage import TRAINING, Lineage, content_of
+from pyrometer.train.roots import Roots
+
+if TYPE_CHECKING:
+    from pyrometer.train.rank import Rank
+
+Original = Callable[..., Any]
+LEAST_GENERATION = 2  # of the garbage collections that are worth a mark
+_STEP_KEYS = ("global_step", "step", "iter_num", "iteration", "iter", "num_updates", "steps", "current_step")
+
+
+class Hooks:
+    """The hooks of one process. They do nothing until there is a rank, and nothing after it was let go."""
+
+    def __init__(self, start: Callable[[], Rank | None]) -> None:
+        self.rank: Rank | None = None
+        self.lineage = Lineage()  # from the start: a loader may be asked before there is an optimizer
+        self._start = start  # the first sign of training
+        self._installed: set[str] = set()
+        self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._optimizer_steps = 0
+        self._unscaled: tuple[Any, Any] | None = None
+        self._learning: dict[Any, Any] | None = None  # hooks of parameters, while the last gradient is looked for
+        self._order: list[tuple[int, Any]] = []
+        self._ready_hook: Any = None
+        self._synchronised = False
+        self.roots: Roots | None = None
+        self._loaded: tuple[str, int, int | None] | None = None  # the newest file that was read: path, ms, step
+        self.faulthandler_taken = False  # there is one watchdog in a process, and the program wants it
+        self.dump_traceback_later = faulthandler.dump_traceback_later
+        _wrap(faulthandler, "dump_traceback_later", self._program_watches)
+
+    def broken(self, error: BaseException) -> None:
+        """An error of ours: from here on the program runs as if there were no SDK."""
+        rank, self.rank = self.rank, None
+        if rank is not None:
+            rank.broken(error)
+
+    def let_go(self) -> None:
+        """The rank is over, or this is a fork of its process."""
+        self.rank = None
+        self._optimizer_steps = 0
+        self._unscaled = self._learning = self._ready_hook = self._loaded = None
+        self._synchronised = False
+        self._loaders = weakref.WeakKeyDictionary()
+        self.lineage = Lineage()
+        if self.roots is not None:
+            self.roots.forget()
+
+    def _program_watches(self, original: Original, *args: Any, **kwargs: Any) -> Any:
+        self.faulthandler_taken = True
+        return original(*args, **kwargs)
+
+    # -- installing ---------------------------------------------------------------------------------------------------
+
+    def install(self, name: str, module: Any) -> None:
+        """A module was imported: puts the hooks into it, once."""
+        install = _INSTALL.get(name)
+        if install is None or name in self._installed:
+            return
+        self._installed.add(name)
+        try:
+            install(self, module)
+        except Exception as error:
+            self.broken(error)
+
+    def _torch(self, torch: Any) -> None:
+        self.roots = Roots(torch, self._forward)
+        self._grad_enabled = torch.is_grad_enabled
+        self._is_compiling = torch.compiler.is_compiling
+        self._tensor = torch.Tensor
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        register_optimizer_step_pre_hook(self._before_optimizer)
+        register_optimizer_step_post_hook(self._after_optimizer)
+        _wrap(torch.optim.Optimizer, "__init__", self._new_optimizer)
+        _wrap(torch.optim.Optimizer, "load_state_dict", self._restored)
+        _wrap(torch.autograd, "backward", self._backward)
+        for module in (torch.serialization, torch):
+            _wrap(module, "save", self._saving)
+            _wrap(module, "load", self._loading)
+        loaders = torch.utils.data.dataloader
+        _wrap(loaders._BaseDataLoaderIter, "__init__", self._new_iterator)
+        _wrap(loaders._BaseDataLoaderIter, "__next__", self._next)
+        _wrap(loaders._BaseDataLoaderIter, "_next_index", self._next_index)
+        for cls in (loaders._BaseDataLoaderIter, loaders._MultiProcessingDataLoaderIter):
+            _wrap(cls, "_reset", self._reset)
+        _wrap(torch.amp.grad_scaler.GradScaler, "step", self._scaler_step)
+        _wrap(torch.amp.grad_scaler.GradScaler, "scale", self._scaler_scale)
+        if torch.distributed.is_available():
+            for module in (torch.distributed.distributed_c10d, torch.distributed):
+                _wrap(module, "init_process_group", self._rendezvous)
+        gc.callbacks.append(self._collecting)
+
+    def _dynamo(self, callback: Any) -> None:
+        entered: list[bool] = []
+
+        def begins(_: Any) -> None:
+            rank = self.rank
+            entered.append(rank is not None and rank.recorder.enter(ring.COMPILE))
+
+        def ends(_: Any) -> None:
+            rank = self.rank
+            if entered and entered.pop() and rank is not None:
+                rank.recorder.leave()
+                rank.compiled()
+
+        callback.callback_handler.register_start_callback(begins)
+        callback.callback_handler.register_end_callback(ends)
+
+    def _checkpoint(self, module: Any) -> None:
+        for name in ("save", "async_save"):
+            if hasattr(module, name):
+                _wrap(module, name, self._saving)
+        if hasattr(module, "load"):
+            _wrap(module, "load", self._loading)
+
+    def _safetensors(self, module: Any) -> None:
+        _wrap(module, "save_file", self._saving)
+
+    def _fsdp(self, module: Any) -> None:
+        """FSDP2 on the host: what it waits for is communication. On a GPU only streams wait: nothing is seen here."""
+        for name in ("wait_for_unshard", "finalize_backward", "post_backward"):
+            if hasattr(module.FSDPParamGroup, name):
+                _wrap(module.FSDPParamGroup, name, self._waiting)
+
+    # -- data ---------------------------------------------------------------------------------------------------------
+
+    def _new_iterator(self, original: Original, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            book = self._loaders.get(loader)
+            if book is None:
+                book = self._loaders[loader] = self.lineage.loader(loader.dataset)
+            book.begin_epoch()
+            iterator._pyrometer = book
+        except Exception as error:
+            self.broken(error)
+        return original(iterator, loader, *args, **kwargs)
+
+    def _reset(self, original: Original, iterator: Any, loader: Any, first_iter: bool = False) -> Any:
+        book = iterator.__dict__.get("_pyrometer")
+        if book is not None and not first_iter and book.taken:
+            book.begin_epoch()
+        return original(iterator, loader, first_iter)
+
+    def _next_index(self, original: Original, iterator: Any) -> Any:
+        index = original(iterator)
+        book = iterator.__dict__.get("_pyrometer")
+        if book is not None:
+            book.sent[iterator.__dict__.get("_send_idx", -1)] = index
+        return index
+
+    def _next(self, original: Original, iterator: Any) -> Any:
+        recorder = None if self.rank is None else self.rank.recorder
+        book = iterator.__dict__.get("_pyrometer")
+        entered = False
+        if recorder is not None and not recorder.inside:  # a loader in a loader: the outer one waits
+            if recorder.evaluating and book is not None and book.role == TRAINING:
+                recorder.evaluating = False
+            entered = recorder.enter(ring.EVALUATE if recorder.evaluating else ring.DATA)
+        sent = None
+        if book is not None and not iterator.__dict__.get("_in_order", True):
+            sent = set(iterator._task_info)
+        try:
+            data = original(iterator)
+        finally:
+            if entered and recorder is not None:
+                recorder.leave()
+        if book is not None and (entered or recorder is None):
+            try:
+                self._drawn(iterator, book, data, sent)
+            except Exception as error:
+                self.broken(error)
+        return data
+
+    def _drawn(self, iterator: Any, book: Any, data: Any, sent: set[int] | None) -> None:
+        received = iterator.__dict__.get("_rcvd_idx")
+        if received is None:  # it loads in this process: what was asked for last
+            number, index = book.taken, book.sent.pop(-1, None)
+        elif sent is None:
+            number = received - 1
+            index = book.sent.pop(number, None)
+        else:  # batches come in any order: the one that is not waited for any more
+            came = sent.difference(iterator._task_info)
+            number = came.pop() if len(came) == 1 else -1
+            index = book.sent.pop(number, None)
+        tensor = _first_tensor(data, self._tensor)
+        if iterator._dataset_kind != 0:  # no indices in an iterable
+            index = content_of(data)
+        self.lineage.drawn(book, number, index, None if tensor is None else weakref.ref(tensor))
+
+    # -- forward and backward -----------------------------------------------------------------------------------------
+
+    def _forward(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        rank = self.rank
+        if rank is None:
+            return original(module, *args, **kwargs)
+        recorder = rank.recorder
+        if recorder.inside:  # a part of something larger: a recomputation in backward, a closure's forward
+            return original(module, *args, **kwargs)
+        gradients = self._grad_enabled()
+        entered = recorder.enter_forward(gradients=gradients)
+        if entered:
+            try:
+                tensor = _first_tensor(args or kwargs, self._tensor)
+                self.lineage.forward(recorder.count, recorder.last_ns, tensor, gradients=gradients)
+                if gradients and tensor is not None:
+                    rank.fed(tensor)
+            except Exception as error:
+                self.broken(error)
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            if entered:
+                recorder.leave()
+
+    def _backward(self, original: Original, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        rank = self.rank
+        if self._is_compiling() or rank is None:
+            return original(tensors, *args, **kwargs)
+        recorder = rank.recorder
+        entered = not recorder.inside and recorder.enter(ring.BACKWARD)
+        if entered:
+            try:
+                self.lineage.forward(recorder.count, recorder.last_ns, None, gradients=True)  # unless it was seen
+                self.lineage.backward()
+                self._loss(rank, tensors)
+            except Exception as error:
+                self.broken(error)
+        try:
+            return original(tensors, *args, **kwargs)
+        finally:
+            if entered:
+                recorder.leave()
+                if self._learning is not None:
+                    self._learned()
+
+    def _loss(self, rank: Rank, tensors: Any) -> None:
+        tensor = tensors if isinstance(tensors, self._tensor) else None
+        if tensor is None or tensor.numel() != 1:
+            return
+        if self._unscaled is not None:
+            scaled, loss = self._unscaled
+            self._unscaled = None
+            if scaled() is tensor:
+                tensor = loss() if loss() is not None else tensor
+        rank.metrics.backward(tensor.detach(), rank.recorder.device)
+
+    def _scaler_scale(self, original: Original, scaler: Any, outputs: Any) -> Any:
+        scaled = original(scaler, outputs)
+        if self.rank is not None and isinstance(outputs, self._tensor):
+            self._unscaled = (weakref.ref(scaled), weakref.ref(outputs))
+        return scaled
+
+    # -- optimizers ---------------------------------------------------------------------------------------------------
+
+    def _new_optimizer(self, original: Original, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(optimizer, *args, **kwargs)
+        if self.rank is None:
+            try:
+                self.rank = self._start()
+            except Exception as error:
+                self.broken(error)
+        return result
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._is_compiling() or self.rank is None:
+            return
+        self._optimizer_steps += 1
+        self.rank.recorder.enter_optimizer(optimizer)
+
+    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        rank = self.rank
+        if self._is_compiling() or rank is None:
+            return
+        recorder = rank.recorder
+        if recorder.phase != ring.OPTIMIZER:
+            return
+        recorder.leave_optimizer(optimizer)
+        if self._optimizer_steps <= 4:  # the model is looked for when it is complete: wrapped, compiled, on its device
+            try:
+                self._settle(rank, optimizer)
+            except Exception as error:
+                self.broken(error)
+
+    def _settle(self, rank: Rank, optimizer: Any) -> None:
+        assert self.roots is not None  # noqa: S101 - torch is there
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if self._optimizer_steps == 1:
+            rank.first_step(optimizer, parameters)
+            self.roots.find(parameters)
+        else:
+            self.roots.settle()
+        distributed = self.roots.of_type("DistributedDataParallel")
+        if distributed and self._ready_hook is None and self._learning is None:
+            self._learn([p for module in distributed for p in module.parameters() if p.requires_grad])
+
+    def _learn(self, parameters: list[Any]) -> None:
+        """One backward tells which gradient comes last: that parameter's hook says when this rank is ready."""
+
+        def came(parameter: Any) -> None:
+            self._order.append((perf_counter_ns(), parameter))
+
+        self._order = []
+        self._learning = {p: p.register_post_accumulate_grad_hook(came) for p in parameters if p.is_leaf}
+
+    def _learned(self) -> None:
+        learning, self._learning = self._learning, None
+        try:
+            for hook in (learning or {}).values():
+                hook.remove()
+            if self._order:
+                last = self._order[-1][1]
+                self._ready_hook = last.register_post_accumulate_grad_hook(self._ready)
+            self._order = []
+        except Exception as error:
+            self.broken(error)
+
+    def _ready(self, _: Any) -> None:
+        rank = self.rank
+        if rank is not None and not self._is_compiling():
+            rank.recorder.ready()
+
+    def _scaler_step(self, original: Original, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = self._optimizer_steps
+        result = original(scaler, optimizer, *args, **kwargs)
+        rank = self.rank
+        if rank is not None and self._optimizer_steps == before and rank.recorder.enter_optimizer(optimizer):
+            rank.recorder.leave_optimizer(optimizer, skipped=True)
+        return result
+
+    # -- saves, restores, waits ---------------------------------------------------------------------------------------
+
+    def _saving(self, original: Original, *args: Any, **kwargs: Any) -> Any:
+        rank = self.rank
+        if rank is None:
+            return original(*args, **kwargs)
+        recorder = rank.recorder
+        outermost = recorder.phase != ring.CHECKPOINT or not recorder.inside
+        entered = outermost and recorder.enter(ring.CHECKPOINT)
+        began = perf_counter_ns()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if entered:
+                recorder.leave()
+                try:
+                    rank.saved(_path_in(args, kwargs), perf_counter_ns() - began)
+                except Exception as error:
+                    self.broken(error)
+
+    def _loading(self, original: Original, *args: Any, **kwargs: Any) -> Any:
+        began = perf_counter_ns()
+        result = original(*args, **kwargs)
+        try:
+            self._loaded = (_path_in(args, kwargs), (perf_counter_ns() - began) // 1_000_000, _step_in(result))
+        except Exception as error:
+            self.broken(error)
+        return result
+
+    def _restored(self, original: Original, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(optimizer, state, *args, **kwargs)
+        try:
+            if self.rank is not None and state.get("state"):
+                path, took_ms, step = self._loaded or ("", 0, None)
+                self.rank.restored(path, took_ms, _steps_of(state) if _steps_of(state) is not None else step)
+        except Exception as error:
+            self.broken(error)
+        return result
+
+    def _waiting(self, original: Original, *args: Any, **kwargs: Any) -> Any:
+        rank = self.rank
+        entered = rank is not None and not self._is_compiling() and rank.recorder.enter(ring.COMM)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if entered and rank is not None:
+                rank.recorder.leave()
+
+    def _rendezvous(self, original: Original, *args: Any, **kwargs: Any) -> Any:
+        if self._synchronised:  # one calls the other
+            return original(*args, **kwargs)
+        self._synchronised = True
+        began = perf_counter_ns()
+        try:
+            if self.rank is None:
+                self.rank = self._start()
+        except Exception as error:
+            self.broken(error)
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            self._synchronised = False
+        try:
+            if self.rank is not None:
+                self.rank.met(perf_counter_ns() - began)
+        except Exception as error:
+            self.broken(error)
+        return result
+
+    def _collecting(self, phase: str, info: dict[str, int]) -> None:
+        rank = self.rank
+        if rank is None or info["generation"] < LEAST_GENERATION:
+            return
+        recorder = rank.recorder
+        if phase == "start":
+            recorder.enter(ring.GARBAGE)
+        elif recorder.phase == ring.GARBAGE and recorder.inside:
+            recorder.leave()
+
+
+_INSTALL: dict[str, Callable[[Hooks, Any], None]] = {
+    "torch": Hooks._torch,
+    "torch._dynamo.callback": Hooks._dynamo,
+    "torch.distributed.checkpoint": Hooks._checkpoint,
+    "safetensors.torch": Hooks._safetensors,
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group": Hooks._fsdp,
+}
+WATCHED = frozenset(_INSTALL)
+
+
+def _wrap(owner: Any, name: str, hook: Callable[..., Any]) -> None:
+    """Puts a hook before what is there; the hook gets the original first."""
+    if name not in vars(owner):
+        return  # it is inherited, and hooked there
+    original = vars(owner)[name]
+    original = getattr(original, "__pyrometer__", original)  # the same function under two names is hooked as one
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return hook(original, *args, **kwargs)
+
+    wrapped.__pyrometer__ = original  # type: ignore[attr-defined]
+    setattr(owner, name, wrapped)
+
+
+def _first_tensor(value: Any, tensor_type: type, depth: int = 0) -> Any:
+    """A tensor that is near the surface of a batch or of a call's arguments."""
+    if isinstance(value, tensor_type):
+        return value
+    if depth < 3:
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        for part in parts:
+            found = _first_tensor(part, tensor_type, depth + 1)
+            if found is not None:
+                return found
+    return None
+
+
+def _path_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The path that something is saved to or loaded from, where it is one."""
+    import os
+
+    for value in (*kwargs.values(), *args):
+        if isinstance(value, str | os.PathLike):
+            return os.fspath(value) if isinstance(os.fspath(value), str) else ""
+        name = getattr(value, "name", None)
+        if isinstance(name, str) and hasattr(value, "write"):
+            return name
+    return ""
+
+
+def _step_in(state: Any) -> int | None:
+    """The step that a checkpoint says it is of."""
+    if isinstance(state, dict):
+        for key in _STEP_KEYS:
+            if isinstance(state.get(key), int) and not isinstance(state[key], bool):
+                return int(state[key])
+    return None
+
+
+def _steps_of(state: dict[str, Any]) -> int | None:
+    """How many steps an optimizer had done, by its state; only what is on the host is read."""
+    most = None
+    for of_parameter in list(state["state"].values())[:4]:
+        steps = of_parameter.get("step") if isinstance(of_parameter, dict) else None
+        if steps is not None and getattr(getattr(steps, "device", None), "type", "cpu") == "cpu":
+            most = max(int(steps), most or 0)
+    return most

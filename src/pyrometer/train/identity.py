@@ -1,0 +1,96 @@
+"""Who this process is: its run, its rank, its pod, its device. Nothing is asked of anybody: it is all lying around."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_POD_UID = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})/")
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_RANK = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"))  # fmt: skip
+_PROC = Path("/proc")
+
+
+def identify(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """What is known before the ranks have met."""
+    identity: dict[str, Any] = {
+        "launch": secrets.token_hex(8),
+        "rank": 0,
+        "ranks": 1,
+        "local_rank": 0,
+        "pid": os.getpid(),
+        "host": environment.get("PYROMETER_NODE") or socket.gethostname(),
+        "started_ms": process_started_ms(),
+        "device": "cpu",
+    }
+    for name, variable in (("run", "PYROMETER_RUN"), ("experiment", "PYROMETER_EXPERIMENT")):
+        if environment.get(variable):
+            identity[name] = environment[variable]
+    identity.update(rank_of(environment))
+    identity.update(pod(environment))
+    return identity
+
+
+def rank_of(environment: Mapping[str, str]) -> dict[str, int]:
+    """Rank and number of ranks, as a launcher says them."""
+    for names in _RANK:
+        values = [environment.get(name, "") for name in names]
+        if values[0].isdecimal() and values[1].isdecimal():
+            local = int(values[2]) if values[2].isdecimal() else 0
+            return {"rank": int(values[0]), "ranks": int(values[1]), "local_rank": local}
+    return {}
+
+
+def pod(environment: Mapping[str, str]) -> dict[str, str]:
+    """The pod this process is in: its UID by what is mounted into it, else its namespace and name."""
+    found = {}
+    with suppress(OSError):
+        mounts = (_PROC / "self" / "mountinfo").read_text(encoding="utf-8", errors="replace")
+        match = _POD_UID.search(mounts)
+        if match:
+            found["pod_uid"] = match[1]
+    if environment.get("KUBERNETES_SERVICE_HOST"):
+        found["pod_name"] = environment.get("HOSTNAME") or socket.gethostname()
+        with suppress(OSError):
+            found["namespace"] = _NAMESPACE.read_text(encoding="utf-8").strip()
+    return found
+
+
+def process_started_ms() -> int:
+    """When this process began."""
+    try:
+        fields = (_PROC / "self" / "stat").read_text().rpartition(")")[2].split()
+        uptime_s = float((_PROC / "uptime").read_text().split()[0])
+        started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return round((time.time() - uptime_s + started_s) * 1000)
+    except (OSError, ValueError, IndexError):
+        return time.time_ns() // 1_000_000
+
+
+def device(torch: Any) -> dict[str, Any]:
+    """The GPU that this process computes on, if there is one and it is in use already."""
+    cuda = torch.cuda
+    if not cuda.is_available() or not cuda.is_initialized():
+        return {}
+    index = cuda.current_device()
+    properties = cuda.get_device_properties(index)
+    found = {"device": "cuda", "gpu_index": _physical(index, os.environ), "gpu_model": properties.name}
+    uuid = getattr(properties, "uuid", None)
+    if uuid is not None:
+        text = str(uuid)
+        found["gpu_uuid"] = text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
+    return found
+
+
+def _physical(index: int, environment: Mapping[str, str]) -> int:
+    """The number of a device on its machine, where only some of them are visible to this process."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return int(visible[index]) if index < len(visible) and visible[index].strip().isdecimal() else index

@@ -1,0 +1,44 @@
+"""The training loop in the program's own code: does it still run, or has the program gone on to something else?"""
+
+from __future__ import annotations
+
+import dis
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+_LIBRARIES = ("/torch/", "/pyrometer/train/")
+
+
+class Loop(NamedTuple):
+    """A loop, by the instructions from its head to its last jump back."""
+
+    code: CodeType
+    first: int
+    last: int
+
+    @classmethod
+    def around(cls, frame: FrameType | None) -> Loop | None:
+        """The nearest loop that a frame, or one of its callers, is in."""
+        while frame is not None:
+            if not any(part in frame.f_code.co_filename for part in _LIBRARIES):
+                found = _around(frame.f_code, frame.f_lasti)
+                if found is not None:
+                    return cls(frame.f_code, *found)
+            frame = frame.f_back
+        return None
+
+    def goes_on(self, frame: FrameType | None) -> bool:
+        """Whether a thread whose innermost frame this is is still inside of the loop."""
+        while frame is not None:
+            if frame.f_code is self.code and self.first <= frame.f_lasti <= self.last:
+                return True
+            frame = frame.f_back
+        return False
+
+
+def _around(code: CodeType, at: int) -> tuple[int, int] | None:
+    """The outermost loop of a function around an instruction."""
+    jumps = [(i.argval, i.offset) for i in dis.get_instructions(code) if "JUMP" in i.opname]
+    loops = [(target, offset) for target, offset in jumps if isinstance(target, int) and target < offset]
+    around = [(first, last) for first, last in loops if first <= at <= last]
+    return (min(first for first, _ in around), max(last for _, last in around)) if around else None

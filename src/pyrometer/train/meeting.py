@@ -1,0 +1,100 @@
+"""What all ranks of a launch agree on: its name, and the steps at which windows end.
+
+Rank 0 decides and writes it into the store of the process group; the others look there now and then. No rank ever
+waits for another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+LAUNCH, PLAN = "pyrometer/launch", "pyrometer/plan"
+LEAST_STEPS = 3  # before the length of a window is chosen
+FAR = 3.0  # a window that takes so many times too long or too short
+
+
+class Meeting:
+    """The agreement, as far as this rank knows it. Used by one thread, but for `join`."""
+
+    def __init__(self, torch: Any, window_s: float) -> None:
+        self._torch = torch
+        self._window_s = window_s
+        self._store: Any = None
+        self._rank = 0
+        self._ranks = 1
+        self._launch: str | None = None
+        self._plans: list[tuple[int, int]] = []  # from which step on windows have how many steps
+
+    @property
+    def size(self) -> int:
+        """Steps in a window; 0 while that is not known."""
+        return self._plans[-1][1] if self._plans else 0
+
+    def join(self, rank: int, ranks: int, launch: str) -> None:
+        """The process group is there."""
+        self._rank, self._ranks = rank, ranks
+        self._store = self._torch.distributed.distributed_c10d._get_default_store()
+        if rank == 0:
+            self._launch = launch
+            self._store.set(LAUNCH, launch)
+
+    def launch(self) -> str | None:
+        """What this launch is called; None while rank 0 has not said it."""
+        if self._launch is None:
+            self._launch = self._look(LAUNCH)
+        return self._launch
+
+    def window_end(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> int | None:
+        """Where the window that begins with a step ends; None while that is not known."""
+        if self._rank == 0:
+            self._decide(first, count, steps_s)
+        else:
+            self._hear()
+        for from_step, size in reversed(self._plans):
+            if first >= from_step:
+                return (first // size + 1) * size
+        return None
+
+    def _decide(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> None:
+        done = count - first
+        if done < LEAST_STEPS:
+            return
+        if not self._plans:
+            if steps_s(first, count) >= self._window_s / 2:
+                took = median(steps_s(step, step + 1) for step in range(max(first, count - 99), count))
+                self._plan(0, took)
+            return
+        from_step, size = self._plans[-1]
+        whole_s = steps_s(first, min(first + size, count)) * size / min(size, done)
+        off = max(whole_s / self._window_s, self._window_s / max(whole_s, 1e-9))
+        if first > from_step and off > FAR and done * 2 > size and not (size == 1 and whole_s > self._window_s):
+            # far enough ahead for all to hear of it; at a step where windows of either length end
+            new_from = ((count + 2 * size) // size + 1) * size
+            self._plan(new_from, whole_s / size)
+
+    def _plan(self, from_step: int, step_s: float) -> None:
+        size = max(1, round(self._window_s / max(step_s, 1e-9)))
+        if from_step:
+            size = max(1, from_step // max(1, from_step // size))  # so that a window begins there
+            from_step -= from_step % size
+        if self._plans and self._plans[-1] == (from_step, size):
+            return
+        self._plans.append((from_step, size))
+        if self._store is not None:
+            self._store.set(f"{PLAN}/{len(self._plans) - 1}", f"{from_step}:{size}")
+
+    def _hear(self) -> None:
+        told = self._look(f"{PLAN}/{len(self._plans)}")
+        if told is not None:
+            from_step, _, size = told.partition(":")
+            self._plans.append((int(from_step), int(size)))
+
+    def _look(self, key: str) -> str | None:
+        if self._store is None:
+            return None
+        try:
+            return str(self._store.get(key).decode()) if self._store.check([key]) else None
+        except RuntimeError:  # the process group is gone
+            return None

@@ -1,0 +1,141 @@
+"""Loss and other metrics: what the program logs, and the loss that every backward begins with.
+
+A number that is on a GPU is copied without waiting and read some steps later. Values that come faster than anybody
+looks are thinned; one that is not finite is told at once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pyrometer.train.device import Device
+
+MOST_WAITING = 20_000
+MOST_NAMES = 500  # a name with a number in it for every step would be a metric each
+MOST_PER_S = 50  # values of one name
+LOSS_EVERY_NS = 1_000_000_000  # of the loss that nobody logged
+LONGEST_NAME = 200
+_GOALS = {
+    "min": ("loss", "error", "perplexity", "ppl", "wer", "cer", "mse", "mae", "rmse", "nll", "bpb", "grad_norm"),
+    "max": ("acc", "f1", "bleu", "rouge", "auc", "reward", "iou", "precision", "recall", "score", "return"),
+}
+
+
+class Value(NamedTuple):
+    """One value of a metric."""
+
+    at_ns: int  # UTC
+    name: str
+    value: float
+    number: int  # of the step, in this process
+    step: int | None  # as the program numbers them
+    goal: str | None
+
+
+class Metrics:
+    """What the training thread hands over, and the sender's thread takes."""
+
+    def __init__(self, count: Callable[[], int], told: Callable[[str, int, float], None]) -> None:
+        self.waiting: deque[Value] = deque(maxlen=MOST_WAITING)
+        self.steps: deque[tuple[int, int]] = deque(maxlen=8)  # the program's numbers beside ours
+        self._count = count
+        self._told = told  # the loss became non-finite, or finite again
+        self._finite = True
+        self._logged_loss = False
+        self._parts: list[float] = []
+        self._loss_due_ns = 0
+        self._goals: dict[str, str | None] = {}
+        self._paces: dict[str, tuple[int, int]] = {}  # in which second, how many
+
+    def log(
+        self,
+        values: Mapping[str, Any],
+        *,
+        step: int | None = None,
+        goals: Mapping[str, str] | None = None,
+        device: Device | None = None,
+    ) -> None:
+        """What the program logs: numbers, or tensors with one number each."""
+        count = self._count()
+        if step is not None:
+            self.steps.append((count, step))
+        for name, value in values.items():
+            goal = goals.get(name) if goals else None
+            self._take(str(name)[:LONGEST_NAME], value, count, step, goal, device)
+
+    def _take(
+        self, name: str, value: Any, count: int, step: int | None, goal: str | None, device: Device | None
+    ) -> None:
+        if isinstance(value, bool | str | bytes) or value is None:
+            return
+        if isinstance(value, int | float):
+            self._add(name, float(value), count, step, goal)
+        elif hasattr(value, "detach"):
+            if value.numel() != 1:
+                return
+            if value.device.type == "cpu":
+                self._add(name, float(value.detach()), count, step, goal)
+            elif device is not None:
+                device.copy(value.detach(), lambda number: self._add(name, number, count, step, goal))
+        elif hasattr(value, "item") and getattr(value, "size", 1) == 1:  # numpy's numbers
+            self._add(name, float(value.item()), count, step, goal)
+
+    def _add(self, name: str, value: float, count: int, step: int | None, goal: str | None) -> None:
+        now_ns = time.time_ns()
+        finite = math.isfinite(value)
+        if "loss" in name.lower() and "val" not in name.lower() and "eval" not in name.lower():
+            self._logged_loss = True
+            self._judge(finite, count, value)
+        second, seen = self._paces.get(name, (0, 0))
+        this_second = now_ns // 1_000_000_000
+        seen = seen + 1 if second == this_second else 1
+        if name not in self._paces and len(self._paces) >= MOST_NAMES:
+            return
+        self._paces[name] = (this_second, seen)
+        if seen <= MOST_PER_S or not finite:
+            self.waiting.append(Value(now_ns, name, value, count, step, goal or self._goal(name)))
+
+    def backward(self, tensor: Any, device: Device | None) -> None:
+        """A backward begins with this loss. The parts of one step are summed: micro-batches divide it among them."""
+        if tensor.device.type == "cpu":
+            self._parts.append(float(tensor))
+        elif device is not None:
+            count = self._count()
+            device.copy(tensor, lambda number: self._loss(number, count))
+
+    def closed(self, count: int) -> None:
+        """A step is over."""
+        if self._parts:
+            loss = math.fsum(self._parts)
+            self._parts.clear()
+            self._loss(loss, count)
+
+    def _loss(self, loss: float, count: int) -> None:
+        finite = math.isfinite(loss)
+        if finite != self._finite:
+            self._judge(finite, count, loss)
+            self._loss_due_ns = 0
+        if self._logged_loss:
+            return
+        now_ns = time.time_ns()
+        if now_ns >= self._loss_due_ns:
+            self._loss_due_ns = now_ns + LOSS_EVERY_NS
+            self.waiting.append(Value(now_ns, "loss", loss, count, None, "min"))
+
+    def _judge(self, finite: bool, count: int, value: float) -> None:
+        if finite != self._finite:
+            self._finite = finite
+            self._told("finite_loss" if finite else "nonfinite_loss", count, value)
+
+    def _goal(self, name: str) -> str | None:
+        """Whether less or more is better, where the name tells."""
+        if name not in self._goals:
+            lower = name.lower()
+            found = [goal for goal, words in _GOALS.items() if any(word in lower for word in words)]
+            self._goals[name] = found[0] if found else None
+        return self._goals[name]

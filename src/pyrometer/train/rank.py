@@ -1,0 +1,425 @@
+"""One rank: everything of this process that is handed on, and the one thread that does it.
+
+The training thread writes numbers and short tuples; this thread folds them, watches whether the rank comes forward, and
+puts what there is to say into the spool, from where the sender of the node takes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from pyrometer.train import fold, identity, loop, ring
+from pyrometer.train.lineage import Namer
+from pyrometer.train.meeting import Meeting
+from pyrometer.train.metrics import Metrics
+from pyrometer.train.recorder import Recorder
+from pyrometer.train.spool import Spool
+
+if TYPE_CHECKING:
+    from pyrometer.train.hooks import Hooks
+    from pyrometer.train.settings import Told
+
+BEAT_S = 1.0
+HAND_ON_EVERY_S = 5.0
+LAUNCH_WAIT_S = 60.0  # for rank 0 to say what this launch is called
+LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 900.0, "evaluate": 300.0}
+MOST_STACK = 16_384
+MOST_EVENTS = 10_000
+SAVES_TOGETHER_NS = 5_000_000_000  # files that are saved one after the other are one checkpoint
+
+
+class Rank:
+    """This process, as long as it trains."""
+
+    def __init__(self, hooks: Hooks, told: Told, torch: Any) -> None:
+        self._hooks = hooks
+        self._told = told
+        self._torch = torch
+        self.spool = Spool(told.spool).make()
+        self.spool.step_aside(os.getpid())
+        self.identity: dict[str, Any] = {**identity.identify(), **told.identity}
+        self.ring = ring.Ring.create(self.spool.ranks / f"{os.getpid()}.ring")
+        self.ring.view[ring.FIRST_STEP] = told.first_step or 0
+        self._step_known = told.first_step is not None
+        self.recorder = Recorder(self.ring)
+        self.recorder.on_close = self._closed
+        self.lineage = hooks.lineage
+        self.metrics = Metrics(lambda: self.recorder.count, self._judged)
+        self._namer = Namer()
+        self._meeting = Meeting(torch, told.window_s)
+        self._met = self.identity["ranks"] == 1
+        self._waiting: deque[fold.Message] = deque(maxlen=MOST_EVENTS)
+        self._loop: loop.Loop | None = None
+        self._flops = 0
+        self._first_step_told = False
+        self._saves: list[tuple[int, str, int, int, int]] = []  # when, path, nanoseconds, bytes, of which step
+        self._memory_peak = 0
+        self._p99_s = 0.0
+        self._stuck_since = 0
+        self._loop_ended = 0
+        self._handed_ns = 0
+        self._wake = threading.Event()
+        self._ended = False
+        self._lock = threading.Lock()
+        self._stack: IO[str] | None = None
+        self._faulthandler_taken = False
+        self._started_s = time.monotonic()
+        self.say_run()
+        self._thread = threading.Thread(target=self._keep, name="pyrometer", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    # -- what the hooks tell ------------------------------------------------------------------------------------------
+
+    def met(self, took_ns: int) -> None:
+        """The ranks have found each other."""
+        distributed = self._torch.distributed
+        self.identity |= {"rank": distributed.get_rank(), "ranks": distributed.get_world_size()}
+        self.event("rendezvous", duration_ms=took_ns // 1_000_000)
+        self._meeting.join(self.identity["rank"], self.identity["ranks"], self.identity["launch"])
+        self._met = False
+        self.recorder.last_ns = self.recorder.begin_ns = time.perf_counter_ns()
+
+    def first_step(self, optimizer: Any, parameters: list[Any]) -> None:
+        """The first step is over: the model is complete, on its device, and the loop is known."""
+        self._loop = loop.Loop.around(sys._getframe())
+        if any(parameter.is_cuda for parameter in parameters[:64]):
+            from pyrometer.train.device import Device
+
+            self.recorder.device = Device(self._torch)
+
+    def fed(self, tensor: Any) -> None:
+        """The model gets this: how many samples and tokens that is."""
+        shape = tensor.shape
+        if shape:
+            self.recorder.samples += shape[0]
+            if len(shape) == 2 and not tensor.is_floating_point():
+                self.recorder.tokens += shape[0] * shape[1]
+
+    def compiled(self) -> None:
+        """A graph was compiled."""
+        marks = self.recorder.marks
+        if marks:
+            _, from_ns, to_ns = marks[-1]
+            self.event("compiled", duration_ms=(to_ns - from_ns) // 1_000_000)
+
+    def saved(self, path: str, took_ns: int) -> None:
+        """A file was saved."""
+        if not self.recorder.count and not self.recorder.closable:
+            return
+        try:
+            size = Path(path).stat().st_size if path else 0
+        except OSError:
+            size = 0
+        self._saves.append((time.time_ns(), path, took_ns, size, self.recorder.count))
+
+    def framework(self, name: str, step: int) -> None:
+        """A framework begins to train, with this step."""
+        self.identity["framework"] = name
+        if step and not self._step_known:
+            self.begin_at(step)
+
+    def restored(self, path: str, took_ms: int, step: int | None) -> None:
+        """An optimizer got its state back, before the first step."""
+        if self.recorder.count:
+            return
+        if step is not None and not self._step_known:
+            self.begin_at(step)
+        self.event("restored", duration_ms=took_ms, step=step, message=path)
+
+    def begin_at(self, step: int) -> None:
+        """The number of the first step of this process."""
+        self._step_known = True
+        self.ring.view[ring.FIRST_STEP] = step
+        if step:
+            self.say_run(resumed_step=step)
+
+    def broken(self, error: BaseException) -> None:
+        """An error of ours. It is told once; the program goes on without us."""
+        text = "".join(traceback.format_exception(error))[-MOST_STACK:]
+        self.event("sdk_error", reason=type(error).__name__, message=text)
+        self._wake.set()
+
+    def excepted(self, kind: type[BaseException], error: BaseException | None, trace: Any) -> None:
+        """An exception ends the program."""
+        name = kind.__name__
+        text = "".join(traceback.format_exception(kind, error, trace))[-MOST_STACK:]
+        self.event("out_of_memory" if name == "OutOfMemoryError" else "exception", reason=name, message=text)
+        self.close("failed")
+
+    def log(self, values: Mapping[str, Any], step: int | None, goals: Mapping[str, str] | None) -> None:
+        """What the program logs itself."""
+        try:
+            counted = {name: values[name] for name in ("tokens", "samples") if isinstance(values.get(name), int)}
+            self.recorder.tokens += counted.get("tokens", 0)
+            self.recorder.samples += counted.get("samples", 0)
+            others = {name: value for name, value in values.items() if name not in counted}
+            self.metrics.log(others, step=step, goals=goals, device=self.recorder.device)
+        except Exception as error:
+            self._hooks.broken(error)
+
+    def _judged(self, kind: str, count: int, value: float) -> None:
+        self.event(kind, step=self.step(count), reason=str(value))
+        self._wake.set()
+
+    def _closed(self, count: int, spent_ns: int) -> None:
+        self.metrics.closed(count)
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def step(self, count: int) -> int:
+        """The global number of a step."""
+        return self.ring.view[ring.FIRST_STEP] + count
+
+    def event(self, kind: str, *, at_ms: int | None = None, **more: Any) -> None:
+        """Something happened."""
+        told = {name: value for name, value in more.items() if value is not None}
+        self._waiting.append(("event", {"time_ms": at_ms or time.time_ns() // 1_000_000, "kind": kind, **told}))
+
+    def say_run(self, **news: Any) -> None:
+        """News about this rank."""
+        self._waiting.append(("run", {"time_ms": time.time_ns() // 1_000_000, **news}))
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        try:
+            while not self._ended:
+                self._wake.wait(BEAT_S)
+                told_now = self._wake.is_set()
+                self._wake.clear()
+                with self._lock:
+                    if self._ended:
+                        return
+                    self._beat()
+                    if told_now or time.perf_counter_ns() - self._handed_ns > HAND_ON_EVERY_S * 1e9:
+                        self.hand_on()
+        except Exception as error:
+            self._hooks.broken(error)
+
+    def _beat(self) -> None:
+        view = self.ring.view
+        now_ns = time.perf_counter_ns()
+        view[ring.BEAT_NS] = now_ns
+        self._agree()
+        self._watch(now_ns)
+        if self._fold():
+            self.hand_on()
+
+    def _agree(self) -> None:
+        """What this launch is called, and where windows end: the same on all ranks."""
+        if not self._met:
+            launch = self._meeting.launch()
+            if launch is not None:
+                self.identity["launch"] = launch
+            self._met = launch is not None or time.monotonic() - self._started_s > LAUNCH_WAIT_S
+            if self._met:
+                self._register()
+
+    def _register(self) -> None:
+        """Leaves word for the process that watches this one."""
+        self.spool.tell(self.identity, self._limits())
+
+    def _limits(self) -> dict[str, float]:
+        general = max(self._told.hang_limit_s, 10 * self._p99_s)
+        scale = self._told.hang_limit_s / 60.0 if self._told.hang_limit_s < 60 else 1.0
+        return {"default": general, **{name: max(general, limit * scale) for name, limit in LIMITS_S.items()}}
+
+    def _fold(self) -> bool:
+        """Closes windows that are over."""
+        view = self.ring.view
+        count = self.recorder.count
+        if count and not self._first_step_told:
+            self._first_step_told = True
+            self._first(view)
+        folded = max(view[ring.FOLDED], 1)
+        closed = False
+        while True:
+            after = self._meeting.window_end(folded, count, self._steps_s)
+            if after is None or after > count:
+                break
+            self._window(folded, after)
+            folded = after
+            closed = True
+        if self._meeting.size:
+            boundary = (count // self._meeting.size + 1) * self._meeting.size
+            if self.recorder.whole_at > boundary or self.recorder.whole_at < count:
+                self.recorder.whole_at = boundary
+        return closed
+
+    def _first(self, view: memoryview) -> None:
+        self.identity |= identity.device(self._torch)
+        self._register()
+        end_ns = self.ring.column(ring.END_NS, 0, 1)[0] if self.recorder.count < self.ring.rows else view[ring.MOVED_NS]
+        self.say_run(first_step_ms=self.ring.wall_ns(end_ns) // 1_000_000)
+
+    def _steps_s(self, first: int, after: int) -> float:
+        """How long steps took, from the first to the last."""
+        (begin_ns,) = self.ring.column(ring.BEGIN_NS, first, first + 1)
+        (end_ns,) = self.ring.column(ring.END_NS, after - 1, after)
+        return (end_ns - begin_ns) / 1e9
+
+    def _window(self, first: int, after: int) -> None:
+        device = self.recorder.device
+        found = fold.window(self.ring, first, after, list(device.resolved) if device is not None else ())
+        self.ring.view[ring.FOLDED] = after
+        if found is None:
+            return
+        if device is not None:
+            while device.resolved and device.resolved[0].number < after:
+                device.resolved.popleft()
+            found |= self._memory()
+        if self._flops and found.get("samples"):
+            found["flops"] = int(self._flops * found["samples"])
+        self._waiting.append(("window", found))
+        self._p99_s = max(found["step_max_us"] / 1e6, 0.9 * self._p99_s)
+        self.recorder.slow_ns = 2 * found["step_p50_us"] * 1000
+
+    def _memory(self) -> dict[str, int]:
+        """What the allocator holds. Its peak is never reset: the program may be reading it."""
+        stats = self._torch.cuda.memory_stats()
+        peak = stats.get("allocated_bytes.all.peak", 0)
+        shown = peak if peak > self._memory_peak else stats.get("allocated_bytes.all.current", 0)
+        self._memory_peak = peak
+        return {
+            "memory_peak_mib": shown >> 20,
+            "memory_reserved_mib": stats.get("reserved_bytes.all.current", 0) >> 20,
+        }
+
+    def hand_on(self) -> None:
+        """Puts everything that there is to say into the spool."""
+        self._handed_ns = time.perf_counter_ns()
+        if not self._met:
+            return
+        self._together()
+        messages: list[fold.Message] = []
+        while self._waiting:
+            messages.append(self._waiting.popleft())
+        used = [self.lineage.used.popleft() for _ in range(len(self.lineage.used))]
+        while self.recorder.kept:
+            kept = self.recorder.kept.popleft()
+            messages += fold.spans(self.ring, kept, used, self.identity["launch"], self.identity["rank"])
+        for one in used:
+            messages.append(("batch", self._namer.batch(one, self.step(one.number), self.ring.wall_ns(one.at_ns))))
+        while self.metrics.waiting:
+            value = self.metrics.waiting.popleft()
+            step = value.step if value.step is not None else self.step(value.number)
+            metric = {"time_ms": value.at_ns // 1_000_000, "name": value.name, "value": value.value, "step": step}
+            messages.append(("metric", metric | ({"goal": value.goal} if value.goal else {})))
+        if messages:
+            self.spool.put(self.identity, messages)
+
+    def _together(self) -> None:
+        """Files that were saved one after the other, as one checkpoint."""
+        while self._saves:
+            number = self._saves[0][4]
+            saves = [save for save in self._saves if save[4] == number]
+            fresh = time.time_ns() - saves[-1][0] < SAVES_TOGETHER_NS
+            if fresh and number == self.recorder.count and not self._ended:
+                return
+            self._saves = self._saves[len(saves) :]
+            self._say_saved(saves)
+
+    def _say_saved(self, saves: list[tuple[int, str, int, int, int]]) -> None:
+        paths = [save[1] for save in saves if save[1]]
+        place = _common(paths)
+        took_ns, size = sum(save[2] for save in saves), sum(save[3] for save in saves)
+        self.event(
+            "checkpoint_saved", at_ms=saves[-1][0] // 1_000_000, duration_ms=took_ns // 1_000_000,
+            step=self.step(saves[-1][4]), reason=str(size) if size else None, message=place,
+        )  # fmt: skip
+
+    # -- does it come forward -----------------------------------------------------------------------------------------
+
+    def _watch(self, now_ns: int) -> None:
+        view = self.ring.view
+        moved_ns, phase = view[ring.MOVED_NS], ring.PHASES[view[ring.PHASE]]
+        if self._stuck_since and moved_ns != self._stuck_since:
+            self._moves_again(moved_ns)
+        limits = self._limits()
+        limit_s = limits.get(phase, limits["default"])
+        if not self._stuck_since and now_ns - moved_ns > limit_s * 1e9:
+            self._stands_still(moved_ns, phase)
+        self._arm(limit_s)
+
+    def _stands_still(self, moved_ns: int, phase: str) -> None:
+        frame = sys._current_frames().get(self.recorder.thread)
+        self._stuck_since = moved_ns
+        self.ring.view[ring.STUCK_NS] = moved_ns
+        at_ms, step = self.ring.wall_ns(moved_ns) // 1_000_000, self.step(self.recorder.count)
+        if phase == "other" and self._loop is not None and not self._loop.goes_on(frame):
+            self._loop_ended = moved_ns
+            self.event("loop_ended", at_ms=at_ms, step=step)
+        else:
+            stack = "".join(traceback.format_stack(frame))[-MOST_STACK:] if frame else ""
+            self.event("stuck", at_ms=at_ms, step=step, reason=phase, message=stack)
+        self._wake.set()
+
+    def _moves_again(self, moved_ns: int) -> None:
+        kind = "loop_resumed" if self._loop_ended else "unstuck"
+        self._stuck_since = self._loop_ended = 0
+        self.ring.view[ring.STUCK_NS] = 0
+        self.event(kind, at_ms=self.ring.wall_ns(moved_ns) // 1_000_000, step=self.step(self.recorder.count))
+        self._wake.set()
+
+    def _arm(self, limit_s: float) -> None:
+        """If this thread does not come back in time, C holds the interpreter: then the stack is written without it."""
+        if self._faulthandler_taken or self._hooks.faulthandler_taken:
+            return
+        try:
+            if self._stack is None:
+                self._stack = (self.spool.ranks / f"{os.getpid()}.stack").open("w")
+            self._hooks.dump_traceback_later(limit_s + 1, file=self._stack)
+        except (OSError, ValueError, RuntimeError):
+            self._faulthandler_taken = True
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self, outcome: str = "succeeded") -> None:
+        """The last words. What is in the spool is sent by another process."""
+        if self._ended or os.getpid() != self.identity["pid"]:
+            return
+        try:
+            with self._lock:
+                self._close(outcome)
+        except Exception as error:
+            self._hooks.broken(error)
+
+    def _close(self, outcome: str) -> None:
+        self.recorder.finish()
+        self._ended = True
+        self._hooks.let_go()
+        if not self._hooks.faulthandler_taken and self._stack is not None:
+            faulthandler.cancel_dump_traceback_later()
+        if not self._met:
+            self.identity["launch"] = self._meeting.launch() or self.identity["launch"]
+            self._met = True
+        self._fold()
+        folded = max(self.ring.view[ring.FOLDED], 1)
+        if folded < self.recorder.count:
+            self._window(folded, self.recorder.count)
+        self.say_run(ended_ms=time.time_ns() // 1_000_000, outcome=outcome)
+        self.hand_on()
+        self._register()
+        self.ring.view[ring.ENDED] = 1
+        self._wake.set()
+
+
+def _common(paths: list[str]) -> str:
+    """The file, or the folder of several."""
+    if len(set(paths)) <= 1:
+        return paths[0] if paths else ""
+    try:
+        return os.path.commonpath(paths)
+    except ValueError:  # relative and absolute ones
+        return paths[-1]

@@ -1,0 +1,42 @@
+"""What the SDK was told: by `PYROMETER_*` variables, or by `pyrometer.init`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyrometer.train.environment import number
+from pyrometer.train.spool import place
+
+HANG_LIMIT_S, WINDOW_S = 60.0, 10.0
+
+
+class Told(NamedTuple):
+    """The settings of one process."""
+
+    spool: Path
+    endpoint: str | None
+    has_parent: bool  # `pyrometer run` sends; without it, a process that the first rank of a node starts
+    identity: dict[str, Any]
+    first_step: int | None = None
+    hang_limit_s: float = HANG_LIMIT_S
+    window_s: float = WINDOW_S
+
+
+def told(environment: Mapping[str, str], asked: Mapping[str, Any]) -> Told | None:
+    """From variables, and what `pyrometer.init` was given; None: nobody wants to know."""
+    endpoint = asked.get("endpoint") or environment.get("PYROMETER_ENDPOINT") or None
+    spool = environment.get("PYROMETER_SPOOL")
+    if not endpoint and not spool:
+        return None
+    identity = {name: asked[name] for name in ("run", "experiment") if asked.get(name)}
+    return Told(
+        place(environment),
+        endpoint,
+        bool(spool),
+        identity,
+        asked.get("step"),
+        number("PYROMETER_HANG_LIMIT_S", HANG_LIMIT_S) or HANG_LIMIT_S,
+        number("PYROMETER_WINDOW_S", WINDOW_S) or WINDOW_S,
+    )
