@@ -113,18 +113,21 @@ class Hooks:
     def _dynamo(self, callback: Any) -> None:
         entered: list[bool] = []
 
-        def begins(_: Any) -> None:
+        def begins(original: Original, *args: Any) -> Any:
             rank = self.rank
             entered.append(rank is not None and rank.recorder.enter(ring.COMPILE))
+            return original(*args)
 
-        def ends(_: Any) -> None:
+        def ends(original: Original, *args: Any) -> Any:
             rank = self.rank
             if entered and entered.pop() and rank is not None:
                 rank.recorder.leave()
                 rank.compiled()
+            return original(*args)
 
-        callback.callback_handler.register_start_callback(begins)
-        callback.callback_handler.register_end_callback(ends)
+        # not as its callbacks: `torch._dynamo.reset` forgets those
+        _wrap(callback.CompilationCallbackHandler, "run_start_callbacks", begins)
+        _wrap(callback.CompilationCallbackHandler, "run_end_callbacks", ends)
 
     def _checkpoint(self, module: Any) -> None:
         for name in ("save", "async_save"):
@@ -279,6 +282,8 @@ class Hooks:
                 self.rank = self._start()
             except Exception as error:
                 self.broken(error)
+        if self.rank is not None:
+            self.rank.recorder.expected.add(id(optimizer))
         return result
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:

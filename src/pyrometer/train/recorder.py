@@ -33,6 +33,7 @@ _GAP = tuple(
     for before in range(MEASURED)
 )
 _THEN = tuple(_AFTER.get(phase, OTHER) for phase in range(MEASURED))  # where a rank is that comes no further
+_AGAIN = (FORWARD, BACKWARD)  # for another optimizer, perhaps
 _NOTHING = (0,) * MEASURED
 MOST_KEPT = 64  # whole steps that wait to be folded
 DOUBLING = 512  # first steps 1, 2, 4, 8, …: the same on all ranks, whatever they agree on later
@@ -54,7 +55,7 @@ class Recorder:
     """One training thread, step by step. Its methods are called by the hooks, and only there."""
 
     __slots__ = (
-        "amounts", "begin_ns", "closable", "count", "device", "evaluating", "flags", "inside", "kept", "last_ns",
+        "amounts", "begin_ns", "closable", "count", "device", "evaluating", "expected", "flags", "inside", "kept", "last_ns",
         "marks", "named", "on_close", "phase", "post_ns", "ready_ns", "ring", "rows", "samples", "slow_ns", "stack",
         "stepped", "thread", "tokens", "view", "whole_at",
     )  # fmt: skip
@@ -73,7 +74,8 @@ class Recorder:
         self.begin_ns = self.last_ns = self.post_ns = perf_counter_ns()
         self.ready_ns = 0  # when this rank's own gradients were there
         self.closable = False
-        self.stepped: set[int] = set()
+        self.stepped: set[int] = set()  # optimizers, in this step
+        self.expected: set[int] = set()  # those that step before it is over, where each has a backward of its own
         self.marks: list[tuple[int, int, int]] = []
         self.named: list[tuple[str, int, int]] = []
         self.kept: deque[Kept] = deque(maxlen=MOST_KEPT)
@@ -90,7 +92,7 @@ class Recorder:
         if get_ident() != self.thread:
             return False
         now = perf_counter_ns()
-        if self.closable and phase != OPTIMIZER and not self.inside:
+        if self.closable and phase != OPTIMIZER and not self.inside and (phase not in _AGAIN or self._is_over()):
             self._close()
         was = self.phase
         gap = was if self.inside else (EVALUATE if self.evaluating else _GAP[was][phase])
@@ -171,6 +173,7 @@ class Recorder:
     def enter_optimizer(self, optimizer: object) -> bool:
         """An optimizer steps. One that has stepped already begins another step."""
         if self.closable and id(optimizer) in self.stepped and get_ident() == self.thread:
+            self.expected &= self.stepped  # others never came
             self._close()
         return self.enter(OPTIMIZER)
 
@@ -196,6 +199,9 @@ class Recorder:
         """There is no more to come: a step that is over is closed."""
         if self.closable:
             self._close()
+
+    def _is_over(self) -> bool:
+        return len(self.expected) < 2 or self.expected <= self.stepped
 
     def _close(self) -> None:
         self.closable = False

@@ -1,0 +1,269 @@
+"""What one rank's hooks see of real PyTorch loops: phases that add up, steps, losses, saves, resumes."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import math
+import pickle
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="make setup installs torch")
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from trained import watching  # noqa: E402
+
+NAP_S = 0.02
+NAP_NS = int(NAP_S * 1e9)
+
+
+class Net(nn.Module):
+    """A model that can be slow where it is asked to."""
+
+    def __init__(self, forward_s: float = 0.0, backward_s: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 2)
+        self.forward_s, self.backward_s = forward_s, backward_s
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.forward_s)
+        hidden = torch.relu(self.first(x))
+        if self.backward_s and hidden.requires_grad:
+            hidden.register_hook(lambda _: time.sleep(self.backward_s))
+        return self.last(hidden)
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, size: int = 64, nap_s: float = 0.0) -> None:
+        self.x, self.y = torch.randn(size, 8), torch.randint(0, 2, (size,))
+        self.nap_s = nap_s
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.nap_s and index % 8 == 0:
+            time.sleep(self.nap_s)
+        return self.x[index], self.y[index]
+
+
+def train(model, loader, optimizer=None, *, epochs=1, copy_s=0.0, clip_s=0.0, after_s=0.0):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(epochs):
+        for x, y in loader:
+            time.sleep(copy_s)
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            time.sleep(clip_s)
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(after_s)
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("phase", "model", "data", "loop"),
+    [
+        ("data", {}, {"nap_s": NAP_S}, {}),
+        ("copy", {}, {}, {"copy_s": NAP_S}),
+        ("forward", {"forward_s": NAP_S}, {}, {}),
+        ("backward", {"backward_s": NAP_S}, {}, {}),
+        ("optimizer", {}, {}, {"clip_s": NAP_S}),
+        ("other", {}, {}, {"after_s": NAP_S}),
+    ],
+)
+def test_a_delay_is_in_the_phase_where_it_was(tmp_path, phase, model, data, loop):
+    with watching(tmp_path) as watched:
+        train(Net(**model), DataLoader(Rows(**data), batch_size=8), **loop)
+        watched.close()
+        steps = [watched.amounts(number) for number in range(2, 8)]
+    assert all(amounts[phase] >= NAP_NS for amounts in steps)
+    least = {name: min(amounts[name] for amounts in steps) for name in steps[0]}  # whatever else the machine does
+    assert max(amount for name, amount in least.items() if name != phase) < NAP_NS / 4
+
+
+def test_phases_add_up_to_the_step(tmp_path):
+    with watching(tmp_path) as watched:
+        train(Net(), DataLoader(Rows(), batch_size=8), epochs=2)
+        watched.close()
+        begins, ends = (watched.ring.column(column, 1, 16) for column in (11, 12))
+        sums = [sum(watched.amounts(number).values()) for number in range(1, 16)]
+    assert sums == [end - begin for begin, end in zip(begins, ends, strict=True)]
+    assert list(begins[1:]) == list(ends[:-1])
+
+
+def test_accumulation_is_one_step_of_several_micro_batches(tmp_path):
+    model = Net()
+    with watching(tmp_path) as watched:
+        optimizer = torch.optim.AdamW(model.parameters())
+        for number, (x, y) in enumerate(DataLoader(Rows(64), batch_size=4)):
+            (nn.functional.cross_entropy(model(x), y) / 4).backward()
+            if number % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+        messages = watched.close()
+    batches = [message for kind, message in messages if kind == "batch"]
+    assert watched.rank.recorder.count == 4
+    assert [(b["step"], b["micro_batch"]) for b in batches] == [(s, m) for s in range(4) for m in range(4)]
+    assert [b["samples"] for b in batches] == [list(range(4 * n, 4 * n + 4)) for n in range(16)]
+
+
+def test_two_optimizers_that_step_together_are_one_step_and_two_that_alternate_too(tmp_path):
+    model = Net()
+    with watching(tmp_path) as watched:
+        first = torch.optim.SGD(model.first.parameters(), lr=0.01)
+        last = torch.optim.AdamW(model.last.parameters())
+        for x, y in DataLoader(Rows(32), batch_size=8):
+            nn.functional.cross_entropy(model(x), y).backward()
+            first.step()
+            last.step()
+        for x, y in DataLoader(Rows(32), batch_size=8):  # as a GAN does: each after its own backward
+            for optimizer in (first, last):
+                nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+        watched.close()
+    assert watched.rank.recorder.count == 8
+
+
+def test_a_skipped_update_is_a_step_that_says_so(tmp_path):
+    model = Net()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    with watching(tmp_path) as watched:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for number, (x, y) in enumerate(DataLoader(Rows(40), batch_size=8)):
+            loss = nn.functional.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()
+            if number == 2:
+                model.last.weight.grad[0, 0] = math.inf
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        messages = watched.close()
+        flags = list(watched.ring.column(15, 0, 5))
+    assert flags == [0, 0, 1, 0, 0]
+    losses = [message["value"] for kind, message in messages if kind == "metric"]
+    assert all(0.3 < loss < 1.2 for loss in losses)  # as it was before it was scaled
+
+
+def test_evaluation_is_not_training_and_waits_for_its_own_data(tmp_path):
+    model = Net()
+    data = DataLoader(Rows(32), batch_size=8)
+    with watching(tmp_path) as watched:
+        optimizer = train(model, data)
+        with torch.no_grad():
+            for x, _ in DataLoader(Rows(32, nap_s=NAP_S), batch_size=8):
+                model(x)
+        train(model, data, optimizer)
+        watched.close()
+        amounts = watched.amounts(4)
+    assert amounts["evaluate"] >= 4 * NAP_NS
+    assert amounts["data"] < NAP_NS
+    assert watched.rank.recorder.count == 8
+
+
+def test_a_save_is_a_checkpoint_of_its_step_and_a_resume_begins_there(tmp_path):
+    model = Net()
+    path = tmp_path / "last.pt"
+    with watching(tmp_path / "one") as watched:
+        optimizer = train(model, DataLoader(Rows(32), batch_size=8), torch.optim.AdamW(model.parameters()))
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+        (saved,) = (event for event in watched.told("event") if event["kind"] == "checkpoint_saved")
+    assert (saved["step"], saved["message"], int(saved["reason"])) == (4, str(path), path.stat().st_size)
+    with watching(tmp_path / "two") as watched:
+        again = torch.optim.AdamW(model.parameters())
+        again.load_state_dict(torch.load(path)["optimizer"])
+        train(model, DataLoader(Rows(32), batch_size=8), again)
+        messages = watched.close()
+    (restored,) = (message for kind, message in messages if kind == "event")
+    (window,) = (message for kind, message in messages if kind == "window")
+    resumed = [message["resumed_step"] for kind, message in messages if kind == "run" and "resumed_step" in message]
+    assert (restored["kind"], restored["step"], restored["message"]) == ("restored", 4, str(path))
+    assert resumed == [4]
+    assert (window["first_step"], window["steps"]) == (5, 3)
+
+
+def test_garbage_collection_is_taken_out_of_the_phase_it_interrupts(tmp_path):
+    class Collecting(Net):
+        def forward(self, x):
+            gc.collect()
+            return super().forward(x)
+
+    with watching(tmp_path) as watched:
+        train(Collecting(), DataLoader(Rows(32), batch_size=8))
+        watched.close()
+        amounts = watched.amounts(3)
+    assert amounts["garbage"] > amounts["forward"]
+
+
+def test_a_loss_that_is_no_number_is_told_at_once(tmp_path):
+    model = Net()
+    with watching(tmp_path) as watched:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for number, (x, y) in enumerate(DataLoader(Rows(40), batch_size=8)):
+            loss = nn.functional.cross_entropy(model(x), y)
+            (loss * math.nan if number == 3 else loss).backward()
+            optimizer.zero_grad()
+            optimizer.step()
+        events = [(event["kind"], event["step"]) for event in watched.told("event")]
+    assert events == [("nonfinite_loss", 3), ("finite_loss", 4)]
+
+
+def test_results_are_the_same_bit_for_bit(tmp_path):
+    def weights(watch: bool):
+        torch.manual_seed(7)
+        model = Net()
+        data = DataLoader(Rows(64), batch_size=8, shuffle=True)
+        if watch:
+            with watching(tmp_path):
+                train(model, data, torch.optim.AdamW(model.parameters()), epochs=2)
+        else:
+            train(model, data, torch.optim.AdamW(model.parameters()), epochs=2)
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    assert torch.equal(weights(False), weights(True))
+
+
+def test_models_are_copied_and_pickled_without_a_trace_of_us(tmp_path):
+    model = Net()
+    with watching(tmp_path):
+        train(model, DataLoader(Rows(32), batch_size=8))
+        file = io.BytesIO()
+        torch.save(model, file)
+        assert b"pyrometer" not in file.getvalue()
+        assert b"pyrometer" not in pickle.dumps(copy.deepcopy(model))
+        assert not model._forward_hooks
+        assert not model._forward_pre_hooks
+
+
+def test_as_many_graphs_are_compiled_as_without_us(tmp_path):
+    from torch._dynamo.utils import counters
+
+    def graphs(watch: bool):
+        torch._dynamo.reset()
+        counters.clear()
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Sequential(nn.Linear(16, 2)))
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        data = DataLoader(TensorDataset(torch.randn(32, 8), torch.randint(0, 2, (32,))), batch_size=8)
+        if watch:
+            with watching(tmp_path) as watched:
+                train(compiled, data)
+                kinds = [event["kind"] for event in watched.told("event")]
+                assert "compiled" in kinds
+                assert watched.amounts(0)["compile"] > watched.amounts(3)["forward"] > 0
+        else:
+            train(compiled, data)
+        return dict(counters["stats"]), dict(counters["graph_break"])
+
+    assert graphs(True) == graphs(False)
+
+
+def test_an_error_of_ours_is_not_the_programs(tmp_path, monkeypatch):
+    with watching(tmp_path) as watched:
+        monkeypatch.setattr(watched.hooks.lineage, "forward", lambda *args, **kwargs: 1 / 0)
+        train(Net(), DataLoader(Rows(32), batch_size=8))
+        assert watched.hooks.rank is None
+        (event,) = (event for event in watched.told("event") if event["kind"] == "sdk_error")
+    assert event["reason"] == "ZeroDivisionError"

@@ -1,0 +1,98 @@
+"""Training processes for tests: the SDK in this process, for what one rank sees; programs of several ranks beside it."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyrometer.train import boot, ring
+from pyrometer.train.hooks import Hooks
+from pyrometer.train.rank import Rank
+from pyrometer.train.settings import Told
+
+SOURCES = Path(boot.__file__).parents[2]
+
+
+class Watched:
+    """This process as a rank."""
+
+    def __init__(self, hooks: Hooks, rank: Rank) -> None:
+        self.hooks, self.rank = hooks, rank
+        self.spool = rank.spool.folder
+        self.ring = rank.ring
+
+    def close(self) -> list[tuple[str, dict[str, Any]]]:
+        """All that was told, after the last word."""
+        self.rank.close()
+        return [message for _, messages in parts(self.spool) for message in messages]
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        return [message for name, message in self.close() if name == kind]
+
+    def amounts(self, number: int) -> dict[str, int]:
+        """Nanoseconds of a step by phase."""
+        return {name: self.ring.column(phase, number, number + 1)[0] for phase, name in enumerate(ring.PHASES[:-1])}
+
+
+_hooks: list[Hooks] = []
+
+
+@contextmanager
+def watching(folder: Path, **told: Any) -> Iterator[Watched]:
+    """The SDK in this process, with a spool of its own. PyTorch is hooked once, as in a real process."""
+    import torch
+
+    if not _hooks:
+        hooks = Hooks(lambda: None)
+        hooks.install("torch", torch)
+        import torch._dynamo.callback
+        import torch.distributed.checkpoint as checkpoint
+
+        hooks.install("torch._dynamo.callback", torch._dynamo.callback)
+        hooks.install("torch.distributed.checkpoint", checkpoint)
+        _hooks.append(hooks)
+    hooks = _hooks[0]
+    hooks.let_go()
+    hooks.faulthandler_taken = True  # pytest's
+    identity = {"run": "test", **told.pop("identity", {})}
+    hooks.rank = Rank(hooks, Told(folder / "spool", None, True, identity, **told), torch)
+    rank = hooks.rank
+    try:
+        yield Watched(hooks, rank)
+    finally:
+        rank.close()
+        hooks.let_go()
+
+
+def parts(spool: Path) -> list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]]:
+    """What ranks have put into a spool, in order: who said it, and what."""
+    return [marshal.loads(path.read_bytes()) for path in sorted((spool / "out").glob("*.part"))]
+
+
+def environment(spool: Path | None, **more: str) -> dict[str, str]:
+    """For a program that is watched, or, without a spool, not."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYROMETER_")}
+    kept |= {"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1", **more}
+    if spool is not None:
+        site = SOURCES / "pyrometer" / "train" / "site"
+        kept |= {"PYROMETER_SPOOL": str(spool), "PYTHONPATH": f"{site}{os.pathsep}{SOURCES}"}
+    return kept
+
+
+def trained(
+    program: Path, *arguments: str, spool: Path | None, ranks: int = 1, timeout_s: float = 120.0, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end: alone, or as so many ranks under torchrun."""
+    command = [sys.executable, str(program), *arguments]
+    if ranks > 1:
+        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", "0", "--standalone"]
+        command = [sys.executable, *launcher, str(program), *arguments]
+    return subprocess.run(
+        command, env=environment(spool, **more), capture_output=True, text=True, timeout=timeout_s, check=False
+    )
