@@ -54,7 +54,7 @@ def build(name: str, device: str) -> tuple[Any, Any, Any]:
     return model, optimizer, loss
 
 
-_SIZES = {"gpt": (2, 128, 64, 8), "gpt50": (12, 1024, 1024, 12), "gpt100": (12, 1024, 1024, 24)}
+_SIZES = {"gpt": (2, 128, 64, 8), "gpt50": (12, 1024, 1024, 17), "gpt100": (12, 1024, 1024, 36)}
 
 
 def Gpt(layers: int, width: int, length: int) -> Any:  # noqa: N802 - it is a module

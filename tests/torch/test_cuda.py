@@ -1,0 +1,153 @@
+"""On a real GPU: no synchronisation is added, graphs are unharmed, time is the GPU's own. Run where there is one."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="make setup installs torch")
+if not torch.cuda.is_available():
+    pytest.skip("there is no GPU here", allow_module_level=True)
+from torch import nn  # noqa: E402
+from trained import watching  # noqa: E402
+
+
+def model(width: int = 2048, layers: int = 4) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))).cuda()
+
+
+def train(net, steps, *, width=2048, batch=4096):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-6)
+    x = torch.randn(batch, width, device="cuda")
+    for _ in range(steps):
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return optimizer
+
+
+def test_nothing_waits_for_the_device(tmp_path):
+    net = model()
+    with watching(tmp_path) as watched:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            train(net, 400)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+        messages = watched.close()
+    (window,) = (message for kind, message in messages if kind == "window")
+    losses = [message for kind, message in messages if kind == "metric" and message["name"] == "loss"]
+    assert watched.rank.identity["gpu_uuid"].startswith("GPU-")
+    assert losses
+    assert window["forward_ms"] > 0
+    assert window["backward_ms"] > window["forward_ms"]
+    assert window["memory_peak_mib"] > 0
+
+
+def test_phases_are_as_long_as_on_the_gpu(tmp_path):
+    """The host runs ahead: only the GPU's clock knows that backward takes about twice as long as forward."""
+    with watching(tmp_path) as watched:
+        train(model(4096, 6), 200, width=4096)
+        torch.cuda.synchronize()
+        messages = watched.close()
+    (window,) = (message for kind, message in messages if kind == "window")
+    assert 1.4 < window["backward_ms"] / window["forward_ms"] < 3.0
+
+
+def test_a_gpu_that_waits_for_data_is_seen(tmp_path):
+    from torch.utils.data import DataLoader, Dataset
+
+    class Slow(Dataset):
+        def __len__(self):
+            return 60
+
+        def __getitem__(self, index):
+            time.sleep(0.03)
+            return torch.randn(2048)
+
+    with watching(tmp_path) as watched:
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-6)
+        for x in DataLoader(Slow(), batch_size=1):
+            net(x.cuda(non_blocking=True)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.synchronize()
+        messages = watched.close()
+    (window,) = (message for kind, message in messages if kind == "window")
+    assert window["data_ms"] > 0.7 * (window["to_ms"] - window["time_ms"])
+
+
+def test_the_budget_is_held_by_sampling(tmp_path):
+    with watching(tmp_path) as watched:
+        train(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).cuda(), 3000, width=64, batch=256)
+        device = watched.rank.recorder.device
+        every = device.every
+        watched.close()
+    assert every > 4  # steps of a millisecond or less
+
+
+def test_graphs_are_captured_and_replayed_as_ever(tmp_path):
+    with watching(tmp_path) as watched:
+        net = model(256, 2)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, capturable=True)
+        x = torch.randn(64, 256, device="cuda")
+
+        def step():
+            optimizer.zero_grad(set_to_none=False)
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(8):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = step()
+        graph.replay()
+        first = loss.item()
+        for _ in range(50):
+            graph.replay()
+        assert loss.item() < first
+        assert watched.hooks.rank is not None
+        watched.close()
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_a_whole_graph_is_compiled(tmp_path, mode):
+    with watching(tmp_path) as watched:
+        net = torch.compile(model(512, 2), fullgraph=True, mode=mode)
+        train(net, 30, width=512, batch=64)
+        torch.cuda.synchronize()
+        messages = watched.close()
+    kinds = {message["kind"] for kind, message in messages if kind == "event"}
+    assert "compiled" in kinds
+    assert "sdk_error" not in kinds
+
+
+def test_results_are_the_same_bit_for_bit(tmp_path):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+    def weights(watch):
+        torch.manual_seed(3)
+        net = model(256, 3)
+        if watch:
+            with watching(tmp_path):
+                train(net, 50, width=256, batch=64)
+        else:
+            train(net, 50, width=256, batch=64)
+        return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+
+    torch.manual_seed(1)
+    bare = weights(False)
+    torch.manual_seed(1)
+    assert torch.equal(bare, weights(True))
+    torch.use_deterministic_algorithms(False)
