@@ -191,6 +191,7 @@ step_window by hour
     tokens int64?
     flops int64?
     memory_peak_mib int32?
+    memory_reserved_mib int32?
 span by hour
     key span_id
     sort trace_id, time_ms

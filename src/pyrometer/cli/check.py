@@ -9,17 +9,16 @@ import click
 
 from pyrometer.account.check import problems
 from pyrometer.cli.progress import progress_bar
-from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date
+from pyrometer.cli.running import bring_up_to_date, open_store
 from pyrometer.cli.settings import read_settings
 from pyrometer.explain.words import counted
-from pyrometer.store import Store
 
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 def command(folder: Path) -> int:
     """Verifies a data folder: files are there and whole, every slot-minute has 60,000 ms, nothing stands twice."""
-    with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
+    with open_store(folder) as store:
         with progress_bar("Checking") as progress:
             found = list(problems(store, progress))
         if (

@@ -18,6 +18,7 @@ from pyrometer.cli.outcome import fail, finish
 from pyrometer.cli.progress import progress_bar, waiting
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.source import SourceError
+from pyrometer.explain.words import counted
 from pyrometer.identify.kinds import RuleError
 from pyrometer.identify.price_book import PriceError
 from pyrometer.model.settings import SettingError, Settings
@@ -26,6 +27,7 @@ from pyrometer.serve.address import Address, ServerError, UnreachableError, ask,
 from pyrometer.serve.questions import NothingError, Question, QuestionError, question
 from pyrometer.serve.tokens import TokenError
 from pyrometer.store import Store, StoreBusyError, StoreError
+from pyrometer.store.inbox import of_training
 
 WAIT_FOR_FOLDER_S = 10.0
 
@@ -120,8 +122,13 @@ def read_options(
 
 
 def _answer(folder: Path, settings: Settings, asked: Question, *, wait_s: float) -> dict[str, Any]:
-    with Store(folder, wait_s=wait_s) as store:
+    with open_store(folder, wait_s=wait_s) as store:
         return answer_from(store, settings, asked, str(folder))
+
+
+def open_store(folder: Path, *, wait_s: float = WAIT_FOR_FOLDER_S) -> Store:
+    """The data folder; one into which `pyrometer run` has only put what is to be stored becomes one."""
+    return Store(folder, create=bool(of_training(folder).paths()), wait_s=wait_s)
 
 
 def answer_from(store: Store, settings: Settings, asked: Question, named: str) -> dict[str, Any]:
@@ -134,10 +141,20 @@ def answer_from(store: Store, settings: Settings, asked: Question, named: str) -
 
 
 def bring_up_to_date(store: Store, settings: Settings, *, now_ms: int | None = None) -> Accounted | None:
-    """Builds the stale hours of the ledger, with a bar when that takes long."""
+    """Stores what `pyrometer run` left in the folder, and builds the stale hours of the ledger, with a bar when that
+    takes long."""
+    if of_training(store.folder).paths():
+        _take_in(store)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     with progress_bar("Accounting") as progress:
         return questions.bring_up_to_date(store, settings, now_ms=now_ms, progress=progress)
+
+
+def _take_in(store: Store) -> None:
+    from pyrometer.serve.training import take_in  # what reads OTLP takes a while to load, and is seldom needed
+
+    for reason, count in sorted(take_in(store).items()):
+        click.echo(f"{counted(count, 'record')} of a run left out: {reason}.", err=True)
 
 
 def print_json(answer: dict[str, Any]) -> None:

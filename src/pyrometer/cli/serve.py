@@ -33,9 +33,9 @@ from pyrometer.serve import address
 from pyrometer.serve.app import Server, application
 from pyrometer.serve.collector import Collector, cluster_name, remembered
 from pyrometer.serve.history import History, Marks, Remembering
-from pyrometer.serve.remote_write import slots_of
 from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
 from pyrometer.store import Store
+from pyrometer.store.newest import slots_of
 
 ACCOUNT_EVERY_S = 60.0
 MACHINES_EVERY_S = 60.0  # node_exporters: a row a minute is kept

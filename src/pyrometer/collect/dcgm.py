@@ -185,6 +185,11 @@ def _is_exporter(labels: Mapping[str, str]) -> bool:
     )
 
 
+def host_uid(host: str) -> str:
+    """The node of a machine that nobody described."""
+    return f"host/{host}"
+
+
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
@@ -292,7 +297,7 @@ class Dcgm:
 
     def _node_uid(self, place: Place) -> str:
         found = (self._node_uid_of(host) for host in place.hosts)
-        return next((uid for uid in found if uid), f"host/{place.hosts[0]}")
+        return next((uid for uid in found if uid), host_uid(place.hosts[0]))
 
     def _percent_hosts(self, values: _Values) -> set[str]:
         """The hosts whose exporters say percent where they write ratio, by all that they have shown so far."""

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from pyrometer.collect.dcgm import NAMES, Place, measure_of, place_of
+from pyrometer.collect.wire import messages, varint
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 
 MOST_PACKED_BYTES = 16 * 2**20  # Prometheus sends 2,000 samples at a time, some 100 kB; vmagent up to 8 MiB
@@ -119,7 +120,7 @@ def _unpacked(packed: bytes) -> bytes:
     """The body behind snappy's block format, which begins with the length that it will have."""
     if len(packed) > MOST_PACKED_BYTES:
         raise TooLargeError(f"The body is larger than {MOST_PACKED_BYTES >> 20} MiB: send fewer samples at a time.")
-    length, _ = _varint(packed, 0)
+    length, _ = varint(packed, 0)
     if length > MOST_BYTES:
         raise TooLargeError(
             f"The body has {length} bytes unpacked, more than {MOST_BYTES >> 20} MiB: send fewer samples at a time."
@@ -133,29 +134,11 @@ def _unpacked(packed: bytes) -> bytes:
 
 def _series(body: bytes) -> Iterator[bytes]:
     """The series of a WriteRequest, one by one: its field 1. All that it has are messages; metadata is passed over."""
-    at = 0
-    while at < len(body):
-        key, at = _varint(body, at)
-        length, at = _varint(body, at)
-        end = at + length
-        if key & 7 != 2 or end > len(body):
-            raise ValueError("no message")
-        if key >> 3 == 1:
-            if length > MOST_SERIES_BYTES:
-                raise TooLargeError(f"A series has {length} bytes, {MOST_SERIES_BYTES >> 20} MiB at most.")
-            yield body[at:end]
-        at = end
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number as protobuf and snappy write it, and where it ends."""
-    value = shift = 0
-    for byte in message[at : at + 10]:
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    raise ValueError("a number without an end")
+    for number, one in messages(body):
+        if number == 1:
+            if len(one) > MOST_SERIES_BYTES:
+                raise TooLargeError(f"A series has {len(one)} bytes, {MOST_SERIES_BYTES >> 20} MiB at most.")
+            yield one
 
 
 def _messages() -> Iterator[Any]:

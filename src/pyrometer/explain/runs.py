@@ -49,8 +49,14 @@ def runs(store: Store, window: Window, *, zone: tzinfo, price_usd_micro: int | N
             any_value(holder_name.team), any_value(holder_name.workload_uid), any_value(holder_name.workload_kind),
             any_value(holder_name.workload_namespace), any_value(holder_name.workload_name),
             count(DISTINCT the_run.attempt), max(the_run.ranks), min(the_run.started_ms),
-            arg_max_null(the_run.ended_ms, the_run.attempt), arg_max_null(the_run.outcome, the_run.attempt)
-        FROM the_run LEFT JOIN holder_name USING (pod_uid)
+            arg_max_null(the_run.ended_ms, weight), arg_max_null(the_run.outcome, weight)
+        FROM (
+            -- of the last attempt, the rank that failed says how it ended; else one that goes on
+            SELECT *, 4 * attempt::INTEGER
+                + CASE outcome WHEN 'failed' THEN 3 WHEN 'killed' THEN 1 WHEN 'succeeded' THEN 0 ELSE 2 END AS weight
+            FROM the_run
+        ) the_run
+        LEFT JOIN holder_name USING (pod_uid)
         WHERE the_run.started_ms < $2 AND coalesce(the_run.ended_ms > $1, true)
         GROUP BY the_run.run ORDER BY min(the_run.started_ms) DESC, the_run.run
         """,
@@ -131,8 +137,8 @@ def _row(row: tuple[Any, ...], cost: tuple[Sum, int] | None, steps: int | None, 
 def _windows(store: Store, run: str, zone: tzinfo) -> list[dict[str, Any]]:
     found = store.connection.execute(
         "SELECT attempt, rank, time_ms, to_ms, first_step, steps, data_ms, copy_ms, forward_ms, backward_ms, comm_ms, "
-        "optimizer_ms, checkpoint_ms, evaluate_ms, step_p50_us, samples, tokens FROM step_window WHERE run = ? "
-        "ORDER BY attempt, time_ms, rank",
+        "optimizer_ms, checkpoint_ms, evaluate_ms, compile_ms, garbage_ms, step_p50_us, step_max_us, samples, tokens, "
+        "flops, memory_peak_mib, memory_reserved_mib FROM step_window WHERE run = ? ORDER BY attempt, time_ms, rank",
         [run],
     )
     names = [column[0] for column in found.description or ()]
@@ -144,13 +150,16 @@ def _metrics(store: Store, run: str) -> dict[str, list[list[Any]]]:
     """Each value beside what the run had cost by then. A value that is not finite is null."""
     rows = store.connection.execute(
         """
-        WITH spent AS (
+        WITH told AS MATERIALIZED (  -- first: DuckDB 2.0 stumbles over a view of hot rows in an ASOF join
+            SELECT * FROM metric WHERE run = $1
+        ),
+        spent AS (
             SELECT minute_ms, sum(sum(ms)) OVER (ORDER BY minute_ms) AS gpu_ms,
                 sum(sum(ms_price)) OVER (ORDER BY minute_ms) AS ms_price
             FROM run_minute WHERE run = $1 GROUP BY minute_ms
         )
         SELECT name, step, time_ms, value, spent.gpu_ms, spent.ms_price
-        FROM (SELECT * FROM metric WHERE run = $1) ASOF LEFT JOIN spent ON time_ms >= spent.minute_ms
+        FROM told ASOF LEFT JOIN spent ON time_ms >= spent.minute_ms
         ORDER BY name, attempt, time_ms, step
         """,
         [run],
@@ -164,22 +173,24 @@ def _metrics(store: Store, run: str) -> dict[str, list[list[Any]]]:
 
 
 def _lifecycle(store: Store, run: str, zone: tzinfo) -> list[dict[str, Any]]:
-    rows = store.connection.execute(
+    """What happened to a run: its attempts' beginnings and ends, and every event, with its words."""
+    found = store.connection.execute(
         """
-        SELECT min(started_ms) AS at_ms, attempt, 'started' AS what, NULL AS step, NULL AS rank FROM the_run
-            WHERE run = $1 GROUP BY attempt
-        UNION ALL SELECT min(started_ms), attempt, 'resumed', min(resumed_step), NULL FROM the_run
-            WHERE run = $1 AND resumed_step IS NOT NULL GROUP BY attempt
-        UNION ALL SELECT max(first_step_ms), attempt, 'first_step', NULL, NULL FROM the_run
-            WHERE run = $1 AND first_step_ms IS NOT NULL GROUP BY attempt
-        UNION ALL SELECT max(ended_ms), attempt, coalesce(any_value(outcome), 'ended'), NULL, NULL FROM the_run
-            WHERE run = $1 AND ended_ms IS NOT NULL GROUP BY attempt
-        UNION ALL SELECT time_ms, attempt, kind, step, rank FROM event WHERE run = $1
-        ORDER BY at_ms, attempt, what
+        SELECT min(started_ms) AS at_ms, attempt, 'started' AS what, NULL AS step, NULL AS rank, NULL AS duration_ms,
+            NULL AS reason, NULL AS message
+        FROM the_run WHERE run = $1 GROUP BY attempt
+        UNION ALL BY NAME SELECT min(started_ms) AS at_ms, attempt, 'resumed' AS what, min(resumed_step) AS step
+            FROM the_run WHERE run = $1 AND resumed_step IS NOT NULL GROUP BY attempt
+        UNION ALL BY NAME SELECT max(first_step_ms) AS at_ms, attempt, 'first_step' AS what
+            FROM the_run WHERE run = $1 AND first_step_ms IS NOT NULL GROUP BY attempt
+        UNION ALL BY NAME SELECT max(ended_ms) AS at_ms, attempt, coalesce(any_value(outcome), 'ended') AS what
+            FROM the_run WHERE run = $1 AND ended_ms IS NOT NULL GROUP BY attempt
+        UNION ALL BY NAME SELECT time_ms AS at_ms, attempt, kind AS what, step, rank, duration_ms, reason, message
+            FROM event WHERE run = $1
+        ORDER BY at_ms, attempt, what, rank
         """,
         [run],
-    ).fetchall()
-    return [
-        {"at": iso(at_ms, zone), "attempt": attempt, "what": what, "step": step, "rank": rank}
-        for at_ms, attempt, what, step, rank in rows
-    ]
+    )
+    names = [column[0] for column in found.description or ()]
+    rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    return [{"at": iso(row.pop("at_ms"), zone), **row} for row in rows]

@@ -111,7 +111,7 @@ def record(*, key: tuple[str, ...], sort: tuple[str, ...] = (), every: str = "ho
 
     def declare(cls: Record) -> Record:
         hints = get_type_hints(cls, include_extras=True)
-        columns = tuple(_column(name, hints[name]) for name in cls._fields)  # type: ignore[attr-defined]
+        columns = tuple(column_of(name, hints[name]) for name in cls._fields)  # type: ignore[attr-defined]
         name = "".join("_" + c.lower() if c.isupper() else c for c in cls.__name__).lstrip("_")
         schema = Schema(name, cls, columns, key, sort or key, partition_ms)
         SCHEMAS[name] = _SCHEMA_OF[cls] = schema
@@ -125,7 +125,8 @@ def schema_of(record_type: type) -> Schema:
     return _SCHEMA_OF[record_type]
 
 
-def _column(name: str, hint: Any) -> Column:
+def column_of(name: str, hint: Any) -> Column:
+    """The column that a field of a NamedTuple declares."""
     nullable = False
     if get_origin(hint) in (Union, types.UnionType):
         (hint,) = (arg for arg in get_args(hint) if arg is not types.NoneType)

@@ -124,7 +124,7 @@ class Allocation(NamedTuple):
     to_ms: Int64 | None
     share: Int64  # parts of a whole slot
     instance: Int16 = WHOLE_DEVICE
-    source: Text = "kubernetes"  # how the device is known: kubernetes, pod_resources, dcgm, count, trace
+    source: Text = "kubernetes"  # how the device is known: kubernetes, pod_resources, dcgm, count, trace, sdk
 
 
 @record(key=("node_uid", "slot_index", "instance", "time_ms"))
@@ -228,6 +228,7 @@ class StepWindow(NamedTuple):
     tokens: Int64 | None = None
     flops: Int64 | None = None
     memory_peak_mib: Int32 | None = None
+    memory_reserved_mib: Int32 | None = None
 
 
 @record(key=("span_id",), sort=("trace_id", "time_ms"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,6 +16,7 @@ from starlette.routing import Route
 
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.windows import WindowError
+from pyrometer.collect.otlp import SIGNALS
 from pyrometer.explain.html import render_html
 from pyrometer.export.prometheus import Ledger, exposition
 from pyrometer.model.settings import Settings
@@ -22,6 +24,7 @@ from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.serve.address import Address
 from pyrometer.serve.collector import Collector
 from pyrometer.serve.history import Remembering
+from pyrometer.serve.otlp import Otlp
 from pyrometer.serve.questions import NothingError, Question, QuestionError, bring_up_to_date, question
 from pyrometer.serve.remote_write import RemoteWrite
 from pyrometer.serve.report import HOSTS, POLICY
@@ -47,6 +50,7 @@ class Server:
         self.telemetry: list[Telemetry | Remembering] = []
         self.reading: str | None = None  # what has to be read before anything is followed
         self.remote_write = RemoteWrite(self)
+        self.otlp = Otlp(self)
         self.tokens = Tokens(store.folder)
         self.address: Address | None = None  # as it lies in the folder
         self.open_to_all = open_to_all  # on loopback, as long as nobody has made a token
@@ -202,7 +206,17 @@ def application(server: Server) -> Starlette:
             Route("/", server.guarded("view", server.page)),
             Route("/metrics", server.guarded("view", server.metrics)),
             Route("/api/v1/write", server.guarded("ingest", server.remote_write.take), methods=["POST"]),
+            *(
+                Route(f"/v1/{signal}", server.guarded("ingest", server.otlp.route(signal)), methods=["POST"])
+                for signal in SIGNALS
+            ),
             Route("/api/v1/{what}", server.guarded("view", server.answer)),
         ],
-        lifespan=lambda _: server.remote_write.keeping(),
+        lifespan=lambda _: _keeping(server),
     )
+
+
+@asynccontextmanager
+async def _keeping(server: Server) -> AsyncIterator[None]:
+    async with server.remote_write.keeping(), server.otlp.keeping():
+        yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,15 +13,14 @@ from pyrometer.collect.kubernetes.objects import Namespace
 from pyrometer.collect.kubernetes.source import KubernetesSource
 from pyrometer.identify.cluster import Cluster
 from pyrometer.model import events
-from pyrometer.model.columns import schema_of
 from pyrometer.model.records import Allocation, Node, Owner, Pod, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY
 from pyrometer.store import Store
 from pyrometer.store.catalog import first_row
+from pyrometer.store.newest import newest
 
 REMEMBERED_MS = 7 * MS_PER_DAY  # pods that ended and may still be listed
-Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 class Remembered(NamedTuple):
@@ -92,8 +91,8 @@ def remembered(store: Store, cluster: str, now_ms: int) -> Remembered:
     store.expose_all(["node", "pod", "allocation", "workload", "owner", "event"])
     since_ms = _one(store, "SELECT min(time_ms) FROM event WHERE kind = ? AND cluster = ?", events.WATCHED, cluster)
     live_ms = _one(store, "SELECT max(time_ms) FROM event WHERE kind = ? AND cluster = ?", events.WATCHED, cluster)
-    nodes = _newest(store, Node, "node_uid", "cluster = ?", [cluster], "present")
-    pods = _newest(
+    nodes = newest(store, Node, "node_uid", "cluster = ?", [cluster], "present")
+    pods = newest(
         store, Pod, "pod_uid", "cluster = ?", [cluster],
         f"coalesce(ended_ms, {now_ms}) > {now_ms - REMEMBERED_MS}",
     )  # fmt: skip
@@ -101,27 +100,15 @@ def remembered(store: Store, cluster: str, now_ms: int) -> Remembered:
         "CREATE OR REPLACE TEMP TABLE remembered_pod AS SELECT unnest(?::VARCHAR[]) AS pod_uid",
         [[pod.pod_uid for pod in pods]],
     )
-    holds = _newest(
+    holds = newest(
         store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms",
         "pod_uid IN (SELECT pod_uid FROM remembered_pod)", [], "to_ms IS NULL OR to_ms > from_ms",
     )  # fmt: skip
-    workloads = _newest(store, Workload, "workload_uid", "cluster = ?", [cluster], "true")
-    owners = _newest(store, Owner, "object_uid", "cluster = ?", [cluster], "true")
+    workloads = newest(store, Workload, "workload_uid", "cluster = ?", [cluster], "true")
+    owners = newest(store, Owner, "object_uid", "cluster = ?", [cluster], "true")
     return Remembered(since_ms, live_ms, nodes, pods, holds, workloads, owners)
 
 
 def _one(store: Store, query: str, *values: str) -> int | None:
     row = first_row(store.connection.execute(query, list(values)))
     return row[0] if row else None
-
-
-def _newest(store: Store, kind: type[Record], key: str, where: str, values: list[str], keep: str) -> list[Record]:
-    """The newest record of each key, of those that are to be kept."""
-    schema = schema_of(kind)
-    name, columns = schema.name, ", ".join(schema.column_names)
-    rows = store.connection.execute(
-        f"SELECT {columns} FROM (SELECT * FROM {name} WHERE {where} "
-        f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY time_ms DESC) = 1) WHERE {keep}",
-        values,
-    ).fetchall()
-    return [kind(*row) for row in rows]

@@ -23,18 +23,16 @@ from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.remote_write import MOST_PACKED_BYTES, Reader, Received, RemoteWriteError, TooLargeError
 from pyrometer.collect.whole_scrapes import SETTLE_S, Sample, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
-from pyrometer.model.columns import schema_of
-from pyrometer.model.records import Slot
-from pyrometer.store import Store, StoreError
+from pyrometer.serve.bodies import BODY_S, RETRY_S, body_of
+from pyrometer.store import StoreError
 from pyrometer.store.inbox import Inbox
+from pyrometer.store.newest import slots_of
 
 if TYPE_CHECKING:
     from pyrometer.serve.app import Server
 
 MOST_AT_ONCE = 16  # bodies that are being read
 MOST_WAITING = 1_000_000  # values: 12,000 GPUs for a minute, 150 MB
-BODY_S = 30.0  # for a whole body to come
-RETRY_S = 5
 STORE_EVERY_S = 1.0
 ALL = float("inf")
 
@@ -69,7 +67,7 @@ class RemoteWrite:
             return _refusal(503, f"More is waiting to be stored than should: try again in {RETRY_S} s.", retry=True)
         self._inside += 1
         try:
-            body = await _body(request)
+            body = await body_of(request, MOST_PACKED_BYTES)
             async with self._reading:
                 received = await asyncio.to_thread(self._read, body)
         except TooLargeError as error:
@@ -159,17 +157,6 @@ class RemoteWrite:
         self._done = []
 
 
-def slots_of(store: Store) -> list[Slot]:
-    """The last word on every slot."""
-    store.expose_all(["slot"])
-    columns = ", ".join(schema_of(Slot).column_names)
-    rows = store.connection.execute(
-        f"SELECT {columns} FROM slot "
-        "QUALIFY row_number() OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms DESC) = 1"
-    ).fetchall()
-    return [Slot(*row) for row in rows]
-
-
 def _foreign(headers: Mapping[str, str]) -> str | None:
     """Why a body is of another protocol than ours."""
     packing, version = headers.get("Content-Encoding", ""), headers.get("X-Prometheus-Remote-Write-Version", "0.1.0")
@@ -182,17 +169,6 @@ def _foreign(headers: Mapping[str, str]) -> str | None:
     if proto not in ("", "prometheus.WriteRequest") or not version.startswith(("0.", "1.")):
         return f"Remote write {version} {proto}".rstrip() + " is not understood: send 1.0 (prometheus.WriteRequest)."
     return None
-
-
-async def _body(request: Request) -> bytes:
-    """The body, which is not read to its end when it is larger than it may be."""
-    body = bytearray()
-    async with asyncio.timeout(BODY_S):
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MOST_PACKED_BYTES:  # the reader says so
-                break
-    return bytes(body)
 
 
 def _refusal(status: int, text: str, *, retry: bool = False) -> Response:

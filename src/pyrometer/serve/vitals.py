@@ -34,7 +34,7 @@ class Vitals:
         collector = server.collector
         stored = CounterMetricFamily("pyrometer_records_stored", "Records that were stored")
         telemetry = sum(one.stored for one in server.telemetry)
-        stored.add_metric([], (collector.stored if collector else 0) + telemetry)
+        stored.add_metric([], (collector.stored if collector else 0) + telemetry + server.otlp.stored)
         yield stored
         synced = GaugeMetricFamily("pyrometer_watch_synced", "Kinds of objects that are followed", labels=["resource"])
         for watch in list(collector.source.watches.values()) if collector and collector.source else ():
@@ -46,3 +46,11 @@ class Vitals:
         for outcome, count in sorted(server.remote_write.counts.items()):
             written.add_metric([outcome], count)
         yield written
+        sent = CounterMetricFamily(
+            "pyrometer_otlp_records",
+            "Records that were sent over OTLP, by what became of them",
+            labels=["signal", "outcome"],
+        )
+        for (signal, outcome), count in sorted(server.otlp.counts.items()):
+            sent.add_metric([signal, outcome], count)
+        yield sent

@@ -9,33 +9,66 @@ from pathlib import Path
 
 from pyrometer.store import files
 
+HALF, REFUSED = ".tmp", ".refused"
+ABANDONED_S = 3600.0  # a file takes milliseconds to write
+
 
 class Inbox:
-    """A folder of a data folder. Whatever is in it is to be read again after a crash."""
+    """A folder of a data folder. Whatever is in it is to be read again after a crash.
 
-    def __init__(self, folder: Path) -> None:
+    A `shared` one is filled by other processes, too: what is half written may be about to be finished by them.
+    """
+
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self.folder = folder
+        self._shared = shared
         # later than all that is there: names sort in the order of their coming
         self._numbers = count(time.time_ns())
 
-    def put(self, body: bytes) -> Path:
-        """Keeps a body; after this it is on disk."""
-        self.folder.mkdir(exist_ok=True)
-        final = self.folder / f"{next(self._numbers):020d}"
-        temporary = final.with_suffix(".tmp")
+    def put(self, body: bytes, suffix: str = "") -> Path:
+        """Keeps a body; after this it is on disk. The suffix says what it is."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        final = self.folder / f"{next(self._numbers):020d}{suffix}"
+        temporary = final.with_suffix(HALF)
         temporary.write_bytes(body)
         files.publish(temporary, final)
         return final
 
-    def left(self) -> Iterator[tuple[Path, bytes]]:
+    def paths(self) -> list[Path]:
         """What is still there, the oldest first. What a crash left half written was never acknowledged, and goes."""
+        found = []
         for path in sorted(self.folder.glob("*")):
-            if path.suffix:
-                path.unlink()
-            else:
-                yield path, path.read_bytes()
+            if path.suffix == HALF:
+                if not self._shared or time.time() - _changed_s(path) > ABANDONED_S:
+                    path.unlink(missing_ok=True)
+            elif path.suffix != REFUSED and not path.is_dir():
+                found.append(path)
+        return found
+
+    def left(self) -> Iterator[tuple[Path, bytes]]:
+        """What is still there, with its body."""
+        for path in self.paths():
+            yield path, path.read_bytes()
+
+    def refuse(self, path: Path) -> None:
+        """Puts aside what cannot be read: it is not tried again, and can be looked at."""
+        path.rename(path.with_name(path.name + REFUSED))
 
     def drop(self, paths: Iterable[Path]) -> None:
         """Forgets bodies whose records are stored."""
         for path in paths:
             path.unlink(missing_ok=True)
+
+
+def _changed_s(path: Path) -> float:
+    """When a file was last written to; now, if it has just been finished."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
+
+
+def of_training(folder: Path) -> Inbox:
+    """What training processes said to a data folder: NAME.SIGNAL.json.gz that `pyrometer run` put there, and
+    NAME.SIGNAL.http.FORM that was sent to its server."""
+    return Inbox(folder / "inbox" / "otlp", shared=True)

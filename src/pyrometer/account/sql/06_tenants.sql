@@ -54,7 +54,7 @@ WHERE span.known_by != 'hold' OR EXISTS (  -- such a slot is there only while it
 CREATE OR REPLACE TEMP TABLE tenancy AS
 WITH holder AS (
     SELECT slot_id, pod_uid, instance, min(hold_from_ms) AS hold_from_ms, max(hold_to_ms) AS hold_to_ms,
-        CASE WHEN any_value(source) = 'recording' THEN 0 ELSE 1 END AS evidence
+        CASE any_value(source) WHEN 'recording' THEN 0 WHEN 'sdk' THEN 4 ELSE 1 END AS evidence
     FROM hold GROUP BY slot_id, pod_uid, instance
     UNION ALL
     SELECT slot_id, '', -1, min(from_ms), max(to_ms), (any_value(known_by) = 'node')::INTEGER

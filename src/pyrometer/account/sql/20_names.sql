@@ -30,5 +30,6 @@ LEFT JOIN (
 CREATE OR REPLACE TEMP TABLE node_name AS
 SELECT node_uid, name AS node, pool, cluster, gpu_model
 FROM node QUALIFY row_number() OVER (PARTITION BY node_uid ORDER BY time_ms DESC) = 1
-UNION ALL
-SELECT node_uid, node_uid, NULL, NULL, any_value(gpu_model) FROM slot ANTI JOIN node USING (node_uid) GROUP BY node_uid;
+UNION ALL  -- what nobody described; a rank without a GPU is on its host
+SELECT node_uid, regexp_replace(node_uid, '^cpu:(.*):[^:]*:[0-9]+$', '\1'), NULL, NULL, any_value(gpu_model)
+FROM slot ANTI JOIN node USING (node_uid) GROUP BY node_uid;

@@ -1,0 +1,249 @@
+"""What training processes said, on its way into a store: read from bodies, joined with what the store knows, appended.
+
+One way in, whoever has the store: a server, to which it is sent, or a command that opens a folder which `pyrometer run`
+has filled.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyrometer.collect import otlp
+from pyrometer.collect.dcgm import Dcgm
+from pyrometer.collect.otlp import OtlpError, Received
+from pyrometer.collect.said import Said
+from pyrometer.collect.whole_scrapes import SETTLE_S, Sample, WholeScrapes
+from pyrometer.identify.gpu_models import near_idle_power_w
+from pyrometer.identify.runs import Known, Runs, Wanted
+from pyrometer.model import events
+from pyrometer.model.records import Allocation, Pod, Run, Slot
+from pyrometer.store import Store, StoreError
+from pyrometer.store.inbox import Inbox, of_training
+from pyrometer.store.newest import newest, slots_of
+
+PATIENCE_S = 120.0  # for Kubernetes to tell of a pod, and of the devices that it has
+AT_ONCE = 100_000  # messages that are read from a folder before they are stored
+SENT = "http"  # in the name of a body that was sent to a server; others were put there by `pyrometer run`
+
+_log = logging.getLogger("pyrometer")
+
+
+def suffix_of(signal: str, *, is_json: bool, packed: bool) -> str:
+    """The end of the name of a body that was sent."""
+    return f".{signal}.{SENT}.{'json' if is_json else 'pb'}{'.gz' if packed else ''}"
+
+
+def was_sent(path: Path) -> bool:
+    """Whether a body came to a server, and not from this machine into its folder."""
+    return f".{SENT}." in path.name
+
+
+def read(path: Path, body: bytes) -> Received:
+    """What a body in the inbox says; its name says what it is."""
+    _, _, ending = path.name.partition(".")
+    signal, _, form = ending.partition(".")
+    if signal not in otlp.SIGNALS or form not in _FORMS:
+        raise OtlpError(f"Nobody writes files of the name {path.name}.")
+    unpacked = otlp.unpacked(body, "gzip" if form.endswith(".gz") else "")
+    return otlp.read(signal, unpacked, is_json="json" in form, now_ms=time.time_ns() // 1_000_000)
+
+
+_FORMS = ("json.gz", *(f"{SENT}.{form}{packed}" for form in ("json", "pb") for packed in ("", ".gz")))
+
+
+def take_in(store: Store) -> Counter[str]:
+    """Stores what lies in the inbox of a folder that no server has; what could not be used, by reason."""
+    inbox = of_training(store.folder)
+    training = Training(store, inbox)
+    refused: Counter[str] = Counter()
+    for path, body in inbox.left():
+        refused += training.read(path, body).refused
+        if training.waiting > AT_ONCE:
+            training.store(everything=True)
+    training.store(everything=True)
+    return refused
+
+
+class _Body:
+    """A body, and what of it is not stored yet."""
+
+    __slots__ = ("arrived_s", "local", "path", "said", "sampled")
+
+    def __init__(self, path: Path, received: Received, arrived_s: float) -> None:
+        self.path = path
+        self.said = received.said
+        self.sampled = bool(received.samples)
+        self.arrived_s = arrived_s
+        self.local = not was_sent(path)
+
+
+class Training:
+    """Bodies wait here for the rest of their scrapes, and for pods that nobody knows yet. One thread at a time.
+
+    `follows` says whether a cluster is followed, so that its pods come to be known.
+    """
+
+    def __init__(
+        self, store: Store, inbox: Inbox, *, node_uid_of: Callable[[str], str | None] = lambda host: None,
+        follows: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        self.stored = 0
+        self._store = store
+        self._inbox = inbox
+        self._node_uid_of = node_uid_of
+        self._follows = follows
+        self._runs = Runs(node_uid_of)
+        self._bodies: list[_Body] = []
+        self._scrapes = WholeScrapes()
+        self._dcgm: Dcgm | None = None  # once it is known which slots there were
+        self._untaken: list[Sample] = []
+        self._unstored: list[tuple[Any, ...]] = []
+        self._done: list[Path] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many messages and samples are not stored yet."""
+        said = sum(len(messages) for body in self._bodies for _, messages in body.said)
+        return said + self._scrapes.waiting + len(self._unstored)
+
+    @property
+    def paths(self) -> set[Path]:
+        """The bodies that are on their way."""
+        return {body.path for body in self._bodies}
+
+    def read(self, path: Path, body: bytes) -> Received:
+        """Takes a body of the inbox. One that cannot be read is put aside."""
+        try:
+            received = read(path, body)
+        except OtlpError as error:
+            _log.warning("%s is put aside: %s", path, error)
+            self._inbox.refuse(path)
+            return Received([], [], Counter(), Counter({otlp.MALFORMED: 1}))
+        self.add(path, received)
+        return received
+
+    def add(self, path: Path, received: Received) -> None:
+        """Takes what a body of the inbox says."""
+        body = _Body(path, received, time.monotonic())
+        self._scrapes.add(received.samples, body.arrived_s)
+        self._bodies.append(body)
+
+    def store(self, *, everything: bool = False) -> None:
+        """Stores what can be stored, and drops its bodies. What cannot be stored now stays, on disk too."""
+        now_s = time.monotonic()
+        settled_s = float("inf") if everything else now_s - SETTLE_S
+        self._unstored += self._joined(now_s, everything)
+        self._untaken += self._scrapes.take(settled_s)
+        if self._untaken:
+            if self._dcgm is None:
+                self._dcgm = Dcgm(self._node_uid_of, near_idle_power_w, slots_of(self._store))
+            self._unstored += self._dcgm.take(self._untaken).records
+            self._untaken = []
+        self._done += [b.path for b in self._bodies if not b.said and not (b.sampled and b.arrived_s >= settled_s)]
+        self._bodies = [b for b in self._bodies if b.said or (b.sampled and b.arrived_s >= settled_s)]
+        if self._unstored:
+            try:
+                self._store.append(self._unstored)
+            except StoreError as error:  # it would be refused for ever
+                _log.error("%s", error)
+            self.stored += len(self._unstored)
+            self._unstored = []
+        self._inbox.drop(self._done)
+        self._done = []
+
+    def _joined(self, now_s: float, everything: bool) -> list[tuple[Any, ...]]:
+        """The records of all that is said by ranks whose place is known, or that have waited long enough."""
+        records: list[tuple[Any, ...]] = []
+        groups: dict[tuple[bool, bool], list[_Body]] = {}
+        for body in self._bodies:
+            if body.said:
+                patient = self._follows() and not everything and now_s - body.arrived_s < PATIENCE_S
+                groups.setdefault((body.local, patient), []).append(body)
+        for (local, patient), bodies in groups.items():
+            said: list[Said] = [one for body in bodies for one in body.said]
+            known = look_up(self._store, self._runs.wanted(said), local=local)
+            taken = self._runs.take(said, known, local=local, patient=patient)
+            records += taken.records
+            if taken.unnumbered:
+                _log.warning("%d messages are left out: their run has more attempts than fit", taken.unnumbered)
+            waiting = {id(messages) for _, messages in taken.waiting}
+            for body in bodies:
+                body.said = [one for one in body.said if id(one[1]) in waiting]
+        return records
+
+
+def look_up(store: Store, wanted: Wanted, *, local: bool) -> Known:
+    """What the store knows of what is wanted; of a local folder, also which launches have not ended."""
+    if not any(wanted):
+        return Known()
+    store.expose_all(["run", "pod", "slot", "allocation"])
+    pods = _pods(store, wanted) if store.has("pod") else []
+    slots: list[Slot] = []
+    if wanted.uuids and store.has("slot"):
+        uuids = list(wanted.uuids)
+        slots = newest(store, Slot, "node_uid, slot_index", "true", [uuids], "list_contains(?::VARCHAR[], uuid)")
+    holds: list[Allocation] = []
+    if (pods or slots) and store.has("allocation"):
+        places = [f"{slot.node_uid} {slot.slot_index}" for slot in slots]
+        holds = newest(
+            store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms",
+            "list_contains(?::VARCHAR[], pod_uid) OR list_contains(?::VARCHAR[], node_uid || ' ' || slot_index)",
+            [[pod.pod_uid for pod in pods], places], "to_ms IS NULL OR to_ms > from_ms",
+        )  # fmt: skip
+        others = {hold.pod_uid for hold in holds} - {pod.pod_uid for pod in pods}
+        pods += _pods(store, wanted._replace(pod_uids=others, pod_names=set()))
+    known = Known(pods=pods, slots=slots, holds=holds)
+    if not store.has("run"):
+        return known
+    runs = wanted.runs | {pod.workload_uid for pod in pods if pod.workload_uid}
+    return _of_runs(store, wanted.launches, runs, known, local=local)
+
+
+def _pods(store: Store, wanted: Wanted) -> list[Pod]:
+    names = [f"{namespace}/{name}" for namespace, name in wanted.pod_names]
+    return newest(
+        store, Pod, "pod_uid",
+        "list_contains(?::VARCHAR[], pod_uid) OR list_contains(?::VARCHAR[], namespace || '/' || name)",
+        [list(wanted.pod_uids), names], "true",
+    )  # fmt: skip
+
+
+def _of_runs(store: Store, launches: set[str], runs: set[str], known: Known, *, local: bool) -> Known:
+    """What was written of launches before this process began, and of the runs that they may be attempts of."""
+    ranks = newest(
+        store, Run, "run, attempt, rank", "true", [list(launches), list(runs), local],
+        "list_contains(?::VARCHAR[], launch) OR (ended_ms IS NULL AND launch IS NOT NULL AND "
+        "(list_contains(?::VARCHAR[], run) OR (? AND pod_uid = 'run:' || launch || ':' || rank)))",
+    )  # fmt: skip
+    runs = runs | {rank.run for rank in ranks}
+    ask = store.connection.execute
+    attempts = ask(
+        "SELECT run, attempt, any_value(launch), min(started_ms) FROM run "
+        "WHERE launch IS NOT NULL AND list_contains(?::VARCHAR[], run) GROUP BY ALL",
+        [list(runs)],
+    ).fetchall()
+    if not attempts:
+        return known
+    since_ms = min(started_ms for *_, started_ms in attempts)
+    store.expose(["step_window", "event"], since_ms, 2**62)
+    heard = ask(
+        "SELECT run, attempt, rank, max(to_ms) FROM step_window WHERE list_contains(?::VARCHAR[], run) GROUP BY ALL",
+        [list(runs)],
+    ).fetchall()
+    saved = ask(
+        "SELECT run, attempt, message, max(time_ms), arg_max(step, time_ms) FROM event WHERE kind = ? "
+        "AND list_contains(?::VARCHAR[], run) AND message IS NOT NULL AND step IS NOT NULL GROUP BY ALL",
+        [events.CHECKPOINT_SAVED, list(runs)],
+    ).fetchall()
+    launch_of = {(run, attempt): launch for run, attempt, launch, _ in attempts}
+    return known._replace(
+        ranks=ranks,
+        heard_ms={(launch_of[run, attempt], rank): to_ms for run, attempt, rank, to_ms in heard},
+        attempts=[(run, attempt, launch) for run, attempt, launch, _ in attempts],
+        checkpoints=saved,
+    )
