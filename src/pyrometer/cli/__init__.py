@@ -24,6 +24,8 @@ COMMANDS = {
     "runs": _Listed("runs", "the training runs: attempts, steps, cost, goodput"),
     "show": _Listed("show", "one run: lifecycle, loss, windows, findings"),
     "run": _Listed("run", "run a training command instrumented, with no change to its code", extra=""),
+    "trace": _Listed("trace", "a run's life, one step over all ranks, or a sample's way through steps"),
+    "lineage": _Listed("lineage", "which data is behind a step, a checkpoint or a loss spike; where a sample went"),
     "import": _Listed("import_", "read a trace or a recording into a data folder"),
     "simulate": _Listed("simulate", "a cluster whose truth is known, as a data folder"),
     "score": _Listed("score", "compare what `why` says of a simulated cluster with its truth"),

@@ -92,5 +92,6 @@ def listed(names: Sequence[str], most: int = 3) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A count with its noun: "1 pod", "12 pods"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """A count with its noun: "1 pod", "12 pods", "2 batches"."""
+    plural = "es" if noun.endswith(("ch", "sh", "s", "x")) else "s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{plural}"

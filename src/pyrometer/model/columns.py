@@ -29,6 +29,7 @@ Int32 = Annotated[int, "int32"]
 Int16 = Annotated[int, "int16"]
 Float64 = Annotated[float, "float64"]
 TextList = Annotated[tuple[str, ...], "list<string>"]
+IntList = Annotated[tuple[int, ...], "list<int64>"]
 
 _DUCKDB = {
     "string": "VARCHAR",
@@ -38,6 +39,7 @@ _DUCKDB = {
     "int16": "SMALLINT",
     "float64": "DOUBLE",
     "list<string>": "VARCHAR[]",
+    "list<int64>": "BIGINT[]",
 }
 
 
@@ -63,6 +65,7 @@ class Schema(NamedTuple):
     key: tuple[str, ...]
     sort: tuple[str, ...]
     partition_ms: int
+    delta_coded: bool = False
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -101,11 +104,14 @@ _SCHEMA_OF: dict[type, Schema] = {}
 Record = TypeVar("Record", bound=type)
 
 
-def record(*, key: tuple[str, ...], sort: tuple[str, ...] = (), every: str = "hour") -> Callable[[Record], Record]:
+def record(
+    *, key: tuple[str, ...], sort: tuple[str, ...] = (), every: str = "hour", delta_coded: bool = False
+) -> Callable[[Record], Record]:
     """Declares a NamedTuple as a stored record kind.
 
     `key` says which rows state the same fact (the first one counts), `sort` the order inside a part, `every` whether
-    its parts are cut by hour (many rows: measurements) or by day (few rows: objects and their changes).
+    its parts are cut by hour (many rows: measurements) or by day (few rows: objects and their changes), `delta_coded`
+    whether its parts are written in the second version of Parquet, which keeps numbers as differences.
     """
     partition_ms = {"hour": MS_PER_HOUR, "day": MS_PER_DAY}[every]
 
@@ -113,7 +119,7 @@ def record(*, key: tuple[str, ...], sort: tuple[str, ...] = (), every: str = "ho
         hints = get_type_hints(cls, include_extras=True)
         columns = tuple(column_of(name, hints[name]) for name in cls._fields)  # type: ignore[attr-defined]
         name = "".join("_" + c.lower() if c.isupper() else c for c in cls.__name__).lstrip("_")
-        schema = Schema(name, cls, columns, key, sort or key, partition_ms)
+        schema = Schema(name, cls, columns, key, sort or key, partition_ms, delta_coded)
         SCHEMAS[name] = _SCHEMA_OF[cls] = schema
         return cls
 
@@ -137,4 +143,5 @@ def column_of(name: str, hint: Any) -> Column:
 def _arrow_type(name: str) -> Any:
     import pyarrow as pa
 
-    return pa.list_(pa.string()) if name == "list<string>" else pa.type_for_alias(name)
+    listed = name.removeprefix("list<").removesuffix(">")
+    return pa.type_for_alias(name) if listed == name else pa.list_(pa.type_for_alias(listed))

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+# A checkpoint of `step` holds the updates of the steps before it: an attempt that loads it goes on with that step.
 CHECKPOINT_SAVED = "checkpoint_saved"  # of `step`; `duration_ms` while it blocked
 STUCK = "stuck"  # no progress of `rank` since `time_ms`: `reason` is its phase, `message` its stack
 UNSTUCK = "unstuck"

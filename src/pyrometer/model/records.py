@@ -6,9 +6,10 @@ observations: the newest one of an object counts. Absent values are None, never 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
-from pyrometer.model.columns import Flag, Float64, Int16, Int32, Int64, Text, TextList, record
+from pyrometer.model.columns import Flag, Float64, Int16, Int32, Int64, IntList, Text, TextList, record
 
 WHOLE_DEVICE = -1  # `instance` of an allocation or a sample that is about the device, not about a MIG instance
 
@@ -246,14 +247,20 @@ class Span(NamedTuple):
     step: Int64 | None = None
     parent_id: Text | None = None
     attributes_json: Text | None = None
+    after_us: Int16 | None = None  # how much later than `time_ms` it began; None: within that millisecond
 
 
 @record(
     key=("run", "attempt", "rank", "loader", "epoch", "send_index"),
     sort=("run", "attempt", "rank", "time_ms"),
+    delta_coded=True,
 )
 class Batch(NamedTuple):
-    """The data behind one micro-batch: which samples, consumed by which step."""
+    """The data behind one micro-batch: which samples, consumed by which step.
+
+    Samples are kept as numbers (`rows`) where all of them are, else as texts (`samples`): `named_samples` divides them.
+    A batch with neither is one whose samples are not known.
+    """
 
     time_ms: Int64
     run: Text
@@ -266,6 +273,15 @@ class Batch(NamedTuple):
     step: Int64 | None = None
     dataset: Text | None = None
     samples: TextList | None = None
+    rows: IntList | None = None
+
+
+def named_samples(samples: Iterable[int | str]) -> dict[str, Any]:
+    """Samples as the column of a batch that takes them. Numbers are smaller, and found in a third of the time."""
+    listed = tuple(samples)
+    if all(isinstance(sample, int) and -(2**63) <= sample < 2**63 for sample in listed):
+        return {"rows": tuple(map(int, listed))}
+    return {"samples": tuple(map(str, listed))}
 
 
 @record(key=("run", "attempt", "rank", "name", "step", "time_ms"), sort=("run", "name", "time_ms"))

@@ -15,7 +15,16 @@ from pyrometer.account.retention import forget
 from pyrometer.account.sums import GROUPINGS, Window, cost, open_names
 from pyrometer.account.windows import window_of, zone_of
 from pyrometer.explain.causes import with_causes
+from pyrometer.explain.lifecycle import trace_run
+from pyrometer.explain.lineage import (
+    MOST_UPDATES,
+    NotRecordedError,
+    lineage_of_checkpoint,
+    lineage_of_sample,
+    lineage_of_step,
+)
 from pyrometer.explain.runs import NoSuchRunError, runs, show
+from pyrometer.explain.trace import trace_sample, trace_step
 from pyrometer.explain.why import why
 from pyrometer.identify.price_book import read_price_book
 from pyrometer.model.settings import Settings
@@ -25,9 +34,17 @@ Answer = dict[str, Any]
 Question = Callable[[Store, Accounted], Answer]  # checked, and ready to be asked of a store that is up to date
 
 WINDOW = ("last", "since", "until", "month", "all", "tz", "price")
-ASKED_BY = {"cost": ("by",), "show": ("run",)}  # what a question takes besides
+ASKED_BY = {  # what a question takes besides
+    "cost": ("by",),
+    "show": ("run",),
+    "trace": ("run", "step", "sample", "attempt"),
+    "lineage": ("run", "step", "sample", "checkpoint", "spikes", "metric", "attempt", "limit", "offset"),
+}
 DEFAULT_LAST = {"why": "12h", "cost": "12h"}  # others are about everything there is
 HIGHEST_USD_MICRO_PER_HOUR = 10**12
+HIGHEST_STEP = 2**62
+HIGHEST_LIMIT = 100_000
+LONGEST_SAMPLE = 1_000
 
 
 class QuestionError(ValueError):
@@ -115,26 +132,106 @@ def _runs(parameters: Mapping[str, str]) -> _Answering:
 
 
 def _show(parameters: Mapping[str, str]) -> _Answering:
+    return _of_run(
+        parameters,
+        lambda store, run, about: show(
+            store, run, about.window, about.settings, zone=about.zone, price_usd_micro=about.price_usd_micro
+        ),
+    )
+
+
+def _trace(parameters: Mapping[str, str]) -> _Answering:
+    asked = _one_of(parameters, ("step", "sample"))
+    step, attempt = _number(parameters, "step"), _number(parameters, "attempt")
+    if attempt is not None and asked != "step":
+        raise QuestionError("--attempt says which attempt's step is meant: it needs --step.")
+
+    def answer(store: Store, run: str, about: _About) -> Answer:
+        if step is not None:
+            return trace_step(store, run, step, about.window, zone=about.zone, attempt=attempt)
+        if asked == "sample":
+            return trace_sample(store, run, _sample(parameters), about.window, zone=about.zone)
+        return trace_run(store, run, about.window, zone=about.zone)
+
+    return _of_run(parameters, answer)
+
+
+def _lineage(parameters: Mapping[str, str]) -> _Answering:
+    asked = _one_of(parameters, ("step", "sample", "checkpoint", "spikes"))
+    if asked is None:
+        raise QuestionError("Of what? Say --step N, --sample ID, --checkpoint STEP or --spikes.")
+    if "attempt" in parameters and asked not in ("step", "checkpoint"):
+        raise QuestionError("--attempt says whose step or checkpoint is meant: it needs --step or --checkpoint.")
+    if "metric" in parameters and asked != "spikes":
+        raise QuestionError("--metric says what spikes: it needs --spikes.")
+    step, saved, attempt = (_number(parameters, name) for name in ("step", "checkpoint", "attempt"))
+    limit = _number(parameters, "limit", HIGHEST_LIMIT) or MOST_UPDATES
+    offset = _number(parameters, "offset") or 0
+
+    def answer(store: Store, run: str, about: _About) -> Answer:
+        window, zone = about.window, about.zone
+        if step is not None:
+            return lineage_of_step(store, run, step, window, zone=zone, attempt=attempt, limit=limit, offset=offset)
+        if saved is not None:
+            return lineage_of_checkpoint(
+                store, run, saved, window, zone=zone, attempt=attempt, limit=limit, offset=offset
+            )
+        if asked == "sample":
+            return lineage_of_sample(store, run, _sample(parameters), window, zone=zone, limit=limit, offset=offset)
+        from pyrometer.explain.spikes import lineage_of_spikes  # numpy: only here
+
+        return lineage_of_spikes(store, run, window, zone=zone, metric=parameters.get("metric"))
+
+    return _of_run(parameters, answer)
+
+
+def _of_run(parameters: Mapping[str, str], answer: Callable[[Store, str, _About], Answer]) -> _Answering:
+    """The answer about one run; of a run that is not there, a near one is named."""
     run = parameters.get("run") or ""
     if not run:
         raise QuestionError("Which run? `pyrometer runs` lists them.")
 
-    def answer(store: Store, about: _About) -> Answer:
+    def of_run(store: Store, about: _About) -> Answer:
         try:
-            return show(
-                store, run, about.window, about.settings, zone=about.zone, price_usd_micro=about.price_usd_micro
-            )
+            return answer(store, run, about)
+        except NotRecordedError as error:
+            raise NothingError(str(error)) from None
         except NoSuchRunError:
             known = [row["run"] for row in runs(store, about.window, zone=about.zone)["rows"]]
             near = difflib.get_close_matches(run, known, 1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer runs` lists them."
             raise NothingError(f"There is no run {run!r} in that time. {hint}") from None
 
-    return answer
+    return of_run
+
+
+def _one_of(parameters: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    """Which of these is asked about; not two of them."""
+    asked = [name for name in names if parameters.get(name) is not None]
+    if len(asked) > 1:
+        raise QuestionError(f"Say one of {', '.join(f'--{name}' for name in names)}, not {len(asked)}.")
+    return asked[0] if asked else None
+
+
+def _number(parameters: Mapping[str, str], name: str, most: int = HIGHEST_STEP) -> int | None:
+    text = parameters.get(name)
+    if text is None:
+        return None
+    digits = text.replace(",", "").strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= most):
+        raise QuestionError(f"--{name} {text!r} is not a whole number from 0 to {most:,}.")
+    return int(digits)
+
+
+def _sample(parameters: Mapping[str, str]) -> str:
+    sample = parameters["sample"]
+    if len(sample) > LONGEST_SAMPLE:
+        raise QuestionError(f"--sample has {len(sample):,} characters, {LONGEST_SAMPLE:,} at most.")
+    return sample
 
 
 _ANSWERS: dict[str, Callable[[Mapping[str, str]], _Answering]] = {
-    "why": _why, "cost": _cost, "runs": _runs, "show": _show,
+    "why": _why, "cost": _cost, "runs": _runs, "show": _show, "trace": _trace, "lineage": _lineage,
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyrometer.model.columns import SCHEMAS
-from pyrometer.model.records import Batch, Event, Span
+from pyrometer.model.records import Batch, Event, Span, named_samples
 from pyrometer.simulate.jobs import Attempt, Job, Night, Stretch
 from pyrometer.simulate.steps import Integers, Steps, inside
 from pyrometer.simulate.telemetry import Gpus, memory_share
@@ -228,12 +228,13 @@ class Sdk:
         for place, (name, ms) in enumerate(pieces):
             lasted = int(ms[rank, window] * 1000 / steps.done[window])
             span_id = f"{trace[:10]}{rank:05x}{place}"
-            self.records.append(Span(start + at_us // 1000, trace, span_id, name, lasted, *of_rank, parent))
+            begun_ms, after_us = start + at_us // 1000, at_us % 1000
+            self.records.append(Span(begun_ms, trace, span_id, name, lasted, *of_rank, parent, after_us=after_us))
             at_us += lasted
-        self.records.append(Span(start, trace, parent, "step", at_us, *of_rank))
+        self.records.append(Span(start, trace, parent, "step", at_us, *of_rank, after_us=0))
         first = (step * job.ranks + rank) * SAMPLES_A_STEP
-        samples = tuple(str(first + number) for number in range(SAMPLES_A_STEP))
-        self.records.append(Batch(start, job.uid, attempt.number, rank, 0, 0, step, 0, step, job.experiment, samples))
+        samples = named_samples(range(first, first + SAMPLES_A_STEP))
+        self.records.append(Batch(start, job.uid, attempt.number, rank, 0, 0, step, 0, step, job.experiment, **samples))
 
     def take_events(self, job: Job, attempt: Attempt, steps: Steps | None) -> None:
         """What happened to an attempt's pods and ranks in this hour."""

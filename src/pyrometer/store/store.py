@@ -305,8 +305,10 @@ class Store:
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary = final.with_suffix(".tmp")
         columns = ", ".join(schema.column_names)
+        version = "V2" if schema.delta_coded else "V1"
         self.connection.execute(
-            f"COPY (SELECT {columns} FROM ({query})) TO '{_quoted(temporary)}' (FORMAT parquet, COMPRESSION zstd)"
+            f"COPY (SELECT {columns} FROM ({query})) TO '{_quoted(temporary)}' "
+            f"(FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION {version})"
         )
         files.publish(temporary, final)
         row = catalog.first_row(

@@ -1,0 +1,151 @@
+"""A run's life as a person wants to look at it: its attempts as bars, and what each went through."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from pyrometer.cli.gantt import Bar, Kind, Row, clock_ticks, gantt
+from pyrometer.cli.step_text import length
+from pyrometer.explain.text import Style
+from pyrometer.explain.words import counted, duration
+
+MOST_ATTEMPTS = 12
+REPEATED = 3  # of one kind in a row are told one by one; more are folded
+
+KINDS = {
+    "training": Kind("t", "green", "training"), "image_pull": Kind("p", "magenta", "image pull"),
+    "imports": Kind("i", "yellow", "imports"), "startup": Kind("i", "yellow", "startup"),
+    "rendezvous": Kind("r", "bright_yellow", "rendezvous"), "restore": Kind("l", "bright_magenta", "restore"),
+    "compile": Kind("x", "bright_blue", "compile"), "first_step": Kind("1", "bright_green", "first step"),
+    "checkpoint": Kind("k", "blue", "checkpoint"), "evaluate": Kind("e", "cyan", "evaluate"),
+    "diverged": Kind("n", "bright_red", "loss not finite"), "loop_ended": Kind("z", "white", "left its loop"),
+    "hang": Kind("h", "red", "hang"),
+}  # fmt: skip
+ENDS = {"succeeded": "✓", "failed": "✗", "killed": "✗"}
+
+
+def run_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
+    """The run: a headline, its attempts as bars, each in words, and which steps have traces."""
+    attempts = answer["attempts"]
+    yield style(
+        f"{answer['run']}: {counted(len(attempts), 'attempt')} in {duration(answer['duration_ms'])}, "
+        f"{attempts[-1]['outcome']}",
+        bold=True,
+    )
+    yield ""
+    shown = attempts[-MOST_ATTEMPTS:]
+    rows = [_row(attempt) for attempt in shown]
+    start, end = min(a["start_ms"] for a in shown), max(a["start_ms"] + a["duration_ms"] for a in shown)
+    first = datetime.fromisoformat(answer["from"])
+
+    def clock(at_ms: float, every_ms: int) -> str:
+        at = first + timedelta(milliseconds=at_ms - answer["start_ms"])
+        if every_ms >= 86_400_000:
+            return f"{at:%d %b}"
+        return f"{at:%H:%M:%S}" if every_ms < 60_000 else f"{at:%H:%M}"
+
+    yield from gantt(rows, start, end, width=width, style=style, ticks=clock_ticks(clock), keep_short=True)
+    if len(attempts) > len(shown):
+        yield f"  … and {len(attempts) - len(shown)} attempts before: `-o json`."
+    for attempt in shown:
+        yield ""
+        yield from _attempt(attempt, style, width)
+    yield ""
+    yield from textwrap.wrap(_traced(answer), width)
+    if answer["traced"]["count"]:
+        yield f"  pyrometer trace {answer['run']} --step {answer['traced']['slowest'][0]['step']}"
+
+
+def _row(attempt: dict[str, Any]) -> Row:
+    """Later kinds of the table lie over earlier ones: a hang is seen in the middle of training."""
+    order = list(KINDS)
+    known = sorted((p for p in attempt["pieces"] if p["name"] in KINDS), key=lambda p: order.index(p["name"]))
+    edges = sorted({e for p in known for e in (p["start_ms"], p["start_ms"] + p["duration_ms"])})
+    bars: list[Bar] = []
+    for begin, end in itertools.pairwise(edges):
+        over = [p for p in known if p["start_ms"] <= begin and p["start_ms"] + p["duration_ms"] >= end]
+        if over:
+            bars.append(Bar(KINDS[over[-1]["name"]], begin, end))
+    whole = Bar(Kind(" ", "", ""), attempt["start_ms"], attempt["start_ms"])
+    return Row(
+        f"attempt {attempt['attempt']}", bars or [whole], f"{ENDS.get(attempt['outcome'], '…')} {attempt['outcome']}"
+    )
+
+
+def _attempt(attempt: dict[str, Any], style: Style, width: int) -> Iterator[str]:
+    steps = ""
+    if attempt["from_step"] is not None:
+        steps = f", steps {attempt['from_step']:,}–{attempt['to_step'] - 1:,}"
+    lost = f", {attempt['lost_steps']:,} of them done again later" if attempt["lost_steps"] else ""
+    resumed = f", resumed at {attempt['resumed_step']:,}" if attempt["resumed_step"] is not None else ""
+    head = (
+        f"attempt {attempt['attempt']}: {attempt['outcome']} after {duration(attempt['duration_ms'])} on "
+        f"{counted(attempt['ranks'], 'rank')}{resumed}{steps}{lost}"
+    )
+    for line in textwrap.wrap(head, width, subsequent_indent="  "):
+        yield style(line, bold=True)
+    told = [*attempt["pieces"], *attempt["marks"]]
+    told.sort(key=lambda one: (one["start_ms"], -one["duration_ms"]))
+    for group in _groups(told):
+        yield from _told(group, width)
+
+
+def _groups(pieces: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """One by one, but all of a kind that comes often together, where the first of them is."""
+    names = [piece["name"] for piece in pieces]
+    done = set()
+    for piece in pieces:
+        if names.count(piece["name"]) <= REPEATED:
+            yield [piece]
+        elif piece["name"] not in done:
+            done.add(piece["name"])
+            yield [one for one in pieces if one["name"] == piece["name"]]
+
+
+def _told(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
+    first, last = group[0], group[-1]
+    name = KINDS[first["name"]].name if first["name"] in KINDS else first["name"].replace("_", " ")
+    at = datetime.fromisoformat(first["at"])
+    if len(group) > 1:
+        took = duration(round(median(one["duration_ms"] for one in group)))
+        text = f"{len(group)} × {name}, {took} each"
+        gaps = [b["start_ms"] - a["start_ms"] for a, b in itertools.pairwise(group)]
+        if first["name"] == "checkpoint":
+            text += f", every {duration(round(median(gaps)))}"
+        if last["step"] is not None:
+            text += f", the last of step {last['step']:,} at {datetime.fromisoformat(last['at']):%d %b %H:%M:%S}"
+    else:
+        text = name
+        if first["step"] is not None:
+            text += (
+                f" of step {first['step']:,}"
+                if first["name"] in ("checkpoint", "restore")
+                else f" at step {first['step']:,}"
+            )
+        if first["ranks"] and first["name"] not in ("checkpoint", "rendezvous"):
+            ranks = ", ".join(map(str, first["ranks"][:4])) + ("…" if len(first["ranks"]) > 4 else "")
+            text += f", rank{'s' if len(first['ranks']) > 1 else ''} {ranks}"
+        said = [first["reason"], (first["message"] or "").strip().splitlines()[-1] if first["message"] else None]
+        if any(said):
+            text += f": {', '.join(filter(None, said))}"
+    took_ms = 0 if len(group) > 1 else first["duration_ms"]
+    took = "" if not took_ms else length(took_ms) if took_ms < 1000 else duration(took_ms)
+    head = f"  {at:%d %b %H:%M:%S}  {took:>12}  "
+    yield from textwrap.wrap(text, max(width, 60), initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def _traced(answer: dict[str, Any]) -> str:
+    traced = answer["traced"]
+    if not traced["count"]:
+        return "No step of it was traced."
+    newest, slowest = traced["newest"], traced["slowest"][0]
+    return (
+        f"{counted(traced['count'], 'step')} {'has a trace' if traced['count'] == 1 else 'have traces'}: the newest is "
+        f"{newest['step']:,} ({length(newest['duration_ms'])}), the slowest {slowest['step']:,} "
+        f"({length(slowest['duration_ms'])})."
+    )

@@ -1,0 +1,257 @@
+"""`pyrometer lineage RUN`: which data is behind a step, a checkpoint or a loss spike, and where a sample went."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import click
+
+from pyrometer.cli.gantt import terminal_width
+from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.step_text import samples_text
+from pyrometer.cli.tables import print_table
+from pyrometer.explain.text import Style, plain
+from pyrometer.explain.words import counted, listed
+
+MOST_ROWS = 40
+MOST_BATCHES = 6  # of a spike
+MOST_SUSPECTS = 8
+SET = "After the ranks have put their gradients together, an update is of all these samples at once."
+
+
+@click.command()
+@click.argument("run")
+@click.option("--step", metavar="N", help="The data of all ranks behind a step, and the checkpoints with its update.")
+@click.option("--sample", metavar="ID", help="Every step, rank, epoch and micro-batch that consumed this sample.")
+@click.option("--checkpoint", metavar="STEP", help="The steps, epochs and samples that are in this checkpoint.")
+@click.option("--spikes", is_flag=True, help="The largest jumps of the loss, and the data behind them.")
+@click.option("--metric", metavar="NAME", help="With --spikes: which metric. Default: the loss.")
+@click.option("--attempt", metavar="K", help="Whose step or checkpoint, where several attempts have it.")
+@click.option("--limit", metavar="N", help="How many batches the JSON lists. Default: 1000.")
+@click.option("--offset", metavar="N", help="How many it leaves out before those.")
+@read_options(default_last=None)
+def command(asked: Asked, run: str, spikes: bool, **told: str | None) -> None:
+    """Which data is behind a step, a checkpoint or a jump of the loss; which steps and checkpoints have a sample."""
+    parameters = {name: value for name, value in told.items() if value is not None}
+    if spikes:
+        parameters["spikes"] = "1"
+    answer = asked.answer("lineage", run=run, **parameters)
+    if asked.output == "json":
+        print_json(answer)
+        return
+    style = click.style if sys.stdout.isatty() else plain
+    told_of = next(of for name, of in _TOLD.items() if name in answer or name == "updates")
+    told_of(answer, style, terminal_width())
+
+
+def _say(text: str, width: int, indent: str = "") -> None:
+    for line in textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent):
+        click.echo(line)
+
+
+def _of_step(answer: dict[str, Any], style: Style, width: int) -> None:
+    run, step, updates = answer["run"], answer["step"], answer["updates"]
+    if not updates:
+        near = ", ".join(f"{one:,}" for one in answer["nearest"])
+        others = f"; the nearest steps with data: {near}" if near else ", nor that of any other step"
+        _say(f"The data behind step {step:,} of {run} was not recorded{others}.", width)
+    for attempt in sorted({update["attempt"] for update in updates}):
+        own = [update for update in updates if update["attempt"] == attempt]
+        samples = sum(len(update["samples"] or ()) for update in own)
+        lost = ", done again by a later attempt" if own[0]["lost"] else ""
+        ranks = len({update["rank"] for update in own})
+        head = (
+            f"{run}, step {step:,}, attempt {attempt}{lost}: {counted(samples, 'sample')} on {counted(ranks, 'rank')}"
+        )
+        click.echo(style(head, bold=True))
+        _batches(own, width)
+    if answer["total"] > len(updates):
+        click.echo(f"{answer['total']:,} batches in all: `-o json --limit {answer['total']}`.")
+    silent = answer["ranks_without_batches"]
+    if silent:
+        _say(f"Not recorded: the batches of {_ranks([one['rank'] for one in silent])}.", width)
+    _in_checkpoints(answer, width)
+    if updates:
+        _say(SET, width)
+
+
+def _batches(updates: list[dict[str, Any]], width: int, most: int = MOST_ROWS) -> None:
+    for update in updates[:most]:
+        dataset = f" {update['dataset']}" if update["dataset"] else ""
+        head = f"  rank {update['rank']}, micro-batch {update['micro_batch']}, epoch {update['epoch']}{dataset}: "
+        known = "unknown" if update["samples"] is None else samples_text(update["samples"], max(20, width - len(head)))
+        click.echo(f"{head}{known}")
+    if len(updates) > most:
+        click.echo(f"  … and {counted(len(updates) - most, 'batch')} more: `-o json`.")
+
+
+def _in_checkpoints(answer: dict[str, Any], width: int) -> None:
+    saved = answer["checkpoints"]
+    if not saved:
+        _say("No checkpoint holds this update.", width)
+        return
+    first = saved[0]
+    at = datetime.fromisoformat(first["at"])
+    more = f", and in {len(saved) - 1} later up to step {saved[-1]['step']:,}" if len(saved) > 1 else ""
+    _say(f"In the checkpoint of step {first['step']:,} ({at:%d %b %H:%M:%S}, attempt {first['attempt']}){more}.", width)
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {listed([str(rank) for rank in ranks], 8)}"
+
+
+def _of_sample(answer: dict[str, Any], style: Style, width: int) -> None:
+    updates, looked_at = answer["updates"], f"{answer['batches']:,} recorded batches"
+    if not updates:
+        _say(f"No batch of {answer['run']} has sample {answer['sample']}; {looked_at} were looked at.", width)
+    else:
+        often = "once" if answer["total"] == 1 else f"{answer['total']:,} times"
+        click.echo(style(f"{answer['run']} consumed sample {answer['sample']} {often} in {looked_at}", bold=True))
+        print_table(
+            ["when", "dataset", "lost", "attempt", "epoch", "step", "rank", "micro-batch", "first checkpoint"],
+            [
+                [
+                    f"{datetime.fromisoformat(one['at']):%d %b %H:%M:%S}", one["dataset"],
+                    "again" if one["lost"] else "", one["attempt"], one["epoch"],
+                    None if one["step"] is None else f"{one['step']:,}", one["rank"], one["micro_batch"],
+                    one["checkpoint"] and f"{one['checkpoint']['step']:,}",
+                ]
+                for one in updates[:MOST_ROWS]
+            ],
+            figures=6,
+        )  # fmt: skip
+        if answer["total"] > MOST_ROWS:
+            click.echo(f"… {answer['total'] - MOST_ROWS:,} more: `-o json`.")
+        if any(one["lost"] for one in updates):
+            _say("again: a later attempt did this step again, so this update is in no later model.", width)
+    if answer["unknown_batches"]:
+        _say(f"The samples of {answer['unknown_batches']:,} batches are not known: it may be in those too.", width)
+
+
+def _of_checkpoint(answer: dict[str, Any], style: Style, width: int) -> None:
+    saved = answer["checkpoint"]
+    at = datetime.fromisoformat(saved["at"])
+    head = f"{answer['run']}, checkpoint of step {saved['step']:,}, saved by attempt {saved['attempt']}"
+    click.echo(style(f"{head} at {at:%d %b %H:%M:%S}", bold=True))
+    for part in answer["parts"]:
+        known = "all of them" if part["recorded_steps"] >= part["steps"] else f"{part['recorded_steps']:,} of them"
+        click.echo(
+            f"  attempt {part['attempt']}: steps {part['from_step']:,}–{part['to_step'] - 1:,} "
+            f"({part['steps']:,}; the data of {known} is recorded)"
+        )
+    if not answer["parts"]:
+        click.echo("  no step of it is known")
+    if answer["epochs"]:
+        click.echo()
+        print_table(
+            ["dataset", "loader", "epoch", "steps", "batches", "unknown", "samples"],
+            [
+                [
+                    one["dataset"], one["loader"], one["epoch"], f"{one['first_step']:,}–{one['last_step']:,}",
+                    f"{one['batches']:,}", f"{one['unknown_batches']:,}", f"{one['samples']:,}",
+                ]
+                for one in answer["epochs"]
+            ],
+            figures=4,
+        )  # fmt: skip
+        _say(f"Each batch: `-o json`, {answer['limit']:,} of {answer['total']:,} at a time.", width)
+    if answer["also_saved_by"]:
+        others = " and ".join(map(str, answer["also_saved_by"]))
+        _say(f"Attempt {others} saved one of this step too: --attempt {answer['also_saved_by'][-1]}.", width)
+
+
+def _of_spikes(answer: dict[str, Any], style: Style, width: int) -> None:
+    spikes, run, name = answer["spikes"], answer["run"], answer["metric"]
+    if not spikes:
+        _say(
+            f"{name} of {run} does not jump: no one of {answer['values']:,} values is far from the ones before.", width
+        )
+        return
+    click.echo(style(f"{name} of {run}: {_found(answer)} in {answer['values']:,} values", bold=True))
+    for spike in spikes:
+        click.echo()
+        click.echo("\n".join(_spike_head(spike, name, width)))
+        if spike["updates"]:
+            _batches(_worst_first(spike), width, MOST_BATCHES)
+        else:
+            near = ", ".join(f"{one:,}" for one in spike["nearest"])
+            _say(f"its data was not recorded{'; the nearest steps with data: ' + near if near else ''}", width, "  ")
+    click.echo()
+    for line in _suspects(answer, style, width):
+        click.echo(line)
+    if (answer["logged_every"] or 1) > 1:
+        _say(
+            f"{name} is logged every {answer['logged_every']:,} steps: if it is an average of those, look at the steps "
+            "before each jump too.", width,
+        )  # fmt: skip
+
+
+def _found(answer: dict[str, Any]) -> str:
+    jumps = sum(spike["kind"] == "spike" for spike in answer["spikes"])
+    broken = len(answer["spikes"]) - jumps
+    said = [counted(jumps, "spike")] if jumps else []
+    said += ["not a number"] if broken else []
+    more = answer["found"] - len(answer["spikes"])
+    return " and ".join(said) + (f" (of {answer['found']:,})" if more > 0 else "")
+
+
+def _spike_head(spike: dict[str, Any], name: str, width: int) -> Iterator[str]:
+    at = datetime.fromisoformat(spike["at"])
+    where = f"step {spike['step']:,}, {at:%d %b %H:%M:%S}, attempt {spike['attempt']}"
+    if spike["kind"] == "nonfinite":
+        text = f"{where}: {name} is not a finite number"
+    else:
+        usual = "" if spike["usual"] is None else f", usual before it {spike['usual']:.4g}"
+        text = f"{where}: {spike['value']:.4g}{usual} ({spike['score']:,.0f} times the usual spread)"
+    if spike["to_step"] != spike["step"]:
+        text += f", until step {spike['to_step']:,}"
+    if spike["worst_rank"] is not None:
+        text += f", worst on rank {spike['worst_rank']}"
+    yield from textwrap.wrap(text, width, subsequent_indent="  ")
+
+
+def _worst_first(spike: dict[str, Any]) -> list[dict[str, Any]]:
+    return sorted(spike["updates"], key=lambda one: one["rank"] != spike["worst_rank"])
+
+
+def _suspects(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
+    """Which samples stand out: behind several spikes, and seldom or never elsewhere."""
+    rows, total = answer["suspects"]["rows"], answer["suspects"]["total"]
+    places = len(answer["spikes"])
+    shared = [row for row in rows if row["spikes"] > 1]
+    if places > 1 and not shared:
+        yield from textwrap.wrap("No sample is behind two of these.", width)
+        return
+    if not shared:
+        clean = [row for row in rows if row["consumed"] == row["spikes"]]
+        if total and len(clean) < total:
+            yield from textwrap.wrap(
+                f"{counted(total, 'sample')} behind it; {len(clean):,} of them were consumed at no other step.", width
+            )
+        return
+    best = [row for row in shared if (row["spikes"], row["consumed"]) == (shared[0]["spikes"], shared[0]["consumed"])]
+    if len(best) == 1 and total >= 1:
+        row = best[0]
+        times = "every time a spike" if row["consumed"] == row["spikes"] else f"{row['spikes']:,} times a spike"
+        of = f" of {row['dataset']}" if row["dataset"] else ""
+        behind = "all" if row["spikes"] == places else f"{row['spikes']} of"
+        text = (
+            f"Sample {row['sample']}{of} is behind {behind} {places}: it was consumed "
+            f"{counted(row['consumed'], 'time')}, {times}."
+        )
+        for line in textwrap.wrap(text, width):
+            yield style(line, bold=True)
+        yield f"  pyrometer lineage {answer['run']} --sample {row['sample']}"
+    else:
+        yield style(f"{counted(total, 'sample')} are behind several of these:", bold=True)
+        for row in shared[:MOST_SUSPECTS]:
+            of = f" of {row['dataset']}" if row["dataset"] else ""
+            yield f"  {row['sample']}{of}: {row['spikes']} of {places}, consumed {counted(row['consumed'], 'time')}"
+    yield from textwrap.wrap("Where to look first, not a proof: an update is of all its samples at once.", width)
+
+
+_TOLD = {"spikes": _of_spikes, "checkpoint": _of_checkpoint, "sample": _of_sample, "updates": _of_step}

@@ -1,0 +1,227 @@
+"""One step over all ranks, as a person wants to look at it: bars, who was waited for, the data behind each rank."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+from pyrometer.cli.gantt import Bar, Kind, Row, gantt, length_ticks
+from pyrometer.explain.text import Style
+from pyrometer.explain.words import counted
+
+MOST_ROWS, SLOWEST, FASTEST = 16, 8, 4
+MOST_DATA = 8
+
+KINDS = {
+    "data": Kind("d", "yellow", "data"), "copy": Kind("c", "magenta", "copy"), "forward": Kind("f", "green", "forward"),
+    "backward": Kind("b", "cyan", "backward"), "sync": Kind("s", "blue", "sync"),
+    "optimizer": Kind("o", "bright_green", "optimizer"), "checkpoint": Kind("k", "bright_yellow", "checkpoint"),
+    "evaluate": Kind("e", "bright_cyan", "evaluate"), "compile": Kind("x", "bright_magenta", "compile"),
+    "garbage": Kind("g", "bright_red", "garbage collection"), "other": Kind("-", "white", "other"),
+}  # fmt: skip
+WAIT = Kind("·", "red", "waits for the last rank")
+
+
+def step_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
+    """The step: a headline, whom the others waited for, the bars, the critical path, the data."""
+    ranks = answer["ranks"]
+    at = datetime.fromisoformat(answer["from"])
+    traced = f"{len(ranks)} of {answer['ranks_of_run']:,} ranks" if len(ranks) < answer["ranks_of_run"] else None
+    yield style(
+        f"{answer['run']}, step {answer['step']:,}: {length(answer['duration_ms'])} "
+        f"on {traced or counted(len(ranks), 'rank')}",
+        bold=True,
+    )
+    yield style(
+        f"attempt {answer['attempt']}, {at:%a %d %b %H:%M:%S.%f}"[:-3] + f", trace {answer['trace_id']}", dim=True
+    )
+    yield from textwrap.wrap(_waiting(answer), width)
+    yield ""
+    yield from gantt(_rows(ranks), 0.0, answer["duration_ms"], width=width, style=style, ticks=length_ticks)
+    yield ""
+    path = " → ".join(f"{piece['name']} {length(piece['duration_ms'])}" for piece in _joined(answer["critical_path"]))
+    last = answer["critical_path"][0]["rank"]
+    yield from textwrap.wrap(
+        f"Critical path ({length(sum(p['duration_ms'] for p in answer['critical_path']))}, by rank {last}): {path}",
+        width, subsequent_indent="  ",
+    )  # fmt: skip
+    yield from _own_spans(answer, width)
+    yield from _data(ranks, style, width)
+    yield from _remarks(answer, width)
+
+
+def span_chain(
+    spans: Sequence[dict[str, Any]], checkpoint: dict[str, Any] | None, style: Style, width: int
+) -> Iterator[str]:
+    """The way of one batch through a step, and into a checkpoint."""
+    phases: dict[str, float] = {}
+    for span in spans:
+        if span["name"] in KINDS:
+            phases[span["name"]] = phases.get(span["name"], 0.0) + span["duration_ms"]
+    way = [f"{name} {length(phases[name])}" for name in KINDS if name in phases] or ["its step was not traced"]
+    if checkpoint is None:
+        way.append("in no checkpoint yet")
+    else:
+        way.append(f"checkpoint of step {checkpoint['step']:,} (attempt {checkpoint['attempt']})")
+    for line in textwrap.wrap(" → ".join(way), width - 2):
+        yield f"  {style(line, dim=not phases)}"
+
+
+def length(ms: float) -> str:
+    """Milliseconds with as many places as matter."""
+    digits = 2 if ms < 10 else 1 if ms < 100 else 0
+    return f"{ms:,.{digits}f} ms"
+
+
+def samples_text(samples: Sequence[str], room: int) -> str:
+    """As many samples as fit; a run of numbers is written as a range."""
+    shown = _ranges(samples)
+    text = ""
+    for number, one in enumerate(shown):
+        more = f", … {len(samples):,} in all" if number + 1 < len(shown) else ""
+        longer = f"{text}, {one}" if text else one
+        if len(longer) + len(more) > room and text:
+            return f"{text}, …"
+        text = longer
+    return text
+
+
+def _ranges(samples: Sequence[str]) -> list[str]:
+    """Numbers that follow each other as "7–12", others as they are."""
+    shown: list[str] = []
+    first: int | None = None
+    previous: int | None = None
+    for sample in [*samples, None]:
+        number = int(sample) if sample is not None and sample.isdecimal() and len(sample) < 19 else None
+        if first is not None and previous is not None and number != previous + 1:
+            shown.append(
+                f"{first}–{previous}" if previous > first + 1 else ", ".join(map(str, range(first, previous + 1)))
+            )
+            first = None
+        if number is None and sample is not None:
+            shown.append(sample)
+        if number is not None and first is None:
+            first = number
+        previous = number
+    return shown
+
+
+def _waiting(answer: dict[str, Any]) -> str:
+    """Whom the others waited for, as a sentence."""
+    late, ranks = answer["waited_for"], answer["ranks"]
+    if late is not None:
+        why = ""
+        if late["phase"] is not None and late["excess_ms"] > 0:
+            why = (
+                f": its {late['phase']} took {length(late['phase_ms'])}, {length(late['excess_ms'])} more than "
+                f"{'the others’' if late['ranks'] > 1 else 'the other’s'}"
+            )
+        who = "The other rank" if late["ranks"] == 1 else f"{late['ranks']} ranks"
+        return f"{who} waited {length(late['waited_ms'])} for rank {late['rank']}{why}."
+    waited = [rank["waited_ms"] for rank in ranks if rank["waited_ms"]]
+    if not waited:
+        return "Nobody waited for anybody." if len(ranks) > 1 else "One rank: nobody to wait for."
+    return (
+        f"No rank held the others up: they waited {length(median(waited))} for rank {ranks[0]['rank']}, which was last."
+    )
+
+
+def _rows(ranks: Sequence[dict[str, Any]]) -> list[Row]:
+    """Who was ready last first; of very many, both ends, and what lies between in words."""
+    rows = [_row(rank, critical=number == 0) for number, rank in enumerate(ranks)]
+    if len(rows) <= MOST_ROWS:
+        return rows
+    between = ranks[SLOWEST : len(rows) - FASTEST]
+    waited = [rank["waited_ms"] for rank in between if rank["waited_ms"] is not None]
+    spread = (
+        f" that waited {min(waited):,.1f}–{max(waited):,.1f} ms, {median(waited):,.1f} at the median" if waited else ""
+    )
+    return [*rows[:SLOWEST], Row(f"   … {len(between)} ranks{spread} …"), *rows[-FASTEST:]]
+
+
+def _row(rank: dict[str, Any], *, critical: bool) -> Row:
+    bars: list[Bar] = []
+    waited = rank["waited_ms"] or 0.0
+    for name, start, lasted in rank["timeline"]:
+        waits = min(waited, lasted) if name == "sync" else 0.0
+        if waits > 0:
+            waited -= waits
+            bars.append(Bar(WAIT, start, start + waits))
+        if lasted > waits:
+            bars.append(Bar(KINDS[name], start + waits, start + lasted))
+    note = "no sync" if rank["waited_ms"] is None else "was last" if critical else f"waited {length(rank['waited_ms'])}"
+    return Row(f"{'▶' if critical else ' '} rank {rank['rank']}", bars, note, bold=critical)
+
+
+def _joined(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The critical path for people: of micro-batches that repeat, the sums in the order of their first."""
+    if len(path) <= 2 * len(KINDS):
+        names = [piece["name"] for piece in path]
+        if len(set(names)) == len(names):
+            return list(path)
+    sums: dict[str, float] = {}
+    for piece in path:
+        sums[piece["name"]] = sums.get(piece["name"], 0.0) + piece["duration_ms"]
+    return [
+        {"name": name, "duration_ms": spent} for name, spent in sums.items() if spent >= 0.0005 * sum(sums.values())
+    ]
+
+
+def _own_spans(answer: dict[str, Any], width: int) -> Iterator[str]:
+    """What the program named itself, by name: how often, how long, where longest."""
+    own: dict[str, list[dict[str, Any]]] = {}
+    for span in answer["spans"]:
+        if span["name"] not in KINDS and span["name"] != "step":
+            own.setdefault(span["name"], []).append(span)
+    for name, spans in own.items():
+        longest = max(spans, key=lambda span: span["duration_ms"])
+        typical = median(span["duration_ms"] for span in spans)
+        most = f"{length(longest['duration_ms'])} on rank {longest['rank']}"
+        text = f"{name}: {counted(len(spans), 'time')}, {length(typical)} at the median, {most}"
+        yield from textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+
+
+def _data(ranks: Sequence[dict[str, Any]], style: Style, width: int) -> Iterator[str]:
+    """The batches behind the first few ranks."""
+    yield ""
+    if not any(rank["batches"] for rank in ranks):
+        yield "The data behind this step was not recorded."
+        return
+    yield style("Data behind it", bold=True)
+    for rank in ranks[:MOST_DATA]:
+        batches = rank["batches"]
+        if not batches:
+            yield f"  rank {rank['rank']}: not recorded"
+            continue
+        epochs = ", ".join(sorted({str(batch["epoch"]) for batch in batches}))
+        dataset = ", ".join(sorted({batch["dataset"] for batch in batches if batch["dataset"]}))
+        unknown = sum(batch["samples"] is None for batch in batches)
+        samples = [sample for batch in batches for sample in batch["samples"] or ()]
+        micro = f"{len(batches)} micro-batches, " if len(batches) > 1 else ""
+        of = f", {dataset}" if dataset else ""
+        head = f"  rank {rank['rank']}: epoch {epochs}{of}, {micro}{counted(len(samples), 'sample')}"
+        if unknown:
+            head += f" and {unknown} unknown {'batch' if unknown == 1 else 'batches'}"
+        yield f"{head}: {samples_text(samples, max(20, width - len(head) - 2))}" if samples else head
+    if len(ranks) > MOST_DATA:
+        yield f"  … and {len(ranks) - MOST_DATA} more ranks: `pyrometer lineage RUN --step N`, or `-o json`."
+
+
+def _remarks(answer: dict[str, Any], width: int) -> Iterator[str]:
+    moved = max(abs(rank["clock_shift_ms"]) for rank in answer["ranks"])
+    said = []
+    if moved >= 0.1:
+        said.append(f"Clocks of nodes disagree by up to {length(moved)}: they are put where their ranks left the sync.")
+    if answer["lost"]:
+        said.append("A later attempt did this step again: its update is in no later model.")
+    others = [number for number in answer["attempts"] if number != answer["attempt"]]
+    if others:
+        of = " and ".join(map(str, others))
+        said.append(f"Attempt {of} did this step too: --attempt {others[-1]}.")
+    if said:
+        yield ""
+    for text in said:
+        yield from textwrap.wrap(text, width)

@@ -1,0 +1,114 @@
+"""`pyrometer trace RUN`: a run's life, one step over all ranks, or one sample on its way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyrometer.cli.gantt import terminal_width
+from pyrometer.cli.lifecycle_text import run_lines
+from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.step_text import span_chain, step_lines
+from pyrometer.explain.text import Style, plain
+from pyrometer.explain.words import counted
+
+MOST_WAYS = 12
+
+
+@click.command()
+@click.argument("run")
+@click.option("--step", metavar="N", help="One global step, over all its ranks.")
+@click.option("--sample", metavar="ID", help="The batches with this sample: data, copy, … update, checkpoint.")
+@click.option("--attempt", metavar="K", help="Whose step, where several attempts did it. Default: the last one's.")
+@read_options(default_last=None, formats=("table", "json", "perfetto", "otlp"))
+@click.option("--file", "path", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer there.")
+def command(
+    asked: Asked, run: str, step: str | None, sample: str | None, attempt: str | None, path: Path | None
+) -> None:
+    """A run's life; with --step one step over all ranks; with --sample a sample's way through steps."""
+    told = {"step": step, "sample": sample, "attempt": attempt}
+    answer = asked.answer("trace", run=run, **{name: value for name, value in told.items() if value is not None})
+    if asked.output == "json" and path is None:
+        print_json(answer)
+        return
+    if path is not None:
+        path.write_text(_text(answer, asked.output, plain) + "\n", encoding="utf-8")
+        return
+    click.echo(_text(answer, asked.output, click.style if sys.stdout.isatty() else plain))
+
+
+def _text(answer: dict[str, Any], form: str, style: Style) -> str:
+    if form == "json":
+        return json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
+    if form in ("perfetto", "otlp"):
+        if not answer["spans"]:
+            raise click.ClickException(_not_traced(answer))
+        return json.dumps(_exported(answer, form), ensure_ascii=False, allow_nan=False)
+    return "\n".join(_lines(answer, style, terminal_width()))
+
+
+def _exported(answer: dict[str, Any], form: str) -> dict[str, Any]:
+    if form == "perfetto":
+        from pyrometer.export.perfetto import perfetto
+
+        return perfetto(answer)
+    from pyrometer.export.otlp import otlp
+
+    return otlp(answer)
+
+
+def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
+    if "sample" in answer:
+        yield from _sample_lines(answer, style, width)
+    elif answer["step"] is None:
+        yield from run_lines(answer, style, width)
+    elif answer["spans"]:
+        yield from step_lines(answer, style, width)
+    else:
+        yield _not_traced(answer)
+
+
+def _not_traced(answer: dict[str, Any]) -> str:
+    """Why there is no trace, and what there is, in one sentence."""
+    if "sample" in answer:
+        return f"No step that consumed sample {answer['sample']} was traced: only some steps are, and slow ones."
+    run, step = answer["run"], answer["step"]
+    near = ", ".join(f"{one:,}" for one in answer["nearest"])
+    others = f"; the nearest that were: {near}" if near else ", nor was any other"
+    if answer["attempts"]:
+        of = " and ".join(map(str, answer["attempts"]))
+        return f"Step {step:,} of {run} was traced in attempt {of}, not in attempt {answer['attempt']}{others}."
+    if answer["done"]:
+        return f"Step {step:,} of {run} was done but not traced (only some steps are, and slow ones){others}."
+    return f"Step {step:,} of {run} has not been seen{others}."
+
+
+def _sample_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
+    sample, ways = answer["sample"], answer["ways"]
+    if not ways:
+        yield f"No recorded batch of {answer['run']} has sample {sample}, of {counted(answer['batches'], 'batch')}."
+    else:
+        often = "once" if answer["total"] == 1 else counted(answer["total"], "time")
+        yield style(f"{answer['run']} consumed sample {sample} {often}", bold=True)
+    for way in ways[:MOST_WAYS]:
+        at = f"{datetime.fromisoformat(way['at']):%d %b %H:%M:%S}"
+        lost = "  (done again by a later attempt)" if way["lost"] else ""
+        step = "no known step" if way["step"] is None else f"step {way['step']:,}"
+        yield ""
+        yield (
+            f"{at}  {style(step, bold=True)}, rank {way['rank']}, micro-batch {way['micro_batch']}, "
+            f"epoch {way['epoch']}, attempt {way['attempt']}{lost}"
+        )
+        of = f" of {way['dataset']}" if way["dataset"] else ""
+        yield f"  one of {counted(way['batch_size'], 'sample')} of batch {way['batch']}{of}"
+        yield from span_chain(way["spans"], way["checkpoint"], style, width)
+    if len(ways) > MOST_WAYS:
+        yield f"\n… and {len(ways) - MOST_WAYS} more: `-o json`."
+    if answer["unknown_batches"]:
+        yield f"\nOf {counted(answer['unknown_batches'], 'batch')} more the samples are not known: it may be in those."

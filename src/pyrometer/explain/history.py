@@ -1,0 +1,93 @@
+"""Which update counts: the attempts of a run, the steps that each did for good, and its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pyrometer.model.events import CHECKPOINT_SAVED, RESTORED
+from pyrometer.store import Store
+
+EVER = (-(2**62), 2**62)
+
+
+class Part(NamedTuple):
+    """The steps of an attempt that are in a model: from `from_step` up to, not including, `to_step`."""
+
+    attempt: int
+    from_step: int
+    to_step: int | None  # None: as far as it came
+
+
+class Checkpoint(NamedTuple):
+    """A model that was saved: it holds the updates of the steps before `step`."""
+
+    attempt: int
+    step: int
+    saved_ms: int
+    duration_ms: int | None
+
+
+class History(NamedTuple):
+    """A run's attempts that did steps, each with the first one it did, and the checkpoints that were saved."""
+
+    begins: dict[int, int]
+    checkpoints: tuple[Checkpoint, ...]
+
+    def line(self, attempt: int | None = None, before_step: int | None = None) -> Iterator[Part]:
+        """What the model of an attempt (None: the last) is made of, newest first.
+
+        An attempt counts from where it began; what came before is of the attempt it resumed from, and so on.
+        """
+        bound = before_step
+        for number in sorted(self.begins, reverse=True):
+            begin = self.begins[number]
+            if (attempt is None or number <= attempt) and (bound is None or begin < bound):
+                yield Part(number, begin, bound)
+                bound = begin
+
+    def counts(self, attempt: int, step: int) -> bool:
+        """Whether the update of an attempt is in the run's newest model: no later attempt did the step again."""
+        return any(_within(part, attempt, step) for part in self.line())
+
+    def containing(self, attempt: int, step: int) -> list[Checkpoint]:
+        """The checkpoints that hold the update that an attempt made at a step, oldest first."""
+        return [
+            saved
+            for saved in self.checkpoints
+            if any(_within(part, attempt, step) for part in self.line(saved.attempt, saved.step))
+        ]
+
+
+def _within(part: Part, attempt: int, step: int) -> bool:
+    return part.attempt == attempt and step >= part.from_step and (part.to_step is None or step < part.to_step)
+
+
+def history_of(store: Store, run: str) -> History:
+    """The history of a run, from what its ranks have ever said, whichever time is asked about."""
+    store.expose_all(("run", "event"))
+    store.expose(("step_window", "batch"), *EVER, suffix="_ever")
+    begins = store.connection.execute(
+        f"""
+        WITH said AS (
+            SELECT attempt, min(resumed_step) AS step FROM run WHERE run = $1 GROUP BY attempt
+            UNION ALL SELECT attempt, min(step) FROM event WHERE run = $1 AND kind = '{RESTORED}' GROUP BY attempt
+        ), did AS (
+            SELECT attempt, min(first_step) AS step FROM step_window_ever WHERE run = $1 AND steps > 0 GROUP BY attempt
+            UNION ALL SELECT attempt, min(step) FROM batch_ever WHERE run = $1 GROUP BY attempt
+        )
+        SELECT attempt, coalesce(min(said.step), min(did.step))
+        FROM did LEFT JOIN said USING (attempt) GROUP BY attempt
+        HAVING min(did.step) IS NOT NULL ORDER BY attempt
+        """,
+        [run],
+    ).fetchall()
+    saved = store.connection.execute(
+        f"""
+        SELECT attempt, step, max(time_ms), max(duration_ms) FROM event
+        WHERE run = $1 AND kind = '{CHECKPOINT_SAVED}' AND step IS NOT NULL AND attempt IS NOT NULL
+        GROUP BY ALL ORDER BY 3, 1, 2
+        """,
+        [run],
+    ).fetchall()
+    return History(dict(begins), tuple(Checkpoint(*row) for row in saved))

@@ -1,0 +1,274 @@
+"""Which data made which update, and which checkpoints hold it: the answers of `pyrometer lineage`.
+
+After an all-reduce an update is of all samples of all ranks together. So these are sets: that a sample was in an
+update, never that it was the cause of anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import tzinfo
+from typing import Any
+
+from pyrometer.account.sums import Window, iso
+from pyrometer.explain.history import Checkpoint, History, Part, history_of
+from pyrometer.explain.runs import NoSuchRunError
+from pyrometer.store import Store
+
+MOST_UPDATES = 1_000  # of an answer, unless it is asked for more
+NEAREST = 4
+
+_UPDATES = """
+SELECT attempt, step, rank, micro_batch, epoch, loader, send_index, dataset,
+    coalesce(samples, rows::VARCHAR[]) AS samples, time_ms
+FROM batch WHERE run = $run
+"""
+
+
+class NotRecordedError(LookupError):
+    """What is asked about was never recorded; the text says what was."""
+
+
+def open_run(store: Store, run: str, window: Window) -> History:
+    """Makes the records of a run readable, and gives its history."""
+    store.expose_all(("run", "event"))
+    store.expose(("step_window", "batch", "span", "metric"), *window)
+    known = store.connection.execute("SELECT 1 FROM run WHERE run = ? LIMIT 1", [run]).fetchone()
+    if known is None:
+        raise NoSuchRunError(run)
+    return history_of(store, run)
+
+
+def lineage_of_step(
+    store: Store, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None,
+    limit: int = MOST_UPDATES, offset: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """A step → the batches of all ranks, of every attempt that did it → the checkpoints that hold the update."""
+    history = open_run(store, run, window)
+    values = {"run": run, "step": step, "attempt": attempt}
+    where = "step = $step AND coalesce(attempt = $attempt, true)"
+    total, rows = _page(store, where, values, "attempt, rank, micro_batch, loader, send_index", limit, offset)
+    attempts = sorted({row["attempt"] for row in rows})
+    checkpoints = [
+        (saved, number) for number in (attempts or sorted(history.begins)) for saved in history.containing(number, step)
+    ]
+    return {
+        "run": run,
+        "step": step,
+        "updates": [_update(row, history, zone) for row in rows],
+        **_paging(total, limit, offset),
+        "unknown_batches": sum(row["samples"] is None for row in rows),
+        "ranks_without_batches": _silent(store, run, rows, attempts) if total <= limit and not offset else [],
+        "nearest": [] if rows else recorded_near(store, run, step),
+        "checkpoints": [_saved(saved, zone, of_attempt=number) for saved, number in checkpoints],
+    }
+
+
+def lineage_of_sample(
+    store: Store, run: str, sample: str, window: Window, *, zone: tzinfo, limit: int = MOST_UPDATES, offset: int = 0
+) -> dict[str, Any]:
+    """A sample → every step, rank, epoch and micro-batch that consumed it, with the first checkpoint that holds it."""
+    history = open_run(store, run, window)
+    where, values = holding(sample)
+    values["run"] = run
+    total, rows = _page(store, where, values, "time_ms, attempt, rank, micro_batch", limit, offset)
+    updates = [
+        {
+            **_update(row, history, zone, samples=False),
+            "batch_size": None if row["samples"] is None else len(row["samples"]),
+            "checkpoint": _first(history, row["attempt"], row["step"], zone),
+        }
+        for row in rows
+    ]
+    known = {
+        saved for row in rows if row["step"] is not None for saved in history.containing(row["attempt"], row["step"])
+    }
+    return {
+        "run": run,
+        "step": None,
+        "sample": sample,
+        "updates": updates,
+        **_paging(total, limit, offset),
+        **_how_much(store, run),
+        "checkpoints": [_saved(saved, zone) for saved in history.checkpoints if saved in known],
+    }
+
+
+def lineage_of_checkpoint(
+    store: Store, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None,
+    limit: int = MOST_UPDATES, offset: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """A checkpoint → the steps in it, by the attempt that did them, and how many samples of which epochs."""
+    history = open_run(store, run, window)
+    saved = [one for one in history.checkpoints if one.step == step and attempt in (None, one.attempt)]
+    if not saved:
+        raise NotRecordedError(_no_checkpoint(history, run, step))
+    chosen = saved[-1]
+    parts = list(history.line(chosen.attempt, chosen.step))[::-1]
+    where, values = _inside(parts)
+    values["run"] = run
+    total, rows = _page(store, where, values, "step, attempt, rank, micro_batch, loader, send_index", limit, offset)
+    return {
+        "run": run,
+        "step": step,
+        "checkpoint": _saved(chosen, zone),
+        "also_saved_by": [one.attempt for one in saved if one != chosen],
+        "parts": [_part(store, run, part) for part in parts],
+        "epochs": _epochs(store, where, values),
+        "updates": [_update(row, history, zone) for row in rows],
+        **_paging(total, limit, offset),
+        "checkpoints": [_saved(one, zone) for one in history.checkpoints if one.step >= step and one != chosen],
+    }
+
+
+def holding(sample: str) -> tuple[str, dict[str, Any]]:
+    """The condition that a batch has a sample, and the values that it needs."""
+    if sample.removeprefix("-").isdecimal() and str(int(sample)) == sample and abs(int(sample)) < 2**63:
+        number = int(sample)
+        return "(list_contains(rows, $number) OR list_contains(samples, $sample))", {"number": number, "sample": sample}
+    return "list_contains(samples, $sample)", {"sample": sample}
+
+
+def recorded_near(store: Store, run: str, step: int) -> list[int]:
+    """The nearest steps whose data was recorded."""
+    rows = store.connection.execute(
+        "SELECT DISTINCT step FROM batch WHERE run = ? AND step IS NOT NULL ORDER BY abs(step - ?), step LIMIT ?",
+        [run, step, NEAREST],
+    ).fetchall()
+    return sorted(row[0] for row in rows)
+
+
+def batches_of_step(store: Store, run: str, attempt: int, step: int) -> list[dict[str, Any]]:
+    """The batches of all ranks that an attempt consumed at a step, in order."""
+    where, values = "step = $step AND attempt = $attempt", {"run": run, "step": step, "attempt": attempt}
+    return _rows(store, f"{_UPDATES} AND {where} ORDER BY rank, micro_batch, loader, send_index", values)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _page(
+    store: Store, where: str, values: dict[str, Any], order: str, limit: int, offset: int
+) -> tuple[int, list[dict[str, Any]]]:
+    """How many batches there are, and a page of them."""
+    page = f"{_UPDATES} AND {where} ORDER BY {order} LIMIT {int(limit)} OFFSET {int(offset)}"
+    rows = _rows(store, page, values)
+    if len(rows) < limit and (rows or not offset):
+        return offset + len(rows), rows
+    counted = store.connection.execute(f"SELECT count(*) FROM batch WHERE run = $run AND {where}", values).fetchall()
+    return counted[0][0], rows
+
+
+def _rows(store: Store, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+    found = store.connection.execute(query, values)
+    names = [column[0] for column in found.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def _inside(parts: Sequence[Part]) -> tuple[str, dict[str, Any]]:
+    """The condition that a batch is in a line of attempts."""
+    pieces = [
+        f"(attempt = {part.attempt} AND step >= {part.from_step} AND step < {part.to_step})"
+        for part in parts
+        if part.to_step is not None
+    ]
+    return f"({' OR '.join(pieces) or 'false'})", {}
+
+
+def _part(store: Store, run: str, part: Part) -> dict[str, Any]:
+    """What of an attempt is in a checkpoint; `recorded_steps` says of how many of its steps the data is known."""
+    where, values = _inside([part])
+    counted = store.connection.execute(
+        f"SELECT count(DISTINCT step), count(*) FROM batch WHERE run = $run AND {where}", {**values, "run": run}
+    ).fetchall()
+    steps = (part.to_step or part.from_step) - part.from_step
+    return {
+        "attempt": part.attempt, "from_step": part.from_step, "to_step": part.to_step, "steps": steps,
+        "recorded_steps": counted[0][0], "batches": counted[0][1],
+    }  # fmt: skip
+
+
+def _epochs(store: Store, where: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+    return _rows(
+        store,
+        f"""
+        SELECT loader, dataset, epoch, min(step) AS first_step, max(step) AS last_step, count(*) AS batches,
+            coalesce(sum(len(coalesce(rows, []))) + sum(len(coalesce(samples, []))), 0)::BIGINT AS samples,
+            count(*) FILTER (WHERE rows IS NULL AND samples IS NULL) AS unknown_batches
+        FROM batch WHERE run = $run AND {where} GROUP BY ALL ORDER BY loader, dataset, epoch
+        """,
+        values,
+    )
+
+
+def _how_much(store: Store, run: str) -> dict[str, int]:
+    """Over how many batches a sample was looked for, and of how many the samples are not known."""
+    return _rows(
+        store,
+        "SELECT count(*) AS batches, count(*) FILTER (WHERE rows IS NULL AND samples IS NULL) AS unknown_batches "
+        "FROM batch WHERE run = $run",
+        {"run": run},
+    )[0]
+
+
+def _silent(store: Store, run: str, rows: Sequence[dict[str, Any]], attempts: Sequence[int]) -> list[dict[str, int]]:
+    """Ranks of these attempts that named no batch: their part of the update is not known."""
+    seen = {(row["attempt"], row["rank"]) for row in rows}
+    sizes = store.connection.execute(
+        "SELECT attempt, max(ranks) FROM run WHERE run = ? GROUP BY attempt ORDER BY attempt", [run]
+    ).fetchall()
+    return [
+        {"attempt": attempt, "rank": rank}
+        for attempt, ranks in sizes
+        if attempt in attempts
+        for rank in range(ranks)
+        if (attempt, rank) not in seen
+    ]
+
+
+# -- telling ----------------------------------------------------------------------------------------------------------
+
+
+def _update(row: dict[str, Any], history: History, zone: tzinfo, *, samples: bool = True) -> dict[str, Any]:
+    told = {
+        "attempt": row["attempt"],
+        "step": row["step"],
+        "rank": row["rank"],
+        "micro_batch": row["micro_batch"],
+        "epoch": row["epoch"],
+        "dataset": row["dataset"],
+        "loader": row["loader"],
+        "batch": batch_name(row),
+        "at": iso(row["time_ms"], zone),
+        "lost": None if row["step"] is None else not history.counts(row["attempt"], row["step"]),
+    }
+    return {**told, "samples": row["samples"]} if samples else told
+
+
+def batch_name(row: dict[str, Any]) -> str:
+    """What spans call a batch: its loader, epoch and place in it."""
+    return f"{row['loader']}/{row['epoch']}/{row['send_index']}"
+
+
+def _saved(saved: Checkpoint, zone: tzinfo, *, of_attempt: int | None = None) -> dict[str, Any]:
+    told = {
+        "step": saved.step, "attempt": saved.attempt, "at": iso(saved.saved_ms, zone), "duration_ms": saved.duration_ms,
+    }  # fmt: skip
+    return told if of_attempt is None else {**told, "of_attempt": of_attempt}
+
+
+def _first(history: History, attempt: int, step: int | None, zone: tzinfo) -> dict[str, Any] | None:
+    """The first checkpoint that holds an update."""
+    found = [] if step is None else history.containing(attempt, step)
+    return _saved(found[0], zone) if found else None
+
+
+def _paging(total: int, limit: int, offset: int) -> dict[str, int]:
+    return {"total": total, "limit": limit, "offset": offset}
+
+
+def _no_checkpoint(history: History, run: str, step: int) -> str:
+    near = sorted(sorted({saved.step for saved in history.checkpoints}, key=lambda one: abs(one - step))[:NEAREST])
+    if not near:
+        return f"{run} has saved no checkpoint."
+    return f"{run} has saved no checkpoint of step {step:,}. The nearest: {', '.join(f'{one:,}' for one in near)}."
