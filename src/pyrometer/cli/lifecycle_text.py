@@ -130,13 +130,19 @@ def _told(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
         if first["ranks"] and first["name"] not in ("checkpoint", "rendezvous"):
             ranks = ", ".join(map(str, first["ranks"][:4])) + ("…" if len(first["ranks"]) > 4 else "")
             text += f", rank{'s' if len(first['ranks']) > 1 else ''} {ranks}"
-        said = [first["reason"], (first["message"] or "").strip().splitlines()[-1] if first["message"] else None]
+        said = [first["reason"], _line_of(first)]
         if any(said):
             text += f": {', '.join(filter(None, said))}"
     took_ms = 0 if len(group) > 1 else first["duration_ms"]
     took = "" if not took_ms else length(took_ms) if took_ms < 1000 else duration(took_ms)
     head = f"  {at:%d %b %H:%M:%S}  {took:>12}  "
     yield from textwrap.wrap(text, max(width, 60), initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def _line_of(piece: dict[str, Any]) -> str:
+    """The one line of what was said that says most: of a stack the last, of anything else the first."""
+    lines = (piece["message"] or "").strip().splitlines() or [""]
+    return str(lines[-1] if piece["name"] == "hang" else lines[0]).strip()
 
 
 def _traced(answer: dict[str, Any]) -> str:

@@ -59,16 +59,20 @@ def _of_step(answer: dict[str, Any], style: Style, width: int) -> None:
         near = ", ".join(f"{one:,}" for one in answer["nearest"])
         others = f"; the nearest steps with data: {near}" if near else ", nor that of any other step"
         _say(f"The data behind step {step:,} of {run} was not recorded{others}.", width)
-    for attempt in sorted({update["attempt"] for update in updates}):
-        own = [update for update in updates if update["attempt"] == attempt]
+    attempts = {attempt: [u for u in updates if u["attempt"] == attempt] for attempt in _attempts(updates)}
+    for attempt, own in attempts.items():
         samples = sum(len(update["samples"] or ()) for update in own)
         lost = ", done again by a later attempt" if own[0]["lost"] else ""
         ranks = len({update["rank"] for update in own})
         head = (
             f"{run}, step {step:,}, attempt {attempt}{lost}: {counted(samples, 'sample')} on {counted(ranks, 'rank')}"
         )
-        click.echo(style(head, bold=True))
-        _batches(own, width)
+        for line in textwrap.wrap(head, width):
+            click.echo(style(line, bold=True))
+        if attempt != max(attempts) and _data(own) == _data(attempts[max(attempts)]):
+            click.echo(f"  the same as in attempt {max(attempts)}")
+        else:
+            _batches(own, width)
     if answer["total"] > len(updates):
         click.echo(f"{answer['total']:,} batches in all: `-o json --limit {answer['total']}`.")
     silent = answer["ranks_without_batches"]
@@ -77,6 +81,15 @@ def _of_step(answer: dict[str, Any], style: Style, width: int) -> None:
     _in_checkpoints(answer, width)
     if updates:
         _say(SET, width)
+
+
+def _attempts(updates: list[dict[str, Any]]) -> list[int]:
+    return sorted({update["attempt"] for update in updates})
+
+
+def _data(updates: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What was consumed, whichever attempt did it."""
+    return [(update["rank"], update["micro_batch"], update["dataset"], update["samples"]) for update in updates]
 
 
 def _batches(updates: list[dict[str, Any]], width: int, most: int = MOST_ROWS) -> None:
@@ -158,7 +171,8 @@ def _of_checkpoint(answer: dict[str, Any], style: Style, width: int) -> None:
             ],
             figures=4,
         )  # fmt: skip
-        _say(f"Each batch: `-o json`, {answer['limit']:,} of {answer['total']:,} at a time.", width)
+        more = "" if answer["total"] <= answer["limit"] else f", {answer['limit']:,} at a time"
+        _say(f"Each of the {counted(answer['total'], 'batch')}: `-o json`{more}.", width)
     if answer["also_saved_by"]:
         others = " and ".join(map(str, answer["also_saved_by"]))
         _say(f"Attempt {others} saved one of this step too: --attempt {answer['also_saved_by'][-1]}.", width)
@@ -172,18 +186,22 @@ def _of_spikes(answer: dict[str, Any], style: Style, width: int) -> None:
         )
         return
     click.echo(style(f"{name} of {run}: {_found(answer)} in {answer['values']:,} values", bold=True))
+    for line in _suspects(answer, style, width):
+        click.echo(line)
+    likely = _likely(answer)
     for spike in spikes:
         click.echo()
         click.echo("\n".join(_spike_head(spike, name, width)))
-        if spike["updates"]:
-            _batches(_worst_first(spike), width, MOST_BATCHES)
+        having = [one for one in spike["updates"] if likely and likely["sample"] in (one["samples"] or ())]
+        if having:
+            _batches(having, width)
+        elif spike["updates"]:
+            _batches(sorted(spike["updates"], key=lambda one: one["rank"] != spike["worst_rank"]), width, MOST_BATCHES)
         else:
             near = ", ".join(f"{one:,}" for one in spike["nearest"])
             _say(f"its data was not recorded{'; the nearest steps with data: ' + near if near else ''}", width, "  ")
-    click.echo()
-    for line in _suspects(answer, style, width):
-        click.echo(line)
     if (answer["logged_every"] or 1) > 1:
+        click.echo()
         _say(
             f"{name} is logged every {answer['logged_every']:,} steps: if it is an average of those, look at the steps "
             "before each jump too.", width,
@@ -196,7 +214,7 @@ def _found(answer: dict[str, Any]) -> str:
     said = [counted(jumps, "spike")] if jumps else []
     said += ["not a number"] if broken else []
     more = answer["found"] - len(answer["spikes"])
-    return " and ".join(said) + (f" (of {answer['found']:,})" if more > 0 else "")
+    return " and ".join(said) + (f" (the largest of {answer['found']:,})" if more > 0 else "")
 
 
 def _spike_head(spike: dict[str, Any], name: str, width: int) -> Iterator[str]:
@@ -214,43 +232,40 @@ def _spike_head(spike: dict[str, Any], name: str, width: int) -> Iterator[str]:
     yield from textwrap.wrap(text, width, subsequent_indent="  ")
 
 
-def _worst_first(spike: dict[str, Any]) -> list[dict[str, Any]]:
-    return sorted(spike["updates"], key=lambda one: one["rank"] != spike["worst_rank"])
+def _likely(answer: dict[str, Any]) -> dict[str, Any] | None:
+    """The one sample that stands out: behind more spikes than any other, or as many and less often elsewhere."""
+    rows: list[dict[str, Any]] = answer["suspects"]["rows"]
+    if not rows or rows[0]["spikes"] < 2:
+        return None
+    first, second = rows[0], rows[1] if len(rows) > 1 else None
+    alone = second is None or (second["spikes"], second["consumed"]) != (first["spikes"], first["consumed"])
+    return first if alone else None
 
 
 def _suspects(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
-    """Which samples stand out: behind several spikes, and seldom or never elsewhere."""
-    rows, total = answer["suspects"]["rows"], answer["suspects"]["total"]
-    places = len(answer["spikes"])
-    shared = [row for row in rows if row["spikes"] > 1]
-    if places > 1 and not shared:
-        yield from textwrap.wrap("No sample is behind two of these.", width)
-        return
-    if not shared:
-        clean = [row for row in rows if row["consumed"] == row["spikes"]]
-        if total and len(clean) < total:
-            yield from textwrap.wrap(
-                f"{counted(total, 'sample')} behind it; {len(clean):,} of them were consumed at no other step.", width
-            )
-        return
-    best = [row for row in shared if (row["spikes"], row["consumed"]) == (shared[0]["spikes"], shared[0]["consumed"])]
-    if len(best) == 1 and total >= 1:
-        row = best[0]
-        times = "every time a spike" if row["consumed"] == row["spikes"] else f"{row['spikes']:,} times a spike"
-        of = f" of {row['dataset']}" if row["dataset"] else ""
-        behind = "all" if row["spikes"] == places else f"{row['spikes']} of"
-        text = (
-            f"Sample {row['sample']}{of} is behind {behind} {places}: it was consumed "
-            f"{counted(row['consumed'], 'time')}, {times}."
+    """Which samples stand out."""
+    suspects, places = answer["suspects"], answer["suspects"]["spikes"]
+    shared = [row for row in suspects["rows"] if row["spikes"] > 1]
+    likely = _likely(answer)
+    if likely is not None:
+        times = (
+            "every time a spike" if likely["consumed"] == likely["spikes"] else f"{likely['spikes']:,} times a spike"
         )
+        of = f" of {likely['dataset']}" if likely["dataset"] else ""
+        behind = f"all {places:,}" if likely["spikes"] == places else f"{likely['spikes']:,} of {places:,}"
+        text = f"Sample {likely['sample']}{of} is behind {behind}: consumed {counted(likely['consumed'], 'time')}, {times}."
         for line in textwrap.wrap(text, width):
             yield style(line, bold=True)
-        yield f"  pyrometer lineage {answer['run']} --sample {row['sample']}"
-    else:
-        yield style(f"{counted(total, 'sample')} are behind several of these:", bold=True)
+    elif shared:
+        yield f"{counted(suspects['total'], 'sample')} are behind several of these:"
         for row in shared[:MOST_SUSPECTS]:
             of = f" of {row['dataset']}" if row["dataset"] else ""
             yield f"  {row['sample']}{of}: {row['spikes']} of {places}, consumed {counted(row['consumed'], 'time')}"
+    elif places > 1:
+        yield "No sample is behind two of these."
+        return
+    else:
+        yield f"{counted(suspects['total'], 'sample')} behind it."
     yield from textwrap.wrap("Where to look first, not a proof: an update is of all its samples at once.", width)
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 
 from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.step_text import length
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.words import dollars
 
@@ -22,20 +23,24 @@ def command(asked: Asked) -> None:
     if not answer["rows"]:
         click.echo("No training run has sent steps here. `pyrometer cost --by workload` shows what held GPUs.")
         return
+    with_mfu = any(row["mfu"] is not None for row in answer["rows"])
     print_table(
         [
-            "run", "experiment", "team", "outcome", "started", "attempts", "ranks", "steps",
-            "GPU-hours", "cost", "goodput",
+            "run", "experiment", "team", "outcome", "started", "attempts", "ranks", "steps", "step", "samples/s",
+            *(["MFU"] if with_mfu else []), "GPU-hours", "cost", "goodput",
         ],
         [
             [
                 row["run"], row["experiment"], row["team"], row["outcome"],
                 f"{datetime.fromisoformat(row['started']):%d %b %H:%M}",
                 row["attempts"], row["ranks"], f"{row['steps']:,}",
+                None if row["step_p50_ms"] is None else length(row["step_p50_ms"]),
+                None if row["samples_per_s"] is None else f"{row['samples_per_s']:,.0f}",
+                *([None if row["mfu"] is None else f"{100 * row['mfu']:.0f} %"] if with_mfu else []),
                 f"{row['gpu_hours']:,.2f}", "–" if row["usd_micro"] is None else dollars(row["usd_micro"]),
                 "–" if row["goodput"] is None else f"{100 * row['goodput']:.0f} %",
             ]
             for row in answer["rows"]
         ],
-        figures=6,
+        figures=9 if with_mfu else 8,
     )  # fmt: skip

@@ -2,53 +2,174 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
+from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.running import Asked, print_json, read_options
-from pyrometer.explain.words import dollars
+from pyrometer.cli.step_text import KINDS, length
+from pyrometer.explain.text import Style, plain
+from pyrometer.explain.throughput import PHASES
+from pyrometer.explain.words import counted, dollars, duration
 
 SPARK = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 48
+PHASE_BAR = 48
+REPEATED = 3  # of one kind are told one by one; more are folded
+MOST_METRICS = 12
 
 
 @click.command()
 @click.argument("run")
 @read_options(default_last=None)
 def command(asked: Asked, run: str) -> None:
-    """One run: what it cost, its lifecycle, its metrics, its findings."""
+    """One run: what it cost, how fast it trains, its lifecycle, its metrics, its findings."""
     answer = asked.answer("show", run=run)
     if asked.output == "json":
         print_json(answer)
         return
-    _print(answer)
+    style = click.style if sys.stdout.isatty() else plain
+    click.echo("\n".join(_lines(answer, style, terminal_width())))
 
 
-def _print(answer: dict[str, Any]) -> None:
+def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     money = "unpriced" if answer["usd_micro"] is None else dollars(answer["usd_micro"])
     goodput = "" if answer["goodput"] is None else f", {100 * answer['goodput']:.0f} % of it training"
-    click.echo(click.style(f"{answer['run']}: {answer['outcome']}", bold=True))
-    click.echo(f"{money} for {answer['gpu_hours']:,.2f} GPU-hours{goodput}")
-    click.echo(f"experiment {answer['experiment']}, team {answer['team']}, {answer['steps']:,} steps, "
-               f"{answer['ranks']} rank(s), {answer['attempts']} attempt(s)")  # fmt: skip
-    click.echo()
-    for mark in answer["lifecycle"]:
-        step = "" if mark["step"] is None else f" (step {mark['step']:,})"
-        at = datetime.fromisoformat(mark["at"])
-        click.echo(f"  {at:%d %b %H:%M:%S}  attempt {mark['attempt']}  {mark['what']}{step}")
-    for name, points in answer["metrics"].items():
-        values = [point[2] for point in points]
-        finite = [value for value in values if value is not None]
-        if finite:
-            click.echo(
-                f"\n  {name}: {finite[0]:.4g} → {finite[-1]:.4g}, least {min(finite):.4g}, most {max(finite):.4g}"
-            )
-            click.echo(f"  {_sparkline(values)}")
+    yield style(f"{answer['run']}: {answer['outcome']}", bold=True)
+    yield f"{money} for {answer['gpu_hours']:,.2f} GPU-hours{goodput}"
+    yield (
+        f"experiment {answer['experiment']}, team {answer['team']}, {answer['steps']:,} steps, "
+        f"{answer['ranks']} rank(s), {answer['attempts']} attempt(s)"
+    )
+    for line in [*_speed(answer), *_phases(answer, style), *_outliers(answer), *_saved(answer)]:
+        yield from [line] if len(line) <= width or "\x1b" in line else textwrap.wrap(line, width)
+    yield ""
+    yield from _lifecycle(answer["lifecycle"], width)
+    for name, points in list(answer["metrics"].items())[:MOST_METRICS]:
+        yield from _metric(name, points, answer["best"].get(name))
+    if len(answer["metrics"]) > MOST_METRICS:
+        yield f"\n  … and {len(answer['metrics']) - MOST_METRICS} more metrics: `-o json`."
     for finding in answer["findings"]:
         price = "unpriced" if finding["usd_micro"] is None else dollars(finding["usd_micro"])
-        click.echo(f"\n  {price}  {finding['title']}.")
+        yield f"\n  {price}  {finding['title']}."
+
+
+def _speed(answer: dict[str, Any]) -> Iterator[str]:
+    """Rates and lengths of steps, as far as they are known."""
+    if answer["step_p50_ms"] is not None:
+        slow = f", {length(answer['step_p99_ms'])} at the 99th percentile" if answer["step_p99_ms"] else ""
+        yield f"step {length(answer['step_p50_ms'])}{slow}, the slowest {length(answer['step_max_ms'])}"
+    said = []
+    if answer["samples_per_s"]:
+        said.append(f"{_rate(answer['samples_per_s'])} samples/s")
+    if answer["tokens_per_s"]:
+        said.append(f"{_rate(answer['tokens_per_s'])} tokens/s")
+    if answer["flops_per_s"]:
+        mfu = "" if answer["mfu"] is None else f" ({100 * answer['mfu']:.1f} % MFU, of dense bf16)"
+        said.append(f"{_rate(answer['flops_per_s'] / 1e12)} TFLOP/s{mfu}")
+    if answer["memory_peak_mib"]:
+        said.append(f"{answer['memory_peak_mib'] / 1024:,.1f} GiB at most, on rank {answer['memory_peak_rank']}")
+    if said:
+        yield ", ".join(said)
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+
+
+def _phases(answer: dict[str, Any], style: Style) -> Iterator[str]:
+    """What steps are made of, as one bar: a letter for every forty-eighth."""
+    shares = answer["phases"]
+    if not shares:
+        return
+    bar, words, done = "", [], 0.0
+    for name in (phase for phase in (*PHASES, "other") if phase in shares):
+        share, kind = shares[name], KINDS["sync" if name == "comm" else name]
+        columns = round((done + share) * PHASE_BAR) - round(done * PHASE_BAR)
+        bar += style(kind.letter * columns, fg="black", bg=kind.colour) if columns else ""
+        done += share
+        words.append(f"{kind.name} {_percent(share)}")
+    yield bar
+    yield ", ".join(words)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.01 else "<1 %"
+
+
+def _outliers(answer: dict[str, Any]) -> Iterator[str]:
+    for one in answer["outliers"]:
+        yield (
+            f"rank {one['rank']} takes {length(one['ms_per_step'])} a step for {one['phase']}, "
+            f"the median rank {length(one['median_ms_per_step'])}"
+        )
+
+
+def _saved(answer: dict[str, Any]) -> Iterator[str]:
+    saved = answer["checkpoints"]
+    if not saved["count"]:
+        return
+    took = f", {_length(saved['median_duration_ms'])} each" if saved["median_duration_ms"] else ""
+    every = f", every {_length(saved['median_interval_ms'])}" if saved["median_interval_ms"] else ""
+    left = "before the end" if answer["ended"] else "ago"
+    yield (
+        f"{counted(saved['count'], 'checkpoint')}{every}{took}, the last of step {saved['last']['step']:,} "
+        f"{_length(saved['last_age_ms'])} {left}"
+    )
+
+
+def _length(ms: int) -> str:
+    return length(ms) if ms < 1000 else duration(ms)
+
+
+def _lifecycle(marks: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
+    """What happened, in order; what happened often in an attempt is told once, with how often."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for mark in marks:
+        groups.setdefault((mark["attempt"], mark["what"]), []).append(mark)
+    told = set()
+    for mark in marks:
+        key = (mark["attempt"], mark["what"])
+        group = groups[key]
+        if len(group) > REPEATED and key in told:
+            continue
+        told.add(key)
+        step = "" if mark["step"] is None else f" (step {mark['step']:,})"
+        text = f"{mark['what']}{step}"
+        if len(group) > REPEATED:
+            text = f"{len(group)} × {mark['what']}{_until(group)}"
+        said = [mark["reason"] or "", *(mark["message"] or "").strip().splitlines()[:1]]
+        if mark["what"] == "exception":
+            of = "" if mark["rank"] is None else f" of rank {mark['rank']}"
+            text += f"{of}: {', '.join(filter(None, said))}"
+        head = f"  {datetime.fromisoformat(mark['at']):%d %b %H:%M:%S}  attempt {mark['attempt']}  "
+        yield from textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def _until(group: Sequence[dict[str, Any]]) -> str:
+    """Up to which step, or on how many ranks, something was repeated."""
+    if group[-1]["step"] is not None and group[-1]["step"] != group[0]["step"]:
+        until = datetime.fromisoformat(group[-1]["at"])
+        return f", steps {group[0]['step']:,}–{group[-1]['step']:,}, until {until:%d %b %H:%M:%S}"
+    ranks = {mark["rank"] for mark in group if mark["rank"] is not None}
+    return f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
+
+
+def _metric(name: str, points: Sequence[Sequence[Any]], best: dict[str, Any] | None) -> Iterator[str]:
+    values = [point[2] for point in points]
+    finite = [value for value in values if value is not None]
+    if not finite:
+        return
+    at = ""
+    if best is not None and best["best_step"] is not None:
+        at = f", best {best['best']:.4g} at step {best['best_step']:,}"
+    yield f"\n  {name}: {finite[0]:.4g} → {finite[-1]:.4g}, least {min(finite):.4g}, most {max(finite):.4g}{at}"
+    yield f"  {_sparkline(values)}"
 
 
 def _sparkline(values: list[float | None]) -> str:

@@ -49,12 +49,12 @@ def step_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str
         width, subsequent_indent="  ",
     )  # fmt: skip
     yield from _own_spans(answer, width)
-    yield from _data(ranks, style, width)
+    yield from _data(answer, style, width)
     yield from _remarks(answer, width)
 
 
 def span_chain(
-    spans: Sequence[dict[str, Any]], checkpoint: dict[str, Any] | None, style: Style, width: int
+    spans: Sequence[dict[str, Any]], checkpoint: dict[str, Any] | None, style: Style, width: int, *, lost: bool = False
 ) -> Iterator[str]:
     """The way of one batch through a step, and into a checkpoint."""
     phases: dict[str, float] = {}
@@ -63,7 +63,7 @@ def span_chain(
             phases[span["name"]] = phases.get(span["name"], 0.0) + span["duration_ms"]
     way = [f"{name} {length(phases[name])}" for name in KINDS if name in phases] or ["its step was not traced"]
     if checkpoint is None:
-        way.append("in no checkpoint yet")
+        way.append("in no checkpoint" if lost else "in no checkpoint yet")
     else:
         way.append(f"checkpoint of step {checkpoint['step']:,} (attempt {checkpoint['attempt']})")
     for line in textwrap.wrap(" → ".join(way), width - 2):
@@ -184,30 +184,28 @@ def _own_spans(answer: dict[str, Any], width: int) -> Iterator[str]:
         yield from textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
 
 
-def _data(ranks: Sequence[dict[str, Any]], style: Style, width: int) -> Iterator[str]:
+def _data(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     """The batches behind the first few ranks."""
+    run, step, ranks = answer["run"], answer["step"], answer["ranks"]
     yield ""
     if not any(rank["batches"] for rank in ranks):
         yield "The data behind this step was not recorded."
         return
-    yield style("Data behind it", bold=True)
+    batches = [batch for rank in ranks for batch in rank["batches"]]
+    epochs = ", ".join(sorted({str(batch["epoch"]) for batch in batches}))
+    datasets = ", ".join(sorted({batch["dataset"] for batch in batches if batch["dataset"]}))
+    micro = max(len(rank["batches"]) for rank in ranks)
+    each = f", {micro} micro-batches a rank" if micro > 1 else ""
+    yield style(f"Data behind it: {datasets + ', ' if datasets else ''}epoch {epochs}{each}", bold=True)
     for rank in ranks[:MOST_DATA]:
-        batches = rank["batches"]
-        if not batches:
-            yield f"  rank {rank['rank']}: not recorded"
-            continue
-        epochs = ", ".join(sorted({str(batch["epoch"]) for batch in batches}))
-        dataset = ", ".join(sorted({batch["dataset"] for batch in batches if batch["dataset"]}))
-        unknown = sum(batch["samples"] is None for batch in batches)
-        samples = [sample for batch in batches for sample in batch["samples"] or ()]
-        micro = f"{len(batches)} micro-batches, " if len(batches) > 1 else ""
-        of = f", {dataset}" if dataset else ""
-        head = f"  rank {rank['rank']}: epoch {epochs}{of}, {micro}{counted(len(samples), 'sample')}"
-        if unknown:
-            head += f" and {unknown} unknown {'batch' if unknown == 1 else 'batches'}"
-        yield f"{head}: {samples_text(samples, max(20, width - len(head) - 2))}" if samples else head
+        head = f"  rank {rank['rank']}: "
+        unknown = sum(batch["samples"] is None for batch in rank["batches"])
+        samples = [sample for batch in rank["batches"] for sample in batch["samples"] or ()]
+        said = [samples_text(samples, max(20, width - len(head) - (20 if unknown else 0)))] if samples else []
+        said += [f"{counted(unknown, 'batch')} unknown"] if unknown else []
+        yield f"{head}{' and '.join(said) or 'not recorded'}"
     if len(ranks) > MOST_DATA:
-        yield f"  … and {len(ranks) - MOST_DATA} more ranks: `pyrometer lineage RUN --step N`, or `-o json`."
+        yield f"  … and {len(ranks) - MOST_DATA} more ranks: `pyrometer lineage {run} --step {step}`"
 
 
 def _remarks(answer: dict[str, Any], width: int) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -71,7 +72,7 @@ def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     elif answer["spans"]:
         yield from step_lines(answer, style, width)
     else:
-        yield _not_traced(answer)
+        yield from textwrap.wrap(_not_traced(answer), width)
 
 
 def _not_traced(answer: dict[str, Any]) -> str:
@@ -107,7 +108,7 @@ def _sample_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[
         )
         of = f" of {way['dataset']}" if way["dataset"] else ""
         yield f"  one of {counted(way['batch_size'], 'sample')} of batch {way['batch']}{of}"
-        yield from span_chain(way["spans"], way["checkpoint"], style, width)
+        yield from span_chain(way["spans"], way["checkpoint"], style, width, lost=way["lost"])
     if len(ways) > MOST_WAYS:
         yield f"\n… and {len(ways) - MOST_WAYS} more: `-o json`."
     if answer["unknown_batches"]:

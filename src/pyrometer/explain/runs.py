@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from datetime import tzinfo
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from pyrometer.account import sql
 from pyrometer.account.sums import Sum, Window, amounts, iso, open_names, rounded
+from pyrometer.explain.throughput import nothing, outliers, phases, throughput
 from pyrometer.explain.why import why
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import usd_micro
@@ -68,7 +71,12 @@ def runs(store: Store, window: Window, *, zone: tzinfo, price_usd_micro: int | N
             "SELECT run, max(first_step + steps) FROM step_window WHERE steps > 0 GROUP BY run"
         ).fetchall()
     )
-    return {"rows": [_row(row, costs.get(row[0]), steps.get(row[0]), zone) for row in rows]}
+    rates = throughput(store)
+    return {
+        "rows": [
+            {**_row(row, costs.get(row[0]), steps.get(row[0]), zone), **rates.get(row[0], nothing())} for row in rows
+        ]
+    }
 
 
 def show(
@@ -84,6 +92,10 @@ def show(
         **listed[0],
         "windows": _windows(store, run, zone),
         "metrics": _metrics(store, run),
+        "best": _best(store, run),
+        "phases": phases(store, run),
+        "outliers": outliers(store, run),
+        "checkpoints": _checkpoints(store, run, window, zone),
         "lifecycle": _lifecycle(store, run, zone),
     }
     findings = why(store, window, settings, zone=zone, price_usd_micro=price_usd_micro)["findings"]
@@ -194,3 +206,44 @@ def _lifecycle(store: Store, run: str, zone: tzinfo) -> list[dict[str, Any]]:
     names = [column[0] for column in found.description or ()]
     rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
     return [{"at": iso(row.pop("at_ms"), zone), **row} for row in rows]
+
+
+def _best(store: Store, run: str) -> dict[str, dict[str, Any]]:
+    """For each metric that says what it aims at: its best value, when that was, and its last."""
+    rows = store.connection.execute(
+        """
+        SELECT name, max(goal) AS goal, arg_max(step, time_ms), arg_max(value, time_ms),
+            CASE WHEN max(goal) = 'max' THEN max(value) ELSE min(value) END,
+            CASE WHEN max(goal) = 'max' THEN arg_max(step, value) ELSE arg_min(step, value) END
+        FROM metric WHERE run = $1 AND isfinite(value) GROUP BY name HAVING max(goal) IS NOT NULL ORDER BY name
+        """,
+        [run],
+    ).fetchall()
+    return {
+        name: {"goal": goal, "best": best, "best_step": best_step, "final": final, "final_step": final_step}
+        for name, goal, final_step, final, best, best_step in rows
+    }
+
+
+def _checkpoints(store: Store, run: str, window: Window, zone: tzinfo) -> dict[str, Any]:
+    """How many there are, how long they take, how far apart they are, and how much would be lost by now."""
+    rows = store.connection.execute(
+        """
+        SELECT attempt, step, max(time_ms), max(duration_ms) FROM event
+        WHERE run = $1 AND kind = 'checkpoint_saved' AND time_ms <= $2 GROUP BY attempt, step ORDER BY 3
+        """,
+        [run, window.to_ms],
+    ).fetchall()
+    ended = store.connection.execute(
+        "SELECT max(ended_ms) FROM the_run WHERE run = $1 HAVING count(ended_ms) = count(*)", [run]
+    ).fetchall()
+    now_ms = ended[0][0] if ended else window.to_ms
+    took = [row[3] for row in rows if row[3] is not None]
+    between = [b[2] - a[2] for a, b in pairwise(rows) if a[0] == b[0]]
+    return {
+        "count": len(rows),
+        "last": {"step": rows[-1][1], "attempt": rows[-1][0], "at": iso(rows[-1][2], zone)} if rows else None,
+        "last_age_ms": max(0, now_ms - rows[-1][2]) if rows else None,
+        "median_duration_ms": round(median(took)) if took else None,
+        "median_interval_ms": round(median(between)) if between else None,
+    }

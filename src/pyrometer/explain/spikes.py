@@ -26,6 +26,7 @@ LEAST_SCORE = 8.0  # spreads above the usual: of well-behaved noise, one value i
 LEAST_SHARE = 0.01  # of the usual value: a curve without noise has no spread
 MAD_TO_SIGMA = 1.4826
 MOST_SPIKES = 5
+MOST_PLACES = 200  # jumps whose samples are compared
 MOST_SUSPECTS = 20
 MOST_SAMPLES_LOOKED_AT = 100_000
 _CHUNK = 65_536
@@ -66,10 +67,11 @@ def lineage_of_spikes(
     jumps = sorted((s for s in found if s.score is not None), key=lambda s: -(s.score or 0.0))[:most]
     chosen = sorted([*broken, *jumps], key=lambda s: (s.first.time_ms, s.first.step))
     told = [_told(store, run, spike, zone) for spike in chosen]
+    largest = sorted(found, key=lambda s: -(s.score or math.inf))[:MOST_PLACES]
     return {
         "run": run, "step": None, "metric": name, "goal": goal, "values": len(points),
         "logged_every": _every(points), "found": len(found), "spikes": told,
-        "suspects": _suspects(store, run, [(spike.first.attempt, spike.first.step) for spike in chosen]),
+        "suspects": _suspects(store, run, [(spike.first.attempt, spike.first.step) for spike in largest]),
         "updates": [], "checkpoints": [],
     }  # fmt: skip
 
@@ -168,14 +170,16 @@ def _every(points: Sequence[Point]) -> int | None:
 def _suspects(store: Store, run: str, places: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Samples behind the jumps: those behind most of them first, and of those the ones least often elsewhere."""
     if not places:
-        return {"total": 0, "rows": []}
+        return {"total": 0, "spikes": 0, "rows": []}
     listed = ", ".join(f"({int(attempt)}, {int(step)})" for attempt, step in places)
     store.connection.execute(
         f"""
         CREATE OR REPLACE TEMP TABLE suspect AS
-        SELECT dataset, unnest(coalesce(samples, rows::VARCHAR[])) AS sample,
-            count(DISTINCT (attempt, step)) AS behind
-        FROM batch WHERE run = $1 AND (attempt, step) IN ({listed}) GROUP BY ALL
+        SELECT dataset, sample, count(DISTINCT (attempt, step)) AS behind
+        FROM (
+            SELECT dataset, attempt, step, unnest(coalesce(samples, rows::VARCHAR[])) AS sample
+            FROM batch WHERE run = $1 AND (attempt, step) IN ({listed})
+        ) GROUP BY ALL
         """,
         [run],
     )
@@ -183,7 +187,7 @@ def _suspects(store: Store, run: str, places: Sequence[tuple[int, int]]) -> dict
     counted = store.connection.execute("SELECT count(*), max(behind) FROM suspect").fetchall()
     total, most = counted[0]
     if not total:
-        return {"total": 0, "rows": []}
+        return {"total": 0, "spikes": len(places), "rows": []}
     least = 2 if most >= 2 else 1
     rows = store.connection.execute(
         f"""
@@ -203,6 +207,7 @@ def _suspects(store: Store, run: str, places: Sequence[tuple[int, int]]) -> dict
     ).fetchall()
     return {
         "total": rows[0][4] if rows else 0,
+        "spikes": len(places),
         "rows": [
             {"sample": sample, "dataset": dataset, "spikes": behind, "of": len(places), "consumed": consumed}
             for sample, dataset, behind, consumed, _ in rows

@@ -14,12 +14,13 @@ NEAR_IDLE_UNKNOWN_W = 150
 
 
 class GpuModel(NamedTuple):
-    """A GPU model: how its name is written, what it draws, what a large cloud lists it at."""
+    """A GPU model: how its name is written, what it draws, what it can compute, what a large cloud lists it at."""
 
     model: str
     pattern: re.Pattern[str]
     board_power_w: int
     held_idle_power_w: int
+    peak_tflops_bf16: float | None  # dense, as its maker's data sheet says; None where it says nothing
     list_usd_micro_per_hour: int | None
     as_of: str
     source: str
@@ -35,6 +36,7 @@ def gpu_models() -> tuple[GpuModel, ...]:
             re.compile(row["pattern"], re.IGNORECASE),
             int(row["board_power_w"]),
             int(row["held_idle_power_w"]),
+            float(row["peak_tflops_bf16"]) if row["peak_tflops_bf16"] else None,
             _usd_micro(row["list_usd_per_gpu_hour"]),
             row["as_of"],
             row["source"],
