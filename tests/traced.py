@@ -1,4 +1,4 @@
-"""A run in the shape in which the SDK sends it: two nodes whose clocks disagree, accumulation, a resume, a slow rank."""
+"""A run as the SDK sends it: two nodes whose clocks disagree, accumulation, a resume, a slow rank, a bad sample."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pyrometer.model.records import (
     Batch,
     Event,
     Metric,
+    Node,
     Pod,
     Run,
-    Slot,
     Span,
     StepWindow,
     Workload,
@@ -53,8 +53,8 @@ def sha(text: str, digits: int) -> str:
 class Trained:
     """The records of a training, and what was consumed when, as the truth."""
 
-    def __init__(self, training: Training = Training()) -> None:
-        self.training = training
+    def __init__(self, **told) -> None:
+        self.training = training = Training(**told)
         self.records: list[tuple] = []
         self.consumed: dict[tuple[int, int], dict[int, list[list[int]]]] = {}  # attempt, step → rank → micro-batches
         self.rng = random.Random(training.seed)
@@ -107,7 +107,8 @@ class Trained:
     def _place(self, number: int, rank: int, started_ms: int, ended_ms: int) -> None:
         slot, pod = (node(rank), rank // 2), f"pod-{number}-{rank}"
         self.records += [
-            Slot(started_ms, *slot, gpu_model="NVIDIA H100 80GB HBM3", from_ms=started_ms, to_ms=ended_ms),
+            Node(started_ms, "here", slot[0], slot[0], (self.training.ranks + 1) // 2, "NVIDIA H100 80GB HBM3"),
+            Node(ended_ms, "here", slot[0], slot[0], (self.training.ranks + 1) // 2, "NVIDIA H100 80GB HBM3"),
             Workload(started_ms, "here", RUN, "Run", "here", RUN, experiment="sft", team="speech"),
             Pod(started_ms, "here", pod, "here", pod, "Running", RUN, number, rank, slot[0],
                 created_ms=started_ms, scheduled_ms=started_ms, started_ms=started_ms, ended_ms=ended_ms),

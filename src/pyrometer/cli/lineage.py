@@ -248,12 +248,11 @@ def _suspects(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]
     shared = [row for row in suspects["rows"] if row["spikes"] > 1]
     likely = _likely(answer)
     if likely is not None:
-        times = (
-            "every time a spike" if likely["consumed"] == likely["spikes"] else f"{likely['spikes']:,} times a spike"
-        )
+        often = "every time" if likely["consumed"] == likely["spikes"] else counted(likely["spikes"], "time")
         of = f" of {likely['dataset']}" if likely["dataset"] else ""
         behind = f"all {places:,}" if likely["spikes"] == places else f"{likely['spikes']:,} of {places:,}"
-        text = f"Sample {likely['sample']}{of} is behind {behind}: consumed {counted(likely['consumed'], 'time')}, {times}."
+        consumed = f"consumed {counted(likely['consumed'], 'time')}, {often} a spike"
+        text = f"Sample {likely['sample']}{of} is behind {behind}: {consumed}."
         for line in textwrap.wrap(text, width):
             yield style(line, bold=True)
     elif shared:
