@@ -48,6 +48,7 @@ def watching(folder: Path, **told: Any) -> Iterator[Watched]:
     """The SDK in this process, with a spool of its own. PyTorch is hooked once, as in a real process."""
     import torch
 
+    torch.set_num_threads(1)  # tests run side by side
     if not _hooks:
         hooks = Hooks(lambda: None)
         hooks.install("torch", torch)

@@ -267,3 +267,29 @@ def test_an_error_of_ours_is_not_the_programs(tmp_path, monkeypatch):
         assert watched.hooks.rank is None
         (event,) = (event for event in watched.told("event") if event["kind"] == "sdk_error")
     assert event["reason"] == "ZeroDivisionError"
+
+
+def test_operations_are_counted_once_and_spread_over_the_samples(tmp_path):
+    width, batch = 32, 8
+    model = nn.Sequential(nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False))
+    with watching(tmp_path) as watched:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for _ in range(10):
+            model(torch.randn(batch, width)).square().mean().backward()
+            optimizer.step()
+        (window,) = watched.told("window")
+    forward = 2 * 2 * batch * width * width
+    backward = 3 * 2 * batch * width * width  # the first layer's input needs no gradient
+    assert window["flops"] == 9 * (forward + backward)
+
+
+def test_tokens_are_what_a_model_of_tokens_gets(tmp_path):
+    model = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50))
+    with watching(tmp_path) as watched:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for _ in range(10):
+            model(torch.randint(0, 50, (4, 16))).square().mean().backward()
+            optimizer.step()
+        (window,) = watched.told("window")
+    assert (window["samples"], window["tokens"]) == (9 * 4, 9 * 4 * 16)
+    assert window["flops"] == 9 * 4 * 16 * (2 * 8 * 50 * 3)

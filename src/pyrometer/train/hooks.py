@@ -16,6 +16,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from pyrometer.train import ring
+from pyrometer.train.flops import COUNT_AT, countable, counter
 from pyrometer.train.lineage import TRAINING, Lineage, content_of
 from pyrometer.train.roots import Roots
 
@@ -42,6 +43,7 @@ class Hooks:
         self._order: list[tuple[int, Any]] = []
         self._ready_hook: Any = None
         self._synchronised = False
+        self._counting: Any = None  # while operations are counted; False: that is over
         self.roots: Roots | None = None
         self._loaded: tuple[str, int, int | None] | None = None  # the newest file that was read: path, ms, step
         self.faulthandler_taken = False  # there is one watchdog in a process, and the program wants it
@@ -58,7 +60,7 @@ class Hooks:
         """The rank is over, or this is a fork of its process."""
         self.rank = None
         self._optimizer_steps = 0
-        self._unscaled = self._learning = self._ready_hook = self._loaded = None
+        self._unscaled = self._learning = self._ready_hook = self._loaded = self._counting = None
         self._synchronised = False
         self._loaders = weakref.WeakKeyDictionary()
         self.lineage = Lineage()
@@ -230,10 +232,27 @@ class Hooks:
             except Exception as error:
                 self.broken(error)
         try:
+            if entered and gradients and recorder.count == COUNT_AT and self._counting is None:
+                return self._counted(rank, original, module, *args, **kwargs)
             return original(module, *args, **kwargs)
         finally:
             if entered:
                 recorder.leave()
+
+    def _counted(self, rank: Rank, original: Original, *args: Any, **kwargs: Any) -> Any:
+        """Calls it once, and counts its operations: first the forward, then its backward."""
+        try:
+            roots = list(self.roots.modules.values()) if self.roots is not None else []
+            if self._counting is None:
+                self._counting = counter() if not rank.flops and countable(roots) else False
+            counting = self._counting
+        except Exception as error:
+            self.broken(error)
+            counting = False
+        if not counting:
+            return original(*args, **kwargs)
+        with counting:
+            return original(*args, **kwargs)
 
     def _backward(self, original: Original, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         rank = self.rank
@@ -249,6 +268,11 @@ class Hooks:
             except Exception as error:
                 self.broken(error)
         try:
+            if entered and self._counting:
+                result = self._counted(rank, original, tensors, *args, **kwargs)
+                rank.counted(self._counting.total)
+                self._counting = False
+                return result
             return original(tensors, *args, **kwargs)
         finally:
             if entered:

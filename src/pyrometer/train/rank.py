@@ -60,7 +60,8 @@ class Rank:
         self._met = self.identity["ranks"] == 1
         self._waiting: deque[fold.Message] = deque(maxlen=MOST_EVENTS)
         self._loop: loop.Loop | None = None
-        self._flops = 0
+        self.flops = told.flops_per_sample  # a sample; by token where there are any
+        self._flops_by = "samples"
         self._first_step_told = False
         self._saves: list[tuple[int, str, int, int, int]] = []  # when, path, nanoseconds, bytes, of which step
         self._memory_peak = 0
@@ -105,6 +106,14 @@ class Rank:
             self.recorder.samples += shape[0]
             if len(shape) == 2 and not tensor.is_floating_point():
                 self.recorder.tokens += shape[0] * shape[1]
+
+    def counted(self, operations: int) -> None:
+        """One micro-batch, the first of its step, took so many operations."""
+        recorder = self.recorder
+        self._flops_by = "tokens" if recorder.tokens else "samples"
+        units = recorder.tokens or recorder.samples
+        if units and operations:
+            self.flops = operations / units
 
     def compiled(self) -> None:
         """A graph was compiled."""
@@ -279,8 +288,8 @@ class Rank:
             while device.resolved and device.resolved[0].number < after:
                 device.resolved.popleft()
             found |= self._memory()
-        if self._flops and found.get("samples"):
-            found["flops"] = int(self._flops * found["samples"])
+        if self.flops and found.get(self._flops_by):
+            found["flops"] = int(self.flops * found[self._flops_by])
         self._waiting.append(("window", found))
         self._p99_s = max(found["step_max_us"] / 1e6, 0.9 * self._p99_s)
         self.recorder.slow_ns = 2 * found["step_p50_us"] * 1000

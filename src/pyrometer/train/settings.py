@@ -22,6 +22,7 @@ class Told(NamedTuple):
     first_step: int | None = None
     hang_limit_s: float = HANG_LIMIT_S
     window_s: float = WINDOW_S
+    flops_per_sample: float = 0.0
 
 
 def told(environment: Mapping[str, str], asked: Mapping[str, Any]) -> Told | None:
@@ -39,4 +40,5 @@ def told(environment: Mapping[str, str], asked: Mapping[str, Any]) -> Told | Non
         asked.get("step"),
         number("PYROMETER_HANG_LIMIT_S", HANG_LIMIT_S) or HANG_LIMIT_S,
         number("PYROMETER_WINDOW_S", WINDOW_S) or WINDOW_S,
+        float(asked.get("flops_per_sample") or 0.0),
     )

@@ -1,0 +1,44 @@
+"""What a sample costs in floating-point operations: one micro-batch is counted, with torch's own formulas.
+
+Counting sees every operation of one forward and one backward as they pass by and changes none of them. A compiled model
+is not counted, because looking would make it compile anew; nor is one whose parameters are spread over ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+COUNT_AT = 3  # the step that is counted: warm, and the model has been found
+
+
+def countable(modules: list[Any]) -> bool:
+    """Whether these modules can be watched operation by operation without harm."""
+    if not modules:
+        return False
+    for module in modules:
+        for part in module.modules():
+            if type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None:
+                return False
+        if any(type(parameter).__name__ == "DTensor" for parameter in module.parameters()):
+            return False
+    return True
+
+
+def counter() -> Any:
+    """A context that counts what runs in it, into its `total`."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry
+
+    class Counting(TorchDispatchMode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            formula = flop_registry.get(func._overloadpacket)
+            if formula is not None:
+                self.total += int(formula(*args, **(kwargs or {}), out_val=result))
+            return result
+
+    return Counting()
