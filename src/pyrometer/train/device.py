@@ -16,7 +16,6 @@ from pyrometer.train.ring import BACKWARD, COMM, MEASURED
 
 BUDGET_NS = 20_000  # a step, on average, for everything that the SDK does on the host
 BUDGET_SHARE = 0.02  # and never more than this of a step
-BASE_NS = 8_000  # what the marks of a step cost without events, until it is known better
 MOST_PENDING = 32
 MOST_RESOLVED = 4_096
 SLOWLY = 16  # the newest step counts for one part in as many
@@ -39,13 +38,12 @@ class _Pending(NamedTuple):
 class Device:
     """The CUDA side of a recorder. All of it runs on the training thread, but for `ready`."""
 
-    def __init__(self, torch: Any, *, base_ns: int = BASE_NS) -> None:
+    def __init__(self, torch: Any, base_ns: int) -> None:
         self._cuda = torch.cuda
         self._new_event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True)
         self._capturing = torch.cuda.is_current_stream_capturing
         self._pool: list[Any] = []
-        self._slots = [torch.zeros((), dtype=torch.float64, pin_memory=True) for _ in range(MOST_PENDING)]
-        self._free_slots = list(self._slots)
+        self._free_slots = list(torch.zeros(MOST_PENDING, dtype=torch.float64, pin_memory=True).unbind())
         self._pending: deque[_Pending] = deque()
         self.resolved: deque[Timed] = deque(maxlen=MOST_RESOLVED)
         self.sampling = False
@@ -53,7 +51,7 @@ class Device:
         self._marks: list[tuple[int, Any]] = []
         self._copies: list[tuple[Any, Any]] = []
         self._ready: Any = None
-        self._base_ns = base_ns
+        self._base_ns = base_ns  # what the marks of a step cost without events
         self._spent_ns = 0  # on this sampled step
         self._sampled_ns = 200_000.0  # what a sampled step costs more, on average
         self._step_ns = 0.0

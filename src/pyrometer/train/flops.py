@@ -26,10 +26,12 @@ def countable(modules: list[Any]) -> bool:
 
 def counter() -> Any:
     """A context that counts what runs in it, into its `total`."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils import _python_dispatch
     from torch.utils.flop_counter import flop_registry
 
-    class Counting(TorchDispatchMode):  # type: ignore[misc]
+    mode: Any = _python_dispatch.TorchDispatchMode
+
+    class Counting(mode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.total = 0

@@ -46,6 +46,7 @@ class Hooks:
         self._counting: Any = None  # while operations are counted; False: that is over
         self.roots: Roots | None = None
         self._loaded: tuple[str, int, int | None] | None = None  # the newest file that was read: path, ms, step
+        self.observes_memory = False
         self.faulthandler_taken = False  # there is one watchdog in a process, and the program wants it
         self.dump_traceback_later = faulthandler.dump_traceback_later
         _wrap(faulthandler, "dump_traceback_later", self._program_watches)
@@ -314,6 +315,8 @@ class Hooks:
         if self._is_compiling() or self.rank is None:
             return
         self._optimizer_steps += 1
+        if self._optimizer_steps == 1:
+            self.rank.recorder.adopt_thread()
         self.rank.recorder.enter_optimizer(optimizer)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -22,7 +22,7 @@ from pyrometer.train import fold, identity, loop, ring
 from pyrometer.train.lineage import Namer
 from pyrometer.train.meeting import Meeting
 from pyrometer.train.metrics import Metrics
-from pyrometer.train.recorder import Recorder
+from pyrometer.train.recorder import Recorder, cost_of_marks_ns
 from pyrometer.train.spool import Spool
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ HAND_ON_EVERY_S = 5.0
 LAUNCH_WAIT_S = 60.0  # for rank 0 to say what this launch is called
 LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 900.0, "evaluate": 300.0}
 MOST_STACK = 16_384
+FAR_ON = 10  # steps: less is a habit of counting
 MOST_EVENTS = 10_000
 SAVES_TOGETHER_NS = 5_000_000_000  # files that are saved one after the other are one checkpoint
 
@@ -97,7 +98,8 @@ class Rank:
         if any(parameter.is_cuda for parameter in parameters[:64]):
             from pyrometer.train.device import Device
 
-            self.recorder.device = Device(self._torch)
+            self.recorder.device = Device(self._torch, cost_of_marks_ns())
+            self._watch_memory()
 
     def fed(self, tensor: Any) -> None:
         """The model gets this: how many samples and tokens that is."""
@@ -163,8 +165,22 @@ class Rank:
         """An exception ends the program."""
         name = kind.__name__
         text = "".join(traceback.format_exception(kind, error, trace))[-MOST_STACK:]
-        self.event("out_of_memory" if name == "OutOfMemoryError" else "exception", reason=name, message=text)
+        self.event("exception", reason=name, message=text)
         self.close("failed")
+
+    def _watch_memory(self) -> None:
+        """Tells of a GPU that has no memory left, also where the program catches the error and goes on."""
+        attach = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
+
+        def ran_out(device: int, asked: int, held: int, free: int) -> None:
+            rank = self._hooks.rank
+            if rank is not None:
+                wanted = f"{asked >> 20} MiB asked for on device {device}, {held >> 20} held, {free >> 20} free"
+                rank.event("out_of_memory", step=rank.step(rank.recorder.count), message=wanted)
+
+        if attach is not None and not self._hooks.observes_memory:
+            self._hooks.observes_memory = True
+            attach(ran_out)
 
     def log(self, values: Mapping[str, Any], step: int | None, goals: Mapping[str, str] | None) -> None:
         """What the program logs itself."""
@@ -252,6 +268,8 @@ class Rank:
             self._first_step_told = True
             self._first(view)
         folded = max(view[ring.FOLDED], 1)
+        if folded == 1 and not self._step_known:
+            self._hear_step()
         closed = False
         while True:
             after = self._meeting.window_end(folded, count, self._steps_s)
@@ -265,6 +283,12 @@ class Rank:
             if self.recorder.whole_at > boundary or self.recorder.whole_at < count:
                 self.recorder.whole_at = boundary
         return closed
+
+    def _hear_step(self) -> None:
+        """A program that resumed without telling numbers its metrics further on than we count: always as far."""
+        offsets = {step - count for count, step in self.metrics.steps}
+        if len(self.metrics.steps) >= 3 and len(offsets) == 1 and min(offsets) >= FAR_ON:
+            self.begin_at(offsets.pop())
 
     def _first(self, view: memoryview) -> None:
         self.identity |= identity.device(self._torch)
@@ -357,7 +381,8 @@ class Rank:
             self._moves_again(moved_ns)
         limits = self._limits()
         limit_s = limits.get(phase, limits["default"])
-        if not self._stuck_since and now_ns - moved_ns > limit_s * 1e9:
+        trains = bool(self.recorder.expected) or self.recorder.count > 0
+        if trains and not self._stuck_since and now_ns - moved_ns > limit_s * 1e9:
             self._stands_still(moved_ns, phase)
         self._arm(limit_s)
 

@@ -55,9 +55,9 @@ class Recorder:
     """One training thread, step by step. Its methods are called by the hooks, and only there."""
 
     __slots__ = (
-        "amounts", "begin_ns", "closable", "count", "device", "evaluating", "expected", "flags", "inside", "kept", "last_ns",
-        "marks", "named", "on_close", "phase", "post_ns", "ready_ns", "ring", "rows", "samples", "slow_ns", "stack",
-        "stepped", "thread", "tokens", "view", "whole_at",
+        "amounts", "begin_ns", "closable", "count", "device", "evaluating", "expected", "flags", "inside", "kept",
+        "last_ns", "marks", "named", "on_close", "phase", "post_ns", "ready_ns", "ring", "rows", "samples", "slow_ns",
+        "spilled", "stack", "stepped", "thread", "tokens", "view", "whole_at",
     )  # fmt: skip
 
     def __init__(self, ring: Ring) -> None:
@@ -81,9 +81,18 @@ class Recorder:
         self.kept: deque[Kept] = deque(maxlen=MOST_KEPT)
         self.whole_at = 1  # the next step that is kept whole, whatever it takes
         self.slow_ns = 1 << 62  # steps that take longer are kept whole
+        self.spilled = False
         self.samples = self.tokens = self.flags = 0
         self.device: Device | None = None
         self.on_close: Any = None  # called after each step, with its number
+
+    def adopt_thread(self) -> None:
+        """This thread is the one that trains, whichever built the optimizer."""
+        if get_ident() != self.thread:
+            self.thread = get_ident()
+            self.stack.clear()
+            self.inside = False
+            self.last_ns = perf_counter_ns()
 
     # -- marks --------------------------------------------------------------------------------------------------------
 
@@ -99,7 +108,11 @@ class Recorder:
         last = self.last_ns
         self.last_ns = now  # first: what follows may start a garbage collection, which marks too
         self.amounts[gap] += now - last
-        self.marks.append((gap, last, now))
+        marks = self.marks
+        if len(marks) >= MOST_MARKS:  # a long evaluation between two steps: it is not kept whole
+            marks.clear()
+            self.spilled = True
+        marks.append((gap, last, now))
         self.stack.append(was if self.inside else -1 - was)
         self.inside = True
         self.phase = phase
@@ -221,7 +234,7 @@ class Recorder:
         view[place + 4 * rows] = self.flags
         took = spent - amounts[CHECKPOINT] - amounts[EVALUATE] - amounts[COMPILE]
         slow = took > self.slow_ns
-        if (slow or count >= self.whole_at) and len(self.marks) < MOST_MARKS:
+        if (slow or count >= self.whole_at) and not self.spilled:
             if count >= self.whole_at:
                 self.whole_at = max(2 * count, 1) if count < DOUBLING else 1 << 62  # until another one is chosen
             self.kept.append(Kept(count, begin, end, self.marks, self.named, slow))
@@ -232,6 +245,7 @@ class Recorder:
             self.named.clear()
         amounts[:] = _NOTHING
         self.begin_ns = end
+        self.spilled = False
         self.samples = self.tokens = self.flags = 0
         self.stepped.clear()
         self.ready_ns = 0
@@ -239,3 +253,22 @@ class Recorder:
         view[COUNT] = count + 1
         if self.on_close is not None:
             self.on_close(count, spent)
+
+
+def cost_of_marks_ns(steps: int = 50) -> int:
+    """What the marks of an ordinary step cost on this machine, measured."""
+    from pyrometer.train.ring import Ring
+
+    optimizer = object()
+    trial = Recorder(Ring.of_nowhere())
+    trial.whole_at = 1 << 62
+    costs = []
+    for _ in range(steps):
+        began = perf_counter_ns()
+        for phase in (DATA, FORWARD, BACKWARD):
+            trial.enter(phase)
+            trial.leave()
+        trial.enter_optimizer(optimizer)
+        trial.leave_optimizer(optimizer)
+        costs.append(perf_counter_ns() - began)
+    return 2 * sorted(costs)[steps // 2]  # and as much again for getting there

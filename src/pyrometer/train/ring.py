@@ -54,7 +54,7 @@ class Moment(NamedTuple):
 class Ring:
     """The numbers of one rank. `view` is the header followed by the columns, each `rows` long."""
 
-    def __init__(self, path: Path, view: memoryview, memory: mmap.mmap) -> None:
+    def __init__(self, path: Path, view: memoryview, memory: mmap.mmap | None) -> None:
         self.path = path
         self.view = view
         self._memory = memory
@@ -80,6 +80,13 @@ class Ring:
         return cls(path, view, memory)
 
     @classmethod
+    def of_nowhere(cls, rows: int = 16) -> Ring:
+        """One that nobody else sees."""
+        view = memoryview(bytearray(8 * (HEADER + rows * COLUMNS))).cast("q")
+        view[ROWS] = rows
+        return cls(Path(os.devnull), view, None)
+
+    @classmethod
     def open(cls, path: Path) -> Ring:
         """The ring of another process, or of one that is gone."""
         descriptor = os.open(path, os.O_RDWR)
@@ -100,7 +107,8 @@ class Ring:
     def close(self) -> None:
         """Lets go of the memory; the file stays."""
         self.view.release()
-        self._memory.close()
+        if self._memory is not None:
+            self._memory.close()
 
     def moment(self) -> Moment:
         """Where the rank is."""
