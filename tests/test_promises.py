@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -22,6 +24,7 @@ from pyrometer.explain.detectors import DETECTORS
 from pyrometer.export.dcgm import OWN_METRICS
 from pyrometer.model.settings import HELP, Settings
 from pyrometer.model.states import CAUSES, FAMILIES, INTERVAL_STATES, STATES
+from pyrometer.train.environment import VARIABLES
 
 REPOSITORY = Path(__file__).parent.parent
 SOURCES = REPOSITORY / "src" / "pyrometer"
@@ -36,6 +39,7 @@ cost --by --data --server --last --since --until --month --all --tz --price -o|-
 prices --data --book --starter -o|--output=table|json
 runs --data --server --last --since --until --month --all --tz --price -o|--output=table|json
 show RUN --data --server --last --since --until --month --all --tz --price -o|--output=table|json
+run --server --data --run --experiment --redact --no-gpus CMD
 import FORMAT=openb|philly|recording PATH --out --without-steps
 simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
@@ -77,6 +81,11 @@ carbon_g_per_kwh = 0.0
 pue = 1.0
 """
 
+SDK_VARIABLES = (
+    "PYROMETER_ENDPOINT", "PYROMETER_TOKEN", "PYROMETER_CA_FILE", "PYROMETER_RUN", "PYROMETER_EXPERIMENT",
+    "PYROMETER_REDACT", "PYROMETER_SPOOL", "PYROMETER_SPOOL_MIB", "PYROMETER_FLUSH_S", "PYROMETER_HANG_LIMIT_S",
+)  # fmt: skip
+
 LEDGER_STATES = {
     "useful": ("train", "evaluate", "infer", "active"),
     "overhead": ("startup", "checkpoint"),
@@ -99,22 +108,28 @@ CAUSES_IN_THE_ORDER_IN_WHICH_THEY_CLAIM = (
 )  # fmt: skip
 
 
-def command_of(name: str) -> click.Command:
-    return importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}").command
+def parameters_of(name: str) -> list[click.Parameter] | list[argparse.Action]:
+    """What a command takes. One that works with the base install has no click."""
+    module = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}")
+    if COMMANDS[name].extra:
+        return module.command.params
+    return [action for action in module.parser()._actions if action.dest != "help"]
 
 
-def spelled(parameter: click.Parameter) -> str:
+def spelled(parameter: click.Parameter | argparse.Action) -> str:
+    if isinstance(parameter, argparse.Action):
+        return "|".join(parameter.option_strings) or parameter.metavar
     name = "|".join(parameter.opts) if isinstance(parameter, click.Option) else parameter.human_readable_name
     return f"{name}={'|'.join(parameter.type.choices)}" if isinstance(parameter.type, click.Choice) else name
 
 
 def below(name: str) -> list[str]:
-    command = command_of(name)
+    command = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}").command
     return ["|".join(sorted(command.commands))] if isinstance(command, click.Group) else []
 
 
 def test_commands_and_options_are_frozen():
-    lines = [" ".join([name, *map(spelled, command_of(name).params), *below(name)]) for name in COMMANDS]
+    lines = [" ".join([name, *map(spelled, parameters_of(name)), *below(name)]) for name in COMMANDS]
     scenarios_of_causes = "|".join(CAUSES_IN_THE_ORDER_IN_WHICH_THEY_CLAIM)
     assert "\n".join(lines) + "\n" == COMMAND_LINES.format(causes=scenarios_of_causes)
 
@@ -125,6 +140,16 @@ def test_settings_are_frozen():
         for name, default in Settings._field_defaults.items()
     ]
     assert "\n".join(lines) + "\n" == SETTINGS
+
+
+def test_the_sdk_s_variables_are_frozen_and_each_has_help():
+    assert tuple(VARIABLES) == SDK_VARIABLES
+    assert all(text.endswith(".") for text in VARIABLES.values())
+
+
+def test_the_sdk_reads_no_variable_that_is_not_declared():
+    sources = "".join(path.read_text() for path in (SOURCES / "train").rglob("*.py"))
+    assert set(re.findall(r"\bPYROMETER_[A-Z_]+[A-Z]\b", sources)) <= {*VARIABLES, "PYROMETER_DATA"}
 
 
 def test_states_are_those_of_the_design():
@@ -161,16 +186,23 @@ def test_every_setting_has_help():
 def test_every_command_has_a_module_that_says_what_it_does(name):
     module = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}")
     assert f"`pyrometer {name}" in module.__doc__
-    assert isinstance(module.command, click.Command)
-    assert module.command.help.endswith(".")
     assert COMMANDS[name].help
-    for parameter in module.command.params:
-        if isinstance(parameter, click.Option):
-            assert parameter.help.endswith("."), parameter.name
+    if COMMANDS[name].extra:
+        assert isinstance(module.command, click.Command)
+        assert module.command.help.endswith(".")
+    else:
+        assert module.parser().description.endswith(".")
+    for parameter in parameters_of(name):
+        if isinstance(parameter, click.Option | argparse.Action):
+            assert parameter.help.endswith("."), parameter
 
 
 def test_every_command_module_is_listed():
-    modules = {path.stem for path in (SOURCES / "cli").glob("*.py") if "\n@click." in path.read_text()}
+    modules = {
+        path.stem
+        for path in (SOURCES / "cli").glob("*.py")
+        if re.search(r"^(@click\.|def command\()", path.read_text(), re.MULTILINE)
+    }
     assert modules == {listed.module for listed in COMMANDS.values()}
 
 
@@ -208,7 +240,11 @@ def test_import_pyrometer_imports_nothing_outside_the_standard_library():
     assert imported_by("import pyrometer") - set(sys.stdlib_module_names) == {"pyrometer"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["nonsense"]])
+def test_running_a_command_imports_nothing_outside_the_standard_library():
+    assert imported_by("import pyrometer.cli.run") - set(sys.stdlib_module_names) == {"pyrometer"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["nonsense"], ["run", "--help"]])
 def test_help_imports_nothing_outside_the_standard_library(arguments):
     statement = f"from pyrometer.cli import main; sys.stderr = io.StringIO(); main({arguments!r})"
     assert imported_by(statement) - set(sys.stdlib_module_names) == {"pyrometer"}
@@ -231,8 +267,9 @@ def test_the_layers_hold():
 # -- the base install -------------------------------------------------------------------------------------------------
 
 
-def quietly(*command, **options) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+def quietly(*command, more: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYROMETER_"))}
+    environment.update(more or {})
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, env=environment, **options)
 
 
@@ -280,7 +317,8 @@ def test_the_wheel_has_what_is_not_python_too(wheel):
     assert wanted <= names
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "demo"))]
     assert all("extra ==" in need for need in headers.get_all("Requires-Dist"))  # the base install has no dependencies
-    assert {listed.extra for listed in COMMANDS.values()} <= set(headers.get_all("Provides-Extra"))
+    assert {listed.extra for listed in COMMANDS.values()} <= {"", *headers.get_all("Provides-Extra")}
+    assert "pyrometer.pth" in names
 
 
 @pytest.mark.heavy
@@ -299,7 +337,41 @@ def test_the_base_install_answers_help_and_version(base_install):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", COMMANDS)
+def test_the_base_install_runs_a_command(base_install, tmp_path):
+    command = [base_install / "pyrometer", "run", "--data", tmp_path, "--", base_install / "python", "-c", "exit(3)"]
+    said = quietly(*command, cwd="/")
+    assert (said.returncode, said.stdout) == (3, "")
+    assert said.stderr == f"pyrometer: no training with PyTorch was seen in {base_install / 'python'}.\n"
+
+
+# Where lib64 is a link to lib, Python reads every `.pth` twice.
+ONCE = """
+begun = []
+def start():
+    begun or print("started")
+    begun.append(1)
+"""
+
+
+@pytest.mark.heavy
+def test_an_environment_with_the_sdk_starts_it_where_it_is_told_to_send_and_never_else(base_install):
+    (site,) = base_install.parent.glob("lib/python*/site-packages")
+    boot = site / "pyrometer" / "train" / "boot.py"
+    started = boot.read_text() if boot.exists() else None
+    there = {"PYROMETER_ENDPOINT": "http://127.0.0.1:1"}
+    show = "import sys; print('pyrometer' in sys.modules)"
+    try:
+        for text, said in ((ONCE, "started\nTrue\n"), ("nonsense(", "True\n")):
+            boot.write_text(text)
+            assert quietly(base_install / "python", "-c", show, cwd="/").stdout == "False\n"
+            with_endpoint = quietly(base_install / "python", "-c", show, cwd="/", more=there)
+            assert (with_endpoint.returncode, with_endpoint.stdout, with_endpoint.stderr) == (0, said, "")
+    finally:
+        boot.unlink() if started is None else boot.write_text(started)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", [name for name in COMMANDS if COMMANDS[name].extra])
 def test_the_base_install_says_how_to_get_the_rest(base_install, name):
     said = quietly(base_install / "pyrometer", name, cwd="/")
     assert (said.returncode, said.stdout) == (1, "")

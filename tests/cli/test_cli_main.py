@@ -51,7 +51,7 @@ def test_as_a_module_it_is_the_same_program():
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("wyh", "why"), ("costs", "cost"), ("shwo", "show"), ("run", "runs"), ("imports", "import")]
+    ("typed", "meant"), [("wyh", "why"), ("costs", "cost"), ("shwo", "show"), ("rnus", "runs"), ("imports", "import")]
 )
 def test_an_unknown_command_gets_a_suggestion(pyrometer, typed, meant):
     text = pyrometer(typed).failed(2)

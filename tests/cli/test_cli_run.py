@@ -37,10 +37,12 @@ def python(script: str) -> list[str]:
     return ["--", sys.executable, "-c", script]
 
 
-# -- the command runs as it would ---------------------------------------------------------------------------------------
+# -- the command runs as it would -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)])
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
+)
 def test_the_exit_code_is_the_command_s(variables, tmp_path, script, code):
     said = run(variables, "--data", str(tmp_path / "d"), "--", "sh", "-c", f"echo out; echo err >&2; {script}")
     assert (said.returncode, said.stdout) == (code, "out\n")
@@ -57,7 +59,11 @@ def test_a_command_that_cannot_be_run_is_told_as_shells_do(variables, tmp_path, 
 
 def test_it_reads_what_we_would_have_read(variables, tmp_path):
     said = subprocess.run(
-        [*RUN, "--no-gpus", "--data", tmp_path / "d", "--", "cat"], env=variables, input="in", capture_output=True, text=True
+        [*RUN, "--no-gpus", "--data", tmp_path / "d", "--", "cat"],
+        env=variables,
+        input="in",
+        capture_output=True,
+        text=True,
     )
     assert (said.returncode, said.stdout) == (0, "in")
 
@@ -73,7 +79,10 @@ def test_arguments_are_the_command_s_own(variables, tmp_path):
     [
         ([], "Which command? Say it after two dashes: pyrometer run -- torchrun train.py"),
         (["--data", "d", "--server", "http://x", "--", "true"], "Say --server or --data, not both."),
-        (["--server", "nonsense", "--", "true"], "PYROMETER_ENDPOINT 'nonsense' is no address, like http://127.0.0.1:8411."),
+        (
+            ["--server", "nonsense", "--", "true"],
+            "PYROMETER_ENDPOINT 'nonsense' is no address, like http://127.0.0.1:8411.",
+        ),
         (["--redact", "paths,names", "--", "true"], "--redact 'names' is none of stacks, samples, exceptions, paths."),
         (["--run"], "Argument --run: expected one argument. `pyrometer run --help` says more."),
     ],
@@ -91,7 +100,7 @@ def test_a_spool_that_cannot_be_made_stops_nothing(variables, tmp_path):
     assert said.stderr.endswith("The command runs without telemetry.\n")
 
 
-# -- signals ------------------------------------------------------------------------------------------------------------
+# -- signals ----------------------------------------------------------------------------------------------------------
 
 TRAP = """
 import os, signal
@@ -118,9 +127,12 @@ def test_signals_are_handed_on(variables, tmp_path, number):
     assert (process.returncode, out) == (9, f"caught {int(number)}\n")
 
 
+WAITS = "echo ready; kill -HUP $$; read x; exit 5"
+
+
 def test_a_signal_that_was_ignored_stays_ignored(variables, tmp_path):
     process = subprocess.Popen(
-        ["nohup", *RUN, "--no-gpus", "--data", tmp_path / "d", "--", "sh", "-c", "echo ready; kill -HUP $$; read x; exit 5"],
+        ["nohup", *RUN, "--no-gpus", "--data", tmp_path / "d", "--", "sh", "-c", WAITS],
         env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout.readline() == "ready\n"
@@ -167,14 +179,24 @@ def test_as_the_first_process_of_a_container_it_buries_orphans(variables, tmp_pa
         "print(os.getppid(), [p for p in os.listdir('/proc') if p.isdecimal() and"
         " ') Z ' in open(f'/proc/{p}/stat').read()])"
     )
-    command = ["unshare", "--pid", "--fork", "--mount-proc", *RUN, "--no-gpus", "--data", str(tmp_path / "d"), *python(look)]
+    command = [
+        "unshare",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        *RUN,
+        "--no-gpus",
+        "--data",
+        str(tmp_path / "d"),
+        *python(look),
+    ]
     said = subprocess.run(command, env=variables, capture_output=True, text=True)
     if "unshare" in said.stderr:
         pytest.skip(f"needs a process namespace: {said.stderr.strip()}")
     assert (said.returncode, said.stdout) == (0, "1 []\n")
 
 
-# -- what the command sees ----------------------------------------------------------------------------------------------
+# -- what the command sees --------------------------------------------------------------------------------------------
 
 
 def test_the_command_is_told_where_to_send(variables, tmp_path):
@@ -197,7 +219,10 @@ def test_the_command_is_told_where_to_send(variables, tmp_path):
 def test_a_sitecustomize_of_the_user_s_own_and_their_path_are_kept(variables, tmp_path):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("import builtins; builtins.of_the_user = __file__")
-    show = "import sys; print(of_the_user, sys.modules['sitecustomize'].__file__, [p for p in sys.path if 'pyrometer/train' in p])"
+    show = (
+        "import sys; ours = [path for path in sys.path if 'pyrometer/train' in path]\n"
+        "print(of_the_user, sys.modules['sitecustomize'].__file__, ours)"
+    )
     path = f"{tmp_path / 'own'}{os.pathsep}{SOURCES}"
     said = run(variables, "--data", str(tmp_path / "d"), *python(show), PYTHONPATH=path)
     theirs = str(tmp_path / "own" / "sitecustomize.py")
@@ -242,7 +267,7 @@ def test_a_python_without_pyrometer_is_instrumented_and_never_broken(variables, 
     assert (said.returncode, said.stdout, said.stderr) == (0, f"{says}[]\n", "")
 
 
-# -- what it brings home --------------------------------------------------------------------------------------------------
+# -- what it brings home ----------------------------------------------------------------------------------------------
 
 TRAIN = (
     RANK
@@ -255,7 +280,9 @@ time.sleep(1.2)
 
 def test_a_server_gets_everything_and_the_last_line_says_where_to_look(variables, tmp_path):
     collector = Collector()
-    said = run(variables, "--server", collector.url, *python(TRAIN + "here.view[ring.ENDED] = 1"), PYROMETER_TOKEN="t-1")
+    said = run(
+        variables, "--server", collector.url, *python(TRAIN + "here.view[ring.ENDED] = 1"), PYROMETER_TOKEN="t-1"
+    )
     collector.close()
     assert said.returncode == 0
     assert said.stderr == f"pyrometer: `pyrometer show r1 --server {collector.url}` shows what happened.\n"
@@ -293,8 +320,8 @@ def test_a_server_that_is_away_is_told_and_the_next_run_brings_both(variables, t
     assert said.returncode == 0
     spool = Spool(place({**variables, "PYROMETER_ENDPOINT": url}))
     assert said.stderr == (
-        f"pyrometer: 1 files of telemetry wait in {spool.folder}, because {url} does not take them: Connection refused. "
-        "The next `pyrometer run` to the same place sends them.\n"
+        f"pyrometer: 1 files of telemetry wait in {spool.folder}, because {url} does not take them: "
+        "Connection refused. The next `pyrometer run` to the same place sends them.\n"
     )
     collector = Collector(port=port)
     run(variables, "--server", url, "--", "true")

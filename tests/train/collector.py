@@ -1,4 +1,4 @@
-"""A server that takes OTLP, in moods that a test chooses: a real one, on a real socket, in this process or in another."""
+"""A server that takes OTLP, in moods that a test chooses: a real socket, in this process or in one of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-REQUESTS = {"logs": ExportLogsServiceRequest, "metrics": ExportMetricsServiceRequest, "traces": ExportTraceServiceRequest}
+REQUESTS = {
+    "logs": ExportLogsServiceRequest,
+    "metrics": ExportMetricsServiceRequest,
+    "traces": ExportTraceServiceRequest,
+}
 
 
 class Collector:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent.parent.parent / "src"
 
-# Registers as a rank does, takes steps while told to, says "ready" after the first three, then does what its arguments say.
+# Registers as a rank does, and takes three steps.
 RANK = """
 import faulthandler, json, os, sys, time
 from pathlib import Path

@@ -44,7 +44,8 @@ def test_recorded_lines_are_samples_under_dcgm_s_names():
     assert all(messages)
     idle, busy = messages[0][1], messages[9][1]
     assert idle == {
-        "time_ms": 1000, "gpu_index": 0, "gpu_uuid": "GPU-28fdb62d-b5d8-8450-2c15-87803f8778a6", "gpu_model": "NVIDIA H200",
+        "time_ms": 1000, "gpu_index": 0, "gpu_uuid": "GPU-28fdb62d-b5d8-8450-2c15-87803f8778a6",
+        "gpu_model": "NVIDIA H200",
         "DCGM_FI_DEV_GPU_UTIL": 0.0, "DCGM_FI_DEV_FB_USED": 0.0, "DCGM_FI_DEV_POWER_USAGE": 81.39,
         "DCGM_FI_DEV_GPU_TEMP": 39.0, "DCGM_FI_DEV_SM_CLOCK": 345.0, "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 1.0,
     }  # fmt: skip
@@ -54,7 +55,12 @@ def test_recorded_lines_are_samples_under_dcgm_s_names():
 
 @pytest.mark.parametrize(
     "line",
-    ["", "No devices were found", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "a,b,c"],
+    [
+        "",
+        "No devices were found",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+        "a,b,c",
+    ],
 )
 def test_other_lines_are_no_samples(line):
     assert message_of(line, 1) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import socket
 import ssl
 import subprocess
@@ -57,7 +56,9 @@ def messages(first: int, count: int) -> list[tuple[str, dict]]:
     for n in range(first, first + count):
         made.append(("event", {"time_ms": 1000 + n, "kind": "checkpoint_saved", "step": n}))
         made.append(("metric", {"time_ms": 1000 + n, "name": "loss", "value": 0.5, "step": n}))
-        made.append(("span", {"start_ns": n, "duration_ns": 1, "name": "s", "trace_id": f"{n:032x}", "span_id": f"{n:016x}"}))
+        made.append(
+            ("span", {"start_ns": n, "duration_ns": 1, "name": "s", "trace_id": f"{n:032x}", "span_id": f"{n:016x}"})
+        )
     return made
 
 
@@ -119,7 +120,7 @@ def test_whatever_a_server_does_every_message_arrives_once_and_in_order(tmp_path
     }
 
 
-# -- a server that is absent, slow, ill, killed ------------------------------------------------------------------------
+# -- a server that is absent, slow, ill, killed -----------------------------------------------------------------------
 
 
 def test_a_server_that_is_absent_is_waited_for(spool, tmp_path):
@@ -255,7 +256,7 @@ def test_how_long_a_server_wants_to_be_left_alone_is_heeded(collector):
     assert targets._retry_after_s("soon") == targets._retry_after_s("nan") == 0.0
 
 
-# -- how it asks -------------------------------------------------------------------------------------------------------
+# -- how it asks ------------------------------------------------------------------------------------------------------
 
 
 def test_requests_are_what_any_collector_expects(spool, collector):
@@ -338,7 +339,7 @@ def test_a_certificate_of_one_s_own_authority_is_trusted_when_it_is_named(tmp_pa
     collector.close()
 
 
-# -- a data folder -----------------------------------------------------------------------------------------------------
+# -- a data folder ----------------------------------------------------------------------------------------------------
 
 
 def test_a_data_folder_gets_whole_files_in_order(spool, tmp_path):
@@ -386,7 +387,7 @@ def test_a_folder_that_cannot_be_written_is_tried_again(tmp_path):
     assert "cannot be written" in answer.text
 
 
-# -- what is on its way, and what is not --------------------------------------------------------------------------------
+# -- what is on its way, and what is not ------------------------------------------------------------------------------
 
 
 def test_redacted_texts_never_reach_what_is_to_be_sent(spool, monkeypatch, tmp_path):
@@ -427,9 +428,11 @@ def test_a_second_sender_waits_its_turn(spool, collector):
     assert received(collector.taken) == {(s, r): [0] for s in ("log", "metric", "span") for r in (0, 1)}
 
 
-# -- beside the ranks ----------------------------------------------------------------------------------------------------
+# -- beside the ranks -------------------------------------------------------------------------------------------------
 
-START = "from pyrometer.train.sender import start_beside; start_beside(spool.folder, os.environ['PYROMETER_ENDPOINT'])\n"
+START = (
+    "from pyrometer.train.sender import start_beside; start_beside(spool.folder, os.environ['PYROMETER_ENDPOINT'])\n"
+)
 
 
 def test_a_sender_beside_the_ranks_ends_after_the_last_one(tmp_path, collector):
@@ -496,4 +499,4 @@ def test_what_an_earlier_sender_left_goes_first(tmp_path, collector):
     assert process.wait(20) == 0
     process.communicate()
     assert received(collector.taken) == {(signal, 0): [0, 1] for signal in ("log", "metric", "span")}
-    assert os.listdir(spool.out) == os.listdir(spool.send) == []
+    assert not [*spool.out.iterdir(), *spool.send.iterdir()]

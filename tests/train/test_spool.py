@@ -49,7 +49,13 @@ def test_a_clock_that_is_set_back_changes_no_order(spool, monkeypatch):
 
 
 def test_numbers_of_numpy_and_other_things_are_written_down_too(spool):
-    said = {"value": np.float32(0.5), "step": np.int64(7), "price": Decimal("1.5"), "what": object, "list": [np.int8(1)]}
+    said = {
+        "value": np.float32(0.5),
+        "step": np.int64(7),
+        "price": Decimal("1.5"),
+        "what": object,
+        "list": [np.int8(1)],
+    }
     spool.put(WHO, [("metric", said)])
     ((_, [(_, read)]),) = held(spool)
     assert read == {"value": 0.5, "step": 7, "price": 1.5, "what": "<class 'object'>", "list": [1]}
@@ -93,7 +99,9 @@ def test_ranks_with_the_same_target_find_the_same_spool(tmp_path):
     assert place(there) == place(dict(there))
     assert place(there).parent == tmp_path / f"pyrometer-{os.geteuid()}"
     assert "secret" not in str(place(there))
-    assert len({place({**there, **other}) for other in ({}, {"PYROMETER_ENDPOINT": "b"}, {"PYROMETER_REDACT": "x"})}) == 3
+    assert (
+        len({place({**there, **other}) for other in ({}, {"PYROMETER_ENDPOINT": "b"}, {"PYROMETER_REDACT": "x"})}) == 3
+    )
     assert place({**there, "PYROMETER_SPOOL": "/named"}).as_posix() == "/named"
 
 
@@ -134,7 +142,7 @@ def test_what_is_worth_least_goes_first_and_everything_is_counted(tmp_path_facto
     assert told == sum(said["count"] for said in events) == number - len(rest)
     assert sum(part.stat().st_size for part in spool.parts()) <= spool.limit_bytes or not told
     assert [n for _, n in rest] == sorted(n for _, n in rest)
-    gone = {n for n in range(1, number + 1)} - {n for _, n in rest}
+    gone = set(range(1, number + 1)) - {n for _, n in rest}
     value = {n: min(KINDS.index(kind) // 2, 2) for n, kind in enumerate((k for kinds in parts for k in kinds), 1)}
     if gone:
         most = max(value[n] for n in gone)

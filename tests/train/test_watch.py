@@ -1,4 +1,4 @@
-"""Ranks that cannot speak for themselves: killed, stopped, held in C. Real processes, real rings, a real faulthandler."""
+"""Ranks that cannot speak for themselves: killed, stopped, held in C. Real processes, rings and stacks."""
 
 from __future__ import annotations
 
@@ -122,7 +122,11 @@ def test_a_rank_that_died_before_anybody_looked_is_dated_by_its_ring(ranks, spoo
 
 @pytest.mark.parametrize(
     ("script", "outcome", "reason"),
-    [("os.abort()", "killed", "SIGABRT"), ("os._exit(3)", "failed", "exit code 3"), ("os._exit(0)", "succeeded", "exit code 0")],
+    [
+        ("os.abort()", "killed", "SIGABRT"),
+        ("os._exit(3)", "failed", "exit code 3"),
+        ("os._exit(0)", "succeeded", "exit code 0"),
+    ],
 )
 def test_a_parent_knows_how_its_child_ended(ranks, watcher, spool, script, outcome, reason):
     process = ranks(f"sys.stdin.readline(); {script}")

@@ -34,6 +34,9 @@ class UsageError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
+    def format_help(self) -> str:
+        return super().format_help().replace("usage: ", "Usage: ", 1)  # as the other commands have it
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message[:1].upper()}{message[1:]}. `pyrometer run --help` says more.")
 
