@@ -298,5 +298,5 @@ def _without_paths(value: Any) -> Any:
     return value
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+# Made once: `json.dumps` makes one for every call. Values are flat, so that nothing needs to look for circles.
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
