@@ -330,6 +330,27 @@ def test_a_server_that_is_away_is_told_and_the_next_run_brings_both(variables, t
     assert spool.parts() == spool.bodies() == []
 
 
+def test_who_does_not_want_to_wait_for_an_absent_server_need_not(variables, tmp_path):
+    collector = Collector()
+    collector.close()
+    process = subprocess.Popen(
+        [*RUN, "--no-gpus", "--server", collector.url, *python(TRAIN + "say('over')")],
+        env={**variables, "PYROMETER_FLUSH_S": "30"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "over\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=15)
+    assert process.returncode == 0
+    assert "files of telemetry wait in" in told
+
+
+def test_a_terminal_that_is_gone_takes_no_exit_code_with_it(variables, tmp_path):
+    command = [*RUN, "--no-gpus", "--data", str(tmp_path / "d"), "--", "sh", "-c", "exit 6"]
+    said = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], env=variables)
+    assert said.returncode == 6
+
+
 def test_the_host_s_gpus_are_watched_too(variables, tmp_path):
     fake = tmp_path / "bin" / "nvidia-smi"
     fake.parent.mkdir()

@@ -7,12 +7,13 @@ telemetry, the command runs, and its exit code is the exit code.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -88,28 +89,59 @@ def command(arguments: Sequence[str]) -> int:
         return 0
     os.environ.update(plan.variables)
     try:
-        spool = Spool(place()).make()
-        spool.acquire()  # before the first rank asks whether anybody sends
-        sender = Sender(spool, target_of())
+        beside = _Beside(plan)
     except OSError as error:
         _say(f"{error} The command runs without telemetry.")
         return _Child(plan.command, dict(os.environ)).wait()
-    child = _Child(plan.command, _instrumented({**os.environ, "PYROMETER_SPOOL": str(spool.folder)}))
-    if child.pid is None:
-        return child.wait()
-    # Threads begin after the child: they would not survive a fork, and inherit that signals are blocked.
-    sender.watcher.child = child.pid
-    sender.start()
-    gpus = GpuWatch(spool)
-    if plan.watch_gpus:
-        gpus.start()
+    child = _Child(plan.command, beside.variables())
+    if child.pid is not None:
+        beside.begin(child.pid)
     code = child.wait()
-    sender.watcher.exited(child.pid, child.status)
-    gpus.close()
-    left = sender.flush(environment.number("PYROMETER_FLUSH_S", FLUSH_S))
-    _say(_summary(plan, left, spool, list(sender.watcher.runs)))
-    sender.close()
+    if child.pid is not None:
+        beside.end(child.pid, child.status)
     return code
+
+
+class _Beside:
+    """What goes on beside the command. Once that runs, nothing here may raise."""
+
+    def __init__(self, plan: _Plan) -> None:
+        self._plan = plan
+        self._spool = Spool(place()).make()
+        self._spool.acquire()  # before the first rank asks whether anybody sends
+        self._sender = Sender(self._spool, target_of())
+        self._gpus = GpuWatch(self._spool)
+
+    def variables(self) -> dict[str, str]:
+        """The environment in which every Python finds our `sitecustomize` first."""
+        from pyrometer import train
+
+        site = str(Path(train.__file__).parent / "site")
+        before = os.environ.get("PYTHONPATH")
+        path = f"{site}{os.pathsep}{before}" if before else site
+        return {**os.environ, "PYROMETER_SPOOL": str(self._spool.folder), "PYTHONPATH": path}
+
+    def begin(self, child: int) -> None:
+        """Threads begin after the child: they would not survive its fork, and signals are blocked in them by now."""
+        try:
+            self._sender.watcher.child = child
+            self._sender.start()
+            if self._plan.watch_gpus:
+                self._gpus.start()
+        except Exception as error:
+            _say(f"{error}. The command runs without telemetry.")
+
+    def end(self, child: int, status: int) -> None:
+        """Brings home what there is, within a limit, or until the user has seen enough; says where to look."""
+        try:
+            self._sender.watcher.exited(child, status)
+            self._gpus.close()
+            limit_s = environment.number("PYROMETER_FLUSH_S", FLUSH_S)
+            left = self._sender.flush(limit_s, given_up=lambda: bool(signal.sigpending() & _FORWARDED))
+            _say(_summary(self._plan, left, self._spool, list(self._sender.watcher.runs)))
+            self._sender.close()
+        except Exception as error:
+            _say(f"{error}. What is left is in {self._spool.folder}.")
 
 
 def _planned(arguments: Sequence[str]) -> _Plan:
@@ -162,17 +194,6 @@ def _near(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def _instrumented(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which every Python finds our `sitecustomize` first."""
-    from pyrometer import train
-
-    changed = dict(variables)
-    site = str(Path(train.__file__).parent / "site")
-    before = changed.get("PYTHONPATH")
-    changed["PYTHONPATH"] = f"{site}{os.pathsep}{before}" if before else site
-    return changed
-
-
 class _Child:
     """The command, with our terminal. Signals that we get alone are handed on; as PID 1 we bury all orphans."""
 
@@ -197,7 +218,8 @@ class _Child:
         while self.pid is not None and not self._buried(self.pid):
             number, from_terminal = _next_signal(self._awaited)
             if number != signal.SIGCHLD and not from_terminal:
-                os.kill(self.pid, number)  # not buried yet: the number is still its own
+                with contextlib.suppress(OSError):  # `sudo` is not ours to signal
+                    os.kill(self.pid, number)  # not buried yet: the number is still its own
         return self.status if self.status >= 0 else 128 - self.status
 
     def _buried(self, child: int) -> bool:
@@ -237,4 +259,6 @@ def _summary(plan: _Plan, left: Left, spool: Spool, runs: list[str]) -> str:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"pyrometer: {text}\n")
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # there may be no stderr any more
+        sys.stderr.write(f"pyrometer: {text}\n")
+        sys.stderr.flush()

@@ -69,14 +69,14 @@ class Sender:
         self._collector.start()
         self._poster.start()
 
-    def flush(self, limit_s: float) -> Left:
+    def flush(self, limit_s: float, given_up: Callable[[], bool] = bool) -> Left:
         """Brings over what is here, for so long at most; what is left stays for the next sender."""
         end, rounds = time.monotonic() + limit_s, self._rounds
         self._hurry.set()
         self._news.set()
         # a whole round, so that ranks that have just ended were looked at
         _until(lambda: self._rounds >= rounds + 2, limit_s, every_s=0.02)
-        self._spool.wait_sent(max(end - time.monotonic(), 0))
+        self._spool.wait_sent(max(end - time.monotonic(), 0), given_up)
         files = len(self._spool.bodies()) + len(self._spool.parts())
         return Left(files, self._refused, self._error if files else self._refusal)
 

@@ -24,7 +24,7 @@ import stat
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,18 +137,17 @@ class Spool:
             with contextlib.suppress(OSError):
                 path.rename(path.with_name(aside + path.suffix))
 
-    def wait_sent(self, limit_s: float) -> bool:
+    def wait_sent(self, limit_s: float, given_up: Callable[[], bool] = bool) -> bool:
         """Waits until all that lies here now was sent: for whoever takes the sender with it when it ends."""
         end, mark = time.monotonic() + limit_s, f"{time.time_ns():020d}"
-        while any(part.name < mark for part in self.parts()):  # its bodies are there before it is gone
-            if time.monotonic() >= end:
+        bodies: set[Path] | None = None
+        while bodies is None or bodies.intersection(self.bodies()):
+            if bodies is None and not any(part.name < mark for part in self.parts()):
+                bodies = set(self.bodies())  # those of a part are there before it is gone
+            elif time.monotonic() >= end or given_up():
                 return False
-            time.sleep(0.02)
-        bodies = set(self.bodies())
-        while bodies.intersection(self.bodies()):
-            if time.monotonic() >= end:
-                return False
-            time.sleep(0.02)
+            else:
+                time.sleep(0.02)
         return True
 
     # -- the sender reads ----------------------------------------------------------------------------------------------
