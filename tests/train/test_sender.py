@@ -412,6 +412,27 @@ def test_only_a_few_bodies_are_ahead(spool, tmp_path, monkeypatch):
     assert len(spool.parts()) > 20
 
 
+def test_a_disk_that_is_full_doubles_nothing(spool, tmp_path, monkeypatch):
+    spool.put(who(0), messages(0, 2))
+    spool.acquire()
+    sender = Sender(spool, DataFolder(tmp_path / "data"))
+    add, room = spool.add_body, [True, False]
+
+    def full(signal, packed):
+        if not room.pop(0):
+            raise OSError(28, "No space left on device")
+        return add(signal, packed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spool, "add_body", full)
+        with pytest.raises(OSError, match="No space"):
+            sender.collect()
+    assert spool.bodies() == []
+    sender.collect()
+    taken = [(f"/v1/{path.name.split('.')[-3]}", path.read_bytes()) for path in spool.bodies()]
+    assert received(taken) == {(signal, 0): [0, 1] for signal in ("log", "metric", "span")}
+
+
 def test_a_second_sender_waits_its_turn(spool, collector):
     first = started(spool, collector.url)
     second_spool = Spool(spool.folder)

@@ -263,6 +263,13 @@ def test_the_same_number_again_keeps_both_apart(ranks, spool):
     assert list(spool.ranks.iterdir()) == []
 
 
+def test_a_ring_has_its_room_on_disk_from_the_beginning(tmp_path):
+    ring = Ring.create(tmp_path / "1.ring")
+    found = ring.path.stat()
+    assert found.st_blocks * 512 >= found.st_size > 2_000_000
+    ring.close()
+
+
 def test_files_that_are_no_rings_are_cleared_away_when_nobody_writes_them(spool, watcher):
     (spool.ranks / "999999999.ring").write_bytes(b"x" * 4096)
     (spool.ranks / f"{os.getpid()}.ring").write_bytes(b"")

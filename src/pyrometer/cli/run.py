@@ -126,7 +126,7 @@ class _Beside:
         try:
             self._sender.watcher.child = child
             self._sender.start()
-            if self._plan.watch_gpus:
+            if self._plan.watch_gpus and self._spool.held:  # of several on a machine, one does
                 self._gpus.start()
         except Exception as error:
             _say(f"{error}. The command runs without telemetry.")

@@ -5,34 +5,41 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 _BOOTED_BEFORE_S = 60.0  # by how much a wall clock may have been set since
 
 
-def state(pid: int) -> str | None:
-    """R, S, D, T (stopped by a signal), t (by a debugger); None when it is gone. A zombie is gone."""
+class Process(NamedTuple):
+    """A process that lives."""
+
+    state: str  # R, S, D, T (stopped by a signal), t (by a debugger)
+    started: int  # in the kernel's ticks since the machine began
+
+
+def living(pid: int) -> Process | None:
+    """The process of a number; None when it is gone. A zombie is gone."""
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - once a second for every rank
+            words = file.read().rpartition(b")")[2].split()
     except OSError:
-        return None if PROC.is_dir() and (PROC / "self").exists() else _signalled(pid)
-    letter = text.rpartition(")")[2].split()[0]
-    return None if letter in "ZXx" else letter
+        return None if PROC.joinpath("self").exists() else _signalled(pid)
+    state = words[0].decode()
+    return None if state in "ZXx" else Process(state, int(words[19]))
 
 
-def is_same(pid: int, wall_ns: int, monotonic_ns: int) -> bool:
-    """Whether the living process of this number was there already at that time, which both clocks say."""
-    try:
-        ticks = int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
+def was_there(process: Process, wall_ns: int, monotonic_ns: int) -> bool:
+    """Whether a process has been there since a time, which both clocks say: else it has a dead one's number."""
+    if not process.started:
         return True
     booted_ago_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     if wall_ns / 1e9 < time.time() - booted_ago_s - _BOOTED_BEFORE_S:
         return False
     # seconds since boot, as the kernel counts the starts of processes; one second for its ticks
     then_s = booted_ago_s - (time.perf_counter_ns() - monotonic_ns) / 1e9
-    return ticks / os.sysconf("SC_CLK_TCK") <= then_s + 1.0
+    return process.started / os.sysconf("SC_CLK_TCK") <= then_s + 1.0
 
 
 def oom_kills(memory: Path | None) -> int | None:
@@ -68,7 +75,7 @@ def memory_events(pid: int) -> Path | None:
     return None
 
 
-def _signalled(pid: int) -> str | None:
+def _signalled(pid: int) -> Process | None:
     """Where there is no /proc: whether it is there at all."""
     try:
         os.kill(pid, 0)
@@ -76,4 +83,4 @@ def _signalled(pid: int) -> str | None:
         return None
     except PermissionError:
         pass
-    return "R"
+    return Process("R", 0)

@@ -124,8 +124,14 @@ class Sender:
             if not parts:
                 return
             unreadable = self._bodies.unreadable
-            for signal, body in self._bodies.of(held for held in map(self._spool.read, parts) if held is not None):
-                self._spool.add_body(signal, compress(body, compresslevel=4, mtime=0))
+            made: list[Path] = []
+            try:
+                for signal, body in self._bodies.of(held for held in map(self._spool.read, parts) if held is not None):
+                    made.append(self._spool.add_body(signal, compress(body, compresslevel=4, mtime=0)))
+            except OSError:  # no room on disk: all of it another time
+                for path in made:
+                    path.unlink(missing_ok=True)
+                raise
             for part in parts:
                 part.unlink(missing_ok=True)
             if self._bodies.unreadable > unreadable:

@@ -190,6 +190,10 @@ class Spool:
             self.refuse(part)
             return None
 
+    def rings(self) -> list[Path]:
+        """The ranks that have registered."""
+        return _listed(self.ranks, ".ring")
+
     def bodies(self) -> list[Path]:
         """What is to be sent, in order."""
         return _listed(self.send, ".gz")

@@ -38,6 +38,7 @@ class _Rank:
     identity: Identity = field(default_factory=dict)
     limits_s: dict[str, float] = field(default_factory=dict)
     told_at: int = 0  # when its identity was written, as its file says
+    started: int | None = None  # its process, as the kernel counts
     alive_ns: int = 0  # UTC: when it was last seen alive
     memory: Path | None = None
     oom_kills: int | None = None
@@ -60,19 +61,17 @@ class Watcher:
     def look(self) -> bool:
         """Looks at every rank once; whether there is news that should not wait."""
         news = False
-        paths = sorted(self._spool.ranks.glob("*.ring"))
-        for path in paths:
+        for path in self._spool.rings():
             rank = self._ranks.get(path) or self._met(path)
             if rank is None:
                 continue
             self._read_identity(rank)
-            state = processes.state(rank.pid) if path.stem == str(rank.pid) else None  # else it has stepped aside
-            view = rank.ring.view
-            if state is None or not processes.is_same(rank.pid, view[ring.WALL_NS], view[ring.MONOTONIC_NS]):
+            process = self._process(rank)
+            if process is None:
                 news |= self._ended(rank)
             else:
                 rank.alive_ns = time.time_ns()
-                news |= self._judged(rank, state)
+                news |= self._judged(rank, process.state)
         if self._ranks:
             self._alone_since_s = time.monotonic()
         return news
@@ -83,8 +82,7 @@ class Watcher:
 
     def living(self) -> bool:
         """Whether a rank is there that lives, known or not."""
-        paths = self._spool.ranks.glob("*.ring")
-        return any(path.stem.isdecimal() and processes.state(int(path.stem)) for path in paths)
+        return any(path.stem.isdecimal() and processes.living(int(path.stem)) for path in self._spool.rings())
 
     def exited(self, pid: int, status: int) -> None:
         """The parent says how its child ended: the code, or the signal as a negative number."""
@@ -99,13 +97,24 @@ class Watcher:
         except FileNotFoundError:
             return None
         except (OSError, RingError):  # in the making, or of another version
-            if not (path.stem.isdecimal() and processes.state(int(path.stem))):
+            if not (path.stem.isdecimal() and processes.living(int(path.stem))):
                 _remove(path)
             return None
         rank.memory = processes.memory_events(rank.pid)
         rank.oom_kills = processes.oom_kills(rank.memory)
         self._ranks[path] = rank
         return rank
+
+    def _process(self, rank: _Rank) -> processes.Process | None:
+        """A rank's process, if it lives: not another that has its number by now."""
+        found = processes.living(rank.pid) if rank.ring.path.stem == str(rank.pid) else None  # else it stepped aside
+        if found is None or found.started == rank.started:
+            return found
+        view = rank.ring.view
+        if rank.started is not None or not processes.was_there(found, view[ring.WALL_NS], view[ring.MONOTONIC_NS]):
+            return None
+        rank.started = found.started
+        return found
 
     def _read_identity(self, rank: _Rank) -> None:
         path = rank.ring.path.with_suffix(".json")
