@@ -67,9 +67,10 @@ class Ring:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             # All of it now: a page that finds no room on disk later would be a SIGBUS in the training process.
-            os.posix_fallocate(descriptor, 0, size) if hasattr(os, "posix_fallocate") else os.ftruncate(
-                descriptor, size
-            )
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, size)
+            else:  # macOS
+                os.ftruncate(descriptor, size)
             memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
