@@ -16,7 +16,7 @@ from pyrometer.train.spool import Identity, Message
 
 BODY_BYTES = 2**20  # unpacked; a single record may be larger
 TEXT_CHARACTERS = 65_536  # of a stack, a message
-MOST_SAMPLES = 100_000  # of one batch
+SAMPLES_CHARACTERS = 2**20  # of the ids of one batch
 
 LOGS, TRACES, METRICS = "logs", "traces", "metrics"
 REDACTED = "redacted"
@@ -86,13 +86,10 @@ class Bodies:
 
     def _clean(self, said: dict[str, Any]) -> dict[str, Any]:
         """The same without what is to be redacted."""
-        if "samples" in said and isinstance(said["samples"], (list, tuple)):
-            samples = said["samples"]
-            if "samples" in self._redact or len(samples) > MOST_SAMPLES:
-                said = {name: value for name, value in said.items() if name != "samples"}
-                said["sample_count"] = len(samples)
         if not self._redact:
             return said
+        if "samples" in self._redact and isinstance(said.get("samples"), (list, tuple)):
+            said = {**said, "samples": None, "sample_count": len(said["samples"])}
         hidden = {"stuck": "stacks", "exception": "exceptions", "out_of_memory": "exceptions"}.get(
             str(said.get("kind"))
         )
@@ -190,7 +187,10 @@ def _batch(said: dict[str, Any]) -> dict[str, Any]:
     samples = said.get("samples")
     count = said.get("sample_count") if samples is None else len(samples)
     if samples is not None:
-        said = {**said, "samples": _json(list(samples))}
+        text = _json(list(samples))
+        said = {**said, "samples": text}
+        if len(text) > SAMPLES_CHARACTERS:
+            said.update(samples=None, sample_count=count)
     held = f"{count} samples" if count is not None else "samples that are not known"
     used = f", used by step {said['step']}" if said.get("step") is not None else ""
     return _log("batch", f"Batch {said.get('send_index')}: {held}{used}.", said)
