@@ -145,8 +145,9 @@ def logger(peer: str) -> Any:
 def profiler(peer: str, device: str) -> Any:
     if peer != "profiler":
         return None
-    import torch
     from torch.profiler import ProfilerActivity
+
+    import torch
 
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     profile = torch.profiler.profile(activities=kinds)
@@ -228,7 +229,9 @@ def measure(told: argparse.Namespace, workloads: list[str], folder: Path) -> Non
             print(f"{peer}: left out ({said[-1][:100] if said else 'no reason given'})")
         else:
             workers[peer] = worker
-    print(f"torch {workers['bare'].ready['ready']}, {told.device}, {told.repetitions} repetitions of {told.seconds:g} s a turn")
+    print(
+        f"torch {workers['bare'].ready['ready']}, {told.device}, {told.repetitions} repetitions of {told.seconds:g} s a turn"
+    )
     for workload in workloads:
         steps = 20
         for _ in range(3):  # warm up, and find out how many steps a turn has
@@ -249,7 +252,9 @@ def show(workload: str, steps: int, rows: dict[str, list[Any]], workers: dict[st
             rows[peer].append((answer["s"] / some * 1e6, answer["sdk_s"] / answer["s"]))
     bare = [us for us, _ in rows["bare"]]
     print(f"\n{workload}: {steps} steps a turn")
-    print(f"  {'':<10} {'µs a step':>10} {'spread':>15} {'more, µs':>10} {'spread':>17} {'more, %':>9} {'threads, %':>11}")
+    print(
+        f"  {'':<10} {'µs a step':>10} {'spread':>15} {'more, µs':>10} {'spread':>17} {'more, %':>9} {'threads, %':>11}"
+    )
     for peer, measured in rows.items():
         us = [one for one, _ in measured]
         more = [one - other for one, other in zip(us, bare, strict=True)]

@@ -40,6 +40,10 @@ prices --data --book --starter -o|--output=table|json
 runs --data --server --last --since --until --month --all --tz --price -o|--output=table|json
 show RUN --data --server --last --since --until --month --all --tz --price -o|--output=table|json
 run --server --data --run --experiment --redact --no-gpus CMD
+trace RUN --step --sample --attempt --data --server --last --since --until --month --all --tz --price \
+-o|--output=table|json|perfetto|otlp --file
+lineage RUN --step --sample --checkpoint --spikes --metric --attempt --limit --offset --data --server --last --since \
+--until --month --all --tz --price -o|--output=table|json
 import FORMAT=openb|philly|recording PATH --out --without-steps
 simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
@@ -83,7 +87,8 @@ pue = 1.0
 
 SDK_VARIABLES = (
     "PYROMETER_ENDPOINT", "PYROMETER_TOKEN", "PYROMETER_CA_FILE", "PYROMETER_RUN", "PYROMETER_EXPERIMENT",
-    "PYROMETER_REDACT", "PYROMETER_SPOOL", "PYROMETER_SPOOL_MIB", "PYROMETER_FLUSH_S", "PYROMETER_HANG_LIMIT_S",
+    "PYROMETER_REDACT", "PYROMETER_SPOOL", "PYROMETER_SPOOL_MIB", "PYROMETER_FLUSH_S", "PYROMETER_WINDOW_S",
+    "PYROMETER_HANG_LIMIT_S", "PYROMETER_NODE", "PYROMETER_DISABLED", "PYROMETER_DEBUG",
 )  # fmt: skip
 
 LEDGER_STATES = {

@@ -62,7 +62,7 @@ def watching(folder: Path, **told: Any) -> Iterator[Watched]:
     hooks.let_go()
     hooks.faulthandler_taken = True  # pytest's
     identity = {"run": "test", **told.pop("identity", {})}
-    hooks.rank = Rank(hooks, Told(folder / "spool", None, True, identity, **told), torch)
+    hooks.rank = Rank(hooks, Told(folder / "spool", None, identity, **told), torch)
     rank = hooks.rank
     try:
         yield Watched(hooks, rank)

@@ -12,8 +12,9 @@ import time
 import pytest
 
 torch = pytest.importorskip("torch", reason="make setup installs torch")
-from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from torch import nn  # noqa: E402
 from trained import watching  # noqa: E402
 
 NAP_S = 0.02

@@ -68,18 +68,12 @@ def _begin() -> Rank | None:
     if settings is None or _hooks is None or _is_loader_worker():
         return None
     from pyrometer.train.rank import Rank
-    from pyrometer.train.spool import SpoolError
 
     try:
-        rank = Rank(_hooks, settings, sys.modules["torch"])
-    except (OSError, SpoolError) as error:  # no room, no rights: the program must not mind
+        return Rank(_hooks, settings, sys.modules["torch"])
+    except OSError as error:  # no room, no rights: the program must not mind
         _say(error)
         return None
-    if not settings.has_parent and rank.identity["local_rank"] == 0:
-        from pyrometer.train import sender
-
-        sender.start_beside(settings.spool, settings.endpoint or "")
-    return rank
 
 
 def _is_loader_worker() -> bool:

@@ -15,7 +15,11 @@ VARIABLES = {
     "PYROMETER_SPOOL": "The folder where telemetry waits to be sent. Default: one for each target, in /var/tmp.",
     "PYROMETER_SPOOL_MIB": "How large it may become; then what is worth least goes, and is counted. Default: 256.",
     "PYROMETER_FLUSH_S": "How long the end of a run waits for what is not sent yet. Default: 10.",
+    "PYROMETER_WINDOW_S": "Steps of about so many seconds are folded into one window. Default: 10.",
     "PYROMETER_HANG_LIMIT_S": "After how many seconds without progress a rank is stuck, at least. Default: 60.",
+    "PYROMETER_NODE": "The name of this machine, where it is not the host's own name (in a container).",
+    "PYROMETER_DISABLED": "1: nothing is watched, whatever else is set.",
+    "PYROMETER_DEBUG": "1: errors of the SDK are said on stderr.",
 }
 
 

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from pyrometer.train import fold, identity, loop, ring
+from pyrometer.train.environment import number
 from pyrometer.train.lineage import Namer
 from pyrometer.train.meeting import Meeting
 from pyrometer.train.metrics import Metrics
 from pyrometer.train.recorder import Recorder, cost_of_marks_ns
+from pyrometer.train.sender import FLUSH_S, start_beside
 from pyrometer.train.spool import Spool
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 BEAT_S = 1.0
 HAND_ON_EVERY_S = 5.0
+SENDER_EVERY_S = 60.0
 LAUNCH_WAIT_S = 60.0  # for rank 0 to say what this launch is called
 LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 900.0, "evaluate": 300.0}
 MOST_STACK = 16_384
@@ -77,6 +80,8 @@ class Rank:
         self._faulthandler_taken = False
         self._started_s = time.monotonic()
         self.say_run()
+        self._sender_due_s = 0.0
+        self._have_sender()
         self._thread = threading.Thread(target=self._keep, name="pyrometer", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -236,10 +241,17 @@ class Rank:
         view = self.ring.view
         now_ns = time.perf_counter_ns()
         view[ring.BEAT_NS] = now_ns
+        self._have_sender()
         self._agree()
         self._watch(now_ns)
         if self._fold():
             self.hand_on()
+
+    def _have_sender(self) -> None:
+        """The first rank of a node sees to it that somebody sends: `pyrometer run`, or a process that it starts."""
+        if self._told.endpoint and self.identity["local_rank"] == 0 and time.monotonic() >= self._sender_due_s:
+            self._sender_due_s = time.monotonic() + SENDER_EVERY_S
+            start_beside(self.spool.folder, self._told.endpoint)
 
     def _agree(self) -> None:
         """What this launch is called, and where windows end: the same on all ranks."""
@@ -447,6 +459,8 @@ class Rank:
         self._register()
         self.ring.view[ring.ENDED] = 1
         self._wake.set()
+        if os.getpid() == 1:  # with this process the container ends, and the sender in it
+            self.spool.wait_sent(number("PYROMETER_FLUSH_S", FLUSH_S))
 
 
 def _common(paths: list[str]) -> str:

@@ -17,7 +17,6 @@ class Told(NamedTuple):
 
     spool: Path
     endpoint: str | None
-    has_parent: bool  # `pyrometer run` sends; without it, a process that the first rank of a node starts
     identity: dict[str, Any]
     first_step: int | None = None
     hang_limit_s: float = HANG_LIMIT_S
@@ -35,7 +34,6 @@ def told(environment: Mapping[str, str], asked: Mapping[str, Any]) -> Told | Non
     return Told(
         place(environment),
         endpoint,
-        bool(spool),
         identity,
         asked.get("step"),
         number("PYROMETER_HANG_LIMIT_S", HANG_LIMIT_S) or HANG_LIMIT_S,
