@@ -4,8 +4,8 @@
 
 Every peer is one process that has built all workloads. They take turns, a block of steps each, so that all of them meet
 the same machine; the first turn warms up. A repetition compares with the bare process of the same round. Steps are
-those of a plain loop: forward, backward, step, and the loss handed to whoever logs. What cannot be imported is left out,
-and said.
+those of a plain loop: forward, backward, step, and the loss handed to whoever logs. What cannot be imported is left
+out, and said.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ class Worker:
             command = ["traceml", "run", "--mode", "summary", __file__, "--args", *command[2:]]
         environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONWARNINGS": "ignore"}
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / f"{peer}.log").open("w"), text=True,
-            env=environment,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / f"{peer}.log").open("w"),
+            text=True, env=environment,
         )  # fmt: skip
         self.ready = self._hear()
 
@@ -229,9 +229,8 @@ def measure(told: argparse.Namespace, workloads: list[str], folder: Path) -> Non
             print(f"{peer}: left out ({said[-1][:100] if said else 'no reason given'})")
         else:
             workers[peer] = worker
-    print(
-        f"torch {workers['bare'].ready['ready']}, {told.device}, {told.repetitions} repetitions of {told.seconds:g} s a turn"
-    )
+    turns = f"{told.repetitions} repetitions of {told.seconds:g} s a turn"
+    print(f"torch {workers['bare'].ready['ready']}, {told.device}, {turns}")
     for workload in workloads:
         steps = 20
         for _ in range(3):  # warm up, and find out how many steps a turn has
@@ -252,9 +251,8 @@ def show(workload: str, steps: int, rows: dict[str, list[Any]], workers: dict[st
             rows[peer].append((answer["s"] / some * 1e6, answer["sdk_s"] / answer["s"]))
     bare = [us for us, _ in rows["bare"]]
     print(f"\n{workload}: {steps} steps a turn")
-    print(
-        f"  {'':<10} {'µs a step':>10} {'spread':>15} {'more, µs':>10} {'spread':>17} {'more, %':>9} {'threads, %':>11}"
-    )
+    print(f"  {'':<10} {'µs a step':>10} {'spread':>15}", end="")
+    print(f" {'more, µs':>10} {'spread':>17} {'more, %':>9} {'threads, %':>11}")
     for peer, measured in rows.items():
         us = [one for one, _ in measured]
         more = [one - other for one, other in zip(us, bare, strict=True)]

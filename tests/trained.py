@@ -1,4 +1,4 @@
-"""Training processes for tests: the SDK in this process, for what one rank sees; programs of several ranks beside it."""
+"""Training processes for tests: the SDK in this process, for what one rank sees; programs of several ranks."""
 
 from __future__ import annotations
 

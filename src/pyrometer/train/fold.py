@@ -22,7 +22,7 @@ _SPANS = tuple("sync" if name == "comm" else name for name in PHASES)
 def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> dict[str, Any] | None:
     """The steps from `first` to before `after` as one window; None when the ring has no longer all of them."""
     first = max(first, ring.view[columns.COUNT] - ring.rows + 1)
-    if first >= after:
+    if first >= after or not ring.column(columns.BEGIN_NS, first, first + 1)[0]:
         return None
     begins, ends = ring.column(columns.BEGIN_NS, first, after), ring.column(columns.END_NS, first, after)
     by_phase = [ring.column(phase, first, after) for phase in range(MEASURED)]
