@@ -54,7 +54,8 @@ def ranks(tmp_path):
 
 def said(spool: Spool) -> list[tuple[dict, str, dict]]:
     """Everything that was handed on: by whom, kind, words."""
-    return [(who, kind, words) for part in spool.parts() for who, told in [spool.read(part)] for kind, words in told]
+    everything = [(who, *message) for part in spool.parts() for who, told in [spool.read(part)] for message in told]
+    return [(who, kind, words) for who, kind, words in everything if kind != "window"]
 
 
 def look_until(watcher: Watcher, condition, limit_s: float = 15.0) -> None:
@@ -88,17 +89,15 @@ def test_a_rank_that_is_killed_leaves_its_last_words(ranks, watcher, spool):
     assert not watcher.living()
 
 
-def test_what_a_killed_rank_had_not_handed_on_is_folded(ranks, watcher, spool, monkeypatch):
-    def rest(ring: Ring) -> list:
-        return [("window", {"time_ms": 1, "to_ms": 2, "steps": ring.view[columns.COUNT] - ring.view[columns.FOLDED]})]
-
-    monkeypatch.setattr(watch, "_rest", rest)  # `fold.rest` does this for real
+def test_what_a_killed_rank_had_not_handed_on_is_folded(ranks, watcher, spool):
     process = ranks("sys.stdin.read()")
     watcher.look()
     process.kill()
     process.wait()
     look_until(watcher, lambda: "run" in kinds(spool))
-    assert [(kind, words.get("steps")) for _, kind, words in said(spool)] == [("window", 3), ("run", None)]
+    told = [message for part in spool.parts() for message in spool.read(part)[1]]
+    # three steps, the first of which belongs to the start
+    assert [(kind, words.get("steps")) for kind, words in told] == [("window", 2), ("run", None)]
 
 
 def test_a_rank_that_ended_well_is_left_alone(ranks, watcher, spool):
