@@ -477,7 +477,7 @@ class _Metrics(_Reader):
 
     def of(self, record: Any, resource: Attributes, who: Who | None, refused: str | None) -> Iterator[Message]:
         points = _points(record)
-        measure = measure_of(record.name)
+        measure = measure_of(record.name.upper())  # names of instruments are the same in any case
         if measure is None and refused is not None:
             self.found.refused[refused] += len(points)
         elif measure is None and who is None:

@@ -52,6 +52,7 @@ class Known(NamedTuple):
 
     ranks: Iterable[Run] = ()  # of launches
     heard_ms: Mapping[tuple[str, int], int] = {}  # the last word of ranks, by launch and rank
+    restored: Mapping[tuple[str, int], Happened] = {}  # the last checkpoint that ranks loaded, likewise
     attempts: Iterable[tuple[str, int, str]] = ()  # run, attempt, launch
     checkpoints: Iterable[tuple[str, int, str, int, int]] = ()  # run, attempt, path, time, step
     pods: Iterable[Pod] = ()
@@ -217,6 +218,7 @@ class Runs:
                 rank = launch.ranks[record.rank] = _Rank(_who(record), _place(record))
                 rank.record, rank.ended_ms, rank.resumed_step = record, record.ended_ms, record.resumed_step
                 rank.heard_ms = max(record.time_ms, known.heard_ms.get((record.launch, record.rank), 0))
+                rank.restored = known.restored.get((record.launch, record.rank))
 
     def _number(self, fresh: dict[str, list[_Rank]], *, local: bool) -> list[_Launch]:
         """Launches that are seen for the first time become attempts of their runs, the first that started first. Gives
@@ -479,10 +481,10 @@ def _held(launch: _Launch, rank: _Rank, run: Run) -> Records:
     name = run.run if run.run != launch.launch else who.experiment or launch.launch[:8]
     workload = Workload(
         at_ms, LOCAL, run.run, KIND, LOCAL, name, experiment=run.experiment or name, experiment_rule=SOURCE,
-        team=LOCAL, team_rule=SOURCE, created_ms=launch.started_ms,
+        team=LOCAL, team_rule=SOURCE,
     )  # fmt: skip
     records: Records = []
-    if launch.workload is None or launch.workload[1:-2] != workload[1:-2]:
+    if launch.workload is None or launch.workload[1:] != workload[1:]:
         launch.workload = workload
         records.append(workload)
     if virtual:

@@ -16,7 +16,7 @@ from typing import Any
 from pyrometer.collect import otlp
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.otlp import OtlpError, Received
-from pyrometer.collect.said import Said
+from pyrometer.collect.said import Happened, Said
 from pyrometer.collect.whole_scrapes import SETTLE_S, Sample, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.runs import Known, Runs, Wanted
@@ -215,10 +215,14 @@ def _pods(store: Store, wanted: Wanted) -> list[Pod]:
 
 def _of_runs(store: Store, launches: set[str], runs: set[str], known: Known, *, local: bool) -> Known:
     """What was written of launches before this process began, and of the runs that they may be attempts of."""
+    of_these = [list(launches), list(runs)]
     ranks = newest(
-        store, Run, "run, attempt, rank", "true", [list(launches), list(runs), local],
-        "list_contains(?::VARCHAR[], launch) OR (ended_ms IS NULL AND launch IS NOT NULL AND "
-        "(list_contains(?::VARCHAR[], run) OR (? AND pod_uid = 'run:' || launch || ':' || rank)))",
+        store, Run, "run, attempt, rank",
+        "launch IS NOT NULL AND (list_contains(?::VARCHAR[], launch) OR list_contains(?::VARCHAR[], run) OR ?)",
+        [*of_these, local, *of_these],
+        # others may be over now, or find the checkpoint that they resumed from
+        "list_contains(?::VARCHAR[], launch) OR (ended_ms IS NULL AND pod_uid = 'run:' || launch || ':' || rank) "
+        "OR (list_contains(?::VARCHAR[], run) AND (ended_ms IS NULL OR (attempt > 1 AND resumed_step IS NULL)))",
     )  # fmt: skip
     runs = runs | {rank.run for rank in ranks}
     ask = store.connection.execute
@@ -240,10 +244,22 @@ def _of_runs(store: Store, launches: set[str], runs: set[str], known: Known, *, 
         "AND list_contains(?::VARCHAR[], run) AND message IS NOT NULL AND step IS NOT NULL GROUP BY ALL",
         [events.CHECKPOINT_SAVED, list(runs)],
     ).fetchall()
+    restored = ask(
+        "SELECT run, attempt, rank, max(time_ms), arg_max_null(step, time_ms), arg_max_null(message, time_ms) "
+        "FROM event WHERE kind = ? AND list_contains(?::VARCHAR[], run) GROUP BY ALL",
+        [events.RESTORED, list(runs)],
+    ).fetchall()
     launch_of = {(run, attempt): launch for run, attempt, launch, _ in attempts}
     return known._replace(
         ranks=ranks,
-        heard_ms={(launch_of[run, attempt], rank): to_ms for run, attempt, rank, to_ms in heard},
+        heard_ms={
+            (launch_of[run, attempt], rank): to_ms for run, attempt, rank, to_ms in heard if (run, attempt) in launch_of
+        },
+        restored={
+            (launch_of[run, attempt], rank): Happened(time_ms, events.RESTORED, step=step, message=message)
+            for run, attempt, rank, time_ms, step, message in restored
+            if (run, attempt) in launch_of
+        },
         attempts=[(run, attempt, launch) for run, attempt, launch, _ in attempts],
         checkpoints=saved,
     )
