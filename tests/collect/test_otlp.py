@@ -263,11 +263,18 @@ class TestTooMuch:
 
     def test_records_that_are_small_and_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(otlp, "MOST_OBJECTS", 100)
-        monkeypatch.setattr(otlp, "MOST_RECORDS", 100)
+        monkeypatch.setattr(otlp, "MOST_PARTS", 100)
         with pytest.raises(TooLargeError, match="more than 100 objects"):
             read("logs", logs(*[{}] * 200))
-        with pytest.raises(TooLargeError, match="more than 100 records"):
+        with pytest.raises(TooLargeError, match="more than 100 parts"):
             read("logs", logs(*[{}] * 200), form="protobuf")
+
+    def test_resources_that_are_many_or_large(self) -> None:
+        with pytest.raises(TooLargeError, match="more than 262144 parts"):
+            otlp.read("logs", b"\x0a\x00" * (2**18 + 1), is_json=False, now_ms=NOW)
+        who = WHO | {"experiment": "x" * 2**16}
+        with pytest.raises(TooLargeError, match=r"A resource has \d+ bytes, 64 KiB at most"):
+            read("logs", logs(GOOD, who=who), form="protobuf")
 
     def test_deep_json(self) -> None:
         deep = b"[" * 200_000 + b"]" * 200_000

@@ -350,3 +350,49 @@ class TestTooMuch:
         assert len(list((tmp_path / "inbox" / "otlp").iterdir())) == 1
         assert len(in_store(tmp_path, nothing)["run"]) == 4
         assert not list((tmp_path / "inbox" / "otlp").iterdir())
+
+
+def test_the_real_exporters_and_a_real_server(tmp_path: Path) -> None:
+    """OpenTelemetry's SDK sends to a process of its own, which is stopped and leaves everything in the folder."""
+    from opentelemetry._logs import LogRecord
+    from opentelemetry.exporter.otlp.proto.http import Compression
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    from serve.test_server import serving
+
+    resource = Resource({"pyrometer.launch": "l", "pyrometer.run": "r", "pyrometer.device": "cpu", "host.name": "h"})
+    with serving(tmp_path) as client:
+        url = str(client.base_url).rstrip("/")
+        spans = TracerProvider(resource=resource)
+        spans.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
+        with spans.get_tracer("t").start_as_current_span("step", attributes={"pyrometer.step": 7}):
+            pass
+        logs = LoggerProvider(resource=resource)
+        packed = OTLPLogExporter(f"{url}/v1/logs", compression=Compression.Gzip)
+        logs.add_log_record_processor(SimpleLogRecordProcessor(packed))
+        window = {f"pyrometer.{key}": value for key, value in spoken.window(T0, 3)[1].items()}
+        logs.get_logger("t").emit(LogRecord(timestamp=T0 * 1_000_000, event_name="pyrometer.window", attributes=window))
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{url}/v1/metrics"), export_interval_millis=10**6)
+        meter = MeterProvider([reader], resource=resource)
+        meter.get_meter("t").create_gauge("loss").set(0.5, {"pyrometer.step": 7})
+        for provider in (spans, logs, meter):
+            provider.shutdown()
+    with Store(tmp_path) as store:
+        store.expose_all(KINDS)
+        ask = store.connection.execute
+        assert ask("SELECT run, attempt, rank, node_uid, slot_index FROM run").fetchall() == [
+            ("r", 1, 0, "cpu:h:l:0", None)
+        ]
+        assert ask("SELECT name, step FROM span WHERE run = 'r'").fetchall() == [("step", 7)]
+        assert ask("SELECT value, step FROM metric WHERE name = 'loss'").fetchall() == [(0.5, 7)]
+        assert ask("SELECT first_step, steps, forward_ms FROM step_window").fetchall() == [(3, 10, 3000)]
+    assert not list((tmp_path / "inbox" / "otlp").iterdir())

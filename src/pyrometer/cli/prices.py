@@ -14,7 +14,7 @@ import click
 
 from pyrometer.account.pricing import Kind, priced_kinds
 from pyrometer.account.sums import iso
-from pyrometer.cli.running import WAIT_FOR_FOLDER_S, print_json
+from pyrometer.cli.running import open_store, print_json
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.words import counted
@@ -23,7 +23,6 @@ from pyrometer.identify.price_book import Entry, read_entries, selectors_of
 from pyrometer.identify.prices import LISTED
 from pyrometer.model.records import Price
 from pyrometer.model.units import USD_MICRO_PER_USD
-from pyrometer.store import Store
 
 _NAMES = ("gpu_model", "pool", "cluster", "purchase", "instance_type")
 
@@ -48,7 +47,7 @@ def command(data: str | None, book: str | None, starter: bool, output: str) -> N
         else:
             _print_book(entries)
         return
-    with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
+    with open_store(folder) as store:
         prices = [entry.price for entry in entries]
         kinds, written = priced_kinds(store, prices, now_ms=time.time_ns() // 1_000_000)
     if starter:

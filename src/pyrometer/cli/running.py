@@ -127,8 +127,23 @@ def _answer(folder: Path, settings: Settings, asked: Question, *, wait_s: float)
 
 
 def open_store(folder: Path, *, wait_s: float = WAIT_FOR_FOLDER_S) -> Store:
-    """The data folder; one into which `pyrometer run` has only put what is to be stored becomes one."""
-    return Store(folder, create=bool(of_training(folder).paths()), wait_s=wait_s)
+    """The data folder, with what `pyrometer run` put there; one that has nothing else becomes a data folder."""
+    left = bool(of_training(folder).paths())
+    store = Store(folder, create=left, wait_s=wait_s)
+    if left:
+        try:
+            _take_in(store)
+        except BaseException:
+            store.close()
+            raise
+    return store
+
+
+def _take_in(store: Store) -> None:
+    from pyrometer.serve.training import take_in  # what reads OTLP takes a while to load, and is seldom needed
+
+    for reason, count in sorted(take_in(store).items()):
+        click.echo(f"{counted(count, 'record')} of a run left out: {reason}.", err=True)
 
 
 def answer_from(store: Store, settings: Settings, asked: Question, named: str) -> dict[str, Any]:
@@ -141,20 +156,10 @@ def answer_from(store: Store, settings: Settings, asked: Question, named: str) -
 
 
 def bring_up_to_date(store: Store, settings: Settings, *, now_ms: int | None = None) -> Accounted | None:
-    """Stores what `pyrometer run` left in the folder, and builds the stale hours of the ledger, with a bar when that
-    takes long."""
-    if of_training(store.folder).paths():
-        _take_in(store)
+    """Builds the stale hours of the ledger, with a bar when that takes long."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     with progress_bar("Accounting") as progress:
         return questions.bring_up_to_date(store, settings, now_ms=now_ms, progress=progress)
-
-
-def _take_in(store: Store) -> None:
-    from pyrometer.serve.training import take_in  # what reads OTLP takes a while to load, and is seldom needed
-
-    for reason, count in sorted(take_in(store).items()):
-        click.echo(f"{counted(count, 'record')} of a run left out: {reason}.", err=True)
 
 
 def print_json(answer: dict[str, Any]) -> None:

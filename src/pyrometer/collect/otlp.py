@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import zlib
 from collections import Counter
@@ -52,8 +53,8 @@ SIGNALS = ("logs", "traces", "metrics")
 MOST_PACKED_BYTES = 16 * 2**20
 MOST_BYTES = 64 * 2**20  # 20,000 windows of steps
 MOST_OBJECTS = 2**21  # of JSON: they take a hundred bytes each, however small
-MOST_RECORDS = 2**18
-MOST_RECORD_BYTES = 2 * 2**20  # of protobuf
+MOST_PARTS = 2**18  # of protobuf: resources, scopes and records
+MOST_RESOURCE_BYTES, MOST_RECORD_BYTES = 64 * 2**10, 2 * 2**20  # likewise
 MOST_SAMPLES_BYTES = 2**20  # ids of the samples of one batch
 MOST_ATTRIBUTES, MOST_ATTRIBUTE = 64, 4096  # of a span: how many, and their length
 MOST_AHEAD_MS = MS_PER_HOUR  # times that are further ahead are those of a wrong clock
@@ -127,25 +128,33 @@ _Resources = Iterator[tuple[Attributes, Iterable[Any]]]
 
 def _of_protobuf(signal: _Signal, body: bytes) -> _Resources:
     """Requests, resources and scopes are messages of messages. A resource's own field is 1, its records are in 2."""
-    count = 0
-    for number, of_resource in messages(body):
-        if number != 1:
-            continue
-        fields = list(messages(of_resource))
-        resource = Resource()
-        for number, field in fields:
-            if number == 1:
-                resource.MergeFromString(field)
-        records: list[Any] = []
-        for number, scope in fields:
-            if number == 2:
-                for part, record in messages(scope):
-                    if part == 2:
-                        records.append(_record(signal, record))
-        count += len(records)
-        if count > MOST_RECORDS:
-            raise TooLargeError(f"The body has more than {MOST_RECORDS} records: send fewer at a time.")
-        yield _of_messages(resource.attributes), records
+    counted = itertools.count(1)
+
+    def parts(message: bytes) -> Iterator[tuple[int, bytes]]:
+        for part in messages(message):
+            if next(counted) > MOST_PARTS:
+                raise TooLargeError(f"The body has more than {MOST_PARTS} parts: send fewer records at a time.")
+            yield part
+
+    def records(scopes: list[bytes]) -> Iterator[Any]:
+        for scope in scopes:
+            for number, record in parts(scope):
+                if number == 2:
+                    yield _record(signal, record)
+
+    for number, of_resource in parts(body):
+        if number == 1:
+            resource, scopes = Resource(), []
+            for part, field in parts(of_resource):
+                if part == 1:
+                    if len(field) > MOST_RESOURCE_BYTES:
+                        raise TooLargeError(
+                            f"A resource has {len(field)} bytes, {MOST_RESOURCE_BYTES >> 10} KiB at most."
+                        )
+                    resource.MergeFromString(field)
+                elif part == 2:
+                    scopes.append(field)
+            yield _of_messages(resource.attributes), records(scopes)
 
 
 def _record(signal: _Signal, record: bytes) -> Any:

@@ -329,7 +329,12 @@ class _Surroundings:
         self._pods = {pod.pod_uid: pod for pod in known.pods}
         self._named = {(pod.namespace, pod.name): pod for pod in sorted(known.pods, key=lambda pod: pod.time_ms)}
         self._slots = {slot.uuid: slot for slot in sorted(known.slots, key=lambda slot: slot.time_ms)}
-        self._holds = [hold for hold in known.holds if hold.source != SOURCE]
+        self._of_pod: dict[str, set[tuple[str, int]]] = defaultdict(set)
+        self._on_slot: dict[tuple[str, int], list[Allocation]] = defaultdict(list)
+        for hold in known.holds:
+            if hold.source != SOURCE:
+                self._of_pod[hold.pod_uid].add((hold.node_uid, hold.slot_index))
+                self._on_slot[hold.node_uid, hold.slot_index].append(hold)
         self._node_uid_of = node_uid_of
 
     def place(self, who: Who, *, steps: bool, local: bool, patient: bool) -> _Place | None:
@@ -362,7 +367,7 @@ class _Surroundings:
             return known.node_uid, known.slot_index
         if pod is None:
             return None
-        held = sorted({(hold.node_uid, hold.slot_index) for hold in self._holds if hold.pod_uid == pod.pod_uid})
+        held = sorted(self._of_pod.get(pod.pod_uid, ()))
         number = who.local_rank if who.local_rank is not None else who.rank
         return held[number] if number < len(held) else None
 
@@ -370,10 +375,10 @@ class _Surroundings:
         """The pod that has a slot when a process starts on it."""
         at_ms = who.started_ms or 2**62
         found = [
-            hold for hold in self._holds
-            if (hold.node_uid, hold.slot_index) == slot and hold.from_ms <= at_ms
-            and (hold.to_ms is None or hold.to_ms > at_ms)
-        ]  # fmt: skip
+            hold
+            for hold in self._on_slot.get(slot, ())
+            if hold.from_ms <= at_ms and (hold.to_ms is None or hold.to_ms > at_ms)
+        ]
         return max(found, key=lambda hold: hold.from_ms).pod_uid if found else None
 
 
