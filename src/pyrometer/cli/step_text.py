@@ -39,15 +39,11 @@ def step_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str
         f"attempt {answer['attempt']}, {at:%a %d %b %H:%M:%S.%f}"[:-3] + f", trace {answer['trace_id']}", dim=True
     )
     yield from textwrap.wrap(_waiting(answer), width)
-    yield ""
-    yield from gantt(_rows(ranks), 0.0, answer["duration_ms"], width=width, style=style, ticks=length_ticks)
-    yield ""
-    path = " → ".join(f"{piece['name']} {length(piece['duration_ms'])}" for piece in _joined(answer["critical_path"]))
-    last = answer["critical_path"][0]["rank"]
-    yield from textwrap.wrap(
-        f"Critical path ({length(sum(p['duration_ms'] for p in answer['critical_path']))}, by rank {last}): {path}",
-        width, subsequent_indent="  ",
-    )  # fmt: skip
+    if answer["critical_path"]:  # else everything in it took no time at all
+        yield ""
+        yield from gantt(_rows(ranks), 0.0, answer["duration_ms"], width=width, style=style, ticks=length_ticks)
+        yield ""
+        yield from _critical(answer["critical_path"], width)
     yield from _own_spans(answer, width)
     yield from _data(answer, style, width)
     yield from _remarks(answer, width)
@@ -154,6 +150,15 @@ def _row(rank: dict[str, Any], *, critical: bool) -> Row:
             bars.append(Bar(KINDS[name], start + waits, start + lasted))
     note = "no sync" if rank["waited_ms"] is None else "was last" if critical else f"waited {length(rank['waited_ms'])}"
     return Row(f"{'▶' if critical else ' '} rank {rank['rank']}", bars, note, bold=critical)
+
+
+def _critical(path: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
+    """The critical path as a line."""
+    pieces = " → ".join(f"{piece['name']} {length(piece['duration_ms'])}" for piece in _joined(path))
+    whole = length(sum(piece["duration_ms"] for piece in path))
+    yield from textwrap.wrap(
+        f"Critical path ({whole}, by rank {path[0]['rank']}): {pieces}", width, subsequent_indent="  "
+    )
 
 
 def _joined(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -37,14 +37,23 @@ class History(NamedTuple):
     def line(self, attempt: int | None = None, before_step: int | None = None) -> Iterator[Part]:
         """What the model of an attempt (None: the last) is made of, newest first.
 
-        An attempt counts from where it began; what came before is of the attempt it resumed from, and so on.
+        An attempt counts from where it began; what came before is of the attempt that saved what it loaded, and so on.
         """
         bound = before_step
-        for number in sorted(self.begins, reverse=True):
+        number = max((one for one in self.begins if attempt is None or one <= attempt), default=None)
+        while number is not None:
             begin = self.begins[number]
-            if (attempt is None or number <= attempt) and (bound is None or begin < bound):
+            if bound is None or begin < bound:
                 yield Part(number, begin, bound)
                 bound = begin
+            number = self._before(number, bound)
+
+    def _before(self, attempt: int, step: int) -> int | None:
+        """Whose model an attempt that began at a step went on with: the newest saved for it, else the one before."""
+        saved = [one.attempt for one in self.checkpoints if one.step == step and one.attempt < attempt]
+        return max(
+            [one for one in saved if one in self.begins] or [one for one in self.begins if one < attempt], default=None
+        )
 
     def counts(self, attempt: int, step: int) -> bool:
         """Whether the update of an attempt is in the run's newest model: no later attempt did the step again."""

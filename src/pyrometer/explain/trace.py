@@ -76,15 +76,6 @@ def trace_step(
         }  # fmt: skip
     number = attempts[-1] if attempt is None else attempt
     trace_id, spans = _read(store, run, number, step)
-    ranks, shifts_us = _aligned(_by_rank(spans), _nodes(store, run, number))
-    batches = batches_of_step(store, run, number, step)
-    start_us = min(span.start_us for each in ranks.values() for span in each)
-    end_us = max(span.end_us for each in ranks.values() for span in each)
-    told = {rank: _rank(rank, each, batches, shifts_us.get(rank, 0), start_us) for rank, each in ranks.items()}
-    last = _last_ready(told)
-    for row in told.values():
-        row["waited_ms"] = round(row["sync_ms"] - told[last]["sync_ms"], 3) if row["sync_ms"] is not None else None
-    path = _timeline(ranks[last])
     return {
         "run": run,
         "step": step,
@@ -92,12 +83,29 @@ def trace_step(
         "attempts": attempts,
         "lost": not history.counts(number, step),
         "trace_id": trace_id,
+        "ranks_of_run": _size(store, run, number),
+        "nearest": [],
+        **over_ranks(spans, _nodes(store, run, number), batches_of_step(store, run, number, step), zone),
+    }
+
+
+def over_ranks(
+    spans: Sequence[Span], nodes: dict[int, str | None], batches: Sequence[dict[str, Any]], zone: tzinfo
+) -> dict[str, Any]:
+    """The spans of one step put in place: each rank's time, who was last, the critical path."""
+    ranks, shifts_us = _aligned(_by_rank(spans), nodes)
+    start_us = min(span.start_us for each in ranks.values() for span in each)
+    end_us = max(span.end_us for each in ranks.values() for span in each)
+    told = {rank: _rank(rank, each, batches, shifts_us.get(rank, 0), start_us) for rank, each in ranks.items()}
+    last = _last_ready(told)
+    for row in told.values():
+        row["waited_ms"] = None if row["sync_ms"] is None else round(row["sync_ms"] - told[last]["sync_ms"], 3)
+    return {
         "from": iso(start_us // 1000, zone),
         "to": iso(-(-end_us // 1000), zone),
         "start_ms": _ms(start_us),
         "duration_ms": _ms(end_us - start_us),
         "ranks": sorted(told.values(), key=_latest_first),
-        "ranks_of_run": _size(store, run, number),
         "waited_for": _waited_for(told, last, end_us - start_us),
         "spans": [_told(span, batches, ranks[span.rank], start_us) for span in _ordered(ranks)],
         "critical_path": [
@@ -105,9 +113,8 @@ def trace_step(
                 "rank": last, "name": piece.name, "start_ms": _ms(piece.start_us),
                 "offset_ms": _ms(piece.start_us - start_us), "duration_ms": _ms(piece.end_us - piece.start_us),
             }
-            for piece in path
+            for piece in timeline(ranks[last])
         ],
-        "nearest": [],
     }  # fmt: skip
 
 
@@ -267,7 +274,7 @@ def _aligned(
     return moved, shifts_us
 
 
-def _timeline(spans: Sequence[Span]) -> list[Piece]:
+def timeline(spans: Sequence[Span]) -> list[Piece]:
     """A rank's step, cut into its phases: ordered, without gap or overlap. The innermost phase counts."""
     edges = sorted({edge for span in spans for edge in (span.start_us, span.end_us)})
     phases = [span for span in spans if span.name in PHASES]
@@ -292,7 +299,7 @@ def _rank(
 ) -> dict[str, Any]:
     """A rank's step: how long it took, each phase of it, when it was ready, its data."""
     start_us, end_us = min(span.start_us for span in spans), max(span.end_us for span in spans)
-    pieces = _timeline(spans)
+    pieces = timeline(spans)
     phases = {name: sum(p.end_us - p.start_us for p in pieces if p.name == name) for name in (*PHASES, OTHER)}
     return {
         "rank": rank,
