@@ -255,7 +255,7 @@ def test_help_imports_nothing_outside_the_standard_library(arguments):
     assert imported_by(statement) - set(sys.stdlib_module_names) == {"pyrometer"}
 
 
-@pytest.mark.parametrize("name", ["why", "cost", "runs", "show"])
+@pytest.mark.parametrize("name", ["why", "cost", "runs", "show", "trace", "lineage"])
 def test_a_question_to_a_folder_loads_nothing_for_clusters_or_servers(name):
     assert not imported_by(f"import pyrometer.cli.{name}") & {"lightkube", "httpx2", "starlette", "uvicorn"}
 

@@ -125,11 +125,11 @@ def _of_sample(answer: dict[str, Any], style: Style, width: int) -> None:
         often = "once" if answer["total"] == 1 else f"{answer['total']:,} times"
         click.echo(style(f"{answer['run']} consumed sample {answer['sample']} {often} in {looked_at}", bold=True))
         print_table(
-            ["when", "dataset", "lost", "attempt", "epoch", "step", "rank", "micro-batch", "first checkpoint"],
+            ["when", "dataset", "attempt", "epoch", "step", "rank", "micro", "checkpoint"],
             [
                 [
                     f"{datetime.fromisoformat(one['at']):%d %b %H:%M:%S}", one["dataset"],
-                    "again" if one["lost"] else "", one["attempt"], one["epoch"],
+                    f"{one['attempt']}†" if one["lost"] else one["attempt"], one["epoch"],
                     None if one["step"] is None else f"{one['step']:,}", one["rank"], one["micro_batch"],
                     one["checkpoint"] and f"{one['checkpoint']['step']:,}",
                 ]
@@ -140,7 +140,7 @@ def _of_sample(answer: dict[str, Any], style: Style, width: int) -> None:
         if answer["total"] > MOST_ROWS:
             click.echo(f"… {answer['total'] - MOST_ROWS:,} more: `-o json`.")
         if any(one["lost"] for one in updates):
-            _say("again: a later attempt did this step again, so this update is in no later model.", width)
+            _say("†: a later attempt did this step again, so this update is in no later model.", width)
     if answer["unknown_batches"]:
         _say(f"The samples of {answer['unknown_batches']:,} batches are not known: it may be in those too.", width)
 

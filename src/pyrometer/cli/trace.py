@@ -99,15 +99,15 @@ def _sample_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[
         yield style(f"{answer['run']} consumed sample {sample} {often}", bold=True)
     for way in ways[:MOST_WAYS]:
         at = f"{datetime.fromisoformat(way['at']):%d %b %H:%M:%S}"
-        lost = "  (done again by a later attempt)" if way["lost"] else ""
+        lost = "; done again later" if way["lost"] else ""
         step = "no known step" if way["step"] is None else f"step {way['step']:,}"
         yield ""
         yield (
             f"{at}  {style(step, bold=True)}, rank {way['rank']}, micro-batch {way['micro_batch']}, "
-            f"epoch {way['epoch']}, attempt {way['attempt']}{lost}"
+            f"epoch {way['epoch']}, attempt {way['attempt']}"
         )
         of = f" of {way['dataset']}" if way["dataset"] else ""
-        yield f"  one of {counted(way['batch_size'], 'sample')} of batch {way['batch']}{of}"
+        yield f"  one of {counted(way['batch_size'], 'sample')} of batch {way['batch']}{of}{lost}"
         yield from span_chain(way["spans"], way["checkpoint"], style, width, lost=way["lost"])
     if len(ways) > MOST_WAYS:
         yield f"\n… and {len(ways) - MOST_WAYS} more: `-o json`."
