@@ -84,6 +84,7 @@ def test_a_planted_bad_sample_is_found_from_the_loss_alone(tmp_path, seed):
     assert suspects["rows"][0]["sample"] == str(411 + seed)
     assert suspects["rows"][0]["spikes"] == suspects["spikes"] > 3
     assert all(row["spikes"] < suspects["spikes"] for row in suspects["rows"][1:])
+    assert all(row["spikes"] <= row["measured"] <= row["consumed"] for row in suspects["rows"])
     for spike in answer["spikes"]:
         assert any(str(411 + seed) in update["samples"] for update in spike["updates"])
 

@@ -12,7 +12,7 @@ from typing import Any
 from pyrometer.cli.gantt import Bar, Kind, Row, clock_ticks, gantt
 from pyrometer.cli.step_text import length
 from pyrometer.explain.text import Style
-from pyrometer.explain.words import counted, duration
+from pyrometer.explain.words import counted, duration, size
 
 MOST_ATTEMPTS = 12
 REPEATED = 3  # of one kind in a row are told one by one; more are folded
@@ -130,13 +130,19 @@ def _told(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
         if first["ranks"] and first["name"] not in ("checkpoint", "rendezvous"):
             ranks = ", ".join(map(str, first["ranks"][:4])) + ("…" if len(first["ranks"]) > 4 else "")
             text += f", rank{'s' if len(first['ranks']) > 1 else ''} {ranks}"
-        said = [first["reason"], _line_of(first)]
+        said = [_reason(first), _line_of(first)]
         if any(said):
             text += f": {', '.join(filter(None, said))}"
     took_ms = 0 if len(group) > 1 else first["duration_ms"]
     took = "" if not took_ms else length(took_ms) if took_ms < 1000 else duration(took_ms)
     head = f"  {at:%d %b %H:%M:%S}  {took:>12}  "
     yield from textwrap.wrap(text, max(width, 60), initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def _reason(piece: dict[str, Any]) -> str:
+    """Why, in a word; of a checkpoint, its size."""
+    reason = piece["reason"] or ""
+    return size(int(reason)) if piece["name"] == "checkpoint" and reason.isdecimal() else reason
 
 
 def _line_of(piece: dict[str, Any]) -> str:

@@ -238,7 +238,7 @@ def _likely(answer: dict[str, Any]) -> dict[str, Any] | None:
     if not rows or rows[0]["spikes"] < 2:
         return None
     first, second = rows[0], rows[1] if len(rows) > 1 else None
-    alone = second is None or (second["spikes"], second["consumed"]) != (first["spikes"], first["consumed"])
+    alone = second is None or (second["spikes"], second["measured"]) != (first["spikes"], first["measured"])
     return first if alone else None
 
 
@@ -248,10 +248,11 @@ def _suspects(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]
     shared = [row for row in suspects["rows"] if row["spikes"] > 1]
     likely = _likely(answer)
     if likely is not None:
-        often = "every time" if likely["consumed"] == likely["spikes"] else counted(likely["spikes"], "time")
+        often = "every time" if likely["measured"] == likely["spikes"] else counted(likely["spikes"], "time")
+        known = "" if likely["measured"] == likely["consumed"] else f" ({likely['measured']:,} with a known loss)"
         of = f" of {likely['dataset']}" if likely["dataset"] else ""
         behind = f"all {places:,}" if likely["spikes"] == places else f"{likely['spikes']:,} of {places:,}"
-        consumed = f"consumed {counted(likely['consumed'], 'time')}, {often} a spike"
+        consumed = f"consumed {counted(likely['consumed'], 'time')}{known}, {often} a spike"
         text = f"Sample {likely['sample']}{of} is behind {behind}: {consumed}."
         for line in textwrap.wrap(text, width):
             yield style(line, bold=True)

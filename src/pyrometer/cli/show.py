@@ -22,6 +22,7 @@ SPARK_WIDTH = 48
 PHASE_BAR = 48
 REPEATED = 3  # of one kind are told one by one; more are folded
 MOST_METRICS = 12
+SAID = ("exception", "out_of_memory", "sdk_error")  # what is told with its words
 
 
 @click.command()
@@ -71,7 +72,7 @@ def _speed(answer: dict[str, Any]) -> Iterator[str]:
         said.append(f"{_rate(answer['tokens_per_s'])} tokens/s")
     if answer["flops_per_s"]:
         mfu = "" if answer["mfu"] is None else f" ({100 * answer['mfu']:.1f} % MFU, of dense bf16)"
-        said.append(f"{_rate(answer['flops_per_s'] / 1e12)} TFLOP/s{mfu}")
+        said.append(f"{_flops(answer['flops_per_s'])}{mfu}")
     if answer["memory_peak_mib"]:
         said.append(f"{answer['memory_peak_mib'] / 1024:,.1f} GiB at most, on rank {answer['memory_peak_rank']}")
     if said:
@@ -80,6 +81,13 @@ def _speed(answer: dict[str, Any]) -> Iterator[str]:
 
 def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+
+
+def _flops(per_s: float) -> str:
+    for unit, name in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if per_s >= unit:
+            return f"{per_s / unit:,.3g} {name}FLOP/s" if per_s < 1000 * unit else f"{per_s / unit:,.0f} {name}FLOP/s"
+    return f"{per_s:,.0f} FLOP/s"
 
 
 def _phases(answer: dict[str, Any], style: Style) -> Iterator[str]:
@@ -144,7 +152,7 @@ def _lifecycle(marks: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
         if len(group) > REPEATED:
             text = f"{len(group)} × {mark['what']}{_until(group)}"
         said = [mark["reason"] or "", *(mark["message"] or "").strip().splitlines()[:1]]
-        if mark["what"] == "exception":
+        if mark["what"] in SAID:
             of = "" if mark["rank"] is None else f" of rank {mark['rank']}"
             text += f"{of}: {', '.join(filter(None, said))}"
         head = f"  {datetime.fromisoformat(mark['at']):%d %b %H:%M:%S}  attempt {mark['attempt']}  "

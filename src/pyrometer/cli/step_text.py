@@ -216,7 +216,7 @@ def _data(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
 def _remarks(answer: dict[str, Any], width: int) -> Iterator[str]:
     moved = max(abs(rank["clock_shift_ms"]) for rank in answer["ranks"])
     said = []
-    if moved >= 0.1:
+    if moved >= max(1.0, 0.01 * answer["duration_ms"]):
         said.append(f"Clocks of nodes disagree by up to {length(moved)}: they are put where their ranks left the sync.")
     if answer["lost"]:
         said.append("A later attempt did this step again: its update is in no later model.")

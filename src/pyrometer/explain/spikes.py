@@ -71,7 +71,7 @@ def lineage_of_spikes(
     return {
         "run": run, "step": None, "metric": name, "goal": goal, "values": len(points),
         "logged_every": _every(points), "found": len(found), "spikes": told,
-        "suspects": _suspects(store, run, [(spike.first.attempt, spike.first.step) for spike in largest]),
+        "suspects": _suspects(store, run, name, [(spike.first.attempt, spike.first.step) for spike in largest]),
         "updates": [], "checkpoints": [],
     }  # fmt: skip
 
@@ -167,8 +167,11 @@ def _every(points: Sequence[Point]) -> int | None:
     return int(np.median(gaps)) if gaps else None
 
 
-def _suspects(store: Store, run: str, places: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Samples behind the jumps: those behind most of them first, and of those the ones least often elsewhere."""
+def _suspects(store: Store, run: str, metric: str, places: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Samples behind the jumps: those behind most of them first, and of those the ones least often elsewhere.
+
+    `consumed` is how often in all, `measured` at how many of those steps the metric is known: it may be logged seldom.
+    """
     if not places:
         return {"total": 0, "spikes": 0, "rows": []}
     listed = ", ".join(f"({int(attempt)}, {int(step)})" for attempt, step in places)
@@ -196,23 +199,27 @@ def _suspects(store: Store, run: str, places: Sequence[tuple[int, int]]) -> dict
         ), eaten AS (
             SELECT dataset, attempt, step, unnest(coalesce(samples, rows::VARCHAR[])) AS sample
             FROM batch WHERE run = $1
-        )
-        SELECT shown.sample, shown.dataset, behind, count(DISTINCT (attempt, step)) AS consumed,
-            count(*) OVER () AS found
+        ), known AS (SELECT DISTINCT attempt, step, true AS known FROM metric WHERE run = $1 AND name = $2)
+        SELECT shown.sample, shown.dataset, behind, count(DISTINCT (eaten.attempt, eaten.step)) AS consumed,
+            count(DISTINCT (eaten.attempt, eaten.step)) FILTER (WHERE known) AS measured, count(*) OVER () AS found
         FROM shown JOIN eaten ON eaten.sample = shown.sample AND eaten.dataset IS NOT DISTINCT FROM shown.dataset
+        LEFT JOIN known ON known.attempt = eaten.attempt AND known.step = eaten.step
         GROUP BY shown.sample, shown.dataset, behind
-        ORDER BY behind DESC, consumed - behind, try_cast(shown.sample AS BIGINT), shown.sample LIMIT {MOST_SUSPECTS}
+        ORDER BY behind DESC, measured - behind, try_cast(shown.sample AS BIGINT), shown.sample LIMIT {MOST_SUSPECTS}
         """,
-        [run],
+        [run, metric],
     ).fetchall()
     return {
-        "total": rows[0][4] if rows else 0,
+        "total": rows[0][5] if rows else 0,
         "spikes": len(places),
         "rows": [
-            {"sample": sample, "dataset": dataset, "spikes": behind, "of": len(places), "consumed": consumed}
-            for sample, dataset, behind, consumed, _ in rows
+            {
+                "sample": sample, "dataset": dataset, "spikes": behind, "of": len(places), "consumed": consumed,
+                "measured": measured,
+            }
+            for sample, dataset, behind, consumed, measured, _ in rows
         ],
-    }
+    }  # fmt: skip
 
 
 def _told(store: Store, run: str, spike: Spike, zone: tzinfo) -> dict[str, Any]:

@@ -46,6 +46,16 @@ def rate(mib_s: float) -> str:
     return f"{mib_s:,.0f} MiB/s" if mib_s < 1000 else f"{mib_s / 1024:,.1f} GiB/s"
 
 
+def size(count: int) -> str:
+    """How many bytes: "812 B", "3.4 GiB"."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:,.0f} {unit}" if value >= 100 or unit == "B" else f"{value:,.1f} {unit}"
+
+
 def energy(wh: int) -> str:
     """Energy: "412 kWh", "1.3 MWh"."""
     if wh >= 10_000_000:
