@@ -162,3 +162,11 @@ def test_near_idle_power_is_a_little_above_what_a_held_board_draws():
     assert near_idle_power_w("NVIDIA H200") == round(125 * NEAR_IDLE_FACTOR) == 156
     assert near_idle_power_w("NVIDIA-L4-SHARED") == round(33 * NEAR_IDLE_FACTOR)
     assert near_idle_power_w("Contoso X1") == near_idle_power_w(None) == NEAR_IDLE_UNKNOWN_W
+
+
+def test_peaks_are_dense_and_only_where_a_data_sheet_says_so():
+    peaks = {known.model: known.peak_tflops_bf16 for known in gpu_models()}
+    assert (peaks["H100-SXM"], peaks["A100-SXM4-80GB"], peaks["L4"]) == (989.5, 312, 121)  # half of "with sparsity"
+    assert (peaks["T4"], peaks["V100-SXM2-16GB"]) == (None, None)  # they have no bfloat16
+    for known in gpu_models():
+        assert ("bf16: NVIDIA" in known.source) == (known.peak_tflops_bf16 is not None), known.model

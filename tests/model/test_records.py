@@ -206,6 +206,7 @@ span by hour
     step int64?
     parent_id string?
     attributes_json string?
+    after_us int32?
 batch by hour
     key run, attempt, rank, loader, epoch, send_index
     sort run, attempt, rank, time_ms
@@ -220,6 +221,7 @@ batch by hour
     step int64?
     dataset string?
     samples list<string>?
+    rows list<int64>?
 metric by hour
     key run, attempt, rank, name, step, time_ms
     sort run, name, time_ms

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +22,10 @@ from kube.server import free_port
 from pyrometer import __version__
 from pyrometer.model.settings import Settings
 from pyrometer.serve import app
+from pyrometer.serve.questions import bring_up_to_date, question
 from pyrometer.serve.tokens import FILE, TokenError, Tokens
 from pyrometer.store import Store, StoreBusyError
+from traced import RUN, Trained
 
 
 @contextmanager
@@ -252,3 +255,23 @@ class TestTokens:
         (tmp_path / FILE).write_text("{")
         with pytest.raises(TokenError, match="cannot be read"):
             Tokens(tmp_path).may("pyr_any", "view")
+
+
+def test_traces_and_lineage_are_what_the_commands_say(tmp_path: Path) -> None:
+    with Trained(attempts=((0, 21),)).store(tmp_path / "data"):
+        pass
+    asked: list[tuple[str, dict[str, str]]] = [
+        ("trace", {}), ("trace", {"step": "20"}), ("trace", {"sample": "137"}),
+        ("lineage", {"step": "20"}), ("lineage", {"checkpoint": "20"}), ("lineage", {"spikes": "1"}),
+    ]  # fmt: skip
+    with serving(tmp_path / "data") as client:
+        over_http = [client.get(f"/api/v1/{what}", params={"run": RUN, **about}).json() for what, about in asked]
+        assert client.get("/api/v1/lineage", params={"run": RUN}).status_code == 400
+        assert client.get("/api/v1/lineage", params={"run": RUN, "checkpoint": "7"}).status_code == 404
+        assert client.get("/api/v1/trace", params={"run": "nobody"}).status_code == 404
+    settings = Settings()
+    with Store(tmp_path / "data") as store:
+        covered = bring_up_to_date(store, settings, now_ms=time.time_ns() // 1_000_000)
+        assert covered is not None
+        for (what, about), answer in zip(asked, over_http, strict=True):
+            assert question(what, {"run": RUN, **about}, settings)(store, covered) == answer

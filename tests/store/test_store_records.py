@@ -31,6 +31,7 @@ EXTREMES = {
     "int16": [0, -1, 2**15 - 1, -(2**15)],
     "float64": [0.0, -0.0, float("nan"), float("inf"), float("-inf"), 5e-324, 1.7976931348623157e308, 0.1],
     "list<string>": [(), ("",), ("a", "b"), tuple(TEXTS), tuple(str(i) for i in range(500))],
+    "list<int64>": [(), (0,), (2**63 - 1, -(2**63)), tuple(range(500))],
 }
 ANY_OF = {
     "string": st.sampled_from(TEXTS) | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
@@ -40,6 +41,7 @@ ANY_OF = {
     "int16": st.integers(-(2**15), 2**15 - 1),
     "float64": st.floats(),
     "list<string>": st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=4), max_size=4).map(tuple),
+    "list<int64>": st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4).map(tuple),
 }
 
 every_kind = pytest.mark.parametrize("kind", sorted(SCHEMAS))

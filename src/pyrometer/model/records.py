@@ -247,7 +247,7 @@ class Span(NamedTuple):
     step: Int64 | None = None
     parent_id: Text | None = None
     attributes_json: Text | None = None
-    after_us: Int16 | None = None  # how much later than `time_ms` it began; None: within that millisecond
+    after_us: Int32 | None = None  # how much later than `time_ms` it began; None: within that millisecond
 
 
 @record(
