@@ -28,7 +28,7 @@ test: setup ## the tests that need nothing but this checkout
 	$(BIN)/pytest -q $(CORES) -m 'not heavy'
 
 test-all: setup ## all tests: also those that need minutes, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
-	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-2} $(BIN)/pytest -q $(CORES)
+	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-6} $(BIN)/pytest -q $(CORES)
 
 lint: setup ## style, types, layers
 	$(BIN)/ruff check .

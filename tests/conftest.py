@@ -13,9 +13,11 @@ import duckdb
 import pytest
 from hypothesis import settings
 
+from effort import STEADY, THOROUGH
+
 # Property tests look at the same examples every time, so that a green run stays green;
 # `--hypothesis-profile=explore` looks further.
-settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("steady", derandomize=STEADY, deadline=None, max_examples=100 if THOROUGH else 40)
 settings.register_profile("explore", max_examples=500, deadline=None)
 settings.load_profile("steady")
 

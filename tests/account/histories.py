@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from effort import EFFORT, STEADY
 from pyrometer.account.ledger import Accounted, build
 from pyrometer.model import events
 from pyrometer.model.columns import schema_of
@@ -305,13 +305,12 @@ def smallest(history: History, fails: Callable[[History], bool]) -> History:
 def law(examples: int) -> Callable[[Callable[[History], None]], Callable[[], None]]:
     """A test of what holds for every history: the same examples every time, a failing one as small as it gets.
 
-    PYROMETER_EXAMPLES=2 (`make test-all`) tests twice as many; from 3 on they are others every time.
+    `make test-all` tests six times as many (PYROMETER_EXAMPLES=6); beyond, they are others every time.
     """
-    effort = int(os.environ.get("PYROMETER_EXAMPLES", "1"))
 
     def decorate(holds: Callable[[History], None]) -> Callable[[], None]:
         @settings(
-            max_examples=examples * effort, derandomize=effort <= 2, deadline=None, database=None,
+            max_examples=examples * EFFORT, derandomize=STEADY, deadline=None, database=None,
             phases=[Phase.explicit, Phase.generate],
         )  # fmt: skip
         @given(histories(holds.__name__))

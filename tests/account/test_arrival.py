@@ -47,7 +47,7 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
 Built = tuple[list[Any], list[Any]]  # the ledger's rows, and the energy's
 
 
-@law(3)
+@law(1)
 def test_the_ledger_is_about_the_records_and_not_about_how_they_came(history: History) -> None:
     whole = ledger(*history.records, now_ms=history.now_ms, chunk_slot_minutes=ONE_CHUNK)
     for found, energy in (

@@ -28,6 +28,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import EFFORT, STEADY
 from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, tariff_of
 from pyrometer.account.sums import GROUPINGS, Window, cost, open_names
 from pyrometer.explain.causes import with_causes
@@ -57,7 +58,7 @@ def joules(found: Ledger, pod_uid: str | None = "", **of: Any) -> float:
 # -- the law ----------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, derandomize=True, max_examples=8)
+@settings(deadline=None, derandomize=STEADY, max_examples=3 * EFFORT)
 @given(st.integers(0, 2**32))
 def test_the_sum_over_holders_is_the_increase_of_the_counter(seed: int) -> None:
     """Whoever held the slot, in whatever parts, whenever they changed and however irregularly it was read."""

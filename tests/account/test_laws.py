@@ -39,7 +39,7 @@ ZONES = tuple(
 )
 
 
-@law(8)
+@law(3)
 def test_every_millisecond_is_there_once_and_money_and_claims_add_up_in_every_grouping(history: History) -> None:
     with folder() as store:
         store.append(history.records)

@@ -45,7 +45,7 @@ def _without_evidence(record: Any) -> Any:
     return record._replace(resumed_step=None) if isinstance(record, Run) else record
 
 
-@law(3)
+@law(1)
 def test_restating_moves_no_time_and_no_money(history: History) -> None:
     restated = ledger(*history.records, now_ms=history.now_ms).rows
     plain = ledger(*map(_without_evidence, history.records), now_ms=history.now_ms).rows

@@ -8,6 +8,7 @@ from histories import H100, UNLISTED, Ledger, Scenario, at, hold, ledger, node, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import EFFORT, STEADY
 from pyrometer.model.records import Price
 from pyrometer.model.units import SHARE_WHOLE, largest_remainder, share_parts
 
@@ -153,7 +154,7 @@ def test_a_price_of_zero_is_a_price() -> None:
     assert priced(price(0)) == [0] * 4
 
 
-@settings(deadline=None, derandomize=True, max_examples=12)
+@settings(deadline=None, derandomize=STEADY, max_examples=3 * EFFORT)
 @given(st.integers(0, 10**9), st.integers(1, 16), st.integers(1, 3))
 def test_the_slots_of_a_node_add_up_to_its_price(usd: int, gpus: int, minutes: int) -> None:
     """To the last micro-dollar: nothing is rounded, the first slots have what does not divide evenly."""

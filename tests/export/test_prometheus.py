@@ -51,7 +51,7 @@ def counted(ledger: Ledger) -> Counter[str]:
 def test_a_minute_counts_once_when_it_has_settled(store: Store) -> None:
     ledger = Ledger()
     last: Counter[str] = Counter()
-    for minute in range(30, 120, 7):
+    for minute in (30, 37, 44, 80, 81, 118):
         ledger.count(store, account(store, at(minute)))
         now = counted(ledger)
         assert all(now[state] >= seconds for state, seconds in last.items()), "a counter fell"
@@ -113,7 +113,7 @@ def test_a_workload_that_is_over_has_no_series_after_a_while(tmp_path: Path) -> 
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(hours=5), *job(), *job(to_min=60)])
         ledger = Ledger()
-        for minute in range(15, 5 * 60, 15):
+        for minute in (15, 30, 60, 75, 135, 150, 285):
             ledger.count(store, account(store, START_MS + minute * MINUTE))
             names = {owner.workload for owner, _ in ledger.amounts}
             assert ("ml/llama" in names) == (15 < minute <= 60 + 75)  # seen until 66, an hour more

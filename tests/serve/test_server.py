@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx2 as httpx
 import pytest
@@ -20,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import nights
 from kube.server import free_port
 from pyrometer import __version__
+from pyrometer.cli import main
 from pyrometer.model.settings import Settings
 from pyrometer.serve import app
 from pyrometer.serve.questions import bring_up_to_date, question
@@ -48,35 +50,49 @@ def serving(folder: Path, *more: str, host: str = "127.0.0.1", **variables: str)
         assert code == 0
 
 
+def small_night(folder: Path) -> Path:
+    with Store(folder, create=True) as store:
+        store.append([*nights.cluster(), *nights.job()])
+    return folder
+
+
 @pytest.fixture
 def night(tmp_path: Path) -> Path:
-    with Store(tmp_path / "data", create=True) as store:
-        store.append([*nights.cluster(), *nights.job()])
-    return tmp_path / "data"
+    return small_night(tmp_path / "data")
 
 
-def test_it_is_well_and_says_what_the_commands_say(night: Path) -> None:
-    with serving(night) as client:
-        assert client.get("/healthz").text == "ok\n"
-        assert client.get("/readyz").json() == {"ready": True, "waiting_for": [], "shortcomings": []}
-        total = client.get("/api/v1/cost", params={"by": "workload", "all": "1"}).json()["total"]
-        assert total["gpu_hours"] == 8.0
-        answer = client.get("/api/v1/why", params={"all": "1"}).json()
-        assert answer["total"]["gpu_hours"] == 8.0
-        assert "<html" in client.get("/").text
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, httpx.Client]]:
+    """A server that tests only ask, and its folder: starting one takes a second."""
+    folder = small_night(tmp_path_factory.mktemp("served") / "data")
+    with serving(folder) as client:
+        yield folder, client
 
 
-def test_a_question_that_makes_no_sense_is_refused(night: Path) -> None:
-    with serving(night) as client:
-        for path, said in (
-            ("/api/v1/why?last=3x", "--last '3x' is not a length of time"),
-            ("/api/v1/why?colour=red", "There is no parameter 'colour'"),
-            ("/api/v1/cost?by=colour", "--by 'colour' is not a grouping"),
-            ("/api/v1/cost?tz=Mars", "There is no time zone 'Mars'"),
-        ):
-            answer = client.get(path)
-            assert answer.status_code == 400
-            assert said in answer.json()["error"]
+def test_it_is_well_and_says_what_the_commands_say(served: tuple[Path, httpx.Client]) -> None:
+    _, client = served
+    assert client.get("/healthz").text == "ok\n"
+    assert client.get("/readyz").json() == {"ready": True, "waiting_for": [], "shortcomings": []}
+    total = client.get("/api/v1/cost", params={"by": "workload", "all": "1"}).json()["total"]
+    assert total["gpu_hours"] == 8.0
+    answer = client.get("/api/v1/why", params={"all": "1"}).json()
+    assert answer["total"]["gpu_hours"] == 8.0
+    assert "<html" in client.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/api/v1/why?last=3x", "--last '3x' is not a length of time"),
+        ("/api/v1/why?colour=red", "There is no parameter 'colour'"),
+        ("/api/v1/cost?by=colour", "--by 'colour' is not a grouping"),
+        ("/api/v1/cost?tz=Mars", "There is no time zone 'Mars'"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(served: tuple[Path, httpx.Client], path: str, said: str) -> None:
+    answer = served[1].get(path)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
 
 
 def test_the_folder_is_the_server_s_while_it_runs_and_free_afterwards(night: Path) -> None:
@@ -91,10 +107,31 @@ def test_the_folder_is_the_server_s_while_it_runs_and_free_afterwards(night: Pat
         assert store.parts("ledger_row")
 
 
-def told(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """What a command says, in a process of its own."""
-    command = [sys.executable, "-m", "pyrometer", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
+class Said(NamedTuple):
+    """What a command said, and how it ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Told = Callable[..., Said]
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Runs a command in this process: one of its own would take a second to start."""
+
+    def run(*arguments: str, **variables: str) -> Said:
+        capsys.readouterr()
+        with monkeypatch.context() as patched:
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                main(list(arguments))
+        return Said(ended.value.code, *capsys.readouterr())  # type: ignore[arg-type]
+
+    return run
 
 
 def test_prometheus_finds_its_metrics(night: Path) -> None:
@@ -121,7 +158,7 @@ def test_hours_that_are_over_are_sealed_whoever_brought_them(night: Path, monkey
 class TestCommands:
     QUESTIONS = (["why", "--all"], ["cost", "--by", "workload,state", "--all"], ["cost", "--by", "cause"], ["runs"])
 
-    def test_on_a_folder_that_a_server_has_they_ask_it_and_say_the_same(self, night: Path) -> None:
+    def test_on_a_folder_that_a_server_has_they_ask_it_and_say_the_same(self, night: Path, told: Told) -> None:
         def answers(*whom: str) -> list[str]:
             said = [told(*question, *whom, "-o", "json") for question in self.QUESTIONS]
             assert [one.stderr for one in said] == [""] * len(said)
@@ -134,7 +171,7 @@ class TestCommands:
         assert "hung" not in before[0]
         assert json.loads(before[1])["total"]["gpu_hours"] == 8.0
 
-    def test_who_may_read_the_folder_needs_no_token(self, night: Path) -> None:
+    def test_who_may_read_the_folder_needs_no_token(self, night: Path, told: Told) -> None:
         secret = Tokens(night).create("me", "viewer", 0)
         with serving(night, host="0.0.0.0") as client:
             assert (night / "server.json").stat().st_mode & 0o077 == 0
@@ -145,7 +182,7 @@ class TestCommands:
             assert refused.stderr.startswith("Error: A token is needed")
             assert told("cost", "--server", url, PYROMETER_TOKEN=secret).returncode == 0
 
-    def test_an_address_that_a_killed_server_left_is_no_obstacle(self, night: Path) -> None:
+    def test_an_address_that_a_killed_server_left_is_no_obstacle(self, night: Path, told: Told) -> None:
         (night / "server.json").write_text(json.dumps({"url": f"http://127.0.0.1:{free_port()}", "token": "x"}))
         assert told("cost", "--data", str(night)).returncode == 0
 
@@ -158,14 +195,14 @@ class TestCommands:
         ],
     )
     def test_a_mistake_is_said_in_the_same_words(
-        self, night: Path, arguments: list[str], code: int, words: str
+        self, served: tuple[Path, httpx.Client], told: Told, arguments: list[str], code: int, words: str
     ) -> None:
-        with serving(night) as client:
-            for whom in (["--server", str(client.base_url)], ["--data", str(night)]):
-                said = told(*arguments, *whom)
-                assert (said.returncode, said.stderr.strip()) == (code, words)
+        folder, client = served
+        for whom in (["--server", str(client.base_url)], ["--data", str(folder)]):
+            said = told(*arguments, *whom)
+            assert (said.returncode, said.stderr.strip()) == (code, words)
 
-    def test_a_server_that_is_not_there_is_named(self) -> None:
+    def test_a_server_that_is_not_there_is_named(self, told: Told) -> None:
         url = f"http://127.0.0.1:{free_port()}"
         said = told("why", "--server", url)
         assert said.returncode == 1
@@ -223,9 +260,10 @@ class TestTokens:
             assert client.get("/api/v1/why", headers={"Authorization": f"Bearer {secret}"}).status_code == 403
             assert client.get("/api/v1/why").status_code == 401  # there is a token: loopback is no exception
 
-    def test_on_loopback_another_site_s_name_for_this_machine_is_refused(self, night: Path) -> None:
-        with serving(night) as client:
-            assert client.get("/api/v1/why", headers={"Host": "evil.example"}).status_code == 403
+    def test_on_loopback_another_site_s_name_for_this_machine_is_refused(
+        self, served: tuple[Path, httpx.Client]
+    ) -> None:
+        assert served[1].get("/api/v1/why", headers={"Host": "evil.example"}).status_code == 403
 
     def test_only_a_digest_is_kept(self, tmp_path: Path) -> None:
         secret = Tokens(tmp_path).create("me", "admin", 0)

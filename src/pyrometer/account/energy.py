@@ -99,6 +99,8 @@ def open_energy(store: Store, from_ms: int, to_ms: int, by: Sequence[str] = (), 
 
 def drawn_in(store: Store, from_ms: int, to_ms: int) -> Drawn:
     """What everything drew in a window."""
+    if not any(part.row_count for part in store.parts("energy") if part.from_ms < to_ms and part.to_ms > from_ms):
+        return Drawn()
     relation = open_energy(store, from_ms, to_ms)
     row = first_row(store.connection.execute(f"SELECT sum(energy_mj), sum(ms), sum(estimated_ms) FROM {relation}"))
     return Drawn(*(int(amount or 0) for amount in row or ()))

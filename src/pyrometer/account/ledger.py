@@ -279,8 +279,10 @@ class _Build:
             instead[sql.WINDOWS] = sql.NO_WINDOWS
         handed_over = any(part.row_count for part in self.store.parts("carry") if part.from_ms == chunk.from_ms)
         sampled = self.store.has("gpu_sample", chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
-        if not sampled and not handed_over:
-            instead[sql.SAMPLES] = sql.NO_SAMPLES
+        if not sampled:
+            instead[sql.ENERGY] = sql.NO_ENERGY
+            if not handed_over:
+                instead[sql.SAMPLES] = sql.NO_SAMPLES
         return instead
 
     def _drop_ledger_outside(self, chunks: list[Chunk]) -> None:

@@ -459,9 +459,12 @@ def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
 
 def _widen_hot_tables(connection: duckdb.DuckDBPyConnection) -> None:
     """Hot tables that an older version left get the columns that were added since, with absent values."""
+    tables = catalog.hot_tables(connection)
+    if not tables:  # the question below takes as long as all the rest of opening a folder
+        return
     rows = connection.execute("SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal").fetchall()
     known = set(rows)
-    for table in catalog.hot_tables(connection):
+    for table in tables:
         for column in SCHEMAS[table.kind].columns:
             if column.nullable and (table.name, column.name) not in known:
                 connection.execute(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.duckdb_type}")

@@ -18,6 +18,7 @@ NAMES = "20_names"
 LEDGER = "13_ledger"
 WINDOWS, NO_WINDOWS = "08_windows", "08_no_windows"
 SAMPLES, NO_SAMPLES = "09_samples", "09_no_samples"
+ENERGY, NO_ENERGY = "15_energy", "15_no_energy"
 CHUNK_STEPS = (
     SLOTS,
     "06_tenants",
@@ -28,7 +29,7 @@ CHUNK_STEPS = (
     "11_minutes",
     "12_shares",
     "14_carry",
-    "15_energy",
+    ENERGY,
 )
 
 

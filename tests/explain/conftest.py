@@ -1,0 +1,19 @@
+"""Of a parametrized example that builds nights, `make test` looks at the first variants and `make test-all` at all."""
+
+from __future__ import annotations
+
+import pytest
+
+VARIANTS = 2
+NIGHTS = {"tmp_path", "tmp_path_factory"}  # a ledger is built in a folder; what needs none is cheap
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A night takes a third of a second, and its second variant shows that the first is no accident."""
+    seen: dict[str, int] = {}
+    for item in items:
+        test, _, variant = item.nodeid.partition("[")
+        if variant and "/explain/" in test and NIGHTS & set(getattr(item, "fixturenames", ())):
+            seen[test] = seen.get(test, 0) + 1
+            if seen[test] > VARIANTS:
+                item.add_marker(pytest.mark.heavy)
