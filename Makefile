@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
+HEAVY := .venv/.ready-heavy
 DEMO ?= demo
 DEPLOY ?= deploy/base
 CORES ?= --numprocesses auto --maxprocesses 8
@@ -21,13 +22,17 @@ $(SETUP): pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[server,agent,dev]'
 	@touch $@
 
+$(HEAVY): $(SETUP)
+	$(BIN)/pip install --quiet --editable '.[server,agent,dev,heavy]'
+	@touch $@
+
 demo: setup ## the main job: a simulated night on 304 GPUs, accounted and explained; on a terminal, served as a page
 	@$(BIN)/pyrometer demo --out $(DEMO)
 
 test: setup ## the tests that need nothing but this checkout
 	$(BIN)/pytest -q $(CORES) -m 'not heavy'
 
-test-all: setup ## all tests: also those that need minutes, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
+test-all: $(HEAVY) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
 	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-6} $(BIN)/pytest -q $(CORES)
 
 lint: setup ## style, types, layers

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import duckdb
@@ -81,6 +84,20 @@ def pytest_testnodedown(node: object) -> None:
     _left_out = getattr(node, "workeroutput", {}).get("left_out", _left_out)
 
 
+def _beside() -> str:
+    """Which libraries of training programs the SDK was tested with, and how to have the others."""
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = ["torch", *(re.split(r"[<>=]", wanted)[0] for wanted in extras["heavy"])]
+    there, missing = [], []
+    for name in names:
+        try:
+            there.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    without = f"; without {', '.join(missing)}: `make test-all` installs them" if missing else ""
+    return f"beside {', '.join(there) or 'no library of training programs'}{without}"
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What ran, what was skipped, and how to enable it."""
     ran = Counter(Path(report.nodeid.split("::")[0]).parts[1] for report in terminalreporter.stats.get("passed", ()))
@@ -89,5 +106,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(", ".join(f"{part} {count}" for part, count in sorted(ran.items())) or "nothing")
     for reason, count in skipped.items():
         terminalreporter.write_line(f"skipped {count}: {reason.removeprefix('Skipped: ')}")
+    terminalreporter.write_line(_beside())
     if _left_out:
         terminalreporter.write_line(f"left out {_left_out} heavy tests: `make test-all` runs them")

@@ -1,0 +1,64 @@
+"""What the tests of the SDK stand on: the PyTorch that was meant, and libraries that work beside it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+EXTRAS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+# What it takes for each library to be there: an import that reaches its compiled parts.
+IMPORTS = {
+    "transformers": "from transformers import Trainer",
+    "accelerate": "from accelerate import Accelerator",
+    "datasets": "from datasets import Dataset",
+    "lightning": "from lightning import Trainer",
+    "mlflow": "import mlflow",
+    "sqlalchemy": "import sqlalchemy",
+    "alembic": "import alembic",
+    "wandb": "import wandb",
+    "tensorboard": "from torch.utils.tensorboard import SummaryWriter",
+    "torchdata": "from torchdata.stateful_dataloader import StatefulDataLoader",
+    "webdataset": "import webdataset",
+    "opentelemetry": "from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest",
+    "traceml_ai": "import traceml_ai",
+}
+
+
+def test_it_is_the_pytorch_that_was_asked_for_and_trains_without_a_warning():
+    import torch
+
+    (wanted,) = (one for one in EXTRAS["dev"] if one.startswith("torch"))
+    assert f"torch=={torch.__version__.partition('+')[0]}" == wanted
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
+    losses = []
+    for _ in range(3):
+        loss = model(data).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_every_library_of_the_extra_is_looked_at():
+    names = [re.split(r"[<>=]", wanted)[0] for wanted in EXTRAS["heavy"]]
+    assert len(names) == len(IMPORTS)
+    for name in names:
+        assert any(name.replace("-", "_").startswith(library) for library in IMPORTS), name
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("library", [pytest.param(name, marks=pytest.mark.needs(name)) for name in IMPORTS])
+def test_a_library_works_beside_it(library, tmp_path):
+    said = subprocess.run(
+        [sys.executable, "-c", IMPORTS[library]], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert said.returncode == 0, said.stderr
