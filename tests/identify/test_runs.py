@@ -167,6 +167,18 @@ def test_launches_of_a_run_are_numbered_as_they_are_seen_also_by_the_next_proces
     assert [(run.launch, run.attempt) for run in again] == [("c", 3)]
 
 
+def test_of_a_launch_that_speaks_all_ranks_are_wanted_even_if_some_are_known() -> None:
+    """A later attempt brought back what of it had not ended; the rest is in the store."""
+    before = Run(T0, "r", 1, 1, T0, launch="a", pod_uid="run:a:1", node_uid="host/h", slot_index=1)
+    runs = Runs()
+    later = rank("b", run="r", started_ms=T0 + 800_000)
+    told = [News(T0 + 800_000)]
+    records = runs.take([(later, told)], Known(ranks=[before], attempts=[("r", 1, "a")])).records
+    assert [(run.launch, run.outcome) for run in the(Run, records)] == [("b", None), ("a", "killed")]
+    assert runs.wanted([(rank("a", run="r"), [STEP])]).launches == {"a"}
+    assert runs.wanted([(later, told)]).launches == set()
+
+
 def test_more_attempts_than_can_be_numbered_are_left_out() -> None:
     taken = Runs().take([(rank("c", run="r"), [STEP])], Known(attempts=[("r", 2**15 - 1, "a")]))
     assert (taken.records, taken.unnumbered) == ([], 1)

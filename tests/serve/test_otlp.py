@@ -285,6 +285,15 @@ class TestACluster:
         assert "'prod'" in stored["run"][0]
         assert len(stored["allocation"]) == 2
 
+    def test_a_server_that_stops_leaves_what_waits_to_the_next(self, tmp_path: Path) -> None:
+        async def talk(server: Server, client: httpx.AsyncClient) -> None:
+            server.otlp._training._follows = lambda: True
+            assert (await send(client, "logs", self.body(), JSON)).status_code == 200
+
+        assert in_store(tmp_path, talk)["run"] == []
+        assert len(list((tmp_path / "inbox" / "otlp").iterdir())) == 1
+        assert len(in_store(tmp_path, nothing)["run"]) == 1
+
     def test_one_that_does_not(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         async def talk(server: Server, client: httpx.AsyncClient) -> None:
             server.otlp._training._follows = lambda: True

@@ -103,6 +103,7 @@ class _Launch:
         self.run: str | None = None
         self.attempt = 0
         self.ranks: dict[int, _Rank] = {}
+        self.whole = False  # all of its ranks that were ever known are here
         self.started_ms = 2**62
         self.over = False  # a later one took its place: its ranks ended with their last words, or as they say
         self.workload: Workload | None = None  # as it was last written
@@ -127,7 +128,7 @@ class Runs:
         wanted = Wanted(set(), set(), set(), set(), set())
         for who, _ in said:
             launch = self._launches.get(who.launch)
-            if launch is None:
+            if launch is None or not launch.whole:
                 wanted.launches.add(who.launch)
             if launch is None or who.rank not in launch.ranks or not launch.ranks[who.rank].place.settled:
                 if who.run is not None and who.run not in self._attempts:
@@ -149,6 +150,7 @@ class Runs:
         fresh: dict[str, list[_Rank]] = defaultdict(list)
         for who, messages in said:
             launch = self._launches.setdefault(who.launch, _Launch(who.launch))
+            launch.whole = True  # it was among what is wanted
             rank = launch.ranks.get(who.rank)
             if rank is None or not rank.place.settled:
                 whole = who if rank is None else _merged(rank.who, who)

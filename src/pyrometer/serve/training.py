@@ -134,10 +134,11 @@ class Training:
         self._bodies.append(body)
 
     def store(self, *, everything: bool = False) -> None:
-        """Stores what can be stored, and drops its bodies. What cannot be stored now stays, on disk too."""
+        """Stores what can be stored, and drops its bodies. What cannot be stored now stays, on disk too. `everything`:
+        also scrapes of which more may come."""
         now_s = time.monotonic()
         settled_s = float("inf") if everything else now_s - SETTLE_S
-        self._unstored += self._joined(now_s, everything)
+        self._unstored += self._joined(now_s)
         self._untaken += self._scrapes.take(settled_s)
         if self._untaken:
             if self._dcgm is None:
@@ -156,13 +157,13 @@ class Training:
         self._inbox.drop(self._done)
         self._done = []
 
-    def _joined(self, now_s: float, everything: bool) -> list[tuple[Any, ...]]:
+    def _joined(self, now_s: float) -> list[tuple[Any, ...]]:
         """The records of all that is said by ranks whose place is known, or that have waited long enough."""
         records: list[tuple[Any, ...]] = []
         groups: dict[tuple[bool, bool], list[_Body]] = {}
         for body in self._bodies:
             if body.said:
-                patient = self._follows() and not everything and now_s - body.arrived_s < PATIENCE_S
+                patient = self._follows() and now_s - body.arrived_s < PATIENCE_S
                 groups.setdefault((body.local, patient), []).append(body)
         for (local, patient), bodies in groups.items():
             said: list[Said] = [one for body in bodies for one in body.said]
