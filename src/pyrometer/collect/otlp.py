@@ -46,6 +46,7 @@ from pyrometer.collect.said import (
 )
 from pyrometer.collect.whole_scrapes import Sample
 from pyrometer.collect.wire import messages
+from pyrometer.model.records import named_samples
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store.store import OLDEST_MS
 
@@ -415,10 +416,10 @@ def _checked_drawn(values: Attributes) -> Drawn:
     if len(listed) > MOST_SAMPLES_BYTES:
         raise RefusedError(TOO_LONG)
     try:
-        samples = tuple(map(str, _ids.decode(listed)))
+        samples = named_samples(_ids.decode(listed))
     except (msgspec.MsgspecError, RecursionError, ValueError):  # a number with too many digits is a ValueError
         raise RefusedError(WRONG_VALUE) from None
-    return _drawn(values)._replace(samples=samples)
+    return _drawn(values)._replace(**samples)
 
 
 _EVENTS: dict[str, Callable[[Attributes], Message]] = {
@@ -439,6 +440,7 @@ class _Traces(_Reader):
         yield _piece(
             {
                 "time_ms": start_ns // 1_000_000,
+                "after_us": start_ns // 1000 % 1000,
                 "duration_us": (end_ns - start_ns) // 1000,
                 "name": record.name,
                 "trace_id": _id(record.trace_id, 32),

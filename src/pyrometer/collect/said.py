@@ -94,6 +94,7 @@ class Piece(NamedTuple):
     parent_id: Text | None = None
     step: Int64 | None = None
     attributes_json: Text | None = None
+    after_us: Int32 | None = None
 
 
 class Drawn(NamedTuple):
@@ -107,6 +108,7 @@ class Drawn(NamedTuple):
     step: Int64 | None = None
     dataset: Text | None = None
     samples: tuple[str, ...] | None = None
+    rows: tuple[int, ...] | None = None
 
 
 class Value(NamedTuple):
@@ -145,7 +147,7 @@ def reading(kind: type[Kind]) -> Callable[[Mapping[str, Any]], Kind]:
     fields = [
         (name, _FITTING[column_of(name, hints[name]).type], defaults.get(name, _REQUIRED))
         for name in kind._fields  # type: ignore[attr-defined]
-        if name != "samples" or kind is not Drawn  # a list: who reads it brings it
+        if name not in ("samples", "rows") or kind is not Drawn  # lists: who reads them brings them
     ]
 
     def read(values: Mapping[str, Any]) -> Kind:

@@ -462,7 +462,7 @@ def _facts(launch: _Launch, rank: _Rank, messages: list[Message]) -> Records:
             records.append(
                 Span(
                     message.time_ms, message.trace_id, message.span_id, message.name, message.duration_us, run, attempt,
-                    number, message.step, message.parent_id, message.attributes_json,
+                    number, message.step, message.parent_id, message.attributes_json, message.after_us,
                 )
             )  # fmt: skip
         elif isinstance(message, Value):
