@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 VARIANTS = 2
-NIGHTS = {"tmp_path", "tmp_path_factory"}  # a ledger is built in a folder; what needs none is cheap
+FOLDER = "tmp_path"  # in which a test builds a night of its own; those of a module's are cheap
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -13,7 +13,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     seen: dict[str, int] = {}
     for item in items:
         test, _, variant = item.nodeid.partition("[")
-        if variant and "/explain/" in test and NIGHTS & set(getattr(item, "fixturenames", ())):
+        if variant and "/explain/" in test and FOLDER in getattr(item, "fixturenames", ()):
             seen[test] = seen.get(test, 0) + 1
             if seen[test] > VARIANTS:
                 item.add_marker(pytest.mark.heavy)

@@ -8,7 +8,7 @@ import nights
 from nights import WELL, all_ranks, at, cluster, event, interval, job, pod, run, samples, steps, told
 from pyrometer.account.sums import iso
 from pyrometer.explain.detectors import DETECTORS
-from pyrometer.model.records import Workload
+from pyrometer.model.records import Batch, Workload
 from pyrometer.model.states import CAUSES
 
 
@@ -38,7 +38,7 @@ class TestHang:
         reports = [event("stuck", 40, rank, step=3999 - (rank == 2), reason="backward") for rank in range(4)]
         finding = only(told(tmp_path, self.records(reports)))
         assert finding["cause"] == "hang"
-        assert finding["culprit"] == {"rank": 2, "node": "node-1", "gpu": 0}
+        assert finding["culprit"] == {"rank": 2, "node": "node-1", "gpu": 0, "phase": "backward"}
         assert interval(finding) == minutes(40, 120)
         assert finding["gpu_ms"] == 4 * 80 * nights.MINUTE
         assert finding["usd_micro"] == 4 * 80 * 60_000  # 4 GPUs for 80 minutes at 0.06 dollars a minute
@@ -181,11 +181,19 @@ def test_lost_work_counts_the_steps_that_were_done_again(tmp_path):
 
 
 def test_training_on_after_the_loss_is_no_number(tmp_path):
-    reports = [event("nonfinite_loss", 70, 0, step=7_000)]
-    finding = only(told(tmp_path, [*cluster(), *job(), *run(), *all_ranks(0, 120), *reports]))
+    reports = [event("nonfinite_loss", 70, rank, step=7_000 + (rank != 3)) for rank in (0, 3)]
+    drawn = [
+        Batch(
+            at(69), "run", 1, rank, 0, 0, step, step=step, dataset="pile", samples=tuple(f"{step}{n}" for n in range(8))
+        )
+        for rank in (0, 3)
+        for step in (6_999, 7_000)
+    ]
+    finding = only(told(tmp_path, [*cluster(), *job(), *run(), *all_ranks(0, 120), *reports, *drawn]))
     assert (finding["cause"], interval(finding)) == ("diverged", minutes(70, 120))
     assert finding["gpu_ms"] == 4 * 50 * nights.MINUTE  # one rank speaks for all
     assert "at step 7,000" in finding["evidence"][0]
+    assert finding["evidence"][1:] == ["step 7,000: samples 70000, 70001, 70002, 70003, 70004, … of pile on rank 3"]
 
 
 def test_findings_below_the_limits_are_not_told(tmp_path):

@@ -6,7 +6,7 @@ from datetime import UTC
 
 import pytest
 
-from nights import MINUTE, START_MS, at, cluster, interval, minutes, told
+from nights import MINUTE, START_MS, at, cluster, event, interval, job, minutes, run, told
 from pyrometer.account.ledger import build
 from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
@@ -237,3 +237,13 @@ class TestWithoutTheSdk:
         (finding,) = [f for f in found if f["cause"] == "slow_start"]
         assert interval(finding) == minutes(10, 35)
         assert finding["gpu_ms"] == 2 * 24 * MINUTE
+
+
+def test_a_rank_that_never_came_is_named(tmp_path):
+    three = [rank._replace(first_step_ms=None) for rank in run()[:3]]
+    stuck = [event("stuck", 1, rank, step=0, reason="startup") for rank in range(3)]
+    answer = told(tmp_path, [*cluster(), *job(), *three, *stuck])
+    (finding,) = answer["findings"]
+    assert (finding["cause"], finding["culprit"]) == ("slow_start", {"rank": 3})
+    assert finding["evidence"][1] == "rank 3 never came, of 4: the others wait there"
+    assert finding["suggestion"].startswith("Look for the process of rank 3")

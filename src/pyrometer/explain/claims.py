@@ -51,7 +51,8 @@ SELECT * EXCLUDE (ms), 0 AS proposal, '' AS cause, ms AS row_ms, ms FROM ledger_
 """
 
 
-# Of what the window cost: less is not worth a reader's time, however small a dollar is to the cluster.
+# Of what the window cost: less is not worth a reader's time, however small a dollar is to the cluster. Who sets the
+# limit in dollars to nothing wants to see everything.
 WORTH_TELLING = 1 / 5000
 
 
@@ -72,7 +73,9 @@ def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
         for number, gpu_ms, ms_price, unpriced in rows
     }
     spent = int(night.ask("SELECT coalesce(sum(ms * usd_micro_per_hour::HUGEINT), 0) FROM burn")[0][0])
-    least = max(night.settings.finding_min_usd_micro, round(WORTH_TELLING * usd_micro(spent)))
+    least = night.settings.finding_min_usd_micro and max(
+        night.settings.finding_min_usd_micro, round(WORTH_TELLING * usd_micro(spent))
+    )
     kept = [finding for finding in findings.values() if _worth_telling(finding, night.settings, least)]
     dropped = [number for number, finding in findings.items() if finding not in kept]
     if dropped:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import duration
+from pyrometer.explain.words import counted, duration
 from pyrometer.model.states import CLAIMS
+from pyrometer.model.units import MS_PER_HOUR
+
+MOST_SAMPLES = 5
+MOST_RANKS = 2
 
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch of training on a loss that is no number."""
     for episode in night.episodes("diverged"):
-        first = night.ask(
-            "SELECT min(event.step) FROM event JOIN the_run USING (run, attempt) "
+        where = night.ask(
+            "SELECT DISTINCT event.run, event.attempt, event.rank, event.step "
+            "FROM event JOIN the_run USING (run, attempt) "
             "WHERE event.kind = 'nonfinite_loss' AND list_contains($1, the_run.pod_uid) "
-            "AND event.time_ms BETWEEN $2 - 5000 AND $3",
+            "AND event.time_ms BETWEEN $2 - 5000 AND $3 "
+            "QUALIFY event.step IS NOT DISTINCT FROM min(event.step) OVER () ORDER BY ALL",
             list(episode.pods), episode.from_ms, episode.to_ms,
-        )[0][0]  # fmt: skip
+        )  # fmt: skip
+        first = where[0][3] if where else None
         at_step = "" if first is None else f" at step {first:,}"
         yield Proposal(
             cause="diverged",
@@ -31,10 +39,31 @@ def detect(night: Night) -> Iterable[Proposal]:
                 f"trained on for {duration(episode.to_ms - episode.from_ms)} after its loss was no longer a number, "
                 f"since {night.time(episode.from_ms)}"
             ),
-            evidence=(f"its loss became NaN or infinite{at_step}",),
+            evidence=(f"its loss became NaN or infinite{at_step}", *_batches(night, where)),
             suggestion=(
                 ("Stop it; go" if night.goes_on(episode.to_ms) else "Let it stop at the first NaN; go")
                 + " back to a checkpoint from before, with a lower learning rate or clipped gradients."
             ),
             confidence=0.95,
         )
+
+
+def _batches(night: Night, where: list[tuple[Any, ...]]) -> Iterator[str]:
+    """The data behind the first step without a number, of the ranks that said so."""
+    if not where or where[0][3] is None or not night.has("batch"):
+        return
+    # a batch has the time at which it was drawn, and loaders draw ahead
+    night.store.expose(["batch"], night.window.from_ms - MS_PER_HOUR, night.window.to_ms)
+    run, attempt, _, step = where[0]
+    rows = night.ask(
+        "SELECT rank, flatten(list(samples ORDER BY micro_batch, loader)), any_value(dataset) FROM batch "
+        "WHERE run = $1 AND attempt = $2 AND step = $3 AND list_contains($4, rank) AND samples IS NOT NULL "
+        "GROUP BY rank ORDER BY rank",
+        run, attempt, step, [rank for *_, rank, _ in where],
+    )  # fmt: skip
+    for rank, samples, dataset in rows[:MOST_RANKS]:
+        more = ", …" if len(samples) > MOST_SAMPLES else ""
+        of = f" of {dataset}" if dataset else ""
+        yield f"step {step:,}: samples {', '.join(samples[:MOST_SAMPLES])}{more}{of} on rank {rank}"
+    if len(rows) > MOST_RANKS:
+        yield f"and those of {counted(len(rows) - MOST_RANKS, 'other rank')}"

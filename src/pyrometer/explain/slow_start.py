@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, duration
+from pyrometer.explain.words import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
@@ -18,6 +18,7 @@ USUAL_MS = 5 * MS_PER_MINUTE  # where they are too few
 LEAST_USUAL_MS = MS_PER_MINUTE  # a fleet that starts in seconds does not make two minutes slow
 WORTH_NAMING_MS = 5 * MS_PER_MINUTE  # beyond the usual: a large gang takes some minutes more than a single pod
 FAR_SLOWER = 2  # times its peers
+MOST_RANKS = 100_000  # that are looked for
 OF_THE_EXCESS = 0.4  # a phase that explains this much of it is where the time went
 
 # What can be slow, in the order in which it happens, and what to do about it.
@@ -204,7 +205,11 @@ def _proposal(night: Night, slow: list[_Start], group: list[_Start], usual: _Usu
         f"{duration(longest)} without a {slow[0].until}; {compared}" if goes_on
         else f"{duration(longest)} from scheduling to {slow[0].until}; {compared}"
     ]  # fmt: skip
-    if phase:
+    absent, ranks = _absent(night, group) if goes_on else ([], 0)
+    if absent:
+        named = listed([str(rank) for rank in absent])
+        evidence.append(f"rank{'s' if len(absent) > 1 else ''} {named} never came, of {ranks}: the others wait there")
+    elif phase:
         on_node = (" longer" if phase.kind == "late" else "") + (f" on {node}" if node else "")
         instead = "" if phase.usual_ms is None else f", elsewhere {duration(phase.usual_ms)}"
         evidence.append(f"{PHASES[phase.kind][0]} took {duration(phase.took_ms)}{on_node}{instead}")
@@ -222,10 +227,32 @@ def _proposal(night: Night, slow: list[_Start], group: list[_Start], usual: _Usu
             else f"took {duration(longest)} to start, from {night.time(from_ms)} on"
         ),
         evidence=tuple(evidence),
-        suggestion=_suggestion(phase, node),
-        culprit={"node": node} if node else None,
-        confidence=0.6 if goes_on or not enough else 0.9 if phase else 0.75,
+        suggestion=(
+            f"Look for the process of rank {absent[0]}: did it start, and can it reach the others?" if absent
+            else _suggestion(phase, node)
+        ),
+        culprit={"rank": absent[0]} if len(absent) == 1 else {"node": node} if node and not absent else None,
+        confidence=0.9 if absent else 0.6 if goes_on or not enough else 0.9 if phase else 0.75,
     )  # fmt: skip
+
+
+def _absent(night: Night, group: list[_Start]) -> tuple[list[int], int]:
+    """The ranks that nobody has heard of while others say that they are stuck before their first step; of how many."""
+    rows = night.ask(
+        """
+        SELECT list(DISTINCT rank), max(ranks) FROM the_run
+        WHERE list_contains($1, pod_uid) AND first_step_ms IS NULL AND ended_ms IS NULL
+        GROUP BY run, attempt
+        HAVING bool_or((run, attempt) IN (
+            SELECT (run, attempt) FROM event WHERE kind = 'stuck' AND reason = 'startup' AND time_ms < $2))
+        ORDER BY attempt DESC, run LIMIT 1
+        """,
+        [start.pod_uid for start in group], night.window.to_ms,
+    )  # fmt: skip
+    if not rows:
+        return [], 0
+    ((there, ranks),) = rows
+    return sorted(set(range(min(ranks, MOST_RANKS))) - set(there)), ranks
 
 
 def _suggestion(phase: _Phase | None, node: str | None) -> str:

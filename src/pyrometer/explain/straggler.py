@@ -12,8 +12,8 @@ from pyrometer.explain.night import EPISODE_GAP_MS, Night
 from pyrometer.explain.words import duration
 from pyrometer.model.states import CLAIMS
 
-WORTH_NAMING = 0.05  # of the time of a workload's windows
-MOSTLY = 0.5  # of the windows of a stretch have the same rank last
+WORTH_NAMING = 0.05  # of the time of those that wait
+MOSTLY = 0.5  # of the windows of a stretch have the same rank last; of the time of a phase is garbage collection
 PHASES = ("data", "copy", "forward", "backward", "garbage", "optimizer")
 
 
@@ -31,7 +31,7 @@ class _Slowest(NamedTuple):
 # For each window of a run that waits noticeably: the rank that waits least is the one that the others wait for.
 _WAITING = """
 SELECT coalesce(workload_uid, pod_uid) AS owner_uid, run, attempt, min(time_ms), max(to_ms), arg_min(rank, comm_ms),
-    sum(comm_ms) - count(*) * min(comm_ms) AS waited, sum(to_ms - time_ms) AS whole
+    sum(comm_ms) - count(*) * min(comm_ms) AS waited, sum(to_ms - time_ms) * (count(*) - 1) // count(*) AS whole
 FROM step_window JOIN holder_name USING (pod_uid)
 WHERE list_contains($1, coalesce(workload_uid, pod_uid)) AND steps > 0 AND time_ms < $3 AND to_ms > $2
 GROUP BY owner_uid, run, attempt, first_step, steps
@@ -50,7 +50,7 @@ class _Window(NamedTuple):
     to_ms: int
     slowest: int
     waited_ms: int
-    whole_ms: int
+    whole_ms: int  # of those that wait
 
 
 def detect(night: Night) -> Iterable[Proposal]:
@@ -128,6 +128,8 @@ def _slowest(night: Night, run: str, attempt: int, rank: int, from_ms: int, to_m
         for i, (phase, mine) in enumerate(zip(PHASES, phases, strict=True))
     }
     worst = max(excess, key=lambda phase: excess[phase])
+    if excess["garbage"] >= MOSTLY * excess[worst]:  # it happens inside of another phase, which then looks as slow
+        worst = "garbage"
     return _Slowest(run, rank, node_uid, slot_index, worst if excess[worst] > behind_ms / 4 else None, behind_ms)
 
 

@@ -71,7 +71,9 @@ HELP: dict[str, str] = {
     "sample_jitter_ms": "a next sample that is late by up to this much leaves no gap",
     "hang_limit_ms": "no step for longer than this, and than ten of the run's slow steps, is a `hang`",
     "finding_min_ms": "findings that claim fewer GPU-milliseconds are not shown",
-    "finding_min_usd_micro": "findings that cost less (micro-dollars) are not shown; unpriced ones always are",
+    "finding_min_usd_micro": (
+        "findings that cost less (micro-dollars) are not shown; unpriced ones always are, and all with 0"
+    ),
     "retention_days": "measurements and ledger older than this many days are dropped; 0 keeps everything",
     "price_book": "path of a YAML price book",
     "timezone": "time zone of days, hours and months, unless --tz says otherwise",

@@ -1,0 +1,72 @@
+"""`straggler` on short runs: two windows of ten steps are enough to name the rank and its phase. All share a night."""
+
+from __future__ import annotations
+
+from datetime import UTC
+
+import pytest
+
+from nights import HOUR, START_MS, at, cluster, found, two_a_node
+from pyrometer.account.ledger import build
+from pyrometer.account.sums import Window
+from pyrometer.explain.why import why
+from pyrometer.model.records import StepWindow
+from pyrometer.model.settings import Settings
+from pyrometer.store import Store
+
+STEPS = 10  # a window
+DELAY_MS = 50  # a step
+USUAL = {"data_ms": 3, "copy_ms": 4, "forward_ms": 40, "backward_ms": 70, "comm_ms": 8, "optimizer_ms": 15}
+PHASES = ("data", "copy", "forward", "backward", "garbage")
+EVERYTHING = Settings(finding_min_ms=0, finding_min_usd_micro=0)
+
+
+def windows(run, rank, place, late, phase, *, delay_ms=DELAY_MS):
+    """Two windows of a rank whose peers wait for another one, or who is that one."""
+    step = dict(USUAL)
+    if rank != late:
+        step["comm_ms"] += delay_ms
+    elif phase == "garbage":  # it happens while something else runs
+        step |= {"garbage_ms": delay_ms, "forward_ms": step["forward_ms"] + delay_ms}
+    elif phase:
+        step[f"{phase}_ms"] += delay_ms
+    length_ms = STEPS * (sum(USUAL.values()) + delay_ms)
+    noise = (7 * rank) % 5  # milliseconds: no two ranks are alike
+    for number in range(2):
+        begin_ms = at(5) + number * length_ms + rank  # clocks disagree a little
+        yield StepWindow(
+            begin_ms, begin_ms + length_ms, run, 1, rank, first_step=1 + number * STEPS, steps=STEPS,
+            **{name: ms * STEPS + noise for name, ms in step.items()}, **place,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory):
+    """A job of two and one of four ranks for each phase, and one of four in which all are alike."""
+    jobs = [(f"{phase}-{2 * nodes}", phase, nodes) for nodes in (1, 2) for phase in PHASES] + [("alike", None, 2)]
+    records = cluster(nodes=sum(nodes for *_, nodes in jobs))
+    first = 0
+    for name, phase, nodes in jobs:
+        late = 2 * nodes - 1 if phase else None
+        for rank, place, there in two_a_node(name, range(first, first + nodes)):
+            records += there
+            records += windows(name, rank, place, late, phase, delay_ms=DELAY_MS if phase else 0)
+        first += nodes
+    with Store(tmp_path_factory.mktemp("short") / "data", create=True) as store:
+        store.append(records)
+        build(store, EVERYTHING, now_ms=START_MS + 2 * HOUR)
+        return why(store, Window(START_MS, START_MS + 2 * HOUR), EVERYTHING, zone=UTC)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("phase", PHASES)
+def test_twenty_steps_name_the_rank_and_its_phase(answer, phase, ranks):
+    (finding,) = [f for f in found("straggler", answer) if f["workload"]["name"] == f"{phase}-{ranks}"]
+    assert finding["culprit"]["rank"] == ranks - 1
+    assert finding["culprit"]["phase"] == phase
+    assert finding["gpu_ms"] == pytest.approx((ranks - 1) * 2 * STEPS * DELAY_MS, rel=0.02)
+    assert f"its gradients were ready {DELAY_MS} ms a step after theirs" in finding["evidence"]
+
+
+def test_ranks_that_are_alike_wait_for_nobody(answer):
+    assert "alike" not in {f["workload"]["name"] for f in found("straggler", answer)}
