@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import marshal
 import os
 import subprocess
@@ -9,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyrometer.train import boot, ring
 from pyrometer.train.hooks import Hooks
@@ -97,3 +99,60 @@ def trained(
     return subprocess.run(
         command, env=environment(spool, **more), capture_output=True, text=True, timeout=timeout_s, check=False
     )
+
+
+def torchrun(program: Path, *arguments: str, ranks: int, more: tuple[str, ...] = ()) -> list[str]:
+    """The command that launches so many ranks of a program."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *more]
+    return [sys.executable, *launcher, str(program), *arguments]
+
+
+def running(command: list[str], *where: str, **variables: str) -> subprocess.Popen[str]:
+    """`pyrometer run` of a command, on its way."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pyrometer", "run", "--no-gpus", *where, "--", *command],
+        env=environment(None, PYROMETER_WINDOW_S="1", **variables), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+class Heard(NamedTuple):
+    """One record of those that `pyrometer run --data` left in its folder."""
+
+    at_ms: int  # when it was sent on its way
+    rank: int
+    launch: str
+    name: str  # run, window, batch, event
+    said: dict[str, Any]
+
+
+def heard(data: Path) -> list[Heard]:
+    """What lies in the inbox of a data folder, before anybody has read it."""
+    found = []
+    for path in sorted((data / "inbox" / "otlp").glob("*.logs.json.gz")):
+        at_ms = int(path.name.partition("-")[0]) // 1_000_000
+        for resource in json.loads(gzip.decompress(path.read_bytes()))["resourceLogs"]:
+            who = _plain(resource["resource"]["attributes"])
+            for scope in resource["scopeLogs"]:
+                for record in scope["logRecords"]:
+                    said = {name.removeprefix("pyrometer."): v for name, v in _plain(record["attributes"]).items()}
+                    said["time_ms"] = int(record["timeUnixNano"]) // 1_000_000
+                    name = record["eventName"].removeprefix("pyrometer.")
+                    found.append(Heard(at_ms, who["pyrometer.rank"], who["pyrometer.launch"], name, said))
+    return found
+
+
+def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
+    plain = {}
+    for one in attributes:
+        ((kind, value),) = one["value"].items()
+        plain[one["key"]] = int(value) if kind == "intValue" else value
+    return plain
+
+
+def answer(data: Path, *words: str, **variables: str) -> Any:
+    """What a command says of a data folder."""
+    command = [sys.executable, "-m", "pyrometer", *words, "--data", str(data), "-o", "json"]
+    said = subprocess.run(command, env=environment(None, **variables), capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,18 +153,31 @@ def _watch_imports(hooks: Hooks) -> None:
 
 
 def _watch_process(hooks: Hooks) -> None:
-    os.register_at_fork(after_in_child=hooks.let_go)
+    os.register_at_fork(after_in_child=hooks.forked)
     before = sys.excepthook
 
     def excepted(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         try:
-            if hooks.rank is not None and not issubclass(kind, KeyboardInterrupt):
+            if hooks.rank is not None and issubclass(kind, KeyboardInterrupt):
+                hooks.rank.close("killed")
+            elif hooks.rank is not None:
                 hooks.rank.excepted(kind, error, trace)
         except Exception as ours:
             _say(ours)
         before(kind, error, trace)
 
     sys.excepthook = excepted
+    leave = sys.exit
+
+    def leaving(*code: Any) -> NoReturn:
+        try:
+            if hooks.rank is not None:
+                hooks.rank.leaving(code[0] if code else None, sys.exc_info()[1])
+        except Exception as ours:
+            _say(ours)
+        leave(*code)
+
+    sys.exit = leaving
 
 
 def _say(error: BaseException) -> None:

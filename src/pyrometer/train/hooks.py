@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import functools
 import gc
+import sys
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Original = Callable[..., Any]
 LEAST_GENERATION = 2  # of the garbage collections that are worth a mark
+SETTLED = 4  # steps of an optimizer after which its model is known
+MOST_LAST = 4  # parameters that may be the last one to get its gradient, where not all of them are used in every step
 _STEP_KEYS = ("global_step", "step", "iter_num", "iteration", "iter", "num_updates", "steps", "current_step")
 
 
@@ -39,11 +42,13 @@ class Hooks:
         self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._optimizer_steps = 0
         self._unscaled: tuple[Any, Any] | None = None
-        self._learning: dict[Any, Any] | None = None  # hooks of parameters, while the last gradient is looked for
-        self._order: list[tuple[int, Any]] = []
-        self._ready_hook: Any = None
+        self._settling: dict[int, int] = {}  # steps of each optimizer, the first few
+        self._learning: list[_Learning] = []  # models whose last gradient is looked for
+        self._learnt: weakref.WeakSet[Any] = weakref.WeakSet()
         self._synchronised = False
         self._counting: Any = None  # while operations are counted; False: that is over
+        self._aside = False  # an optimizer steps, and it is no step
+        self._forked = False
         self.roots: Roots | None = None
         self._loaded: tuple[str, int, int | None] | None = None  # the newest file that was read: path, ms, step
         self.observes_memory = False
@@ -61,12 +66,20 @@ class Hooks:
         """The rank is over, or this is a fork of its process."""
         self.rank = None
         self._optimizer_steps = 0
-        self._unscaled = self._learning = self._ready_hook = self._loaded = self._counting = None
-        self._synchronised = False
+        self._settling = {}
+        self._unscaled = self._loaded = self._counting = None
+        self._learning = []
+        self._learnt = weakref.WeakSet()
+        self._synchronised = self._aside = self._forked = False
         self._loaders = weakref.WeakKeyDictionary()
         self.lineage = Lineage()
         if self.roots is not None:
             self.roots.forget()
+
+    def forked(self) -> None:
+        """This is a copy of the process. It may become a rank of its own, with an optimizer from before the fork."""
+        self.let_go()
+        self._forked = True
 
     def _program_watches(self, original: Original, *args: Any, **kwargs: Any) -> Any:
         self.faulthandler_taken = True
@@ -139,12 +152,28 @@ class Hooks:
         if hasattr(module, "load"):
             _wrap(module, "load", self._loading)
 
+    def _checkpoint_state(self, module: Any) -> None:
+        _wrap(module, "_init_optim_state", self._not_a_step)
+
+    def _not_a_step(self, original: Original, *args: Any, **kwargs: Any) -> Any:
+        """An optimizer steps with zeros, so that it has a state that can be saved or loaded."""
+        was, self._aside = self._aside, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._aside = was
+
     def _safetensors(self, module: Any) -> None:
         _wrap(module, "save_file", self._saving)
 
     def _fsdp(self, module: Any) -> None:
-        """FSDP2 on the host: what it waits for is communication. On a GPU only streams wait: nothing is seen here."""
-        for name in ("wait_for_unshard", "finalize_backward", "post_backward"):
+        """FSDP2 on the host: what it waits for is communication. On a GPU only streams wait: nothing is seen here.
+
+        On a CPU `unshard` gathers the parameters and waits for that, `post_backward` likewise with the gradients; the
+        other two wait where something was begun ahead. Ranks meet several times in a step: whoever is late in a phase
+        makes the others wait in that same phase.
+        """
+        for name in ("unshard", "wait_for_unshard", "finalize_backward", "post_backward"):
             if hasattr(module.FSDPParamGroup, name):
                 _wrap(module.FSDPParamGroup, name, self._waiting)
 
@@ -156,16 +185,17 @@ class Hooks:
             if book is None:
                 book = self._loaders[loader] = self.lineage.loader(loader.dataset)
             book.begin_epoch()
+            book.held_by = (weakref.ref(loader), weakref.ref(iterator))
             iterator._pyrometer = book
         except Exception as error:
             self.broken(error)
         return original(iterator, loader, *args, **kwargs)
 
-    def _reset(self, original: Original, iterator: Any, loader: Any, first_iter: bool = False) -> Any:
+    def _reset(self, original: Original, iterator: Any, *args: Any, **kwargs: Any) -> Any:
         book = iterator.__dict__.get("_pyrometer")
-        if book is not None and not first_iter and book.taken:
+        if book is not None and book.taken:  # else it is its first epoch
             book.begin_epoch()
-        return original(iterator, loader, first_iter)
+        return original(iterator, *args, **kwargs)
 
     def _next_index(self, original: Original, iterator: Any) -> Any:
         index = original(iterator)
@@ -175,13 +205,16 @@ class Hooks:
         return index
 
     def _next(self, original: Original, iterator: Any) -> Any:
-        recorder = None if self.rank is None else self.rank.recorder
+        rank = self.rank
+        recorder = None if rank is None else rank.recorder
         book = iterator.__dict__.get("_pyrometer")
         entered = False
         if recorder is not None and not recorder.inside:  # a loader in a loader: the outer one waits
             if recorder.evaluating and book is not None and book.role == TRAINING:
                 recorder.evaluating = False
             entered = recorder.enter(ring.EVALUATE if recorder.evaluating else ring.DATA)
+            if self._optimizer_steps <= SETTLED and rank is not None:
+                rank.still_in_loop(sys._getframe())
         sent = None
         if book is not None and not iterator.__dict__.get("_in_order", True):
             sent = set(iterator._task_info)
@@ -255,31 +288,33 @@ class Hooks:
         with counting:
             return original(*args, **kwargs)
 
-    def _backward(self, original: Original, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def _backward(self, original: Original, *args: Any, **kwargs: Any) -> Any:
         rank = self.rank
         if self._is_compiling() or rank is None:
-            return original(tensors, *args, **kwargs)
+            return original(*args, **kwargs)
         recorder = rank.recorder
         entered = not recorder.inside and recorder.enter(ring.BACKWARD)
         if entered:
             try:
                 self.lineage.forward(recorder.count, recorder.last_ns, None, gradients=True)  # unless it was seen
                 self.lineage.backward()
-                self._loss(rank, tensors)
+                self._loss(rank, args[0] if args else kwargs.get("tensors"))
+                if self._optimizer_steps <= SETTLED:
+                    rank.still_in_loop(sys._getframe())
             except Exception as error:
                 self.broken(error)
         try:
             if entered and self._counting:
-                result = self._counted(rank, original, tensors, *args, **kwargs)
+                result = self._counted(rank, original, *args, **kwargs)
                 rank.counted(self._counting.total)
                 self._counting = False
                 return result
-            return original(tensors, *args, **kwargs)
+            return original(*args, **kwargs)
         finally:
             if entered:
                 recorder.leave()
-                if self._learning is not None:
-                    self._learned()
+                if self._learning:
+                    self._learn()
 
     def _loss(self, rank: Rank, tensors: Any) -> None:
         tensor = tensors if isinstance(tensors, self._tensor) else None
@@ -292,8 +327,9 @@ class Hooks:
                 tensor = loss() if loss() is not None else tensor
         rank.metrics.backward(tensor.detach(), rank.recorder.device)
 
-    def _scaler_scale(self, original: Original, scaler: Any, outputs: Any) -> Any:
-        scaled = original(scaler, outputs)
+    def _scaler_scale(self, original: Original, *args: Any, **kwargs: Any) -> Any:
+        scaled = original(*args, **kwargs)
+        outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
         if self.rank is not None and isinstance(outputs, self._tensor):
             self._unscaled = (weakref.ref(scaled), weakref.ref(outputs))
         return scaled
@@ -309,60 +345,63 @@ class Hooks:
                 self.broken(error)
         if self.rank is not None:
             self.rank.recorder.expected.add(id(optimizer))
+            self._settling[id(optimizer)] = 0
         return result
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._is_compiling() or self.rank is None:
+        if self._is_compiling() or self._aside:
+            return
+        rank = self.rank or self._became_rank()
+        if rank is None:
             return
         self._optimizer_steps += 1
         if self._optimizer_steps == 1:
-            self.rank.recorder.adopt_thread()
-        self.rank.recorder.enter_optimizer(optimizer)
+            rank.recorder.adopt_thread()
+        rank.recorder.enter_optimizer(optimizer)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         rank = self.rank
-        if self._is_compiling() or rank is None:
+        if self._is_compiling() or self._aside or rank is None:
             return
         recorder = rank.recorder
         if recorder.phase != ring.OPTIMIZER:
             return
         recorder.leave_optimizer(optimizer)
-        if self._optimizer_steps <= 4:  # the model is looked for when it is complete: wrapped, compiled, on its device
+        done = self._settling.get(id(optimizer), 0)
+        if done < SETTLED:  # the model is looked for when it is complete: wrapped, compiled, on its device
+            self._settling[id(optimizer)] = done + 1
             try:
-                self._settle(rank, optimizer)
+                self._settle(rank, optimizer, first=not done)
             except Exception as error:
                 self.broken(error)
 
-    def _settle(self, rank: Rank, optimizer: Any) -> None:
+    def _became_rank(self) -> Rank | None:
+        """An optimizer from before a fork makes this process a rank."""
+        if self._forked:
+            self._forked = False
+            try:
+                self.rank = self._start()
+            except Exception as error:
+                self.broken(error)
+        return self.rank
+
+    def _settle(self, rank: Rank, optimizer: Any, *, first: bool) -> None:
         assert self.roots is not None  # noqa: S101 - torch is there
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if self._optimizer_steps == 1:
-            rank.first_step(optimizer, parameters)
+        if first:
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            if self._optimizer_steps == 1:
+                rank.first_step(optimizer, parameters)
             self.roots.find(parameters)
         else:
             self.roots.settle()
-        distributed = self.roots.of_type("DistributedDataParallel")
-        if distributed and self._ready_hook is None and self._learning is None:
-            self._learn([p for module in distributed for p in module.parameters() if p.requires_grad])
+        for module in self.roots.of_type("DistributedDataParallel"):
+            if module not in self._learnt:
+                self._learnt.add(module)
+                self._learning.append(_Learning(module, self._ready))
 
-    def _learn(self, parameters: list[Any]) -> None:
-        """One backward tells which gradient comes last: that parameter's hook says when this rank is ready."""
-
-        def came(parameter: Any) -> None:
-            self._order.append((perf_counter_ns(), parameter))
-
-        self._order = []
-        self._learning = {p: p.register_post_accumulate_grad_hook(came) for p in parameters if p.is_leaf}
-
-    def _learned(self) -> None:
-        learning, self._learning = self._learning, None
+    def _learn(self) -> None:
         try:
-            for hook in (learning or {}).values():
-                hook.remove()
-            if self._order:
-                last = self._order[-1][1]
-                self._ready_hook = last.register_post_accumulate_grad_hook(self._ready)
-            self._order = []
+            self._learning = [learning for learning in self._learning if not learning.learned()]
         except Exception as error:
             self.broken(error)
 
@@ -371,10 +410,10 @@ class Hooks:
         if rank is not None and not self._is_compiling():
             rank.recorder.ready()
 
-    def _scaler_step(self, original: Original, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _scaler_step(self, original: Original, *args: Any, **kwargs: Any) -> Any:
         before = self._optimizer_steps
-        result = original(scaler, optimizer, *args, **kwargs)
-        rank = self.rank
+        result = original(*args, **kwargs)
+        rank, optimizer = self.rank, args[1] if len(args) > 1 else kwargs.get("optimizer")
         if rank is not None and self._optimizer_steps == before and rank.recorder.enter_optimizer(optimizer):
             rank.recorder.leave_optimizer(optimizer, skipped=True)
         return result
@@ -403,17 +442,20 @@ class Hooks:
         began = perf_counter_ns()
         result = original(*args, **kwargs)
         try:
-            self._loaded = (_path_in(args, kwargs), (perf_counter_ns() - began) // 1_000_000, _step_in(result))
+            state = result if result is not None else args[0] if args else kwargs.get("state_dict")  # loaded in place
+            self._loaded = (_path_in(args, kwargs), (perf_counter_ns() - began) // 1_000_000, _step_in(state))
         except Exception as error:
             self.broken(error)
         return result
 
-    def _restored(self, original: Original, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(optimizer, state, *args, **kwargs)
+    def _restored(self, original: Original, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
         try:
-            if self.rank is not None and state.get("state"):
+            state = args[1] if len(args) > 1 else kwargs["state_dict"]
+            if self.rank is not None and (state["state"] or self._loaded):  # plain SGD has no state
                 path, took_ms, step = self._loaded or ("", 0, None)
-                self.rank.restored(path, took_ms, _steps_of(state) if _steps_of(state) is not None else step)
+                steps = _steps_of(state)
+                self.rank.restored(path, took_ms, step if steps is None else steps)
         except Exception as error:
             self.broken(error)
         return result
@@ -459,10 +501,32 @@ class Hooks:
             recorder.leave()
 
 
+class _Learning:
+    """One backward of a model tells which of its gradients comes last: that parameter says when this rank is ready."""
+
+    def __init__(self, module: Any, ready: Callable[[Any], None]) -> None:
+        self._ready = ready
+        self._order: list[Any] = []
+        self._last = MOST_LAST if getattr(module, "find_unused_parameters", False) else 1
+        parameters = [p for p in module.parameters() if p.requires_grad and p.is_leaf]
+        self._hooks = [p.register_post_accumulate_grad_hook(self._order.append) for p in parameters]
+
+    def learned(self) -> bool:
+        """After a backward: whether it was one of this model."""
+        if not self._order:
+            return False
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self._order[-self._last :]:
+            parameter.register_post_accumulate_grad_hook(self._ready)
+        return True
+
+
 _INSTALL: dict[str, Callable[[Hooks, Any], None]] = {
     "torch": Hooks._torch,
     "torch._dynamo.callback": Hooks._dynamo,
     "torch.distributed.checkpoint": Hooks._checkpoint,
+    "torch.distributed.checkpoint.state_dict": Hooks._checkpoint_state,
     "safetensors.torch": Hooks._safetensors,
     "torch.distributed.fsdp._fully_shard._fsdp_param_group": Hooks._fsdp,
 }

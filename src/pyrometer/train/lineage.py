@@ -8,6 +8,7 @@ and thrown away), the rest of the epoch is unknown. Names of samples are looked 
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections import deque
 from typing import Any, NamedTuple
@@ -22,13 +23,14 @@ TRAINING, EVALUATING = 1, 2  # what a loader is for, once its first batch was us
 class Loader:
     """One data loader through its epochs."""
 
-    __slots__ = ("ahead", "astray", "dataset", "epoch", "number", "queue", "role", "sent", "taken")
+    __slots__ = ("ahead", "astray", "dataset", "epoch", "held_by", "number", "queue", "role", "sent", "taken")
 
     def __init__(self, number: int, dataset: Any) -> None:
         self.number = number
         self.dataset = dataset
         self.epoch = -1
         self.role = 0
+        self.held_by: tuple[Any, ...] = ()  # weak references to the program's loader and its iterator
         self.ahead: int | None = None  # how many batches it was ahead at the first forward of this epoch
         self.astray = False  # more were drawn than used
         self.sent: dict[int, Any] = {}  # asked for and not drawn yet, by number
@@ -43,6 +45,10 @@ class Loader:
         self.queue.clear()
         self.ahead = None
         self.astray = False
+
+    def is_gone(self) -> bool:
+        """Whether the program has let go of it."""
+        return bool(self.held_by) and all(held() is None for held in self.held_by)
 
     def use(self, tensor: Any) -> Drawn:
         """Takes the batch that a forward consumes; `tensor` is what reached the model."""
@@ -88,15 +94,27 @@ class Lineage:
         self.loaders: list[Loader] = []
         self.used: deque[Used] = deque(maxlen=MOST_USED)
         self.last: Loader | None = None  # the one that was drawn from last
+        self._numbers = 0
+        self._changing = threading.Lock()
         self._count = -1
         self._micro_batch = 0
         self._open = False  # a forward came, and neither a backward nor another batch since
 
     def loader(self, dataset: Any) -> Loader:
         """A loader that was not seen before."""
-        found = Loader(len(self.loaders), dataset)
-        self.loaders.append(found)
+        with self._changing:
+            found = Loader(self._numbers, dataset)
+            self._numbers += 1
+            self.loaders = [*self.loaders, found]
         return found
+
+    def let_go(self) -> None:
+        """Forgets loaders that are no more: a program may make one in every epoch, each with a data set of its own."""
+        if any(loader.is_gone() for loader in self.loaders):
+            with self._changing:
+                self.loaders = [loader for loader in self.loaders if not loader.is_gone()]
+            if self.last is not None and self.last.is_gone():
+                self.last = None
 
     def drawn(self, loader: Loader, send_index: int, samples: Any, token: Any) -> None:
         """A batch came out of a loader."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dis
+from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import NamedTuple
-
-_LIBRARIES = ("/torch/", "/pyrometer/train/")
 
 
 class Loop(NamedTuple):
@@ -16,17 +15,6 @@ class Loop(NamedTuple):
     first: int
     last: int
 
-    @classmethod
-    def around(cls, frame: FrameType | None) -> Loop | None:
-        """The nearest loop that a frame, or one of its callers, is in."""
-        while frame is not None:
-            if not any(part in frame.f_code.co_filename for part in _LIBRARIES):
-                found = _around(frame.f_code, frame.f_lasti)
-                if found is not None:
-                    return cls(frame.f_code, *found)
-            frame = frame.f_back
-        return None
-
     def goes_on(self, frame: FrameType | None) -> bool:
         """Whether a thread whose innermost frame this is is still inside of the loop."""
         while frame is not None:
@@ -34,6 +22,19 @@ class Loop(NamedTuple):
                 return True
             frame = frame.f_back
         return False
+
+
+def around(frame: FrameType | None, but: Iterable[str] = ()) -> list[Loop]:
+    """The loops that a frame and its callers are in, the nearest first; those of files in some folders do not count."""
+    folders = tuple(but)
+    loops = []
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(folders):
+            found = _around(frame.f_code, frame.f_lasti)
+            if found is not None:
+                loops.append(Loop(frame.f_code, *found))
+        frame = frame.f_back
+    return loops
 
 
 def _around(code: CodeType, at: int) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ waits for another one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
@@ -21,7 +22,6 @@ class Meeting:
     def __init__(self, torch: Any, window_s: float) -> None:
         self._torch = torch
         self._window_s = window_s
-        self._store: Any = None
         self._rank = 0
         self._ranks = 1
         self._launch: str | None = None
@@ -35,10 +35,9 @@ class Meeting:
     def join(self, rank: int, ranks: int, launch: str) -> None:
         """The process group is there."""
         self._rank, self._ranks = rank, ranks
-        self._store = self._torch.distributed.distributed_c10d._get_default_store()
+        self._launch = launch if rank == 0 else None
         if rank == 0:
-            self._launch = launch
-            self._store.set(LAUNCH, launch)
+            self._tell(LAUNCH, launch)
 
     def launch(self) -> str | None:
         """What this launch is called; None while rank 0 has not said it."""
@@ -82,8 +81,8 @@ class Meeting:
         if self._plans and self._plans[-1] == (from_step, size):
             return
         self._plans.append((from_step, size))
-        if self._store is not None:
-            self._store.set(f"{PLAN}/{len(self._plans) - 1}", f"{from_step}:{size}")
+        if self._ranks > 1:
+            self._tell(f"{PLAN}/{len(self._plans) - 1}", f"{from_step}:{size}")
 
     def _hear(self) -> None:
         told = self._look(f"{PLAN}/{len(self._plans)}")
@@ -92,9 +91,21 @@ class Meeting:
             self._plans.append((int(from_step), int(size)))
 
     def _look(self, key: str) -> str | None:
-        if self._store is None:
-            return None
         try:
-            return str(self._store.get(key).decode()) if self._store.check([key]) else None
-        except RuntimeError:  # the process group is gone
+            store = self._store()
+            return str(store.get(key).decode()) if store is not None and store.check([key]) else None
+        except RuntimeError:  # whoever keeps it is gone
+            return None
+
+    def _tell(self, key: str, text: str) -> None:
+        with suppress(RuntimeError):
+            store = self._store()
+            if store is not None:
+                store.set(key, text)
+
+    def _store(self) -> Any:
+        """That of the process group, while there is one. It is not kept: its port is free when the group is gone."""
+        try:
+            return self._torch.distributed.distributed_c10d._get_default_store()
+        except ValueError:
             return None

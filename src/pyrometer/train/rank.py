@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import multiprocessing
 import os
 import sys
 import threading
@@ -15,7 +16,9 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping
+from multiprocessing.util import Finalize
 from pathlib import Path
+from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from pyrometer.train import fold, identity, loop, ring
@@ -36,6 +39,7 @@ HAND_ON_EVERY_S = 5.0
 SENDER_EVERY_S = 60.0
 LAUNCH_WAIT_S = 60.0  # for rank 0 to say what this launch is called
 LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 900.0, "evaluate": 300.0}
+LAST_WAIT_S = 5.0
 MOST_STACK = 16_384
 FAR_ON = 10  # steps: less is a habit of counting
 MOST_EVENTS = 10_000
@@ -63,15 +67,17 @@ class Rank:
         self._meeting = Meeting(torch, told.window_s)
         self._met = self.identity["ranks"] == 1
         self._waiting: deque[fold.Message] = deque(maxlen=MOST_EVENTS)
-        self._loop: loop.Loop | None = None
+        self._loops: list[loop.Loop] = []  # that may be the training loop, the nearest first
         self.flops = told.flops_per_sample  # a sample; by token where there are any
         self._flops_by = "samples"
         self._first_step_told = False
         self._saves: list[tuple[int, str, int, int, int]] = []  # when, path, nanoseconds, bytes, of which step
+        self._restored_from: tuple[str, int | None] | None = None
         self._memory_peak = 0
         self._p99_s = 0.0
         self._stuck_since = 0
         self._loop_ended = 0
+        self._leaving: tuple[int, BaseException | None] | None = None
         self._handed_ns = 0
         self._wake = threading.Event()
         self._ended = False
@@ -85,6 +91,8 @@ class Rank:
         self._thread = threading.Thread(target=self._keep, name="pyrometer", daemon=True)
         self._thread.start()
         atexit.register(self.close)
+        if multiprocessing.parent_process() is not None:  # such a process has an end of its own
+            Finalize(None, self._child_ends, exitpriority=0)
 
     # -- what the hooks tell ------------------------------------------------------------------------------------------
 
@@ -99,12 +107,18 @@ class Rank:
 
     def first_step(self, optimizer: Any, parameters: list[Any]) -> None:
         """The first step is over: the model is complete, on its device, and the loop is known."""
-        self._loop = loop.Loop.around(sys._getframe())
+        libraries = (Path(self._torch.__file__).parent, Path(__file__).parent)
+        self._loops = loop.around(sys._getframe(), [f"{folder}{os.sep}" for folder in libraries])
         if any(parameter.is_cuda for parameter in parameters[:64]):
             from pyrometer.train.device import Device
 
             self.recorder.device = Device(self._torch, cost_of_marks_ns())
             self._watch_memory()
+
+    def still_in_loop(self, frame: FrameType) -> None:
+        """Data is fetched, a backward begins: a loop that does not go on here is only a part of the training loop."""
+        if len(self._loops) > 1:
+            self._loops = [loop for loop in self._loops if loop.goes_on(frame)] or self._loops
 
     def fed(self, tensor: Any) -> None:
         """The model gets this: how many samples and tokens that is."""
@@ -151,6 +165,9 @@ class Rank:
             return
         if step is not None and not self._step_known:
             self.begin_at(step)
+        if (path, step) == self._restored_from:
+            return  # another optimizer, from the same checkpoint
+        self._restored_from = (path, step)
         self.event("restored", duration_ms=took_ms, step=step, message=path)
 
     def begin_at(self, step: int) -> None:
@@ -186,6 +203,21 @@ class Rank:
         if attach is not None and not self._hooks.observes_memory:
             self._hooks.observes_memory = True
             attach(ran_out)
+
+    def leaving(self, code: Any, caught: BaseException | None) -> None:
+        """The program asks for its end, with this exit code; perhaps because of an error that it caught."""
+        self._leaving = None if code in (None, 0) else (self.recorder.count, caught)
+
+    def _child_ends(self) -> None:
+        """The end of a process of `multiprocessing`: nobody sees an error after us, so it is looked for on its way."""
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):
+            self.leaving(error.code, error.__context__)
+            self.close()
+        elif error is not None and not isinstance(error, KeyboardInterrupt):
+            self.excepted(type(error), error, error.__traceback__)
+        else:
+            self.close("killed" if error else None)
 
     def log(self, values: Mapping[str, Any], step: int | None, goals: Mapping[str, str] | None) -> None:
         """What the program logs itself."""
@@ -327,7 +359,10 @@ class Rank:
         if self.flops and found.get(self._flops_by):
             found["flops"] = int(self.flops * found[self._flops_by])
         self._waiting.append(("window", found))
-        self._p99_s = max(found["step_max_us"] / 1e6, 0.9 * self._p99_s)
+        slow_us = found["step_max_us"]
+        if slow_us / 1e6 > self._limits()["default"]:  # it hung, which says nothing of the others; or all are as slow
+            slow_us = found["step_p50_us"]
+        self._p99_s = max(slow_us / 1e6, 0.9 * self._p99_s)
         self.recorder.slow_ns = 2 * found["step_p50_us"] * 1000
 
     def _memory(self) -> dict[str, int]:
@@ -363,6 +398,7 @@ class Rank:
             messages.append(("metric", metric | ({"goal": value.goal} if value.goal else {})))
         if messages:
             self.spool.put(self.identity, messages)
+        self.lineage.let_go()
 
     def _together(self) -> None:
         """Files that were saved one after the other, as one checkpoint."""
@@ -392,10 +428,13 @@ class Rank:
         if self._stuck_since and moved_ns != self._stuck_since:
             self._moves_again(moved_ns)
         limits = self._limits()
-        limit_s = limits.get(phase, limits["default"])
+        limit_s = limits.get(phase, limits["default"]) if self.recorder.count else limits["startup"]
         trains = bool(self.recorder.expected) or self.recorder.count > 0
         if trains and not self._stuck_since and now_ns - moved_ns > limit_s * 1e9:
-            self._stands_still(moved_ns, phase)
+            if view[ring.STUCK_NS] == moved_ns:
+                self._stuck_since = moved_ns  # the watcher has said so while the interpreter did not run
+            else:
+                self._stands_still(moved_ns, phase)
         self._arm(limit_s)
 
     def _stands_still(self, moved_ns: int, phase: str) -> None:
@@ -403,7 +442,7 @@ class Rank:
         self._stuck_since = moved_ns
         self.ring.view[ring.STUCK_NS] = moved_ns
         at_ms, step = self.ring.wall_ns(moved_ns) // 1_000_000, self.step(self.recorder.count)
-        if phase == "other" and self._loop is not None and not self._loop.goes_on(frame):
+        if self._loops and not self.recorder.inside and not self._loops[0].goes_on(frame):
             self._loop_ended = moved_ns
             self.event("loop_ended", at_ms=at_ms, step=step)
         else:
@@ -431,15 +470,25 @@ class Rank:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def close(self, outcome: str = "succeeded") -> None:
+    def close(self, outcome: str | None = None) -> None:
         """The last words. What is in the spool is sent by another process."""
         if self._ended or os.getpid() != self.identity["pid"]:
             return
+        if outcome is None:
+            outcome = "succeeded"
+            if self._leaving is not None and self._leaving[0] == self.recorder.count:  # else it changed its mind
+                outcome, caught = "failed", self._leaving[1]
+                if caught is not None:
+                    self.excepted(type(caught), caught, caught.__traceback__)
+                    return
+        if not self._lock.acquire(timeout=LAST_WAIT_S):
+            return  # our thread waits for a dead disk or store: the program does not, and the watcher has the ring
         try:
-            with self._lock:
-                self._close(outcome)
+            self._close(outcome)
         except Exception as error:
             self._hooks.broken(error)
+        finally:
+            self._lock.release()
 
     def _close(self, outcome: str) -> None:
         self.recorder.finish()

@@ -218,7 +218,7 @@ class Recorder:
 
     def _close(self) -> None:
         self.closable = False
-        count, end = self.count, self.post_ns
+        count, end = self.count, self.last_ns  # the optimizer's end, or that of the backward in which it stepped
         place = HEADER + count % self.rows
         rows, view = self.rows, self.view
         begin, amounts = self.begin_ns, self.amounts

@@ -48,7 +48,7 @@ class Moment(NamedTuple):
     beat_ns: int  # monotonic: when its interpreter last ran
     first_step: int  # the number of its first step
     ended: bool
-    stuck_ns: int  # what the rank itself has said: stuck since then; 0: it is not
+    stuck_ns: int  # what was said, by the rank or for it: stuck since then; 0: it is not
 
 
 class Ring:

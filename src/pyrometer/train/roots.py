@@ -2,12 +2,14 @@
 
 Hooks on modules would be traced by `torch.compile` and pickled by `torch.save(model)`. So the class is watched instead:
 its `__call__` takes the time when it is called for the model itself, steps aside for every other object of the class,
-and is invisible while a graph is compiled.
+and is invisible while a graph is compiled. A model that the program lets go of is not held here, and a class without
+models is as it was.
 """
 
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -33,57 +35,87 @@ class Roots:
     def __init__(self, torch: Any, forward: Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         self._torch = torch
         self._forward = forward
-        self._watched: set[type] = set()
+        self._watched: dict[type, Any] = {}  # what each class is called by now
         self._called: set[int] = set()
-        self.modules: dict[int, Any] = {}
+        self._held: dict[int, weakref.ref[Any]] = {}
+        self._parameters: set[int] = set()  # of all these modules
         self._levels = 0
+
+    @property
+    def modules(self) -> dict[int, Any]:
+        """Those that live."""
+        return {key: module for key, held in list(self._held.items()) if (module := held()) is not None}
 
     def find(self, parameters: Iterable[Any]) -> None:
         """Looks for the modules that hold these parameters and are part of no other one."""
         wanted = {id(parameter) for parameter in parameters}
+        if wanted <= self._parameters:
+            return  # another optimizer of the same model
         is_module = _Modules(self._torch.nn.Module)
         everything = [thing for thing in gc.get_objects() if is_module[type(thing)]]
         inner = {id(child) for module in everything for child in module.__dict__.get("_modules", {}).values()}
         outermost = [module for module in everything if id(module) not in inner]
         found = [m for m in outermost if any(id(parameter) in wanted for parameter in m.parameters())]
+        self._levels = 0
         self._watch(found[:MOST_ROOTS])
 
     def settle(self) -> None:
         """After a step: modules that were not called themselves give way to the ones in them."""
-        uncalled = [module for key, module in self.modules.items() if key not in self._called]
-        if not uncalled or self._called or self._levels >= MOST_LEVELS:
+        modules = self.modules
+        if not modules or not self._called.isdisjoint(modules) or self._levels >= MOST_LEVELS:
             return
         self._levels += 1
-        for module in uncalled:
-            del self.modules[id(module)]
-        children = [child for module in uncalled for child in module.children()]
+        for module in modules.values():
+            self._forget(id(module))
+        children = [child for module in modules.values() for child in module.children()]
         self._watch([child for child in children if any(True for _ in child.parameters())][:MOST_ROOTS])
 
     def of_type(self, name: str) -> list[Any]:
-        """The roots of a class, by its name: DistributedDataParallel."""
-        return [module for module in self.modules.values() if type(module).__name__ == name]
+        """The modules of a class in the roots, by its name: DistributedDataParallel, compiled or not."""
+        roots = self.modules.values()
+        return [module for root in roots for module in root.modules() if type(module).__name__ == name]
 
     def forget(self) -> None:
         """Nothing is the model any more."""
-        self.modules.clear()
+        for key in list(self._held):
+            self._forget(key)
+        self._levels = 0
 
     def _watch(self, modules: Iterable[Any]) -> None:
         for module in modules:
-            self.modules[id(module)] = module
+            key = id(module)
+            self._held[key] = weakref.ref(module, lambda _, key=key: self._forget(key))  # type: ignore[misc]
+            self._parameters.update(map(id, module.parameters()))
             if type(module) not in self._watched:
-                self._watched.add(type(module))
                 self._watch_class(type(module))
+
+    def _forget(self, key: int) -> None:
+        self._held.pop(key, None)
+        self._called.discard(key)
+        self._parameters.clear()  # their numbers may be given again: they are looked for again
+        needed = {type(module) for module in self.modules.values()}
+        for cls in [cls for cls in self._watched if cls not in needed]:
+            call = self._watched.pop(cls)
+            covered = cls.__dict__.get("__call__") is not call  # by somebody else's
+            if covered:
+                continue
+            if call.was_own:
+                cls.__call__ = call.__wrapped__  # type: ignore[method-assign]
+            else:
+                del cls.__call__
 
     def _watch_class(self, cls: type) -> None:
         original = cls.__call__
         is_compiling = self._torch.compiler.is_compiling
-        modules, called, forward = self.modules, self._called, self._forward
+        held, called, forward = self._held, self._called, self._forward
 
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or id(self) not in modules:
+            if is_compiling() or id(self) not in held:
                 return original(self, *args, **kwargs)
             called.add(id(self))
             return forward(original, self, args, kwargs)
 
         call.__wrapped__ = original  # type: ignore[attr-defined]
+        call.was_own = "__call__" in vars(cls)  # type: ignore[attr-defined]
         cls.__call__ = call  # type: ignore[method-assign]
+        self._watched[cls] = call

@@ -136,12 +136,7 @@ class Watcher:
         """Speaks for a rank that is silent and stands still, and when it moves again."""
         now_ns, moment = time.perf_counter_ns(), rank.ring.moment()
         if rank.stuck is not None:
-            moved = (moment.moved_ns, moment.steps) != (rank.stuck.moved_ns, rank.stuck.steps)
-            if moved and not moment.stuck_ns:  # else it speaks for itself by now
-                self._say(rank, [_event(rank, moment, "unstuck")])
-            if moved:
-                rank.stuck = None
-            return moved
+            return self._moves_again(rank, rank.stuck, moment)
         still_s = (now_ns - moment.moved_ns) / 1e9
         silent = now_ns - moment.beat_ns > SILENT_NS and not moment.stuck_ns and not moment.ended
         if not silent or still_s <= _limit_s(rank, moment):
@@ -152,7 +147,22 @@ class Watcher:
         if stack is None and time.monotonic() - rank.suspect_s < STACK_S:
             return False
         rank.stuck, rank.suspect_s = moment, None
+        rank.ring.view[ring.STUCK_NS] = moment.moved_ns  # so that the rank does not say it again when it comes to itself
         return self._say(rank, [_event(rank, moment, "stuck", message=stack or f"no stack (state {state})")])
+
+    def _moves_again(self, rank: _Rank, stuck: Moment, moment: Moment) -> bool:
+        """Says so, unless the rank does, which has some beats' time for it."""
+        if (moment.moved_ns, moment.steps) == (stuck.moved_ns, stuck.steps):
+            return False
+        rank.suspect_s = rank.suspect_s or time.monotonic()
+        ours = moment.stuck_ns == stuck.moved_ns
+        if ours and time.monotonic() - rank.suspect_s < SILENT_NS / 1e9:
+            return False
+        rank.stuck = rank.suspect_s = None
+        if not ours:
+            return False
+        rank.ring.view[ring.STUCK_NS] = 0
+        return self._say(rank, [_event(rank, moment, "unstuck")])
 
     def _stack(self, rank: _Rank, moment: Moment) -> str | None:
         """What `faulthandler` wrote since the rank has stood still; None until it has written all of it."""
@@ -212,7 +222,7 @@ def _remove(path: Path) -> None:
 
 def _limit_s(rank: _Rank, moment: Moment) -> float:
     """How long a rank may stand still where it is."""
-    phase = _phase(moment)
+    phase = _phase(moment) if moment.steps else ring.PHASES[ring.STARTUP]
     hang_s = number("PYROMETER_HANG_LIMIT_S", HANG_LIMIT_S)
     return rank.limits_s.get(phase, rank.limits_s.get("default", max(LIMITS_S.get(phase, 0.0), hang_s)))
 
