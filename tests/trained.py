@@ -6,6 +6,7 @@ import gzip
 import json
 import marshal
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -89,16 +90,27 @@ def environment(spool: Path | None, **more: str) -> dict[str, str]:
 
 
 def trained(
-    program: Path, *arguments: str, spool: Path | None, ranks: int = 1, timeout_s: float = 120.0, **more: str
+    program: Path, *arguments: str, spool: Path | None, ranks: int = 1, timeout_s: float = 180.0, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end: alone, or as so many ranks under torchrun."""
+    """Runs a program to its end: alone, or as so many ranks, as torchrun would start them."""
     command = [sys.executable, str(program), *arguments]
-    if ranks > 1:
-        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", "0", "--standalone"]
-        command = [sys.executable, *launcher, str(program), *arguments]
-    return subprocess.run(
-        command, env=environment(spool, **more), capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+    processes = [
+        subprocess.Popen(
+            command, env=environment(spool, **more, **meeting, RANK=str(rank), LOCAL_RANK=str(rank)),
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=timeout_s)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    code = next((process.returncode for process in processes if process.returncode), 0)
+    return subprocess.CompletedProcess(command, code, "", "".join(said))
 
 
 def torchrun(program: Path, *arguments: str, ranks: int, more: tuple[str, ...] = ()) -> list[str]:
@@ -120,7 +132,7 @@ class Heard(NamedTuple):
     """One record of those that `pyrometer run --data` left in its folder."""
 
     at_ms: int  # when it was sent on its way
-    rank: int
+    rank: int | None
     launch: str
     name: str  # run, window, batch, event
     said: dict[str, Any]
@@ -138,7 +150,7 @@ def heard(data: Path) -> list[Heard]:
                     said = {name.removeprefix("pyrometer."): v for name, v in _plain(record["attributes"]).items()}
                     said["time_ms"] = int(record["timeUnixNano"]) // 1_000_000
                     name = record["eventName"].removeprefix("pyrometer.")
-                    found.append(Heard(at_ms, who["pyrometer.rank"], who["pyrometer.launch"], name, said))
+                    found.append(Heard(at_ms, who.get("pyrometer.rank"), who.get("pyrometer.launch", ""), name, said))
     return found
 
 

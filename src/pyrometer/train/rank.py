@@ -84,7 +84,7 @@ class Rank:
         self._lock = threading.Lock()
         self._stack: IO[str] | None = None
         self._faulthandler_taken = False
-        self._started_s = time.monotonic()
+        self._alone_since_s: float | None = None  # training, and not knowing what this launch is called
         self.say_run()
         self._sender_due_s = 0.0
         self._have_sender()
@@ -147,10 +147,7 @@ class Rank:
         """A file was saved."""
         if not self.recorder.count and not self.recorder.closable:
             return
-        try:
-            size = Path(path).stat().st_size if path else 0
-        except OSError:
-            size = 0
+        size = _size(Path(path), self.identity["rank"]) if path else 0
         self._saves.append((time.time_ns(), path, took_ns, size, self.recorder.count))
 
     def framework(self, name: str, step: int) -> None:
@@ -291,7 +288,12 @@ class Rank:
             launch = self._meeting.launch()
             if launch is not None:
                 self.identity["launch"] = launch
-            self._met = launch is not None or time.monotonic() - self._started_s > LAUNCH_WAIT_S
+            if (
+                self._alone_since_s is None and self.recorder.count
+            ):  # it trains: how long a rendezvous takes is not ours
+                self._alone_since_s = time.monotonic()
+            waited_s = time.monotonic() - self._alone_since_s if self._alone_since_s is not None else 0.0
+            self._met = launch is not None or waited_s > LAUNCH_WAIT_S
             if self._met:
                 self._register()
 
@@ -510,6 +512,18 @@ class Rank:
         self._wake.set()
         if os.getpid() == 1:  # with this process the container ends, and the sender in it
             self.spool.wait_sent(number("PYROMETER_FLUSH_S", FLUSH_S))
+
+
+def _size(path: Path, rank: int) -> int:
+    """How large a checkpoint is; of a folder that all ranks write to, this rank's part, where names tell."""
+    try:
+        if not path.is_dir():
+            return path.stat().st_size
+        files = [file for file in path.iterdir() if file.is_file()]
+        own = [file for file in files if file.name.startswith(f"__{rank}_")]
+        return sum(file.stat().st_size for file in own or files)
+    except OSError:
+        return 0
 
 
 def _common(paths: list[str]) -> str:

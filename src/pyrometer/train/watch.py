@@ -147,7 +147,7 @@ class Watcher:
         if stack is None and time.monotonic() - rank.suspect_s < STACK_S:
             return False
         rank.stuck, rank.suspect_s = moment, None
-        rank.ring.view[ring.STUCK_NS] = moment.moved_ns  # so that the rank does not say it again when it comes to itself
+        rank.ring.view[ring.STUCK_NS] = moment.moved_ns  # so that the rank does not say it again
         return self._say(rank, [_event(rank, moment, "stuck", message=stack or f"no stack (state {state})")])
 
     def _moves_again(self, rank: _Rank, stuck: Moment, moment: Moment) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import math
 import sys
@@ -147,14 +148,17 @@ def of_compiling_beside_another():
     return model, [*said, digest(other)]
 
 
+def update(optimizer: torch.optim.Optimizer, _: torch.Tensor) -> None:
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def of_an_optimizer_for_each_parameter():
     """They step inside of the backward."""
     model = ddp(Net())
     for parameter in model.parameters():
         optimizer = torch.optim.SGD([parameter], lr=0.01)
-        parameter.register_post_accumulate_grad_hook(
-            lambda _, optimizer=optimizer: (optimizer.step(), optimizer.zero_grad())
-        )
+        parameter.register_post_accumulate_grad_hook(functools.partial(update, optimizer))
     losses = []
     for x, y in loader():
         loss = loss_of(model(x), y)

@@ -7,12 +7,13 @@ import sys
 import time
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from nets import RANK, RANKS, Net, Rows, answer
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
+
+import torch
+from torch import nn
 
 NAP_S = 0.05
 STEPS = int(sys.argv[2])
@@ -72,9 +73,10 @@ def train(model: nn.Module, loader: DataLoader) -> None:
 
 
 def main() -> None:
-    gc.disable()  # whatever else it would find
     dist.init_process_group("gloo")
     loader = DataLoader(LateRows(4 * STEPS * len(PHASES)), batch_size=4)
+    gc.disable()
+    gc.freeze()  # what else is there takes longer than what is planted
     train(DistributedDataParallel(Late()), loader)
     answer(str(Path(__file__)))
     dist.destroy_process_group()

@@ -1,0 +1,71 @@
+"""Two ranks that save every ten steps and resume from there; rank 1 ends in some way in its first life.
+
+mortal.py FOLDER WAY     kill | raise | out_of_memory | exit | leave | term
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+from nets import RANK, RANKS, Net, loader
+from torch.nn.parallel import DistributedDataParallel
+
+import torch
+from torch import nn
+
+FOLDER, WAY = Path(sys.argv[1]), sys.argv[2]
+CHECKPOINT = FOLDER / "last.pt"
+LAST, DEADLY, EVERY = 40, 27, 10
+LIFE = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def run_out_of_patience() -> None:
+    raise ValueError("no more patience")
+
+
+def run_out_of_memory() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+
+DIE = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "raise": run_out_of_patience,
+    "out_of_memory": run_out_of_memory,
+    "exit": lambda: os._exit(3),
+    "leave": lambda: sys.exit(3),
+}
+
+
+def main() -> None:
+    # by a file for each life: in the agent's store gloo finds addresses of those that died
+    dist.init_process_group("gloo", init_method=f"file://{FOLDER}/meet-{LIFE}", rank=RANK, world_size=RANKS)
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = 0
+    if CHECKPOINT.exists():
+        state = torch.load(CHECKPOINT)
+        step = state["step"]
+        model.module.load_state_dict(state["model"])
+        optimizer.load_state_dict(state_dict=state["optimizer"])
+    for x, y in loader(size=8 * (LAST - step)):
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        time.sleep(0.1)
+        if step % EVERY == 0 and RANK == 0:
+            state = {"step": step, "model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(state, CHECKPOINT)
+        if step == DEADLY and RANK == 1 and LIFE == 0:
+            DIE[WAY]()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

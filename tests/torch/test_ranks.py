@@ -1,0 +1,120 @@
+"""Real programs of several ranks: what they compute is the same to the last bit, and who is late is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from pyrometer.train.ring import PHASES, Ring
+from trained import answer, parts, running, torchrun, trained
+
+pytest.importorskip("torch", reason="make setup installs torch")
+PROGRAMS = Path(__file__).parent / "programs"
+QUICK = ["ddp", "accumulation", "a_scaler", "unused_parameters", "a_comm_hook", "two_optimizers"]
+
+
+def said(folder: Path, program: str, *arguments: str, spool: Path | None, ranks: int) -> list:
+    """What each rank answers."""
+    folder.mkdir(exist_ok=True)
+    done = trained(PROGRAMS / program, str(folder), *arguments, spool=spool, ranks=ranks, PYROMETER_DEBUG="1")
+    assert done.returncode == 0, done.stderr
+    assert "pyrometer:" not in done.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def messages(spool: Path, kind: str) -> list[tuple[int, dict]]:
+    """What ranks said of a kind, with their numbers."""
+    return [(who["rank"], words) for who, told in parts(spool) for name, words in told if name == kind]
+
+
+def events(spool: Path, kind: str) -> list[tuple[int, dict]]:
+    return [(rank, words) for rank, words in messages(spool, "event") if words["kind"] == kind]
+
+
+def rings(spool: Path) -> dict[int, Ring]:
+    """What ranks have left, by their numbers."""
+    ranks = {who["pid"]: who["rank"] for who, _ in parts(spool)}
+    return {ranks[int(path.stem)]: Ring.open(path) for path in (spool / "ranks").glob("*.ring")}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "ways"),
+    [
+        (2, QUICK),
+        pytest.param(1, [], marks=pytest.mark.heavy),
+        pytest.param(2, [], marks=pytest.mark.heavy),
+        pytest.param(3, [], marks=pytest.mark.heavy),
+    ],
+)
+def test_losses_weights_and_graphs_are_the_same_to_the_last_bit(tmp_path, ranks, ways):
+    spool = tmp_path / "spool"
+    without = said(tmp_path / "without", "equal.py", *ways, spool=None, ranks=ranks)
+    watched = said(tmp_path / "watched", "equal.py", *ways, spool=spool, ranks=ranks)
+    assert watched == without
+    assert not events(spool, "sdk_error")
+    assert len(rings(spool)) == ranks
+
+
+@pytest.mark.heavy
+def test_sharded_models_are_the_same_their_late_rank_is_seen_and_their_checkpoints(tmp_path):
+    spools = [tmp_path / "first", tmp_path / "second"]
+    without = said(tmp_path / "without", "sharded.py", spool=None, ranks=2)
+    watched = said(tmp_path / "watched", "sharded.py", "late", spool=spools[0], ranks=2)
+    assert watched == without
+    comm = {rank: median(ring.column(PHASES.index("comm"), 2, 10)) for rank, ring in rings(spools[0]).items()}
+    assert comm[0] > comm[1] + 25_000_000  # half of what rank 1 is late by
+    assert sorted((rank, words["first_step"], words["steps"]) for rank, words in messages(spools[0], "window")) == [
+        (0, 1, 9), (1, 1, 9),
+    ]  # fmt: skip
+    checkpoint = str(tmp_path / "watched" / "checkpoint")
+    saved = events(spools[0], "checkpoint_saved")
+    assert sorted((rank, words["step"], words["message"]) for rank, words in saved) == [
+        (0, 10, checkpoint), (1, 10, checkpoint),
+    ]  # fmt: skip
+    for rank, words in saved:
+        files = Path(checkpoint).glob(f"__{rank}_*")
+        assert int(words["reason"]) == sum(file.stat().st_size for file in files) > 0
+    said(tmp_path / "watched", "sharded.py", "resume", spool=spools[1], ranks=2)
+    restored = events(spools[1], "restored")
+    assert sorted((rank, words["step"], words["message"]) for rank, words in restored) == [
+        (0, 10, checkpoint), (1, 10, checkpoint),
+    ]  # fmt: skip
+    resumed = [words["resumed_step"] for _, words in messages(spools[1], "run") if "resumed_step" in words]
+    firsts = {words["first_step"] for _, words in messages(spools[1], "window")}
+    assert (resumed, min(firsts)) == ([10, 10], 11)  # making the optimizer's state was no step
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.heavy)])
+def test_the_late_rank_and_its_phase_are_found(tmp_path, ranks):
+    phases, steps = ["data", "copy", "forward", "backward", "garbage", "optimizer"], 12
+    said(tmp_path, "late.py", str(steps), *phases, spool=tmp_path / "spool", ranks=ranks)
+    left = rings(tmp_path / "spool")
+    for number, late in enumerate(phases):
+        first, after = number * steps + 2, (number + 1) * steps - 1
+        took = {
+            rank: {name: median(ring.column(phase, first, after)) for phase, name in enumerate(PHASES[:-1])}
+            for rank, ring in left.items()
+        }
+        culprit = min(took, key=lambda rank: took[rank]["comm"])
+        others = [of_rank for rank, of_rank in took.items() if rank != culprit]
+        excess = {
+            name: took[culprit][name] - median(other[name] for other in others)
+            for name in PHASES[:-1]
+            if name != "comm"
+        }
+        assert (culprit, max(excess, key=excess.__getitem__)) == (number % ranks, late), took
+
+
+@pytest.mark.heavy
+def test_a_straggler_is_a_finding_from_end_to_end(tmp_path):
+    data = tmp_path / "data"
+    command = torchrun(PROGRAMS / "late.py", str(tmp_path), "60", "nothing", "backward", ranks=2)
+    process = running(command, "--data", str(data), PYROMETER_RUN="late")
+    _, error = process.communicate(timeout=180)
+    assert process.returncode == 0, error
+    found = answer(data, "why", "--all", PYROMETER_FINDING_MIN_MS="0")["findings"]
+    (straggler,) = (finding for finding in found if finding["cause"] == "straggler")
+    assert (straggler["culprit"]["rank"], straggler["culprit"]["phase"]) == (1, "backward")

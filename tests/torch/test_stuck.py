@@ -1,0 +1,80 @@
+"""Ranks that stand still, from end to end: found in time, with the stack of the one that the others wait for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trained import Heard, answer, heard, running, torchrun
+
+pytest.importorskip("torch", reason="make setup installs torch")
+PROGRAM = Path(__file__).parent / "programs" / "stuck.py"
+LIMIT_S = 2.0
+SOON_S = 20.0  # a machine that many share; where it has nothing else to do, it is one to eight seconds
+NAMES = {"asleep": "fall_asleep", "in_c": "hold_the_interpreter", "stopped": "stopped by a signal (state T)"}
+
+
+def ran(folder: Path, *ways: str, ranks: int, length_s: float) -> tuple[list[Heard], Path]:
+    """What was said by and for all ranks, and the folder for whoever wants to ask more."""
+    command = torchrun(PROGRAM, str(folder), "1", str(length_s), *ways, ranks=ranks)
+    process = running(
+        command, "--data", str(folder / "data"), PYROMETER_HANG_LIMIT_S=str(LIMIT_S), PYROMETER_RUN="stuck"
+    )
+    _, error = process.communicate(timeout=240)
+    assert process.returncode == 0, error
+    return [said for said in heard(folder / "data") if said.name in ("event", "run")], folder / "data"
+
+
+def of_kind(said: list[Heard], kind: str) -> list[Heard]:
+    return [one for one in said if one.said.get("kind") == kind]
+
+
+def check(said: list[Heard], ways: list[str], ranks: int, every: int = 40) -> None:
+    """Each rank is stuck once in each way, and goes on; the one that is waited for says why."""
+    stuck = of_kind(said, "stuck")
+    assert {one.rank: [o.said["step"] for o in stuck if o.rank == one.rank] for one in stuck} == {
+        rank: [every * (number + 1) for number in range(len(ways))] for rank in range(ranks)
+    }
+    for one in stuck:
+        assert one.at_ms - one.said["time_ms"] < (LIMIT_S + SOON_S) * 1000
+        way = ways[one.said["step"] // every - 1]
+        if one.rank == 1:
+            assert one.said["reason"] == "data"
+            assert NAMES[way] in one.said["message"]
+        else:
+            assert one.said["reason"] == "comm"
+            assert "run_backward" in one.said["message"]
+    for one in of_kind(said, "unstuck"):
+        assert any(o.rank == one.rank and o.said["time_ms"] < one.said["time_ms"] for o in stuck)
+    assert len(of_kind(said, "unstuck")) == ranks * len(ways)
+    ends = [(one.rank, one.said["outcome"]) for one in said if "outcome" in one.said]
+    assert sorted(ends) == [(rank, "succeeded") for rank in range(ranks)]
+
+
+def hangs(data: Path) -> list[dict]:
+    limits = {"PYROMETER_HANG_LIMIT_MS": str(int(LIMIT_S * 1000)), "PYROMETER_FINDING_MIN_MS": "0"}
+    return [one for one in answer(data, "why", "--all", **limits)["findings"] if one["cause"] == "hang"]
+
+
+def test_a_rank_asleep_is_found_with_its_stack_and_a_loop_that_ended_is_no_hang(tmp_path):
+    said, data = ran(tmp_path, "asleep", "sleep_on", ranks=2, length_s=6.0)
+    check(said, ["asleep"], 2)
+    assert sorted(one.rank for one in of_kind(said, "loop_ended")) == [0, 1]
+    assert {one["culprit"]["rank"] for one in hangs(data)} == {1}
+
+
+@pytest.mark.heavy
+def test_a_rank_in_c_and_a_stopped_one_are_found_from_outside(tmp_path):
+    ways = ["asleep", "in_c", "stopped"]
+    said, data = ran(tmp_path, *ways, ranks=3, length_s=14.0)
+    check(said, ways, 3)
+    assert {one["culprit"]["rank"] for one in hangs(data)} == {1}
+
+
+@pytest.mark.heavy
+def test_an_evaluation_and_a_checkpoint_may_take_longer_than_a_step(tmp_path):
+    said, data = ran(tmp_path, "evaluate", "checkpoint", ranks=2, length_s=6.0)
+    assert not of_kind(said, "stuck")
+    assert len(of_kind(said, "checkpoint_saved")) == 2
+    assert hangs(data) == []
