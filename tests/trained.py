@@ -46,22 +46,23 @@ class Watched:
 _hooks: list[Hooks] = []
 
 
+def hooked() -> Hooks:
+    """The hooks of this process. Libraries that are imported after this are seen as in a real one."""
+    if not _hooks:
+        _hooks.append(Hooks(lambda: None))
+        boot._watch_imports(_hooks[0])
+    return _hooks[0]
+
+
 @contextmanager
 def watching(folder: Path, **told: Any) -> Iterator[Watched]:
     """The SDK in this process, with a spool of its own. PyTorch is hooked once, as in a real process."""
+    import torch._dynamo.callback
+
     import torch
 
     torch.set_num_threads(1)  # tests run side by side
-    if not _hooks:
-        hooks = Hooks(lambda: None)
-        hooks.install("torch", torch)
-        import torch._dynamo.callback
-        import torch.distributed.checkpoint as checkpoint
-
-        hooks.install("torch._dynamo.callback", torch._dynamo.callback)
-        hooks.install("torch.distributed.checkpoint", checkpoint)
-        _hooks.append(hooks)
-    hooks = _hooks[0]
+    hooks = hooked()
     hooks.let_go()
     hooks.faulthandler_taken = True  # pytest's
     identity = {"run": "test", **told.pop("identity", {})}

@@ -12,19 +12,21 @@ import functools
 import gc
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from pyrometer.train import ring
 from pyrometer.train.flops import COUNT_AT, countable, counter
-from pyrometer.train.lineage import TRAINING, Lineage, content_of
+from pyrometer.train.lineage import Lineage, content_of
 from pyrometer.train.roots import Roots
 
 if TYPE_CHECKING:
     from pyrometer.train.rank import Rank
 
 Original = Callable[..., Any]
+MOST_TENSORS, MOST_DEPTH = 4, 3  # by which a batch is recognised
+MOST_OPTIMIZERS = 16  # whose models are looked for: it takes a look at all objects there are
 LEAST_GENERATION = 2  # of the garbage collections that are worth a mark
 SETTLED = 4  # steps of an optimizer after which its model is known
 MOST_LAST = 4  # parameters that may be the last one to get its gradient, where not all of them are used in every step
@@ -185,7 +187,6 @@ class Hooks:
             if book is None:
                 book = self._loaders[loader] = self.lineage.loader(loader.dataset)
             book.begin_epoch()
-            book.held_by = (weakref.ref(loader), weakref.ref(iterator))
             iterator._pyrometer = book
         except Exception as error:
             self.broken(error)
@@ -210,41 +211,54 @@ class Hooks:
         book = iterator.__dict__.get("_pyrometer")
         entered = False
         if recorder is not None and not recorder.inside:  # a loader in a loader: the outer one waits
-            if recorder.evaluating and book is not None and book.role == TRAINING:
+            if recorder.evaluating and book is not None and book.trains:
                 recorder.evaluating = False
             entered = recorder.enter(ring.EVALUATE if recorder.evaluating else ring.DATA)
             if self._optimizer_steps <= SETTLED and rank is not None:
                 rank.still_in_loop(sys._getframe())
-        sent = None
-        if book is not None and not iterator.__dict__.get("_in_order", True):
-            sent = set(iterator._task_info)
+        watched = book is not None and (entered or recorder is None)
+        before = None
+        if watched:
+            try:
+                self.lineage.ask(book)
+                if not iterator.__dict__.get("_in_order", True):
+                    before = set(iterator._task_info)
+            except Exception as error:
+                self.broken(error)
         try:
             data = original(iterator)
+        except StopIteration:
+            if watched:
+                book.exhausted()
+            raise
         finally:
             if entered and recorder is not None:
                 recorder.leave()
-        if book is not None and (entered or recorder is None):
+        if watched:
             try:
-                self._drawn(iterator, book, data, sent)
+                self._drawn(iterator, book, data, before)
             except Exception as error:
                 self.broken(error)
         return data
 
-    def _drawn(self, iterator: Any, book: Any, data: Any, sent: set[int] | None) -> None:
+    def _drawn(self, iterator: Any, book: Any, data: Any, before: set[int] | None) -> None:
         received = iterator.__dict__.get("_rcvd_idx")
         if received is None:  # it loads in this process: what was asked for last
             number, index = book.taken, book.sent.pop(-1, None)
-        elif sent is None:
+        elif before is None:
             number = received - 1
             index = book.sent.pop(number, None)
         else:  # batches come in any order: the one that is not waited for any more
-            came = sent.difference(iterator._task_info)
-            number = came.pop() if len(came) == 1 else -1
+            came = before.difference(iterator._task_info)
+            number = came.pop() if len(came) == 1 else -1 - book.taken
             index = book.sent.pop(number, None)
-        tensor = _first_tensor(data, self._tensor)
+        if not book.taken:
+            book.drawn_by(sys._getframe(2))
         if iterator._dataset_kind != 0:  # no indices in an iterable
-            index = content_of(data)
-        self.lineage.drawn(book, number, index, None if tensor is None else weakref.ref(tensor))
+            index = content_of(data, book.places)
+        tensors: list[Any] = []
+        _tensors_in(data, self._tensor, tensors)
+        self.lineage.drawn(book, number, index, tuple([weakref.ref(tensor) for tensor in tensors]))
 
     # -- forward and backward -----------------------------------------------------------------------------------------
 
@@ -253,16 +267,17 @@ class Hooks:
         if rank is None:
             return original(module, *args, **kwargs)
         recorder = rank.recorder
-        if recorder.inside:  # a part of something larger: a recomputation in backward, a closure's forward
-            return original(module, *args, **kwargs)
         gradients = self._grad_enabled()
+        if recorder.inside and not (gradients and recorder.phase == ring.OPTIMIZER):  # but for an optimizer's closure,
+            return original(module, *args, **kwargs)  # it is a part of something larger: a recomputation in backward
         entered = recorder.enter_forward(gradients=gradients)
         if entered:
             try:
-                tensor = _first_tensor(args or kwargs, self._tensor)
-                self.lineage.forward(recorder.count, recorder.last_ns, tensor, gradients=gradients)
-                if gradients and tensor is not None:
-                    rank.fed(tensor)
+                tensors: list[Any] = []
+                _tensors_in(args or kwargs, self._tensor, tensors)
+                self.lineage.forward(recorder.count, recorder.last_ns, tensors, gradients=gradients)
+                if gradients and tensors:
+                    rank.fed(tensors[0])
             except Exception as error:
                 self.broken(error)
         try:
@@ -293,11 +308,10 @@ class Hooks:
         if self._is_compiling() or rank is None:
             return original(*args, **kwargs)
         recorder = rank.recorder
-        entered = not recorder.inside and recorder.enter(ring.BACKWARD)
+        entered = (not recorder.inside or recorder.phase == ring.OPTIMIZER) and recorder.enter(ring.BACKWARD)
         if entered:
             try:
-                self.lineage.forward(recorder.count, recorder.last_ns, None, gradients=True)  # unless it was seen
-                self.lineage.backward()
+                self.lineage.backward(recorder.count, recorder.last_ns)
                 self._loss(rank, args[0] if args else kwargs.get("tensors"))
                 if self._optimizer_steps <= SETTLED:
                     rank.still_in_loop(sys._getframe())
@@ -346,6 +360,7 @@ class Hooks:
         if self.rank is not None:
             self.rank.recorder.expected.add(id(optimizer))
             self._settling[id(optimizer)] = 0
+            self.lineage.sees_forwards = False  # perhaps of another model
         return result
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -391,9 +406,10 @@ class Hooks:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             if self._optimizer_steps == 1:
                 rank.first_step(optimizer, parameters)
-            self.roots.find(parameters)
+            if len(self._settling) <= MOST_OPTIMIZERS:
+                self.roots.find(id(optimizer), parameters)
         else:
-            self.roots.settle()
+            self.roots.settle(id(optimizer))
         for module in self.roots.of_type("DistributedDataParallel"):
             if module not in self._learnt:
                 self._learnt.add(module)
@@ -548,17 +564,22 @@ def _wrap(owner: Any, name: str, hook: Callable[..., Any]) -> None:
     setattr(owner, name, wrapped)
 
 
-def _first_tensor(value: Any, tensor_type: type, depth: int = 0) -> Any:
-    """A tensor that is near the surface of a batch or of a call's arguments."""
+def _tensors_in(value: Any, tensor_type: type, found: list[Any], depth: int = 0) -> None:
+    """The first few tensors near the surface of a batch or of a call's arguments."""
     if isinstance(value, tensor_type):
-        return value
-    if depth < 3:
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-        for part in parts:
-            found = _first_tensor(part, tensor_type, depth + 1)
-            if found is not None:
-                return found
-    return None
+        found.append(value)
+    elif depth < MOST_DEPTH:
+        if not isinstance(value, list | tuple):
+            if not isinstance(value, Mapping):
+                return
+            value = value.values()
+        for part in value:
+            if len(found) >= MOST_TENSORS:
+                return
+            if isinstance(part, tensor_type):
+                found.append(part)
+            else:
+                _tensors_in(part, tensor_type, found, depth + 1)
 
 
 def _path_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -1,71 +1,32 @@
 """Which data a step used: the indices as the sampler hands them out, paired with the forwards that consume them.
 
 A loader's index sampler runs in the training process, whoever loads the data. What it hands out is kept by reference,
-in the order in which batches are drawn; the k-th micro-batch takes the k-th batch, so loaders that fetch ahead stay
-right. Where a tensor of the batch itself reaches the model, that decides. Where the counts disagree (a batch was drawn
-and thrown away), the rest of the epoch is unknown. Names of samples are looked up later, off the hot path.
+in the order in which batches are drawn. Between two draws some micro-batches are trained: if one of a batch's own
+tensors reaches the model, that decides; else the micro-batches take the batches in order, provided that there are as
+many of the one as of the other, and the rest of the epoch is unknown if not: a batch was drawn and thrown away, or
+somebody fetches ahead without being known for it. So nothing is said before the next draw, and no row is ever guessed.
+Names of samples are looked up later, off the hot path.
 """
 
 from __future__ import annotations
 
-import threading
-import zlib
+import hashlib
+import sys
+import weakref
 from collections import deque
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 MOST_QUEUED = 64  # batches drawn and not used: a loader that runs further ahead is not paired
+MOST_LOADERS = 16  # at a time: some programs make one for every step
 MOST_USED = 100_000  # micro-batches that wait to be handed on
+MOST_STALE = 4  # batches that may still come though the counts say no
+MOST_FRAMES = 32  # between a loader and the loop
 HASHED_BYTES = 4_096  # of each tensor of a batch without indices
+HASHED_PARTS = 8
 
-TRAINING, EVALUATING = 1, 2  # what a loader is for, once its first batch was used
-
-
-class Loader:
-    """One data loader through its epochs."""
-
-    __slots__ = ("ahead", "astray", "dataset", "epoch", "held_by", "number", "queue", "role", "sent", "taken")
-
-    def __init__(self, number: int, dataset: Any) -> None:
-        self.number = number
-        self.dataset = dataset
-        self.epoch = -1
-        self.role = 0
-        self.held_by: tuple[Any, ...] = ()  # weak references to the program's loader and its iterator
-        self.ahead: int | None = None  # how many batches it was ahead at the first forward of this epoch
-        self.astray = False  # more were drawn than used
-        self.sent: dict[int, Any] = {}  # asked for and not drawn yet, by number
-        self.taken = 0  # batches drawn in this epoch
-        self.queue: deque[Drawn] = deque()  # drawn and not used yet
-
-    def begin_epoch(self) -> None:
-        """Its iterator starts anew; what was drawn and not used is gone."""
-        self.epoch += 1
-        self.taken = 0
-        self.sent = {}
-        self.queue.clear()
-        self.ahead = None
-        self.astray = False
-
-    def is_gone(self) -> bool:
-        """Whether the program has let go of it."""
-        return bool(self.held_by) and all(held() is None for held in self.held_by)
-
-    def use(self, tensor: Any) -> Drawn:
-        """Takes the batch that a forward consumes; `tensor` is what reached the model."""
-        queue = self.queue
-        if tensor is not None:
-            for skipped, drawn in enumerate(queue):
-                if drawn.token is not None and drawn.token() is tensor:
-                    for _ in range(skipped + 1):
-                        queue.popleft()
-                    return drawn
-        ahead = len(queue) - 1
-        if self.ahead is None:
-            self.ahead = ahead
-        elif ahead > self.ahead:
-            self.astray = True
-        drawn = queue.popleft()
-        return drawn._replace(samples=None) if self.astray else drawn
+_SILENT = ("torch.", "torchdata.", "pyrometer.train.")  # they call each other
 
 
 class Drawn(NamedTuple):
@@ -75,11 +36,11 @@ class Drawn(NamedTuple):
     epoch: int
     send_index: int
     samples: Any  # as the sampler gave them; a content hash; None: unknown
-    token: Any = None  # a weak reference to a tensor of the batch
+    tokens: tuple[Any, ...] = ()  # weak references to tensors of the batch
 
 
 class Used(NamedTuple):
-    """A micro-batch that a step consumed."""
+    """A micro-batch (one forward, or several, up to a backward) and what it consumed."""
 
     number: int  # of the step, in this process
     micro_batch: int
@@ -87,105 +48,387 @@ class Used(NamedTuple):
     drawn: Drawn
 
 
+Micro = tuple[int, int, int]  # the same, before that is known
+
+
+class Loader:
+    """One data loader through its epochs."""
+
+    __slots__ = (
+        "_astray", "_began", "_dataset", "_direct", "_doubtful", "_drawer", "_ended", "_exact", "_held", "_over",
+        "_until", "_used", "_waiting", "epoch", "evaluated", "fresh", "number", "places", "queue", "sent", "taken",
+        "trains",
+    )  # fmt: skip
+
+    def __init__(self, number: int, dataset: Any, used: deque[Used]) -> None:
+        self.number = number
+        self._dataset = _weakly(dataset)  # programs that make one for every epoch must get rid of them
+        self.places = key_places(dataset)
+        self.epoch = -1
+        self.sent: dict[int, Any] = {}  # asked for and not drawn yet, by number
+        self.taken = 0  # batches drawn in this epoch
+        self.queue: deque[Drawn] = deque()  # drawn and not used yet
+        self.trains = False  # it was drawn from for two micro-batches in a row, so it is no accident
+        self.evaluated = False  # a forward without gradients came since the last draw
+        self.fresh = False  # drawn from since the last micro-batch
+        self._used = used
+        self._doubtful: list[Used] = []  # until it is known to train
+        self._waiting: list[Micro] = []  # micro-batches since the last draw
+        self._exact: list[Used] = []  # those whose batch was recognised
+        self._over = False  # there were more than could be
+        self._began = self._until = -1  # rounds: when the first of them came, and the last one before
+        self._held = 0  # batches that whoever draws is known to hold back
+        self._ended = False  # there is no more to draw
+        self._astray = False  # counts have disagreed
+        self._drawer: CodeType | None = None  # the code that draws,
+        self._direct: bool | None = None  # and whether that is the loop itself
+
+    @property
+    def dataset(self) -> Any:
+        """What it loads; None when that is no more."""
+        return self._dataset()
+
+    # -- what happens to it -------------------------------------------------------------------------------------------
+
+    def begin_epoch(self) -> None:
+        """Its iterator starts anew. What was drawn and not used may be in somebody's hands, or gone."""
+        self.settle()
+        self._astray = len(self.queue) > self._held and self._direct is False
+        while len(self.queue) > MOST_STALE:
+            self.queue.popleft()
+        self.epoch += 1
+        self.taken = 0
+        self.sent = {}
+        self._held = 0
+        self.fresh = self.evaluated = self._ended = False
+        self._drawer = self._direct = None
+
+    def draw(self, drawn: Drawn) -> None:
+        """A batch came out of it."""
+        self.queue.append(drawn)
+        if len(self.queue) > MOST_QUEUED:
+            self.queue.popleft()
+            self._astray = True
+        self.taken += 1
+        self.fresh = True
+        self.evaluated = False
+
+    def exhausted(self) -> None:
+        """There is no more to draw, and so nothing to hold back."""
+        if self._until < 0 and not self._held:  # a loop over it has ended, and it was not training
+            self.queue.clear()
+        self._held = 0
+        self._ended = True
+
+    def drawn_by(self, frame: FrameType | None) -> None:
+        """Looks once an epoch who draws: some are known to fetch ahead, some to mix batches."""
+        for _ in range(MOST_FRAMES):
+            if frame is None:
+                return
+            name = frame.f_globals.get("__name__", "")
+            if not name.startswith(_SILENT):
+                if self._drawer is None:
+                    self._drawer = frame.f_code
+                held = _holds_back(name, frame)
+                if held is None:
+                    self._astray = True
+                else:
+                    self._held = max(self._held, held)
+            frame = frame.f_back
+
+    def consume(self, micro: Micro, tensors: list[Any], rounds: int, any_fresh: bool) -> None:
+        """A micro-batch is trained, with these tensors."""
+        if self.evaluated and not self.trains:
+            return
+        waiting, there = self._waiting, len(self.queue)
+        if not self.fresh and len(waiting) >= there - self._held:
+            self._over = self._over or not any_fresh
+            return
+        if self._direct is None:
+            self._direct = self._draws_itself()
+        if not waiting:
+            self._began = rounds
+        waiting.append(micro)
+        self.fresh = False
+        if there > 1 or self._astray:
+            self.recognise(micro, tensors)
+
+    def recognise(self, micro: Micro, tensors: list[Any]) -> None:
+        """Whether one of these tensors is a batch's own. One that all batches share says nothing."""
+        best, most, several = None, 0, False
+        for drawn in self.queue:
+            same = 0
+            for token in drawn.tokens:
+                tensor = token()
+                if tensor is not None and any(tensor is one for one in tensors):
+                    same += 1
+            if same > most:
+                best, most, several = drawn, same, False
+            elif same and same == most:
+                several = True
+        if best is not None and not several and not any(one.drawn is best for one in self._exact):
+            self._exact.append(Used(*micro, best))
+
+    # -- who used what ------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Another batch is asked for: by now, what was handed out before is used."""
+        queue, waiting = self.queue, self._waiting
+        if not waiting:
+            if self.evaluated:
+                self._doubtful.clear()
+                while len(queue) > self._held:
+                    queue.popleft()
+            return
+        if self.trains and len(queue) == 1 == len(waiting) and not (self._astray or self._held or self._exact):
+            self._used.append(Used(*waiting[0], queue.popleft()))  # as almost always
+        else:
+            self._take()
+        waiting.clear()
+        self._until = self._began
+        self._over = False
+
+    def finish(self, *, alone: bool) -> None:
+        """There is no more to come. If no other one can have been the one that trains, it was this one."""
+        over = self._over
+        self.settle()
+        if alone and not over and not self.trains:
+            self._used.extend(self._doubtful)
+        self._doubtful.clear()
+
+    def may_train(self) -> bool:
+        """Whether micro-batches may have used it."""
+        return bool(self.trains or self._doubtful or self._waiting)
+
+    def is_used_up(self) -> bool:
+        """Whether it was drawn from to its end, and all of that was used."""
+        return self._ended and 0 < len(self._waiting) >= len(self.queue)
+
+    def is_idle(self) -> bool:
+        """Whether there is nothing more to say of what came out of it."""
+        return not (self.trains or self.queue or self._waiting or self._doubtful)
+
+    def _take(self) -> None:
+        if not self.trains:
+            if 0 <= self._until == self._began - 1:
+                self.trains = True
+                self._used.extend(self._doubtful)
+            self._doubtful.clear()
+        if self._exact:
+            self._take_recognised()
+        else:
+            self._take_in_order()
+
+    def _take_recognised(self) -> None:
+        for used in self._exact:
+            self._say(used)
+        known = {id(used.drawn) for used in self._exact}
+        named = {used[:3] for used in self._exact}
+        last = max(place for place, drawn in enumerate(self.queue) if id(drawn) in known)
+        passed = [self.queue.popleft() for _ in range(last + 1)]
+        unknown = [drawn for drawn in passed if id(drawn) not in known and drawn.epoch == self.epoch]
+        unnamed = [micro for micro in self._waiting if micro not in named]
+        for micro, drawn in zip(unnamed, unknown, strict=False):
+            self._say(Used(*micro, drawn._replace(samples=None)))
+        self._exact.clear()
+
+    def _take_in_order(self) -> None:
+        queue, waiting = self.queue, self._waiting
+        while queue and queue[0].epoch != self.epoch and not self._astray:
+            queue.popleft()
+        there = len(queue) - self._held
+        if there > 1 and (there != len(waiting) or self._over):
+            self._astray = True
+        for micro in waiting[: max(there, 0)]:
+            drawn = queue.popleft()
+            self._say(Used(*micro, drawn._replace(samples=None) if self._astray else drawn))
+        while self._astray and len(queue) > MOST_STALE:  # they may be recognised yet
+            queue.popleft()
+
+    def _say(self, used: Used) -> None:
+        if self.trains:
+            self._used.append(used)
+        else:
+            self._doubtful.append(used)
+
+    def _draws_itself(self) -> bool:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            if frame.f_code is self._drawer:
+                return True
+            frame = frame.f_back
+        return False
+
+
+def _holds_back(module: str, frame: FrameType) -> int | None:
+    """How many batches the code of this frame has drawn and not handed out; None: what it hands out are others."""
+    if module == "accelerate.data_loader":  # to know when the last one comes
+        owner: Any = frame.f_locals.get("self")
+        return None if "Dispatcher" in type(owner).__name__ and owner.state.num_processes > 1 else 1
+    if module in ("lightning.pytorch.loops.fetchers", "pytorch_lightning.loops.fetchers"):
+        owner = frame.f_locals.get("self")
+        return getattr(owner, "prefetch_batches", 0) if getattr(owner, "length", None) is None else 0
+    if module == "webdataset.pipeline":  # shuffles and batches anew what loaders bring
+        stages = getattr(frame.f_locals.get("self"), "pipeline", ())
+        return None if len(stages) > 1 else 0
+    return 0
+
+
+def _weakly(thing: Any) -> Callable[[], Any]:
+    """A reference that does not hold it, where there can be one."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # a list
+        return lambda: thing
+
+
 class Lineage:
     """All loaders of a process, and what became of their batches."""
 
     def __init__(self) -> None:
-        self.loaders: list[Loader] = []
+        self.loaders: list[Loader] = []  # of which there is something to say
         self.used: deque[Used] = deque(maxlen=MOST_USED)
         self.last: Loader | None = None  # the one that was drawn from last
-        self._numbers = 0
-        self._changing = threading.Lock()
-        self._count = -1
+        self._count = 0
+        self._number = -1
         self._micro_batch = 0
+        self._micro: Micro = (0, 0, 0)
+        self._rounds = 0  # micro-batches before which something was drawn
         self._open = False  # a forward came, and neither a backward nor another batch since
+        self.sees_forwards = False  # the model is known
 
     def loader(self, dataset: Any) -> Loader:
         """A loader that was not seen before."""
-        with self._changing:
-            found = Loader(self._numbers, dataset)
-            self._numbers += 1
-            self.loaders = [*self.loaders, found]
-        return found
+        self._count += 1
+        return Loader(self._count - 1, dataset, self.used)
 
-    def let_go(self) -> None:
-        """Forgets loaders that are no more: a program may make one in every epoch, each with a data set of its own."""
-        if any(loader.is_gone() for loader in self.loaders):
-            with self._changing:
-                self.loaders = [loader for loader in self.loaders if not loader.is_gone()]
-            if self.last is not None and self.last.is_gone():
-                self.last = None
+    def ask(self, loader: Loader) -> None:
+        """A loader is asked for a batch."""
+        for other in self.loaders:
+            if other is loader or other.is_used_up():
+                other.settle()
 
-    def drawn(self, loader: Loader, send_index: int, samples: Any, token: Any) -> None:
+    def drawn(self, loader: Loader, send_index: int, samples: Any, tokens: tuple[Any, ...]) -> None:
         """A batch came out of a loader."""
-        queue = loader.queue
-        queue.append(Drawn(loader, loader.epoch, send_index, samples, token))
-        if len(queue) > MOST_QUEUED:
-            queue.popleft()
-        loader.taken += 1
+        if loader is not self.last and not any(loader is other for other in self.loaders):
+            kept = [other for other in self.loaders if not other.is_idle()]
+            self.loaders = [*kept[1 - MOST_LOADERS :], loader]
+        loader.draw(Drawn(loader, loader.epoch, send_index, samples, tokens))
         self.last = loader
         self._open = False
 
-    def forward(self, count: int, at_ns: int, tensor: Any, *, gradients: bool) -> None:
-        """A root module is called: the first call since the last backward or batch takes a batch of each loader."""
+    def forward(self, number: int, at_ns: int, tensors: list[Any], *, gradients: bool) -> None:
+        """A root module is called. The first call since the last backward or draw begins a micro-batch."""
+        if not gradients:
+            if self.last is not None and self.last.queue:
+                self.last.evaluated = True
+            return
+        self.sees_forwards = True
         if self._open:
+            for loader in self.loaders:
+                if len(loader.queue) > 1:
+                    loader.recognise(self._micro, tensors)
             return
         self._open = True
-        if not gradients:
-            self._evaluated(tensor)
-            return
-        if count != self._count:
-            self._count, self._micro_batch = count, 0
-        for loader in self.loaders:
-            if loader.queue and loader.role != EVALUATING:
-                loader.role = TRAINING
-                self.used.append(Used(count, self._micro_batch, at_ns, loader.use(tensor)))
-        self._micro_batch += 1
+        self._begin(number, at_ns, tensors)
 
-    def backward(self) -> None:
-        """The micro-batch is done."""
+    def backward(self, number: int, at_ns: int) -> None:
+        """The micro-batch is done. Until the model is known, this is the only sign of it."""
+        if not self._open and not self.sees_forwards:
+            self._begin(number, at_ns, [])
         self._open = False
 
-    def _evaluated(self, tensor: Any) -> None:
-        loader = self.last
-        if loader is None or not loader.queue:
-            return
-        if loader.role != TRAINING:
-            loader.role = EVALUATING
-            loader.queue.popleft()
-        elif tensor is not None and loader.queue[-1].token is not None and loader.queue[-1].token() is tensor:
-            loader.queue.pop()  # one loader for both
+    def finish(self) -> None:
+        """The program has ended."""
+        possible = [loader for loader in self.loaders if loader.may_train()]
+        for loader in possible:
+            loader.finish(alone=len(possible) == 1)
+
+    def _begin(self, number: int, at_ns: int, tensors: list[Any]) -> None:
+        if number != self._number:
+            self._number, self._micro_batch = number, 0
+        self._micro = micro = (number, self._micro_batch, at_ns)
+        self._micro_batch += 1
+        fresh = False
+        for loader in self.loaders:
+            if loader.fresh:
+                fresh = True
+        if fresh:
+            self._rounds += 1
+        for loader in self.loaders:
+            if loader.queue:
+                loader.consume(micro, tensors, self._rounds, fresh)
 
 
-def content_of(batch: Any) -> Any:
-    """What identifies a batch that came without indices: its samples' keys if it has some, else a hash of content."""
-    if isinstance(batch, dict):
-        keys = batch.get("__key__")
-        if keys is not None:
-            return list(keys) if isinstance(keys, list | tuple) else [str(keys)]
-    digest = _digest(batch, 0, 0)
-    return None if digest == 0 else [f"hash:{digest:08x}"]
+# -- what identifies a batch without indices ---------------------------------------------------------------------------
 
 
-def _digest(value: Any, digest: int, depth: int) -> int:
+def content_of(batch: Any, places: Mapping[str, Any]) -> list[str] | None:
+    """Its samples' keys if it has some, with their shards; else a hash of its content: the heads of its first parts.
+
+    `places` says where the keys are in a batch that is no mapping.
+    """
+    if isinstance(batch, Mapping):
+        keys, shards = batch.get("__key__"), batch.get("__url__")
+    elif isinstance(batch, list | tuple):
+        keys, shards = (batch[places[name]] if name in places else None for name in ("__key__", "__url__"))
+    else:
+        keys = shards = None
+    if keys is not None:
+        return _named(_listed(keys), _listed(shards))
+    digest = hashlib.blake2b(digest_size=8)
+    return [f"hash:{digest.hexdigest()}"] if _hash(batch, digest, 0) else None
+
+
+def key_places(dataset: Any) -> dict[str, int]:
+    """Where a WebDataset puts keys and shards, if it makes tuples of its samples."""
+    places: dict[str, int] = {}
+    for stage in getattr(dataset, "pipeline", None) or ():
+        if getattr(getattr(stage, "f", None), "__name__", "").strip("_") == "to_tuple":
+            fields = stage.args[0].split() if len(stage.args) == 1 else stage.args
+            places = {name: place for place, name in enumerate(fields) if name in ("__key__", "__url__")}
+    return places
+
+
+def _listed(value: Any) -> list[Any] | None:
+    if value is None:
+        return None
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _named(keys: list[Any] | None, shards: list[Any] | None) -> list[str]:
+    """A shard's name without its path: that may be a command, and have a password in it."""
+    if keys is None:
+        return []
+    if shards is None or len(shards) != len(keys):
+        return [str(key) for key in keys]
+    return [f"{str(shard).rpartition('/')[2]}/{key}" for shard, key in zip(shards, keys, strict=True)]
+
+
+def _hash(value: Any, digest: Any, depth: int) -> bool:
+    """Adds what is in a part of a batch; False when there is nothing that can be read here."""
     if depth > 3:
-        return digest
-    if isinstance(value, dict):
-        for part in list(value.values())[:8]:
-            digest = _digest(part, digest, depth + 1)
-    elif isinstance(value, list | tuple):
-        for part in value[:8]:
-            digest = _digest(part, digest, depth + 1)
-    elif isinstance(value, str):
-        digest = zlib.crc32(value[:HASHED_BYTES].encode("utf-8", "replace"), digest)
+        return False
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return sum(_hash(part, digest, depth + 1) for part in value[:HASHED_PARTS]) > 0
+    if isinstance(value, str):
+        digest.update(value[:HASHED_BYTES].encode("utf-8", "replace"))
     elif isinstance(value, bytes):
-        digest = zlib.crc32(value[:HASHED_BYTES], digest)
+        digest.update(value[:HASHED_BYTES])
+    elif isinstance(value, int | float):
+        digest.update(repr(value).encode())
     elif hasattr(value, "data_ptr") and value.device.type == "cpu" and value.numel():
         flat = value.detach().reshape(-1)[: HASHED_BYTES // value.element_size()].contiguous()
         import torch
 
-        digest = zlib.crc32(flat.view(torch.uint8).numpy(), digest)
-    return digest
+        digest.update(flat.view(torch.uint8).numpy())
+    elif hasattr(value, "tobytes") and value.size:  # numpy's
+        digest.update(value.reshape(-1)[:HASHED_BYTES].tobytes()[:HASHED_BYTES])
+    else:
+        return False
+    return True
 
 
 # -- names, off the hot path -------------------------------------------------------------------------------------------
@@ -261,7 +504,8 @@ class Namer:
             self._plain[number] = not hasattr(dataset, "indices") and getattr(dataset, "_indices", None) is None
         samples = drawn.samples
         if not (self._plain[number] and type(samples) is list and samples and type(samples[0]) in (int, str)):
-            samples = names_of(loader.dataset, samples)
+            dataset = loader.dataset
+            samples = None if dataset is None else names_of(dataset, samples)
         message = {
             "time_ms": wall_ns // 1_000_000,
             "loader": number,

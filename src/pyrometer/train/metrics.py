@@ -1,7 +1,8 @@
 """Loss and other metrics: what the program logs, and the loss that every backward begins with.
 
 A number that is on a GPU is copied without waiting and read some steps later. Values that come faster than anybody
-looks are thinned; one that is not finite is told at once.
+looks are thinned; one that is not finite is told at once. A program that tells several trackers the same says it once:
+what has the name and the value of what another tracker was told in the same step is dropped.
 """
 
 from __future__ import annotations
@@ -37,12 +38,21 @@ class Value(NamedTuple):
     goal: str | None
 
 
+class _Said(NamedTuple):
+    """Who says how much of what, and when: all but the value, which may come later."""
+
+    name: str
+    number: int
+    step: int | None
+    goal: str | None
+    door: str
+
+
 class Metrics:
     """What the training thread hands over, and the sender's thread takes."""
 
     def __init__(self, count: Callable[[], int], told: Callable[[str, int, float], None]) -> None:
         self.waiting: deque[Value] = deque(maxlen=MOST_WAITING)
-        self.steps: deque[tuple[int, int]] = deque(maxlen=8)  # the program's numbers beside ours
         self._count = count
         self._told = told  # the loss became non-finite, or finite again
         self._finite = True
@@ -51,6 +61,8 @@ class Metrics:
         self._loss_due_ns = 0
         self._goals: dict[str, str | None] = {}
         self._paces: dict[str, tuple[int, int]] = {}  # in which second, how many
+        self.steps: deque[tuple[int, int]] = deque(maxlen=8)  # the program's numbers beside ours
+        self._told_by: dict[str, tuple[str, int, float]] = {}  # who said it last, in which step, and what
 
     def log(
         self,
@@ -59,36 +71,37 @@ class Metrics:
         step: int | None = None,
         goals: Mapping[str, str] | None = None,
         device: Device | None = None,
+        door: str = "",
     ) -> None:
-        """What the program logs: numbers, or tensors with one number each."""
+        """What the program logs, and to whom: numbers, or tensors with one number each."""
         count = self._count()
         if step is not None:
             self.steps.append((count, step))
         for name, value in values.items():
-            goal = goals.get(name) if goals else None
-            self._take(str(name)[:LONGEST_NAME], value, count, step, goal, device)
+            self._take(
+                _Said(str(name)[:LONGEST_NAME], count, step, goals.get(name) if goals else None, door), value, device
+            )
 
-    def _take(
-        self, name: str, value: Any, count: int, step: int | None, goal: str | None, device: Device | None
-    ) -> None:
+    def _take(self, said: _Said, value: Any, device: Device | None) -> None:
         if isinstance(value, bool | str | bytes) or value is None:
             return
         if isinstance(value, int | float):
-            self._add(name, float(value), count, step, goal)
+            self._add(said, float(value))
         elif hasattr(value, "detach"):
             if value.numel() != 1:
                 return
             if value.device.type == "cpu":
-                self._add(name, float(value.detach()), count, step, goal)
+                self._add(said, float(value.detach()))
             elif device is not None:
-                device.copy(value.detach(), lambda number: self._add(name, number, count, step, goal))
+                device.copy(value.detach(), lambda number: self._add(said, number))
         elif hasattr(value, "item") and getattr(value, "size", 1) == 1:  # numpy's numbers
-            self._add(name, float(value.item()), count, step, goal)
+            self._add(said, float(value.item()))
 
-    def _add(self, name: str, value: float, count: int, step: int | None, goal: str | None) -> None:
+    def _add(self, said: _Said, value: float) -> None:
         now_ns = time.time_ns()
+        name, count = said.name, said.number
         finite = math.isfinite(value)
-        if "loss" in name.lower() and "val" not in name.lower() and "eval" not in name.lower():
+        if _is_training_loss(name):
             self._logged_loss = True
             self._judge(finite, count, value)
         second, seen = self._paces.get(name, (0, 0))
@@ -97,8 +110,16 @@ class Metrics:
         if name not in self._paces and len(self._paces) >= MOST_NAMES:
             return
         self._paces[name] = (this_second, seen)
-        if seen <= MOST_PER_S or not finite:
-            self.waiting.append(Value(now_ns, name, value, count, step, goal or self._goal(name)))
+        if self._is_news(said, value) and (seen <= MOST_PER_S or not finite):
+            self.waiting.append(Value(now_ns, name, value, count, said.step, said.goal or self._goal(name)))
+
+    def _is_news(self, said: _Said, value: float) -> bool:
+        door, number, before = self._told_by.get(said.name, ("", -1, 0.0))
+        same = number == said.number and (value == before or (value != value and before != before))
+        if same and door != said.door:
+            return False
+        self._told_by[said.name] = (said.door, said.number, value)
+        return True
 
     def backward(self, tensor: Any, device: Device | None) -> None:
         """A backward begins with this loss. The parts of one step are summed: micro-batches divide it among them."""
@@ -139,3 +160,8 @@ class Metrics:
             found = [goal for goal, words in _GOALS.items() if any(word in lower for word in words)]
             self._goals[name] = found[0] if found else None
         return self._goals[name]
+
+
+def _is_training_loss(name: str) -> bool:
+    lower = name.lower()
+    return "loss" in lower and not any(word in lower for word in ("val", "test"))  # and so not "eval"

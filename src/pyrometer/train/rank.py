@@ -58,7 +58,7 @@ class Rank:
         self.identity: dict[str, Any] = {**identity.identify(), **told.identity}
         self.ring = ring.Ring.create(self.spool.ranks / f"{os.getpid()}.ring")
         self.ring.view[ring.FIRST_STEP] = told.first_step or 0
-        self._step_known = told.first_step is not None
+        self._step_told = self._step_known = told.first_step is not None
         self.recorder = Recorder(self.ring)
         self.recorder.on_close = self._closed
         self.lineage = hooks.lineage
@@ -70,6 +70,7 @@ class Rank:
         self._loops: list[loop.Loop] = []  # that may be the training loop, the nearest first
         self.flops = told.flops_per_sample  # a sample; by token where there are any
         self._flops_by = "samples"
+        self._counted: set[str] = set()  # samples or tokens, where the program says how many
         self._first_step_told = False
         self._saves: list[tuple[int, str, int, int, int]] = []  # when, path, nanoseconds, bytes, of which step
         self._restored_from: tuple[str, int | None] | None = None
@@ -124,8 +125,9 @@ class Rank:
         """The model gets this: how many samples and tokens that is."""
         shape = tensor.shape
         if shape:
-            self.recorder.samples += shape[0]
-            if len(shape) == 2 and not tensor.is_floating_point():
+            if "samples" not in self._counted:
+                self.recorder.samples += shape[0]
+            if len(shape) == 2 and "tokens" not in self._counted and not tensor.is_floating_point():
                 self.recorder.tokens += shape[0] * shape[1]
 
     def counted(self, operations: int) -> None:
@@ -150,10 +152,10 @@ class Rank:
         size = _size(Path(path), self.identity["rank"]) if path else 0
         self._saves.append((time.time_ns(), path, took_ns, size, self.recorder.count))
 
-    def framework(self, name: str, step: int) -> None:
-        """A framework begins to train, with this step."""
+    def framework(self, name: str, step: int | None) -> None:
+        """A framework begins to train, with this step: it knows better than the state of an optimizer."""
         self.identity["framework"] = name
-        if step and not self._step_known:
+        if step is not None and step != self.step(0) and not self._step_told and not self.recorder.count:
             self.begin_at(step)
 
     def restored(self, path: str, took_ms: int, step: int | None) -> None:
@@ -220,10 +222,19 @@ class Rank:
         """What the program logs itself."""
         try:
             counted = {name: values[name] for name in ("tokens", "samples") if isinstance(values.get(name), int)}
-            self.recorder.tokens += counted.get("tokens", 0)
-            self.recorder.samples += counted.get("samples", 0)
+            for name, number in counted.items():
+                before = getattr(self.recorder, name) if name in self._counted else 0  # what we counted ourselves
+                setattr(self.recorder, name, before + number)
+                self._counted.add(name)
             others = {name: value for name, value in values.items() if name not in counted}
             self.metrics.log(others, step=step, goals=goals, device=self.recorder.device)
+        except Exception as error:
+            self._hooks.broken(error)
+
+    def hear(self, values: Mapping[str, Any], step: int | None, door: str) -> None:
+        """What the program gives to somebody else: a tracker, a framework."""
+        try:
+            self.metrics.log(values, step=step, device=self.recorder.device, door=door)
         except Exception as error:
             self._hooks.broken(error)
 
@@ -387,10 +398,10 @@ class Rank:
         messages: list[fold.Message] = []
         while self._waiting:
             messages.append(self._waiting.popleft())
+        kept = [self.recorder.kept.popleft() for _ in range(len(self.recorder.kept))]
         used = [self.lineage.used.popleft() for _ in range(len(self.lineage.used))]
-        while self.recorder.kept:
-            kept = self.recorder.kept.popleft()
-            messages += fold.spans(self.ring, kept, used, self.identity["launch"], self.identity["rank"])
+        for whole in kept:
+            messages += fold.spans(self.ring, whole, used, self.identity["launch"], self.identity["rank"])
         for one in used:
             messages.append(("batch", self._namer.batch(one, self.step(one.number), self.ring.wall_ns(one.at_ns))))
         while self.metrics.waiting:
@@ -400,7 +411,6 @@ class Rank:
             messages.append(("metric", metric | ({"goal": value.goal} if value.goal else {})))
         if messages:
             self.spool.put(self.identity, messages)
-        self.lineage.let_go()
 
     def _together(self) -> None:
         """Files that were saved one after the other, as one checkpoint."""
@@ -494,6 +504,7 @@ class Rank:
 
     def _close(self, outcome: str) -> None:
         self.recorder.finish()
+        self.lineage.finish()
         self._ended = True
         self._hooks.let_go()
         if not self._hooks.faulthandler_taken and self._stack is not None:

@@ -104,7 +104,10 @@ class Recorder:
         if self.closable and phase != OPTIMIZER and not self.inside and (phase not in _AGAIN or self._is_over()):
             self._close()
         was = self.phase
-        gap = was if self.inside else (EVALUATE if self.evaluating else _GAP[was][phase])
+        if self.inside:
+            gap = FORWARD if phase == BACKWARD and was == OPTIMIZER else was  # an optimizer's closure: the loss
+        else:
+            gap = EVALUATE if self.evaluating else _GAP[was][phase]
         last = self.last_ns
         self.last_ns = now  # first: what follows may start a garbage collection, which marks too
         self.amounts[gap] += now - last

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 MOST_ROOTS = 64
-MOST_LEVELS = 4  # down from modules that are never called themselves (a LightningModule)
 
 
 class _Modules(dict[type, bool]):
@@ -37,38 +36,38 @@ class Roots:
         self._forward = forward
         self._watched: dict[type, Any] = {}  # what each class is called by now
         self._called: set[int] = set()
-        self._held: dict[int, weakref.ref[Any]] = {}
+        self._held: dict[int, weakref.ref[Any]] = {}  # the program frees its models when it likes
+        self._found: dict[int, list[int]] = {}  # by whom they were looked for
         self._parameters: set[int] = set()  # of all these modules
-        self._levels = 0
 
     @property
     def modules(self) -> dict[int, Any]:
         """Those that live."""
         return {key: module for key, held in list(self._held.items()) if (module := held()) is not None}
 
-    def find(self, parameters: Iterable[Any]) -> None:
+    def find(self, owner: int, parameters: Iterable[Any]) -> None:
         """Looks for the modules that hold these parameters and are part of no other one."""
         wanted = {id(parameter) for parameter in parameters}
-        if wanted <= self._parameters:
-            return  # another optimizer of the same model
+        if wanted <= self._parameters:  # another optimizer of the same model
+            self._found[owner] = list(self._held)
+            return
         is_module = _Modules(self._torch.nn.Module)
         everything = [thing for thing in gc.get_objects() if is_module[type(thing)]]
         inner = {id(child) for module in everything for child in module.__dict__.get("_modules", {}).values()}
         outermost = [module for module in everything if id(module) not in inner]
         found = [m for m in outermost if any(id(parameter) in wanted for parameter in m.parameters())]
-        self._levels = 0
-        self._watch(found[:MOST_ROOTS])
+        self._watch(owner, found[:MOST_ROOTS])
 
-    def settle(self) -> None:
-        """After a step: modules that were not called themselves give way to the ones in them."""
-        modules = self.modules
-        if not modules or not self._called.isdisjoint(modules) or self._levels >= MOST_LEVELS:
-            return
-        self._levels += 1
-        for module in modules.values():
-            self._forget(id(module))
-        children = [child for module in modules.values() for child in module.children()]
-        self._watch([child for child in children if any(True for _ in child.parameters())][:MOST_ROOTS])
+    def settle(self, owner: int) -> None:
+        """After another step: modules that were not called themselves (a LightningModule) give way to those in them."""
+        found = self._found.get(owner, [])
+        if self._called.isdisjoint(found):
+            modules = self.modules
+            uncalled = [modules[key] for key in found if key in modules]
+            for module in uncalled:
+                self._forget(id(module))
+            children = [child for module in uncalled for child in module.children()]
+            self._watch(owner, [child for child in children if any(True for _ in child.parameters())][:MOST_ROOTS])
 
     def of_type(self, name: str) -> list[Any]:
         """The modules of a class in the roots, by its name: DistributedDataParallel, compiled or not."""
@@ -79,11 +78,13 @@ class Roots:
         """Nothing is the model any more."""
         for key in list(self._held):
             self._forget(key)
-        self._levels = 0
+        self._found.clear()
 
-    def _watch(self, modules: Iterable[Any]) -> None:
+    def _watch(self, owner: int, modules: Iterable[Any]) -> None:
+        found = self._found[owner] = []
         for module in modules:
             key = id(module)
+            found.append(key)
             self._held[key] = weakref.ref(module, lambda _, key=key: self._forget(key))  # type: ignore[misc]
             self._parameters.update(map(id, module.parameters()))
             if type(module) not in self._watched:

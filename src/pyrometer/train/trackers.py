@@ -1,11 +1,14 @@
 """Metrics that the program gives to somebody else: W&B, MLflow, TensorBoard, the Hugging Face Trainer, Lightning.
 
-Each is listened to where all its ways come together. What the program said goes on as it was said.
+Each is listened to where all its ways come together: a door. What the program said goes on as it was said, and is heard
+once it has succeeded. A framework hands the same values to its trackers: of what passes through other doors meanwhile,
+only what has another name and another value is news.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -13,7 +16,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyrometer.train.hooks import Hooks
 
-Heard = Callable[[Mapping[str, Any], int | None], None]
+Values = Mapping[str, Any]
+Heard = Callable[[Values, Any], None]
+MOST_NESTED = 4  # of dictionaries in dictionaries, as W&B takes them
+
+
+class _Outer(threading.local):
+    """The doors that this thread is in."""
+
+    names: frozenset[str] = frozenset()
+    numbers: frozenset[float] = frozenset()
+
+
+_outer = _Outer()
 
 
 def install(hooks: Hooks, name: str, module: Any) -> None:
@@ -21,24 +36,42 @@ def install(hooks: Hooks, name: str, module: Any) -> None:
     listen = _LISTEN.get(name)
     if listen is None:
         return
+    door = name.partition(".")[0]
 
-    def heard(values: Mapping[str, Any], step: int | None) -> None:
+    def heard(values: Values, step: Any) -> None:
         rank = hooks.rank
         if rank is not None and values:
-            rank.log(dict(values), step, None)
+            news = {
+                key: value
+                for key, value in values.items()
+                if key not in _outer.names and not (isinstance(value, int | float) and value in _outer.numbers)
+            }
+            rank.hear(news, int(step) if isinstance(step, int | float) else None, door)
 
     listen(module, heard, hooks)
 
 
-def _after(owner: Any, name: str, tell: Callable[..., None]) -> None:
-    """Calls `tell` with the same arguments, after what is there; what goes wrong in it is nobody's business."""
+def _after(owner: Any, name: str, tell: Callable[..., None], inner: Callable[..., Values] | None = None) -> None:
+    """Calls `tell` with the same arguments, after what is there; what goes wrong in it is nobody's business.
+
+    `inner` says which values are handed on to other doors while it runs.
+    """
     original = vars(owner).get(name)
     if original is None:
         return
 
     @functools.wraps(original)
     def listening(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+        before = _outer.names, _outer.numbers
+        with suppress(Exception):
+            if inner is not None:
+                values = inner(*args, **kwargs)
+                numbers = (value for value in values.values() if isinstance(value, int | float))
+                _outer.names, _outer.numbers = before[0].union(values), before[1].union(map(float, numbers))
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            _outer.names, _outer.numbers = before
         with suppress(Exception):  # the program's call has succeeded
             tell(*args, **kwargs)
         return result
@@ -46,69 +79,126 @@ def _after(owner: Any, name: str, tell: Callable[..., None]) -> None:
     setattr(owner, name, listening)
 
 
+def _flat(values: Values, before: str = "", depth: int = 0) -> dict[str, Any]:
+    """Dictionaries in dictionaries, with the names that W&B gives them."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            if depth < MOST_NESTED:
+                found |= _flat(value, f"{before}{name}.", depth + 1)
+        else:
+            found[f"{before}{name}"] = value
+    return found
+
+
 def _wandb(module: Any, heard: Heard, hooks: Hooks) -> None:
-    def tell(run: Any, data: Mapping[str, Any], step: int | None = None, *args: Any, **kwargs: Any) -> None:
-        heard(data, step)
+    def tell(run: Any, data: Values, step: int | None = None, *more: Any, **options: Any) -> None:
+        heard(_flat(data), step)
 
     _after(module.Run, "log", tell)
 
 
 def _mlflow(module: Any, heard: Heard, hooks: Hooks) -> None:
-    def one(key: str, value: float, step: int | None = None, *args: Any, **kwargs: Any) -> None:
+    def one(key: str, value: float, step: int | None = None, *more: Any, **options: Any) -> None:
         heard({key: value}, step)
 
-    def several(metrics: Mapping[str, Any], step: int | None = None, *args: Any, **kwargs: Any) -> None:
+    def several(metrics: Values, step: int | None = None, *more: Any, **options: Any) -> None:
         heard(metrics, step)
 
-    _after(module, "log_metric", one)
-    _after(module, "log_metrics", several)
+    _after(module, "log_metric", one, lambda key, *more, **options: {key: None})
+    _after(module, "log_metrics", several, lambda metrics, *more, **options: metrics)
+
+
+def _mlflow_client(module: Any, heard: Heard, hooks: Hooks) -> None:
+    def one(
+        client: Any, run_id: str, key: str, value: float, timestamp: Any = None, step: int | None = None, **more: Any
+    ) -> None:
+        heard({key: value}, step)
+
+    def several(client: Any, run_id: str, metrics: Any = (), *more: Any, **options: Any) -> None:
+        for metric in metrics:
+            if not metric.key.startswith("system/"):  # of the machine, by a thread of MLflow
+                heard({metric.key: metric.value}, metric.step)
+
+    _after(module.MlflowClient, "log_metric", one)
+    _after(module.MlflowClient, "log_batch", several)
 
 
 def _tensorboard(module: Any, heard: Heard, hooks: Hooks) -> None:
-    def one(writer: Any, tag: str, value: Any, global_step: int | None = None, *args: Any, **kwargs: Any) -> None:
-        heard({tag: value}, global_step)
+    def one(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *more: Any, **options: Any) -> None:
+        heard({tag: scalar_value}, global_step)
 
     def several(
-        writer: Any, main_tag: str, values: Mapping[str, Any], global_step: int | None = None, *args: Any, **kwargs: Any
+        writer: Any, main_tag: str, tag_scalar_dict: Values, global_step: Any = None, *more: Any, **options: Any
     ) -> None:
-        heard({f"{main_tag}/{tag}": value for tag, value in values.items()}, global_step)
+        heard({f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}, global_step)
 
     _after(module.SummaryWriter, "add_scalar", one)
     _after(module.SummaryWriter, "add_scalars", several)
 
 
+def _accelerate(module: Any, heard: Heard, hooks: Hooks) -> None:
+    def logged(accelerator: Any, values: Values, step: int | None = None, *more: Any, **options: Any) -> None:
+        if accelerator.is_main_process:
+            heard(_flat(values), step)
+
+    def prepared(*args: Any, **options: Any) -> None:
+        if hooks.rank is not None and "framework" not in hooks.rank.identity:
+            hooks.rank.framework("accelerate", None)
+
+    _after(module.Accelerator, "log", logged, lambda accelerator, values, *more, **options: _flat(values))
+    _after(module.Accelerator, "prepare", prepared)
+
+
 def _transformers(module: Any, heard: Heard, hooks: Hooks) -> None:
     """The Trainer's own callbacks hear everything, whichever trackers it reports to."""
 
-    def logged(handler: Any, args: Any, state: Any, control: Any, logs: Mapping[str, Any], *more: Any) -> None:
+    def logged(handler: Any, args: Any, state: Any, control: Any, logs: Values, *more: Any, **options: Any) -> None:
         heard(logs, state.global_step)
 
-    def began(handler: Any, args: Any, state: Any, control: Any, *more: Any) -> None:
-        rank = hooks.rank
-        if rank is not None:
-            rank.framework("transformers", state.global_step)
+    def handed_on(
+        handler: Any, args: Any, state: Any, control: Any, logs: Values, *more: Any, **options: Any
+    ) -> Values:
+        return {**logs, "train/global_step": state.global_step}
 
-    _after(module.CallbackHandler, "on_log", logged)
+    def began(handler: Any, args: Any, state: Any, control: Any, *more: Any, **options: Any) -> None:
+        if hooks.rank is not None:
+            hooks.rank.framework("transformers", state.global_step)
+
+    _after(module.CallbackHandler, "on_log", logged, handed_on)
     _after(module.CallbackHandler, "on_train_begin", began)
 
 
 def _lightning(module: Any, heard: Heard, hooks: Hooks) -> None:
     """What `self.log` says comes together here, whichever loggers there are."""
 
-    def logged(connector: Any, metrics: Mapping[str, Any], step: int | None = None, *more: Any) -> None:
+    def logged(connector: Any, metrics: Values, step: int | None = None, *more: Any) -> None:
         heard(metrics, connector.trainer.global_step if step is None else step)
 
-    _after(module._LoggerConnector, "log_metrics", logged)
+    def handed_on(connector: Any, metrics: Values, *more: Any, **options: Any) -> Values:
+        return {**dict.fromkeys(metrics), "epoch": None}
+
+    _after(module._LoggerConnector, "log_metrics", logged, handed_on)
 
 
-_LIGHTNING = "pytorch.trainer.connectors.logger_connector.logger_connector"
+def _lightning_fit(module: Any, heard: Heard, hooks: Hooks) -> None:
+    def began(loop: Any, *more: Any) -> None:
+        if hooks.rank is not None:
+            hooks.rank.framework("lightning", loop.trainer.global_step)
+
+    _after(module._FitLoop, "on_run_start", began)
+
+
 _LISTEN: dict[str, Callable[[Any, Heard, Hooks], None]] = {
     "wandb.sdk.wandb_run": _wandb,
     "mlflow.tracking.fluent": _mlflow,
+    "mlflow.tracking.client": _mlflow_client,
     "torch.utils.tensorboard.writer": _tensorboard,
     "tensorboardX.writer": _tensorboard,
+    "accelerate.accelerator": _accelerate,
     "transformers.trainer_callback": _transformers,
-    f"lightning.{_LIGHTNING}": _lightning,
-    f"pytorch_lightning.{_LIGHTNING.removeprefix('pytorch.')}": _lightning,
 }
+for _package in ("lightning.pytorch", "pytorch_lightning"):
+    _LISTEN[f"{_package}.trainer.connectors.logger_connector.logger_connector"] = _lightning
+    _LISTEN[f"{_package}.loops.fit_loop"] = _lightning_fit
 WATCHED = frozenset(_LISTEN)

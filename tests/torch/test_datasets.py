@@ -1,0 +1,169 @@
+"""Loaders and data sets of other libraries: which samples their batches had, and what is said where nobody can know."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="make setup installs torch")
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+from torch import nn  # noqa: E402
+from trained import watching  # noqa: E402
+
+pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
+WORKERS = pytest.mark.parametrize("workers", [0, 2])
+
+
+class Rows(Dataset):
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, 1.0])
+
+
+def trained_with(batches, rows_of, *, model=None, steps=None):
+    """Trains with copies of the batches, as on a GPU; returns what each step was trained with."""
+    model = model or nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    trained = []
+    for batch in batches:
+        x = rows_of(batch).float()
+        model(x.clone() / 100).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        trained.append([int(row) for row in x[:, 0]])
+        if len(trained) == steps:
+            break
+    return trained
+
+
+def samples(watched):
+    batches = watched.told("batch")
+    assert [batch["step"] for batch in batches] == list(range(len(batches)))
+    return [batch.get("samples") for batch in batches]
+
+
+# -- torchdata ---------------------------------------------------------------------------------------------------------
+
+
+@WORKERS
+def test_a_stateful_loader_and_its_resume_in_the_middle_of_an_epoch(tmp_path, workers):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="make test-all installs torchdata")
+
+    def loader():
+        generator = torch.Generator().manual_seed(3)
+        return stateful.StatefulDataLoader(Rows(), batch_size=4, shuffle=True, num_workers=workers, generator=generator)
+
+    with watching(tmp_path / "one") as watched:
+        first = loader()
+        trained = trained_with(first, lambda batch: batch, steps=5)
+        state = first.state_dict()
+        assert samples(watched) == trained
+    with watching(tmp_path / "two") as watched:
+        again = loader()
+        again.load_state_dict(state)
+        rest = trained_with(again, lambda batch: batch)
+        assert len(rest) == 7
+        assert sorted(row for batch in trained + rest for row in batch) == list(range(48))
+        rest += trained_with(again, lambda batch: batch, model=nn.Linear(2, 1))  # and another epoch
+        assert len(rest) == 19
+        batches = watched.told("batch")
+    assert [batch.get("samples") for batch in batches] == rest
+
+
+# -- Hugging Face datasets ---------------------------------------------------------------------------------------------
+
+
+@WORKERS
+def test_rows_of_a_hugging_face_dataset_before_it_was_shuffled_and_selected_from(tmp_path, workers):
+    datasets = pytest.importorskip("datasets", reason="make test-all installs datasets")
+    whole = datasets.Dataset.from_dict({"x": [[float(row), 1.0] for row in range(60)]}).with_format("torch")
+    part = whole.shuffle(seed=3).select(range(5, 45))
+    with watching(tmp_path) as watched:
+        loader = DataLoader(part, batch_size=4, shuffle=True, num_workers=workers)
+        trained = trained_with(loader, lambda batch: batch["x"])
+        assert samples(watched) == trained
+        assert len(trained) == 10
+        names = {batch["dataset"] for batch in watched.told("batch")}
+    assert len(names) == 1
+    assert names.pop().endswith(part._fingerprint)
+
+
+def test_a_stream_of_a_hugging_face_dataset_is_told_by_its_content(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="make test-all installs datasets")
+    whole = datasets.Dataset.from_dict({"x": [[float(row), 1.0] for row in range(40)]})
+    stream = whole.to_iterable_dataset().shuffle(seed=3, buffer_size=16).with_format("torch")
+    with watching(tmp_path) as watched:
+        trained = trained_with(DataLoader(stream, batch_size=4), lambda batch: batch["x"])
+        said = samples(watched)
+    assert len(said) == len(trained) == len({name for (name,) in said}) == 10
+    assert all(name.startswith("hash:") for (name,) in said)
+
+
+# -- WebDataset --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    for number in range(4):
+        with tarfile.open(folder / f"part-{number}.tar", "w") as shard:
+            for row in range(12 * number, 12 * number + 12):
+                text = str(row).encode()
+                member = tarfile.TarInfo(f"{row:03d}.row.txt")
+                member.size = len(text)
+                shard.addfile(member, io.BytesIO(text))
+    return f"{folder}/part-{{0..3}}.tar"
+
+
+def pipeline(shards):
+    webdataset = pytest.importorskip("webdataset", reason="make test-all installs webdataset")
+    found = webdataset.WebDataset(shards, shardshuffle=False).shuffle(8).decode()
+    return webdataset, found.map(lambda sample: {**sample, "x": torch.tensor([float(sample["row.txt"]), 1.0])})
+
+
+@WORKERS
+def test_keys_and_shards_of_a_webdataset(tmp_path, shards, workers):
+    _, data = pipeline(shards)
+    with watching(tmp_path) as watched:
+        loader = DataLoader(data.batched(4), batch_size=None, num_workers=workers)
+        trained = trained_with(loader, lambda batch: torch.as_tensor(batch["x"]))
+        said = samples(watched)
+    assert said == [[f"part-{row // 12}.tar/{row:03d}" for row in rows] for rows in trained]
+    assert len(said) == 12
+
+
+@WORKERS
+def test_keys_in_tuples_of_a_webdataset(tmp_path, shards, workers):
+    webdataset, data = pipeline(shards)
+    with watching(tmp_path) as watched:
+        loader = webdataset.WebLoader(data.to_tuple("x", "__key__").batched(4), batch_size=None, num_workers=workers)
+        trained = trained_with(loader, lambda batch: batch[0])
+        said = samples(watched)
+    assert said == [[f"{row:03d}" for row in rows] for rows in trained]
+
+
+@WORKERS
+def test_a_webdataset_that_drops_its_keys_is_told_by_its_content(tmp_path, shards, workers):
+    _, data = pipeline(shards)
+    with watching(tmp_path) as watched:
+        loader = DataLoader(data.to_tuple("x").batched(4), batch_size=None, num_workers=workers)
+        trained = trained_with(loader, lambda batch: batch[0])
+        said = samples(watched)
+    assert len(trained) == len({name for (name,) in said}) == 12
+    assert all(name.startswith("hash:") for (name,) in said)
+
+
+def test_whoever_mixes_the_batches_of_a_loader_anew_makes_them_unknown(tmp_path, shards):
+    webdataset, data = pipeline(shards)
+    with watching(tmp_path) as watched:
+        loader = webdataset.WebLoader(data.to_tuple("x", "__key__").batched(4), batch_size=None)
+        mixed = loader.unbatched().shuffle(8).batched(4)
+        trained = trained_with(mixed, lambda batch: batch[0])
+        said = [batch.get("samples") for batch in watched.told("batch")]
+    assert len(trained) == 12
+    assert all(names is None for names in said)

@@ -1,0 +1,168 @@
+"""Lightning as it is, under both of its names: a module that is never called itself, its loops, metrics and resumes."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="make setup installs torch")
+from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
+
+from torch import nn  # noqa: E402
+from trained import hooked, watching  # noqa: E402
+
+pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
+
+
+@pytest.fixture(scope="module", params=["lightning.pytorch", "pytorch_lightning"])
+def pl(request):
+    hooked()
+    pytest.importorskip(request.param, reason="make test-all installs lightning")
+    return importlib.import_module(request.param)
+
+
+class Rows(Dataset):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, 1.0])
+
+
+class Stream(IterableDataset):
+    """Its length is not known: Lightning looks one batch ahead."""
+
+    def __iter__(self):
+        return (torch.tensor([row, 1.0]) for row in range(44))
+
+
+def module_for(pl, *, copies=False, manual=False):
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+            self.automatic_optimization = not manual
+            self.saw: list[list[int]] = []
+
+        def transfer_batch_to_device(self, batch, device, dataloader_idx):
+            return batch.clone() if copies else batch
+
+        def training_step(self, batch, number):
+            self.saw.append([int(row) for row in batch[:, 0]])
+            loss = self.body(batch / 100).square().mean()
+            self.log("train/loss", loss, prog_bar=True)
+            if manual:
+                optimizer = self.optimizers()
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
+            return loss
+
+        def validation_step(self, batch, number):
+            self.log("val_loss", self.body(batch / 100).square().mean())
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+    return Module()
+
+
+def trainer_for(pl, folder, **options):
+    options = {"max_epochs": 2, "accelerator": "cpu", "devices": 1, "log_every_n_steps": 1, "logger": False, **options}
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
+    return pl.Trainer(default_root_dir=str(folder), **quiet, **options)
+
+
+def collected(watched):
+    told = SimpleNamespace(run=[], window=[], span=[], batch=[], metric=[], event=[])
+    for kind, message in watched.close():
+        getattr(told, kind).append(message)
+    return told
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["as it came", "copied"])
+@pytest.mark.parametrize(("manual", "accumulation"), [(False, 1), (False, 2), (True, 1)])
+def test_a_fit_and_its_resume(pl, tmp_path, manual, accumulation, copies):
+    loaders = DataLoader(Rows(44), batch_size=4, shuffle=True), DataLoader(Rows(12), batch_size=4)
+    with watching(tmp_path / "one") as watched:
+        module = module_for(pl, manual=manual, copies=copies)
+        saving = pl.callbacks.ModelCheckpoint(tmp_path / "saved", every_n_epochs=1, save_top_k=-1)
+        trainer = trainer_for(pl, tmp_path, callbacks=[saving], accumulate_grad_batches=accumulation)
+        trainer.fit(module, *loaders)
+        told = collected(watched)
+        amounts = [watched.amounts(number) for number in range(1, trainer.global_step)]
+    each = -(-11 // accumulation)
+    assert [event for event in told.event if event["kind"] == "sdk_error"] == []
+    assert watched.rank.recorder.count == trainer.global_step == 2 * each
+    steps = [
+        (epoch * each + number // accumulation, number % accumulation) for epoch in range(2) for number in range(11)
+    ]
+    said = [(b["step"], b["micro_batch"], b.get("samples")) for b in told.batch]
+    assert said == [(*at, rows) for at, rows in zip(steps, module.saw, strict=True)]
+    first = 4 // accumulation  # the module is never called itself: what is called is found step by step
+    for phase in ("data", "forward", "backward", "optimizer"):
+        assert all(of_step[phase] > 0 for of_step in amounts[first:]), phase
+    assert [number for number, of_step in enumerate(amounts, 1) if of_step["evaluate"]] == [each]
+    assert [event["step"] for event in told.event if event["kind"] == "checkpoint_saved"] == [each, 2 * each]
+    assert watched.rank.identity["framework"] == "lightning"
+    heard = [(m["name"], m["step"]) for m in told.metric]
+    assert [step for name, step in heard if name == "train/loss"] == list(range(1, 2 * each + 1))
+    assert [step for name, step in heard if name == "val_loss"] == [each, 2 * each]
+    assert "loss" not in {name for name, step in heard if step > 1}  # somebody logs one
+
+    with watching(tmp_path / "two") as watched:
+        module = module_for(pl, manual=manual, copies=copies)
+        trainer = trainer_for(pl, tmp_path, accumulate_grad_batches=accumulation, enable_checkpointing=False)
+        (path,) = (tmp_path / "saved").glob("epoch=0*")
+        trainer.fit(module, *loaders, ckpt_path=path, weights_only=False)
+        told = collected(watched)
+    assert [message["resumed_step"] for message in told.run if "resumed_step" in message] == [each]
+    assert [b["step"] for b in told.batch] == [at[0] for at in steps[11:]]
+    assert [b.get("samples") for b in told.batch] == module.saw
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["as it came", "copied"])
+def test_a_stream_of_which_lightning_looks_one_ahead(pl, tmp_path, copies):
+    with watching(tmp_path) as watched:
+        module = module_for(pl, copies=copies)
+        trainer = trainer_for(pl, tmp_path, enable_checkpointing=False)
+        trainer.fit(module, DataLoader(Stream(), batch_size=4), DataLoader(Rows(12), batch_size=4))
+        told = collected(watched)
+    hashes = {}
+    assert [b["step"] for b in told.batch] == list(range(22))
+    for batch, rows in zip(told.batch, module.saw, strict=True):
+        hashes.setdefault(tuple(rows), set()).update(batch["samples"])
+    assert len(hashes) == len(set.union(*hashes.values())) == 11
+
+
+def test_loggers_hear_it_and_we_hear_it_once(pl, tmp_path):
+    pytest.importorskip("tensorboard", reason="make test-all installs tensorboard")
+    loggers = [pl.loggers.TensorBoardLogger(tmp_path, name="board"), pl.loggers.CSVLogger(tmp_path, name="csv")]
+    with watching(tmp_path) as watched:
+        trainer = trainer_for(pl, tmp_path, logger=loggers, max_epochs=1, enable_checkpointing=False)
+        trainer.fit(module_for(pl), DataLoader(Rows(24), batch_size=4))
+        told = collected(watched)
+    assert [(m["step"], m["goal"]) for m in told.metric if m["name"] == "train/loss"] == [
+        (step, "min") for step in range(1, 7)
+    ]
+    assert {m["name"] for m in told.metric} <= {"train/loss", "loss"}
+    assert len((tmp_path / "csv" / "version_0" / "metrics.csv").read_text().splitlines()) == 7
+
+
+def test_weights_are_the_same_to_the_last_bit(pl, tmp_path):
+    def weights():
+        pl.seed_everything(3, verbose=False)
+        module = module_for(pl)
+        trainer_for(pl, tmp_path, enable_checkpointing=False).fit(
+            module, DataLoader(Rows(44), batch_size=4, shuffle=True)
+        )
+        return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+    without = weights()
+    with watching(tmp_path):
+        assert torch.equal(without, weights())

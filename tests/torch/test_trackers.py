@@ -1,0 +1,158 @@
+"""What the program tells W&B, MLflow and TensorBoard: heard with name, value and step; the call is as it was."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="make setup installs torch")
+import pyrometer  # noqa: E402
+from pyrometer.train import boot  # noqa: E402
+from trained import hooked, watching  # noqa: E402
+
+heavy = pytest.mark.heavy
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the libraries
+
+
+def values(watched):
+    return [(m["name"], m["step"], m["value"]) for m in watched.told("metric")]
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch):
+    hooked()
+    wandb = pytest.importorskip("wandb", reason="make test-all installs wandb")
+    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
+        monkeypatch.setenv(name, value)
+    return wandb
+
+
+@pytest.fixture
+def mlflow(tmp_path):
+    hooked()
+    mlflow = pytest.importorskip("mlflow", reason="make test-all installs mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    mlflow.set_experiment("test")
+    return mlflow
+
+
+@heavy
+def test_wandb(offline, tmp_path):
+    with watching(tmp_path) as watched:
+        with pytest.raises(offline.Error):
+            offline.log({"too": 1.0})  # before init
+        run = offline.init(project="x", settings=offline.Settings(disable_git=True))
+        assert offline.log({"loss": 0.5, "train": {"acc": torch.tensor(0.75)}, "text": "no number"}) is None
+        run.log({"loss": 0.25}, step=7)
+        run.log(data={"loss": math.nan}, step=8)
+        with pytest.raises(TypeError):
+            run.log(3.0)
+        run.finish()
+        with pytest.raises(offline.Error):
+            run.log({"too": 2.0})
+        said = values(watched)
+    assert [one for one in said if one[2] == one[2]] == [("loss", 0, 0.5), ("train.acc", 0, 0.75), ("loss", 7, 0.25)]
+    assert [one[:2] for one in said if one[2] != one[2]] == [("loss", 8)]
+    assert "data" in inspect.signature(type(run).log).parameters
+
+
+@heavy
+def test_mlflow(mlflow, tmp_path):
+    from mlflow.entities import Metric
+
+    with watching(tmp_path) as watched:
+        with mlflow.start_run() as run:
+            mlflow.log_metric("loss", 0.5, step=3)
+            mlflow.log_metrics({"loss": 0.25, "val_acc": 0.5}, step=4)
+            mlflow.log_metric(key="late", value=1.0)
+            client = mlflow.MlflowClient()
+            client.log_metric(run.info.run_id, "f1", 0.1, step=5)
+            client.log_batch(run.info.run_id, metrics=[Metric("loss", 0.125, 0, 6), Metric("system/cpu", 9.0, 0, 6)])
+            with pytest.raises(mlflow.MlflowException):
+                mlflow.log_metric("bad", "text")
+        messages = watched.told("metric")
+        history = sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, "loss"))
+    assert [(m["name"], m["step"], m["value"], m.get("goal")) for m in messages] == [
+        ("loss", 3, 0.5, "min"), ("loss", 4, 0.25, "min"), ("val_acc", 4, 0.5, "max"), ("late", 0, 1.0, None),
+        ("f1", 5, 0.1, "max"), ("loss", 6, 0.125, "min"),
+    ]  # fmt: skip
+    assert history == [(3, 0.5), (4, 0.25), (6, 0.125)]
+
+
+@heavy
+@pytest.mark.parametrize("module", ["torch.utils.tensorboard", "tensorboardX"])
+def test_tensorboard(tmp_path, module):
+    hooked()
+    if module == "torch.utils.tensorboard":
+        pytest.importorskip("tensorboard", reason="make test-all installs tensorboard")
+    board = pytest.importorskip(module, reason=f"pip install {module}")
+    with watching(tmp_path) as watched:
+        with board.SummaryWriter(str(tmp_path / "board")) as writer:
+            writer.add_scalar("train/loss", torch.tensor(0.5), 1)
+            writer.add_scalar(tag="train/loss", scalar_value=0.25, global_step=2)
+            writer.add_scalars("acc", {"a": 0.5, "b": 0.75}, 2)
+            writer.add_text("note", "nothing to count", 2)
+        said = values(watched)
+    assert said == [("train/loss", 1, 0.5), ("train/loss", 2, 0.25), ("acc/a", 2, 0.5), ("acc/b", 2, 0.75)]
+
+
+@heavy
+def test_the_same_to_two_trackers_is_heard_once(offline, mlflow, tmp_path):
+    with watching(tmp_path) as watched:
+        run = offline.init(project="x", settings=offline.Settings(disable_git=True))
+        with mlflow.start_run():
+            for step in range(3):
+                run.log({"loss": 0.5})
+                mlflow.log_metric("loss", 0.5, step=step)
+                mlflow.log_metric("other", 0.5, step=step)
+                watched.rank.recorder.count += 1
+        run.finish()
+        said = values(watched)
+        watched.rank.recorder.count = 0
+    assert said == [(name, step, 0.5) for step in range(3) for name in ("loss", "other")]
+
+
+def test_our_own_log_takes_tensors_goals_and_counts(tmp_path, monkeypatch):
+    with watching(tmp_path) as watched:
+        monkeypatch.setattr(boot, "_hooks", watched.hooks)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            loss = model(torch.ones(2, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            pyrometer.log(loss=loss, tokens=100, samples=5, size=step, goals={"size": "max"})
+        pyrometer.log(step=40, loss=torch.ones(3))  # more than one number
+        messages = watched.told("metric")
+        tokens, counted = watched.ring.column(14, 0, 4), watched.ring.column(13, 0, 4)
+        assert (list(tokens), list(counted)) == ([100] * 4, [5] * 4)
+    assert [(m["name"], m["step"], m.get("goal")) for m in messages if m["name"] == "size"] == [
+        ("size", step, "max") for step in range(4)
+    ]
+    assert [m["step"] for m in messages if m["name"] == "loss"][-4:] == [0, 1, 2, 3]
+
+
+def test_the_loss_of_backward_is_told_only_while_nobody_logs_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("pyrometer.train.metrics.LOSS_EVERY_NS", 0)
+    with watching(tmp_path) as watched:
+        monkeypatch.setattr(boot, "_hooks", watched.hooks)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(6):
+            loss = model(torch.ones(2, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            if step == 2:
+                pyrometer.log(val_loss=1.0)  # not the one that is minimised
+            if step >= 4:
+                pyrometer.log(train_loss=loss.item())
+        steps = [(m["name"], m["step"]) for m in watched.told("metric")]
+    assert sorted(steps) == [
+        *(("loss", step) for step in range(4)),
+        ("train_loss", 4),
+        ("train_loss", 5),
+        ("val_loss", 2),
+    ]
