@@ -244,9 +244,11 @@ def measure(told: argparse.Namespace, workloads: list[str], folder: Path) -> Non
 
 
 def show(workload: str, steps: int, rows: dict[str, list[Any]], workers: dict[str, Worker], repetitions: int) -> None:
-    for _ in range(repetitions):
-        for peer, worker in workers.items():
+    peers = list(workers.items())
+    for turn in range(repetitions):
+        for peer, worker in peers[turn % len(peers) :] + peers[: turn % len(peers)]:  # nobody is always after the same
             some = steps if peer in ("bare", "pyrometer") else max(5, steps // 4)
+            worker.run(workload, max(5, steps // 8))  # as warm as everybody
             answer = worker.run(workload, some)
             rows[peer].append((answer["s"] / some * 1e6, answer["sdk_s"] / answer["s"]))
     bare = [us for us, _ in rows["bare"]]
