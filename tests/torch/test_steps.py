@@ -8,6 +8,7 @@ import io
 import math
 import pickle
 import time
+import weakref
 
 import pytest
 
@@ -294,3 +295,75 @@ def test_tokens_are_what_a_model_of_tokens_gets(tmp_path):
         (window,) = watched.told("window")
     assert (window["samples"], window["tokens"]) == (9 * 4, 9 * 4 * 16)
     assert window["flops"] == 9 * 4 * 16 * (2 * 8 * 50 * 3)
+
+
+def test_arguments_may_be_named(tmp_path):
+    model = Net()
+    with watching(tmp_path) as watched:
+        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), torch.amp.GradScaler("cpu")
+        for x, y in DataLoader(Rows(32), batch_size=8):
+            loss = nn.functional.cross_entropy(model(x), y)
+            torch.autograd.backward(tensors=scaler.scale(outputs=loss))
+            scaler.step(optimizer=optimizer)
+            scaler.update()
+        optimizer.load_state_dict(state_dict=optimizer.state_dict())
+        torch.save(obj={"step": 4}, f=tmp_path / "last.pt")
+        torch.load(f=tmp_path / "last.pt")
+        events = watched.told("event")
+    assert watched.rank.recorder.count == 4
+    assert [event["kind"] for event in events] == ["checkpoint_saved"]
+
+
+def test_what_the_program_lets_go_of_is_gone(tmp_path):
+    class Own(Net):
+        pass
+
+    with watching(tmp_path) as watched:
+        model, rows = Own(), Rows(32)
+        train(model, DataLoader(rows, batch_size=8))
+        assert "__call__" in vars(Own)
+        gone = weakref.ref(model), weakref.ref(rows)
+        del model, rows
+        watched.rank.hand_on()
+        gc.collect()
+        assert [one() for one in gone] == [None, None]
+        assert "__call__" not in vars(Own)  # as it was
+
+
+def test_the_next_model_is_watched_too(tmp_path):
+    class Another(Net):
+        pass
+
+    with watching(tmp_path) as watched:
+        for model in (Net(), Another(forward_s=NAP_S)):
+            train(model, DataLoader(Rows(64), batch_size=8))
+        watched.close()
+        amounts = [watched.amounts(number)["forward"] for number in (10, 11, 12, 13)]
+    assert min(amounts) >= NAP_NS
+
+
+def test_a_loader_in_every_epoch_is_not_kept(tmp_path):
+    model, rows = Net(), Rows(16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with watching(tmp_path) as watched:
+        for _ in range(5):
+            train(model, DataLoader(rows, batch_size=8), optimizer)
+            gc.collect()
+            watched.rank.hand_on()
+        assert len(watched.rank.lineage.loaders) <= 1
+        batches = watched.told("batch")
+    assert [(batch["loader"], batch["step"]) for batch in batches] == [(n // 2, n) for n in range(10)]
+
+
+def test_an_optimizer_that_only_makes_its_state_does_no_step(tmp_path):
+    from torch.distributed.checkpoint import state_dict
+
+    model = Net()
+    with watching(tmp_path) as watched:
+        watched.hooks.install("torch.distributed.checkpoint.state_dict", state_dict)
+        optimizer = torch.optim.AdamW(model.parameters())
+        _, held = state_dict.get_state_dict(model, optimizer)
+        assert held["state"]
+        train(model, DataLoader(Rows(32), batch_size=8), optimizer)
+        watched.close()
+    assert watched.rank.recorder.count == 4

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Mapping
 from multiprocessing.util import Finalize
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ class Rank:
         self._restored_from: tuple[str, int | None] | None = None
         self._memory_peak = 0
         self._p99_s = 0.0
-        self._stuck_since = 0
+        self._slowest_s: deque[float] = deque([0.0, 0.0], maxlen=3)  # steps of the last windows
         self._loop_ended = 0
         self._leaving: tuple[int, BaseException | None] | None = None
         self._handed_ns = 0
@@ -372,10 +373,11 @@ class Rank:
         if self.flops and found.get(self._flops_by):
             found["flops"] = int(self.flops * found[self._flops_by])
         self._waiting.append(("window", found))
-        slow_us = found["step_max_us"]
-        if slow_us / 1e6 > self._limits()["default"]:  # it hung, which says nothing of the others; or all are as slow
-            slow_us = found["step_p50_us"]
-        self._p99_s = max(slow_us / 1e6, 0.9 * self._p99_s)
+        slow_s = found["step_max_us"] / 1e6
+        self._slowest_s.append(slow_s)
+        if slow_s > self._limits()["default"]:  # it hung, which says nothing of others; unless those are as slow
+            slow_s = median(self._slowest_s)
+        self._p99_s = max(slow_s, 0.9 * self._p99_s)
         self.recorder.slow_ns = 2 * found["step_p50_us"] * 1000
 
     def _memory(self) -> dict[str, int]:
@@ -437,21 +439,17 @@ class Rank:
     def _watch(self, now_ns: int) -> None:
         view = self.ring.view
         moved_ns, phase = view[ring.MOVED_NS], ring.PHASES[view[ring.PHASE]]
-        if self._stuck_since and moved_ns != self._stuck_since:
+        if view[ring.STUCK_NS] and moved_ns != view[ring.STUCK_NS]:  # said here, or by the watcher
             self._moves_again(moved_ns)
         limits = self._limits()
         limit_s = limits.get(phase, limits["default"]) if self.recorder.count else limits["startup"]
         trains = bool(self.recorder.expected) or self.recorder.count > 0
-        if trains and not self._stuck_since and now_ns - moved_ns > limit_s * 1e9:
-            if view[ring.STUCK_NS] == moved_ns:
-                self._stuck_since = moved_ns  # the watcher has said so while the interpreter did not run
-            else:
-                self._stands_still(moved_ns, phase)
+        if trains and not view[ring.STUCK_NS] and now_ns - moved_ns > limit_s * 1e9:
+            self._stands_still(moved_ns, phase)
         self._arm(limit_s)
 
     def _stands_still(self, moved_ns: int, phase: str) -> None:
         frame = sys._current_frames().get(self.recorder.thread)
-        self._stuck_since = moved_ns
         self.ring.view[ring.STUCK_NS] = moved_ns
         at_ms, step = self.ring.wall_ns(moved_ns) // 1_000_000, self.step(self.recorder.count)
         if self._loops and not self.recorder.inside and not self._loops[0].goes_on(frame):
@@ -464,7 +462,7 @@ class Rank:
 
     def _moves_again(self, moved_ns: int) -> None:
         kind = "loop_resumed" if self._loop_ended else "unstuck"
-        self._stuck_since = self._loop_ended = 0
+        self._loop_ended = 0
         self.ring.view[ring.STUCK_NS] = 0
         self.event(kind, at_ms=self.ring.wall_ns(moved_ns) // 1_000_000, step=self.step(self.recorder.count))
         self._wake.set()

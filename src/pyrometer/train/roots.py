@@ -28,6 +28,17 @@ class _Modules(dict[type, bool]):
         return found
 
 
+def _evaluated(module: Any) -> list[Any]:
+    """What else of a model is called: one rank alone evaluates what is inside of a DistributedDataParallel."""
+    if type(module).__name__ != "DistributedDataParallel" or any(map(_is_compiled, module.modules())):
+        return []
+    return [module.module]
+
+
+def _is_compiled(module: Any) -> bool:
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+
+
 class Roots:
     """The modules whose calls are forwards."""
 
@@ -82,7 +93,7 @@ class Roots:
 
     def _watch(self, owner: int, modules: Iterable[Any]) -> None:
         found = self._found[owner] = []
-        for module in modules:
+        for module in [part for root in modules for part in (root, *_evaluated(root))]:
             key = id(module)
             found.append(key)
             self._held[key] = weakref.ref(module, lambda _, key=key: self._forget(key))  # type: ignore[misc]
