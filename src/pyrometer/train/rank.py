@@ -77,7 +77,7 @@ class Rank:
         self._restored_from: tuple[str, int | None] | None = None
         self._memory_peak = 0
         self._p99_s = 0.0
-        self._slowest_s: deque[float] = deque([0.0, 0.0], maxlen=3)  # steps of the last windows
+        self._slowest_s: deque[float] = deque([0.0] * 4, maxlen=5)  # steps of the last windows
         self._loop_ended = 0
         self._leaving: tuple[int, BaseException | None] | None = None
         self._handed_ns = 0
