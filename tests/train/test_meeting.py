@@ -11,10 +11,14 @@ def windows(lengths_s: list[float], window_s: float = 10.0) -> list[int]:
     """The sizes of the windows of one rank whose steps take so long, as its thread would find them each second."""
     ends = list(accumulate(lengths_s, initial=0.0))
     meeting, sizes, first, now_s = Meeting(None, window_s), [], 1, 0.0
+
+    def steps_s(begin: int, after: int) -> float:
+        return ends[after] - ends[begin]
+
     while now_s < ends[-1]:
         now_s += 1.0
         count = sum(end <= now_s for end in ends) - 1
-        while (after := meeting.window_end(first, count, lambda a, b: ends[b] - ends[a])) is not None and after <= count:
+        while (after := meeting.window_end(first, count, steps_s)) is not None and after <= count:
             sizes.append(after - first)
             first = after
     return sizes
