@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 if not torch.cuda.is_available():
     pytest.skip("there is no GPU here", allow_module_level=True)
 from torch import nn  # noqa: E402
+
 from trained import watching  # noqa: E402
 
 

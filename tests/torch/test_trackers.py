@@ -136,7 +136,6 @@ def test_our_own_log_takes_tensors_goals_and_counts(tmp_path, monkeypatch):
 
 
 def test_the_loss_of_backward_is_told_only_while_nobody_logs_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("pyrometer.train.metrics.LOSS_EVERY_NS", 0)
     with watching(tmp_path) as watched:
         monkeypatch.setattr(boot, "_hooks", watched.hooks)
         model = torch.nn.Linear(4, 1)
@@ -156,3 +155,12 @@ def test_the_loss_of_backward_is_told_only_while_nobody_logs_one(tmp_path, monke
         ("train_loss", 5),
         ("val_loss", 2),
     ]
+
+
+def test_of_many_losses_those_that_jump_are_told(tmp_path):
+    with watching(tmp_path) as watched:
+        for step in range(20_000):
+            watched.rank.metrics._loss(1.0 + 0.01 * (step % 7) + 50.0 * (step in (9_000, 15_000)), step)
+        said = {m["step"]: m["value"] for m in watched.told("metric")}
+    assert {9_000, 15_000, *range(500)} <= set(said)
+    assert len(said) < 600

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 MOST_WAITING = 20_000
 MOST_NAMES = 500  # a name with a number in it for every step would be a metric each
 MOST_PER_S = 50  # values of one name
-LOSS_EVERY_NS = 1_000_000_000  # of the loss that nobody logged
+LOSS_EVERY_NS = 1_000_000_000  # of the loss that nobody logged,
+LOSSES_AT_ONCE = 500  # after so many: all those of a short run
+JUMP = 6.0  # spreads above the usual: such a loss is told whatever the pace
+LEAST_BEFORE_JUMP = 20
 LONGEST_NAME = 200
 _GOALS = {
     "min": ("loss", "error", "perplexity", "ppl", "wer", "cer", "mse", "mae", "rmse", "nll", "bpb", "grad_norm"),
@@ -58,7 +61,10 @@ class Metrics:
         self._finite = True
         self._logged_loss = False
         self._parts: list[float] = []
-        self._loss_due_ns = 0
+        self._allowed = float(LOSSES_AT_ONCE)
+        self._loss_ns = time.time_ns()
+        self._losses = 0
+        self._usual = self._spread = 0.0
         self._goals: dict[str, str | None] = {}
         self._paces: dict[str, tuple[int, int]] = {}  # in which second, how many
         self.steps: deque[tuple[int, int]] = deque(maxlen=8)  # the program's numbers beside ours
@@ -138,15 +144,31 @@ class Metrics:
 
     def _loss(self, loss: float, count: int) -> None:
         finite = math.isfinite(loss)
-        if finite != self._finite:
+        turned = finite != self._finite
+        if turned:
             self._judge(finite, count, loss)
-            self._loss_due_ns = 0
         if self._logged_loss:
             return
         now_ns = time.time_ns()
-        if now_ns >= self._loss_due_ns:
-            self._loss_due_ns = now_ns + LOSS_EVERY_NS
+        self._allowed = min(LOSSES_AT_ONCE, self._allowed + (now_ns - self._loss_ns) / LOSS_EVERY_NS)
+        self._loss_ns = now_ns
+        if self._jumps(loss) or turned or self._allowed >= 1:
+            self._allowed = max(self._allowed - 1, -MOST_PER_S)
             self.waiting.append(Value(now_ns, "loss", loss, count, None, "min"))
+
+    def _jumps(self, loss: float) -> bool:
+        """Whether a loss is far above those before it; the usual one and its spread are kept as they go."""
+        if not math.isfinite(loss):
+            return False
+        beyond = loss - self._usual
+        jumps = self._losses >= LEAST_BEFORE_JUMP and beyond > JUMP * self._spread and self._allowed > -MOST_PER_S
+        self._losses += 1
+        weight = max(1 / self._losses, 0.02)
+        if jumps:
+            beyond = JUMP * self._spread  # one loss is not to make others usual
+        self._usual += weight * beyond
+        self._spread += weight * (abs(beyond) - self._spread)
+        return jumps
 
     def _judge(self, finite: bool, count: int, value: float) -> None:
         if finite != self._finite:
