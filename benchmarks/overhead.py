@@ -145,9 +145,8 @@ def logger(peer: str) -> Any:
 def profiler(peer: str, device: str) -> Any:
     if peer != "profiler":
         return None
-    from torch.profiler import ProfilerActivity
-
     import torch
+    from torch.profiler import ProfilerActivity
 
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     profile = torch.profiler.profile(activities=kinds)

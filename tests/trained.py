@@ -57,9 +57,8 @@ def hooked() -> Hooks:
 @contextmanager
 def watching(folder: Path, **told: Any) -> Iterator[Watched]:
     """The SDK in this process, with a spool of its own. PyTorch is hooked once, as in a real process."""
-    import torch._dynamo.callback
-
     import torch
+    import torch._dynamo.callback
 
     torch.set_num_threads(1)  # tests run side by side
     hooks = hooked()

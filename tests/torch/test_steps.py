@@ -13,9 +13,9 @@ import weakref
 import pytest
 
 torch = pytest.importorskip("torch", reason="make setup installs torch")
+from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from torch import nn  # noqa: E402
 from trained import watching  # noqa: E402
 
 NAP_S = 0.02

@@ -8,13 +8,12 @@ import gc
 import math
 import sys
 
+import torch
 import torch.distributed as dist
 from nets import RANKS, Net, answer, digest, loader
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
-
-import torch
-from torch import nn
 
 loss_of = nn.functional.cross_entropy
 

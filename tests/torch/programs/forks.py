@@ -12,11 +12,10 @@ import sys
 import threading
 from pathlib import Path
 
-from nets import Net, Rows
-from torch.utils.data import DataLoader
-
 import torch
+from nets import Net, Rows
 from torch import nn
+from torch.utils.data import DataLoader
 
 FOLDER = Path(sys.argv[1])
 

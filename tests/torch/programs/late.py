@@ -7,13 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from nets import RANK, RANKS, Net, Rows, answer
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
-
-import torch
-from torch import nn
 
 NAP_S = 0.05
 STEPS = int(sys.argv[2])

@@ -11,12 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from nets import RANK, RANKS, Net, loader
-from torch.nn.parallel import DistributedDataParallel
-
-import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 FOLDER, WAY = Path(sys.argv[1]), sys.argv[2]
 CHECKPOINT = FOLDER / "last.pt"

@@ -8,10 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
-
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 

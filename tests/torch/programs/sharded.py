@@ -9,15 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from nets import RANK, Net, answer, digest, loader
+from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-
-import torch
-from torch import nn
 
 FOLDER = Path(sys.argv[1])
 LATE_S = 0.05 if "late" in sys.argv else 0.0

@@ -6,11 +6,11 @@ import sys
 import time
 from pathlib import Path
 
+import torch
 from nets import RANK, RANKS, Net, answer, loader
+from torch import nn
 
 import pyrometer
-import torch
-from torch import nn
 
 FOLDER, STEPS, LENGTH_S = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 

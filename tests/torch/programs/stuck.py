@@ -15,13 +15,12 @@ import sys
 import time
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from nets import RANK, Net, Rows
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
-
-import torch
-from torch import nn
 
 WHO, LENGTH_S, WAYS = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
 EVERY = 40  # steps
