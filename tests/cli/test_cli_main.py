@@ -141,7 +141,7 @@ def test_an_unknown_run_gets_a_suggestion(pyrometer, recorded, typed, hint):
 
 @pytest.mark.parametrize("name", ["why", "check", "import"])
 def test_a_folder_in_use_names_the_process(pyrometer, copy_of_recorded, h200, monkeypatch, name):
-    for module in ("running", "check", "import_"):
+    for module in ("running", "import_"):
         monkeypatch.setattr(f"pyrometer.cli.{module}.WAIT_FOR_FOLDER_S", 0.2)
     arguments = {
         "why": ("--data", copy_of_recorded),

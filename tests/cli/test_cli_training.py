@@ -36,7 +36,7 @@ def test_every_millisecond_of_every_rank_is_in_one_state(pyrometer, folder):
     assert states["startup"] == 4 * 20_000 - 2 * story.LATE
     assert {finding["cause"] for finding in answer["findings"]} == {"hang", "lost_work", "diverged"}
     (hang,) = (finding for finding in answer["findings"] if finding["cause"] == "hang")
-    assert hang["culprit"] == {"rank": 0, "node": story.HOST, "gpu": 0}
+    assert hang["culprit"] == {"rank": 1, "node": story.HOST, "gpu": 0, "phase": "data"}
     assert answer["evidence"] == {"kubernetes": 0.0, "gpu": 0.0, "sdk": 1.0}
     assert answer["total"]["usd"] is None
     assert not list((folder / "inbox" / "otlp").iterdir())

@@ -71,7 +71,7 @@ def first_attempt(rank: int, t0: int) -> Iterator[Message]:
         yield event(t0 + 2_000, "configured", reason="digest-1")
         at_ms = t0 + FIRST_STEP + SAVED_STEP * 1_000
         yield event(at_ms, "checkpoint_saved", duration_ms=900, step=SAVED_STEP, message=CHECKPOINT)
-    yield event(t0 + HANGS, "stuck", step=300, reason="comm", message=STACK)
+    yield event(t0 + HANGS, "stuck", step=300, reason="data" if rank == 1 else "comm", message=STACK)
     yield "run", {"time_ms": t0 + KILLED, "ended_ms": t0 + KILLED, "outcome": "killed"}
 
 

@@ -226,6 +226,7 @@ def leave_stray(folder: Path) -> Path | None:
     return stray
 
 
+@pytest.mark.heavy
 def test_what_was_acknowledged_survives_every_kill(nursery, tmp_path):
     chance = random.Random(20251010)
     folder = tmp_path / "data"

@@ -20,6 +20,7 @@ def python(script: str, spool: Path | None = None, *options: str, **variables: s
     return subprocess.run(command, env=environment(spool, **variables), capture_output=True, text=True, check=True)
 
 
+@pytest.mark.heavy
 def test_only_processes_that_train_are_ranks_and_each_has_one_thread(tmp_path):
     pytest.importorskip("torch", reason="make setup installs torch")
     spool = tmp_path / "spool"

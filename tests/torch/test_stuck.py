@@ -57,6 +57,7 @@ def hangs(data: Path) -> list[dict]:
     return [one for one in answer(data, "why", "--all", **limits)["findings"] if one["cause"] == "hang"]
 
 
+@pytest.mark.heavy
 def test_a_rank_asleep_is_found_with_its_stack_and_a_loop_that_ended_is_no_hang(tmp_path):
     said, data = ran(tmp_path, "asleep", "sleep_on", ranks=2, length_s=6.0)
     check(said, ["asleep"], 2)
