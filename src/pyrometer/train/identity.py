@@ -29,7 +29,6 @@ def identify(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "pid": os.getpid(),
         "host": environment.get("PYROMETER_NODE") or socket.gethostname(),
         "started_ms": process_started_ms(),
-        "device": "cpu",
     }
     for name, variable in (("run", "PYROMETER_RUN"), ("experiment", "PYROMETER_EXPERIMENT")):
         if environment.get(variable):
@@ -75,12 +74,13 @@ def process_started_ms() -> int:
         return time.time_ns() // 1_000_000
 
 
-def device(torch: Any) -> dict[str, Any]:
-    """The GPU that this process computes on, if there is one and it is in use already."""
+def device(torch: Any, index: int | None) -> dict[str, Any]:
+    """The GPU of this number that the process computes on; None where it is not known which, or that there is none."""
     cuda = torch.cuda
-    if not cuda.is_available() or not cuda.is_initialized():
-        return {}
-    index = cuda.current_device()
+    if not cuda.is_initialized():  # to ask for more would initialise it, and break programs that fork
+        return {"device": "cpu"}
+    if index is None:
+        return {"device": "cuda"}
     properties = cuda.get_device_properties(index)
     found = {"device": "cuda", "gpu_index": _physical(index, os.environ), "gpu_model": properties.name}
     uuid = getattr(properties, "uuid", None)

@@ -75,6 +75,7 @@ class Rank:
         self._first_step_told = False
         self._saves: list[tuple[int, str, int, int, int]] = []  # when, path, nanoseconds, bytes, of which step
         self._restored_from: tuple[str, int | None] | None = None
+        self._gpu: int | None = None
         self._memory_peak = 0
         self._p99_s = 0.0
         self._slowest_s: deque[float] = deque([0.0] * 4, maxlen=5)  # steps of the last windows
@@ -111,7 +112,9 @@ class Rank:
         """The first step is over: the model is complete, on its device, and the loop is known."""
         libraries = (Path(self._torch.__file__).parent, Path(__file__).parent)
         self._loops = loop.around(sys._getframe(), [f"{folder}{os.sep}" for folder in libraries])
-        if any(parameter.is_cuda for parameter in parameters[:64]):
+        on_gpu = next((parameter for parameter in parameters[:64] if parameter.is_cuda), None)
+        if on_gpu is not None:
+            self._gpu = on_gpu.device.index  # a thread's own current device says nothing of another's
             from pyrometer.train.device import Device
 
             self.recorder.device = Device(self._torch, cost_of_marks_ns())
@@ -349,7 +352,7 @@ class Rank:
             self.begin_at(offsets.pop())
 
     def _first(self, view: memoryview) -> None:
-        self.identity |= identity.device(self._torch)
+        self.identity |= identity.device(self._torch, self._gpu)
         self._register()
         end_ns = self.ring.column(ring.END_NS, 0, 1)[0] if self.recorder.count < self.ring.rows else view[ring.MOVED_NS]
         self.say_run(first_step_ms=self.ring.wall_ns(end_ns) // 1_000_000)
@@ -382,7 +385,7 @@ class Rank:
 
     def _memory(self) -> dict[str, int]:
         """What the allocator holds. Its peak is never reset: the program may be reading it."""
-        stats = self._torch.cuda.memory_stats()
+        stats = self._torch.cuda.memory_stats(self._gpu)
         peak = stats.get("allocated_bytes.all.peak", 0)
         shown = peak if peak > self._memory_peak else stats.get("allocated_bytes.all.current", 0)
         self._memory_peak = peak
@@ -514,6 +517,8 @@ class Rank:
         folded = max(self.ring.view[ring.FOLDED], 1)
         if folded < self.recorder.count:
             self._window(folded, self.recorder.count)
+        if "device" not in self.identity:
+            self.identity |= identity.device(self._torch, self._gpu)
         self.say_run(ended_ms=time.time_ns() // 1_000_000, outcome=outcome)
         self.hand_on()
         self._register()
