@@ -367,3 +367,38 @@ def test_an_optimizer_that_only_makes_its_state_does_no_step(tmp_path):
         train(model, DataLoader(Rows(32), batch_size=8), optimizer)
         watched.close()
     assert watched.rank.recorder.count == 4
+
+
+def test_of_very_short_steps_only_some_are_marked_and_speak_for_the_others(tmp_path):
+    model = Net(forward_s=NAP_S / 4)
+    with watching(tmp_path) as watched:
+        recorder = watched.rank.recorder
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x, y = torch.randn(8, 8), torch.randint(0, 2, (8,))
+        for number in range(40):
+            if number == 8:
+                recorder.every = 4
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        (window,) = watched.told("window")
+        flags = list(watched.ring.column(15, 0, 40))
+    light = [number for number, flag in enumerate(flags) if flag]
+    assert light == [number for number in range(9, 40) if number % 4]
+    assert (window["steps"], window["samples"]) == (39, 39 * 8)
+    assert 0.6 * 39 * NAP_S / 4 * 1000 <= window["forward_ms"] <= window["to_ms"] - window["time_ms"]
+
+
+def test_a_loader_that_comes_later_is_paired_from_its_first_batch_on(tmp_path):
+    model = Net()
+    with watching(tmp_path) as watched:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(12):
+            watched.rank.recorder.every = 8
+            model(torch.randn(8, 8)).sum().backward()
+            optimizer.step()
+        train(model, DataLoader(Rows(64), batch_size=8), optimizer)
+        batches = watched.told("batch")
+    assert [(batch["step"], batch["samples"]) for batch in batches] == [
+        (12 + n, list(range(8 * n, 8 * n + 8))) for n in range(8)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,14 @@ def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> d
         return None
     begins, ends = ring.column(columns.BEGIN_NS, first, after), ring.column(columns.END_NS, first, after)
     by_phase = [ring.column(phase, first, after) for phase in range(MEASURED)]
-    amounts_ms: list[float] = [sum(of_phase) / 1e6 for of_phase in by_phase]
+    flags = ring.column(columns.FLAGS, first, after)
+    marked = [place for place, flag in enumerate(flags) if not flag & columns.LIGHT]
+    if len(marked) == len(flags) or not marked:
+        marked_share = 1.0
+        amounts_ms: list[float] = [sum(of_phase) / 1e6 for of_phase in by_phase]
+    else:
+        marked_share = len(marked) / len(flags)
+        amounts_ms = _as_in_marked(by_phase, marked)
     others = zip(*(by_phase[phase] for phase in (CHECKPOINT, EVALUATE, COMPILE)), strict=True)
     took = sorted(end - begin - sum(other) for begin, end, other in zip(begins, ends, others, strict=True))
     on_device = [step for step in timed if first <= step.number < after]
@@ -47,19 +55,31 @@ def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> d
     for column, name in ((columns.SAMPLES, "samples"), (columns.TOKENS, "tokens")):
         total = sum(ring.column(column, first, after))
         if total:
-            found[name] = total
+            found[name] = round(total / marked_share)
     return found
+
+
+_NO_STEP = (CHECKPOINT, EVALUATE, COMPILE)  # between steps, or before them
+
+
+def _as_in_marked(by_phase: list[array[int]], marked: list[int]) -> list[float]:
+    """The time of all steps, divided as that of the marked ones is; what is no part of steps is as it was."""
+    whole = [sum(of_phase) for of_phase in by_phase]
+    seen = [sum(of_phase[place] for place in marked) for of_phase in by_phase]
+    of_steps = sum(amount for phase, amount in enumerate(whole) if phase not in _NO_STEP)
+    of_marked = sum(amount for phase, amount in enumerate(seen) if phase not in _NO_STEP) or 1
+    scale = of_steps / of_marked
+    return [(whole[phase] if phase in _NO_STEP else scale * seen[phase]) / 1e6 for phase in range(MEASURED)]
 
 
 def _as_on_device(host_ms: list[float], timed: Sequence[Timed]) -> list[float]:
     """The host's time in phases of a step, divided as the sampled steps were on the GPU: the host runs ahead of it."""
-    host_only = (CHECKPOINT, EVALUATE, COMPILE)
     seen = [sum(step.amounts_ms[phase] for step in timed) for phase in range(MEASURED)]
-    whole = sum(amount for phase, amount in enumerate(seen) if phase not in host_only)
-    left = sum(amount for phase, amount in enumerate(host_ms) if phase not in host_only)
+    whole = sum(amount for phase, amount in enumerate(seen) if phase not in _NO_STEP)
+    left = sum(amount for phase, amount in enumerate(host_ms) if phase not in _NO_STEP)
     if whole <= 0:
         return host_ms
-    return [host_ms[phase] if phase in host_only else left * seen[phase] / whole for phase in range(MEASURED)]
+    return [host_ms[phase] if phase in _NO_STEP else left * seen[phase] / whole for phase in range(MEASURED)]
 
 
 def rest(ring: Ring) -> list[Message]:

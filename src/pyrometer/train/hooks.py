@@ -211,6 +211,8 @@ class Hooks:
         book = iterator.__dict__.get("_pyrometer")
         entered = False
         if recorder is not None and not recorder.inside:  # a loader in a loader: the outer one waits
+            if recorder.every > 1:  # from now on every micro-batch counts
+                recorder.every, recorder.light = 1, False
             if recorder.evaluating and book is not None and book.trains:
                 recorder.evaluating = False
             entered = recorder.enter(ring.EVALUATE if recorder.evaluating else ring.DATA)
@@ -268,6 +270,8 @@ class Hooks:
             return original(module, *args, **kwargs)
         recorder = rank.recorder
         gradients = self._grad_enabled()
+        if recorder.light and gradients:
+            return original(module, *args, **kwargs)
         if recorder.inside and not (gradients and recorder.phase == ring.OPTIMIZER):  # but for an optimizer's closure,
             return original(module, *args, **kwargs)  # it is a part of something larger: a recomputation in backward
         entered = recorder.enter_forward(gradients=gradients)
@@ -308,6 +312,8 @@ class Hooks:
         if self._is_compiling() or rank is None:
             return original(*args, **kwargs)
         recorder = rank.recorder
+        if recorder.light:
+            return original(*args, **kwargs)
         entered = (not recorder.inside or recorder.phase == ring.OPTIMIZER) and recorder.enter(ring.BACKWARD)
         if entered:
             try:
@@ -372,13 +378,17 @@ class Hooks:
         self._optimizer_steps += 1
         if self._optimizer_steps == 1:
             rank.recorder.adopt_thread()
-        rank.recorder.enter_optimizer(optimizer)
+        if not rank.recorder.light:
+            rank.recorder.enter_optimizer(optimizer)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         rank = self.rank
         if self._is_compiling() or self._aside or rank is None:
             return
         recorder = rank.recorder
+        if recorder.light:
+            recorder.pass_step()
+            return
         if recorder.phase != ring.OPTIMIZER:
             return
         recorder.leave_optimizer(optimizer)

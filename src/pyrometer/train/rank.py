@@ -23,6 +23,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from pyrometer.train import fold, identity, loop, ring
+from pyrometer.train.device import BUDGET_NS, BUDGET_SHARE, Device
 from pyrometer.train.environment import number
 from pyrometer.train.lineage import Namer
 from pyrometer.train.meeting import Meeting
@@ -76,6 +77,7 @@ class Rank:
         self._saves: list[tuple[int, str, int, int, int]] = []  # when, path, nanoseconds, bytes, of which step
         self._restored_from: tuple[str, int | None] | None = None
         self._gpu: int | None = None
+        self._cost_ns = 0
         self._memory_peak = 0
         self._p99_s = 0.0
         self._slowest_s: deque[float] = deque([0.0] * 4, maxlen=5)  # steps of the last windows
@@ -112,12 +114,11 @@ class Rank:
         """The first step is over: the model is complete, on its device, and the loop is known."""
         libraries = (Path(self._torch.__file__).parent, Path(__file__).parent)
         self._loops = loop.around(sys._getframe(), [f"{folder}{os.sep}" for folder in libraries])
+        self._cost_ns = cost_of_marks_ns()
         on_gpu = next((parameter for parameter in parameters[:64] if parameter.is_cuda), None)
         if on_gpu is not None:
             self._gpu = on_gpu.device.index  # a thread's own current device says nothing of another's
-            from pyrometer.train.device import Device
-
-            self.recorder.device = Device(self._torch, cost_of_marks_ns())
+            self.recorder.device = Device(self._torch, self._cost_ns)
             self._watch_memory()
 
     def still_in_loop(self, frame: FrameType) -> None:
@@ -382,6 +383,16 @@ class Rank:
             slow_s = median(self._slowest_s)
         self._p99_s = max(slow_s, 0.9 * self._p99_s)
         self.recorder.slow_ns = 2 * found["step_p50_us"] * 1000
+        self._keep_budget(found["step_p50_us"] * 1000)
+
+    def _keep_budget(self, step_ns: int) -> None:
+        """Where steps are so short that marks would be felt, only some of them are marked. With several ranks all are,
+        since it matters in which phase one waits for another; and with a loader, since all its batches are paired."""
+        alone = self.identity["ranks"] == 1 and not self.lineage.loaders
+        budget_ns = min(BUDGET_NS, BUDGET_SHARE * step_ns)
+        self.recorder.every = max(1, min(64, round(self._cost_ns / max(budget_ns, 1) + 0.5))) if alone else 1
+        if self.recorder.every == 1:
+            self.recorder.light = False
 
     def _memory(self) -> dict[str, int]:
         """What the allocator holds. Its peak is never reset: the program may be reading it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrometer.train.ring import (  # isort: skip
     BACKWARD, CHECKPOINT, COMM, COMPILE, COPY, COUNT, DATA, EVALUATE, FORWARD, HEADER, MEASURED, MOVED_NS, OPTIMIZER,
-    OTHER, PHASE, SKIPPED,
+    LIGHT, OTHER, PHASE, SKIPPED,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class Recorder:
     """One training thread, step by step. Its methods are called by the hooks, and only there."""
 
     __slots__ = (
-        "amounts", "begin_ns", "closable", "count", "device", "evaluating", "expected", "flags", "inside", "kept",
-        "last_ns", "marks", "named", "on_close", "phase", "post_ns", "ready_ns", "ring", "rows", "samples", "slow_ns",
-        "spilled", "stack", "stepped", "thread", "tokens", "view", "whole_at",
+        "amounts", "begin_ns", "closable", "count", "device", "evaluating", "every", "expected", "flags", "inside",
+        "kept", "last_ns", "light", "marks", "named", "on_close", "phase", "post_ns", "ready_ns", "ring", "rows",
+        "samples", "slow_ns", "spilled", "stack", "stepped", "thread", "tokens", "view", "whole_at",
     )  # fmt: skip
 
     def __init__(self, ring: Ring) -> None:
@@ -82,6 +82,8 @@ class Recorder:
         self.whole_at = 1  # the next step that is kept whole, whatever it takes
         self.slow_ns = 1 << 62  # steps that take longer are kept whole
         self.spilled = False
+        self.every = 1  # one step in so many is marked; of the others only the length is taken
+        self.light = False  # the step that comes is one of those
         self.samples = self.tokens = self.flags = 0
         self.device: Device | None = None
         self.on_close: Any = None  # called after each step, with its number
@@ -205,6 +207,30 @@ class Recorder:
         device = self.device
         if device is not None:
             device.step_ended(self.count)
+        if self.every > 1:
+            self._lighten()
+
+    def pass_step(self) -> None:
+        """An optimizer has stepped in a step without marks."""
+        if get_ident() != self.thread:
+            return
+        if self.closable:
+            self._close()
+        now = perf_counter_ns()
+        self.amounts[OTHER] += now - self.last_ns
+        self.last_ns = self.view[MOVED_NS] = now
+        self.flags |= LIGHT
+        self.closable = True
+        self._lighten()
+
+    def _lighten(self) -> None:
+        """Whether the next step is marked: where steps are so short that marks would be felt, only some are."""
+        device = self.device
+        self.light = (
+            (self.count + 1) % self.every != 0
+            and len(self.expected) < 2
+            and not (device is not None and device.sampling)
+        )
 
     def name(self, text: str, from_ns: int, to_ns: int) -> None:
         """A span that the program named itself."""
@@ -237,7 +263,7 @@ class Recorder:
         view[place + 4 * rows] = self.flags
         took = spent - amounts[CHECKPOINT] - amounts[EVALUATE] - amounts[COMPILE]
         slow = took > self.slow_ns
-        if (slow or count >= self.whole_at) and not self.spilled:
+        if (slow or count >= self.whole_at) and not self.spilled and not self.flags & LIGHT:
             if count >= self.whole_at:
                 self.whole_at = max(2 * count, 1) if count < DOUBLING else 1 << 62  # until another one is chosen
             self.kept.append(Kept(count, begin, end, self.marks, self.named, slow))
@@ -274,4 +300,4 @@ def cost_of_marks_ns(steps: int = 50) -> int:
         trial.enter_optimizer(optimizer)
         trial.leave_optimizer(optimizer)
         costs.append(perf_counter_ns() - began)
-    return 2 * sorted(costs)[steps // 2]  # and as much again for getting there
+    return 3 * sorted(costs)[steps // 2]  # and twice as much for getting there, looking at tensors, taking the loss

@@ -33,6 +33,7 @@ BEGIN_NS, END_NS, SAMPLES, TOKENS, FLAGS = range(MEASURED, MEASURED + 5)
 COLUMNS = MEASURED + 5
 DEFAULT_ROWS = 16_384
 SKIPPED = 1  # FLAGS: the update was skipped (GradScaler found infinities)
+LIGHT = 2  # FLAGS: only the length of the step was taken
 
 
 class RingError(ValueError):
