@@ -5,7 +5,7 @@ SETUP := .venv/.ready
 HEAVY := .venv/.ready-heavy
 DEMO ?= demo
 DEPLOY ?= deploy/base
-CORES ?= --numprocesses auto --maxprocesses 8
+CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint format bench manifests clean
@@ -33,7 +33,7 @@ test: setup ## the tests that need nothing but this checkout
 	$(BIN)/pytest -q $(CORES) -m 'not heavy'
 
 test-all: $(HEAVY) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
-	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-6} $(BIN)/pytest -q $(CORES)
+	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-4} $(BIN)/pytest -q $(CORES)
 
 lint: setup ## style, types, layers
 	$(BIN)/ruff check .
