@@ -52,6 +52,7 @@ bench: setup ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/remembered.py
 	$(BIN)/python benchmarks/scrape.py
 	$(BIN)/python benchmarks/remote_write.py
+	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/lineage.py
 
 manifests: ## what to apply to a cluster: make manifests IMAGE=registry.example.com/pyrometer:0.1.0 [DEPLOY=deploy/overlays/agent]

@@ -2,8 +2,8 @@
 
     python benchmarks/overhead.py [--device cuda] [--workloads mlp256,mlp1024,gpt] [--repetitions 5] [--seconds 2]
 
-Every peer is one process that has built all workloads. They take turns, a block of steps each, so that all of them meet
-the same machine; the first turn warms up. A repetition compares with the bare process of the same round. Steps are
+Every peer is one process that has built all workloads. They take short turns, in rotating order, so that all of them
+meet the same machine; a repetition is the median of its turns, and is compared with the bare process' own. Steps are
 those of a plain loop: forward, backward, step, and the loss handed to whoever logs. What cannot be imported is left
 out, and said.
 """
@@ -19,11 +19,12 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+ROUNDS = 10  # turns of a repetition
 PEERS = ("bare", "pyrometer", "wandb", "mlflow", "profiler", "traceml")
-NEEDS = {"wandb": "wandb", "mlflow": "mlflow", "traceml": "traceml_ai"}
 
 
 # -- the workloads -----------------------------------------------------------------------------------------------------
@@ -103,17 +104,20 @@ def work(peer: str, device: str, names: list[str]) -> None:
     print(json.dumps({"ready": torch.__version__}), flush=True)
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     number = 0
+    nothing = nullcontext()
+    around = traced(peer)
     for line in sys.stdin:
         asked = json.loads(line)
-        _, optimizer, compute = built[asked["workload"]]
+        model, optimizer, compute = built[asked["workload"]]
         profile = profiler(peer, device)
         wait()
         before_ns, began = sdk_ns(), time.perf_counter()
         for _ in range(asked["steps"]):
-            loss = compute()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            with around(model) if around is not None else nothing:
+                loss = compute()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
             number += 1
             if log is not None:
                 log(loss, number)
@@ -140,6 +144,15 @@ def logger(peer: str) -> Any:
         mlflow.start_run()
         return lambda loss, step: mlflow.log_metric("loss", loss.item(), step=step)
     return None
+
+
+def traced(peer: str) -> Any:
+    """TraceML wants to be told where a step begins and ends."""
+    if peer != "traceml":
+        return None
+    from traceml_ai.api import trace_step
+
+    return trace_step
 
 
 def profiler(peer: str, device: str) -> Any:
@@ -172,13 +185,21 @@ class Worker:
         if peer == "pyrometer":
             command = [sys.executable, "-m", "pyrometer", "run", "--data", str(folder / "data"), "--", *command]
         if peer == "traceml":
-            command = ["traceml", "run", "--mode", "summary", __file__, "--args", *command[2:]]
+            traceml = str(Path(sys.executable).with_name("traceml"))
+            logs = ["--logs-dir", str(folder / "traceml"), "--finalize-timeout-sec", "5"]
+            command = [traceml, "run", "--mode", "summary", *logs, __file__, "--args", *command[2:]]
         environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONWARNINGS": "ignore"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / f"{peer}.log").open("w"),
-            text=True, env=environment,
+        try:
+            self.process = self._started(command, environment, folder / f"{peer}.log")
+            self.ready = self._hear()
+        except FileNotFoundError as error:
+            self.ready = None
+            (folder / f"{peer}.log").write_text(str(error))
+
+    def _started(self, command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True, env=environment,
         )  # fmt: skip
-        self.ready = self._hear()
 
     def run(self, workload: str, steps: int) -> dict[str, float]:
         assert self.process.stdin is not None
@@ -244,14 +265,21 @@ def measure(told: argparse.Namespace, workloads: list[str], folder: Path) -> Non
 
 def show(workload: str, steps: int, rows: dict[str, list[Any]], workers: dict[str, Worker], repetitions: int) -> None:
     peers = list(workers.items())
-    for turn in range(repetitions):
-        for peer, worker in peers[turn % len(peers) :] + peers[: turn % len(peers)]:  # nobody is always after the same
-            some = steps if peer in ("bare", "pyrometer") else max(5, steps // 4)
-            worker.run(workload, max(5, steps // 8))  # as warm as everybody
-            answer = worker.run(workload, some)
-            rows[peer].append((answer["s"] / some * 1e6, answer["sdk_s"] / answer["s"]))
+    some = max(5, steps // ROUNDS)
+    for repetition in range(repetitions):
+        rounds: dict[str, list[tuple[float, float]]] = {peer: [] for peer in workers}
+        for turn in range(ROUNDS):  # short turns in rotating order: a machine's moods are everybody's
+            first = (repetition + turn) % len(peers)
+            for peer, worker in peers[first:] + peers[:first]:
+                count = some if peer != "mlflow" else max(2, some // 10)
+                answer = worker.run(workload, count)
+                rounds[peer].append((answer["s"] / count * 1e6, answer["sdk_s"] / answer["s"]))
+        for peer, measured in rounds.items():
+            rows[peer].append(
+                (statistics.median(us for us, _ in measured), statistics.mean(cpu for _, cpu in measured))
+            )
     bare = [us for us, _ in rows["bare"]]
-    print(f"\n{workload}: {steps} steps a turn")
+    print(f"\n{workload}: {some} steps a turn, {ROUNDS} turns a repetition")
     print(f"  {'':<10} {'µs a step':>10} {'spread':>15}", end="")
     print(f" {'more, µs':>10} {'spread':>17} {'more, %':>9} {'threads, %':>11}")
     for peer, measured in rows.items():
