@@ -45,13 +45,14 @@ format: setup ## put the code into form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## the benchmarks; some take minutes
+bench: $(HEAVY) ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/ledger.py
 	$(BIN)/python benchmarks/scores.py
 	$(BIN)/python benchmarks/watch.py
 	$(BIN)/python benchmarks/remembered.py
 	$(BIN)/python benchmarks/scrape.py
 	$(BIN)/python benchmarks/remote_write.py
+	$(BIN)/python benchmarks/otlp.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/lineage.py
 

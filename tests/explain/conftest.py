@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from traced import Trained
+
 VARIANTS = 1
 FOLDER = "tmp_path"  # in which a test builds a night of its own; those of a module's are cheap
 
@@ -17,3 +19,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             seen[test] = seen.get(test, 0) + 1
             if seen[test] > VARIANTS:
                 item.add_marker(pytest.mark.heavy)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A run as the SDK sends it."""
+    return Trained()
+
+
+@pytest.fixture(scope="module")
+def store(trained, tmp_path_factory):
+    """What is kept of that run."""
+    with trained.store(tmp_path_factory.mktemp("trained") / "data") as store:
+        yield store

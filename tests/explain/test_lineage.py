@@ -22,17 +22,6 @@ from traced import RUN, Trained
 EVER = Window(0, 2**62)
 
 
-@pytest.fixture(scope="module")
-def trained():
-    return Trained()
-
-
-@pytest.fixture(scope="module")
-def store(trained, tmp_path_factory):
-    with trained.store(tmp_path_factory.mktemp("lineage") / "data") as store:
-        yield store
-
-
 # -- which update counts ----------------------------------------------------------------------------------------------
 
 

@@ -24,17 +24,6 @@ from traced import RUN, START_MS, Trained
 EVER = Window(0, 2**62)
 
 
-@pytest.fixture(scope="module")
-def trained():
-    return Trained()
-
-
-@pytest.fixture(scope="module")
-def store(trained, tmp_path_factory):
-    with trained.store(tmp_path_factory.mktemp("traced") / "data") as store:
-        yield store
-
-
 def us(ms: float) -> int:
     return round(ms * 1000)
 

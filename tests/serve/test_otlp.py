@@ -6,8 +6,7 @@ import asyncio
 import gzip
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +20,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pyrometer.collect.otlp import MOST_BYTES, MOST_PACKED_BYTES, SIGNALS
 from pyrometer.model.records import Allocation, Pod, Workload
-from pyrometer.model.settings import Settings
 from pyrometer.serve import otlp, training
-from pyrometer.serve.app import Server, application
+from pyrometer.serve.app import Server
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
+from talking import talking
 
 JSON = {"Content-Type": "application/json"}
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 GZIP = {"Content-Encoding": "gzip"}
 KINDS = ("run", "step_window", "span", "batch", "metric", "event", "slot", "pod", "allocation", "gpu_sample")
 T0 = time.time_ns() // 1_000_000 - 7_200_000
-
-
-@asynccontextmanager
-async def talking(store: Store, *, crash: bool = False) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
-    """A server and its client. One that crashes stores nothing of what it has taken."""
-    server = Server(store, Settings(), asyncio.Lock(), open_to_all=True)
-    app = application(server)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
-        if crash:
-            yield server, client
-        else:
-            async with app.router.lifespan_context(app):
-                yield server, client
 
 
 def in_store(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ from sent import USEFUL, body_of, series_of
 
 from pyrometer.collect.remote_write import MOST_PACKED_BYTES
 from pyrometer.model import events
-from pyrometer.model.settings import Settings
 from pyrometer.serve import remote_write
-from pyrometer.serve.app import Server, application
+from pyrometer.serve.app import Server
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
+from talking import talking
 
 HEADERS = {
     "Content-Encoding": "snappy", "Content-Type": "application/x-protobuf",
@@ -33,19 +32,6 @@ GPUS = [Gpu(0), Gpu(1, host="node-b")]
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-@asynccontextmanager
-async def talking(store: Store, *, crash: bool = False) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
-    """A server and its client. One that crashes stores nothing of what it has taken."""
-    server = Server(store, Settings(), asyncio.Lock(), open_to_all=True)
-    app = application(server)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
-        if crash:
-            yield server, client
-        else:
-            async with app.router.lifespan_context(app):
-                yield server, client
 
 
 def in_store(

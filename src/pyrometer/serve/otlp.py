@@ -16,7 +16,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from starlette.responses import Response
 from pyrometer.collect import otlp
 from pyrometer.collect.otlp import OtlpError, Received, TooLargeError
 from pyrometer.serve.bodies import BODY_S, RETRY_S, body_of
+from pyrometer.serve.keeping import storing
 from pyrometer.serve.training import Training, suffix_of, was_sent
 from pyrometer.store.inbox import of_training
 
@@ -132,26 +133,8 @@ class Otlp:
     async def keeping(self) -> AsyncIterator[None]:
         """Stores what has come, beginning with what a crash left; at the end, all of it."""
         await asyncio.to_thread(self._look, everything=True)
-        stopped = asyncio.Event()
-        task = asyncio.create_task(self._keep(stopped))
-        try:
+        async with storing(lambda last: self.store(everything=last), STORE_EVERY_S, "was sent over OTLP"):
             yield
-        finally:
-            stopped.set()
-            await task
-
-    async def _keep(self, stopped: asyncio.Event) -> None:
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STORE_EVERY_S):
-                    await stopped.wait()
-            last = stopped.is_set()
-            try:
-                await self.store(everything=last)
-            except Exception:
-                _log.exception("What was sent over OTLP could not be stored; it is kept, and tried again")
-            if last:
-                return
 
     async def store(self, *, everything: bool = False) -> None:
         """Stores what has come. What cannot be stored now stays, on disk too."""

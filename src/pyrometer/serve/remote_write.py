@@ -12,7 +12,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from pyrometer.collect.remote_write import MOST_PACKED_BYTES, Reader, Received, 
 from pyrometer.collect.whole_scrapes import SETTLE_S, Sample, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.serve.bodies import BODY_S, RETRY_S, body_of
+from pyrometer.serve.keeping import storing
 from pyrometer.store import StoreError
 from pyrometer.store.inbox import Inbox
 from pyrometer.store.newest import slots_of
@@ -103,13 +104,8 @@ class RemoteWrite:
     async def keeping(self) -> AsyncIterator[None]:
         """Stores what has come, beginning with what a crash left; at the end, all of it."""
         await asyncio.to_thread(self._read_left)
-        stopped = asyncio.Event()
-        task = asyncio.create_task(self._keep(stopped))
-        try:
+        async with storing(self._store_settled, STORE_EVERY_S, "Prometheus sent"):
             yield
-        finally:
-            stopped.set()
-            await task
 
     def _read_left(self) -> None:
         for path, body in self._inbox.left():
@@ -118,18 +114,8 @@ class RemoteWrite:
             except RemoteWriteError as error:
                 _log.warning("%s is left alone: %s", path, error)
 
-    async def _keep(self, stopped: asyncio.Event) -> None:
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STORE_EVERY_S):
-                    await stopped.wait()
-            last = stopped.is_set()
-            try:
-                await self.store(ALL if last else time.monotonic() - SETTLE_S)
-            except Exception:
-                _log.exception("What Prometheus sent could not be stored; it is kept, and tried again")
-            if last:
-                return
+    async def _store_settled(self, last: bool) -> None:
+        await self.store(ALL if last else time.monotonic() - SETTLE_S)
 
     async def store(self, before_s: float) -> None:
         """Stores what came before a time. What cannot be stored now stays, on disk too."""

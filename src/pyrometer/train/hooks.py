@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import functools
 import gc
+import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
@@ -359,10 +360,7 @@ class Hooks:
     def _new_optimizer(self, original: Original, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(optimizer, *args, **kwargs)
         if self.rank is None:
-            try:
-                self.rank = self._start()
-            except Exception as error:
-                self.broken(error)
+            self._become_rank()
         if self.rank is not None:
             self.rank.recorder.expected.add(id(optimizer))
             self._settling[id(optimizer)] = 0
@@ -404,11 +402,14 @@ class Hooks:
         """An optimizer from before a fork makes this process a rank."""
         if self._forked:
             self._forked = False
-            try:
-                self.rank = self._start()
-            except Exception as error:
-                self.broken(error)
+            self._become_rank()
         return self.rank
+
+    def _become_rank(self) -> None:
+        try:
+            self.rank = self._start()
+        except Exception as error:
+            self.broken(error)
 
     def _settle(self, rank: Rank, optimizer: Any, *, first: bool) -> None:
         assert self.roots is not None  # noqa: S101 - torch is there
@@ -500,11 +501,8 @@ class Hooks:
             return original(*args, **kwargs)
         self._synchronised = True
         began = perf_counter_ns()
-        try:
-            if self.rank is None:
-                self.rank = self._start()
-        except Exception as error:
-            self.broken(error)
+        if self.rank is None:
+            self._become_rank()
         try:
             result = original(*args, **kwargs)
         finally:
@@ -594,8 +592,6 @@ def _tensors_in(value: Any, tensor_type: type, found: list[Any], depth: int = 0)
 
 def _path_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """The path that something is saved to or loaded from, where it is one."""
-    import os
-
     for value in (*kwargs.values(), *args):
         if isinstance(value, str | os.PathLike):
             return os.fspath(value) if isinstance(os.fspath(value), str) else ""

@@ -62,9 +62,9 @@ class Rank:
         self.ring.view[ring.FIRST_STEP] = told.first_step or 0
         self._step_told = self._step_known = told.first_step is not None
         self.recorder = Recorder(self.ring)
-        self.recorder.on_close = self._closed
         self.lineage = hooks.lineage
         self.metrics = Metrics(lambda: self.recorder.count, self._judged)
+        self.recorder.on_close = self.metrics.closed
         self._namer = Namer()
         self._meeting = Meeting(torch, told.window_s)
         self._met = self.identity["ranks"] == 1
@@ -247,9 +247,6 @@ class Rank:
         self.event(kind, step=self.step(count), reason=str(value))
         self._wake.set()
 
-    def _closed(self, count: int, spent_ns: int) -> None:
-        self.metrics.closed(count)
-
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def step(self, count: int) -> int:
@@ -304,9 +301,7 @@ class Rank:
             launch = self._meeting.launch()
             if launch is not None:
                 self.identity["launch"] = launch
-            if (
-                self._alone_since_s is None and self.recorder.count
-            ):  # it trains: how long a rendezvous takes is not ours
+            if self._alone_since_s is None and self.recorder.count:  # how long a rendezvous takes is not ours to limit
                 self._alone_since_s = time.monotonic()
             waited_s = time.monotonic() - self._alone_since_s if self._alone_since_s is not None else 0.0
             self._met = launch is not None or waited_s > LAUNCH_WAIT_S

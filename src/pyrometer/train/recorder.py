@@ -56,7 +56,7 @@ class Recorder:
 
     __slots__ = (
         "amounts", "begin_ns", "closable", "count", "device", "evaluating", "every", "expected", "flags", "inside",
-        "kept", "last_ns", "light", "marks", "named", "on_close", "phase", "post_ns", "ready_ns", "ring", "rows",
+        "kept", "last_ns", "light", "marks", "named", "on_close", "phase", "ready_ns", "ring", "rows",
         "samples", "slow_ns", "spilled", "stack", "stepped", "thread", "tokens", "view", "whole_at",
     )  # fmt: skip
 
@@ -71,7 +71,7 @@ class Recorder:
         self.phase = OTHER  # the one it is in, or was in last
         self.evaluating = False  # since a forward without gradients, until one with them
         self.count = 0
-        self.begin_ns = self.last_ns = self.post_ns = perf_counter_ns()
+        self.begin_ns = self.last_ns = perf_counter_ns()
         self.ready_ns = 0  # when this rank's own gradients were there
         self.closable = False
         self.stepped: set[int] = set()  # optimizers, in this step
@@ -202,7 +202,6 @@ class Recorder:
         if skipped:
             self.flags |= SKIPPED
         self.closable = True
-        self.post_ns = self.last_ns
         self.evaluating = False
         device = self.device
         if device is not None:
@@ -281,7 +280,7 @@ class Recorder:
         self.count = count + 1
         view[COUNT] = count + 1
         if self.on_close is not None:
-            self.on_close(count, spent)
+            self.on_close(count)
 
 
 def cost_of_marks_ns(steps: int = 50) -> int:
