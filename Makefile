@@ -6,9 +6,11 @@ HEAVY := .venv/.ready-heavy
 DEMO ?= demo
 DEPLOY ?= deploy/base
 CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
+# One more than there are cores: many of the heavy tests wait for servers and for other processes.
+MORE_CORES ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench manifests clean
+.PHONY: help setup demo test test-all lint format bench dashboards manifests clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -33,7 +35,7 @@ test: setup ## the tests that need nothing but this checkout
 	$(BIN)/pytest -q $(CORES) -m 'not heavy'
 
 test-all: $(HEAVY) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
-	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-4} $(BIN)/pytest -q $(CORES)
+	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-2} $(BIN)/pytest -q $(MORE_CORES)
 
 lint: setup ## style, types, layers
 	$(BIN)/ruff check .
@@ -53,8 +55,13 @@ bench: $(HEAVY) ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/scrape.py
 	$(BIN)/python benchmarks/remote_write.py
 	$(BIN)/python benchmarks/otlp.py
+	$(BIN)/python benchmarks/serve.py
+	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/lineage.py
+
+dashboards: setup ## write what is generated under deploy/: Grafana's dashboards, and the rules as an object for the Prometheus operator
+	$(BIN)/python -m pyrometer.export.dashboards deploy
 
 manifests: ## what to apply to a cluster: make manifests IMAGE=registry.example.com/pyrometer:0.1.0 [DEPLOY=deploy/overlays/agent]
 	@test -n "$(IMAGE)" || { echo "Which image? make manifests IMAGE=registry.example.com/pyrometer:0.1.0" \

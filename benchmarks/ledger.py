@@ -1,4 +1,4 @@
-"""Records → ledger → question: build time, query time, peak memory and bytes at 1,000, 10,000 and 100,000 GPUs × 24 h.
+"""Records → ledger → questions: build, query and `why` time, peak memory and bytes at 1,000 to 100,000 GPUs × 24 h.
 
 Every GPU has one sample a minute; 85 % are held by pods of 1 to 64 GPUs; half of those send step windows, one a minute.
 A few percent stall, idle or hang. Each size runs in a process of its own, so that its peak memory is its own.
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC
 from pathlib import Path
 
 HOUR_MS = 3_600_000
@@ -113,7 +114,8 @@ _MEASURED = {
             (2000 + noise % 900)::INTEGER AS comm_ms, 5000 AS optimizer_ms,
             (CASE WHEN minute % 20 = 7 THEN 9000 ELSE 0 END)::INTEGER AS checkpoint_ms,
             0 AS evaluate_ms, 0 AS compile_ms, 0 AS garbage_ms, 600000 AS step_p50_us, 700000 AS step_max_us,
-            NULL::BIGINT AS samples, NULL::BIGINT AS tokens, NULL::BIGINT AS flops, NULL::INTEGER AS memory_peak_mib
+            NULL::BIGINT AS samples, NULL::BIGINT AS tokens, NULL::BIGINT AS flops, NULL::INTEGER AS memory_peak_mib,
+            NULL::INTEGER AS memory_reserved_mib
         FROM (
             SELECT *, getvariable('hour_ms') + minute * 60000 + 17 AS time_ms,
                 (hash(i, minute, getvariable('hour_ms')) % 1000)::INTEGER AS noise
@@ -124,8 +126,6 @@ _MEASURED = {
 
 def measure(gpus: int, hours: int, folder: Path) -> dict[str, float]:
     """One size, in this process."""
-    from pyrometer.account.ledger import build
-    from pyrometer.model.settings import Settings
     from pyrometer.store import Store
 
     with Store(folder, create=True) as store:
@@ -137,12 +137,19 @@ def measure(gpus: int, hours: int, folder: Path) -> dict[str, float]:
         "hours": hours,
         "rows": rows,
         "generate_s": generated_s,
-        **_build_and_ask(folder, build, Settings(), Store),
+        **_build_and_ask(folder, hours),
     }
 
 
-def _build_and_ask(folder: Path, build, settings, store_type) -> dict[str, float]:
-    with store_type(folder) as store:
+def _build_and_ask(folder: Path, hours: int) -> dict[str, float]:
+    from pyrometer.account.ledger import build
+    from pyrometer.account.sums import Window
+    from pyrometer.explain.why import why
+    from pyrometer.model.settings import Settings
+    from pyrometer.store import Store
+
+    settings = Settings()
+    with Store(folder) as store:
         started = time.perf_counter()
         build(store, settings, now_ms=START_MS + 400 * HOUR_MS)
         build_s = time.perf_counter() - started
@@ -152,10 +159,14 @@ def _build_and_ask(folder: Path, build, settings, store_type) -> dict[str, float
             started = time.perf_counter()
             answer = store.connection.execute(QUESTION).fetchall()
             asked.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        why(store, Window(START_MS, START_MS + hours * HOUR_MS), settings, zone=UTC)
+        why_s = time.perf_counter() - started
         parts = store.parts("ledger_row")
         return {
             "build_s": build_s,
             "query_s": sorted(asked)[1],
+            "why_s": why_s,
             "answer_rows": len(answer),
             "ledger_rows": sum(part.row_count for part in parts),
             "ledger_bytes": sum(part.bytes for part in parts),
@@ -178,7 +189,7 @@ def main() -> None:
         return
     results = []
     print(
-        f"{'GPUs':>8} {'records':>12} {'build':>9} {'query':>9} {'peak mem':>9} "
+        f"{'GPUs':>8} {'records':>12} {'build':>9} {'query':>9} {'why':>8} {'peak mem':>9} "
         f"{'ledger rows':>12} {'ledger':>9} {'B/GPU-day samples':>18}"
     )
     for gpus in args.gpus:
@@ -198,8 +209,8 @@ def main() -> None:
         results.append(one)
         print(
             f"{one['gpus']:>8,} {one['rows']:>12,} {one['build_s']:>7.1f} s {one['query_s']:>7.2f} s "
-            f"{one['peak_memory_mb']:>6,.0f} MB {one['ledger_rows']:>12,} {one['ledger_bytes'] / 1e6:>6,.0f} MB "
-            f"{one['sample_bytes'] / gpus * 24 / args.hours:>18,.0f}",
+            f"{one['why_s']:>6.1f} s {one['peak_memory_mb']:>6,.0f} MB {one['ledger_rows']:>12,} "
+            f"{one['ledger_bytes'] / 1e6:>6,.0f} MB {one['sample_bytes'] / gpus * 24 / args.hours:>18,.0f}",
             flush=True,
         )
     first = results[0]
@@ -207,7 +218,7 @@ def main() -> None:
         more = one["gpus"] / first["gpus"]
         print(
             f"{more:.0f}× the GPUs: {one['build_s'] / first['build_s']:.1f}× the build time, "
-            f"{one['query_s'] / first['query_s']:.1f}× the query time"
+            f"{one['query_s'] / first['query_s']:.1f}× the query time, {one['why_s'] / first['why_s']:.1f}× that of why"
         )
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))

@@ -1,11 +1,16 @@
 """What watching costs a training step: bare, and under Pyrometer, W&B, MLflow, torch.profiler and TraceML.
 
-    python benchmarks/overhead.py [--device cuda] [--workloads mlp256,mlp1024,gpt] [--repetitions 5] [--seconds 2]
+    python benchmarks/overhead.py [--device cuda] [--workloads mlp256,mlp1024,gpt] [--repetitions 5] [--seconds 6]
 
-Every peer is one process that has built all workloads. They take short turns, in rotating order, so that all of them
-meet the same machine; a repetition is the median of its turns, and is compared with the bare process' own. Steps are
-those of a plain loop: forward, backward, step, and the loss handed to whoever logs. What cannot be imported is left
-out, and said.
+In every repetition each peer is a new process: where its memory lies makes one process faster than another by more than
+is measured here. They take short turns, in rotating order, so that all of them meet the same machine; a repetition is
+the median of its turns, and is compared with the bare process' own. A second bare process shows how much of a
+difference means nothing. Steps are those of a plain loop: forward, backward, step, and the loss handed to whoever logs.
+What cannot be imported is left out, and said.
+
+What is left of that noise is more than Pyrometer costs. So it is also measured within one process, whose hooks are
+taken out and put back every few steps: what a marked step costs, one without marks, and both in the mixture that the
+SDK itself has chosen for steps of that length.
 """
 
 from __future__ import annotations
@@ -23,8 +28,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-ROUNDS = 10  # turns of a repetition
-PEERS = ("bare", "pyrometer", "wandb", "mlflow", "profiler", "traceml")
+ROUNDS = 20  # turns of a repetition
+WARM_S = 4.0
+PEERS = ("bare", "bare again", "pyrometer", "wandb", "mlflow", "profiler", "traceml")
 
 
 # -- the workloads -----------------------------------------------------------------------------------------------------
@@ -93,14 +99,14 @@ def Gpt(layers: int, width: int, length: int) -> Any:  # noqa: N802 - it is a mo
 # -- a process that takes turns ----------------------------------------------------------------------------------------
 
 
-def work(peer: str, device: str, names: list[str]) -> None:
+def work(peer: str, device: str, workload: str) -> None:
     """Runs blocks of steps as it is told to on stdin, and says how long they took."""
     import torch
 
     if device == "cpu":
         torch.set_num_threads(1)
     log = logger(peer)
-    built = {name: build(name, device) for name in names}
+    model, optimizer, compute = build(workload, device)
     print(json.dumps({"ready": torch.__version__}), flush=True)
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     number = 0
@@ -108,7 +114,6 @@ def work(peer: str, device: str, names: list[str]) -> None:
     around = traced(peer)
     for line in sys.stdin:
         asked = json.loads(line)
-        model, optimizer, compute = built[asked["workload"]]
         profile = profiler(peer, device)
         wait()
         before_ns, began = sdk_ns(), time.perf_counter()
@@ -176,12 +181,96 @@ def sdk_ns() -> int:
     return total
 
 
+# -- within one process ------------------------------------------------------------------------------------------------
+
+
+def within(workload: str, device: str) -> dict[str, float]:
+    """Microseconds that a step takes bare, and what is added by hooks that mark it, or do not."""
+    import torch
+    import torch.optim.optimizer as optimizers
+
+    from pyrometer.train import boot
+
+    if device == "cpu":
+        torch.set_num_threads(1)
+    model, optimizer, compute = build(workload, device)
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def steps(count: int) -> float:
+        wait()
+        began = time.perf_counter()
+        for _ in range(count):
+            compute().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        wait()
+        return (time.perf_counter() - began) / count * 1e6
+
+    steps(50)
+    ready_s = time.monotonic() + WARM_S
+    while time.monotonic() < ready_s:  # the SDK has chosen by then
+        usual_us = steps(5)
+    recorder = boot._hooks.rank.recorder  # type: ignore[union-attr]
+    every = recorder.every
+    kind = type(model)
+    hooked = {"backward": torch.autograd.backward, "call": kind.__call__}
+    pre, post = dict(optimizers._global_optimizer_pre_hooks), dict(optimizers._global_optimizer_post_hooks)
+
+    def bare() -> None:
+        recorder.finish()
+        torch.autograd.backward = hooked["backward"].__pyrometer__
+        optimizers._global_optimizer_pre_hooks.clear()
+        optimizers._global_optimizer_post_hooks.clear()
+        del kind.__call__
+
+    def watched(one_in: int) -> None:
+        if torch.autograd.backward is not hooked["backward"]:
+            torch.autograd.backward = hooked["backward"]
+            optimizers._global_optimizer_pre_hooks.update(pre)
+            optimizers._global_optimizer_post_hooks.update(post)
+            kind.__call__ = hooked["call"]
+        recorder.finish()
+        recorder.every, recorder.light = one_in, one_in > 1
+
+    block = max(2, min(8, round(20_000 / usual_us)))
+    rounds = max(20, min(2000, round(20e6 / (usual_us * 3 * (block + 1)))))
+    taken: list[list[float]] = [[], [], []]
+    for _ in range(rounds):
+        for place, begin in enumerate((bare, lambda: watched(1 << 40), lambda: watched(1))):
+            begin()
+            steps(1)  # what was exchanged is new to the interpreter
+            taken[place].append(steps(block))
+    more = [[one - other for one, other in zip(us, taken[0], strict=True)] for us in taken[1:]]
+    unmarked, marked = (statistics.median(one) for one in more)
+    error = 1.25 * statistics.stdev(sorted(more[1])[rounds // 10 : -rounds // 10]) / rounds**0.5
+    return {"bare": statistics.median(taken[0]), "unmarked": unmarked, "marked": marked, "every": every, "error": error}
+
+
+def show_within(workload: str, device: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        watching = [sys.executable, "-m", "pyrometer", "run", "--data", folder, "--"]
+        command = [*watching, sys.executable, __file__, "--work", "within", "--device", device, "--workloads", workload]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+    every = found["every"]
+    mean = found["unmarked"] + (found["marked"] - found["unmarked"]) / every
+    print(
+        f"  within one process: {found['bare']:.0f} µs bare; marked {found['marked']:+.1f} µs (± {found['error']:.1f}),"
+        f" without marks {found['unmarked']:+.1f}; one in {every} is marked: {mean:+.1f} µs,"
+        f" {100 * mean / found['bare']:+.2f} %",
+        flush=True,
+    )
+
+
 # -- taking turns ------------------------------------------------------------------------------------------------------
 
 
 class Worker:
-    def __init__(self, peer: str, device: str, workloads: list[str], folder: Path) -> None:
-        command = [sys.executable, __file__, "--work", peer, "--device", device, "--workloads", ",".join(workloads)]
+    def __init__(self, peer: str, device: str, workload: str, folder: Path) -> None:
+        self.peer = peer
+        self.log = folder / f"{peer}.log"
+        self.process: subprocess.Popen[str] | None = None
+        command = [sys.executable, __file__, "--work", peer, "--device", device, "--workloads", workload]
         if peer == "pyrometer":
             command = [sys.executable, "-m", "pyrometer", "run", "--data", str(folder / "data"), "--", *command]
         if peer == "traceml":
@@ -190,20 +279,22 @@ class Worker:
             command = [traceml, "run", "--mode", "summary", *logs, __file__, "--args", *command[2:]]
         environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONWARNINGS": "ignore"}
         try:
-            self.process = self._started(command, environment, folder / f"{peer}.log")
-            self.ready = self._hear()
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log.open("w"), text=True,
+                env=environment,
+            )  # fmt: skip
         except FileNotFoundError as error:
-            self.ready = None
-            (folder / f"{peer}.log").write_text(str(error))
+            self.log.write_text(str(error))
 
-    def _started(self, command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True, env=environment,
-        )  # fmt: skip
+    def ready(self) -> str | None:
+        """The version of torch, once it is there; None: it cannot run here."""
+        answer = self._hear() if self.process is not None else None
+        return answer["ready"] if answer is not None else None
 
-    def run(self, workload: str, steps: int) -> dict[str, float]:
+    def run(self, steps: int) -> dict[str, float]:
+        assert self.process is not None
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"workload": workload, "steps": steps}) + "\n")
+        self.process.stdin.write(json.dumps({"steps": steps}) + "\n")
         self.process.stdin.flush()
         answer = self._hear()
         if answer is None:
@@ -211,6 +302,7 @@ class Worker:
         return answer
 
     def _hear(self) -> Any:
+        assert self.process is not None
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
@@ -218,6 +310,7 @@ class Worker:
         return None
 
     def end(self) -> None:
+        assert self.process is not None
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(60)
@@ -229,69 +322,76 @@ def main() -> None:
     parser.add_argument("--workloads", default="mlp256,mlp1024,gpt")
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--work")
     told = parser.parse_args()
     workloads = told.workloads.split(",")
-    if told.work:
-        work(told.work, told.device, workloads)
+    if told.work == "within":
+        print(json.dumps(within(workloads[0], told.device)), flush=True)
         return
-    with tempfile.TemporaryDirectory() as name:
-        measure(told, workloads, Path(name))
-
-
-def measure(told: argparse.Namespace, workloads: list[str], folder: Path) -> None:
-    workers = {}
-    for peer in told.peers.split(","):
-        worker = Worker(peer, told.device, workloads, folder)
-        if worker.ready is None:
-            said = (folder / f"{peer}.log").read_text().strip().splitlines()
-            print(f"{peer}: left out ({said[-1][:100] if said else 'no reason given'})")
-        else:
-            workers[peer] = worker
-    turns = f"{told.repetitions} repetitions of {told.seconds:g} s a turn"
-    print(f"torch {workers['bare'].ready['ready']}, {told.device}, {turns}")
+    if told.work:
+        work(told.work, told.device, workloads[0])
+        return
+    print(f"{told.device}, {told.repetitions} repetitions of {ROUNDS} turns of {told.seconds / ROUNDS:g} s", flush=True)
     for workload in workloads:
-        steps = 20
-        for _ in range(3):  # warm up, and find out how many steps a turn has
-            took = workers["bare"].run(workload, steps)["s"]
-            steps = max(5, round(steps * told.seconds / took))
-        for peer, worker in workers.items():
-            worker.run(workload, steps if peer in ("bare", "pyrometer") else max(5, steps // 10))
-        show(workload, steps, {peer: [] for peer in workers}, workers, told.repetitions)
-    for worker in workers.values():
+        measured = []
+        for repetition in range(told.repetitions):
+            with tempfile.TemporaryDirectory() as name:
+                measured.append(measure(told, workload, repetition, Path(name)))
+        show(workload, measured)
+        if "pyrometer" in told.peers.split(","):
+            show_within(workload, told.device)
+
+
+Turns = dict[str, list[tuple[float, float]]]  # by peer: microseconds a step, share of the SDK's threads
+
+
+def measure(told: argparse.Namespace, workload: str, repetition: int, folder: Path) -> Turns:
+    """One repetition: new processes, and their turns."""
+    workers = [Worker(peer, told.device, workload, folder) for peer in told.peers.split(",")]
+    able = []
+    for worker in workers:
+        version = worker.ready()
+        if version is not None:
+            able.append(worker)
+        elif not repetition:
+            said = worker.log.read_text().strip().splitlines()
+            print(f"{worker.peer}: left out ({said[-1][:100] if said else 'no reason given'})")
+    steps = 20
+    for _ in range(3):  # warm up, and find out how many steps a turn has
+        took = able[0].run(steps)["s"]
+        steps = max(5, round(steps * told.seconds / ROUNDS / took))
+    for worker in able:  # long enough to know what its own work costs
+        few = worker.peer in ("mlflow", "wandb", "profiler")
+        worker.run(max(5, steps // 5) if few else round(WARM_S * steps * ROUNDS / told.seconds))
+    turns: Turns = {worker.peer: [] for worker in able}
+    for turn in range(ROUNDS):  # short turns in rotating order: a machine's moods are everybody's
+        first = (repetition + turn) % len(able)
+        for worker in able[first:] + able[:first]:
+            count = steps if worker.peer != "mlflow" else max(2, steps // 10)
+            answer = worker.run(count)
+            turns[worker.peer].append((answer["s"] / count * 1e6, answer["sdk_s"] / answer["s"]))
+    for worker in able:
         worker.end()
+    return turns
 
 
-def show(workload: str, steps: int, rows: dict[str, list[Any]], workers: dict[str, Worker], repetitions: int) -> None:
-    peers = list(workers.items())
-    some = max(5, steps // ROUNDS)
-    for repetition in range(repetitions):
-        rounds: dict[str, list[tuple[float, float]]] = {peer: [] for peer in workers}
-        for turn in range(ROUNDS):  # short turns in rotating order: a machine's moods are everybody's
-            first = (repetition + turn) % len(peers)
-            for peer, worker in peers[first:] + peers[:first]:
-                count = some if peer != "mlflow" else max(2, some // 10)
-                answer = worker.run(workload, count)
-                rounds[peer].append((answer["s"] / count * 1e6, answer["sdk_s"] / answer["s"]))
-        for peer, measured in rounds.items():
-            rows[peer].append(
-                (statistics.median(us for us, _ in measured), statistics.mean(cpu for _, cpu in measured))
-            )
-    bare = [us for us, _ in rows["bare"]]
-    print(f"\n{workload}: {some} steps a turn, {ROUNDS} turns a repetition")
+def show(workload: str, measured: list[Turns]) -> None:
+    """A line for each peer: the repetitions' median, and the smallest and largest of them."""
+    of_peer = {peer: [statistics.median(us for us, _ in turns[peer]) for turns in measured] for peer in measured[0]}
+    bare = of_peer["bare"]
+    print(f"\n{workload}")
     print(f"  {'':<10} {'µs a step':>10} {'spread':>15}", end="")
     print(f" {'more, µs':>10} {'spread':>17} {'more, %':>9} {'threads, %':>11}")
-    for peer, measured in rows.items():
-        us = [one for one, _ in measured]
+    for peer, us in of_peer.items():
         more = [one - other for one, other in zip(us, bare, strict=True)]
-        middle = statistics.median(us)
-        line = f"  {peer:<10} {middle:>10.1f} {min(us):>7.0f}–{max(us):<7.0f}"
+        line = f"  {peer:<10} {statistics.median(us):>10.1f} {min(us):>7.0f}–{max(us):<7.0f}"
         if peer != "bare":
             line += f" {statistics.median(more):>10.1f} {min(more):>8.1f}–{max(more):<8.1f}"
             line += f" {100 * statistics.median(more) / statistics.median(bare):>9.2f}"
         if peer == "pyrometer":
-            line += f" {100 * statistics.median(share for _, share in measured):>11.3f}"
+            shares = [statistics.mean(share for _, share in turns[peer]) for turns in measured]
+            line += f" {100 * statistics.median(shares):>11.3f}"
         print(line, flush=True)
 
 

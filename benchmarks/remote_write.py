@@ -127,7 +127,7 @@ def _peak_mb(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
@@ -150,7 +150,7 @@ def main() -> None:
     print("  " + ", ".join(f"{step} {took_s / known_s:.0%}" for step, took_s in again.items()))
     print(f"  every {INTERVAL_MS // 1000} s: {known_s / INTERVAL_MS * 1000:.0%} of one core")
     with tempfile.TemporaryDirectory() as folder:
-        port = _free_port()
+        port = free_port()
         command = [
             sys.executable, "-m", "pyrometer", "serve", "--data", f"{folder}/ours", "--listen", f"127.0.0.1:{port}",
         ]  # fmt: skip
@@ -159,7 +159,7 @@ def main() -> None:
         if shutil.which("victoria-metrics") is None:
             print("VictoriaMetrics is not installed: apt-get install victoria-metrics")
             return
-        port = _free_port()
+        port = free_port()
         command = ["victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", f"-storageDataPath={folder}/theirs"]
         theirs = over_http(command, f"http://127.0.0.1:{port}", "/health", rounds)
         _tell("HTTP → VictoriaMetrics", samples, len(others), theirs)

@@ -175,6 +175,20 @@ def event(kind: str, minute: float, rank: int, *, attempt: int = 1, **more: Any)
     return Event(at(minute), kind, run="run", attempt=attempt, rank=rank, **more)
 
 
+def shifted(records: list[Any], by_ms: int) -> list[Any]:
+    """The same records, so much later."""
+
+    def later(row: Any) -> Any:
+        times = {
+            name: value + by_ms
+            for name, value in row._asdict().items()
+            if name.endswith("_ms") and isinstance(value, int) and value > 10**12
+        }
+        return row._replace(**times)
+
+    return [later(row) for row in records]
+
+
 def told(folder: Path, records: Iterable[Any], *, hours: int = 2, settings: Settings | None = None) -> dict[str, Any]:
     """What `why` says about these records."""
     settings = settings or Settings()

@@ -33,17 +33,23 @@ SOURCES = REPOSITORY / "src" / "pyrometer"
 
 COMMAND_LINES = """\
 demo --out --seed --no-serve --live
-why --data --server --last --since --until --month --all --tz --price -o|--output=table|json|html --kube --context \
---prometheus --file
-cost --by --data --server --last --since --until --month --all --tz --price -o|--output=table|json
+why --data --server --last --since --until --month --all --tz --price --team --experiment \
+-o|--output=table|json|html --kube --context --prometheus --file
+cost --by --data --server --last --since --until --month --all --tz --price --team --experiment -o|--output=table|json
+export FORMAT=csv|focus --by --out --data --server --last --since --until --month --all --tz --price --team \
+--experiment
+top --every --once --limit --data --server --last --since --until --month --all --tz --price --team --experiment \
+-o|--output=table|json
 prices --data --book --starter -o|--output=table|json
-runs --data --server --last --since --until --month --all --tz --price -o|--output=table|json
-show RUN --data --server --last --since --until --month --all --tz --price -o|--output=table|json
+runs --data --server --last --since --until --month --all --tz --price --team --experiment -o|--output=table|json
+show RUN --data --server --last --since --until --month --all --tz --price --team --experiment -o|--output=table|json
+worth [EXPERIMENT] --metric --target --data --server --last --since --until --month --all --tz --price --team \
+--experiment -o|--output=table|json
 run --server --data --run --experiment --redact --no-gpus CMD
-trace RUN --step --sample --attempt --data --server --last --since --until --month --all --tz --price \
--o|--output=table|json|perfetto|otlp --file
+trace RUN --step --sample --attempt --data --server --last --since --until --month --all --tz --price --team \
+--experiment -o|--output=table|json|perfetto|otlp --file
 lineage RUN --step --sample --checkpoint --spikes --metric --attempt --limit --offset --data --server --last --since \
---until --month --all --tz --price -o|--output=table|json
+--until --month --all --tz --price --team --experiment -o|--output=table|json
 import FORMAT=openb|philly|recording PATH --out --without-steps
 simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
@@ -83,6 +89,12 @@ find_exporters = 'yes'
 energy_usd_per_kwh = 0.0
 carbon_g_per_kwh = 0.0
 pue = 1.0
+audit_log = 'yes'
+secure_cookie = 'no'
+proxy_addresses =
+proxy_user_header = ''
+proxy_team_header = ''
+proxy_role = 'viewer'
 """
 
 SDK_VARIABLES = (
@@ -141,7 +153,7 @@ def test_commands_and_options_are_frozen():
 
 def test_settings_are_frozen():
     lines = [
-        f"{name} = {' '.join(default) if isinstance(default, tuple) else repr(default)}"
+        f"{name} = {' '.join(default) if isinstance(default, tuple) else repr(default)}".rstrip()
         for name, default in Settings._field_defaults.items()
     ]
     assert "\n".join(lines) + "\n" == SETTINGS
@@ -255,7 +267,7 @@ def test_help_imports_nothing_outside_the_standard_library(arguments):
     assert imported_by(statement) - set(sys.stdlib_module_names) == {"pyrometer"}
 
 
-@pytest.mark.parametrize("name", ["why", "cost", "runs", "show", "trace", "lineage"])
+@pytest.mark.parametrize("name", ["why", "cost", "export", "top", "runs", "show", "worth", "trace", "lineage"])
 def test_a_question_to_a_folder_loads_nothing_for_clusters_or_servers(name):
     assert not imported_by(f"import pyrometer.cli.{name}") & {"lightkube", "httpx2", "starlette", "uvicorn"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from histories import (
     ONE_CHUNK,
     History,
@@ -48,6 +49,7 @@ Built = tuple[list[Any], list[Any]]  # the ledger's rows, and the energy's
 
 
 @law(1)
+@pytest.mark.heavy
 def test_the_ledger_is_about_the_records_and_not_about_how_they_came(history: History) -> None:
     whole = ledger(*history.records, now_ms=history.now_ms, chunk_slot_minutes=ONE_CHUNK)
     for found, energy in (
@@ -137,6 +139,7 @@ ACROSS_HOURS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_what_goes_across_hours_is_the_same_in_every_grouping() -> None:
     records = [
         named(f"{name}/", record)
@@ -223,6 +226,7 @@ def test_a_store_that_has_not_changed_builds_nothing() -> None:
         assert _built(store, [records[0]]) == 0  # the same fact once more
 
 
+@pytest.mark.heavy
 def test_late_samples_build_only_the_hours_around_them_again() -> None:
     busy = samples("busy", at(0), at(4 * 60), every_ms=60_000)
     with folder() as store:

@@ -60,6 +60,7 @@ def joules(found: Ledger, pod_uid: str | None = "", **of: Any) -> float:
 
 @settings(deadline=None, derandomize=STEADY, max_examples=3 * EFFORT)
 @given(st.integers(0, 2**32))
+@pytest.mark.heavy
 def test_the_sum_over_holders_is_the_increase_of_the_counter(seed: int) -> None:
     """Whoever held the slot, in whatever parts, whenever they changed and however irregularly it was read."""
     chance = random.Random(seed)

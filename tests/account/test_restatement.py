@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from histories import (
     History,
     Scenario,
@@ -46,6 +47,7 @@ def _without_evidence(record: Any) -> Any:
 
 
 @law(1)
+@pytest.mark.heavy
 def test_restating_moves_no_time_and_no_money(history: History) -> None:
     restated = ledger(*history.records, now_ms=history.now_ms).rows
     plain = ledger(*map(_without_evidence, history.records), now_ms=history.now_ms).rows

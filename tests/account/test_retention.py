@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nights import HOUR, START_MS, at, cluster, job, machine, samples
 from pyrometer.account.ledger import build
 from pyrometer.account.retention import forget, kept_from_ms
@@ -18,6 +20,7 @@ def ledger(store, from_ms=0):
     return store.connection.execute("FROM ledger_row WHERE minute_ms >= ? ORDER BY ALL", [from_ms]).fetchall()
 
 
+@pytest.mark.heavy
 def test_the_ledger_of_what_is_kept_does_not_change(tmp_path):
     busy = {"gpu_util_permille": 900, "sm_active_permille": 700, "power_w": 500}
     idle = {"gpu_util_permille": 0, "sm_active_permille": 0, "power_w": 110}

@@ -61,6 +61,7 @@ def test_a_folder_that_no_simulation_made_is_left_alone(told, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.heavy
 def test_a_simulated_folder_is_made_anew(told, tmp_path):
     folder = tmp_path / "night"
     for seed in ("1", "2"):
@@ -99,31 +100,61 @@ def on_a_terminal(arguments, until):
     return found, shown, running.returncode
 
 
-def _page(shown):
-    where = re.search(r"Served at (http://127\.0\.0\.1:\d+/)", shown)
-    if where is None:
-        return None
-    with urllib.request.urlopen(where[1], timeout=30) as answer:
+def _url(shown):
+    where = re.search(r"Listening on (http://127\.0\.0\.1:\d+)", shown)
+    return where and where[1]
+
+
+def fetched(url):
+    with urllib.request.urlopen(url, timeout=30) as answer:
         return answer.read().decode()
+
+
+def _page_and_burn(shown):
+    url = _url(shown)
+    return url and (fetched(url), json.loads(fetched(f"{url}/api/v1/burn?all=1")))
 
 
 @pytest.mark.heavy
 def test_on_a_terminal_the_demo_serves_the_page_until_ctrl_c(tmp_path):
-    page, shown, code = on_a_terminal(["demo", "--out", str(tmp_path / "night")], _page)
-    assert "burned in" in page
+    (page, burn), shown, code = on_a_terminal(["demo", "--out", str(tmp_path / "night")], _page_and_burn)
+    assert '<script type="module" src="/page/app.js">' in page
+    assert round(burn["total"]["usd"]) == 12136
     assert "of it wasted" in shown
     assert code == 0
 
 
 @pytest.mark.heavy
-def test_live_the_night_grows_and_ends_as_the_whole_night_does(tmp_path):
+def test_live_the_night_grows_and_ends_as_the_whole_night_does(told, tmp_path, monkeypatch):
+    monkeypatch.setattr("pyrometer.cli.demo.LIVE_SPEED", 6_000)  # a tenth of the time that a person would look at it
     folder = tmp_path / "night"
-    _, shown, code = on_a_terminal(
-        ["demo", "--live", "--out", str(folder)], lambda shown: "Ctrl-C ends it." in shown or None
-    )
+    said = "\n".join(told("demo", "--live", "--out", folder).lines).replace(",", "")
+    dollars = [int(found) for found in re.findall(r"\$(\d+) for", said)]
+    assert dollars == sorted(dollars)
+    assert dollars[0] < dollars[-1]  # how often it tells between depends on the machine
+    assert dollars[-1] == 12136
+    assert "$12,136" in (folder / "why.html").read_text()
+
+
+def _burn_twice(shown):
+    """What the page is told changes while one looks: the news says so, and the total grows."""
+    url = _url(shown)
+    if url is None:
+        return None
+    totals, revisions = [], []
+    with urllib.request.urlopen(f"{url}/api/v1/live", timeout=60) as news:
+        for line in news:
+            if line.startswith(b"data: ") and b"revision" in line:
+                revisions.append(json.loads(line[6:])["revision"])
+                totals.append(json.loads(fetched(f"{url}/api/v1/burn?all=1"))["total"]["usd_micro"])
+            if len(totals) == 3:
+                break
+    return revisions, totals
+
+
+@pytest.mark.heavy
+def test_live_on_a_terminal_the_page_moves(tmp_path):
+    (revisions, totals), _, code = on_a_terminal(["demo", "--live", "--out", str(tmp_path / "night")], _burn_twice)
     assert code == 0
-    hours = [int(found) for found in re.findall(r"\$([\d,]+) for", shown.replace(",", ""))]
-    assert len(hours) > 3
-    assert hours == sorted(hours)
-    assert hours[-1] == 12136
-    assert 'http-equiv="refresh"' not in (folder / "why.html").read_text()
+    assert len(set(revisions)) == 3
+    assert totals == sorted(set(totals))

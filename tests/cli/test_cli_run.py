@@ -290,6 +290,7 @@ def test_a_server_gets_everything_and_the_last_line_says_where_to_look(variables
     assert {headers["Authorization"] for _, headers in collector.asked} == {"Bearer t-1"}
 
 
+@pytest.mark.heavy
 def test_a_rank_that_is_the_command_and_is_killed_ends_with_its_signal(variables, tmp_path):
     collector = Collector()
     said = run(variables, "--server", collector.url, *python(TRAIN + "os.kill(os.getpid(), 9)"))
@@ -312,6 +313,7 @@ def test_without_a_server_it_is_kept_here(variables, tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_a_server_that_is_away_is_told_and_the_next_run_brings_both(variables, tmp_path):
     collector = Collector()
     url, port = collector.url, int(collector.url.rpartition(":")[2])
@@ -332,6 +334,7 @@ def test_a_server_that_is_away_is_told_and_the_next_run_brings_both(variables, t
     assert spool.parts() == spool.bodies() == []
 
 
+@pytest.mark.heavy
 def test_who_does_not_want_to_wait_for_an_absent_server_need_not(variables, tmp_path):
     collector = Collector()
     collector.close()
@@ -353,6 +356,7 @@ def test_a_terminal_that_is_gone_takes_no_exit_code_with_it(variables, tmp_path)
     assert said.returncode == 6
 
 
+@pytest.mark.heavy
 def test_the_host_s_gpus_are_watched_too(variables, tmp_path):
     fake = tmp_path / "bin" / "nvidia-smi"
     fake.parent.mkdir()

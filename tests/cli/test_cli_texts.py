@@ -272,6 +272,7 @@ def test_short_work_without_a_measure_shows_nothing(monkeypatch):
 IMPATIENT = "import sys; from pyrometer.cli import main, progress; progress.QUIET_S = -1; main(sys.argv[1:])"
 
 
+@pytest.mark.heavy
 def test_a_slow_build_draws_a_bar_under_a_pseudo_terminal(h200, tmp_path):
     """The bar goes to the terminal on stderr, and the answer alone to stdout."""
     terminal, stderr = pty.openpty()
@@ -296,6 +297,7 @@ def test_a_slow_build_draws_a_bar_under_a_pseudo_terminal(h200, tmp_path):
     assert "GPU-minutes" in out
 
 
+@pytest.mark.heavy
 def test_without_a_terminal_a_slow_build_draws_nothing(h200, tmp_path):
     command = [sys.executable, "-c", IMPATIENT, "import", "recording", str(h200), "--out", str(tmp_path / "data")]
     said = subprocess.run(command, capture_output=True, text=True, check=True)

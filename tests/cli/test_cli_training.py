@@ -74,6 +74,7 @@ def test_show_has_everything_that_was_said(pyrometer, folder):
     assert (len(losses), losses.count(None)) == (50, 10)
 
 
+@pytest.mark.heavy
 def test_it_is_read_while_it_is_written(pyrometer, tmp_path, t0):
     """Asked after every part, and with parts that come again, the last answer is that of all at once."""
     for part in story.story(t0):

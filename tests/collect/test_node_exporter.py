@@ -184,6 +184,7 @@ def histories(draw):
 
 @given(scrapes=histories(), data=st.data())
 @settings(max_examples=60)
+@pytest.mark.heavy
 def test_scrapes_and_what_prometheus_remembers_of_them_are_the_same_rows(scrapes, data):
     cuts = sorted(data.draw(st.sets(st.integers(0, len(scrapes)), max_size=3)))
     named = [(t, values | {"uname_info nodename=gpu-7": 1}) for t, values in scrapes]
@@ -200,6 +201,7 @@ def test_scrapes_and_what_prometheus_remembers_of_them_are_the_same_rows(scrapes
 
 @given(histories())
 @settings(max_examples=40)
+@pytest.mark.heavy
 def test_the_newest_scrape_of_a_minute_is_enough(scrapes):
     every = [(t, {said: np.nan_to_num(values.get(said, 1.0), posinf=1e9) for said in SERIES}) for t, values in scrapes]
     newest = {t // MINUTE: (t, values) for t, values in every}

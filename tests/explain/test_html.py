@@ -417,12 +417,11 @@ def test_what_is_not_known_comes_with_what_would_help():
 
 def colours(dark: bool) -> dict[str, str]:
     """CSS class or variable → its colour, in light or in dark."""
-    css = files("pyrometer.explain").joinpath("report.css").read_text(encoding="utf-8")
-    light, night = css.split("@media screen and (prefers-color-scheme: dark) {")
-    rules = light + (night.split("\n}\n")[0] if dark else "")
-    found = dict(re.findall(r"(--[a-z]+): (#[0-9a-f]{6});", rules))
-    for selectors, colour in re.findall(r"([^{}]+)\{ --c: (#[0-9a-f]{6});", rules):
-        found |= {selector.strip(): colour for selector in selectors.split(",")}
+    css = files("pyrometer.explain").joinpath("colours.css").read_text(encoding="utf-8")
+    both = r"light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)"
+    found = {name: pair[dark] for name, *pair in re.findall(rf"(--[a-z]+): {both};", css)}
+    for selectors, *pair in re.findall(rf"([^{{}}]+)\{{ --c: {both};", css):
+        found |= {selector.strip(): pair[dark] for selector in selectors.split(",")}
     return found
 
 

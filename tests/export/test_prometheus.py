@@ -7,15 +7,20 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 import nights
+from effort import EFFORT
 from nights import MINUTE, START_MS, all_ranks, at, event, job, run
 from pyrometer.account.ledger import build
-from pyrometer.export.prometheus import OTHERS, SETTLED_MS, Ledger, exposition
+from pyrometer.account.sums import Sum
+from pyrometer.export.exposition import LONGEST_LABEL, exposition
+from pyrometer.export.prometheus import RETIRED_MS, SETTLED_MS, Ledger, Owner
 from pyrometer.model.records import Event
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
@@ -74,6 +79,18 @@ def test_a_restart_goes_on_with_the_next_minute(store: Store) -> None:
     assert sum(counted(after).values()) == 4 * 30 * MINUTE
 
 
+def test_a_restart_shows_what_had_only_been_announced(store: Store) -> None:
+    first = Ledger()
+    for minute in (60, 70):
+        first.count(store, account(store, at(minute)))
+    for _ in range(2):  # each ends before anything was seen to grow
+        ledger = Ledger()
+        ledger.count(store, account(store, at(70)))
+    assert counted(ledger) == {"train": 0, "data_stall": 0, "comm_stall": 0}
+    ledger.count(store, account(store, at(70)))
+    assert sum(counted(ledger).values()) == 4 * 10 * MINUTE
+
+
 def test_a_new_series_is_zero_before_it_grows(store: Store) -> None:
     ledger = Ledger()
     ledger.count(store, account(store, at(60)))
@@ -97,6 +114,7 @@ def test_what_is_corrected_later_is_counted_beside(store: Store) -> None:
     assert sum(ledger.restated.values()) == 4 * 10 * MINUTE
 
 
+@pytest.mark.heavy
 def test_workloads_beyond_the_limit_are_others_and_the_sum_is_whole(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         jobs = [r for n in range(4) for r in job(f"job-{n}", pods=1, gpus=1, from_min=20 * n, to_min=20 * n + 20)]
@@ -105,10 +123,102 @@ def test_workloads_beyond_the_limit_are_others_and_the_sum_is_whole(tmp_path: Pa
         for minute in (12, 30, 50, 70, 90, 90):
             ledger.count(store, account(store, at(minute)))
         owners = {owner for owner, _ in ledger.amounts}
-        assert len(owners - {OTHERS}) == 2
+        assert {owner.workload for owner in owners} == {"", "ml/job-0", "other"}  # the first two, and the team's others
         assert sum(counted(ledger).values()) == at(91) - at(13)
 
 
+class Worked(NamedTuple):
+    """A while, and who held GPUs in it: workloads of two teams, by number."""
+
+    minutes: int
+    owners: tuple[tuple[int, str], ...]
+    restarts: bool = False  # the process, afterwards
+
+    def groups(self) -> list[Sum]:
+        return [
+            Sum((state, f"team-{n % 2}", None, {"kind": "Job", "namespace": "ml", "name": str(n)}), ms, 2 * ms, 0)
+            for n, state in self.owners
+            for ms in (self.minutes * MINUTE,)
+        ]
+
+
+worked = st.builds(
+    Worked,
+    st.sampled_from((1, 10, 45, 90)),
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from(("train", "hang"))), max_size=6, unique=True).map(tuple),
+    st.sampled_from((False, False, False, True)),
+)
+
+
+class Scraper:
+    """What Prometheus sees: each counter's newest value, and the increase between scrapes that both had it."""
+
+    def __init__(self) -> None:
+        self.last: dict[tuple[str, ...], float] = {}
+        self.ever: dict[tuple[str, ...], float] = {}
+        self.increase = 0.0
+
+    def scrape(self, ledger: Ledger) -> None:
+        now = {
+            tuple(sample.labels.values()): sample.value
+            for family in ledger.collect()
+            if family.name == "pyrometer_gpu_seconds"
+            for sample in family.samples
+        }
+        for series, value in now.items():
+            assert value >= self.ever.get(series, 0), "a counter fell, perhaps while it was not shown"
+        self.increase += sum(value - self.last[series] for series, value in now.items() if series in self.last)
+        self.last = now
+        self.ever |= now
+
+
+@settings(max_examples=50 * EFFORT)
+@given(history=st.lists(worked, max_size=25), most=st.integers(1, 4), most_teams=st.integers(0, 2))
+@pytest.mark.heavy
+def test_whoever_comes_goes_and_returns_no_counter_falls_and_nothing_is_lost(
+    history: list[Worked], most: int, most_teams: int
+) -> None:
+    ledger, scraper, whole_ms = Ledger(most=most, most_teams=most_teams), Scraper(), 0
+    before_ms = 0  # what was counted by processes that are gone
+    through_ms = ledger.through_ms = START_MS
+    for while_ in history:
+        through_ms += while_.minutes * MINUTE
+        ledger.advance(while_.groups(), through_ms)
+        scraper.scrape(ledger)
+        whole_ms += sum(group.gpu_ms for group in while_.groups())
+        assert len({owner for owner, _ in ledger.amounts}) <= most + most_teams + 1
+        shown = sum(amount.gpu_ms for amount in (*ledger.amounts.values(), *ledger.announced.values()))
+        retired = sum(amount.gpu_ms for states in ledger.retired.values() for amount in states.values())
+        assert shown + retired == whole_ms - before_ms
+        if while_.restarts:
+            before_ms = whole_ms - sum(amount.gpu_ms for amount in ledger.announced.values())
+            pending, ledger = ledger.pending(), Ledger(most=most, most_teams=most_teams)
+            ledger.through_ms = through_ms
+            ledger.resume(pending)
+            scraper.last = scraper.ever = {}  # what begins anew is a reset, and its first value no increase
+            scraper.scrape(ledger)
+    ledger.advance([], through_ms)
+    scraper.scrape(ledger)
+    assert round(scraper.increase * 1000) == whole_ms, "what rate() and increase() add up to is not what was counted"
+
+
+def test_a_retired_workload_comes_back_where_it_was() -> None:
+    ledger = Ledger()
+    ledger.through_ms = START_MS
+    busy, idle = Worked(1, ((1, "train"),)), Worked(1, ())
+    ledger.advance(busy.groups(), at(1))
+    ledger.advance(idle.groups(), at(1))
+    ledger.advance(idle.groups(), at(2) + RETIRED_MS)
+    owner = Owner("team-1", "", "ml/1")
+    assert not ledger.amounts
+    assert ledger.retired[owner]["train"].gpu_ms == MINUTE
+    ledger.advance(busy.groups(), at(3) + RETIRED_MS)
+    assert ledger.amounts[owner, "train"].gpu_ms == MINUTE  # as before: a first value is no increase
+    ledger.advance([], at(3) + RETIRED_MS)
+    assert ledger.amounts[owner, "train"].gpu_ms == 2 * MINUTE
+
+
+@pytest.mark.heavy
 def test_a_workload_that_is_over_has_no_series_after_a_while(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(hours=5), *job(), *job(to_min=60)])
@@ -144,6 +254,15 @@ def test_names_cannot_break_the_text(tmp_path: Path) -> None:
         assert b"\npyrometer_fake" not in body
     families = {family.name: family for family in text_string_to_metric_families(exposition([ledger], "")[0].decode())}
     assert any(sample.labels["team"] == name for sample in families["pyrometer_gpu_seconds"].samples)
+
+
+def test_long_names_are_cut_and_stay_apart() -> None:
+    ledger = Ledger()
+    workload = {"kind": "Job", "namespace": "ml", "name": "x" * 5_000}
+    ledger.advance([Sum(("train", "t" * 2_000 + end, None, workload), MINUTE, 0, 0) for end in "ab"], at(1))
+    owners = {owner for owner, _ in ledger.amounts}
+    assert len(owners) == 2
+    assert max(len(value) for owner in owners for value in owner) == LONGEST_LABEL
 
 
 def test_promtool_finds_nothing_wrong(store: Store) -> None:

@@ -242,7 +242,8 @@ def owner(kind: str, uid: str, group: str = "batch", **more: Any) -> objects.Own
 
 def test_what_kubeflow_trainer_says_about_a_run() -> None:
     told = {
-        "progressPercentage": 42, "lastUpdatedTime": iso(T0 + 60_000), "metrics": [{"name": "loss", "value": "1.25"}],
+        "progressPercentage": 42, "estimatedRemainingSeconds": 7200, "lastUpdatedTime": iso(T0 + 60_000),
+        "metrics": [{"name": "loss", "value": "1.25"}],
     }  # fmt: skip
     train = owner("TrainJob", "t", "trainer.kubeflow.org", status={"trainerStatus": told})
     watched = Watched(node())
@@ -250,6 +251,7 @@ def test_what_kubeflow_trainer_says_about_a_run() -> None:
     metrics = [r for r in watched.see(train) if isinstance(r, Metric)]
     assert [(m.run, m.name, m.value, m.time_ms) for m in metrics] == [
         ("t", "progress", 42.0, T0 + 60_000),
+        ("t", "remaining_seconds", 7200.0, T0 + 60_000),
         ("t", "loss", 1.25, T0 + 60_000),
     ]
 

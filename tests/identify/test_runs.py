@@ -114,6 +114,7 @@ NOW = time.time_ns() // 1_000_000 - 7_200_000
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32))
+@pytest.mark.heavy
 def test_nor_does_a_new_process_for_every_batch(seed: int) -> None:
     """Read back from the store: attempts, places, what was known of each rank."""
     contents = []

@@ -55,9 +55,20 @@ def test_beside_a_prometheus_it_is_asked_and_asks(tmp_path: Path) -> None:
     assert endpoint["authorization"]["credentials"] == {"name": "pyrometer-scrape", "key": "token"}
 
 
+def test_monitoring_has_the_rules_and_the_dashboards() -> None:
+    things = rendered("overlays/monitoring")
+    rules = yaml.safe_load((REPOSITORY / "deploy" / "prometheus" / "rules.yaml").read_text())
+    assert things["PrometheusRule", "pyrometer"]["spec"] == rules
+    shown = things["ConfigMap", "pyrometer-dashboards"]
+    assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
+    folder = REPOSITORY / "deploy" / "grafana"
+    assert shown["data"] == {path.name: path.read_text() for path in folder.glob("*.json")}
+    assert ("ServiceMonitor", "pyrometer") in things
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_server_accepts_it(kubectl: Kubectl, overlay: str) -> None:
     for thing in rendered(f"overlays/{overlay}").values():
-        if thing["kind"] != "ServiceMonitor":  # its kind comes with the Prometheus operator
+        if thing["kind"] not in ("ServiceMonitor", "PrometheusRule"):  # those kinds come with the Prometheus operator
             assert kubectl.apply(thing)["metadata"]["name"] == thing["metadata"]["name"]

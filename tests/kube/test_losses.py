@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from effort import EFFORT, OF_TEST_ALL
 from kube import things
 from kube.collecting import asked, collecting, ended, gpu_seconds, now_ms, rows, until, until_rows
 from kube.server import ApiServer, Kubectl, free_port
@@ -19,7 +20,8 @@ from pyrometer.store import Store
 
 pytestmark = pytest.mark.heavy
 
-NODES, GPUS, WAVES, WAVE_S, RUN_S = 40, 8, 16, 20, 15
+NODES, GPUS, WAVE_S, RUN_S = 40, 8, 20, 15
+WAVES = 16 if EFFORT > OF_TEST_ALL else 4  # of 320 pods; PYROMETER_EXAMPLES=3 makes them five thousand
 JOB = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "m", "image": "x"}]}}}
 
 
@@ -64,7 +66,7 @@ class Wire:
             writer.transport.abort()
 
 
-def test_five_thousand_pods_with_compaction_and_cut_connections(
+def test_thousands_of_pods_with_compaction_and_cut_connections(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     """The ledger is that of the full history, though etcd forgets it and the connection breaks four times."""
@@ -95,13 +97,12 @@ def test_five_thousand_pods_with_compaction_and_cut_connections(
                 for wave in range(WAVES):
                     loop = asyncio.get_running_loop()
                     lives = [loop.run_in_executor(threads, live, wave, place) for place in range(NODES * GPUS)]
-                    if wave % 4 == 1:
+                    if wave % (WAVES // 4) == WAVES // 8:
                         api_server.compact()
                         wire.cut()
                     for name, seconds in await asyncio.gather(*lives):
                         expected[name] += seconds
             count = WAVES * NODES * GPUS
-            assert count >= 5_000
             await ended(collector, namespace, count, timeout_s=120)
             assert wire.cuts == 4
             assert await gpu_seconds(collector, namespace) == expected

@@ -30,7 +30,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.model.units import SHARE_WHOLE
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
-from serve.test_server import serving
+from serving import serving
 
 pytestmark = pytest.mark.heavy
 

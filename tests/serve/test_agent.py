@@ -216,6 +216,7 @@ def test_a_driver_that_hangs_makes_the_agent_unwell(agent: Agent, monkeypatch: p
         assert get(f"{url}/../etc/passwd")[0] == 404
 
 
+@pytest.mark.heavy
 def test_too_many_at_a_time_are_sent_away_and_the_others_served(agent: Agent) -> None:
     agent.tick(0)
     with served(agent) as url:
@@ -283,6 +284,7 @@ except SystemExit as end: print(json.dumps([end.code, sorted({name.split(".")[0]
 """
 
 
+@pytest.mark.heavy
 def test_it_has_nothing_heavy_in_its_memory(answers: Answers) -> None:
     port = free_port()
     found = subprocess.run(

@@ -347,6 +347,7 @@ class TestTooMuch:
         assert not list((tmp_path / "inbox" / "otlp").iterdir())
 
 
+@pytest.mark.heavy
 def test_the_real_exporters_and_a_real_server(tmp_path: Path) -> None:
     """OpenTelemetry's SDK sends to a process of its own, which is stopped and leaves everything in the folder."""
     from opentelemetry._logs import LogRecord
@@ -362,7 +363,7 @@ def test_the_real_exporters_and_a_real_server(tmp_path: Path) -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-    from serve.test_server import serving
+    from serving import serving
 
     resource = Resource({"pyrometer.launch": "l", "pyrometer.run": "r", "pyrometer.device": "cpu", "host.name": "h"})
     with serving(tmp_path) as client:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx2 as httpx
 import pytest
@@ -23,31 +22,13 @@ from kube.server import free_port
 from pyrometer import __version__
 from pyrometer.cli import main
 from pyrometer.model.settings import Settings
-from pyrometer.serve import app
+from pyrometer.serve import app, questions
+from pyrometer.serve.access import RefusedError
 from pyrometer.serve.questions import bring_up_to_date, question
-from pyrometer.serve.tokens import FILE, TokenError, Tokens
+from pyrometer.serve.tokens import FILE, TokenError, Tokens, digest_of
 from pyrometer.store import Store, StoreBusyError
+from serving import serving
 from traced import RUN, Trained
-
-
-@contextmanager
-def serving(folder: Path, *more: str, host: str = "127.0.0.1", **variables: str) -> Iterator[httpx.Client]:
-    """A server that has said where it listens; it is stopped as Kubernetes would stop it."""
-    port = free_port()
-    command = [sys.executable, "-m", "pyrometer", "serve", "--data", str(folder), "--listen", f"{host}:{port}", *more]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **variables})
-    assert process.stderr is not None
-    with process.stderr, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-        said = next((line for line in process.stderr if "Listening" in line), "")
-        assert str(port) in said
-        try:
-            client.get("/healthz")
-            yield client
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.stderr.read()
-            code = process.wait(timeout=30)
-        assert code == 0
 
 
 def small_night(folder: Path) -> Path:
@@ -77,7 +58,7 @@ def test_it_is_well_and_says_what_the_commands_say(served: tuple[Path, httpx.Cli
     assert total["gpu_hours"] == 8.0
     answer = client.get("/api/v1/why", params={"all": "1"}).json()
     assert answer["total"]["gpu_hours"] == 8.0
-    assert "<html" in client.get("/").text
+    assert "<html" in client.get("/report").text
 
 
 @pytest.mark.parametrize(
@@ -95,6 +76,7 @@ def test_a_question_that_makes_no_sense_is_refused(served: tuple[Path, httpx.Cli
     assert said in answer.json()["error"]
 
 
+@pytest.mark.heavy
 def test_the_folder_is_the_server_s_while_it_runs_and_free_afterwards(night: Path) -> None:
     with serving(night) as client:
         address = json.loads((night / "server.json").read_text())
@@ -134,6 +116,7 @@ def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
+@pytest.mark.heavy
 def test_prometheus_finds_its_metrics(night: Path) -> None:
     secret = Tokens(night).create("prometheus", "viewer", 0)
     with serving(night) as client:
@@ -145,16 +128,69 @@ def test_prometheus_finds_its_metrics(night: Path) -> None:
         assert "pyrometer_gpu_seconds" in families
 
 
+@pytest.mark.heavy
 def test_hours_that_are_over_are_sealed_whoever_brought_them(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "SEAL_EVERY_S", 0.0)
     with Store(night) as store:
         server = app.Server(store, Settings(), asyncio.Lock(), open_to_all=True)
         assert store.hot_tables("pod")
-        server.keep_books()
+        asyncio.run(server.keep_books())
         assert not store.hot_tables("pod")
         assert store.parts("pod")
 
 
+def test_who_sends_does_not_wait_for_an_answer(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that takes long is asked of the store as it was; meanwhile rows are stored and others answered."""
+    begun, go_on = threading.Event(), threading.Event()
+    why = questions.why
+
+    def slow_why(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        begun.set()
+        assert go_on.wait(30)
+        return why(*args, **kwargs)
+
+    async def meanwhile(server: app.Server) -> tuple[dict[str, Any], dict[str, Any]]:
+        slow = asyncio.create_task(server.ask("why", {"all": "1"}))
+        await asyncio.to_thread(begun.wait, 30)
+        async with server.lock:
+            later = [*nights.cluster(nodes=3), *nights.job("later", pods=0), *nights.pod("later-0", "later", "n2")]
+            await asyncio.to_thread(server.store.append, later)
+            await asyncio.to_thread(server.store.seal)
+        quick = await server.ask("cost", {"all": "1", "by": "workload"})
+        assert not slow.done()
+        go_on.set()
+        return await slow, quick
+
+    with Store(night) as store:
+        server = app.Server(store, Settings(), asyncio.Lock(), open_to_all=True)
+        before = asyncio.run(server.ask("why", {"all": "1", "tz": "UTC"}))
+        monkeypatch.setattr(questions, "why", slow_why)
+        slow, quick = asyncio.run(meanwhile(server))
+    assert slow == before
+    assert "later" in str(quick["rows"])
+
+
+def test_a_server_that_stops_waits_for_no_answer(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def endless(store: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        begun.set()
+        while True:
+            store.connection.execute("SELECT count(*) FROM range(1000000)").fetchall()
+
+    async def test(server: app.Server) -> None:
+        asked = asyncio.create_task(server.ask("why", {"all": "1"}))
+        await asyncio.to_thread(begun.wait, 30)
+        await server.end()
+        with pytest.raises(RefusedError, match="The server stops"):
+            await asked
+
+    monkeypatch.setattr(questions, "why", endless)
+    with Store(night) as store:
+        asyncio.run(test(app.Server(store, Settings(), asyncio.Lock(), open_to_all=True)))
+
+
+@pytest.mark.heavy
 class TestCommands:
     QUESTIONS = (["why", "--all"], ["cost", "--by", "workload,state", "--all"], ["cost", "--by", "cause"], ["runs"])
 
@@ -219,6 +255,7 @@ contexts: [{name: away, context: {cluster: away, user: me}}]
 """
 
 
+@pytest.mark.heavy
 def test_a_cluster_that_does_not_answer_is_waited_for_and_named(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(KUBECONFIG % free_port())
     with serving(tmp_path / "data", "--kube", KUBECONFIG=str(tmp_path / "config")) as client:
@@ -229,6 +266,7 @@ def test_a_cluster_that_does_not_answer_is_waited_for_and_named(tmp_path: Path) 
         assert "secret-token" not in said.text
 
 
+@pytest.mark.heavy
 def test_without_any_cluster_it_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pyrometer", "serve", "--kube", "--data", str(tmp_path), "--listen"]
     said = subprocess.run(
@@ -254,6 +292,7 @@ class TestTokens:
             Tokens(night).revoke("me")
             assert client.get("/api/v1/why", headers=headers).status_code == 401
 
+    @pytest.mark.heavy
     def test_one_for_sending_records_may_not_ask(self, night: Path) -> None:
         secret = Tokens(night).create("agent", "ingest", 0)
         with serving(night) as client:
@@ -272,15 +311,6 @@ class TestTokens:
         assert secret not in (tmp_path / FILE).read_text()
         assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
 
-    @pytest.mark.parametrize(
-        ("role", "may"), [("ingest", {"ingest"}), ("viewer", {"view"}), ("admin", {"ingest", "view", "administer"})]
-    )
-    def test_what_a_role_may(self, tmp_path: Path, role: str, may: set[str]) -> None:
-        tokens = Tokens(tmp_path)
-        secret = tokens.create("me", role, 0)
-        assert {what for what in ("ingest", "view", "administer") if tokens.may(secret, what)} == may
-        assert tokens.may("pyr_wrong", "view") is None
-
     def test_names_are_used_once(self, tmp_path: Path) -> None:
         tokens = Tokens(tmp_path)
         tokens.create("me", "viewer", 0)
@@ -292,9 +322,10 @@ class TestTokens:
     def test_a_file_that_is_broken_lets_nobody_in(self, tmp_path: Path) -> None:
         (tmp_path / FILE).write_text("{")
         with pytest.raises(TokenError, match="cannot be read"):
-            Tokens(tmp_path).may("pyr_any", "view")
+            Tokens(tmp_path).of(digest_of("pyr_any"))
 
 
+@pytest.mark.heavy
 def test_traces_and_lineage_are_what_the_commands_say(tmp_path: Path) -> None:
     with Trained(attempts=((0, 21),)).store(tmp_path / "data"):
         pass

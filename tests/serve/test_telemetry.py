@@ -154,7 +154,7 @@ def _slot(index: int) -> Slot:
 
 @pytest.mark.heavy
 def test_a_server_scrapes_what_it_is_told_to(tmp_path: Path) -> None:
-    from serve.test_server import serving
+    from serving import serving
 
     with (
         exporter(lambda: text_of([Gpu(0, pod="llama-0")]).decode()) as url,

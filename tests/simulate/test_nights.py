@@ -97,6 +97,7 @@ def test_a_quiet_night_has_nothing_planted_and_the_same_cluster() -> None:
     assert quiet.machines == overnight.machines
 
 
+@pytest.mark.heavy
 def test_the_same_seed_is_the_same_night_and_another_is_another() -> None:
     def rows(seed: int) -> list[tuple[object, ...]]:
         night = SCENARIOS["hang"].make(seed, None, 4)
@@ -114,6 +115,7 @@ def test_the_same_seed_is_the_same_night_and_another_is_another() -> None:
     assert rows(1) != rows(2)
 
 
+@pytest.mark.heavy
 def test_a_cluster_has_the_gpus_that_were_asked_for() -> None:
     for asked in (80, 128, 304, 1000, 2000):
         night = SCENARIOS["overnight"].make(1, asked)

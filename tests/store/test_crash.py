@@ -23,8 +23,8 @@ from pyrometer.store import Store
 from pyrometer.store.store import NewPart
 
 DAY = 1_760_054_400_000  # 2025-10-10T00:00Z
-KILLS = 50 if THOROUGH else 30
-EVERY = 1 if THOROUGH else 3  # of the steps of a change, which one is its last
+KILLS = 24 if THOROUGH else 8
+EVERY = 3 if THOROUGH else 9  # of the steps of a change, which one is its last
 EVENTS, METRICS = 3, 2  # rows of one batch
 
 # Of each kind: how many batches, the last of them, and how many rows the poorest and the richest of them has.
@@ -227,6 +227,7 @@ def leave_stray(folder: Path) -> Path | None:
 
 
 @pytest.mark.heavy
+@pytest.mark.heavy
 def test_what_was_acknowledged_survives_every_kill(nursery, tmp_path):
     chance = random.Random(20251010)
     folder = tmp_path / "data"
@@ -278,6 +279,7 @@ def ledger_parts(state: str) -> list[tuple]:
     ]
 
 
+@pytest.mark.heavy
 def test_a_kill_at_any_step_leaves_the_whole_change_or_nothing_of_it(nursery, tmp_path):
     hours = [DAY + hour * MS_PER_HOUR for hour in range(3)]
     sealed = [Event(hours[0], "seen", message="first"), Event(hours[1], "seen")]

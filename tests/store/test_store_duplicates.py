@@ -147,6 +147,7 @@ operations = st.one_of(
 
 @given(st.lists(operations, min_size=2, max_size=8))
 @settings(max_examples=40)
+@pytest.mark.heavy
 def test_any_order_of_appending_sealing_repeating_and_reopening_keeps_the_first_of_every_key(reopened, script):
     model: dict[tuple, Event] = {}
     sent: list[list[Event]] = []

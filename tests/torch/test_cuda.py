@@ -152,3 +152,61 @@ def test_results_are_the_same_bit_for_bit(tmp_path):
     torch.manual_seed(1)
     assert torch.equal(bare, weights(True))
     torch.use_deterministic_algorithms(False)
+
+
+def test_the_loss_of_every_step_is_read_and_micro_batches_are_summed(tmp_path):
+    net = model(4096, 6)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+    x = torch.randn(4096, 4096, device="cuda")
+    losses = []
+    with watching(tmp_path) as watched:
+        for _ in range(30):  # of more than 10 ms each
+            step = []
+            for _ in range(2):
+                loss = net(x).square().mean() / 2
+                loss.backward()
+                step.append(loss.detach())
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(step)
+            torch.cuda.synchronize()  # the host is not to run ahead: its clock says how often there may be a copy
+        told = {m["step"]: m["value"] for m in watched.told("metric") if m["name"] == "loss"}
+    expected = {number: sum(part.item() for part in step) for number, step in enumerate(losses)}
+    assert len(told) >= 20
+    assert all(value == pytest.approx(expected[number]) for number, value in told.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64])
+def test_a_tensor_that_is_logged_arrives_whatever_step_it_is_of(tmp_path, dtype):
+    net = nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    with watching(tmp_path) as watched:
+        torch.cuda.set_sync_debug_mode("error")
+        for number in range(40):
+            net(torch.ones(2, 8, device="cuda")).sum().backward()
+            optimizer.step()
+            if number % 10 == 7:
+                watched.rank.log({"noted": torch.full((), number, device="cuda", dtype=dtype)}, number, None)
+        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+        told = [(m["step"], m["value"]) for m in watched.told("metric") if m["name"] == "noted"]
+    assert told == [(7, 7.0), (17, 17.0), (27, 27.0), (37, 37.0)]
+
+
+def test_a_loss_that_is_not_finite_is_told_while_the_program_goes_on(tmp_path):
+    net = model(4096, 6)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    x = torch.randn(4096, 4096, device="cuda")
+    seen_at = []
+    with watching(tmp_path) as watched:
+        for number in range(40):
+            loss = net(x).square().mean() * (float("nan") if number >= 20 else 1.0)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch.cuda.synchronize()  # as a program that prints its loss
+            if watched.rank.metrics._finite is False:
+                seen_at.append(number)
+        told = [m for m in watched.told("event") if m["kind"] == "nonfinite_loss"]
+    assert [m["step"] for m in told] == [20]
+    assert seen_at[0] <= 22

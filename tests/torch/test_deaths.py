@@ -12,13 +12,12 @@ pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "mortal.py"
 
 
-def ran(folder: Path, way: str) -> list[Heard]:
-    """What was said by and for two ranks, the second of which dies that way, and both of which live again."""
-    command = torchrun(PROGRAM, str(folder), way, ranks=2, more=("--max-restarts", "1"))
-    process = running(command, "--data", str(folder / "data"), PYROMETER_RUN="mortal")
-    _, error = process.communicate(timeout=180)
-    assert process.returncode == 0, error
-    return heard(folder / "data")
+# How rank 1 ends, and what is said of it.
+ENDS = {
+    "kill": "killed", "term": "killed", "exit": "killed", "leave": "failed", "raise": "failed",
+    "out_of_memory": "failed",
+}  # fmt: skip
+ERRORS = {"raise": "ValueError", "out_of_memory": "OutOfMemoryError"}
 
 
 def steps_of(said: list[Heard], launch: str, rank: int) -> list[int]:
@@ -27,41 +26,33 @@ def steps_of(said: list[Heard], launch: str, rank: int) -> list[int]:
     return [step for window in windows for step in range(window["first_step"], window["first_step"] + window["steps"])]
 
 
-def check(said: list[Heard], outcome: str) -> list[dict]:
-    """Two attempts without a gap; what rank 1 said of its end."""
-    first, second = dict.fromkeys(one.launch for one in said)
-    for rank in (0, 1):
-        reached = len(steps_of(said, first, rank)) + 1
-        assert steps_of(said, first, rank) == list(range(1, reached))  # none twice, none lost
-        assert reached in ((26, 27) if rank else (27,))  # the last one of rank 1 may not have been closed
-        assert steps_of(said, second, rank) == list(range(21, 40))
-    of_dead = [one for one in said if (one.launch, one.rank) == (first, 1)]
-    assert [one.said["outcome"] for one in of_dead if "outcome" in one.said] == [outcome]
-    resumed = [one.said["resumed_step"] for one in said if "resumed_step" in one.said]
-    assert resumed == [20, 20]
-    return [one.said for one in of_dead if one.name == "event"]
-
-
 @pytest.mark.heavy
-def test_a_rank_that_is_killed_is_salvaged_and_its_lost_work_named(tmp_path):
-    said = ran(tmp_path, "kill")
-    check(said, "killed")
+def test_however_a_rank_ends_nothing_it_did_is_lost_and_its_end_is_told(tmp_path):
+    """Two ranks live as often as there are ways to die for the second, and once more."""
+    restarts = ("--max-restarts", str(len(ENDS)))
+    command = torchrun(PROGRAM, str(tmp_path), *ENDS, ranks=2, more=restarts)
+    process = running(command, "--data", str(tmp_path / "data"), PYROMETER_RUN="mortal")
+    _, error = process.communicate(timeout=400)
+    assert process.returncode == 0, error
+    said = heard(tmp_path / "data")
+    *deadly, last = dict.fromkeys(one.launch for one in said)
+    first = 1  # step of a life
+    for launch, way in zip(deadly, ENDS, strict=True):
+        for rank in (0, 1):
+            steps = steps_of(said, launch, rank)
+            assert steps == list(range(first, first + len(steps)))  # none twice, none lost
+            assert steps[-1] in ((25, 26) if rank else (26,))  # the last one of rank 1 may not have been closed
+        of_dead = [one for one in said if (one.launch, one.rank) == (launch, 1)]
+        assert [one.said["outcome"] for one in of_dead if "outcome" in one.said] == [ENDS[way]]
+        told = [
+            one.said for one in of_dead if one.name == "event" and one.said["kind"] in ("exception", "out_of_memory")
+        ]
+        assert [error["reason"] for error in told] == ([ERRORS[way]] if way in ERRORS else [])
+        assert all("in run_out_of_" in error["message"] for error in told)
+        first = 21
+    assert [steps_of(said, last, rank) for rank in (0, 1)] == [list(range(21, 40))] * 2
+    assert [one.said["resumed_step"] for one in said if "resumed_step" in one.said] == [20, 20] * len(ENDS)
     (run,) = answer(tmp_path / "data", "runs")["rows"]
-    assert (run["run"], run["attempts"], run["ranks"], run["outcome"]) == ("mortal", 2, 2, "succeeded")
+    assert (run["run"], run["attempts"], run["ranks"], run["outcome"]) == ("mortal", len(ENDS) + 1, 2, "succeeded")
     found = answer(tmp_path / "data", "why", "--all", PYROMETER_FINDING_MIN_MS="0")["findings"]
     assert "lost_work" in {finding["cause"] for finding in found}
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(("way", "outcome"), [("term", "killed"), ("exit", "killed"), ("leave", "failed")])
-def test_other_ends_lose_nothing_either(tmp_path, way, outcome):
-    check(ran(tmp_path, way), outcome)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize(("way", "kind"), [("raise", "ValueError"), ("out_of_memory", "OutOfMemoryError")])
-def test_an_error_is_told_with_where_it_was(tmp_path, way, kind):
-    events = check(ran(tmp_path, way), "failed")
-    (error,) = (event for event in events if event["kind"] in ("exception", "out_of_memory"))
-    assert error["reason"] == kind
-    assert "in run_out_of_" in error["message"]

@@ -49,12 +49,12 @@ def test_only_processes_that_train_are_ranks_and_each_has_one_thread(tmp_path):
 
 
 def test_importing_is_cheap_and_brings_the_standard_library_alone():
-    times = []
-    for _ in range(5):
-        shown = python("import pyrometer", None, "-X", "importtime").stderr
-        (line,) = (line for line in shown.splitlines() if line.endswith(" pyrometer"))
-        times.append(int(line.split("|")[1]))
-    assert median(times) < 20_000  # microseconds
+    times: dict[str, list[int]] = {"pyrometer": [], "asyncio": []}
+    for name in list(times) * 5:
+        shown = python(f"import {name}", None, "-X", "importtime").stderr
+        (line,) = (line for line in shown.splitlines() if line.endswith(f" {name}"))
+        times[name].append(int(line.split("|")[1]))
+    assert median(times["pyrometer"]) < 0.5 * median(times["asyncio"])  # 40 ms where the aim of 20 is held
     script = (
         "import sys; before = set(sys.modules); import pyrometer; pyrometer.init(); pyrometer.log(loss=1.0)\n"
         "import json; print(json.dumps(sorted(set(sys.modules) - before)))"
@@ -74,6 +74,7 @@ def test_without_an_endpoint_there_is_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.heavy
 def test_torch_that_never_trains_leaves_no_trace(tmp_path):
     pytest.importorskip("torch", reason="make setup installs torch")
     script = (

@@ -7,6 +7,7 @@ import gc
 import io
 import math
 import pickle
+import threading
 import time
 import weakref
 
@@ -16,6 +17,7 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
+from pyrometer.train import ring  # noqa: E402
 from pyrometer.train.lineage import MOST_LOADERS  # noqa: E402
 from trained import watching  # noqa: E402
 
@@ -241,6 +243,7 @@ def test_models_are_copied_and_pickled_without_a_trace_of_us(tmp_path):
         assert not model._forward_pre_hooks
 
 
+@pytest.mark.heavy
 def test_as_many_graphs_are_compiled_as_without_us(tmp_path):
     from torch._dynamo.utils import counters
 
@@ -386,7 +389,9 @@ def test_of_very_short_steps_only_some_are_marked_and_speak_for_the_others(tmp_p
     light = [number for number, flag in enumerate(flags) if flag]
     assert light == [number for number in range(9, 40) if number % 4]
     assert (window["steps"], window["samples"]) == (39, 39 * 8)
-    assert 0.6 * 39 * NAP_S / 4 * 1000 <= window["forward_ms"] <= window["to_ms"] - window["time_ms"]
+    # The first of the 16 marked steps is before the window. How much more than these 15 say the others get depends on
+    # what else a marked step waited for: on a busy machine far less than their number.
+    assert 15 * NAP_S / 4 * 1000 < window["forward_ms"] <= window["to_ms"] - window["time_ms"]
 
 
 def test_a_loader_that_comes_later_is_paired_from_its_first_batch_on(tmp_path):
@@ -402,3 +407,34 @@ def test_a_loader_that_comes_later_is_paired_from_its_first_batch_on(tmp_path):
     assert [(batch["step"], batch["samples"]) for batch in batches] == [
         (12 + n, list(range(8 * n, 8 * n + 8))) for n in range(8)
     ]
+
+
+def test_an_optimizer_of_another_thread_is_left_alone(tmp_path):
+    """Two threads that train two models: the first one is watched, the other one runs as ever."""
+    with watching(tmp_path) as watched:
+        mine, other = Net(), Net()
+        optimizer = torch.optim.SGD(mine.parameters(), lr=0.01)
+        others = torch.optim.SGD(other.parameters(), lr=0.01)
+        failed = []
+
+        def train_other():
+            try:
+                for _ in range(5):
+                    other(torch.randn(8, 8)).sum().backward()
+                    others.step()
+            except Exception as error:
+                failed.append(error)
+
+        mine(torch.randn(8, 8)).sum().backward()
+        optimizer.step()
+        thread = threading.Thread(target=train_other)
+        thread.start()
+        thread.join()
+        for _ in range(4):
+            mine(torch.randn(8, 8)).sum().backward()
+            optimizer.step()
+        told = watched.told("event")
+        count = watched.ring.view[ring.COUNT]
+    assert not failed
+    assert count == 5
+    assert "sdk_error" not in {message["kind"] for message in told}

@@ -25,10 +25,10 @@ spool.tell(identity, json.loads(os.environ.get("LIMITS", "{}")))
 
 def step(phase=ring.FORWARD):
     view, number, now = here.view, here.view[ring.COUNT], time.perf_counter_ns()
-    row = number % here.rows
-    view[ring.HEADER + ring.FORWARD * here.rows + row] = 1_000_000
-    view[ring.HEADER + ring.BEGIN_NS * here.rows + row] = now - 1_000_000
-    view[ring.HEADER + ring.END_NS * here.rows + row] = now
+    row = ring.HEADER + number % here.rows * ring.COLUMNS
+    view[row + ring.FORWARD] = 1_000_000
+    view[row + ring.BEGIN_NS] = now - 1_000_000
+    view[row + ring.END_NS] = now
     view[ring.COUNT] = number + 1
     view[ring.PHASE] = phase
     view[ring.MOVED_NS] = view[ring.BEAT_NS] = now

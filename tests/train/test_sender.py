@@ -98,6 +98,7 @@ MOODS = ("ok", "partial", "500", "503", "408", "429", "302", "drop", "lost")
     parts=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=12),
     restart=st.integers(0, 12),
 )
+@pytest.mark.heavy
 def test_whatever_a_server_does_every_message_arrives_once_and_in_order(tmp_path_factory, moods, parts, restart):
     spool = Spool(tmp_path_factory.mktemp("law") / "spool").make()
     collector = Collector(list(moods))
@@ -456,6 +457,7 @@ START = (
 )
 
 
+@pytest.mark.heavy
 def test_a_sender_beside_the_ranks_ends_after_the_last_one(tmp_path, collector):
     process = rank(
         START + "spool.put(identity, [('event', {'time_ms': 5, 'kind': 'checkpoint_saved', 'step': 1})])\n"
@@ -474,6 +476,7 @@ def test_a_sender_beside_the_ranks_ends_after_the_last_one(tmp_path, collector):
     assert received(collector.taken) == {("log", 0): [1]}
 
 
+@pytest.mark.heavy
 def test_a_sender_beside_the_ranks_is_only_started_once(tmp_path, collector):
     script = START + "print('began' if _ else 'served', flush=True); sys.stdin.read()"
     script = script.replace("; start_beside(", "; _ = start_beside(", 1)
@@ -509,6 +512,7 @@ def test_the_sender_says_what_it_was_told_wrongly(tmp_path):
     assert said.stderr == "pyrometer: PYROMETER_ENDPOINT 'nonsense' is no address, like http://127.0.0.1:8411.\n"
 
 
+@pytest.mark.heavy
 def test_what_an_earlier_sender_left_goes_first(tmp_path, collector):
     spool = Spool(tmp_path / "spool").make()
     spool.put(who(0), messages(0, 2))

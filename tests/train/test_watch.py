@@ -214,6 +214,7 @@ def test_a_silent_rank_without_a_stack_is_told_all_the_same(ranks, watcher, spoo
     assert said(spool)[0][2]["message"].startswith("no stack (state ")
 
 
+@pytest.mark.heavy
 def test_a_rank_that_can_speak_speaks_for_itself(ranks, watcher, spool):
     script = "here.view[ring.STUCK_NS] = {told}\nwhile True:\n    {beat}\n    time.sleep(0.05)"
     beats = script.format(told=0, beat="here.view[ring.BEAT_NS] = time.perf_counter_ns()")
@@ -227,6 +228,7 @@ def test_a_rank_that_can_speak_speaks_for_itself(ranks, watcher, spool):
     assert said(spool) == []
 
 
+@pytest.mark.heavy
 def test_limits_are_those_of_the_phase(ranks, watcher, spool):
     ranks("step(ring.CHECKPOINT); time.sleep(60)", LIMITS='{"default": 0.3, "checkpoint": 60}')
     process = ranks("step(ring.BACKWARD); time.sleep(60)", LIMITS='{"default": 0.3, "checkpoint": 60}', RANK="1")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_QUARTER, USD_MICRO_PER_USD, largest_remainder, usd
-from pyrometer.store import Store
+from pyrometer.store import Reading
 from pyrometer.store.catalog import first_row
 
 MJ_PER_WH = 3_600_000
@@ -43,7 +43,7 @@ def tariff_of(settings: Settings) -> Tariff:
     )
 
 
-def open_energy(store: Store, from_ms: int, to_ms: int, by: Sequence[str] = (), ledger: str = "ledger_row") -> str:
+def open_energy(store: Reading, from_ms: int, to_ms: int, by: Sequence[str] = (), ledger: str = "ledger_row") -> str:
     """Makes the energy of a window readable, with the columns by which the ledger can be grouped; says its name.
 
     A quarter of an hour that the window cuts, and one whose rows of the ledger are in several groups, is divided as its
@@ -75,6 +75,8 @@ def open_energy(store: Store, from_ms: int, to_ms: int, by: Sequence[str] = (), 
     keys = [name for name in by if name in ("state", "cause")]
     if not keys:
         return "energy_here"
+    if ledger == "ledger_row":
+        store.expose([ledger], from_ms, to_ms)
     # one number for a slot's holder and quarter: there are millions of them, and words are slow to tell apart
     place = f"hash(minute_ms // {MS_PER_QUARTER}, node_uid, slot_index, pod_uid) AS place"
     store.connection.execute(
@@ -97,7 +99,7 @@ def open_energy(store: Store, from_ms: int, to_ms: int, by: Sequence[str] = (), 
     return "energy_divided"
 
 
-def drawn_in(store: Store, from_ms: int, to_ms: int) -> Drawn:
+def drawn_in(store: Reading, from_ms: int, to_ms: int) -> Drawn:
     """What everything drew in a window."""
     if not any(part.row_count for part in store.parts("energy") if part.from_ms < to_ms and part.to_ms > from_ms):
         return Drawn()

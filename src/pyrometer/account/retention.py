@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
-from pyrometer.store import Store
+from pyrometer.store import Reading, Store
 
 KEPT_FROM = "kept_from_ms"
 _DERIVED = ("ledger_row", "carry", "energy")
@@ -23,6 +23,6 @@ def forget(store: Store, *, keep_days: int, now_ms: int) -> int:
     return store.drop_before(cut_ms, _DERIVED) + store.drop_before(cut_ms - MS_PER_HOUR, measured)
 
 
-def kept_from_ms(store: Store) -> int:
+def kept_from_ms(store: Reading) -> int:
     """The time before which everything has been forgotten."""
     return int(store.meta(KEPT_FROM) or 0)

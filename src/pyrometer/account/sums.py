@@ -13,7 +13,7 @@ from pyrometer.account import sql
 from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, open_energy
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, gpu_hours, round_rows, usd, usd_micro
-from pyrometer.store import Store
+from pyrometer.store import Reading
 
 # What an answer can be grouped by: the columns of `ledger_named` it takes.
 _HOLDER = ("team", "experiment", "workload", "namespace", "user", "queue", "pod", "outcome")
@@ -40,20 +40,20 @@ class Sum(NamedTuple):
     drawn: Drawn = Drawn()
 
 
-def open_names(store: Store) -> None:
+def open_names(store: Reading) -> None:
     """Makes the names of holders and slots readable for `sums`."""
     store.expose_all(["pod", "workload", "node", "slot"])
     store.connection.execute("SET VARIABLE bill_to = ?", [billed_to(store)])
     sql.run(store.connection, sql.NAMES)
 
 
-def billed_to(store: Store) -> str:
+def billed_to(store: Reading) -> str:
     """Who pays for an experiment that spans teams, as the last build of the ledger was told."""
     return store.meta("bill_to") or Settings().bill_to
 
 
 def sums(
-    store: Store,
+    store: Reading,
     window: Window,
     by: Sequence[str],
     *,
@@ -66,7 +66,7 @@ def sums(
     that `open_energy` made."""
     if ledger == "ledger_row":
         store.expose(["ledger_row"], *window)
-    price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
+    price = price_of(price_usd_micro)
     raw, named = _columns(by)
     if set(by) & set(_TIME):
         _label_quarters(store, window, zone)
@@ -104,7 +104,7 @@ def sums(
 
 
 def cost(
-    store: Store,
+    store: Reading,
     window: Window,
     by: Sequence[str],
     *,
@@ -147,16 +147,29 @@ def amounts(group: Sum, micro: int | None) -> dict[str, Any]:
 
 def total(groups: Iterable[Sum]) -> dict[str, Any]:
     """The total of an answer."""
-    groups = list(groups)
-    whole = Sum(
-        (),
-        sum(g.gpu_ms for g in groups),
-        sum(g.ms_price for g in groups),
-        sum(g.unpriced_gpu_ms for g in groups),
-    )
+    whole = added((), list(groups))
     priced = whole.unpriced_gpu_ms < whole.gpu_ms
     micro = usd_micro(whole.ms_price) if priced else None
     return amounts(whole, micro) | {"unpriced_gpu_ms": whole.unpriced_gpu_ms}
+
+
+def added(key: tuple[Any, ...], groups: Sequence[Sum]) -> Sum:
+    """Some groups as one."""
+    return Sum(
+        key, sum(g.gpu_ms for g in groups), sum(g.ms_price for g in groups), sum(g.unpriced_gpu_ms for g in groups)
+    )
+
+
+def price_of(price_usd_micro: int | None) -> str:
+    """The price of a row of the ledger, in SQL: its own, or one for everything where that was asked for."""
+    return "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
+
+
+def workload_json(
+    uid: str | None, kind: str | None, namespace: str | None, name: str | None
+) -> dict[str, str | None] | None:
+    """A workload as answers write it; None where there is none."""
+    return {"uid": uid, "kind": kind, "namespace": namespace, "name": name} if uid else None
 
 
 def iso(time_ms: int, zone: tzinfo) -> str:
@@ -213,7 +226,7 @@ def _shown(name: str, value: Any) -> Any:
     return dict(value) if name == "workload" and value is not None else value
 
 
-def _label_quarters(store: Store, window: Window, zone: tzinfo) -> None:
+def _label_quarters(store: Reading, window: Window, zone: tzinfo) -> None:
     """Which local hour, day and month each quarter of an hour belongs to.
 
     An hour that the clock repeats is two hours.

@@ -39,14 +39,14 @@ def window_of(
     """The window that the options mean, once it is known what is accounted for."""
     if sum(map(bool, (last or since, month, everything))) > 1 or (last and since) or (until and (month or everything)):
         raise WindowError("Say the time in one way: --last, --since and --until, --month, or --all.")
-    until_ms = _time_ms(until, zone) if until else None
+    until_ms = time_ms(until, zone) if until else None
     if month:
         fixed = _month(month, zone)
         return lambda covered: fixed
     if everything or (default_last is None and not (last or since or until)):
         return lambda covered: Window(covered.from_ms, covered.end_ms)
     if since:
-        since_ms = _time_ms(since, zone)
+        since_ms = time_ms(since, zone)
         if until_ms is not None and until_ms <= since_ms:
             raise WindowError(f"--until {until!r} is not after --since {since!r}.")
         return lambda covered: Window(since_ms, max(since_ms, until_ms or covered.end_ms))
@@ -70,7 +70,8 @@ def _length(text: str) -> timedelta:
     return length
 
 
-def _time_ms(text: str, zone: tzinfo) -> int:
+def time_ms(text: str, zone: tzinfo) -> int:
+    """The minute that a text names, in a zone unless it says another."""
     try:
         moment = datetime.fromisoformat(text)
         if not FIRST_YEAR <= moment.year <= LAST_YEAR:

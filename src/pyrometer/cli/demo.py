@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import sys
 import tempfile
-import threading
 import time
-from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,23 @@ import click
 
 from pyrometer.account.sums import Window
 from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date
+from pyrometer.cli.serve import Sources
+from pyrometer.cli.serve import serve as serve_until_told
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.simulate import make_night
 from pyrometer.explain.html import render_html
 from pyrometer.explain.score import truth_window
 from pyrometer.explain.text import plain, render_text
 from pyrometer.explain.why import why
-from pyrometer.model.units import MS_PER_MINUTE
-from pyrometer.serve.report import PORT, report_server
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.serve.app import Server
 from pyrometer.simulate.replay import replay
 from pyrometer.store import Store, files
 
 SEED = 38  # a night in which much goes wrong
 LIVE_SPEED = 600
-REFRESH_S = 2
+TOLD_EVERY_MS = 5 * MS_PER_MINUTE  # of the night
+LOOPBACK, PORT = "127.0.0.1", 8411
 
 
 @click.command()
@@ -42,7 +45,7 @@ REFRESH_S = 2
 @click.option("--live", is_flag=True, help=f"Replay the night {LIVE_SPEED} times as fast as it happened.")
 def command(folder: Path, seed: int, no_serve: bool, live: bool) -> None:
     """Simulates a night on 304 GPUs, accounts for it, says what burned and why, and writes the report; on a terminal it
-    then serves the report to this machine until Ctrl-C."""
+    then serves the page to this machine until Ctrl-C."""
     truth = make_night(folder, "overnight", seed, None, None)
     click.echo("Simulated a night on 304 GPUs. What follows is computed from its records alone.")
     window = truth_window(truth)
@@ -51,14 +54,15 @@ def command(folder: Path, seed: int, no_serve: bool, live: bool) -> None:
         _live(folder, window, serve)
         return
     answer = _answer(folder, window)
-    report, page = folder / "why.html", render_html(answer)
-    files.write_text(report, page)
+    report = folder / "why.html"
+    files.write_text(report, render_html(answer))
     click.echo()
     click.echo(render_text(answer, click.style if sys.stdout.isatty() else plain), nl=False)
     click.echo(f"The same as a page: {report}")
     click.echo(f"Go on: pyrometer cost --data {folder} --by team,experiment, or: pyrometer score {folder}")
     if serve:
-        _serve(page)
+        with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
+            asyncio.run(serve_until_told(store, LOOPBACK, _port(), Sources()))
 
 
 def _answer(folder: Path, window: Window) -> dict[str, Any]:
@@ -68,53 +72,75 @@ def _answer(folder: Path, window: Window) -> dict[str, Any]:
         return why(store, window, settings, zone=UTC)
 
 
-def _serve(page: str) -> None:
-    server = report_server(lambda: page)
-    with server, suppress(KeyboardInterrupt):
-        _say_where(server.server_address[1])
-        server.serve_forever()
-
-
-def _say_where(port: object) -> None:
-    note = "" if port == PORT else f" ({PORT} is taken)"
-    click.echo(f"Served at http://127.0.0.1:{port}/ until Ctrl-C{note}.")
+def _port() -> int:
+    """The usual one, or any when that is taken."""
+    with socket.socket() as tried:
+        try:
+            tried.bind((LOOPBACK, PORT))
+        except OSError:
+            click.echo(f"Port {PORT} is taken, so another one is used.")
+            return 0
+    return PORT
 
 
 # -- live ---------------------------------------------------------------------------------------------------------
 
 
 def _live(folder: Path, window: Window, serve: bool) -> None:
-    """The night as it happens: records arrive, the ledger grows, the report changes."""
+    """The night as it happens: records arrive, the ledger grows; the page, or else the report, changes."""
     settings = read_settings(os.environ, folder)
-    page = ["<p>The night begins.</p>"]
-    server = report_server(lambda: page[0]) if serve else None
-    if server is not None:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        _say_where(server.server_address[1])
     with tempfile.TemporaryDirectory() as scratch, Store(folder) as night, Store(Path(scratch), create=True) as store:
         store.set_meta("origin", "simulated")
-        began_s, told_ms = time.monotonic(), window.from_ms - 1
-        while told_ms < window.to_ms:
-            now_ms = min(window.from_ms + round((time.monotonic() - began_s) * 1000 * LIVE_SPEED), window.to_ms)
-            if now_ms - told_ms < 5 * MS_PER_MINUTE and now_ms < window.to_ms:
-                time.sleep((5 * MS_PER_MINUTE - (now_ms - told_ms)) / 1000 / LIVE_SPEED)
-                continue
-            replay(night, store, told_ms, now_ms)
-            told_ms = now_ms
+        replayed = Replayed(night, store, window)
+        if serve:
+            asyncio.run(serve_until_told(store, LOOPBACK, _port(), Sources(), replayed.into))
+            return
+        while replayed.goes_on():
+            time.sleep(replayed.early_s())
+            now_ms = replayed.step()
             bring_up_to_date(store, settings, now_ms=now_ms)
-            store.seal(before_ms=now_ms - 60 * MS_PER_MINUTE)
+            store.seal(before_ms=now_ms - MS_PER_HOUR)
             answer = why(store, Window(window.from_ms, now_ms - now_ms % MS_PER_MINUTE), settings, zone=UTC)
-            page[0] = render_html(answer).replace(
-                "<head>", f'<head><meta http-equiv="refresh" content="{REFRESH_S}">', 1
-            )
             _redraw(render_text(answer, click.style if sys.stdout.isatty() else plain))
-        page[0] = render_html(answer)
-    files.write_text(folder / "why.html", page[0])
+    files.write_text(folder / "why.html", render_html(answer))
     click.echo(f"The same as a page: {folder / 'why.html'}")
-    if server is not None:
-        with suppress(KeyboardInterrupt):
-            click.echo("Ctrl-C ends it.")
-            threading.Event().wait()
+
+
+class Replayed:
+    """A night once more, some hundred times as fast as it happened."""
+
+    def __init__(self, night: Store, store: Store, window: Window) -> None:
+        self.night, self.store, self.window = night, store, window
+        self._began_s = time.monotonic()
+        self._told_ms = window.from_ms - 1
+
+    def goes_on(self) -> bool:
+        """Whether there is more to come."""
+        return self._told_ms < self.window.to_ms
+
+    def early_s(self) -> float:
+        """How long until enough has happened to tell."""
+        early_ms = TOLD_EVERY_MS - (self._now_ms() - self._told_ms)
+        return 0.0 if self._now_ms() >= self.window.to_ms else max(early_ms / 1000 / LIVE_SPEED, 0.0)
+
+    def step(self) -> int:
+        """Hands over what has happened since, and says until when."""
+        now_ms = self._now_ms()
+        replay(self.night, self.store, self._told_ms, now_ms)
+        self._told_ms = now_ms
+        return now_ms
+
+    async def into(self, server: Server) -> None:
+        """All of it into the store of a server, which tells those who look at its page."""
+        while self.goes_on():
+            await asyncio.sleep(self.early_s())
+            async with server.lock:
+                await asyncio.to_thread(self.step)
+            await server.keep_books()
+
+    def _now_ms(self) -> int:
+        passed_ms = round((time.monotonic() - self._began_s) * 1000 * LIVE_SPEED)
+        return min(self.window.from_ms + passed_ms, self.window.to_ms)
 
 
 def _redraw(text: str) -> None:

@@ -98,14 +98,19 @@ def read_options(
         click.option("--all", "everything", is_flag=True, help="Everything there is."),
         click.option("--tz", metavar="ZONE", help="Time zone of days, hours and months: Europe/Berlin. Default: UTC."),
         click.option("--price", metavar="USD", help="One price per GPU-hour for everything: a quick answer."),
-        click.option("-o", "--output", type=click.Choice(formats), default="table", help="The form of the answer."),
+        click.option("--team", metavar="NAME", help="Only what belongs to this team; platform: what nobody held."),
+        click.option("--experiment", metavar="NAME", help="Only what belongs to this experiment."),
     ]  # fmt: skip
+    if formats:
+        options.append(
+            click.option("-o", "--output", type=click.Choice(formats), default="table", help="The form of the answer.")
+        )
 
     def with_asked(function: Callable[..., Any]) -> Callable[..., Any]:
-        def command(data: Path | None, server: str | None, everything: bool, output: str, **others: Any) -> Any:
+        def command(data: Path | None, server: str | None, everything: bool, output: str = "", **others: Any) -> Any:
             if data is not None and server is not None:
                 raise click.UsageError("Say --data or --server, not both.")
-            told = {name: others.pop(name) for name in ("last", "since", "until", "month", "tz", "price")}
+            told = {name: others.pop(name) for name in questions.ASKED_ALWAYS if name != "all"}
             parameters = {name: value for name, value in told.items() if value is not None}
             if everything:
                 parameters["all"] = "1"
@@ -126,10 +131,10 @@ def _answer(folder: Path, settings: Settings, asked: Question, *, wait_s: float)
         return answer_from(store, settings, asked, str(folder))
 
 
-def open_store(folder: Path, *, wait_s: float = WAIT_FOR_FOLDER_S) -> Store:
+def open_store(folder: Path, *, wait_s: float | None = None) -> Store:
     """The data folder, with what `pyrometer run` put there; one that has nothing else becomes a data folder."""
     left = bool(of_training(folder).paths())
-    store = Store(folder, create=left, wait_s=wait_s)
+    store = Store(folder, create=left, wait_s=WAIT_FOR_FOLDER_S if wait_s is None else wait_s)
     if left:
         try:
             _take_in(store)

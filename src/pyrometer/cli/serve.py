@@ -8,9 +8,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import uvicorn
@@ -32,12 +32,14 @@ from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve import address
 from pyrometer.serve.app import Server, application
 from pyrometer.serve.collector import Collector, cluster_name, remembered
+from pyrometer.serve.connections import Bounded
 from pyrometer.serve.history import History, Marks, Remembering
 from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
 from pyrometer.store import Store
 from pyrometer.store.newest import slots_of
 
-ACCOUNT_EVERY_S = 60.0
+ACCOUNT_EVERY_S, LOOK_EVERY_S = 5.0, 15.0  # unless it takes long: then it rests ten times as long as it worked
+REST = 10
 MACHINES_EVERY_S = 60.0  # node_exporters: a row a minute is kept
 log = logging.getLogger("pyrometer")
 RESTART_S = 5.0
@@ -61,7 +63,7 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     with Store(folder, create=True) as store:
-        asyncio.run(_serve(store, host, port, Sources(kube, context, scrape, prometheus)))
+        asyncio.run(serve(store, host, port, Sources(kube, context, scrape, prometheus)))
 
 
 class Sources(NamedTuple):
@@ -73,38 +75,60 @@ class Sources(NamedTuple):
     prometheus: str | None = None
 
 
-async def _serve(store: Store, host: str, port: int, sources: Sources) -> None:
+async def serve(
+    store: Store,
+    host: str,
+    port: int,
+    sources: Sources,
+    beside: Callable[[Server], Coroutine[Any, Any, None]] | None = None,
+) -> None:
+    """Answers until it is told to stop; `beside` is what else goes on meanwhile."""
     settings = read_settings(os.environ, store.folder)
     Cluster("", settings)  # a rule that makes no sense is said at once
     loopback = is_loopback(host)
     lock = asyncio.Lock()
     server = Server(store, settings, lock, open_to_all=loopback)
-    if not loopback and not server.tokens.listed():
+    if not loopback and not server.tokens.listed() and not server.access.proxy.is_trusted_at_all:
         log.warning(
             "%s can be reached by others, and there is no token yet: nobody may ask. "
             "pyrometer token create NAME --role viewer --data %s", host, store.folder,
         )  # fmt: skip
     listening = _listening(host, port)
+    port = listening.getsockname()[1]  # 0 is any that is free
     api = connect(sources.context) if sources.kube else None
     prometheus = Prometheus(sources.prometheus, settings) if sources.prometheus else None
     if api is not None:
         server.collector = Collector(store, api, settings, lock)
     tasks = [asyncio.create_task(_collect(server, sources.scrape, prometheus, api))]
-    tasks.append(asyncio.create_task(_account(server)))
+    # So that questions are answered at once, and those who listen are told.
+    tasks.append(asyncio.create_task(_every(ACCOUNT_EVERY_S, server.keep_books, "The ledger could not be built")))
+    tasks.append(asyncio.create_task(_every(LOOK_EVERY_S, server.look, "Findings could not be looked for")))
+    if beside is not None:
+        tasks.append(asyncio.create_task(beside(server)))
     server.address = address.publish(store.folder, host, port)
     click.echo(f"Listening on {server.address.url}, data in {store.folder}. Ctrl-C stops it.", err=True)
-    config = uvicorn.Config(application(server), log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        application(server), log_config=None, access_log=False, timeout_graceful_shutdown=5, http=Bounded, ws="none",
+        proxy_headers=False,  # whose word counts is a setting
+        server_header=False,
+    )  # fmt: skip
     http = uvicorn.Server(config)
     # its own handlers would end the process before it is tidied up
     http.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
+
+    def stop() -> None:
+        http.should_exit = True
+        server.live.end()  # who listens would keep it from ending
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, setattr, http, "should_exit", True)
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
         await http.serve(sockets=[listening])
     finally:
         address.withdraw(store.folder)
         for task in tasks:
             task.cancel()
+        await server.end()
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
@@ -220,20 +244,21 @@ async def _again(run: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(RESTART_S)
 
 
-async def _account(server: Server) -> None:
-    """Keeps the ledger up to date, so that questions are answered at once."""
+async def _every(least_s: float, work: Callable[[], Awaitable[None]], trouble: str) -> None:
+    """Does something for ever, and rests in between: the longer, the longer it takes."""
     while True:
-        async with server.lock:
-            try:
-                await asyncio.to_thread(server.keep_books)
-            except Exception:
-                log.exception("The ledger could not be built; it is tried again")
-        await asyncio.sleep(ACCOUNT_EVERY_S)
+        began_s = time.monotonic()
+        try:
+            await work()
+        except Exception:
+            log.exception("%s; it is tried again", trouble)
+        await asyncio.sleep(max(least_s, REST * (time.monotonic() - began_s)))
 
 
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
+    # Named: asyncio sends without delay only over what says that it is TCP, and every answer would take 40 ms more.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))

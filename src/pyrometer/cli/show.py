@@ -12,12 +12,12 @@ import click
 
 from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.sparks import BLOCKS
 from pyrometer.cli.step_text import KINDS, length
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.throughput import PHASES
 from pyrometer.explain.words import counted, dollars, duration
 
-SPARK = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 48
 PHASE_BAR = 48
 REPEATED = 3  # of one kind are told one by one; more are folded
@@ -188,4 +188,4 @@ def _sparkline(values: list[float | None]) -> str:
     finite = [mean for mean in means if mean is not None]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = (high - low) or 1.0
-    return "".join("×" if m is None else SPARK[min(7, int(8 * (m - low) / span))] for m in means)
+    return "".join("×" if m is None else BLOCKS[min(7, int(8 * (m - low) / span))] for m in means)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 
 from pyrometer.cli.running import data_folder
+from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
+from pyrometer.serve import audit
 from pyrometer.serve.tokens import ROLES, Tokens
 
 
 @click.group()
 def command() -> None:
-    """Bearer tokens by role: `ingest` may send records, `viewer` ask questions, `admin` both."""
+    """Tokens by role: `ingest` may send records, `viewer` ask questions, `team_viewer` of one team, `admin` all."""
 
 
 _data = click.option("--data", metavar="DIR", help="The server's data folder. Default: PYROMETER_DATA.")
@@ -23,12 +27,15 @@ _data = click.option("--data", metavar="DIR", help="The server's data folder. De
 @command.command()
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="What it may do.")
+@click.option("--team", metavar="NAME", help="Of a team viewer: the team whose data it sees, and no other's.")
 @_data
-def create(name: str, role: str, data: str | None) -> None:
+def create(name: str, role: str, team: str | None, data: str | None) -> None:
     """Makes a token and prints it, once: only its digest is kept."""
     folder = data_folder(data)
     folder.mkdir(parents=True, exist_ok=True)
-    click.echo(Tokens(folder).create(name, role, time.time_ns() // 1_000_000))
+    secret = Tokens(folder).create(name, role, time.time_ns() // 1_000_000, team)
+    _note(folder, "token_created", name=name, role=role, team=team)
+    click.echo(secret)
 
 
 @command.command("list")
@@ -36,11 +43,11 @@ def create(name: str, role: str, data: str | None) -> None:
 def list_(data: str | None) -> None:
     """The tokens, without their secrets."""
     rows = [
-        [token.name, token.role, f"{datetime.fromtimestamp(token.created_ms / 1000, UTC):%Y-%m-%d %H:%M}"]
+        [token.name, token.role, token.team or "", f"{datetime.fromtimestamp(token.created_ms / 1000, UTC):%F %R}"]
         for token in Tokens(data_folder(data)).listed()
     ]
     if rows:
-        print_table(["name", "role", "made"], rows, figures=0)
+        print_table(["name", "role", "team", "made"], rows, figures=0)
     else:
         click.echo("There is no token: a server answers on loopback only.")
 
@@ -50,4 +57,12 @@ def list_(data: str | None) -> None:
 @_data
 def revoke(name: str, data: str | None) -> None:
     """From now on the token opens nothing; a running server knows it at once."""
-    Tokens(data_folder(data)).revoke(name)
+    folder = data_folder(data)
+    Tokens(folder).revoke(name)
+    _note(folder, "token_revoked", name=name)
+
+
+def _note(folder: Path, what: str, **about: str | None) -> None:
+    """Who changed who may, in the server's log."""
+    if read_settings(os.environ, folder).audit_log == "yes":
+        audit.note(folder, what, who=f"uid {os.getuid()}", **about)

@@ -1,7 +1,7 @@
 """The drawings of the `why` page, as inline SVG: bars, and the area over time with findings marked above it.
 
 Every function is pure: numbers in, a string out. Nothing here knows the `why` JSON or the page's wording.
-Shapes have no colour but the CSS class of their state, family or cause; report.css colours it, light or dark.
+Shapes have no colour but the CSS class of their state, family or cause; colours.css colours it, light or dark.
 Positions along the width are percentages, so that a drawing fits any width without distorting its text.
 """
 

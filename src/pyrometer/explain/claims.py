@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from pyrometer.explain.findings import Detector, Finding, Proposal
 from pyrometer.explain.night import Night
-from pyrometer.model.settings import Settings
 from pyrometer.model.units import usd_micro
 
 # Each claim is part of one ledger row. A row that several findings want goes to the earlier one, up to the time of
@@ -44,16 +43,16 @@ FROM running WHERE so_far - want_ms < ms
 """
 
 
+_SCOPE = {
+    "proposal": "INTEGER", "cause": "VARCHAR", "state": "VARCHAR", "pod_uid": "VARCHAR", "from_ms": "BIGINT",
+    "to_ms": "BIGINT", "node_uid": "VARCHAR", "slot_index": "SMALLINT", "permille": "SMALLINT",
+}  # fmt: skip
+
 # When nothing is proposed: the same table, without a look at the ledger.
 _NO_CLAIM = """
 CREATE OR REPLACE TEMP TABLE claim AS
 SELECT * EXCLUDE (ms), 0 AS proposal, '' AS cause, ms AS row_ms, ms FROM ledger_row WHERE false
 """
-
-
-# Of what the window cost: less is not worth a reader's time, however small a dollar is to the cluster. Who sets the
-# limit in dollars to nothing wants to see everything.
-WORTH_TELLING = 1 / 5000
 
 
 def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
@@ -72,11 +71,7 @@ def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
         number: Finding(_id(proposals[number]), proposals[number], int(gpu_ms), int(ms_price), int(unpriced))
         for number, gpu_ms, ms_price, unpriced in rows
     }
-    spent = int(night.ask("SELECT coalesce(sum(ms * usd_micro_per_hour::HUGEINT), 0) FROM burn")[0][0])
-    least = night.settings.finding_min_usd_micro and max(
-        night.settings.finding_min_usd_micro, round(WORTH_TELLING * usd_micro(spent))
-    )
-    kept = [finding for finding in findings.values() if _worth_telling(finding, night.settings, least)]
+    kept = [finding for finding in findings.values() if _worth_telling(finding, night)]
     dropped = [number for number, finding in findings.items() if finding not in kept]
     if dropped:
         night.store.connection.execute("DELETE FROM claim WHERE list_contains($1, proposal)", [dropped])
@@ -90,25 +85,16 @@ def _scope_table(night: Night, proposals: Iterable[Proposal]) -> None:
         for scope in proposal.scope
         for state in proposal.states
     ]
-    import pyarrow as pa  # a tenth of a second, for nights with findings only
-
-    schema = pa.schema(
-        [("proposal", pa.int32()), ("cause", pa.string()), ("state", pa.string()), ("pod_uid", pa.string()),
-         ("from_ms", pa.int64()), ("to_ms", pa.int64()), ("node_uid", pa.string()), ("slot_index", pa.int16()),
-         ("permille", pa.int16())]
-    )  # fmt: skip
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
-    night.store.connection.register("scope_rows", pa.Table.from_arrays(arrays, schema=schema))
-    night.store.connection.execute("CREATE OR REPLACE TEMP TABLE scope AS FROM scope_rows")
-    night.store.connection.unregister("scope_rows")
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * len(_SCOPE)
+    unnested = ", ".join(f"unnest(${n})::{kind} AS {name}" for n, (name, kind) in enumerate(_SCOPE.items(), start=1))
+    night.ask(f"CREATE OR REPLACE TEMP TABLE scope AS SELECT {unnested}", *columns)
 
 
-def _worth_telling(finding: Finding, settings: Settings, least_usd_micro: int) -> bool:
-    if finding.gpu_ms < settings.finding_min_ms:
+def _worth_telling(finding: Finding, night: Night) -> bool:
+    if finding.gpu_ms < night.settings.finding_min_ms:
         return False
     priced = finding.unpriced_gpu_ms < finding.gpu_ms
-    return not priced or usd_micro(finding.ms_price) >= least_usd_micro
+    return not priced or usd_micro(finding.ms_price) >= night.least_usd_micro
 
 
 def _id(proposal: Proposal) -> str:

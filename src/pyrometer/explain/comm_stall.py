@@ -25,12 +25,20 @@ USUAL = 0.10  # what is then taken for the usual
 # A run's low level says what is usual; minutes clearly above it, by more than one usually differs from the next, are an
 # episode. Medians of five leave single minutes out and keep edges where they are.
 _EPISODES = """
-WITH minute AS MATERIALIZED (
-    SELECT owner_uid, minute_ms, sum(ms) FILTER (WHERE state = 'comm_stall') AS comm_ms,
+WITH pod_minute AS (  -- few rows before names are joined to them
+    SELECT pod_uid, minute_ms, sum(ms) FILTER (WHERE state = 'comm_stall') AS comm_ms,
         sum(ms) FILTER (WHERE state IN ('comm_stall', 'train')) AS both_ms, sum(ms) AS step_ms
-    FROM night_ledger
-    WHERE list_contains($1, owner_uid) AND state IN ('train', 'comm_stall', 'straggler_wait', 'data_stall')
-    GROUP BY owner_uid, minute_ms HAVING comm_ms > 0 AND both_ms > 0.1 * step_ms
+    FROM ledger_row
+    WHERE pod_uid IN (SELECT pod_uid FROM holder_name WHERE list_contains($1, coalesce(workload_uid, pod_uid)))
+        AND state IN ('train', 'comm_stall', 'straggler_wait', 'data_stall') AND minute_ms >= $6 AND minute_ms < $7
+    GROUP BY pod_uid, minute_ms
+),
+minute AS MATERIALIZED (
+    SELECT coalesce(workload_uid, pod_uid) AS owner_uid, minute_ms, sum(pod_minute.comm_ms) AS comm_ms,
+        sum(pod_minute.both_ms) AS both_ms, sum(pod_minute.step_ms) AS step_ms
+    FROM pod_minute JOIN holder_name USING (pod_uid)
+    GROUP BY owner_uid, minute_ms HAVING sum(pod_minute.comm_ms) > 0
+        AND sum(pod_minute.both_ms) > 0.1 * sum(pod_minute.step_ms)
 ),
 smooth AS MATERIALIZED (
     SELECT *, abs(comm_ms / both_ms - lag(comm_ms / both_ms) OVER in_time) AS differs,
@@ -98,10 +106,14 @@ class _Pod(NamedTuple):
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a run communicated more than before, or all the time more than others."""
+    worth = night.worth("comm_stall")
+    if not worth:
+        return
     runs = _runs(night)
     stalls = list(_raised(night, [run.owner_uid for run in runs if run.varies]))
     raised = {stall.owner_uid for stall in stalls}
     stalls += _always_high([run for run in runs if run.owner_uid not in raised])
+    stalls = [stall for stall in stalls if stall.owner_uid in worth]
     pods = _pods(night, stalls)
     for stall in stalls:
         yield _proposal(night, stall, pods[stall.owner_uid, stall.from_ms])
@@ -111,7 +123,7 @@ def _raised(night: Night, owners: list[str]) -> Iterator[_Stall]:
     """Stretches in which a run communicated more than at other times."""
     if not owners:
         return
-    rows = night.ask(_EPISODES, owners, RISE, RISE_OF_USUAL, SHORTEST_MS, EPISODE_GAP_MS)
+    rows = night.ask(_EPISODES, owners, RISE, RISE_OF_USUAL, SHORTEST_MS, EPISODE_GAP_MS, *night.window)
     for owner, from_ms, to_ms, share, usual, of_step, usual_of_step in rows:
         compared = f"{round(100 * usual_of_step)} % at other times"
         yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9)

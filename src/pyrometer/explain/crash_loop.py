@@ -18,7 +18,8 @@ LONGEST_MESSAGE = 80  # of an exception: `why` keeps to one screen
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each row of attempts that failed without progress."""
-    suspects = _suspects(night)
+    worth = night.worth(*CLAIMS["crash_loop"])
+    suspects = [owner for owner in _suspects(night) if owner in worth] if worth else []
     if not suspects:
         return
     found = kills(night), evictions(night)

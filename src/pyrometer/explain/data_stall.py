@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
+from pyrometer.explain.node_load import Wait
 from pyrometer.explain.words import duration
 from pyrometer.model.states import CLAIMS
 
@@ -15,15 +17,30 @@ WORTH_NAMING = 0.10  # of the time of a window
 OF_ONE_NODE = 0.6  # of a workload's stall on one of several nodes: the node is the culprit
 
 
+class _Pod(NamedTuple):
+    """A pod that waited, in windows from then to then."""
+
+    pod_uid: str
+    node_uid: str
+    from_ms: int
+    to_ms: int
+    waited_ms: int
+    whole_ms: int
+
+
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a workload's windows waited for data."""
+    owners = sorted(night.worth("data_stall"))
+    if not owners:
+        return
     rows = night.ask(
         """
         WITH stalled AS (
-            SELECT coalesce(workload_uid, step_window.pod_uid) AS owner_uid, step_window.pod_uid, step_window.node_uid,
+            SELECT coalesce(workload_uid, holder_name.pod_uid) AS owner_uid, pod_uid, step_window.node_uid,
                 greatest(time_ms, $2) AS from_ms, least(to_ms, $3) AS to_ms, data_ms, to_ms - time_ms AS length_ms
             FROM step_window JOIN holder_name USING (pod_uid)
-            WHERE data_ms > 0 AND data_ms >= $1 * (to_ms - time_ms) AND steps > 0 AND to_ms > time_ms
+            WHERE list_contains($5, coalesce(workload_uid, holder_name.pod_uid)) AND data_ms > 0
+                AND data_ms >= $1 * (to_ms - time_ms) AND steps > 0 AND to_ms > time_ms
                 AND time_ms < $3 AND to_ms > $2
         ),
         numbered AS (
@@ -34,52 +51,61 @@ def detect(night: Night) -> Iterable[Proposal]:
                 FROM stalled
             )
         )
-        SELECT owner_uid, episode, pod_uid, node_uid, min(from_ms), max(to_ms), sum(data_ms), sum(length_ms)
+        SELECT owner_uid, episode, pod_uid, node_uid, min(from_ms), max(to_ms), sum(data_ms)::BIGINT,
+            sum(length_ms)::BIGINT
         FROM numbered GROUP BY owner_uid, episode, pod_uid, node_uid ORDER BY 1, 2, 3, 4
         """,
-        WORTH_NAMING, *night.window, 5 * night.settings.hang_limit_ms,
+        WORTH_NAMING, *night.window, 5 * night.settings.hang_limit_ms, owners,
     )  # fmt: skip
-    episodes: dict[tuple[str, int], list[tuple[str, str, int, int, int, int]]] = defaultdict(list)
+    episodes: dict[tuple[str, int], list[_Pod]] = defaultdict(list)
     for owner, episode, *pod in rows:
-        episodes[owner, episode].append((pod[0], pod[1], pod[2], pod[3], int(pod[4]), int(pod[5])))
+        episodes[owner, episode].append(_Pod(*pod))
     nodes = dict(
         night.ask(
             "SELECT coalesce(workload_uid, pod_uid), coalesce(list(DISTINCT pod_node_uid) "
             "FILTER (pod_node_uid IS NOT NULL), []) FROM holder_name GROUP BY 1"
         )
     )
-    for (owner, _), pods in episodes.items():
-        yield _proposal(night, owner, pods, nodes[owner])
+    waits = [_wait(pods, nodes[owner]) for (owner, _), pods in episodes.items()]
+    shortages = node_load.shortages(night, waits)
+    for ((owner, _), pods), wait, shortage in zip(episodes.items(), waits, shortages, strict=True):
+        yield _proposal(night, owner, pods, len(nodes[owner]), wait, shortage)
 
 
-def _proposal(night: Night, owner: str, pods: list[tuple[str, str, int, int, int, int]], nodes: list[str]) -> Proposal:
-    from_ms, to_ms = min(p[2] for p in pods), max(p[3] for p in pods)
-    waited, whole = sum(p[4] for p in pods), sum(p[5] for p in pods)
+def _wait(pods: list[_Pod], nodes: list[str]) -> Wait:
+    """Where a workload waited: on one of its nodes, which is then compared with the others, or on all of them alike."""
+    from_ms, to_ms = min(pod.from_ms for pod in pods), max(pod.to_ms for pod in pods)
     by_node: dict[str, int] = defaultdict(int)
-    for _, node_uid, _, _, data_ms, _ in pods:
-        by_node[node_uid] += data_ms
+    for pod in pods:
+        by_node[pod.node_uid] += pod.waited_ms
     worst = max(by_node, key=lambda node: by_node[node])
-    culprit = {"node": night.node(worst)} if len(nodes) > 1 and by_node[worst] >= OF_ONE_NODE * waited else None
+    if len(nodes) > 1 and by_node[worst] >= OF_ONE_NODE * sum(by_node.values()):
+        return Wait([worst], from_ms, to_ms, peers=[node for node in nodes if node != worst])
+    return Wait(sorted(by_node), from_ms, to_ms)
+
+
+def _proposal(night: Night, owner: str, pods: list[_Pod], nodes: int, wait: Wait, shortage: list[str]) -> Proposal:
+    waited, whole = sum(pod.waited_ms for pod in pods), sum(pod.whole_ms for pod in pods)
     evidence = [f"{round(100 * waited / whole)} % of the time of its steps went into waiting for the next batch"]
-    if culprit:
-        evidence.append(
-            f"{round(100 * by_node[worst] / waited)} % of that on node {culprit['node']}, one of {len(nodes)}"
-        )
-        evidence += node_load.shortage(night, [worst], from_ms, to_ms, peers=[node for node in nodes if node != worst])
-    else:
-        evidence += node_load.shortage(night, sorted(by_node), from_ms, to_ms)
+    culprit = None
+    if wait.peers:
+        (worst,) = wait.node_uids
+        culprit = {"node": night.node(worst)}
+        there = sum(pod.waited_ms for pod in pods if pod.node_uid == worst)
+        evidence.append(f"{round(100 * there / waited)} % of that on node {culprit['node']}, one of {nodes}")
+    length_ms = wait.to_ms - wait.from_ms
     return Proposal(
         cause="data_stall",
         owner_uid=owner,
-        from_ms=from_ms,
-        to_ms=to_ms,
+        from_ms=wait.from_ms,
+        to_ms=wait.to_ms,
         states=CLAIMS["data_stall"],
-        scope=tuple(Scope(p[0], p[2], p[3]) for p in pods),
+        scope=tuple(Scope(pod.pod_uid, pod.from_ms, pod.to_ms) for pod in pods),
         headline=(
-            f"waited for data for {duration((to_ms - from_ms) * waited // whole)} of {duration(to_ms - from_ms)}, "
-            f"from {night.time(from_ms)} on"
+            f"waited for data for {duration(length_ms * waited // whole)} of {duration(length_ms)}, "
+            f"from {night.time(wait.from_ms)} on"
         ),
-        evidence=tuple(evidence),
+        evidence=(*evidence, *shortage),
         suggestion=(
             f"Look at the disk, CPU and network of {culprit['node']}." if culprit
             else "Give its loader more workers or faster storage; prefetch, or cache the data set on the node."

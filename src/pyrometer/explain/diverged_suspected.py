@@ -55,37 +55,41 @@ class _Since(NamedTuple):
 _ACTIVITY = "coalesce(sm_active_permille, dram_active_permille, tensor_active_permille)"
 _DRAWN = f"(power_w - idle_w) / {_ACTIVITY}"  # above idle, for each thousandth of activity
 
-# The GPUs of some pods ($1), and their telemetry in buckets ($4) from $2 to $3. Shared devices tell nothing of one pod.
-_BUCKETS = f"""
+# The GPUs of some pods ($1) before $2: a small table, so that of the many samples few are read. Shared devices tell
+# nothing of one pod.
+_HOLD = f"""
+CREATE OR REPLACE TEMP TABLE hold AS
 WITH ended AS (
     SELECT pod_uid, attempt, ended_ms FROM pod
     QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
-),
-hold AS MATERIALIZED (
-    SELECT coalesce(workload_uid, pod_uid) AS owner_uid, pod_uid, ended.attempt, node_uid, slot_index, from_ms,
-        coalesce(to_ms, ended_ms, $3) AS to_ms
-    FROM (
-        SELECT * FROM allocation WHERE list_contains($1, pod_uid)
-        QUALIFY row_number() OVER (
-            PARTITION BY pod_uid, node_uid, slot_index, instance, from_ms ORDER BY time_ms DESC) = 1
-    ) JOIN holder_name USING (pod_uid) JOIN ended USING (pod_uid)
-    WHERE share = {SHARE_WHOLE} AND instance = {WHOLE_DEVICE} AND from_ms < $3
-),
-bucket AS MATERIALIZED (
-    SELECT node_uid, slot_index, time_ms // $4 * $4 AS bucket_ms, avg(power_w) AS power,
+)
+SELECT coalesce(workload_uid, pod_uid) AS owner_uid, pod_uid, ended.attempt, node_uid, slot_index, from_ms,
+    coalesce(to_ms, ended_ms, $2) AS to_ms
+FROM (
+    SELECT * FROM allocation WHERE list_contains($1, pod_uid)
+    QUALIFY row_number() OVER (
+        PARTITION BY pod_uid, node_uid, slot_index, instance, from_ms ORDER BY time_ms DESC) = 1
+) JOIN holder_name USING (pod_uid) JOIN ended USING (pod_uid)
+WHERE share = {SHARE_WHOLE} AND instance = {WHOLE_DEVICE} AND from_ms < $2
+"""
+
+# Their telemetry from $1 to $2, in buckets ($3).
+_BUCKETS = f"""
+WITH bucket AS MATERIALIZED (
+    SELECT node_uid, slot_index, time_ms // $3 * $3 AS bucket_ms, avg(power_w) AS power,
         avg({_DRAWN}) AS drawn, avg({_ACTIVITY}) AS activity,
         avg(sm_active_permille) AS sm, avg(tensor_active_permille) AS tensor, avg(dram_active_permille) AS dram,
         avg(sm_clock_mhz) AS clock, avg(((throttle_reasons & {THROTTLES}) > 0)::INTEGER) AS throttled
     FROM gpu_sample JOIN idle_board USING (node_uid)
     SEMI JOIN (SELECT node_uid, slot_index FROM hold) held USING (node_uid, slot_index)
-    WHERE time_ms >= $2 AND time_ms < $3 AND power_w > 0 AND instance = {WHOLE_DEVICE}
+    WHERE time_ms >= $1 AND time_ms < $2 AND power_w > 0 AND instance = {WHOLE_DEVICE}
         AND greatest(sm_active_permille, tensor_active_permille, dram_active_permille) >= {BUSY_PERMILLE}
     GROUP BY ALL
 ),
 of_gpu AS MATERIALIZED (
     SELECT hold.owner_uid, hold.attempt, hold.pod_uid, bucket.*
     FROM bucket JOIN hold ON hold.node_uid = bucket.node_uid AND hold.slot_index = bucket.slot_index
-        AND hold.from_ms <= bucket_ms AND hold.to_ms >= least(bucket_ms + $4, $3)
+        AND hold.from_ms <= bucket_ms AND hold.to_ms >= least(bucket_ms + $3, $2)
 )"""
 
 _COUNTERS = {"sm": "SM", "tensor": "tensor", "dram": "DRAM"}
@@ -95,14 +99,24 @@ _SAME_MIX = " AND ".join(
     for c in _COUNTERS
 )
 
+_BEFORE_AND_AFTER = f"""
+    before AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN {NEAR} PRECEDING AND 1 PRECEDING),
+    after AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN 1 FOLLOWING AND {NEAR} FOLLOWING)"""
+
 # At each bucket of a workload: what came before it against what came after. It may hold the change itself.
 _STEPS = f"""
 {_BUCKETS},
+fell AS MATERIALIZED (  -- somewhere: the others need no closer look
+    SELECT DISTINCT owner_uid, attempt
+    FROM (SELECT owner_uid, attempt, bucket_ms, median(drawn) AS drawn FROM of_gpu GROUP BY ALL)
+    WINDOW {_BEFORE_AND_AFTER}
+    QUALIFY median(drawn) OVER after / median(drawn) OVER before <= {FELL[1]}
+),
 series AS (
     SELECT owner_uid, attempt, bucket_ms, median(power) AS power, median(drawn) AS drawn,
         median(activity) AS activity, median(sm) AS sm, median(tensor) AS tensor,
         median(dram) AS dram, median(clock) AS clock, avg(throttled) AS throttled
-    FROM of_gpu GROUP BY owner_uid, attempt, bucket_ms
+    FROM of_gpu SEMI JOIN fell USING (owner_uid, attempt) GROUP BY owner_uid, attempt, bucket_ms
 ),
 compared AS (
     SELECT owner_uid, attempt, bucket_ms, least(count(*) OVER before, count(*) OVER after) AS buckets,
@@ -114,9 +128,7 @@ compared AS (
         median(clock) OVER before AS clock_before, median(clock) OVER after AS clock_after,
         avg(throttled) OVER before AS throttled_before, avg(throttled) OVER after AS throttled_after
     FROM series
-    WINDOW before AS (
-        PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN {NEAR} PRECEDING AND 1 PRECEDING),
-    after AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN 1 FOLLOWING AND {NEAR} FOLLOWING),
+    WINDOW {_BEFORE_AND_AFTER},
     rest AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
 ),
 steepest AS (  -- of each attempt, among those that left the activity as it was
@@ -141,25 +153,25 @@ _SINCE = f"""
 {_BUCKETS},
 fell AS (  -- GPU by GPU
     SELECT pod_uid, node_uid, slot_index,
-        median(drawn) FILTER (bucket_ms < $5 AND bucket_ms >= $5 - {NEAR} * $4) AS drawn_before,
-        median(drawn) FILTER (bucket_ms > $5) AS drawn_after
-    FROM of_gpu WHERE attempt = $6 GROUP BY ALL HAVING drawn_before > 0 AND drawn_after > 0
+        median(drawn) FILTER (bucket_ms < $4 AND bucket_ms >= $4 - {NEAR} * $3) AS drawn_before,
+        median(drawn) FILTER (bucket_ms > $4) AS drawn_after
+    FROM of_gpu WHERE attempt = $5 GROUP BY ALL HAVING drawn_before > 0 AND drawn_after > 0
 ),
 sample AS (
     SELECT fell.*, time_ms, {_DRAWN} > (drawn_before + drawn_after) / 2 AS high
     FROM gpu_sample JOIN fell USING (node_uid, slot_index) JOIN idle_board USING (node_uid)
-    WHERE time_ms >= $5 - 2 * $4 AND time_ms < $3 AND power_w > 0
+    WHERE time_ms >= $4 - 2 * $3 AND time_ms < $2 AND power_w > 0
         AND greatest(sm_active_permille, tensor_active_permille, dram_active_permille) >= {BUSY_PERMILLE}
 ),
 changed AS (
     SELECT node_uid, slot_index, min(time_ms) AS from_ms, max(time_ms) AS last_ms
     FROM sample JOIN (
         SELECT node_uid, slot_index, max(time_ms) AS high_ms FROM sample
-        WHERE high AND time_ms < $5 + 2 * $4 GROUP BY ALL
+        WHERE high AND time_ms < $4 + 2 * $3 GROUP BY ALL
     ) USING (node_uid, slot_index)
     WHERE time_ms > high_ms GROUP BY ALL
 )
-SELECT median(changed.from_ms)::BIGINT, max(least(last_ms + $7, hold.to_ms, $3)),
+SELECT median(changed.from_ms)::BIGINT, max(least(last_ms + $6, hold.to_ms, $2)),
     list_sort(list(DISTINCT pod_uid)), count(*), max(drawn_after / drawn_before)
 FROM changed JOIN fell USING (node_uid, slot_index) JOIN hold USING (pod_uid, node_uid, slot_index)
 """
@@ -167,19 +179,22 @@ FROM changed JOIN fell USING (node_uid, slot_index) JOIN hold USING (pod_uid, no
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each attempt whose power fell at once, on all its GPUs, while they were as busy as before."""
+    worth = night.worth("active", "train")  # both: `throttled` may claim the same time
     pods = [
         pod
-        for (pod,) in night.ask(
-            "SELECT pod_uid FROM burn WHERE state = 'active' AND pod_uid IS NOT NULL AND evidence & 2 > 0 "
-            "GROUP BY pod_uid HAVING sum(ms) >= ? ORDER BY 1",
+        for owner, pod in night.ask(
+            "SELECT any_value(coalesce(workload_uid, pod_uid)), pod_uid FROM burn JOIN holder_name USING (pod_uid) "
+            "WHERE state = 'active' AND evidence & 2 > 0 GROUP BY pod_uid HAVING sum(ms) >= ? ORDER BY pod_uid",
             LEAST * BUCKET_MS,
         )
+        if owner in worth
     ]
     if not pods:
         return
     night.store.expose_all(["allocation"])
     _idle_boards(night)
-    for row in night.ask(_STEPS, pods, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, BUCKET_MS):
+    night.ask(_HOLD, pods, night.window.to_ms)
+    for row in night.ask(_STEPS, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, BUCKET_MS):
         step = _Step(*row)
         since = _since(night, step)
         if since is not None and since.to_ms > night.window.from_ms:
@@ -200,12 +215,9 @@ def _idle_boards(night: Night) -> None:
 
 def _since(night: Night, step: _Step) -> _Since | None:
     """When it began, to the sample; nothing when one of its GPUs kept its power."""
-    pods = [
-        pod
-        for (pod,) in night.ask("SELECT pod_uid FROM holder_name WHERE $1 IN (workload_uid, pod_uid)", step.owner_uid)
-    ]
+    night.ask(_HOLD, night.pods(step.owner_uid), night.window.to_ms)
     from_ms, to_ms, fell, gpus, least_fall = night.ask(
-        _SINCE, pods, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, BUCKET_MS, step.bucket_ms, step.attempt,
+        _SINCE, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, BUCKET_MS, step.bucket_ms, step.attempt,
         night.settings.sample_reach_ms,
     )[0]  # fmt: skip
     if not gpus or least_fall > OF_ONE_GPU:

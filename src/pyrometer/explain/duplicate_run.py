@@ -57,11 +57,14 @@ def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each run that repeats an earlier one."""
     if not night.has("event"):  # nobody said how it was configured
         return
+    worth = night.worth_runs("train")
     by_digest: dict[str, list[_Run]] = defaultdict(list)
     for row in night.ask(_CONFIGURED, night.window.to_ms):
         by_digest[row[0]].append(_Run(*row))
     for runs in by_digest.values():
         for number, later in enumerate(runs):
+            if later.run not in worth:
+                continue
             earlier = next((run for run in runs[:number] if _repeats(later, run)), None)
             if earlier is not None:
                 yield from _proposal(night, earlier, later)

@@ -1,6 +1,6 @@
 """The `why` answer as one HTML page: no script, no request, readable offline, in mail and on paper.
 
-What belongs here is the order and wording of the page; drawings are made in charts.py, looks in report.css.
+What belongs here is the order and wording of the page; drawings are made in charts.py, looks in the CSS files here.
 Names and sentences in the answer come from people and pods: whatever makes HTML of them escapes them.
 """
 
@@ -20,6 +20,7 @@ from pyrometer.explain.words import duration, emission, energy
 from pyrometer.model.states import FAMILIES, STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_SECOND
 
+LOOKS = ("colours.css", "report.css")
 CARDS_SHOWN_OPEN = 12
 MOST_BUCKETS_DRAWN = 96
 MOST_BUCKETS_IN_TABLE = 31
@@ -91,7 +92,7 @@ class Page(NamedTuple):
 def render_html(answer: dict[str, Any]) -> str:
     """The whole page, from the `why` answer."""
     page = Page.of(answer)
-    css = files("pyrometer.explain").joinpath("report.css").read_text(encoding="utf-8")
+    css = "".join(files("pyrometer.explain").joinpath(name).read_text(encoding="utf-8") for name in LOOKS)
     sections = [_headline(page)]
     if answer["total"]["gpu_ms"] > 0:
         sections += [

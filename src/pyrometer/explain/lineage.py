@@ -13,7 +13,7 @@ from typing import Any
 from pyrometer.account.sums import Window, iso
 from pyrometer.explain.history import Checkpoint, History, Part, history_of
 from pyrometer.explain.runs import NoSuchRunError
-from pyrometer.store import Store
+from pyrometer.store import Reading
 
 MOST_UPDATES = 1_000  # of an answer, unless it is asked for more
 NEAREST = 4
@@ -29,7 +29,7 @@ class NotRecordedError(LookupError):
     """What is asked about was never recorded; the text says what was."""
 
 
-def open_run(store: Store, run: str, window: Window) -> History:
+def open_run(store: Reading, run: str, window: Window) -> History:
     """Makes the records of a run readable, and gives its history."""
     store.expose_all(("run", "event"))
     store.expose(("step_window", "batch", "span", "metric"), *window)
@@ -40,7 +40,7 @@ def open_run(store: Store, run: str, window: Window) -> History:
 
 
 def lineage_of_step(
-    store: Store, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None,
+    store: Reading, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None,
     limit: int = MOST_UPDATES, offset: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """A step → the batches of all ranks, of every attempt that did it → the checkpoints that hold the update."""
@@ -65,7 +65,7 @@ def lineage_of_step(
 
 
 def lineage_of_sample(
-    store: Store, run: str, sample: str, window: Window, *, zone: tzinfo, limit: int = MOST_UPDATES, offset: int = 0
+    store: Reading, run: str, sample: str, window: Window, *, zone: tzinfo, limit: int = MOST_UPDATES, offset: int = 0
 ) -> dict[str, Any]:
     """A sample → every step, rank, epoch and micro-batch that consumed it, with the first checkpoint that holds it."""
     history = open_run(store, run, window)
@@ -95,7 +95,7 @@ def lineage_of_sample(
 
 
 def lineage_of_checkpoint(
-    store: Store, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None,
+    store: Reading, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None,
     limit: int = MOST_UPDATES, offset: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """A checkpoint → the steps in it, by the attempt that did them, and how many samples of which epochs."""
@@ -129,7 +129,7 @@ def holding(sample: str) -> tuple[str, dict[str, Any]]:
     return "list_contains(samples, $sample)", {"sample": sample}
 
 
-def recorded_near(store: Store, run: str, step: int) -> list[int]:
+def recorded_near(store: Reading, run: str, step: int) -> list[int]:
     """The nearest steps whose data was recorded."""
     rows = store.connection.execute(
         "SELECT DISTINCT step FROM batch WHERE run = ? AND step IS NOT NULL ORDER BY abs(step - ?), step LIMIT ?",
@@ -138,7 +138,7 @@ def recorded_near(store: Store, run: str, step: int) -> list[int]:
     return sorted(row[0] for row in rows)
 
 
-def batches_of_step(store: Store, run: str, attempt: int, step: int) -> list[dict[str, Any]]:
+def batches_of_step(store: Reading, run: str, attempt: int, step: int) -> list[dict[str, Any]]:
     """The batches of all ranks that an attempt consumed at a step, in order."""
     where, values = "step = $step AND attempt = $attempt", {"run": run, "step": step, "attempt": attempt}
     return _rows(store, f"{_UPDATES} AND {where} ORDER BY rank, micro_batch, loader, send_index", values)
@@ -148,7 +148,7 @@ def batches_of_step(store: Store, run: str, attempt: int, step: int) -> list[dic
 
 
 def _page(
-    store: Store, where: str, values: dict[str, Any], order: str, limit: int, offset: int
+    store: Reading, where: str, values: dict[str, Any], order: str, limit: int, offset: int
 ) -> tuple[int, list[dict[str, Any]]]:
     """How many batches there are, and a page of them."""
     page = f"{_UPDATES} AND {where} ORDER BY {order} LIMIT {int(limit)} OFFSET {int(offset)}"
@@ -159,7 +159,7 @@ def _page(
     return counted[0][0], rows
 
 
-def _rows(store: Store, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows(store: Reading, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:
     found = store.connection.execute(query, values)
     names = [column[0] for column in found.description or ()]
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
@@ -175,7 +175,7 @@ def _inside(parts: Sequence[Part]) -> tuple[str, dict[str, Any]]:
     return f"({' OR '.join(pieces) or 'false'})", {}
 
 
-def _part(store: Store, run: str, part: Part) -> dict[str, Any]:
+def _part(store: Reading, run: str, part: Part) -> dict[str, Any]:
     """What of an attempt is in a checkpoint; `recorded_steps` says of how many of its steps the data is known."""
     where, values = _inside([part])
     counted = store.connection.execute(
@@ -188,7 +188,7 @@ def _part(store: Store, run: str, part: Part) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _epochs(store: Store, where: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+def _epochs(store: Reading, where: str, values: dict[str, Any]) -> list[dict[str, Any]]:
     return _rows(
         store,
         f"""
@@ -201,7 +201,7 @@ def _epochs(store: Store, where: str, values: dict[str, Any]) -> list[dict[str, 
     )
 
 
-def _how_much(store: Store, run: str) -> dict[str, int]:
+def _how_much(store: Reading, run: str) -> dict[str, int]:
     """Over how many batches a sample was looked for, and of how many the samples are not known."""
     return _rows(
         store,
@@ -211,7 +211,7 @@ def _how_much(store: Store, run: str) -> dict[str, int]:
     )[0]
 
 
-def _silent(store: Store, run: str, rows: Sequence[dict[str, Any]], attempts: Sequence[int]) -> list[dict[str, int]]:
+def _silent(store: Reading, run: str, rows: Sequence[dict[str, Any]], attempts: Sequence[int]) -> list[dict[str, int]]:
     """Ranks of these attempts that named no batch: their part of the update is not known."""
     seen = {(row["attempt"], row["rank"]) for row in rows}
     sizes = store.connection.execute(

@@ -15,6 +15,9 @@ FRESH_MS = 5 * MS_PER_MINUTE  # saving more often than that costs more than it k
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each attempt whose last steps were lost."""
+    owners = night.worth("lost_work")
+    if not owners:
+        return
     rows = night.ask(
         """
         SELECT coalesce(workload_uid, pod_uid), run, attempt, min(from_ms), max(to_ms),
@@ -25,10 +28,12 @@ def detect(night: Night) -> Iterable[Proposal]:
             SELECT run, attempt - 1 AS attempt, min(resumed_step) AS step, min(started_ms) AS at_ms FROM the_run
             WHERE resumed_step IS NOT NULL GROUP BY run, attempt
         ) resumed USING (run, attempt)
-        WHERE state = 'lost_work' AND from_ms < $2 AND to_ms > $1 AND to_ms > from_ms
+        WHERE list_contains($3, coalesce(workload_uid, pod_uid)) AND state = 'lost_work'
+            AND from_ms < $2 AND to_ms > $1 AND to_ms > from_ms
         GROUP BY ALL ORDER BY 4
         """,
         *night.window,
+        sorted(owners),
     )
     for owner, run, attempt, from_ms, to_ms, pods, step, at_ms in rows:
         reached = night.ask(

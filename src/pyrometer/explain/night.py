@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import tzinfo
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pyrometer.account import sql
-from pyrometer.account.sums import Window, open_names
+from pyrometer.account.sums import Window, open_names, price_of
+from pyrometer.explain.burn import bucket_of, open_burn
+from pyrometer.explain.spending import open_ranks
 from pyrometer.explain.words import clock
 from pyrometer.model.settings import Settings
-from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.store import Store
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, usd_micro
+from pyrometer.store import Reading
 
 EPISODE_GAP_MS = 5 * MS_PER_MINUTE
 MOST_BUCKETS = 96
+
+# Of what the window cost: less is not worth a reader's time, however small a dollar is to the cluster. Who sets the
+# limit in dollars to nothing wants to see everything.
+WORTH_TELLING = 1 / 5000
 
 
 class Episode(NamedTuple):
@@ -40,6 +47,13 @@ class Rank(NamedTuple):
     ended_ms: int | None
 
 
+# Who spent how long in which state, at which price.
+_OWNER_BURN = """
+CREATE OR REPLACE TEMP TABLE owner_burn AS
+SELECT coalesce(workload_uid, pod_uid) AS owner_uid, state, usd_micro_per_hour, sum(ms) AS ms
+FROM burn JOIN holder_name USING (pod_uid) GROUP BY ALL
+"""
+
 # Stretches of one owner that touch, or nearly do ($4), become one.
 _ISLANDS = """,
 numbered AS (
@@ -54,43 +68,31 @@ SELECT owner_uid, min(from_ms), max(to_ms), list_sort(list(DISTINCT pod_uid)) FR
 """
 
 
-# One pass over the ledger. Sums are taken from it, and detectors see in it where to look closer.
-_BURN = """
-CREATE OR REPLACE TEMP TABLE burn AS
-SELECT minute_ms // {bucket_ms} * {bucket_ms} AS minute_ms, pod_uid, state, evidence, {price} AS usd_micro_per_hour,
-    sum(ms) AS ms
-FROM ledger_row WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}
-GROUP BY ALL
-"""
-
-
 class Night:
     """A window of the ledger and what was seen in it. Detectors read it and change nothing."""
 
     def __init__(
-        self, store: Store, window: Window, settings: Settings, zone: tzinfo, *, price_usd_micro: int | None = None
+        self, store: Reading, window: Window, settings: Settings, zone: tzinfo, *, price_usd_micro: int | None = None
     ) -> None:
         self.store = store
         self.window = window
         self.settings = settings
         self.zone = zone
         open_names(store)
-        store.expose_all(["run", "event", "restatement"])
+        store.expose_all(["event"])
         store.expose(["ledger_row"], *window)
         store.expose(["step_window", "gpu_sample", "node_sample"], window.from_ms - MS_PER_HOUR, window.to_ms)
-        store.connection.execute(f"SET VARIABLE newest_ms = {window.to_ms}::BIGINT")
-        sql.run(store.connection, sql.RUNS)
+        open_ranks(store, window.to_ms)
         store.connection.execute(
             f"CREATE OR REPLACE TEMP VIEW night_ledger AS SELECT *, coalesce(workload_uid, pod_uid) AS owner_uid "
             f"FROM ledger_row LEFT JOIN holder_name USING (pod_uid) "
             f"WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}"
         )
-        self.bucket_ms = _bucket_ms(window)
-        # one price for everything, when that was asked for
-        self.price = "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
-        store.connection.execute(
-            _BURN.format(bucket_ms=self.bucket_ms, price=self.price, from_ms=window.from_ms, to_ms=window.to_ms)
-        )
+        self.bucket_ms = bucket_of(window, MOST_BUCKETS)
+        self.price = price_of(price_usd_micro)
+        open_burn(store, window, self.bucket_ms, price_usd_micro)
+        self.ask(_OWNER_BURN)
+        self._episodes: dict[str, list[Episode]] = {}  # by state, once they were asked for
         self.states = frozenset(state for (state,) in self.ask("SELECT DISTINCT state FROM burn"))
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -114,10 +116,69 @@ class Night:
 
     def node(self, node_uid: str | None) -> str | None:
         """The name of a node."""
-        rows = self.ask("SELECT node FROM node_name WHERE node_uid = ?", node_uid)
-        return rows[0][0] if rows else node_uid
+        return self._nodes.get(node_uid, node_uid)
 
-    def owners(self, state: str, share: float) -> list[str]:
+    def pods(self, owner_uid: str) -> list[str]:
+        """The pods of a workload, or the one that belongs to none."""
+        return self._pods.get(owner_uid, [])
+
+    @cached_property
+    def _nodes(self) -> dict[str | None, str]:
+        return dict(self.ask("SELECT node_uid, node FROM node_name"))
+
+    @cached_property
+    def _pods(self) -> dict[str, list[str]]:
+        return dict(
+            self.ask("SELECT coalesce(workload_uid, pod_uid), list_sort(list(pod_uid)) FROM holder_name GROUP BY 1")
+        )
+
+    @cached_property
+    def least_usd_micro(self) -> int:
+        """What a finding must cost to be told."""
+        least = self.settings.finding_min_usd_micro
+        spent = self.ask("SELECT coalesce(sum(ms * usd_micro_per_hour::HUGEINT), 0) FROM burn")[0][0]
+        return least and max(least, round(WORTH_TELLING * usd_micro(int(spent))))
+
+    @cached_property
+    def worth_a_look(self) -> str:
+        """The condition, on rows of `burn` or `owner_burn`, that a finding may be told if it claims all of them."""
+        if self.price != price_of(None):
+            return "true"  # findings are weighed at the ledger's own prices
+        least_ms_price = self.least_usd_micro * MS_PER_HOUR - MS_PER_HOUR // 2  # what rounds to the least
+        return (
+            f"sum(ms) >= {self.settings.finding_min_ms} AND (bool_or(usd_micro_per_hour IS NULL) "
+            f"OR sum(ms * usd_micro_per_hour::HUGEINT) >= {least_ms_price})"
+        )
+
+    def worth(self, *states: str) -> frozenset[str]:
+        """Whose time in some states is worth a look. Of the others no finding would be told that claims only these
+        states; so where no later cause claims them, a detector need not look at the others."""
+        rows = self.ask(
+            "SELECT owner_uid FROM owner_burn WHERE list_contains($1, state) GROUP BY owner_uid "
+            f"HAVING {self.worth_a_look}",
+            list(states),
+        )
+        return frozenset(owner for (owner,) in rows)
+
+    def worth_runs(self, state: str) -> frozenset[str]:
+        """The runs whose time in a state, in whatever pods, is worth a look."""
+        rows = self.ask(
+            "SELECT run FROM (SELECT DISTINCT run, pod_uid FROM the_run) JOIN burn USING (pod_uid) "
+            f"WHERE state = $1 GROUP BY run HAVING {self.worth_a_look}",
+            state,
+        )
+        return frozenset(run for (run,) in rows)
+
+    def may_tell(self, state: str, gpu_ms: int) -> bool:
+        """Whether a finding that claims so much of a state may be told, where a GPU costs most."""
+        ((may,),) = self.ask(
+            f"SELECT {self.worth_a_look} FROM (SELECT usd_micro_per_hour, $2 AS ms FROM burn WHERE state = $1 "
+            "ORDER BY usd_micro_per_hour DESC NULLS FIRST LIMIT 1)",
+            state, gpu_ms,
+        )  # fmt: skip
+        return bool(may)
+
+    def owners(self, state: str, share: float) -> frozenset[str]:
         """Who spent at least this share of their stepping time, over some part of the window, in a state."""
         rows = self.ask(
             """
@@ -131,12 +192,20 @@ class Night:
             state,
             share,
         )
-        return [owner for (owner,) in rows]
+        return frozenset(owner for (owner,) in rows)
 
     def episodes(self, state: str) -> list[Episode]:
+        """When GPUs were in a state, of each workload of which that is worth a look."""
+        worth = self.worth(state)
+        return [episode for episode in self.all_episodes(state) if episode.owner_uid in worth] if worth else []
+
+    def all_episodes(self, state: str) -> list[Episode]:
         """When each workload's GPUs were in a state: exact where it was restated, to the minute where it was not."""
-        if state not in self.states:
-            return []
+        if state not in self._episodes:
+            self._episodes[state] = self._find_episodes(state) if state in self.states else []
+        return self._episodes[state]
+
+    def _find_episodes(self, state: str) -> list[Episode]:
         restated = self.ask(
             f"""
             WITH stretch AS (
@@ -208,12 +277,3 @@ class Night:
                 "SELECT pod FROM holder_name WHERE list_contains($1, pod_uid) ORDER BY pod", list(pods)
             )
         ]
-
-
-def _bucket_ms(window: Window) -> int:
-    """The length of the timeline's buckets: the shortest round one that gives few enough of them."""
-    minutes = (window.to_ms - window.from_ms) // MS_PER_MINUTE
-    for length in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080):
-        if minutes <= length * MOST_BUCKETS:
-            return length * MS_PER_MINUTE
-    return 40320 * MS_PER_MINUTE

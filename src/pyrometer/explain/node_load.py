@@ -48,8 +48,10 @@ _COLUMNS = (*(sign.column for signs in _SHARES for sign in signs), *_RATES, "net
 
 # A minute belongs to the time in which its middle lies.
 _MEDIANS = f"""
-SELECT count(DISTINCT time_ms), {", ".join(f"median({column})" for column in _COLUMNS)} FROM node_sample
-WHERE list_contains($1, node_uid) AND time_ms >= $2 - 30000 AND time_ms < $3 - 30000
+WITH place AS (SELECT unnest($1) AS number, unnest($2) AS node_uid, unnest($3) AS from_ms, unnest($4) AS to_ms)
+SELECT number, count(DISTINCT time_ms), {", ".join(f"median({column})" for column in _COLUMNS)}
+FROM node_sample JOIN place USING (node_uid)
+WHERE time_ms >= from_ms - 30000 AND time_ms < to_ms - 30000 GROUP BY number
 """
 
 _SAVING = """
@@ -60,16 +62,34 @@ WHERE list_contains($1, node_uid) AND time_ms >= $2 - 30000 AND time_ms < $3 - 3
 _Load = dict[str, float]  # medians by column; what was not measured is not in it
 
 
-def shortage(
-    night: Night, node_uids: Sequence[str], from_ms: int, to_ms: int, *, peers: Sequence[str] = ()
-) -> list[str]:
-    """What nodes were short of from then to then, against the hour before, else against peers; one sentence or none."""
-    during = _load(night, node_uids, from_ms, to_ms)
-    usual, when = {}, "before"
-    if from_ms > night.window.from_ms:  # else it may have begun earlier
-        usual = _load(night, node_uids, from_ms - MS_PER_HOUR, from_ms)
-    if not usual and peers:
-        usual, when = _load(night, peers, from_ms, to_ms), "on its other nodes"
+class Wait(NamedTuple):
+    """Nodes on which something waited from then to then, and others that it can be compared with."""
+
+    node_uids: Sequence[str]
+    from_ms: int
+    to_ms: int
+    peers: Sequence[str] = ()
+
+
+def shortages(night: Night, waits: Sequence[Wait]) -> list[list[str]]:
+    """What the nodes of each wait were short of, against the hour before, else against peers; one sentence or none."""
+    during = _loads(night, waits)
+    before = _loads(
+        night,
+        [
+            Wait(wait.node_uids, wait.from_ms - MS_PER_HOUR, wait.from_ms)
+            if wait.from_ms > night.window.from_ms else Wait((), 0, 0)  # it may have begun earlier
+            for wait in waits
+        ],
+    )  # fmt: skip
+    beside = _loads(night, [Wait(wait.peers, wait.from_ms, wait.to_ms) for wait in waits])
+    return [
+        _shortage(night, wait.node_uids, *loads) for wait, *loads in zip(waits, during, before, beside, strict=True)
+    ]
+
+
+def _shortage(night: Night, node_uids: Sequence[str], during: _Load, before: _Load, beside: _Load) -> list[str]:
+    usual, when = (before, "before") if before or not beside else (beside, "on its other nodes")
     each = " each" if len(node_uids) > 1 else ""
     told = [*_short(during, usual, when), *_changed(during, usual, when, each)]
     return [f"on {_nodes(night, node_uids)} {listed(told[:MOST_TOLD])}"] if told else []
@@ -93,12 +113,16 @@ def saving(night: Night, node_uids: Sequence[str], saves: Sequence[tuple[int, in
     return [f"on {_nodes(night, node_uids)} {listed(told[:MOST_TOLD])} meanwhile"] if told else []
 
 
-def _load(night: Night, node_uids: Sequence[str], from_ms: int, to_ms: int) -> _Load:
-    """The medians of nodes in a time; nothing when too little of it was measured."""
-    ((minutes, *medians),) = night.ask(_MEDIANS, list(node_uids), from_ms, to_ms)
-    if minutes < ENOUGH_MINUTES:
-        return {}
-    return {column: value for column, value in zip(_COLUMNS, medians, strict=True) if value is not None}
+def _loads(night: Night, waits: Sequence[Wait]) -> list[_Load]:
+    """The medians of the nodes of each wait; nothing when too little of it was measured."""
+    places = [(number, node, wait.from_ms, wait.to_ms) for number, wait in enumerate(waits) for node in wait.node_uids]
+    rows = night.ask(_MEDIANS, *map(list, zip(*places, strict=True))) if places else []
+    found = {
+        number: {column: value for column, value in zip(_COLUMNS, medians, strict=True) if value is not None}
+        for number, minutes, *medians in rows
+        if minutes >= ENOUGH_MINUTES
+    }
+    return [found.get(number, {}) for number in range(len(waits))]
 
 
 def _short(during: _Load, usual: _Load, when: str) -> Iterable[str]:

@@ -37,9 +37,11 @@ class _Killed(NamedTuple):
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for the attempts of a workload that died of the same memory, one after the other."""
+    worth = night.worth(*CLAIMS["out_of_memory"])
     of_owner: dict[str, list[Kill]] = defaultdict(list)
-    for kill in kills(night):
-        of_owner[kill.owner_uid].append(kill)
+    for kill in kills(night) if worth else ():
+        if kill.owner_uid in worth:
+            of_owner[kill.owner_uid].append(kill)
     if not of_owner:
         return
     for owner, tries in attempts(night, list(of_owner)).items():

@@ -70,8 +70,11 @@ def detect(night: Night) -> Iterable[Proposal]:
     )
     if not trained or not night.has("metric"):
         return
+    runs = night.worth_runs("train")
+    if not runs:
+        return
     night.store.expose(["metric"], *night.window)
-    suspects = _suspects(night)
+    suspects = _suspects(night, sorted(runs))
     if not suspects:
         return
     night.store.expose(["metric"], night.window.from_ms - LOOK_BACK_MS, night.window.to_ms)
@@ -92,13 +95,14 @@ _LOSS = """
 """
 
 
-def _suspects(night: Night) -> dict[str, str]:
-    """Runs whose loss does not clearly fall in the last part of the window, and the name of their loss."""
+def _suspects(night: Night, runs: list[str]) -> dict[str, str]:
+    """The runs among these whose loss does not clearly fall in the last part of the window, and the name of it."""
     rows = night.ask(
         f"""
         WITH loss AS MATERIALIZED (
             {_LOSS} AND time_ms >= $1 AND time_ms < $2
                 AND run NOT IN (SELECT run FROM event WHERE kind = 'nonfinite_loss' AND run IS NOT NULL)
+                AND run IN (SELECT unnest($4))
         ),
         -- steps of the window, where they are known; else its time
         ranged AS MATERIALIZED (
@@ -115,6 +119,7 @@ def _suspects(night: Night) -> dict[str, str]:
         """.replace("COARSE", str(COARSE)),
         *night.window,
         LEAST_MS,
+        runs,
     )
     parts: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for run, name, part, loss in rows:

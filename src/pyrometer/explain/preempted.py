@@ -27,9 +27,11 @@ class Eviction(NamedTuple):
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each attempt that was ended to make room."""
+    worth = night.worth(*CLAIMS["preempted"])
     of_owner: dict[str, list[Eviction]] = defaultdict(list)
-    for eviction in evictions(night):
-        of_owner[eviction.owner_uid].append(eviction)
+    for eviction in evictions(night) if worth else ():
+        if eviction.owner_uid in worth:
+            of_owner[eviction.owner_uid].append(eviction)
     if not of_owner:
         return
     for owner, tries in attempts(night, list(of_owner)).items():

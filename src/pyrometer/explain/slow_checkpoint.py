@@ -32,10 +32,11 @@ ENOUGH_SAVES = 3  # of a run that is always slow
 # without any that follow each other are one.
 _SAVES = """
 WITH piece AS MATERIALIZED (
-    SELECT coalesce(workload_uid, pod_uid) AS owner_uid, run, attempt, rank, time_ms, to_ms, steps, checkpoint_ms
+    SELECT coalesce(workload_uid, holder_name.pod_uid) AS owner_uid, run, attempt, rank, time_ms, to_ms, steps,
+        checkpoint_ms
     FROM step_window JOIN holder_name USING (pod_uid)
     WHERE checkpoint_ms > 0 AND to_ms > time_ms AND to_ms > $1 AND time_ms < $2
-        AND list_contains($3, coalesce(workload_uid, pod_uid))
+        AND list_contains($3, coalesce(workload_uid, holder_name.pod_uid))
 ),
 speaks AS (
     SELECT owner_uid, run, arg_max(rank, (spent, -rank)) AS rank
@@ -87,19 +88,26 @@ def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a run's saves were slow."""
     shares = _shares(night)
     suspects = [owner for owner, (saved_ms, _) in shares.items() if saved_ms >= night.settings.finding_min_ms]
-    if not suspects:
+    worth = night.worth("checkpoint") & frozenset(suspects)
+    if not worth or not _slow_saves(night, sorted(worth), shares):
         return
+    found = _slow_saves(night, suspects, shares)  # of the others, it is told that they were slow as well
+    for slow in found:
+        if slow.owner_uid in worth:
+            with_it = {s.owner_uid for s in found if s.from_ms < slow.to_ms and s.to_ms > slow.from_ms}
+            yield _proposal(night, slow, len(with_it) - 1)
+
+
+def _slow_saves(night: Night, owners: list[str], shares: dict[str, tuple[int, float]]) -> list[_Slow]:
+    """The stretches in which runs of some workloads saved slowly."""
     runs: dict[tuple[str, str], list[_Save]] = defaultdict(list)
-    for owner, run, *save in night.ask(_SAVES, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, suspects):
+    for owner, run, *save in night.ask(_SAVES, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, owners):
         runs[owner, run].append(_Save(*save))
     found: list[_Slow] = []
     for (owner, run), saves in runs.items():
-        share = shares[owner][1]
-        slow = list(_slower_than_before(night, owner, run, saves, share))
+        slow = list(_slower_than_before(night, owner, run, saves, shares[owner][1]))
         found += slow or _slower_than_others(night, owner, run, saves, shares)
-    for slow_one in found:
-        with_it = {s.owner_uid for s in found if s.from_ms < slow_one.to_ms and s.to_ms > slow_one.from_ms}
-        yield _proposal(night, slow_one, len(with_it) - 1)
+    return found
 
 
 def _shares(night: Night) -> dict[str, tuple[int, float]]:

@@ -140,7 +140,8 @@ class _Phase(NamedTuple):
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each start of a workload that took much longer than usual."""
-    if not night.ask(
+    worth = night.worth("startup")
+    if not worth or not night.ask(
         "SELECT 1 FROM burn WHERE state = 'startup' GROUP BY pod_uid HAVING sum(ms) >= $1", WORTH_NAMING_MS
     ):
         return
@@ -150,7 +151,8 @@ def detect(night: Night) -> Iterable[Proposal]:
     for groups in alike.values():
         lengths = [_length(group) for group in groups]
         for number, group in enumerate(groups):
-            if max(start.took_ms for start in group) < LEAST_USUAL_MS + WORTH_NAMING_MS:
+            longest_ms = max(start.took_ms for start in group)
+            if group[0].owner_uid not in worth or longest_ms < LEAST_USUAL_MS + WORTH_NAMING_MS:
                 continue
             usual = _usual([length for other, length in enumerate(lengths) if other != number and length is not None])
             slow = [s for s in group if s.took_ms >= usual.slow_ms and (s.started or s.goes_on)]

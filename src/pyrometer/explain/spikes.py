@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pyrometer.account.sums import Window, iso
 from pyrometer.explain.lineage import NotRecordedError, batch_name, batches_of_step, open_run, recorded_near
-from pyrometer.store import Store
+from pyrometer.store import Reading
 
 BEFORE = 25  # values that say what is usual
 LEAST_BEFORE = 5
@@ -53,7 +53,7 @@ class Spike(NamedTuple):
 
 
 def lineage_of_spikes(
-    store: Store, run: str, window: Window, *, zone: tzinfo, metric: str | None = None, most: int = MOST_SPIKES
+    store: Reading, run: str, window: Window, *, zone: tzinfo, metric: str | None = None, most: int = MOST_SPIKES
 ) -> dict[str, Any]:
     """The largest jumps of a run's loss, the data behind each, and the samples that are behind all of them."""
     open_run(store, run, window)
@@ -123,7 +123,7 @@ def _running_median(values: Floats) -> Floats:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _metric(store: Store, run: str, named: str | None) -> tuple[str, str]:
+def _metric(store: Reading, run: str, named: str | None) -> tuple[str, str]:
     """The metric to look at and whether less of it is better: the one that was named, else the loss."""
     rows = store.connection.execute(
         "SELECT name, max(goal), count(*) FROM metric WHERE run = ? AND step IS NOT NULL GROUP BY name ORDER BY name",
@@ -144,7 +144,7 @@ def _metric(store: Store, run: str, named: str | None) -> tuple[str, str]:
     return name, goals[name]
 
 
-def _points(store: Store, run: str, name: str, goal: str) -> list[Point]:
+def _points(store: Reading, run: str, name: str, goal: str) -> list[Point]:
     worst = "arg_max" if goal != "max" else "arg_min"
     rows = store.connection.execute(
         f"""
@@ -166,7 +166,7 @@ def _every(points: Sequence[Point]) -> int | None:
     return int(np.median(gaps)) if gaps else None
 
 
-def _suspects(store: Store, run: str, metric: str, places: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _suspects(store: Reading, run: str, metric: str, places: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Samples behind the jumps: those behind most of them first, and of those the ones least often elsewhere.
 
     `consumed` is how often in all, `measured` at how many of those steps the metric is known: it may be logged seldom.
@@ -207,7 +207,7 @@ def _suspects(store: Store, run: str, metric: str, places: Sequence[tuple[int, i
     }  # fmt: skip
 
 
-def _consumed(store: Store, run: str, metric: str) -> list[tuple[Any, ...]]:
+def _consumed(store: Reading, run: str, metric: str) -> list[tuple[Any, ...]]:
     """The suspects, each with how often it was consumed. Numbers are compared as such: that is much faster."""
     return store.connection.execute(
         f"""
@@ -230,7 +230,7 @@ def _consumed(store: Store, run: str, metric: str) -> list[tuple[Any, ...]]:
     ).fetchall()
 
 
-def _told(store: Store, run: str, spike: Spike, zone: tzinfo) -> dict[str, Any]:
+def _told(store: Reading, run: str, spike: Spike, zone: tzinfo) -> dict[str, Any]:
     batches = batches_of_step(store, run, spike.first.attempt, spike.first.step)
     return {
         "kind": "nonfinite" if spike.score is None else "spike",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
+from pyrometer.explain.node_load import Wait
 from pyrometer.explain.words import counted, duration
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
@@ -63,6 +64,7 @@ class _Gaps(NamedTuple):
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a workload's GPUs were without work again and again."""
+    worth_a_look = night.worth("starved")
     seen = {
         owner: int(seen_ms)
         for owner, seen_ms in night.ask(
@@ -73,6 +75,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             """,
             WORTH_NAMING,
         )
+        if owner in worth_a_look
     }
     if not seen:
         return
@@ -84,8 +87,21 @@ def detect(night: Night) -> Iterable[Proposal]:
         together[owner] += int(starved_ms)
     worth = [row for row in rows if together[row[0]] >= WORTH_NAMING * seen[row[0]]]
     gaps = _gaps(night, worth)
-    for owner, from_ms, to_ms, starved_ms, seen_ms in worth:
-        yield _proposal(night, owner, from_ms, to_ms, int(starved_ms) / int(seen_ms), gaps[owner, from_ms])
+    waits = [Wait(_nodes(night, gaps[owner, from_ms]), from_ms, to_ms) for owner, from_ms, to_ms, *_ in worth]
+    for episode, shortage in zip(worth, node_load.shortages(night, waits), strict=True):
+        owner, from_ms, to_ms, starved_ms, seen_ms = episode
+        share = int(starved_ms) / int(seen_ms)
+        yield _proposal(night, owner, from_ms, to_ms, share, gaps[owner, from_ms], shortage)
+
+
+def _nodes(night: Night, pods: list[_Gaps]) -> list[str]:
+    """Where these pods were."""
+    rows = night.ask(
+        "SELECT DISTINCT pod_node_uid FROM holder_name WHERE list_contains($1, pod_uid) AND pod_node_uid IS NOT NULL "
+        "ORDER BY 1",
+        [pod.pod_uid for pod in pods],
+    )
+    return [node for (node,) in rows]
 
 
 def _gaps(night: Night, episodes: list[tuple[Any, ...]]) -> dict[tuple[str, int], list[_Gaps]]:
@@ -112,14 +128,11 @@ def _gaps(night: Night, episodes: list[tuple[Any, ...]]) -> dict[tuple[str, int]
     return found
 
 
-def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float, pods: list[_Gaps]) -> Proposal:
+def _proposal(
+    night: Night, owner: str, from_ms: int, to_ms: int, share: float, pods: list[_Gaps], shortage: list[str]
+) -> Proposal:
     gaps, waited_ms, gpus = sum(p.gaps for p in pods), sum(p.ms for p in pods), sum(p.gpus for p in pods)
     each = max(1, round(gaps / gpus))
-    nodes = night.ask(
-        "SELECT DISTINCT pod_node_uid FROM holder_name WHERE list_contains($1, pod_uid) AND pod_node_uid IS NOT NULL "
-        "ORDER BY 1",
-        [pod.pod_uid for pod in pods],
-    )
     return Proposal(
         cause="starved",
         owner_uid=owner,
@@ -134,7 +147,7 @@ def _proposal(night: Night, owner: str, from_ms: int, to_ms: int, share: float, 
         evidence=(
             f"its GPUs worked {round(100 * (1 - share))} % of the time",
             f"about {counted(each, 'gap')} on each of {counted(gpus, 'GPU')}, of {duration(waited_ms // gaps)}",
-            *node_load.shortage(night, [node for (node,) in nodes], from_ms, to_ms),
+            *shortage,
         ),
         suggestion=(
             "Look at what it does between its bursts of work: loading, saving, waiting for a person; "

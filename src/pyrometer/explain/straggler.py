@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
 from statistics import median, mode
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import EPISODE_GAP_MS, Night
@@ -17,11 +18,22 @@ MOSTLY = 0.5  # of the windows of a stretch have the same rank last; of the time
 PHASES = ("data", "copy", "forward", "backward", "garbage", "optimizer")
 
 
-class _Slowest(NamedTuple):
-    """The rank that the others wait for, and in which phase it loses its time."""
+class _Stretch(NamedTuple):
+    """A time in which an attempt waited mostly for one of its ranks."""
 
+    owner_uid: str
     run: str
+    attempt: int
+    from_ms: int
+    to_ms: int
     rank: int
+    waited_ms: int
+    whole_ms: int  # of those that wait
+
+
+class _Slowest(NamedTuple):
+    """Where the rank is that the others wait for, and in which phase it loses its time."""
+
     node_uid: str
     slot_index: int
     phase: str | None
@@ -30,10 +42,11 @@ class _Slowest(NamedTuple):
 
 # For each window of a run that waits noticeably: the rank that waits least is the one that the others wait for.
 _WAITING = """
-SELECT coalesce(workload_uid, pod_uid) AS owner_uid, run, attempt, min(time_ms), max(to_ms), arg_min(rank, comm_ms),
-    sum(comm_ms) - count(*) * min(comm_ms) AS waited, sum(to_ms - time_ms) * (count(*) - 1) // count(*) AS whole
+SELECT coalesce(workload_uid, holder_name.pod_uid) AS owner_uid, run, attempt, min(time_ms), max(to_ms),
+    arg_min(rank, comm_ms), sum(comm_ms) - count(*) * min(comm_ms) AS waited,
+    sum(to_ms - time_ms) * (count(*) - 1) // count(*) AS whole
 FROM step_window JOIN holder_name USING (pod_uid)
-WHERE list_contains($1, coalesce(workload_uid, pod_uid)) AND steps > 0 AND time_ms < $3 AND to_ms > $2
+WHERE list_contains($1, coalesce(workload_uid, holder_name.pod_uid)) AND steps > 0 AND time_ms < $3 AND to_ms > $2
 GROUP BY owner_uid, run, attempt, first_step, steps
 HAVING count(*) > 1 AND waited >= $4 * whole
 ORDER BY 1, 2, 3, 4
@@ -55,13 +68,16 @@ class _Window(NamedTuple):
 
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a workload waited for one of its ranks."""
-    suspects = night.owners("straggler_wait", WORTH_NAMING / 4)  # of a longer time than a minute
+    # the share is of a longer time than a minute
+    suspects = sorted(night.worth("straggler_wait") & night.owners("straggler_wait", WORTH_NAMING / 4))
     if not suspects:
         return
     windows = [_Window(*row) for row in night.ask(_WAITING, suspects, *night.window, WORTH_NAMING)]
-    for _, of_run in groupby(windows, key=lambda window: window[:3]):
-        for stretch in _stretches(list(of_run)):
-            yield from _proposal(night, stretch)
+    attempts = groupby(windows, key=lambda window: window[:3])
+    stretches = [_stretch(night, around) for _, of_attempt in attempts for around in _stretches(list(of_attempt))]
+    for stretch, slowest in zip(stretches, _slowest(night, stretches), strict=True):
+        if slowest is not None:
+            yield _proposal(night, stretch, slowest)
 
 
 def _stretches(windows: list[_Window]) -> Iterator[list[_Window]]:
@@ -77,15 +93,20 @@ def _stretches(windows: list[_Window]) -> Iterator[list[_Window]]:
                 yield around
 
 
-def _proposal(night: Night, windows: list[_Window]) -> Iterator[Proposal]:
-    owner, run, attempt = windows[0][:3]
-    from_ms, to_ms = max(windows[0].from_ms, night.window.from_ms), min(windows[-1].to_ms, night.window.to_ms)
-    rank = mode(window.slowest for window in windows)
-    slowest = _slowest(night, run, attempt, rank, from_ms, to_ms)
-    if slowest is None:
-        return
-    share = sum(window.waited_ms for window in windows) / sum(window.whole_ms for window in windows)
-    pods = night.ask("SELECT pod_uid FROM holder_name WHERE ? IN (workload_uid, pod_uid) ORDER BY 1", owner)
+def _stretch(night: Night, windows: list[_Window]) -> _Stretch:
+    return _Stretch(
+        *windows[0][:3],
+        from_ms=max(windows[0].from_ms, night.window.from_ms),
+        to_ms=min(windows[-1].to_ms, night.window.to_ms),
+        rank=mode(window.slowest for window in windows),
+        waited_ms=sum(window.waited_ms for window in windows),
+        whole_ms=sum(window.whole_ms for window in windows),
+    )
+
+
+def _proposal(night: Night, stretch: _Stretch, slowest: _Slowest) -> Proposal:
+    from_ms, to_ms, rank = stretch.from_ms, stretch.to_ms, stretch.rank
+    share = stretch.waited_ms / stretch.whole_ms
     node = night.node(slowest.node_uid)
     evidence = [
         f"the other ranks spent {round(100 * share)} % of their time waiting for it",
@@ -93,44 +114,58 @@ def _proposal(night: Night, windows: list[_Window]) -> Iterator[Proposal]:
     ]
     if slowest.phase:
         evidence.append(f"it loses that time in {slowest.phase}")
-    yield Proposal(
+    return Proposal(
         cause="straggler",
-        owner_uid=owner,
+        owner_uid=stretch.owner_uid,
         from_ms=from_ms,
         to_ms=to_ms,
         states=CLAIMS["straggler"],
-        scope=tuple(Scope(pod, from_ms, to_ms) for (pod,) in pods),
-        headline=(
-            f"waited for rank {slowest.rank} on {node} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on"
-        ),
+        scope=tuple(Scope(pod, from_ms, to_ms) for pod in night.pods(stretch.owner_uid)),
+        headline=(f"waited for rank {rank} on {node} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on"),
         evidence=tuple(evidence),
-        suggestion=f"Move rank {slowest.rank} off {node}; look at {_where(slowest.phase)} there.",
-        culprit={"rank": slowest.rank, "node": node, "gpu": slowest.slot_index, "phase": slowest.phase},
+        suggestion=f"Move rank {rank} off {node}; look at {_where(slowest.phase)} there.",
+        culprit={"rank": rank, "node": node, "gpu": slowest.slot_index, "phase": slowest.phase},
         confidence=0.9,
     )
 
 
-def _slowest(night: Night, run: str, attempt: int, rank: int, from_ms: int, to_ms: int) -> _Slowest | None:
-    """How far a rank is behind the median of the others, and in which phase it is furthest behind."""
+def _slowest(night: Night, stretches: list[_Stretch]) -> Iterator[_Slowest | None]:
+    """The rank that is waited for in each stretch; None where there is no other."""
+    if not stretches:
+        return
     sums = ", ".join(f"sum({phase}_ms)" for phase in PHASES)
     rows = night.ask(
-        f"SELECT run, rank, any_value(node_uid), any_value(slot_index), sum(comm_ms), sum(steps), {sums} "
-        "FROM step_window WHERE run = $1 AND attempt = $2 AND steps > 0 AND time_ms < $5 AND to_ms > $4 "
-        "GROUP BY run, rank ORDER BY rank != $3, rank",
-        run, attempt, rank, from_ms, to_ms,
+        f"""
+        WITH stretch AS (
+            SELECT unnest($1) AS number, unnest($2) AS run, unnest($3) AS attempt, unnest($4) AS slowest,
+                unnest($5) AS from_ms, unnest($6) AS to_ms
+        )
+        SELECT number, rank != slowest, any_value(node_uid), any_value(slot_index), sum(steps), sum(comm_ms), {sums}
+        FROM step_window JOIN stretch USING (run, attempt)
+        WHERE steps > 0 AND time_ms < stretch.to_ms AND step_window.to_ms > stretch.from_ms
+        GROUP BY number, rank, slowest ORDER BY 1, 2, rank
+        """,
+        list(range(len(stretches))), [s.run for s in stretches], [s.attempt for s in stretches],
+        [s.rank for s in stretches], [s.from_ms for s in stretches], [s.to_ms for s in stretches],
     )  # fmt: skip
-    if len(rows) < 2:
-        return None
-    run, rank, node_uid, slot_index, comm, steps, *phases = rows[0]
-    behind_ms = round(median([row[4] / row[5] for row in rows[1:]]) - comm / steps)
-    excess = {
-        phase: mine / steps - median([row[6 + i] / row[5] for row in rows[1:]])
-        for i, (phase, mine) in enumerate(zip(PHASES, phases, strict=True))
-    }
+    ranks: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    for number, _, *rank in rows:
+        ranks[number].append(tuple(rank))
+    for number in range(len(stretches)):
+        yield _compared(*ranks[number]) if len(ranks[number]) > 1 else None
+
+
+def _compared(slowest: tuple[Any, ...], *others: tuple[Any, ...]) -> _Slowest:
+    """How far a rank is behind the median of the others, and in which phase it is furthest behind."""
+    node_uid, slot_index, steps, *sums = slowest
+    communicates, *more = (
+        ms / steps - median([other[i] / other[2] for other in others]) for i, ms in enumerate(sums, start=3)
+    )
+    behind_ms, excess = round(-communicates), dict(zip(PHASES, more, strict=True))
     worst = max(excess, key=lambda phase: excess[phase])
     if excess["garbage"] >= MOSTLY * excess[worst]:  # it happens inside of another phase, which then looks as slow
         worst = "garbage"
-    return _Slowest(run, rank, node_uid, slot_index, worst if excess[worst] > behind_ms / 4 else None, behind_ms)
+    return _Slowest(node_uid, slot_index, worst if excess[worst] > behind_ms / 4 else None, behind_ms)
 
 
 def _where(phase: str | None) -> str:

@@ -62,11 +62,19 @@ def detect(night: Night) -> Iterable[Proposal]:
     if not waiting:
         return
     stretches = [
-        (owner, stretch) for owner, held in _held(night, waiting).items() for stretch in _stretches(held)
-    ]  # fmt: skip
+        (owner, stretch)
+        for owner, held in _held(night, waiting).items()
+        for stretch in _stretches(held)
+        if night.may_tell("free", sum(one.gpus * (one.to_ms - one.from_ms) for one in stretch))
+    ]
+    if not stretches:
+        return
     slots = _slots(night, [stretch for _, stretch in stretches])
+    most_on_a_node = _most_on_a_node(night)
     for number, (owner, stretch) in enumerate(stretches):
-        yield _proposal(night, owner, waiting[owner], stretch, slots[number])
+        minutes = range(stretch[0].minute_ms, stretch[-1].to_ms, MS_PER_MINUTE)
+        most = max(most_on_a_node.get(minute_ms, 0) for minute_ms in minutes)
+        yield _proposal(night, owner, waiting[owner], stretch, slots[number], most)
 
 
 def _waiting(night: Night) -> dict[str, list[_Pod]]:
@@ -159,8 +167,6 @@ def _slots(night: Night, stretches: Sequence[Sequence[_Held]]) -> dict[int, list
     rows = [
         (n, one.minute_ms, one.first, one.gpus, one.from_ms, one.to_ms) for n, s in enumerate(stretches) for one in s
     ]
-    if not rows:
-        return {}
     names = ("stretch", "minute_ms", "first", "gpus", "from_ms", "to_ms")
     columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)]
     connection = night.store.connection
@@ -206,13 +212,14 @@ def _slots(night: Night, stretches: Sequence[Sequence[_Held]]) -> dict[int, list
     return scopes
 
 
-def _proposal(night: Night, owner: str, pods: Sequence[_Pod], held: Sequence[_Held], scope: list[Scope]) -> Proposal:
+def _proposal(
+    night: Night, owner: str, pods: Sequence[_Pod], held: Sequence[_Held], scope: list[Scope], most_on_a_node: int
+) -> Proposal:
     from_ms, to_ms = held[0].from_ms, held[-1].to_ms
     pods = [pod for pod in pods if pod.from_ms < to_ms and pod.to_ms > from_ms]
     asked = sum(pod.gpus for pod in pods)
     largest = max(pod.gpus for pod in pods)
     message = _message(night, pods, from_ms, to_ms)
-    most_on_a_node = _most_on_a_node(night, held)
     reason = _reason(message, fragmented=most_on_a_node < largest, gang=pods[0].gang and len(pods) > 1)
     waited = max(pod.to_ms - pod.from_ms for pod in pods)
     evidence = [
@@ -252,15 +259,16 @@ def _message(night: Night, pods: Sequence[_Pod], from_ms: int, to_ms: int) -> st
     return rows[0][0].strip().rstrip(".") if rows[0][0] else None
 
 
-def _most_on_a_node(night: Night, held: Sequence[_Held]) -> int:
-    """The most slots that were free on one node at once."""
-    rows = night.ask(
-        "SELECT max(slots) FROM (SELECT count(*) AS slots FROM ledger_row WHERE state = 'free' AND ms = 60000 "
-        "AND minute_ms >= $1 AND minute_ms < $2 GROUP BY node_uid, minute_ms)",
-        held[0].minute_ms,
-        held[-1].to_ms,
+def _most_on_a_node(night: Night) -> dict[int, int]:
+    """The most slots that were free on one node at once, minute by minute."""
+    return dict(
+        night.ask(
+            "SELECT minute_ms, max(slots) FROM (SELECT minute_ms, count(*) AS slots FROM ledger_row "
+            "WHERE state = 'free' AND ms = 60000 AND minute_ms >= $1 AND minute_ms < $2 GROUP BY node_uid, minute_ms) "
+            "GROUP BY minute_ms",
+            *night.window,
+        )
     )
-    return rows[0][0] or 0
 
 
 def _reason(message: str | None, *, fragmented: bool, gang: bool) -> str | None:

@@ -31,9 +31,11 @@ class _Gap(NamedTuple):
     pods: frozenset[str]
 
 
-# Where held slots are unobserved for a while, and who spoke of them last before and first after. Windows may be of
-# another pod than the one that is in the dark: then nothing was lost.
+# Where held slots are unobserved for a while: a small table, so that of the many samples only those of its slots are
+# read. Then, who spoke of them last before and first after. Windows may be of another pod than the one that is in the
+# dark: then nothing was lost.
 _DARK = """
+CREATE OR REPLACE TEMP TABLE dark AS
 WITH minute AS (
     SELECT node_uid, slot_index, minute_ms, list(DISTINCT pod_uid) AS pods
     FROM ledger_row
@@ -47,13 +49,14 @@ numbered AS (
             > 60000, true)::INTEGER AS begins
         FROM minute
     )
-),
-dark AS MATERIALIZED (
-    SELECT node_uid, slot_index, min(minute_ms) AS from_ms, max(minute_ms) + 60000 AS to_ms,
-        list_distinct(flatten(list(pods))) AS pods
-    FROM numbered GROUP BY node_uid, slot_index, island HAVING max(minute_ms) + 60000 - min(minute_ms) >= $3
-),
-sampled AS MATERIALIZED (
+)
+SELECT node_uid, slot_index, min(minute_ms) AS from_ms, max(minute_ms) + 60000 AS to_ms,
+    list_distinct(flatten(list(pods))) AS pods
+FROM numbered GROUP BY node_uid, slot_index, island HAVING max(minute_ms) + 60000 - min(minute_ms) >= $3
+"""
+
+_SPOKE = """
+WITH sampled AS MATERIALIZED (
     SELECT node_uid, slot_index, from_ms, min(time_ms) FILTER (time_ms < from_ms + 60000) AS first_ms,
         max(time_ms) FILTER (time_ms < from_ms + 60000) AS last_ms, count_if(time_ms < from_ms + 60000) AS samples,
         min(time_ms) FILTER (time_ms >= dark.to_ms - 60000) AS next_ms
@@ -88,7 +91,8 @@ def detect(night: Night) -> Iterable[Proposal]:
 
 def _of_slots(night: Night) -> list[_Gap]:
     """The gaps of every slot that was held in the dark."""
-    rows = night.ask(_DARK, *night.window, SHORT_MS)
+    night.ask(_DARK, *night.window, SHORT_MS)
+    rows = night.ask(_SPOKE)
     earlier = _day_before(night, {row[0] for row in rows if row[5] is None})
     gaps = []
     for node, slot, dark_ms, pods, first_ms, last_ms, samples, next_ms, stepped_ms, steps_again_ms in rows:

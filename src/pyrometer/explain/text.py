@@ -16,7 +16,7 @@ MOST_UNEXPLAINED = 3
 MOST_QUEUES = 2
 WAITED_MS = 600_000  # less is not worth a line
 
-_COLOURS = {
+COLOURS = {
     "useful": "green",
     "overhead": "yellow",
     "waste": "red",
@@ -69,7 +69,7 @@ def _bars(answer: dict[str, Any], style: Style) -> Iterator[str]:
     whole = answer["total"][measure]
     for row in answer["states"]:
         filled = _bar((row[measure] or 0) / whole if whole else 0)
-        colour = _COLOURS[row["family"]]
+        colour = COLOURS[row["family"]]
         money = "" if row["usd_micro"] is None else dollars(row["usd_micro"])
         spent = _compact_hours(row["gpu_ms"])
         yield (

@@ -64,8 +64,13 @@ of_owner AS (
     SELECT owner_uid, gpu_model, median(mhz) AS mhz FROM sample WHERE NOT bad
     GROUP BY owner_uid, gpu_model HAVING count(*) >= {enough_samples}
 ),
+alone AS (  -- models of which a workload has too few samples
+    SELECT DISTINCT sample.gpu_model FROM sample ANTI JOIN of_owner ON of_owner.owner_uid = sample.owner_uid
+        AND of_owner.gpu_model IS NOT DISTINCT FROM sample.gpu_model
+),
 of_model AS (  -- a tenth of the samples says as much
     SELECT gpu_model, median(sm_clock_mhz) AS mhz FROM ({at_work}) LEFT JOIN node_name USING (node_uid)
+    SEMI JOIN alone ON alone.gpu_model IS NOT DISTINCT FROM node_name.gpu_model
     WHERE NOT bad AND time_ms // 60000 % 10 = 0
     GROUP BY gpu_model HAVING count(*) >= {enough_samples} AND count(DISTINCT (node_uid, slot_index)) >= {enough_slots}
 ),

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from pyrometer.identify.gpu_models import gpu_model
-from pyrometer.store import Store
+from pyrometer.store import Reading
 
 PHASES = ("data", "copy", "forward", "backward", "comm", "optimizer", "checkpoint", "evaluate", "compile", "garbage")
 OWN = ("data", "copy", "forward", "backward", "garbage")  # what a rank does by itself: in the rest it waits for others
@@ -23,7 +23,7 @@ WITH of_rank AS (
         sum(to_ms - time_ms) FILTER (WHERE tokens IS NOT NULL) AS tokens_ms, sum(tokens) AS tokens,
         sum(to_ms - time_ms) FILTER (WHERE flops IS NOT NULL) AS flops_ms, sum(flops::HUGEINT) AS flops,
         max(memory_peak_mib) AS memory_peak_mib
-    FROM step_window WHERE steps > 0 AND to_ms > time_ms GROUP BY run, rank
+    FROM {windows} WHERE steps > 0 AND to_ms > time_ms GROUP BY run, rank
 ), seen AS (
     SELECT node_uid, slot_index, arg_max(gpu_model, time_ms) AS gpu_model
     FROM slot WHERE gpu_model IS NOT NULL GROUP BY ALL
@@ -33,25 +33,34 @@ SELECT run, rank, coalesce(seen.gpu_model, node_name.gpu_model),
 FROM of_rank LEFT JOIN seen USING (node_uid, slot_index) LEFT JOIN node_name USING (node_uid) ORDER BY run, rank
 """
 
-# A window knows the median and the slowest of its steps: it counts as one slow step and the rest at the median.
+# A window knows the median and the slowest of its steps: it counts as one slow step and the rest at the median. Lengths
+# that differ by less than half a per cent count as one: windows are millions, and to sort them takes a minute.
 _LENGTHS = """
 WITH said AS (
-    SELECT run, step_p50_us AS us, greatest(steps - 1, 1) AS n FROM step_window WHERE steps > 0 AND step_p50_us > 0
-    UNION ALL SELECT run, step_max_us, 1 FROM step_window WHERE steps > 1 AND step_max_us > 0
+    SELECT run, step_p50_us AS us, greatest(steps - 1, 1) AS n FROM {windows} WHERE steps > 0 AND step_p50_us > 0
+    UNION ALL SELECT run, step_max_us, 1 FROM {windows} WHERE steps > 1 AND step_max_us > 0
+), about AS (
+    SELECT run, max(us) AS us, sum(n) AS n FROM said GROUP BY run, (ln(us) * 200)::INTEGER
 ), summed AS (
     SELECT run, us, sum(n) OVER (PARTITION BY run ORDER BY us) AS up_to, sum(n) OVER (PARTITION BY run) AS whole
-    FROM said
+    FROM about
 )
 SELECT run, min(us) FILTER (WHERE up_to * 2 >= whole), min(us) FILTER (WHERE up_to * 100 >= whole * 99), max(us)
 FROM summed GROUP BY run
 """
 
 
-def throughput(store: Store) -> dict[str, dict[str, Any]]:
-    """The figures of every run with steps. `step_window` is exposed and names are open."""
-    lengths = {run: figures for run, *figures in store.connection.execute(_LENGTHS).fetchall()}
+OF_ONE = "(SELECT * FROM step_window WHERE run = $1)"  # windows of one run
+
+
+def throughput(
+    store: Reading, windows: str = "step_window", values: Sequence[object] = ()
+) -> dict[str, dict[str, Any]]:
+    """The figures of every run with steps. `windows` are readable and names are open."""
+    asked = _LENGTHS.format(windows=windows)
+    lengths = {run: figures for run, *figures in store.connection.execute(asked, list(values)).fetchall()}
     ranks: dict[str, list[tuple[Any, ...]]] = {}
-    for run, *rank in store.connection.execute(_RATES).fetchall():
+    for run, *rank in store.connection.execute(_RATES.format(windows=windows), list(values)).fetchall():
         ranks.setdefault(run, []).append(tuple(rank))
     return {run: {**_rates(rows), **_lengths(lengths.get(run))} for run, rows in ranks.items()}
 
@@ -70,7 +79,7 @@ def _rates(ranks: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     samples = [1000 * n / ms for _, _, ms, n, *_ in ranks if ms and n is not None]
     tokens = [1000 * n / ms for _, _, _, _, ms, n, *_ in ranks if ms and n is not None]
     counted = [(name, ms, int(n)) for _, name, _, _, _, _, ms, n, _ in ranks if ms and n]
-    peaks = [(ms, n, peak) for name, ms, n in counted if (peak := _peak_flops(name)) is not None]
+    peaks = [(ms, n, peak) for name, ms, n in counted if (peak := peak_flops(name)) is not None]
     memory = [(mib, rank) for rank, *_, mib in ranks if mib is not None]
     most = max(memory, default=None, key=lambda one: (one[0], -one[1]))
     return {
@@ -85,27 +94,34 @@ def _rates(ranks: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     }
 
 
-def _peak_flops(name: str | None) -> float | None:
+def peak_flops(name: str | None) -> float | None:
     """What a GPU of that name can do in a second, where its maker says so."""
     known = gpu_model(name)
     return known.peak_tflops_bf16 * 1e12 if known and known.peak_tflops_bf16 else None
 
 
-def phases(store: Store, run: str) -> dict[str, float]:
+def phases(store: Reading, run: str) -> dict[str, float]:
     """The share of a run's windows that each phase took, the largest first; what is left is "other"."""
+    shares = phases_of_all(store, OF_ONE, [run]).get(run, {})
+    return {name: share for name, share in sorted(shares.items(), key=lambda one: -one[1]) if share}
+
+
+def phases_of_all(store: Reading, windows: str, values: Sequence[object] = ()) -> dict[str, dict[str, float]]:
+    """The share of each phase in the windows of every run, in the order of the phases; "other" comes last."""
     sums = ", ".join(f"sum({name}_ms)" for name in PHASES)
-    row = store.connection.execute(
-        f"SELECT sum(to_ms - time_ms), {sums} FROM step_window WHERE run = ? AND to_ms > time_ms", [run]
-    ).fetchone()
-    if row is None or not row[0]:
-        return {}
-    whole = max(int(row[0]), sum(map(int, row[1:])))
-    spent = {name: int(ms) for name, ms in zip(PHASES, row[1:], strict=True)}
-    spent["other"] = whole - sum(spent.values())
-    return {name: round(ms / whole, 4) for name, ms in sorted(spent.items(), key=lambda one: -one[1]) if ms}
+    rows = store.connection.execute(
+        f"SELECT run, sum(to_ms - time_ms), {sums} FROM {windows} WHERE to_ms > time_ms GROUP BY run", list(values)
+    ).fetchall()
+    found = {}
+    for run, *lasted in rows:
+        whole_ms, *spent_ms = map(int, lasted)
+        whole_ms = max(whole_ms, sum(spent_ms))
+        parts = zip((*PHASES, "other"), (*spent_ms, whole_ms - sum(spent_ms)), strict=True)
+        found[run] = {name: round(ms / whole_ms, 4) for name, ms in parts}
+    return found
 
 
-def outliers(store: Store, run: str) -> list[dict[str, Any]]:
+def outliers(store: Reading, run: str) -> list[dict[str, Any]]:
     """Ranks that take longer than the others for what they do by themselves, by milliseconds of a step."""
     sums = ", ".join(f"sum({name}_ms) / sum(steps)" for name in OWN)
     rows = store.connection.execute(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.account.sums import Window, iso
 from pyrometer.explain.lineage import NEAREST, batch_name, batches_of_step, lineage_of_sample, open_run
-from pyrometer.store import Store
+from pyrometer.store import Reading
 
 PHASES = (
     "data", "copy", "forward", "backward", "sync", "optimizer", "checkpoint", "evaluate", "compile", "garbage",
@@ -25,6 +25,7 @@ STEP, OTHER = "step", "other"
 HELD_UP_SHARE = 0.05  # of a step: who made the others wait for less is not worth naming
 HELD_UP_US = 1_000
 MOST_SLOW = 5
+MOST_NAMED = 1_000  # traced steps
 MOST_TRACED = 20  # ways of a sample that are shown with their spans
 
 
@@ -58,7 +59,7 @@ class Piece(NamedTuple):
 
 
 def trace_step(
-    store: Store, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None
+    store: Reading, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None
 ) -> dict[str, Any]:
     """One step over all ranks: spans, what the step waited for, the data behind it."""
     history = open_run(store, run, window)
@@ -118,7 +119,7 @@ def over_ranks(
     }  # fmt: skip
 
 
-def trace_sample(store: Store, run: str, sample: str, window: Window, *, zone: tzinfo) -> dict[str, Any]:
+def trace_sample(store: Reading, run: str, sample: str, window: Window, *, zone: tzinfo) -> dict[str, Any]:
     """A sample on its way: every batch that had it, with the spans of that batch where the step was traced."""
     found = lineage_of_sample(store, run, sample, window, zone=zone)
     traced = set(
@@ -145,8 +146,8 @@ def trace_sample(store: Store, run: str, sample: str, window: Window, *, zone: t
     }  # fmt: skip
 
 
-def traced_steps(store: Store, run: str) -> dict[str, Any]:
-    """Which steps have traces: how many, the newest, the slowest."""
+def traced_steps(store: Reading, run: str) -> dict[str, Any]:
+    """Which steps have traces: how many, the newest ones, the slowest."""
     rows = store.connection.execute(
         f"""
         SELECT attempt, step, count(DISTINCT rank) AS ranks, max(duration_us), arg_max(rank, duration_us), max(time_ms)
@@ -161,6 +162,7 @@ def traced_steps(store: Store, run: str) -> dict[str, Any]:
     return {
         "count": len(named),
         "newest": named[-1] if named else None,
+        "steps": named[-MOST_NAMED:],
         "slowest": sorted(named, key=lambda one: (-one["duration_ms"], one["step"]))[:MOST_SLOW],
     }
 
@@ -168,7 +170,7 @@ def traced_steps(store: Store, run: str) -> dict[str, Any]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(store: Store, run: str, attempt: int, step: int) -> tuple[str, list[Span]]:
+def _read(store: Reading, run: str, attempt: int, step: int) -> tuple[str, list[Span]]:
     rows = store.connection.execute(
         "SELECT rank, name, time_ms, after_us, duration_us, span_id, parent_id, attributes_json, trace_id FROM span "
         "WHERE run = ? AND attempt = ? AND step = ?",
@@ -192,21 +194,21 @@ def _attributes(text: str | None) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _nodes(store: Store, run: str, attempt: int) -> dict[int, str | None]:
+def _nodes(store: Reading, run: str, attempt: int) -> dict[int, str | None]:
     rows = store.connection.execute(
         "SELECT rank, arg_max(node_uid, time_ms) FROM run WHERE run = ? AND attempt = ? GROUP BY rank", [run, attempt]
     ).fetchall()
     return dict(rows)
 
 
-def _size(store: Store, run: str, attempt: int) -> int:
+def _size(store: Reading, run: str, attempt: int) -> int:
     rows = store.connection.execute(
         "SELECT coalesce(max(ranks), 0) FROM run WHERE run = ? AND attempt = ?", [run, attempt]
     ).fetchall()
     return int(rows[0][0])
 
 
-def _traced_near(store: Store, run: str, step: int, attempt: int | None) -> list[int]:
+def _traced_near(store: Reading, run: str, step: int, attempt: int | None) -> list[int]:
     rows = store.connection.execute(
         "SELECT DISTINCT step FROM span WHERE run = $1 AND step IS NOT NULL AND coalesce(attempt = $3, true) "
         "ORDER BY abs(step - $2), step LIMIT $4",
@@ -215,7 +217,7 @@ def _traced_near(store: Store, run: str, step: int, attempt: int | None) -> list
     return sorted(row[0] for row in rows)
 
 
-def _was_done(store: Store, run: str, step: int) -> bool:
+def _was_done(store: Reading, run: str, step: int) -> bool:
     """Whether a window covers the step: it was done, and not traced."""
     return bool(
         store.connection.execute(

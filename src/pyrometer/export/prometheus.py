@@ -2,29 +2,36 @@
 
 Counters add a minute once, after it has settled, and never fall; what is corrected afterwards shows only in
 `pyrometer_restated_gpu_seconds_total`. Exact figures come from the API.
+
+Whoever has series keeps them while they hold GPUs. An hour after that they go, and come back where they were: a series
+that is gone is stale for Prometheus, and `sum(increase(…))` is right, whoever comes, goes and returns.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
 
 from pyrometer import __version__
-from pyrometer.account.sums import Window, open_names, sums
+from pyrometer.account.sums import Sum, Window, open_names, sums
+from pyrometer.export.exposition import Prepared, label
+from pyrometer.model.states import STATES
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Store
 
 SETTLED_MS = 10 * MS_PER_MINUTE  # late samples and events are in by then
 WATCHED_MS = 48 * MS_PER_HOUR  # how far back corrections are noticed
 MOST_SERIES_OF = 1_000  # workloads with series of their own
+MOST_TEAMS = 100  # whose workloads beyond that are counted as the team's `other`
+MOST_RETIRED = 10_000  # workloads that would go on where they were
 RETIRED_MS = MS_PER_HOUR  # a workload without GPUs for so long has no series any more
 THROUGH = "exported_through_ms"  # in the store: a restart goes on with the next minute
+ANNOUNCED = "exported_announced"  # and with what had been announced, but not shown
 MOST_FINDINGS = 200
 
 _USD = 1e6 * MS_PER_HOUR  # of ms × micro-dollars per hour
@@ -38,7 +45,8 @@ class Owner(NamedTuple):
     workload: str  # namespace/name
 
 
-OTHERS = Owner("other", "other", "other")
+OTHER = "other"
+OTHERS = Owner(OTHER, OTHER, OTHER)
 
 
 class Amount(NamedTuple):
@@ -48,38 +56,76 @@ class Amount(NamedTuple):
     ms_price: int = 0
 
 
-class Ledger:
+class Ledger(Prepared):
     """What has been counted since this process began."""
 
-    def __init__(self, *, most: int = MOST_SERIES_OF) -> None:
+    def __init__(self, *, most: int = MOST_SERIES_OF, most_teams: int = MOST_TEAMS) -> None:
+        super().__init__()
         self.since_ms = self.through_ms = 0  # minutes between them are counted
-        self.most = most
+        self.most, self.most_teams = most, most_teams
         self.amounts: dict[tuple[Owner, str], Amount] = {}
+        self.announced: dict[tuple[Owner, str], Amount] = {}  # to be added when the series has been seen without
+        self.retired: dict[Owner, dict[str, Amount]] = {}  # without series now, the longest first
         self.restated: Counter[tuple[str, str]] = Counter()
         self.findings: dict[tuple[str, Owner], int] = {}
         self._seen_ms: dict[Owner, int] = {}  # owners with series of their own: when they last had GPUs
+        self._teams: set[str] = set()  # those with an `other` of their own
         self._kinds: dict[Owner, str] = {}
-        self._announced: dict[tuple[Owner, str], Amount] = {}  # shown as zero first: a first value is no increase
+        self._workloads_left_out = self._findings_left_out = 0
         self._hours: dict[int, Counter[str]] = {}  # what was counted, by hour and state
         self._parts: set[str] = set()
+        self.prepare(self._metrics())
 
     def count(self, store: Store, end_ms: int) -> None:
         """Counts the minutes that have settled; the ledger is up to date until `end_ms`."""
         settled_ms = (end_ms - SETTLED_MS) // MS_PER_MINUTE * MS_PER_MINUTE
         if not self.through_ms:
             self.since_ms = self.through_ms = min(int(store.meta(THROUGH) or settled_ms), settled_ms)
+            if self.resume(store.meta(ANNOUNCED) or "[0, []]"):
+                return  # they are to be seen as they were first: the rest has a minute's time
         self._notice_corrections(store)
-        for key, amount in self._announced.items():
-            self.amounts[key] = _added(self.amounts[key], amount)
-        self._announced = {}
+        groups: list[Sum] = []
         if settled_ms > self.through_ms:
             window = Window(self.through_ms, settled_ms)
-            self._count(store, window)
+            open_names(store)
+            groups = sums(store, window, ("state", "team", "experiment", "workload"), zone=UTC)
             for hour, states in _by_hour(store, window).items():
                 self._hours.setdefault(hour, Counter()).update(states)
-            self.through_ms = settled_ms
+        self.advance(groups, max(settled_ms, self.through_ms))
+        store.set_meta(ANNOUNCED, self.pending())  # first: it counts only together with the other
         store.set_meta(THROUGH, str(self.through_ms))
-        self._retire()
+
+    def pending(self) -> str:
+        """What has been shown without its first minutes, for the process after this one."""
+        return json.dumps(
+            [self.through_ms, [[*owner, state, *rest] for (owner, state), rest in self.announced.items()]]
+        )
+
+    def resume(self, pending: str) -> bool:
+        """Announces what the process before did not come to show, if it ended here; says whether there is any."""
+        through_ms, rows = json.loads(pending)
+        for *names, state, gpu_ms, ms_price in rows if through_ms == self.through_ms else ():
+            owner = Owner(*names)
+            if owner.workload != OTHER:
+                self._seen_ms[owner] = through_ms
+            elif owner != OTHERS:
+                self._teams.add(owner.team)
+            self.amounts[owner, state] = Amount()
+            self.announced[owner, state] = Amount(gpu_ms, ms_price)
+        self.prepare(self._metrics())
+        return bool(self.announced)
+
+    def advance(self, groups: Iterable[Sum], through_ms: int) -> None:
+        """Adds the minutes up to a time, and shows what there is then."""
+        grown = {owner for owner, _ in self.announced}  # they have to be seen so once, however long it took
+        for key, amount in self.announced.items():
+            self.amounts[key] = _added(self.amounts[key], amount)
+        self.announced = {}
+        if through_ms > self.through_ms:
+            self._add(groups, through_ms)
+            self.through_ms = through_ms
+        self._retire(grown)
+        self.prepare(self._metrics())
 
     def found(self, findings: Iterable[Mapping[str, Any]]) -> None:
         """What `why` found: the dollars of each cause and workload, as they are now."""
@@ -88,36 +134,48 @@ class Ledger:
             owner = _owner(finding["team"], finding["experiment"], finding["workload"])
             totals[finding["cause"], owner] += finding["usd_micro"] or 0
         self.findings = dict(totals.most_common(MOST_FINDINGS))
+        self._findings_left_out = max(0, len(totals) - MOST_FINDINGS)
+        self.prepare(self._metrics())
 
-    def _count(self, store: Store, window: Window) -> None:
-        open_names(store)
-        for group in sums(store, window, ("state", "team", "experiment", "workload"), zone=UTC):
+    def _add(self, groups: Iterable[Sum], at_ms: int) -> None:
+        """A first value is no increase: what is new is shown without its first minutes, and they come with the next."""
+        shown = set(self.amounts)
+        left_out = set()
+        for group in groups:
             state, team, experiment, workload = group.key
-            owner = self._admitted(_owner(team, experiment, workload), window.to_ms)
-            if workload:
+            named = _owner(team, experiment, workload)
+            owner = self._admitted(named, at_ms)
+            if owner != named:
+                left_out.add(named)
+            elif workload:
                 self._kinds[owner] = workload["kind"]
             key = (owner, state)
-            if key not in self.amounts:
-                self.amounts[key] = Amount()
-                self._announced[key] = Amount(group.gpu_ms, group.ms_price)
-            elif key in self._announced:
-                self._announced[key] = _added(self._announced[key], Amount(group.gpu_ms, group.ms_price))
-            else:
-                self.amounts[key] = _added(self.amounts[key], Amount(group.gpu_ms, group.ms_price))
+            self.amounts.setdefault(key, Amount())
+            into = self.amounts if key in shown else self.announced
+            into[key] = _added(into.get(key, Amount()), Amount(group.gpu_ms, group.ms_price))
+        self._workloads_left_out = len(left_out)
 
     def _admitted(self, owner: Owner, at_ms: int) -> Owner:
-        """The owner, or `other` when there are too many: whoever has a series keeps it."""
+        """The owner, or its team's `other` when there are too many: whoever has a series keeps it."""
         if owner not in self._seen_ms and len(self._seen_ms) >= self.most:
-            return OTHERS
+            if owner.team not in self._teams and len(self._teams) >= self.most_teams:
+                return OTHERS
+            self._teams.add(owner.team)
+            return Owner(owner.team, OTHER, OTHER)
         self._seen_ms[owner] = at_ms
+        for state, amount in self.retired.pop(owner, {}).items():
+            self.amounts[owner, state] = amount
         return owner
 
-    def _retire(self) -> None:
-        over = {owner for owner, at_ms in self._seen_ms.items() if at_ms < self.through_ms - RETIRED_MS}
+    def _retire(self, grown: set[Owner]) -> None:
+        over = {owner for owner, at_ms in self._seen_ms.items() if at_ms < self.through_ms - RETIRED_MS} - grown
         for owner in over:
             del self._seen_ms[owner]
             self._kinds.pop(owner, None)
-        self.amounts = {key: amount for key, amount in self.amounts.items() if key[0] not in over}
+        for owner, state in [key for key in self.amounts if key[0] in over]:
+            self.retired.setdefault(owner, {})[state] = self.amounts.pop((owner, state))
+        while len(self.retired) > MOST_RETIRED:
+            del self.retired[next(iter(self.retired))]
 
     def _notice_corrections(self, store: Store) -> None:
         """Hours that were built anew: what was counted in one state and turned out to be in another."""
@@ -133,8 +191,7 @@ class Ledger:
         self._parts = set(parts)
         self._hours = {hour: states for hour, states in self._hours.items() if hour > self.through_ms - WATCHED_MS}
 
-    def collect(self) -> Iterator[Metric]:
-        """The metrics, for a registry of `prometheus_client`."""
+    def _metrics(self) -> Iterator[Metric]:
         labels = ["state", "team", "experiment", "workload"]
         seconds = CounterMetricFamily("pyrometer_gpu_seconds", "GPU-seconds by state and owner, settled", labels=labels)
         dollars = CounterMetricFamily("pyrometer_cost_usd", "What they cost, in dollars", labels=labels)
@@ -164,23 +221,24 @@ class Ledger:
             "pyrometer_exported_through_timestamp_seconds", "Minutes before it are in the counters"
         )
         through.add_metric([], self.through_ms / 1000)
+        left_out = GaugeMetricFamily("pyrometer_workloads_left_out", "Workloads that count as `other` now")
+        left_out.add_metric([], self._workloads_left_out)
+        not_shown = GaugeMetricFamily("pyrometer_findings_left_out", "Findings beyond those that have series")
+        not_shown.add_metric([], self._findings_left_out)
+        families = GaugeMetricFamily(
+            "pyrometer_state_info", "The family of each state: useful, overhead, waste, platform or unknown",
+            labels=["state", "family"],
+        )  # fmt: skip
+        for one in STATES:
+            families.add_metric([one.name, one.family], 1)
         build = GaugeMetricFamily("pyrometer_build_info", "Which Pyrometer this is", labels=["version"])
         build.add_metric([__version__], 1)
-        yield from (seconds, dollars, restated, found, info, through, build)
-
-
-def exposition(collectors: Iterable[Any], accept: str) -> tuple[bytes, str]:
-    """The text of what collectors have, in the form that the scraper asks for, and the name of that form."""
-    registry = CollectorRegistry(auto_describe=False)
-    for collector in collectors:
-        registry.register(collector)
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+        yield from (seconds, dollars, restated, found, info, left_out, not_shown, families, through, build)
 
 
 def _owner(team: str | None, experiment: str | None, workload: Mapping[str, str] | None) -> Owner:
     named = f"{workload['namespace']}/{workload['name']}" if workload else ""
-    return Owner(team or "", experiment or "", named)
+    return Owner(label(team), label(experiment), label(named))
 
 
 def _added(one: Amount, other: Amount) -> Amount:

@@ -54,6 +54,9 @@ def happening_of(event: objects.Event) -> Happening | None:
     return Happening(kind, at_ms, round(took_ms), repeats=False)
 
 
+PROGRESS, REMAINING = "progress", "remaining_seconds"  # metrics of a workload: per cent, and what is left to do
+
+
 def progress_of(owner: objects.Owner, attempt: int) -> Iterator[Metric]:
     """What Kubeflow Trainer says about a run: progress and metrics, without any SDK."""
     status = owner.status if isinstance(owner.status, dict) else {}
@@ -61,7 +64,10 @@ def progress_of(owner: objects.Owner, attempt: int) -> Iterator[Metric]:
     if not isinstance(told, dict):
         return
     at_ms = _iso_ms(told.get("lastUpdatedTime"))
-    values: list[tuple[Any, Any]] = [("progress", told.get("progressPercentage"))]
+    values: list[tuple[Any, Any]] = [
+        (PROGRESS, told.get("progressPercentage")),
+        (REMAINING, told.get("estimatedRemainingSeconds")),
+    ]
     values += [(each.get("name"), each.get("value")) for each in told.get("metrics") or [] if isinstance(each, dict)]
     for name, value in values:
         number = _number(value)

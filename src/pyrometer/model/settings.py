@@ -60,6 +60,12 @@ class Settings(NamedTuple):
     energy_usd_per_kwh: float = 0.0
     carbon_g_per_kwh: float = 0.0
     pue: float = 1.0
+    audit_log: str = "yes"
+    secure_cookie: str = "no"
+    proxy_addresses: tuple[str, ...] = ()
+    proxy_user_header: str = ""
+    proxy_team_header: str = ""
+    proxy_role: str = "viewer"
 
 
 HELP: dict[str, str] = {
@@ -94,10 +100,24 @@ HELP: dict[str, str] = {
     "energy_usd_per_kwh": "what a kilowatt-hour costs, for `energy_usd` beside the bill; 0 is not known",
     "carbon_g_per_kwh": "grams of CO2e that a kilowatt-hour emits, for `co2e_g`; 0 is not known",
     "pue": "what the site draws for each watt of its machines, in both of these; not in `kwh`, which is the GPUs' own",
+    "audit_log": "whether a server writes who asked what into `audit.log` of its data folder: `yes` or `no`",
+    "secure_cookie": (
+        "`yes` where browsers reach the server over https only: a page's session is never sent over anything else"
+    ),
+    "proxy_addresses": "addresses or networks of proxies that say who asks; without any, nobody else's word counts",
+    "proxy_user_header": "the header in which such a proxy says who asks: `X-Forwarded-User`",
+    "proxy_team_header": "the header in which it says their team, whose data alone they see",
+    "proxy_role": "what who comes by a proxy is: `viewer`, or `team_viewer`, as with a team header always",
 }
 
 
-CHOICES = {"bill_to": ("experiment", "namespace"), "find_exporters": ("yes", "no")}
+CHOICES = {
+    "bill_to": ("experiment", "namespace"),
+    "find_exporters": ("yes", "no"),
+    "audit_log": ("yes", "no"),
+    "secure_cookie": ("yes", "no"),
+    "proxy_role": ("viewer", "team_viewer"),
+}
 LEAST = {"pue": 1.0}
 MOST_NUMBER = 1_000_000
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyrometer.account.charges import charges
 from pyrometer.account.energy import tariff_of
 from pyrometer.account.ledger import Accounted, Progress, build
 from pyrometer.account.retention import forget
+from pyrometer.account.scope import NobodyError, only
 from pyrometer.account.sums import GROUPINGS, Window, cost, open_names
-from pyrometer.account.windows import window_of, zone_of
+from pyrometer.account.windows import time_ms, window_of, zone_of
+from pyrometer.explain.burn import burn
 from pyrometer.explain.causes import with_causes
+from pyrometer.explain.cluster import NoSuchMinuteError, cluster
 from pyrometer.explain.lifecycle import trace_run
 from pyrometer.explain.lineage import (
     MOST_UPDATES,
@@ -23,28 +28,40 @@ from pyrometer.explain.lineage import (
     lineage_of_sample,
     lineage_of_step,
 )
-from pyrometer.explain.runs import NoSuchRunError, runs, show
+from pyrometer.explain.runs import NoSuchRunError, run_names, runs, show
+from pyrometer.explain.signals import signals
+from pyrometer.explain.top import MOST_ROWS, top
 from pyrometer.explain.trace import trace_sample, trace_step
 from pyrometer.explain.why import why
+from pyrometer.explain.worth import NoSuchExperimentError, NoSuchMetricError, experiments, worth
 from pyrometer.identify.price_book import read_price_book
 from pyrometer.model.settings import Settings
-from pyrometer.store import Store
+from pyrometer.store import Reading, Store
 
 Answer = dict[str, Any]
-Question = Callable[[Store, Accounted], Answer]  # checked, and ready to be asked of a store that is up to date
+Question = Callable[[Reading, Accounted], Answer]  # checked, and ready to be asked of a store that is up to date
 
 WINDOW = ("last", "since", "until", "month", "all", "tz", "price")
+SCOPE = ("team", "experiment")  # only what belongs to them
+ASKED_ALWAYS = (*WINDOW, *SCOPE)
 ASKED_BY = {  # what a question takes besides
     "cost": ("by",),
-    "show": ("run",),
+    "cluster": ("at",),
+    "show": ("run", "without"),
+    "signals": ("run",),
     "trace": ("run", "step", "sample", "attempt"),
     "lineage": ("run", "step", "sample", "checkpoint", "spikes", "metric", "attempt", "limit", "offset"),
+    "worth": ("experiment", "metric", "target"),
+    "top": ("limit",),
 }
-DEFAULT_LAST = {"why": "12h", "cost": "12h"}  # others are about everything there is
+# Others are about everything there is.
+DEFAULT_LAST = {"why": "12h", "cost": "12h", "burn": "12h", "charges": "12h", "top": "1h"}
 HIGHEST_USD_MICRO_PER_HOUR = 10**12
 HIGHEST_STEP = 2**62
 HIGHEST_LIMIT = 100_000
 LONGEST_SAMPLE = 1_000
+LONGEST_NAME = 1_000
+LEFT_OUT = ("windows", "findings")  # parts of `show` that are large, or take long
 
 
 class QuestionError(ValueError):
@@ -68,7 +85,7 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
     """A question in the words of the command's options, without their dashes. Raises before any store is opened."""
     if what not in _ANSWERS:
         raise NothingError(f"There is no question {what!r}. Known: {', '.join(_ANSWERS)}.")
-    allowed = (*WINDOW, *ASKED_BY.get(what, ()))
+    allowed = (*ASKED_ALWAYS, *ASKED_BY.get(what, ()))
     unknown = sorted(set(parameters) - set(allowed))
     if unknown:
         raise QuestionError(f"There is no parameter {unknown[0]!r}. Known: {', '.join(allowed)}.")
@@ -79,8 +96,24 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
         DEFAULT_LAST.get(what),
     )  # fmt: skip
     price_usd_micro = _price(told["price"])
+    # what `worth` calls an experiment is what its runs say, not who pays
+    team, experiment = (None if name in ASKED_BY.get(what, ()) else _name(parameters, name) for name in SCOPE)
     answer = _ANSWERS[what](parameters)
-    return lambda store, covered: answer(store, _About(window(covered), zone, settings, price_usd_micro))
+
+    def asked(store: Reading, covered: Accounted) -> Answer:
+        about = _About(window(covered), zone, settings, price_usd_micro)
+        try:
+            with only(store, team, experiment):
+                return answer(store, about)
+        except NobodyError as error:
+            raise NothingError(str(error)) from None
+
+    return asked
+
+
+def known() -> tuple[str, ...]:
+    """The questions that there are."""
+    return tuple(_ANSWERS)
 
 
 def bring_up_to_date(
@@ -96,11 +129,17 @@ def bring_up_to_date(
 
 # -- one function a question: checks what it takes, and gives the function that answers it ----------------------------
 
-_Answering = Callable[[Store, _About], Answer]
+_Answering = Callable[[Reading, _About], Answer]
 
 
 def _why(parameters: Mapping[str, str]) -> _Answering:
     return lambda store, about: why(
+        store, about.window, about.settings, zone=about.zone, price_usd_micro=about.price_usd_micro
+    )
+
+
+def _burn(parameters: Mapping[str, str]) -> _Answering:
+    return lambda store, about: burn(
         store, about.window, about.settings, zone=about.zone, price_usd_micro=about.price_usd_micro
     )
 
@@ -116,7 +155,7 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
     if len(set(names)) != len(names) or not names:
         raise QuestionError(f"--by {by!r} names no grouping, or one twice.")
 
-    def answer(store: Store, about: _About) -> Answer:
+    def answer(store: Reading, about: _About) -> Answer:
         open_names(store)
         ledger = with_causes(store, about.window, about.settings, about.zone) if "cause" in names else "ledger_row"
         return cost(
@@ -127,17 +166,42 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
     return answer
 
 
+def _charges(parameters: Mapping[str, str]) -> _Answering:
+    return lambda store, about: charges(store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro)
+
+
+def _cluster(parameters: Mapping[str, str]) -> _Answering:
+    at = parameters.get("at")
+    if at is not None:
+        time_ms(at, UTC)  # what is no time is none in any zone
+
+    def answer(store: Reading, about: _About) -> Answer:
+        try:
+            at_ms = None if at is None else time_ms(at, about.zone)
+            return cluster(store, about.window, zone=about.zone, at_ms=at_ms)
+        except NoSuchMinuteError as error:
+            raise NothingError(str(error)) from None
+
+    return answer
+
+
 def _runs(parameters: Mapping[str, str]) -> _Answering:
     return lambda store, about: runs(store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro)
 
 
 def _show(parameters: Mapping[str, str]) -> _Answering:
+    without = _without(parameters)
     return _of_run(
         parameters,
         lambda store, run, about: show(
-            store, run, about.window, about.settings, zone=about.zone, price_usd_micro=about.price_usd_micro
+            store, run, about.window, about.settings, zone=about.zone, price_usd_micro=about.price_usd_micro,
+            without=without,
         ),
-    )
+    )  # fmt: skip
+
+
+def _signals(parameters: Mapping[str, str]) -> _Answering:
+    return _of_run(parameters, lambda store, run, about: signals(store, run, about.window, zone=about.zone))
 
 
 def _trace(parameters: Mapping[str, str]) -> _Answering:
@@ -146,7 +210,7 @@ def _trace(parameters: Mapping[str, str]) -> _Answering:
     if attempt is not None and asked != "step":
         raise QuestionError("--attempt says which attempt's step is meant: it needs --step.")
 
-    def answer(store: Store, run: str, about: _About) -> Answer:
+    def answer(store: Reading, run: str, about: _About) -> Answer:
         if step is not None:
             return trace_step(store, run, step, about.window, zone=about.zone, attempt=attempt)
         if asked == "sample":
@@ -168,7 +232,7 @@ def _lineage(parameters: Mapping[str, str]) -> _Answering:
     limit = _number(parameters, "limit", HIGHEST_LIMIT) or MOST_UPDATES
     offset = _number(parameters, "offset") or 0
 
-    def answer(store: Store, run: str, about: _About) -> Answer:
+    def answer(store: Reading, run: str, about: _About) -> Answer:
         window, zone = about.window, about.zone
         if step is not None:
             return lineage_of_step(store, run, step, window, zone=zone, attempt=attempt, limit=limit, offset=offset)
@@ -185,20 +249,60 @@ def _lineage(parameters: Mapping[str, str]) -> _Answering:
     return _of_run(parameters, answer)
 
 
-def _of_run(parameters: Mapping[str, str], answer: Callable[[Store, str, _About], Answer]) -> _Answering:
+def _worth(parameters: Mapping[str, str]) -> _Answering:
+    experiment, metric, target = parameters.get("experiment"), parameters.get("metric"), _target(parameters)
+    if target is not None and experiment is None:
+        raise QuestionError("--target is reached by runs of one experiment: say which. `pyrometer worth` lists them.")
+
+    def answer(store: Reading, about: _About) -> Answer:
+        window, zone, price = about.window, about.zone, about.price_usd_micro
+        if experiment is None:
+            return experiments(store, window, zone=zone, metric=metric, price_usd_micro=price)
+        try:
+            return worth(store, experiment, window, zone=zone, metric=metric, target=target, price_usd_micro=price)
+        except NoSuchMetricError as error:
+            raise NothingError(str(error)) from None
+        except NoSuchExperimentError as error:
+            near = difflib.get_close_matches(experiment, error.known, 1, cutoff=0.4)
+            hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer worth` lists them."
+            raise NothingError(f"There is no experiment {experiment!r} in that time. {hint}") from None
+
+    return answer
+
+
+def _top(parameters: Mapping[str, str]) -> _Answering:
+    limit = _number(parameters, "limit", HIGHEST_LIMIT)
+    return lambda store, about: top(
+        store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro,
+        limit=MOST_ROWS if limit is None else limit,
+    )  # fmt: skip
+
+
+def _target(parameters: Mapping[str, str]) -> float | None:
+    """The value that a metric should reach."""
+    text = parameters.get("target")
+    try:
+        target = None if text is None else float(text)
+    except ValueError:
+        target = math.nan
+    if target is not None and not math.isfinite(target):
+        raise QuestionError(f"--target {text!r} is not a number.")
+    return target
+
+
+def _of_run(parameters: Mapping[str, str], answer: Callable[[Reading, str, _About], Answer]) -> _Answering:
     """The answer about one run; of a run that is not there, a near one is named."""
     run = parameters.get("run") or ""
     if not run:
         raise QuestionError("Which run? `pyrometer runs` lists them.")
 
-    def of_run(store: Store, about: _About) -> Answer:
+    def of_run(store: Reading, about: _About) -> Answer:
         try:
             return answer(store, run, about)
         except NotRecordedError as error:
             raise NothingError(str(error)) from None
         except NoSuchRunError:
-            known = [row["run"] for row in runs(store, about.window, zone=about.zone)["rows"]]
-            near = difflib.get_close_matches(run, known, 1, cutoff=0.4)
+            near = difflib.get_close_matches(run, run_names(store, about.window), 1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer runs` lists them."
             raise NothingError(f"There is no run {run!r} in that time. {hint}") from None
 
@@ -223,6 +327,23 @@ def _number(parameters: Mapping[str, str], name: str, most: int = HIGHEST_STEP) 
     return int(digits)
 
 
+def _name(parameters: Mapping[str, str], name: str) -> str | None:
+    """A name that may be said, and then not as nothing: nothing would mean everything."""
+    said = parameters.get(name)
+    if said is not None and not 0 < len(said) <= LONGEST_NAME:
+        raise QuestionError(f"--{name} has {len(said):,} characters: 1 to {LONGEST_NAME:,}.")
+    return said
+
+
+def _without(parameters: Mapping[str, str]) -> list[str]:
+    said = parameters.get("without", "")
+    names = [name.strip() for name in said.split(",") if name.strip()]
+    for name in names:
+        if name not in LEFT_OUT:
+            raise QuestionError(f"--without {name!r} is not known: {', '.join(LEFT_OUT)}.")
+    return names
+
+
 def _sample(parameters: Mapping[str, str]) -> str:
     sample = parameters["sample"]
     if len(sample) > LONGEST_SAMPLE:
@@ -232,6 +353,7 @@ def _sample(parameters: Mapping[str, str]) -> str:
 
 _ANSWERS: dict[str, Callable[[Mapping[str, str]], _Answering]] = {
     "why": _why, "cost": _cost, "runs": _runs, "show": _show, "trace": _trace, "lineage": _lineage,
+    "burn": _burn, "worth": _worth, "cluster": _cluster, "signals": _signals, "charges": _charges, "top": _top,
 }  # fmt: skip
 
 

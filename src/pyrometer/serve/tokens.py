@@ -13,9 +13,15 @@ from pyrometer.store import files
 
 FILE = "tokens.json"
 PREFIX = "pyr_"
-ROLES = ("ingest", "viewer", "admin")
-# What each role may do: send records, ask questions, and (only the last) change who may.
-MAY = {"ingest": ("ingest",), "viewer": ("view",), "admin": ("ingest", "view", "administer")}
+ROLES = ("ingest", "viewer", "team_viewer", "admin")
+# What each role may do: send records, ask questions, ask what is about everybody, and (only the last) change who may.
+MAY = {
+    "ingest": ("ingest",),
+    "viewer": ("view", "view_all"),
+    "team_viewer": ("view",),
+    "admin": ("ingest", "view", "view_all", "administer"),
+}
+LONGEST_NAME = 200
 
 
 class TokenError(Exception):
@@ -29,6 +35,7 @@ class Token(NamedTuple):
     role: str
     sha256: str
     created_ms: int
+    team: str | None = None  # of a team viewer: whose data it sees
 
 
 class Tokens:
@@ -54,13 +61,18 @@ class Tokens:
             self._read_at_ns = changed_ns
         return self._tokens
 
-    def create(self, name: str, role: str, now_ms: int) -> str:
+    def create(self, name: str, role: str, now_ms: int, team: str | None = None) -> str:
         """A new token; this is the only time that it is seen."""
         known = self.listed()
+        for what, said in (("name", name), ("team", team)):
+            if said is not None and not 0 < len(said) <= LONGEST_NAME:
+                raise TokenError(f"A {what} has 1 to {LONGEST_NAME} characters, this one {len(said)}.")
+        if (role == "team_viewer") != (team is not None):
+            raise TokenError(f"--role {role} and --team {team}: a team viewer has a team, and nobody else has.")
         if any(token.name == name for token in known):
             raise TokenError(f"There is a token {name!r} already. Revoke it, or name this one otherwise.")
         secret = PREFIX + secrets.token_urlsafe(32)
-        self._write([*known, Token(name, role, _digest(secret), now_ms)])
+        self._write([*known, Token(name, role, digest_of(secret), now_ms, team)])
         return secret
 
     def revoke(self, name: str) -> None:
@@ -72,14 +84,13 @@ class Tokens:
             raise TokenError(f"There is no token {name!r}. Known: {names}.")
         self._write(kept)
 
-    def may(self, secret: str, what: str) -> bool | None:
-        """Whether this token may do this; None when nobody knows it. All are compared, each in constant time."""
-        digest = _digest(secret)
+    def of(self, digest: str) -> Token | None:
+        """The token with this digest. All are compared, each in constant time."""
         found: Token | None = None
         for token in self.listed():
-            if hmac.compare_digest(token.sha256, digest):
+            if same(token.sha256, digest):
                 found = token
-        return None if found is None else what in MAY.get(found.role, ())
+        return found
 
     def _write(self, tokens: list[Token]) -> None:
         kept = json.dumps({"tokens": [token._asdict() for token in tokens]}, indent=1)
@@ -87,5 +98,11 @@ class Tokens:
         self._read_at_ns = -1
 
 
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
+def digest_of(secret: str) -> str:
+    """What is kept of a secret. It is random and long, so that a plain digest is enough."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two digests are equal, in a time that does not say where they differ."""
+    return hmac.compare_digest(one, other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
@@ -26,11 +27,19 @@ class Vitals:
         end = GaugeMetricFamily("pyrometer_ledger_end_timestamp_seconds", "The newest accounted minute")
         end.add_metric([], server.end_ms / 1000)
         yield end
+        accounted = GaugeMetricFamily(
+            "pyrometer_accounted_timestamp_seconds", "When the ledger was last brought up to date"
+        )
+        accounted.add_metric([], server.accounted_at_s)
+        yield accounted
         took = GaugeMetricFamily(
             "pyrometer_accounting_seconds", "How long the ledger took to bring up to date, last time"
         )
         took.add_metric([], server.accounting_s)
         yield took
+        short = GaugeMetricFamily("pyrometer_shortcomings", "Sources that cannot be read; /readyz names them")
+        short.add_metric([], len(server.shortcomings()))
+        yield short
         collector = server.collector
         stored = CounterMetricFamily("pyrometer_records_stored", "Records that were stored")
         telemetry = sum(one.stored for one in server.telemetry)
@@ -54,3 +63,4 @@ class Vitals:
         for (signal, outcome), count in sorted(server.otlp.counts.items()):
             sent.add_metric([signal, outcome], count)
         yield sent
+        yield from ProcessCollector(registry=None).collect()  # memory, CPU, files

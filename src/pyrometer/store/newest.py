@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 from pyrometer.model.columns import schema_of
 from pyrometer.model.records import Slot
-from pyrometer.store.store import Store
+from pyrometer.store.reading import Reading
 
 Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
-def newest(store: Store, kind: type[Record], key: str, where: str, values: list[Any], keep: str) -> list[Record]:
+def newest(store: Reading, kind: type[Record], key: str, where: str, values: list[Any], keep: str) -> list[Record]:
     """The newest record of each key, of those that are to be kept. The kind has been exposed."""
     schema = schema_of(kind)
     name, columns = schema.name, ", ".join(schema.column_names)
@@ -23,7 +23,7 @@ def newest(store: Store, kind: type[Record], key: str, where: str, values: list[
     return [kind(*row) for row in rows]
 
 
-def slots_of(store: Store) -> list[Slot]:
+def slots_of(store: Reading) -> list[Slot]:
     """The last word on every slot."""
     store.expose_all(["slot"])
     return newest(store, Slot, "node_uid, slot_index", "true", [], "true")

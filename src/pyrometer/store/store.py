@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 
-from pyrometer.model import records  # noqa: F401 - declares the schemas
 from pyrometer.model.columns import SCHEMAS, Schema, schema_of
 from pyrometer.store import catalog, files
 from pyrometer.store.catalog import CatalogError, HotTable, Part, transaction
+from pyrometer.store.reading import Reading, quoted, time_column_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,49 +49,52 @@ class NewPart(NamedTuple):
     digest: str
 
 
-class Store:
-    """One data folder, open for reading and writing by this process alone."""
+class Snapshot(Reading):
+    """A store as it was at one moment, for another thread: what is written meanwhile is not in it."""
+
+    def __init__(self, store: Store) -> None:
+        connection = store.connection.cursor()
+        connection.execute("BEGIN")
+        super().__init__(store.folder, connection)  # reads: from here on, nothing changes
+        self._store = store
+        self.parts(), self.hot_tables()
+
+    def close(self) -> None:
+        """It is not needed any more: what was replaced since may go."""
+        super().close()
+        self._store._let_go(self)
+
+
+class Store(Reading):
+    """One data folder, open for reading and writing by this process alone. One thread uses it at a time."""
 
     def __init__(self, folder: Path | str, *, create: bool = False, wait_s: float = 0.0) -> None:
-        self.folder = Path(folder)
-        if not create and not (self.folder / DATABASE).exists():
+        folder = Path(folder)
+        if not create and not (folder / DATABASE).exists():
             raise StoreError(
-                f"{self.folder} is not a Pyrometer data folder (it has no {DATABASE}). "
+                f"{folder} is not a Pyrometer data folder (it has no {DATABASE}). "
                 "Make one with `pyrometer import`, or name another with --data."
             )
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{self.folder} cannot be made a data folder: {error.strerror}. Name another.") from None
-        self.connection = _connect(self.folder / DATABASE, wait_s)
+            raise StoreError(f"{folder} cannot be made a data folder: {error.strerror}. Name another.") from None
+        connection = _connect(folder / DATABASE, wait_s)
         try:
-            catalog.prepare(self.connection)
-            _widen_hot_tables(self.connection)
-            leftovers = catalog.unlisted_files(self.connection, self.folder)
+            catalog.prepare(connection)
+            _widen_hot_tables(connection)
+            leftovers = catalog.unlisted_files(connection, folder)
         except (CatalogError, duckdb.Error) as error:
-            self.connection.close()
-            raise StoreError(f"{self.folder} cannot be opened: {str(error).splitlines()[0]}.") from None
+            connection.close()
+            raise StoreError(f"{folder} cannot be opened: {str(error).splitlines()[0]}.") from None
         for leftover in leftovers:
             leftover.unlink()
-        # The catalogue as it is, read once: nobody else can change it.
-        self._parts: list[Part] | None = None
-        self._hot: list[HotTable] | None = None
-        self._meta = catalog.meta(self.connection)
-        self._stamps: dict[str, str] = {}  # by hot table, until rows are added to it
-        self._views: dict[str, str] = {}  # what is exposed now, by name
+        super().__init__(folder, connection)
+        self.changes = 0  # how often rows were added or dropped since it was opened
+        self._snapshots: set[Snapshot] = set()
+        self._replaced: list[tuple[Path, set[Snapshot]]] = []  # files that are still read, and by whom
+        self._readers = threading.Lock()  # snapshots end in other threads
         self._write_manifest()  # the one before may have been written just before a crash
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Hands the folder back: another process may open it."""
-        self.connection.close()
 
     def _write_manifest(self) -> None:
         """Says what is in the folder, for engines that cannot ask the catalogue."""
@@ -107,18 +110,6 @@ class Store:
                 yield
         finally:
             self._parts = self._hot = None
-
-    def parts(self, kind: str | None = None) -> list[Part]:
-        """The sealed parts that queries read, oldest first."""
-        if self._parts is None:
-            self._parts = catalog.parts(self.connection)
-        return [part for part in self._parts if kind is None or part.kind == kind]
-
-    def hot_tables(self, kind: str | None = None) -> list[HotTable]:
-        """The hot tables, oldest first."""
-        if self._hot is None:
-            self._hot = catalog.hot_tables(self.connection)
-        return [table for table in self._hot if kind is None or table.kind == kind]
 
     # -- facts in -----------------------------------------------------------------------------------------------
 
@@ -155,8 +146,9 @@ class Store:
         return True
 
     def _append_rows(self, schema: Schema, table: pa.Table) -> None:
+        self.changes += 1
         columns = ", ".join(schema.column_names)
-        time_column = _time_column(schema)
+        time_column = time_column_of(schema)
         # No kind has this name: readers have views of those. When the transaction is rolled back, so is this one.
         self.connection.register("incoming_rows", table)
         whole = _partition_of_all(schema, table)
@@ -178,7 +170,7 @@ class Store:
 
     def _partitions(self, schema: Schema) -> list[int]:
         """Where the rows of the batch belong. Those that are left out are counted, by reason; the rest is taken."""
-        time_column = _time_column(schema)
+        time_column = time_column_of(schema)
         rows = self.connection.execute(
             f"""
             SELECT CASE
@@ -213,13 +205,6 @@ class Store:
         self.connection.execute(f"CREATE TABLE {name} ({schema.duckdb_columns()})")
         self.connection.execute("INSERT INTO hot VALUES (?, ?, ?)", [schema.name, from_ms, name])
         return name
-
-    def _stamp(self, table: HotTable) -> str:
-        """Says which rows a hot table holds, and later the part that it is sealed into: they are only ever added."""
-        if table.name not in self._stamps:
-            counted = self.connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()
-            self._stamps[table.name] = f"{table.name.rpartition('_')[2]}-{counted[0][0]}"
-        return self._stamps[table.name]
 
     # -- sealing ------------------------------------------------------------------------------------------------
 
@@ -277,6 +262,7 @@ class Store:
 
     def drop_parts(self, old: Iterable[Part]) -> None:
         """Takes parts out of the store for good."""
+        self.changes += 1
         old = list(old)
         with self._transaction():
             catalog.unlist_parts(self.connection, old)
@@ -284,6 +270,7 @@ class Store:
 
     def drop_before(self, before_ms: int, kinds: Iterable[str] | None = None) -> int:
         """Drops parts and hot tables (of these kinds, None: all) that end at or before a time; says how many."""
+        self.changes += 1
         dropped = set(SCHEMAS) if kinds is None else set(kinds)
         old = [part for part in self.parts() if part.kind in dropped and part.to_ms <= before_ms]
         hot = [
@@ -307,13 +294,13 @@ class Store:
         columns = ", ".join(schema.column_names)
         version = "V2" if schema.delta_coded else "V1"
         self.connection.execute(
-            f"COPY (SELECT {columns} FROM ({query})) TO '{_quoted(temporary)}' "
+            f"COPY (SELECT {columns} FROM ({query})) TO '{quoted(temporary)}' "
             f"(FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION {version})"
         )
         files.publish(temporary, final)
         row = catalog.first_row(
             self.connection.execute(
-                f"SELECT count(*), max({_time_column(schema)}) FROM read_parquet('{_quoted(final)}')"
+                f"SELECT count(*), max({time_column_of(schema)}) FROM read_parquet('{quoted(final)}')"
             )
         )
         assert row is not None  # noqa: S101 - an aggregate without groups has one row
@@ -330,109 +317,46 @@ class Store:
 
     def _remove(self, old: Iterable[Part]) -> None:
         self._write_manifest()  # first: it names no file that is gone
-        for part in old:
-            (self.folder / part.path).unlink(missing_ok=True)
+        with self._readers:
+            self._replaced += [(self.folder / part.path, set(self._snapshots)) for part in old]
+        self._sweep()
 
-    # -- facts out ----------------------------------------------------------------------------------------------
+    # -- reading beside writing ---------------------------------------------------------------------------------
 
-    def expose(self, kinds: Iterable[str], from_ms: int, to_ms: int, *, suffix: str = "") -> None:
-        """Makes each kind readable as a temporary view of its name, over the partitions that touch [from_ms, to_ms)."""
-        for kind in kinds:
-            name, query = f"{kind}{suffix}", self._query(SCHEMAS[kind], from_ms, to_ms)
-            if self._views.get(name) != query:
-                self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
-                self._views[name] = query
+    def snapshot(self) -> Snapshot:
+        """The store as it is now. Whoever has it may read it in another thread, and closes it."""
+        taken = Snapshot(self)
+        with self._readers:
+            self._snapshots.add(taken)
+        return taken
 
-    def expose_all(self, kinds: Iterable[str]) -> None:
-        """Makes each kind readable as a temporary view of its name, over all time."""
-        self.expose(kinds, -(2**62), 2**62)
+    def interrupt_readers(self) -> None:
+        """Ends what is being read from snapshots, by an error."""
+        with self._readers:
+            for snapshot in self._snapshots:
+                snapshot.connection.interrupt()
 
-    def _query(self, schema: Schema, from_ms: int, to_ms: int) -> str:
-        touched = [part for part in self.parts(schema.name) if part.from_ms < to_ms and part.to_ms > from_ms]
-        queries = self._read(schema, touched)
-        queries += [
-            self._distinct_hot(schema, table.from_ms)
-            for table in self.hot_tables(schema.name)
-            if table.from_ms < to_ms and table.from_ms + schema.partition_ms > from_ms
-        ]
-        if not queries:
-            nothing = ", ".join(f"NULL::{c.duckdb_type} AS {c.name}" for c in schema.columns)
-            return f"SELECT {nothing} WHERE false"
-        return " UNION ALL ".join(f"({query})" for query in queries)
+    def _let_go(self, snapshot: Snapshot) -> None:
+        with self._readers:
+            self._snapshots.discard(snapshot)
+            for _, readers in self._replaced:
+                readers.discard(snapshot)
+        self._sweep()
 
-    def _read(self, schema: Schema, parts: list[Part]) -> list[str]:
-        """SELECTs over parts, one for all that have the same columns."""
-        return [
-            _read_parts(schema, [self.folder / p.path for p in parts if p.columns == columns], columns.split(","))
-            for columns in sorted({part.columns for part in parts})
-        ]
-
-    def _distinct_hot(self, schema: Schema, from_ms: int) -> str:
-        """The rows of a hot table that state a fact for the first time: not in it before, and not sealed before."""
-        columns = ", ".join(schema.column_names)
-        key = ", ".join(schema.key)
-        query = (
-            f"SELECT {columns} FROM {self._hot_table(schema, from_ms)} "
-            f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY rowid) = 1"
-        )
-        sealed = [part for part in self.parts(schema.name) if part.from_ms == from_ms]
-        if sealed:
-            same = " AND ".join(f"sealed.{name} IS NOT DISTINCT FROM fresh.{name}" for name in schema.key)
-            known = " UNION ALL ".join(self._read(schema, sealed))
-            query = f"SELECT {columns} FROM ({query}) fresh ANTI JOIN ({known}) sealed ON {same}"
-        return query
-
-    def has(self, kind: str, from_ms: int = -(2**62), to_ms: int = 2**62) -> bool:
-        """Whether there may be rows of a kind in [from_ms, to_ms): without a look at them."""
-        step = SCHEMAS[kind].partition_ms
-        return any(part.from_ms < to_ms and part.to_ms > from_ms for part in self.parts(kind)) or any(
-            table.from_ms < to_ms and table.from_ms + step > from_ms for table in self.hot_tables(kind)
-        )
-
-    def newest_ms(self, kinds: Iterable[str], before_ms: int) -> int | None:
-        """The newest time of any row of these kinds that is not later than `before_ms`; None when there is none."""
-        newest: list[int] = []
-        for kind in kinds:
-            schema = SCHEMAS[kind]
-            time_column = _time_column(schema)
-            listed = self.parts(kind)
-            newest += [p.newest_ms for p in listed if p.newest_ms is not None and p.newest_ms <= before_ms]
-            read = [
-                _read_parts(schema, [self.folder / p.path], p.columns.split(","))
-                for p in listed
-                if p.newest_ms is not None and p.from_ms <= before_ms < p.newest_ms
-            ]
-            read += [f"SELECT {time_column} FROM {table.name}" for table in self.hot_tables(kind)]
-            for query in read:
-                row = catalog.first_row(
-                    self.connection.execute(
-                        f"SELECT max({time_column}) FROM ({query}) WHERE {time_column} <= ?", [before_ms]
-                    )
-                )
-                newest += [row[0]] if row and row[0] is not None else []
-        return max(newest, default=None)
-
-    def meta(self, name: str) -> str | None:
-        """A small text kept with the store."""
-        return self._meta.get(name)
+    def _sweep(self) -> None:
+        """Removes the files that nobody reads any more. Those of a process that ends before are unlisted: the next one
+        removes them."""
+        with self._readers:
+            gone = [path for path, readers in self._replaced if not readers]
+            self._replaced = [(path, readers) for path, readers in self._replaced if readers]
+        for path in gone:
+            path.unlink(missing_ok=True)
 
     def set_meta(self, name: str, value: str) -> None:
         """Keeps a small text with the store."""
         if self._meta.get(name) != value:
             self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [name, value])
             self._meta[name] = value
-
-    def fingerprint(self, kinds: Iterable[str], from_ms: int, to_ms: int) -> str:
-        """Changes whenever rows of these kinds in this time were added or dropped, not when they are sealed."""
-        stamps = []
-        for kind in kinds:
-            step = SCHEMAS[kind].partition_ms
-            parts = [p for p in self.parts(kind) if p.from_ms < to_ms and p.to_ms > from_ms]
-            stamps += [Path(part.path).stem.partition("-")[2] for part in parts]
-            for table in self.hot_tables(kind):
-                if table.from_ms < to_ms and table.from_ms + step > from_ms:
-                    stamps.append(self._stamp(table))
-        return " ".join(sorted(stamps))
 
 
 def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
@@ -453,7 +377,7 @@ def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
             time.sleep(0.1)
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET enable_progress_bar = false")  # it would write among the answers
-    connection.execute(f"SET temp_directory = '{_quoted(path.parent / 'tmp')}'")
+    connection.execute(f"SET temp_directory = '{quoted(path.parent / 'tmp')}'")
     return connection
 
 
@@ -475,13 +399,9 @@ def _refused(kind: str, error: Exception) -> StoreError:
     return StoreError(f"A batch with {kind} records was refused, and nothing of it was stored: {reason}.")
 
 
-def _time_column(schema: Schema) -> str:
-    return "minute_ms" if schema.name == "ledger_row" else "time_ms"
-
-
 def _partition_of_all(schema: Schema, table: pa.Table) -> int | None:
     """The one partition that takes a whole batch, as of most batches; None when its rows have to be looked at."""
-    column = _time_column(schema)
+    column = time_column_of(schema)
     times = table.column(column) if table.num_rows and column in table.column_names else None
     if times is None or times.null_count or str(times.type) != "int64":
         return None
@@ -495,17 +415,3 @@ def _partition_of_all(schema: Schema, table: pa.Table) -> int | None:
 def _part_path(schema: Schema, from_ms: int, stamp: str) -> str:
     start = datetime.fromtimestamp(from_ms / 1000, UTC)
     return f"parts/{schema.name}/{start:%Y-%m-%d}/{start:%H}-{stamp}.parquet"
-
-
-def _read_parts(schema: Schema, paths: Iterable[Path], present: list[str]) -> str:
-    """A SELECT over parts that all have the columns `present`; columns that came later are absent values."""
-    columns = ", ".join(c.name if c.name in present else f"NULL::{c.duckdb_type} AS {c.name}" for c in schema.columns)
-    return f"SELECT {columns} FROM read_parquet({_path_list(paths)})"
-
-
-def _path_list(paths: Iterable[Path]) -> str:
-    return "[" + ", ".join(f"'{_quoted(path)}'" for path in paths) + "]"
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")

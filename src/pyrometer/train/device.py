@@ -2,11 +2,13 @@
 
 The host runs ahead of the GPU, so only the GPU's own clock says how long a phase took there: an event is recorded at
 every mark of a sampled step, and what lies between two of them is what the GPU did, or waited, in that phase. Recording
-one costs some 10 µs of the host, so steps are sampled: as many as the budget allows, by what it measures itself.
+one costs some 10 µs of the host, so steps are sampled: as many as the budget allows, by what it measures itself. A
+number (the loss) is copied to memory that the host looks at later; that costs as much, and is on a budget of its own.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -14,9 +16,12 @@ from typing import Any, NamedTuple
 
 from pyrometer.train.ring import BACKWARD, COMM, MEASURED
 
-BUDGET_NS = 20_000  # a step, on average, for everything that the SDK does on the host
-BUDGET_SHARE = 0.02  # and never more than this of a step
+EVENTS_NS = 10_000  # a step, on average, for recording events
+EVENTS_SHARE = 0.01  # and never more than this of a step
+COPY_SHARE = 0.001  # of the time may go into copying the loss: every step's from 10 ms on
 MOST_PENDING = 32
+MOST_COPIES = 128
+_UNTOUCHED = {8: ("q", 0x7FF8_0BAD_0BAD_0BAD), 4: ("i", 0x7FC0_0BAD), 2: ("h", 0x7FEB)}  # no number that a GPU makes
 MOST_RESOLVED = 4_096
 SLOWLY = 16  # the newest step counts for one part in as many
 
@@ -32,30 +37,59 @@ class _Pending(NamedTuple):
     number: int
     first: Any
     marks: list[tuple[int, Any]]
-    copies: list[tuple[Any, Any]]  # (what to call with the number, where it will be)
+
+
+class _Places:
+    """Pinned memory for numbers of one type. Each place holds a pattern that no GPU writes, until one has written."""
+
+    def __init__(self, torch: Any, dtype: Any) -> None:
+        code, self._untouched = _UNTOUCHED[dtype.itemsize]
+        numbers = torch.empty(MOST_COPIES, dtype=dtype, pin_memory=True)
+        whole = (ctypes.c_char * (MOST_COPIES * dtype.itemsize)).from_address(numbers.data_ptr())
+        self._memory: memoryview[int] = memoryview(whole).cast("B").cast(code)  # type: ignore[call-overload]
+        self._tensors = list(numbers.unbind())
+        self._free = list(range(MOST_COPIES))
+
+    def copy(self, tensor: Any) -> int | None:
+        """Lets the GPU write it to a place; None: there is none left."""
+        if not self._free:
+            return None
+        place = self._free.pop()
+        self._memory[place] = self._untouched
+        self._tensors[place].copy_(tensor, non_blocking=True)
+        return place
+
+    def read(self, place: int) -> float | None:
+        """What was written there; the place is free again. None: nothing yet."""
+        if self._memory[place] == self._untouched:
+            return None
+        number = float(self._tensors[place].item())
+        self._free.append(place)
+        return number
 
 
 class Device:
     """The CUDA side of a recorder. All of it runs on the training thread, but for `ready`."""
 
-    def __init__(self, torch: Any, base_ns: int) -> None:
-        self._cuda = torch.cuda
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
         self._new_event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True)
         self._capturing = torch.cuda.is_current_stream_capturing
         self._pool: list[Any] = []
-        self._free_slots = list(torch.zeros(MOST_PENDING, dtype=torch.float64, pin_memory=True).unbind())
+        self._places: dict[Any, _Places] = {}
+        self._copies: deque[tuple[_Places, int, Callable[[float], None]]] = deque()
+        self._copy_ns = 10_000.0  # what a copy costs, on average
+        self._copy_at_ns = 0  # when there may be another
         self._pending: deque[_Pending] = deque()
         self.resolved: deque[Timed] = deque(maxlen=MOST_RESOLVED)
         self.sampling = False
         self._first: Any = None
         self._marks: list[tuple[int, Any]] = []
-        self._copies: list[tuple[Any, Any]] = []
         self._ready: Any = None
-        self._base_ns = base_ns  # what the marks of a step cost without events
         self._spent_ns = 0  # on this sampled step
         self._sampled_ns = 200_000.0  # what a sampled step costs more, on average
         self._step_ns = 0.0
-        self._last_end_ns = 0
+        self._last_end: tuple[int, int] | None = None  # when, of which step
         self.every = 16  # one step in so many is sampled
         self.next_at = 2
 
@@ -81,29 +115,56 @@ class Device:
             self._ready = self._record()
         self._spent_ns += perf_counter_ns() - began
 
-    def copy(self, tensor: Any, then: Any) -> bool:
+    # -- single numbers -----------------------------------------------------------------------------------------------
+
+    def may_copy(self) -> bool:
+        """Whether a loss that nobody asked for may be copied by now."""
+        return perf_counter_ns() >= self._copy_at_ns
+
+    def copy(self, tensor: Any, then: Callable[[float], None]) -> None:
         """Brings one number of the GPU over, without waiting: `then` is called with it some steps later."""
-        if not self.sampling or not self._free_slots or self._capturing():
-            return False
+        if self._capturing():
+            return
+        dtype = tensor.dtype
+        if not dtype.is_floating_point or dtype.itemsize not in _UNTOUCHED:
+            tensor, dtype = tensor.double(), self._torch.float64
+        places = self._places.get(dtype)
+        if places is None:
+            places = self._places[dtype] = _Places(self._torch, dtype)
         began = perf_counter_ns()
-        slot = self._free_slots.pop()
-        slot.copy_(tensor, non_blocking=True)
-        self._copies.append((then, slot))
-        self._spent_ns += perf_counter_ns() - began
-        return True
+        place = places.copy(tensor)
+        if place is not None:
+            self._copies.append((places, place, then))
+        now = perf_counter_ns()
+        self._copy_ns += (min(now - began, 4 * self._copy_ns) - self._copy_ns) / SLOWLY  # a queue that is full waits
+        self._copy_at_ns = max(self._copy_at_ns, now) + round(self._copy_ns / COPY_SHARE)
+
+    def read_copies(self) -> None:
+        """Hands on the numbers that have arrived, the oldest first."""
+        while self._copies:
+            places, place, then = self._copies[0]
+            number = places.read(place)
+            if number is None:
+                return
+            self._copies.popleft()
+            then(number)
+
+    # -- steps --------------------------------------------------------------------------------------------------------
 
     def step_ended(self, count: int) -> None:
         """An optimizer has stepped: a sampled step is complete, and perhaps the next one is sampled."""
         began = perf_counter_ns()
-        if self._last_end_ns:
-            took = began - self._last_end_ns
+        if self._last_end is not None and count > self._last_end[1]:
+            took = (began - self._last_end[0]) / (count - self._last_end[1])
             self._step_ns += (took - self._step_ns) / (SLOWLY if self._step_ns else 1)
-        self._last_end_ns = began
+        self._last_end = (began, count)
         if self.sampling:
             self.sampling = False
             if self._marks:
-                self._pending.append(_Pending(count, self._first, self._marks, self._copies))
-            self._marks, self._copies, self._ready = [], [], None
+                self._pending.append(_Pending(count, self._first, self._marks))
+            self._marks, self._ready = [], None
+        if self._copies:
+            self.read_copies()
         if self._pending:
             self._resolve()
         if count + 1 >= self.next_at and len(self._pending) < MOST_PENDING and not self._capturing():
@@ -117,9 +178,8 @@ class Device:
         spent, self._spent_ns = self._spent_ns, now_ns
         if spent:
             self._sampled_ns += (spent - self._sampled_ns) / SLOWLY
-        budget = BUDGET_NS if not self._step_ns else min(BUDGET_NS, BUDGET_SHARE * self._step_ns)
-        left = budget - self._base_ns
-        self.every = max(1, min(1024, round(self._sampled_ns / left + 0.5) if left > 0 else 1024))
+        budget = min(EVENTS_NS, EVENTS_SHARE * self._step_ns) if self._step_ns else EVENTS_NS
+        self.every = max(1, min(1024, round(self._sampled_ns / budget + 0.5)))
 
     def _resolve(self) -> None:
         """Reads what the GPU has finished, the oldest first."""
@@ -136,9 +196,6 @@ class Device:
             self.resolved.append(Timed(pending.number, amounts))
             self._pool.append(pending.first)
             self._pool.extend(event for _, event in pending.marks)
-            for then, slot in pending.copies:
-                then(slot.item())
-                self._free_slots.append(slot)
 
     def _record(self) -> Any:
         event = self._pool.pop() if self._pool else self._new_event()
@@ -148,6 +205,4 @@ class Device:
     def _drop(self) -> None:
         self.sampling = False
         self._marks = []
-        self._free_slots.extend(slot for _, slot in self._copies)
-        self._copies = []
         self._ready = None

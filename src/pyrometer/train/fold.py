@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyrometer.train.ring import Ring
 
 Message = tuple[str, dict[str, Any]]
+LEAST_COMPARED = 100  # steps of a kind, of which the middle one is taken
+LONGEST_COMPARED_NS = 5_000_000  # longer steps differ by more than marks cost, whatever the reason
 _SPANS = tuple("sync" if name == "comm" else name for name in PHASES)
 
 
@@ -57,6 +59,27 @@ def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> d
         if total:
             found[name] = round(total / marked_share)
     return found
+
+
+def usual_ns(ring: Ring, first: int, after: int) -> int:
+    """How long these steps take, as a rule."""
+    begins, ends = ring.column(columns.BEGIN_NS, first, after), ring.column(columns.END_NS, first, after)
+    took = sorted(end - begin for begin, end in zip(begins, ends, strict=True))
+    return took[len(took) // 2]
+
+
+def cost_of_marks_ns(ring: Ring, first: int, after: int) -> int | None:
+    """What marks cost, by how much longer marked steps take than others; None where that would be a guess."""
+    first = max(first, ring.view[columns.COUNT] - ring.rows + 1)
+    flags = ring.column(columns.FLAGS, first, after)
+    ends = zip(ring.column(columns.BEGIN_NS, first, after), ring.column(columns.END_NS, first, after), strict=True)
+    lengths: tuple[list[int], list[int]] = ([], [])
+    for flag, (begin, end) in zip(flags, ends, strict=True):
+        lengths[flag & columns.LIGHT > 0].append(end - begin)
+    if min(map(len, lengths)) < LEAST_COMPARED:
+        return None
+    marked, others = (sorted(of_kind)[len(of_kind) // 2] for of_kind in lengths)
+    return max(marked - others, 0) if others < LONGEST_COMPARED_NS else None
 
 
 _NO_STEP = (CHECKPOINT, EVALUATE, COMPILE)  # between steps, or before them

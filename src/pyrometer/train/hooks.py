@@ -104,7 +104,7 @@ class Hooks:
     def _torch(self, torch: Any) -> None:
         self.roots = Roots(torch, self._forward)
         self._grad_enabled = torch.is_grad_enabled
-        self._is_compiling = torch.compiler.is_compiling
+        self._is_compiling = torch.compiler.is_dynamo_compiling  # a constant for whoever traces
         self._tensor = torch.Tensor
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -112,7 +112,7 @@ class Hooks:
         register_optimizer_step_post_hook(self._after_optimizer)
         _wrap(torch.optim.Optimizer, "__init__", self._new_optimizer)
         _wrap(torch.optim.Optimizer, "load_state_dict", self._restored)
-        _wrap(torch.autograd, "backward", self._backward)
+        _replace(torch.autograd, "backward", self._backward)
         for module in (torch.serialization, torch):
             _wrap(module, "save", self._saving)
             _wrap(module, "load", self._loading)
@@ -265,33 +265,51 @@ class Hooks:
 
     # -- forward and backward -----------------------------------------------------------------------------------------
 
-    def _forward(self, original: Original, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        rank = self.rank
-        if rank is None:
-            return original(module, *args, **kwargs)
-        recorder = rank.recorder
-        gradients = self._grad_enabled()
-        if recorder.light and gradients:
-            return original(module, *args, **kwargs)
-        if recorder.inside and not (gradients and recorder.phase == ring.OPTIMIZER):  # but for an optimizer's closure,
-            return original(module, *args, **kwargs)  # it is a part of something larger: a recomputation in backward
-        entered = recorder.enter_forward(gradients=gradients)
-        if entered:
-            try:
-                tensors: list[Any] = []
-                _tensors_in(args or kwargs, self._tensor, tensors)
-                self.lineage.forward(recorder.count, recorder.last_ns, tensors, gradients=gradients)
-                if gradients and tensors:
-                    rank.fed(tensors[0])
-            except Exception as error:
-                self.broken(error)
-        try:
-            if entered and gradients and recorder.count == COUNT_AT and self._counting is None:
-                return self._counted(rank, original, module, *args, **kwargs)
-            return original(module, *args, **kwargs)
-        finally:
+    def _forward(self, original: Original) -> Original:
+        """What is called in the place of a class' `__call__`: for the model itself, and all others of its class."""
+        assert self.roots is not None  # noqa: S101 - torch is there
+        is_compiling, grad_enabled, tensor_type = self._is_compiling, self._grad_enabled, self._tensor
+        held, called = self.roots.held, self.roots.called
+        compiler = sys.modules["torch.compiler"]
+
+        def call(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            rank = None if is_compiling() else self.rank
+            if rank is None or id(module) not in held or compiler._is_compiling_flag:
+                return original(module, *args, **kwargs)
+            recorder = rank.recorder
+            gradients = grad_enabled()
+            if recorder.light and gradients:
+                return original(module, *args, **kwargs)
+            if recorder.inside and not (gradients and recorder.phase == ring.OPTIMIZER):  # but for its closure, this
+                return original(module, *args, **kwargs)  # is a part of something larger: a recomputation in backward
+            if gradients:
+                recorder.evaluating = False
+                entered = recorder.enter(ring.FORWARD)
+            else:
+                entered = recorder.enter_evaluation()
             if entered:
-                recorder.leave()
+                try:
+                    called.add(id(module))
+                    if len(args) == 1 and type(args[0]) is tensor_type:
+                        tensors: Any = args
+                    else:
+                        tensors = []
+                        _tensors_in(args or kwargs, tensor_type, tensors)
+                    if self.lineage.loaders:
+                        self.lineage.forward(recorder.count, recorder.last_ns, tensors, gradients=gradients)
+                    if gradients and tensors:
+                        rank.fed(tensors[0])
+                except Exception as error:
+                    self.broken(error)
+            try:
+                if entered and gradients and recorder.count == COUNT_AT and self._counting is None:
+                    return self._counted(rank, original, module, *args, **kwargs)
+                return original(module, *args, **kwargs)
+            finally:
+                if entered:
+                    recorder.leave()
+
+        return call
 
     def _counted(self, rank: Rank, original: Original, *args: Any, **kwargs: Any) -> Any:
         """Calls it once, and counts its operations: first the forward, then its backward."""
@@ -308,45 +326,51 @@ class Hooks:
         with counting:
             return original(*args, **kwargs)
 
-    def _backward(self, original: Original, *args: Any, **kwargs: Any) -> Any:
-        rank = self.rank
-        if self._is_compiling() or rank is None:
-            return original(*args, **kwargs)
-        recorder = rank.recorder
-        if recorder.light:
-            return original(*args, **kwargs)
-        entered = (not recorder.inside or recorder.phase == ring.OPTIMIZER) and recorder.enter(ring.BACKWARD)
-        if entered:
-            try:
-                self.lineage.backward(recorder.count, recorder.last_ns)
-                self._loss(rank, args[0] if args else kwargs.get("tensors"))
-                if self._optimizer_steps <= SETTLED:
-                    rank.still_in_loop(sys._getframe())
-            except Exception as error:
-                self.broken(error)
-        try:
-            if entered and self._counting:
-                result = self._counted(rank, original, *args, **kwargs)
-                rank.counted(self._counting.total)
-                self._counting = False
-                return result
-            return original(*args, **kwargs)
-        finally:
-            if entered:
-                recorder.leave()
-                if self._learning:
-                    self._learn()
+    def _backward(self, original: Original) -> Original:
+        is_compiling = self._is_compiling
 
-    def _loss(self, rank: Rank, tensors: Any) -> None:
-        tensor = tensors if isinstance(tensors, self._tensor) else None
-        if tensor is None or tensor.numel() != 1:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            rank = self.rank
+            if is_compiling() or rank is None or rank.recorder.light:
+                return original(*args, **kwargs)
+            recorder = rank.recorder
+            entered = (not recorder.inside or recorder.phase == ring.OPTIMIZER) and recorder.enter(ring.BACKWARD)
+            if entered:
+                try:
+                    if self.lineage.loaders:
+                        self.lineage.backward(recorder.count, recorder.last_ns)
+                    self._loss(rank, args[0] if args else kwargs.get("tensors"))
+                    if self._optimizer_steps <= SETTLED:
+                        rank.still_in_loop(sys._getframe())
+                except Exception as error:
+                    self.broken(error)
+            try:
+                if entered and self._counting:
+                    result = self._counted(rank, original, *args, **kwargs)
+                    rank.counted(self._counting.total)
+                    self._counting = False
+                    return result
+                return original(*args, **kwargs)
+            finally:
+                if entered:
+                    recorder.leave()
+                    if self._learning:
+                        self._learn()
+
+        return backward
+
+    def _loss(self, rank: Rank, loss: Any) -> None:
+        if type(loss) is not self._tensor:
+            loss = _whole(loss, self._tensor)
+        if loss is None or loss.numel() != 1:
             return
         if self._unscaled is not None:
-            scaled, loss = self._unscaled
+            scaled, before = self._unscaled
             self._unscaled = None
-            if scaled() is tensor:
-                tensor = loss() if loss() is not None else tensor
-        rank.metrics.backward(tensor.detach(), rank.recorder.device)
+            if scaled() is loss:
+                unscaled = before()
+                loss = loss if unscaled is None else unscaled
+        rank.metrics.backward(loss, rank.recorder.device)
 
     def _scaler_scale(self, original: Original, *args: Any, **kwargs: Any) -> Any:
         scaled = original(*args, **kwargs)
@@ -362,7 +386,7 @@ class Hooks:
         if self.rank is None:
             self._become_rank()
         if self.rank is not None:
-            self.rank.recorder.expected.add(id(optimizer))
+            self.rank.recorder.expect(optimizer)
             self._settling[id(optimizer)] = 0
             self.lineage.sees_forwards = False  # perhaps of another model
         return result
@@ -385,11 +409,14 @@ class Hooks:
             return
         recorder = rank.recorder
         if recorder.light:
-            recorder.pass_step()
+            ends = recorder.ends
+            ends.append(perf_counter_ns())
+            recorder.count += 1
+            if len(ends) >= recorder.every - 1 or recorder.marks:
+                recorder.passed()
             return
-        if recorder.phase != ring.OPTIMIZER:
+        if not recorder.leave_optimizer(optimizer):
             return
-        recorder.leave_optimizer(optimizer)
         done = self._settling.get(id(optimizer), 0)
         if done < SETTLED:  # the model is looked for when it is complete: wrapped, compiled, on its device
             self._settling[id(optimizer)] = done + 1
@@ -559,17 +586,33 @@ WATCHED = frozenset(_INSTALL)
 
 def _wrap(owner: Any, name: str, hook: Callable[..., Any]) -> None:
     """Puts a hook before what is there; the hook gets the original first."""
+
+    def hooked(original: Original) -> Original:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return hook(original, *args, **kwargs)
+
+        return wrapped
+
+    _replace(owner, name, hooked)
+
+
+def _replace(owner: Any, name: str, hooked: Callable[[Original], Original]) -> None:
+    """Puts another function in the place of what is there, made from that."""
     if name not in vars(owner):
         return  # it is inherited, and hooked there
     original = vars(owner)[name]
     original = getattr(original, "__pyrometer__", original)  # the same function under two names is hooked as one
-
-    @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return hook(original, *args, **kwargs)
-
+    wrapped = functools.wraps(original)(hooked(original))
     wrapped.__pyrometer__ = original  # type: ignore[attr-defined]
     setattr(owner, name, wrapped)
+
+
+def _whole(loss: Any, tensor_type: type) -> Any:
+    """A loss that is no plain tensor, as one; None where only several ranks together know it."""
+    placements = getattr(loss, "placements", None)
+    if placements is not None:  # a DTensor
+        return loss.to_local() if all(placement.is_replicate() for placement in placements) else None
+    return loss if isinstance(loss, tensor_type) else None
 
 
 def _tensors_in(value: Any, tensor_type: type, found: list[Any], depth: int = 0) -> None:
@@ -577,7 +620,7 @@ def _tensors_in(value: Any, tensor_type: type, found: list[Any], depth: int = 0)
     if isinstance(value, tensor_type):
         found.append(value)
     elif depth < MOST_DEPTH:
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, (list, tuple)):  # `list | tuple` would be made anew at every call
             if not isinstance(value, Mapping):
                 return
             value = value.values()

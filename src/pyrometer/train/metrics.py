@@ -8,6 +8,7 @@ what has the name and the value of what another tracker was told in the same ste
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 MOST_WAITING = 20_000
 MOST_NAMES = 500  # a name with a number in it for every step would be a metric each
 MOST_PER_S = 50  # values of one name
-LOSS_EVERY_NS = 1_000_000_000  # of the loss that nobody logged,
-LOSSES_AT_ONCE = 500  # after so many: all those of a short run
+LOSSES_AT_ONCE = 500  # of the loss that nobody logged: all those of a short run, then one for every refill
 JUMP = 6.0  # spreads above the usual: such a loss is told whatever the pace
 LEAST_BEFORE_JUMP = 20
+MOST_ARRIVING = 64  # steps whose loss is on its way from a GPU
+_GREATEST = sys.float_info.max
+_NONE = -math.inf  # as the highest loss that needs no look: all do
 LONGEST_NAME = 200
 _GOALS = {
     "min": ("loss", "error", "perplexity", "ppl", "wer", "cer", "mse", "mae", "rmse", "nll", "bpb", "grad_norm"),
@@ -51,6 +54,13 @@ class _Said(NamedTuple):
     door: str
 
 
+class _Arriving(NamedTuple):
+    """The loss of a step that is on its way from the GPU, in as many parts as there are micro-batches."""
+
+    number: int
+    parts: list[float | None]
+
+
 class Metrics:
     """What the training thread hands over, and the sender's thread takes."""
 
@@ -61,8 +71,10 @@ class Metrics:
         self._finite = True
         self._logged_loss = False
         self._parts: list[float] = []
-        self._allowed = float(LOSSES_AT_ONCE)
-        self._loss_ns = time.time_ns()
+        self._arriving: deque[_Arriving] = deque(maxlen=MOST_ARRIVING)
+        self._fetching = -1  # the step for which that was decided last
+        self._allowed = LOSSES_AT_ONCE
+        self._unremarkable = _NONE  # a loss up to this needs no look
         self._losses = 0
         self._usual = self._spread = 0.0
         self._goals: dict[str, str | None] = {}
@@ -98,7 +110,7 @@ class Metrics:
                 return
             if value.device.type == "cpu":
                 self._add(said, float(value.detach()))
-            elif device is not None:
+            elif device is not None and value.is_cuda:
                 device.copy(value.detach(), lambda number: self._add(said, number))
         elif hasattr(value, "item") and getattr(value, "size", 1) == 1:  # numpy's numbers
             self._add(said, float(value.item()))
@@ -129,18 +141,57 @@ class Metrics:
 
     def backward(self, tensor: Any, device: Device | None) -> None:
         """A backward begins with this loss. The parts of one step are summed: micro-batches divide it among them."""
-        if tensor.device.type == "cpu":
-            self._parts.append(float(tensor))
-        elif device is not None:
-            count = self._count()
-            device.copy(tensor, lambda number: self._loss(number, count))
+        if tensor.is_cpu:
+            self._parts.append(tensor.item())
+        elif device is not None and tensor.is_cuda:
+            self._fetch(tensor.detach(), device)
 
     def closed(self, count: int) -> None:
-        """A step is over."""
-        if self._parts:
-            loss = math.fsum(self._parts)
-            self._parts.clear()
-            self._loss(loss, count)
+        """A step is over. Almost all losses are neither wanted nor remarkable, and that is seen at once."""
+        parts = self._parts
+        if parts:
+            loss = parts[0] if len(parts) == 1 else math.fsum(parts)
+            parts.clear()
+            if self._allowed > 0 or not -_GREATEST <= loss <= self._unremarkable:
+                self._loss(loss, count)
+        elif self._arriving:
+            self._arrived(count)
+
+    def refill(self) -> None:
+        """Another loss may be told: called about once a second."""
+        if self._allowed < LOSSES_AT_ONCE:
+            self._allowed += 1
+
+    def finish(self, device: Device | None) -> None:
+        """There is no more to come, but for what a GPU has written by now."""
+        if device is not None:
+            device.read_copies()
+            self._arrived(self._count() + 1)
+
+    def _fetch(self, tensor: Any, device: Device) -> None:
+        count = self._count()
+        if count != self._fetching:  # decided with the first micro-batch of a step, for all of them
+            self._fetching = count
+            if not device.may_copy():
+                return
+            self._arriving.append(_Arriving(count, []))
+        last = self._arriving[-1] if self._arriving else None
+        if last is None or last.number != count:
+            return
+        parts, place = last.parts, len(last.parts)
+        parts.append(None)
+        device.copy(tensor, lambda number: parts.__setitem__(place, number))
+
+    def _arrived(self, count: int) -> None:
+        """Takes the losses of steps up to this one, as far as they are complete."""
+        while self._arriving and self._arriving[0].number <= count:
+            number, parts = self._arriving[0]
+            there = [part for part in parts if part is not None]
+            if len(there) < len(parts) and len(self._arriving) < MOST_ARRIVING:
+                return
+            self._arriving.popleft()
+            if len(there) == len(parts):
+                self._loss(math.fsum(there), number)
 
     def _loss(self, loss: float, count: int) -> None:
         finite = math.isfinite(loss)
@@ -148,13 +199,14 @@ class Metrics:
         if turned:
             self._judge(finite, count, loss)
         if self._logged_loss:
+            self._allowed = 0
+            self._unremarkable = _GREATEST if finite else _NONE
             return
-        now_ns = time.time_ns()
-        self._allowed = min(LOSSES_AT_ONCE, self._allowed + (now_ns - self._loss_ns) / LOSS_EVERY_NS)
-        self._loss_ns = now_ns
-        if self._jumps(loss) or turned or self._allowed >= 1:
+        if self._jumps(loss) or turned or self._allowed > 0:
             self._allowed = max(self._allowed - 1, -MOST_PER_S)
-            self.waiting.append(Value(now_ns, "loss", loss, count, None, "min"))
+            self.waiting.append(Value(time.time_ns(), "loss", loss, count, None, "min"))
+        known = finite and self._losses >= LEAST_BEFORE_JUMP
+        self._unremarkable = self._usual + JUMP * self._spread if known else _NONE
 
     def _jumps(self, loss: float) -> bool:
         """Whether a loss is far above those before it; the usual one and its spread are kept as they go."""

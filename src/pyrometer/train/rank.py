@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import math
 import multiprocessing
 import os
 import sys
@@ -23,7 +24,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from pyrometer.train import fold, identity, loop, ring
-from pyrometer.train.device import BUDGET_NS, BUDGET_SHARE, Device
+from pyrometer.train.device import Device
 from pyrometer.train.environment import number
 from pyrometer.train.lineage import Namer
 from pyrometer.train.meeting import Meeting
@@ -45,6 +46,14 @@ LAST_WAIT_S = 5.0
 MOST_STACK = 16_384
 FAR_ON = 10  # steps: less is a habit of counting
 MOST_EVENTS = 10_000
+BUDGET_NS = 18_000  # a step, on average, for the marks on the host: with some room below the 20 µs
+BUDGET_SHARE = 0.015  # and the 2 % of a step that are promised;
+NOT_FELT = 0.001  # but as long as it is less than this of a step, all are marked
+LIGHT_SHARE = 1 / 4  # of the cost of a marked step has one that is not
+SLOWLY = 4  # the newest measurement of that cost counts for one part in as many
+ENOUGH = 32  # steps, to know how long they are
+MOST_BETWEEN = 64  # steps from one that is marked to the next
+_UNITS = {"samples": ring.SAMPLES, "tokens": ring.TOKENS}
 SAVES_TOGETHER_NS = 5_000_000_000  # files that are saved one after the other are one checkpoint
 
 
@@ -77,7 +86,7 @@ class Rank:
         self._saves: list[tuple[int, str, int, int, int]] = []  # when, path, nanoseconds, bytes, of which step
         self._restored_from: tuple[str, int | None] | None = None
         self._gpu: int | None = None
-        self._cost_ns = 0
+        self._cost_ns = self._least_cost_ns = 0  # of the marks of a step: roughly, then as measured
         self._memory_peak = 0
         self._p99_s = 0.0
         self._slowest_s: deque[float] = deque([0.0] * 4, maxlen=5)  # steps of the last windows
@@ -115,10 +124,11 @@ class Rank:
         libraries = (Path(self._torch.__file__).parent, Path(__file__).parent)
         self._loops = loop.around(sys._getframe(), [f"{folder}{os.sep}" for folder in libraries])
         self._cost_ns = cost_of_marks_ns()
+        self._least_cost_ns = self._cost_ns // 2
         on_gpu = next((parameter for parameter in parameters[:64] if parameter.is_cuda), None)
         if on_gpu is not None:
             self._gpu = on_gpu.device.index  # a thread's own current device says nothing of another's
-            self.recorder.device = Device(self._torch, self._cost_ns)
+            self.recorder.device = Device(self._torch)
             self._watch_memory()
 
     def still_in_loop(self, frame: FrameType) -> None:
@@ -130,18 +140,18 @@ class Rank:
         """The model gets this: how many samples and tokens that is."""
         shape = tensor.shape
         if shape:
+            row = self.recorder.row
             if "samples" not in self._counted:
-                self.recorder.samples += shape[0]
+                row[ring.SAMPLES] += shape[0]
             if len(shape) == 2 and "tokens" not in self._counted and not tensor.is_floating_point():
-                self.recorder.tokens += shape[0] * shape[1]
+                row[ring.TOKENS] += shape[0] * shape[1]
 
     def counted(self, operations: int) -> None:
         """One micro-batch, the first of its step, took so many operations."""
-        recorder = self.recorder
-        self._flops_by = "tokens" if recorder.tokens else "samples"
-        units = recorder.tokens or recorder.samples
-        if units and operations:
-            self.flops = operations / units
+        samples, tokens = (self.recorder.row[column] for column in _UNITS.values())
+        self._flops_by = "tokens" if tokens else "samples"
+        if operations and (tokens or samples):
+            self.flops = operations / (tokens or samples)
 
     def compiled(self) -> None:
         """A graph was compiled."""
@@ -180,6 +190,7 @@ class Rank:
         self.ring.view[ring.FIRST_STEP] = step
         if step:
             self.say_run(resumed_step=step)
+            self._wake.set()  # a life that ends at once has still resumed
 
     def broken(self, error: BaseException) -> None:
         """An error of ours. It is told once; the program goes on without us."""
@@ -226,10 +237,10 @@ class Rank:
     def log(self, values: Mapping[str, Any], step: int | None, goals: Mapping[str, str] | None) -> None:
         """What the program logs itself."""
         try:
-            counted = {name: values[name] for name in ("tokens", "samples") if isinstance(values.get(name), int)}
+            counted = {name: values[name] for name in _UNITS if isinstance(values.get(name), int)}
             for name, number in counted.items():
-                before = getattr(self.recorder, name) if name in self._counted else 0  # what we counted ourselves
-                setattr(self.recorder, name, before + number)
+                before = self.recorder.row[_UNITS[name]] if name in self._counted else 0  # what we counted ourselves
+                self.recorder.row[_UNITS[name]] = before + number
                 self._counted.add(name)
             others = {name: value for name, value in values.items() if name not in counted}
             self.metrics.log(others, step=step, goals=goals, device=self.recorder.device)
@@ -283,6 +294,7 @@ class Rank:
         view = self.ring.view
         now_ns = time.perf_counter_ns()
         view[ring.BEAT_NS] = now_ns
+        self.metrics.refill()
         self._have_sender()
         self._agree()
         self._watch(now_ns)
@@ -320,13 +332,15 @@ class Rank:
     def _fold(self) -> bool:
         """Closes windows that are over."""
         view = self.ring.view
-        count = self.recorder.count
+        count = view[ring.COUNT]
         if count and not self._first_step_told:
             self._first_step_told = True
             self._first(view)
         folded = max(view[ring.FOLDED], 1)
         if folded == 1 and not self._step_known:
             self._hear_step()
+        if folded == 1 and count > ENOUGH:  # before the first window is over
+            self._keep_budget(fold.usual_ns(self.ring, count - ENOUGH, count))
         closed = False
         while True:
             after = self._meeting.window_end(folded, count, self._steps_s)
@@ -378,16 +392,19 @@ class Rank:
             slow_s = median(self._slowest_s)
         self._p99_s = max(slow_s, 0.9 * self._p99_s)
         self.recorder.slow_ns = 2 * found["step_p50_us"] * 1000
+        cost_ns = fold.cost_of_marks_ns(self.ring, first, after)
+        if cost_ns is not None:
+            self._cost_ns = max(self._cost_ns + (cost_ns - self._cost_ns) // SLOWLY, self._least_cost_ns)
         self._keep_budget(found["step_p50_us"] * 1000)
 
     def _keep_budget(self, step_ns: int) -> None:
-        """Where steps are so short that marks would be felt, only some of them are marked. With several ranks all are,
-        since it matters in which phase one waits for another; and with a loader, since all its batches are paired."""
+        """Where marks would be felt, only some steps are marked. With several ranks all of them are, since it matters
+        in which phase one waits for another; and with a loader, since all its batches are paired."""
         alone = self.identity["ranks"] == 1 and not self.lineage.loaders
-        budget_ns = min(BUDGET_NS, BUDGET_SHARE * step_ns)
-        self.recorder.every = max(1, min(64, round(self._cost_ns / max(budget_ns, 1) + 0.5))) if alone else 1
-        if self.recorder.every == 1:
-            self.recorder.light = False
+        budget_ns = max(min(BUDGET_NS, BUDGET_SHARE * step_ns), NOT_FELT * step_ns)
+        left_ns = max(budget_ns - LIGHT_SHARE * self._cost_ns, 1)
+        fits = self._cost_ns <= budget_ns or not alone
+        self.recorder.every = 1 if fits else min(math.ceil(self._cost_ns / left_ns), MOST_BETWEEN)
 
     def _memory(self) -> dict[str, int]:
         """What the allocator holds. Its peak is never reset: the program may be reading it."""
@@ -511,6 +528,7 @@ class Rank:
 
     def _close(self, outcome: str) -> None:
         self.recorder.finish()
+        self.metrics.finish(self.recorder.device)
         self.lineage.finish()
         self._ended = True
         self._hooks.let_go()
@@ -521,8 +539,8 @@ class Rank:
             self._met = True
         self._fold()
         folded = max(self.ring.view[ring.FOLDED], 1)
-        if folded < self.recorder.count:
-            self._window(folded, self.recorder.count)
+        if folded < self.ring.view[ring.COUNT]:
+            self._window(folded, self.ring.view[ring.COUNT])
         if "device" not in self.identity:
             self.identity |= identity.device(self._torch, self._gpu)
         self.say_run(ended_ms=time.time_ns() // 1_000_000, outcome=outcome)

@@ -1,7 +1,9 @@
 """The hot path: where the training thread is, and how long it was in each phase of a step.
 
 Every mark gives the time since the mark before to exactly one phase, so the phases of a step add up to it. A mark costs
-less than half a microsecond: two clock readings of a step would be cheaper only by losing that.
+half a microsecond by itself and some three inside of a program, whose own work has driven this code out of the
+processor's caches: what counts is how little of memory and of the interpreter is touched. So a step is one list until
+it is written, in one place; an `array` here, or a slice of a memoryview, would cost as much as the rest of a mark.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrometer.train.ring import (  # isort: skip
-    BACKWARD, CHECKPOINT, COMM, COMPILE, COPY, COUNT, DATA, EVALUATE, FORWARD, HEADER, MEASURED, MOVED_NS, OPTIMIZER,
-    LIGHT, OTHER, PHASE, SKIPPED,
+    BACKWARD, BEGIN_NS, CHECKPOINT, COLUMNS, COMM, COMPILE, COPY, COUNT, DATA, END_NS, EVALUATE, FLAGS, FORWARD, HEADER,
+    LIGHT, MEASURED, MOVED_NS, OPTIMIZER, OTHER, PHASE, SKIPPED,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -34,9 +36,9 @@ _GAP = tuple(
 )
 _THEN = tuple(_AFTER.get(phase, OTHER) for phase in range(MEASURED))  # where a rank is that comes no further
 _AGAIN = (FORWARD, BACKWARD)  # for another optimizer, perhaps
-_NOTHING = (0,) * MEASURED
 MOST_KEPT = 64  # whole steps that wait to be folded
 DOUBLING = 512  # first steps 1, 2, 4, 8, …: the same on all ranks, whatever they agree on later
+OUT_OF_CACHE = 9  # times as much does it cost in a program, with getting there and taking the loss: 50 µs to 5.5
 MOST_MARKS = 4_096  # of one step: a step with more is not kept whole
 
 
@@ -55,9 +57,9 @@ class Recorder:
     """One training thread, step by step. Its methods are called by the hooks, and only there."""
 
     __slots__ = (
-        "amounts", "begin_ns", "closable", "count", "device", "evaluating", "every", "expected", "flags", "inside",
-        "kept", "last_ns", "light", "marks", "named", "on_close", "phase", "ready_ns", "ring", "rows",
-        "samples", "slow_ns", "spilled", "stack", "stepped", "thread", "tokens", "view", "whole_at",
+        "begin_ns", "closable", "count", "device", "ends", "evaluating", "every", "expected", "inside", "kept",
+        "last_ns", "light", "marks", "named", "on_close", "phase", "ready_ns", "ring", "row", "rows", "slow_ns",
+        "stack", "stepped", "thread", "view", "whole_at",
     )  # fmt: skip
 
     def __init__(self, ring: Ring) -> None:
@@ -65,7 +67,7 @@ class Recorder:
         self.view = ring.view
         self.rows = ring.rows
         self.thread = get_ident()
-        self.amounts = [0] * MEASURED
+        self.row = [0] * COLUMNS  # the step that goes on, as it will be written
         self.stack: list[int] = []
         self.inside = False  # of a phase, not between two
         self.phase = OTHER  # the one it is in, or was in last
@@ -76,15 +78,14 @@ class Recorder:
         self.closable = False
         self.stepped: set[int] = set()  # optimizers, in this step
         self.expected: set[int] = set()  # those that step before it is over, where each has a backward of its own
-        self.marks: list[tuple[int, int, int]] = []
+        self.marks: deque[tuple[int, int, int]] = deque(maxlen=MOST_MARKS)
         self.named: list[tuple[str, int, int]] = []
         self.kept: deque[Kept] = deque(maxlen=MOST_KEPT)
         self.whole_at = 1  # the next step that is kept whole, whatever it takes
         self.slow_ns = 1 << 62  # steps that take longer are kept whole
-        self.spilled = False
         self.every = 1  # one step in so many is marked; of the others only the length is taken
         self.light = False  # the step that comes is one of those
-        self.samples = self.tokens = self.flags = 0
+        self.ends: list[int] = []  # when those that are not written yet were over
         self.device: Device | None = None
         self.on_close: Any = None  # called after each step, with its number
 
@@ -102,23 +103,22 @@ class Recorder:
         """The thread begins something; False when it is another thread that does."""
         if get_ident() != self.thread:
             return False
-        now = perf_counter_ns()
-        if self.closable and phase != OPTIMIZER and not self.inside and (phase not in _AGAIN or self._is_over()):
-            self._close()
         was = self.phase
         if self.inside:
+            outer = was
             gap = FORWARD if phase == BACKWARD and was == OPTIMIZER else was  # an optimizer's closure: the loss
         else:
+            if self.ends:
+                self._write_ends()
+            outer = -1 - was
             gap = EVALUATE if self.evaluating else _GAP[was][phase]
+            if self.closable and phase != OPTIMIZER and (phase not in _AGAIN or self._is_over()):
+                self._close()
         last = self.last_ns
-        self.last_ns = now  # first: what follows may start a garbage collection, which marks too
-        self.amounts[gap] += now - last
-        marks = self.marks
-        if len(marks) >= MOST_MARKS:  # a long evaluation between two steps: it is not kept whole
-            marks.clear()
-            self.spilled = True
-        marks.append((gap, last, now))
-        self.stack.append(was if self.inside else -1 - was)
+        self.last_ns = now = perf_counter_ns()  # first: what follows may start a garbage collection, which marks too
+        self.row[gap] += now - last
+        self.marks.append((gap, last, now))
+        self.stack.append(outer)
         self.inside = True
         self.phase = phase
         view = self.view
@@ -131,17 +131,16 @@ class Recorder:
 
     def leave(self) -> None:
         """The thread ends what it began last."""
-        now = perf_counter_ns()
-        phase, last, ready = self.phase, self.last_ns, self.ready_ns
-        self.last_ns = now
-        if phase == BACKWARD and last < ready <= now:  # after that, backward only waits for the others' gradients
-            self.amounts[BACKWARD] += ready - last
+        phase, last = self.phase, self.last_ns
+        self.last_ns = now = perf_counter_ns()
+        if phase == BACKWARD and last < self.ready_ns <= now:  # after that, it only waits for the others' gradients
+            ready = self.ready_ns
+            self.row[BACKWARD] += ready - last
             self.marks.append((BACKWARD, last, ready))
-            self.amounts[COMM] += now - ready
-            self.marks.append((COMM, ready, now))
-        else:
-            self.amounts[phase] += now - last
-            self.marks.append((phase, last, now))
+            phase, last = COMM, ready
+        self.row[phase] += now - last
+        self.marks.append((phase, last, now))
+        phase = self.phase
         outer = self.stack.pop()
         view = self.view
         if outer >= 0:
@@ -151,8 +150,7 @@ class Recorder:
             self.inside = False
             if phase >= CHECKPOINT:  # a save, a collection: it goes on where it was
                 self.phase = -1 - outer
-            then = _THEN[self.phase]
-            view[PHASE] = EVALUATE if self.evaluating else then
+            view[PHASE] = EVALUATE if self.evaluating else _THEN[self.phase]
         view[MOVED_NS] = now
         device = self.device
         if device is not None and device.sampling:
@@ -171,20 +169,17 @@ class Recorder:
 
     # -- what the marks mean ------------------------------------------------------------------------------------------
 
-    def enter_forward(self, *, gradients: bool) -> bool:
-        """A root module is called. Without gradients it evaluates: since its first batch was asked for."""
-        if gradients:
-            self.evaluating = False
-            return self.enter(FORWARD)
+    def enter_evaluation(self) -> bool:
+        """A root module is called without gradients: the program evaluates, since its first batch was asked for."""
         if get_ident() != self.thread:
             return False
         if not self.evaluating and not self.inside:
             if self.closable:
                 self._close()
-            amounts = self.amounts
+            row = self.row
             for phase in (DATA, COPY, OTHER):
-                amounts[EVALUATE] += amounts[phase]
-                amounts[phase] = 0
+                row[EVALUATE] += row[phase]
+                row[phase] = 0
             self.evaluating = True
         return self.enter(EVALUATE)
 
@@ -195,41 +190,75 @@ class Recorder:
             self._close()
         return self.enter(OPTIMIZER)
 
-    def leave_optimizer(self, optimizer: object, *, skipped: bool = False) -> None:
-        """An optimizer has stepped, or had to skip its update. If no other one does, the step is over."""
+    def leave_optimizer(self, optimizer: object, *, skipped: bool = False) -> bool:
+        """An optimizer has stepped, or had to skip its update. If no other one does, the step is over.
+
+        False when it is another thread's.
+        """
+        if self.phase != OPTIMIZER or not self.inside or get_ident() != self.thread:
+            return False
         self.leave()
         self.stepped.add(id(optimizer))
         if skipped:
-            self.flags |= SKIPPED
+            self.row[FLAGS] |= SKIPPED
         self.closable = True
         self.evaluating = False
         device = self.device
         if device is not None:
             device.step_ended(self.count)
-        if self.every > 1:
+        if self.every > 1 or self.light:
             self._lighten()
+        return True
 
-    def pass_step(self) -> None:
-        """An optimizer has stepped in a step without marks."""
-        if get_ident() != self.thread:
-            return
-        if self.closable:
-            self._close()
-        now = perf_counter_ns()
-        self.amounts[OTHER] += now - self.last_ns
-        self.last_ns = self.view[MOVED_NS] = now
-        self.flags |= LIGHT
-        self.closable = True
-        self._lighten()
+    # -- steps without marks ------------------------------------------------------------------------------------------
+
+    def expect(self, optimizer: object) -> None:
+        """There is an optimizer. With several of them all steps are marked, to see which of them belong together."""
+        self.expected.add(id(optimizer))
+        if len(self.expected) > 1:
+            self.light = False
 
     def _lighten(self) -> None:
-        """Whether the next step is marked: where steps are so short that marks would be felt, only some are."""
+        """Where steps are so short that marks would be felt, those that come go without, up to the next one in turn."""
+        if self.light:
+            self.row[FLAGS] |= LIGHT
         device = self.device
-        self.light = (
-            (self.count + 1) % self.every != 0
-            and len(self.expected) < 2
-            and not (device is not None and device.sampling)
-        )
+        alone = self.every > 1 and len(self.expected) < 2 and not self.inside
+        self.light = alone and not (device is not None and device.sampling)
+        if self.light:
+            self._close()
+
+    def passed(self) -> None:
+        """Enough steps went without marks, or something was marked between them: an evaluation, a save."""
+        if self.marks:
+            end = self.ends.pop()
+            self.count -= 1
+            self.row[OTHER] += end - self.last_ns
+            self.row[FLAGS] |= LIGHT
+            self.last_ns = end
+            self._close()
+        else:
+            self._write_ends()
+        self.light = False
+
+    def _write_ends(self) -> None:
+        view, begin = self.view, self.begin_ns
+        number = view[COUNT]
+        for end in self.ends:
+            place = HEADER + number % self.rows * COLUMNS
+            for column in range(place, place + COLUMNS):
+                view[column] = 0
+            view[place + OTHER] = end - begin
+            view[place + BEGIN_NS] = begin
+            view[place + END_NS] = end
+            view[place + FLAGS] = LIGHT
+            begin = end
+            number += 1
+        self.ends.clear()
+        self.begin_ns = self.last_ns = view[MOVED_NS] = begin
+        view[COUNT] = number
+
+    # -- the end of a step --------------------------------------------------------------------------------------------
 
     def name(self, text: str, from_ns: int, to_ns: int) -> None:
         """A span that the program named itself."""
@@ -240,51 +269,51 @@ class Recorder:
         """There is no more to come: a step that is over is closed."""
         if self.closable:
             self._close()
+        if self.ends:
+            self._write_ends()
 
     def _is_over(self) -> bool:
         return len(self.expected) < 2 or self.expected <= self.stepped
 
     def _close(self) -> None:
         self.closable = False
+        if self.ends:
+            self._write_ends()
         count, end = self.count, self.last_ns  # the optimizer's end, or that of the backward in which it stepped
-        place = HEADER + count % self.rows
-        rows, view = self.rows, self.view
-        begin, amounts = self.begin_ns, self.amounts
-        spent = 0
-        for amount in amounts:
+        row, view, begin = self.row, self.view, self.begin_ns
+        row[BEGIN_NS] = begin
+        row[END_NS] = end
+        place = HEADER + count % self.rows * COLUMNS
+        for amount in row:
             view[place] = amount
-            spent += amount
-            place += rows
-        view[place] = begin  # BEGIN_NS, END_NS, SAMPLES, TOKENS, FLAGS: as the ring declares them
-        view[place + rows] = end
-        view[place + 2 * rows] = self.samples
-        view[place + 3 * rows] = self.tokens
-        view[place + 4 * rows] = self.flags
-        took = spent - amounts[CHECKPOINT] - amounts[EVALUATE] - amounts[COMPILE]
-        slow = took > self.slow_ns
-        if (slow or count >= self.whole_at) and not self.spilled and not self.flags & LIGHT:
-            if count >= self.whole_at:
-                self.whole_at = max(2 * count, 1) if count < DOUBLING else 1 << 62  # until another one is chosen
-            self.kept.append(Kept(count, begin, end, self.marks, self.named, slow))
-            self.marks = []
-            self.named = []
-        else:
-            self.marks.clear()
+            place += 1
+        slow = end - begin > self.slow_ns and self._took(end - begin) > self.slow_ns
+        if slow or count >= self.whole_at:
+            self._keep(count, end, slow=slow)
+        self.row = [0] * COLUMNS
+        self.marks.clear()
+        if self.named:
             self.named.clear()
-        amounts[:] = _NOTHING
         self.begin_ns = end
-        self.spilled = False
-        self.samples = self.tokens = self.flags = 0
         self.stepped.clear()
         self.ready_ns = 0
-        self.count = count + 1
-        view[COUNT] = count + 1
+        self.count = view[COUNT] = count + 1
         if self.on_close is not None:
             self.on_close(count)
 
+    def _took(self, length_ns: int) -> int:
+        row = self.row
+        return length_ns - row[CHECKPOINT] - row[EVALUATE] - row[COMPILE]
+
+    def _keep(self, count: int, end: int, *, slow: bool) -> None:
+        if count >= self.whole_at:
+            self.whole_at = max(2 * count, 1) if count < DOUBLING else 1 << 62  # until another one is chosen
+        if len(self.marks) < MOST_MARKS:  # else a long evaluation between two steps has pushed out some of them
+            self.kept.append(Kept(count, self.begin_ns, end, list(self.marks), list(self.named), slow))
+
 
 def cost_of_marks_ns(steps: int = 50) -> int:
-    """What the marks of an ordinary step cost on this machine, measured."""
+    """What the marks of an ordinary step cost on this machine, roughly: measured here, where all is in the caches."""
     from pyrometer.train.ring import Ring
 
     optimizer = object()
@@ -299,4 +328,4 @@ def cost_of_marks_ns(steps: int = 50) -> int:
         trial.enter_optimizer(optimizer)
         trial.leave_optimizer(optimizer)
         costs.append(perf_counter_ns() - began)
-    return 3 * sorted(costs)[steps // 2]  # and twice as much for getting there, looking at tensors, taking the loss
+    return OUT_OF_CACHE * sorted(costs)[steps // 2]

@@ -1,8 +1,9 @@
 """The ring: what a rank's hot path writes, in memory that outlives the process.
 
-A file that is mapped into memory, of 64-bit numbers: a header (where the rank is now) and the last steps, one column a
-phase. The process that watches a node reads it too: after a rank was killed, while C holds its interpreter, when it was
-stopped. Times are those of the monotonic clock, which all processes of a machine share.
+A file that is mapped into memory, of 64-bit numbers: a header (where the rank is now) and the last steps, one row each,
+so that a step is written in one place. The process that watches a node reads it too: after a rank was killed, while C
+holds its interpreter, when it was stopped. Times are those of the monotonic clock, which all processes of a machine
+share.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MEASURED = 11  # phases that a step is made of: all but startup
     MAGIC, ROWS, WALL_NS, MONOTONIC_NS, COUNT, FOLDED, PHASE, MOVED_NS, BEAT_NS, FIRST_STEP, PID, ENDED, STUCK_NS,
 ) = range(13)  # fmt: skip
 HEADER = 32
-_MAGIC_VALUE = 0x50_59_52_4F_52_4E_47_31  # "PYRORNG1"
+_MAGIC_VALUE = 0x50_59_52_4F_52_4E_47_32  # "PYRORNG2"
 
 # The columns of a step: its phases in nanoseconds, then these.
 BEGIN_NS, END_NS, SAMPLES, TOKENS, FLAGS = range(MEASURED, MEASURED + 5)
@@ -53,7 +54,7 @@ class Moment(NamedTuple):
 
 
 class Ring:
-    """The numbers of one rank. `view` is the header followed by the columns, each `rows` long."""
+    """The numbers of one rank. `view` is the header followed by the rows, each `COLUMNS` long."""
 
     def __init__(self, path: Path, view: memoryview, memory: mmap.mmap | None) -> None:
         self.path = path
@@ -72,7 +73,8 @@ class Ring:
                 os.posix_fallocate(descriptor, 0, size)
             else:  # macOS
                 os.ftruncate(descriptor, size)
-            memory = mmap.mmap(descriptor, size)
+            # Mapped now as well, where that can be asked for: else every 32nd step would pay for a page of its own.
+            memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
         finally:
             os.close(descriptor)
         view = memoryview(memory).cast("q")
@@ -128,14 +130,10 @@ class Ring:
 
     def column(self, column: int, first: int, after: int) -> array[int]:
         """One number of each of the steps from `first` on, as far as they have not been overwritten."""
-        rows, start = self.rows, HEADER + column * self.rows
-        begin, end = first % rows, after % rows
-        values = array("q")
         if first >= after:
-            return values
+            return array("q")
+        of_all = self.view[HEADER + column :: COLUMNS]
+        begin, end = first % self.rows, after % self.rows
         if begin < end:
-            values.frombytes(self.view[start + begin : start + end].tobytes())
-        else:
-            values.frombytes(self.view[start + begin : start + rows].tobytes())
-            values.frombytes(self.view[start : start + end].tobytes())
-        return values
+            return array("q", of_all[begin:end].tobytes())
+        return array("q", of_all[begin:].tobytes() + of_all[:end].tobytes())

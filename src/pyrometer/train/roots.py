@@ -42,25 +42,25 @@ def _is_compiled(module: Any) -> bool:
 class Roots:
     """The modules whose calls are forwards."""
 
-    def __init__(self, torch: Any, forward: Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(self, torch: Any, watched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._torch = torch
-        self._forward = forward
+        self._watched_call = watched  # makes what watches a class from its `__call__`
         self._watched: dict[type, Any] = {}  # what each class is called by now
-        self._called: set[int] = set()
-        self._held: dict[int, weakref.ref[Any]] = {}  # the program frees its models when it likes
+        self.called: set[int] = set()  # those that were
+        self.held: dict[int, weakref.ref[Any]] = {}  # by id; the program frees its models when it likes
         self._found: dict[int, list[int]] = {}  # by whom they were looked for
         self._parameters: set[int] = set()  # of all these modules
 
     @property
     def modules(self) -> dict[int, Any]:
         """Those that live."""
-        return {key: module for key, held in list(self._held.items()) if (module := held()) is not None}
+        return {key: module for key, held in list(self.held.items()) if (module := held()) is not None}
 
     def find(self, owner: int, parameters: Iterable[Any]) -> None:
         """Looks for the modules that hold these parameters and are part of no other one."""
         wanted = {id(parameter) for parameter in parameters}
         if wanted <= self._parameters:  # another optimizer of the same model
-            self._found[owner] = list(self._held)
+            self._found[owner] = list(self.held)
             return
         is_module = _Modules(self._torch.nn.Module)
         everything = [thing for thing in gc.get_objects() if is_module[type(thing)]]
@@ -72,7 +72,7 @@ class Roots:
     def settle(self, owner: int) -> None:
         """After another step: modules that were not called themselves (a LightningModule) give way to those in them."""
         found = self._found.get(owner, [])
-        if self._called.isdisjoint(found):
+        if self.called.isdisjoint(found):
             modules = self.modules
             uncalled = [modules[key] for key in found if key in modules]
             for module in uncalled:
@@ -87,7 +87,7 @@ class Roots:
 
     def forget(self) -> None:
         """Nothing is the model any more."""
-        for key in list(self._held):
+        for key in list(self.held):
             self._forget(key)
         self._found.clear()
 
@@ -96,14 +96,14 @@ class Roots:
         for module in [part for root in modules for part in (root, *_evaluated(root))]:
             key = id(module)
             found.append(key)
-            self._held[key] = weakref.ref(module, lambda _, key=key: self._forget(key))  # type: ignore[misc]
+            self.held[key] = weakref.ref(module, lambda _, key=key: self._forget(key))  # type: ignore[misc]
             self._parameters.update(map(id, module.parameters()))
             if type(module) not in self._watched:
                 self._watch_class(type(module))
 
     def _forget(self, key: int) -> None:
-        self._held.pop(key, None)
-        self._called.discard(key)
+        self.held.pop(key, None)
+        self.called.discard(key)
         self._parameters.clear()  # their numbers may be given again: they are looked for again
         needed = {type(module) for module in self.modules.values()}
         for cls in [cls for cls in self._watched if cls not in needed]:
@@ -118,15 +118,7 @@ class Roots:
 
     def _watch_class(self, cls: type) -> None:
         original = cls.__call__
-        is_compiling = self._torch.compiler.is_compiling
-        held, called, forward = self._held, self._called, self._forward
-
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or id(self) not in held:
-                return original(self, *args, **kwargs)
-            called.add(id(self))
-            return forward(original, self, args, kwargs)
-
+        call = self._watched_call(original)
         call.__wrapped__ = original  # type: ignore[attr-defined]
         call.was_own = "__call__" in vars(cls)  # type: ignore[attr-defined]
         cls.__call__ = call  # type: ignore[method-assign]

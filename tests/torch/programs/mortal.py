@@ -1,6 +1,6 @@
-"""Two ranks that save every ten steps and resume from there; rank 1 ends in some way in its first life.
+"""Two ranks that save every ten steps and resume from there; rank 1 ends in some way in all of its lives but the last.
 
-mortal.py FOLDER WAY     kill | raise | out_of_memory | exit | leave | term
+mortal.py FOLDER WAY…     kill | raise | out_of_memory | exit | leave | term
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nets import RANK, RANKS, Net, loader
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-FOLDER, WAY = Path(sys.argv[1]), sys.argv[2]
+FOLDER, WAYS = Path(sys.argv[1]), sys.argv[2:]
 CHECKPOINT = FOLDER / "last.pt"
 LAST, DEADLY, EVERY = 40, 27, 10
 LIFE = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -61,8 +61,8 @@ def main() -> None:
         if step % EVERY == 0 and RANK == 0:
             state = {"step": step, "model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save(state, CHECKPOINT)
-        if step == DEADLY and RANK == 1 and LIFE == 0:
-            DIE[WAY]()
+        if step == DEADLY and RANK == 1 and len(WAYS) > LIFE:
+            DIE[WAYS[LIFE]]()
     dist.destroy_process_group()
 
 

@@ -1,0 +1,161 @@
+"""What belongs to one team or one experiment: while a reading is limited to it, no query sees anything else.
+
+Who a pod belongs to is what the bill says (`holder_name`), and everything else follows from pods: of each kind of
+record a query here keeps what is theirs. A kind without a query is empty, so that a new one shows nothing until
+somebody has said whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyrometer.account.sums import open_names
+from pyrometer.store import Reading
+
+PLATFORM = "platform"  # pays for what nobody held
+
+
+class NobodyError(LookupError):
+    """A team or an experiment that holds nothing and never did."""
+
+
+# Ranks are told apart by run, attempt and number. One that is said to be of others as well is nobody's.
+_SCOPE = """
+CREATE OR REPLACE TEMP TABLE scope_pod AS
+SELECT pod_uid FROM holder_name
+WHERE ($team IS NULL OR team = $team) AND ($experiment IS NULL OR experiment = $experiment);
+
+CREATE OR REPLACE TEMP TABLE scope_workload AS
+SELECT DISTINCT workload_uid FROM holder_name SEMI JOIN scope_pod USING (pod_uid) WHERE workload_uid IS NOT NULL
+UNION
+SELECT workload_uid FROM the_workload ANTI JOIN holder_name USING (workload_uid)  -- it has no pod yet
+WHERE ($team IS NULL OR coalesce(team, queue, namespace) = $team)
+    AND ($experiment IS NULL OR coalesce(experiment, name) = $experiment);
+
+CREATE OR REPLACE TEMP TABLE scope_rank AS
+WITH said AS (
+    SELECT run, attempt, rank, CASE
+        WHEN pod_uid IS NOT NULL THEN pod_uid IN (SELECT pod_uid FROM scope_pod)
+        WHEN workload_uid IS NOT NULL THEN workload_uid IN (SELECT workload_uid FROM scope_workload)
+        END AS ours
+    FROM run
+)
+SELECT run, attempt, rank, coalesce(bool_and(ours), false) AS ours FROM said GROUP BY ALL;
+
+CREATE OR REPLACE TEMP TABLE scope_attempt AS
+SELECT run, attempt FROM scope_rank GROUP BY ALL HAVING bool_and(ours);
+
+CREATE OR REPLACE TEMP TABLE scope_hold AS
+SELECT DISTINCT node_uid, slot_index, instance, from_ms, coalesce(held.to_ms, ended_ms, 9223372036854775807) AS to_ms,
+    pod_uid IN (SELECT pod_uid FROM scope_pod) AS ours
+FROM (
+    SELECT * FROM allocation QUALIFY row_number() OVER (
+        PARTITION BY pod_uid, node_uid, slot_index, instance, from_ms ORDER BY time_ms DESC) = 1
+) held
+LEFT JOIN (
+    SELECT pod_uid, ended_ms FROM pod QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
+) ended USING (pod_uid);
+
+CREATE OR REPLACE TEMP TABLE scope_node AS
+SELECT node_uid FROM scope_hold WHERE ours
+UNION SELECT pod_node_uid FROM holder_name SEMI JOIN scope_pod USING (pod_uid)
+UNION SELECT node_uid FROM run JOIN scope_rank USING (run, attempt, rank) WHERE ours
+UNION SELECT node_uid FROM node WHERE $nobody;
+
+CREATE OR REPLACE TEMP TABLE scope_pool AS
+SELECT DISTINCT pool FROM node SEMI JOIN scope_node USING (node_uid);
+"""
+
+_POD = "pod_uid IN (SELECT pod_uid FROM scope_pod)"
+_WORKLOAD = "workload_uid IN (SELECT workload_uid FROM scope_workload)"
+_RANK = "(run, attempt, rank) IN (SELECT (run, attempt, rank) FROM scope_rank WHERE ours)"
+_ATTEMPT = "(run, attempt) IN (SELECT (run, attempt) FROM scope_attempt)"
+
+
+def _held(time: str, whose: str, *more: str) -> str:
+    """Whether a slot, or any of a node, was held at a time."""
+    same = " AND ".join(("hold.node_uid = here.node_uid", *more))
+    return f"EXISTS (FROM scope_hold hold WHERE {same} AND {time} >= from_ms AND {time} < to_ms AND {whose})"
+
+
+_SAME_SLOT = (
+    "hold.slot_index = here.slot_index",
+    "(here.instance = -1 OR hold.instance = -1 OR hold.instance = here.instance)",
+)
+
+
+def _kept(*, nobody: bool) -> dict[str, str]:
+    """What is kept of each kind; `nobody`: of what nobody held, too."""
+    holder = f"{_POD} OR pod_uid IS NULL" if nobody else _POD
+    ours = _held("here.time_ms", "ours", *_SAME_SLOT)
+    sampled = f"{ours} OR NOT {_held('here.time_ms', 'true', *_SAME_SLOT)}" if nobody else ours
+    machine = "true" if nobody else _held("here.time_ms // 60000 * 60000", "ours")
+    on_slot = _held("here.time_ms", "ours", "hold.slot_index = here.slot_index")
+    on_node = _held("here.time_ms", "ours")
+    slot = "true" if nobody else "(node_uid, slot_index) IN (SELECT (node_uid, slot_index) FROM scope_hold WHERE ours)"
+    of_machine = "true" if nobody else f"({on_slot} OR (slot_index IS NULL AND {on_node}))"
+    happened = f"""
+        {_POD}
+        OR (pod_uid IS NULL AND run IS NOT NULL AND ({_RANK} OR (rank IS NULL AND {_ATTEMPT})))
+        OR (pod_uid IS NULL AND run IS NULL AND {_WORKLOAD})
+        OR (coalesce(pod_uid, run, workload_uid) IS NULL AND {of_machine})
+    """
+    # Words that are not about them alone may name others: who preempted a pod, which process a node killed.
+    words = """
+        CASE WHEN kind != 'preempted' AND coalesce(pod_uid, run, workload_uid, slot_index::VARCHAR) IS NOT NULL
+        THEN message END AS message
+    """
+    return {
+        "node": "FROM {rows} WHERE node_uid IN (SELECT node_uid FROM scope_node)",
+        "slot": f"FROM {{rows}} WHERE {slot}",
+        "pod": f"FROM {{rows}} WHERE {_POD}",
+        "owner": "FROM {rows} WHERE object_uid IN (SELECT workload_uid FROM scope_workload)",
+        "workload": f"FROM {{rows}} WHERE {_WORKLOAD}",
+        "allocation": f"FROM {{rows}} WHERE {_POD}",
+        "gpu_sample": f"SELECT * FROM (FROM {{rows}}) here WHERE {sampled}",
+        "node_sample": f"SELECT * FROM (FROM {{rows}}) here WHERE {machine}",
+        "run": f"FROM {{rows}} WHERE {_RANK}",
+        "step_window": f"FROM {{rows}} WHERE {_RANK}",
+        "span": f"FROM {{rows}} WHERE {_RANK}",
+        "batch": f"FROM {{rows}} WHERE {_RANK}",
+        # a controller's word on its workload is a metric of a run that no rank knows
+        "metric": f"FROM {{rows}} WHERE {_RANK} OR (run IN (SELECT workload_uid FROM scope_workload) "
+        "AND (run, attempt, rank) NOT IN (SELECT (run, attempt, rank) FROM scope_rank))",
+        "event": f"SELECT * REPLACE ({words}) FROM (FROM {{rows}}) here WHERE {happened}",
+        "restatement": f"FROM {{rows}} WHERE {_POD} OR (pod_uid IS NULL AND {_ATTEMPT})",
+        "price": "FROM {rows} WHERE pool IS NULL OR pool IN (SELECT pool FROM scope_pool)",
+        "ledger_row": f"FROM {{rows}} WHERE {holder}",
+        "energy": f"FROM {{rows}} WHERE {holder}",
+        "carry": "FROM {rows} WHERE false",  # of the accounting itself
+    }
+
+
+@contextmanager
+def only(store: Reading, team: str | None, experiment: str | None) -> Iterator[None]:
+    """Meanwhile, the reading holds what belongs to this team and this experiment; all of it, when neither is said."""
+    if team is None and experiment is None:
+        yield
+        return
+    nobody = team == PLATFORM and experiment is None
+    open_names(store)
+    store.expose_all(["run", "allocation"])
+    for statement in _SCOPE.split(";\n"):
+        store.connection.execute(statement, _named(statement, team=team, experiment=experiment, nobody=nobody))
+    (known,) = store.connection.execute("SELECT EXISTS (FROM scope_pod) OR EXISTS (FROM scope_workload)").fetchall()
+    if not (known[0] or nobody):
+        raise NobodyError(_words(team, experiment))
+    with store.only(_kept(nobody=nobody)):
+        yield
+
+
+def _named(statement: str, **values: str | bool | None) -> dict[str, str | bool | None]:
+    """The values that a statement asks for."""
+    return {name: value for name, value in values.items() if f"${name}" in statement}
+
+
+def _words(team: str | None, experiment: str | None) -> str:
+    if experiment is None:
+        return f"There is no team {team!r}. `pyrometer cost --by team` lists them."
+    whose = f" of team {team!r}" if team is not None else ""
+    return f"There is no experiment {experiment!r}{whose}. `pyrometer cost --by experiment` lists them."

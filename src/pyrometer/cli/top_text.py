@@ -1,0 +1,196 @@
+"""`top` as lines of text: what fits the terminal is shown, the least important columns go first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from pyrometer.cli.sparks import sparkline
+from pyrometer.explain.text import COLOURS
+from pyrometer.explain.words import counted, dollars, duration, percent
+from pyrometer.model.states import STATE
+
+Row = dict[str, Any]
+GAP = 2
+LEAST_NAME = 12
+KEYS = "q quit · ↑↓ move · s sort · / filter"
+
+
+class Column(NamedTuple):
+    """A column: what it shows, and how soon it goes when room is short (the highest first)."""
+
+    heading: str
+    text: Callable[[Row], str]
+    goes: int
+    figure: bool = False
+
+
+class Sorting(NamedTuple):
+    """An order of rows, and what it is called."""
+
+    name: str
+    key: Callable[[Row], Any]
+
+
+def _wasted(row: Row) -> float:
+    share: float = sum(part for state, part in row["states"].items() if STATE[state].family == "waste")
+    return share * float(row["usd_micro_per_hour"] or row["gpus"])
+
+
+SORTINGS = (
+    Sorting("dollars per hour", lambda row: (-(row["usd_micro_per_hour"] or 0), -row["gpus"])),
+    Sorting("waste", lambda row: -_wasted(row)),
+    Sorting("GPUs", lambda row: -row["gpus"]),
+    Sorting("ETA", lambda row: _eta_ms(row) if _eta_ms(row) is not None else float("inf")),
+    Sorting("name", lambda row: row["workload"]["name"]),
+)
+
+
+def _eta_ms(row: Row) -> int | None:
+    return row["progress"]["eta_ms"] if row["progress"] else None
+
+
+def _progress(row: Row) -> str:
+    told = row["progress"]
+    if told is None:
+        return "–"
+    step = "" if told["step"] is None else f"step {told['step']:,}"
+    return " ".join(filter(None, [step, "" if told["share"] is None else f"{100 * told['share']:.0f} %"]))
+
+
+def _eta(row: Row) -> str:
+    eta_ms = _eta_ms(row)
+    return "–" if eta_ms is None else duration(eta_ms)
+
+
+def _metric(row: Row) -> str:
+    return "–" if row["metric"] is None else f"{row['metric']['name']} {row['metric']['value']:.4g}"
+
+
+def _money(micro: int | None) -> str:
+    return "–" if micro is None else dollars(micro)
+
+
+COLUMNS = (
+    Column("workload", lambda row: row["workload"]["name"], 0),
+    Column("team", lambda row: row["team"] or "–", 6),
+    Column("user", lambda row: row["user"] or "–", 13),
+    Column("experiment", lambda row: row["experiment"] or "–", 11),
+    Column("state", lambda row: row["state"] or "–", 1),
+    Column("useful", lambda row: sparkline(row["spark"], low=0.0, high=1.0), 5),
+    Column("GPUs", lambda row: f"{row['gpus']:,g}", 2, figure=True),
+    Column("$/h", lambda row: _money(row["usd_micro_per_hour"]), 0, figure=True),
+    Column("in window", lambda row: _money(row["usd_micro"]), 12, figure=True),
+    Column("goodput", lambda row: "–" if row["goodput"] is None else f"{100 * row['goodput']:.0f} %", 8, figure=True),
+    Column("running", lambda row: "–" if row["running_ms"] is None else duration(row["running_ms"]), 9, figure=True),
+    Column("progress", _progress, 3, figure=True),
+    Column("ETA", _eta, 4, figure=True),
+    Column("metric", _metric, 10, figure=True),
+)
+
+
+def header(answer: dict[str, Any], source: str, trouble: str | None = None) -> list[Text]:
+    """When, where, what it costs and what is wasted, who waits; and what is the matter, if something is."""
+    rate, queue = answer["rate"], answer["queue"]
+    at = datetime.fromisoformat(answer["at"])
+    first = Text(f"pyrometer top · {safe(source)} · {at:%a %d %b %H:%M} {at.tzname() or ''}".rstrip(), style="bold")
+    burns = f"{rate['gpus']:,g} GPUs: {rate['held_gpus']:,g} held, {rate['free_gpus']:,g} free"
+    if rate["unhealthy_gpus"]:
+        burns += f", {rate['unhealthy_gpus']:,g} unhealthy"
+    second = Text(burns)
+    if rate["usd_micro_per_hour"] is not None:
+        second = Text(f"{dollars(rate['usd_micro_per_hour'])} an hour for {burns}; ")
+        wasted = rate["wasted_usd_micro_per_hour"]
+        share = percent(wasted, rate["usd_micro_per_hour"])
+        second.append(f"{dollars(wasted)} an hour wasted ({share})", style=COLOURS["waste"] if wasted else "")
+    lines = [first, second]
+    if queue["pods"]:
+        longest = "" if queue["longest_ms"] is None else f", one for {duration(queue['longest_ms'])}"
+        waits = "waits" if queue["pods"] == 1 else "wait"
+        lines.append(Text(f"{counted(queue['pods'], 'pod')} {waits} for {queue['gpus']:,g} GPUs{longest}"))
+    if trouble:
+        lines.append(Text(safe(trouble), style="bold red"))
+    return lines
+
+
+def table(rows: Sequence[Row], width: int | None, selected: int | None = None) -> list[Text]:
+    """Headings and rows, as wide as there is room; None: as wide as they are."""
+    cells = [[safe(column.text(row)) for column in COLUMNS] for row in rows]
+    widths = [max(map(cell_len, [column.heading, *(row[i] for row in cells)])) for i, column in enumerate(COLUMNS)]
+    kept, widths = fitting(widths, width)
+    lines = [_line([column.heading for column in COLUMNS], kept, widths, [], "bold")]
+    for number, (row, texts) in enumerate(zip(rows, cells, strict=True)):
+        lines.append(_line(texts, kept, widths, _styles(row), "reverse" if number == selected else ""))
+    return lines
+
+
+def fitting(widths: Sequence[int], width: int | None) -> tuple[list[int], list[int]]:
+    """Which columns there is room for, and how wide each is: the name gives way before a column goes."""
+    given = list(widths)
+    kept = list(range(len(COLUMNS)))
+    while width is not None:
+        more = sum(given[i] for i in kept) + GAP * (len(kept) - 1) - width
+        if more <= 0:
+            break
+        given[0] = max(min(LEAST_NAME, widths[0]), widths[0] - more)
+        if widths[0] - given[0] >= more:
+            break
+        leaving = max(kept, key=lambda i: COLUMNS[i].goes)
+        if COLUMNS[leaving].goes == 0:
+            break
+        kept.remove(leaving)
+        given[0] = widths[0]
+    return kept, given
+
+
+def _styles(row: Row) -> list[str]:
+    colour = COLOURS[STATE[row["state"]].family] if row["state"] else ""
+    return [colour if column.heading in ("state", "useful") else "" for column in COLUMNS]
+
+
+def _line(texts: Sequence[str], kept: Iterable[int], widths: Sequence[int], styles: Sequence[str], base: str) -> Text:
+    line = Text(style=base, no_wrap=True, overflow="ellipsis")
+    for place, i in enumerate(kept):
+        text = _cut(texts[i], widths[i])
+        pad = " " * (widths[i] - cell_len(text))
+        line.append(" " * GAP if place else "")
+        line.append(pad + text if COLUMNS[i].figure else text + pad, style=styles[i] if styles else "")
+    return line
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, max(0, width - 1)) + "…"
+
+
+def detail(row: Row) -> Text:
+    """One row in words: what the last minutes were spent on, and whose it is."""
+    workload = row["workload"]
+    states = ", ".join(f"{state} {percent(round(10_000 * share), 10_000)}" for state, share in row["states"].items())
+    whose = [
+        f"{workload['kind']} {workload['namespace']}/{workload['name']}",
+        f"experiment {row['experiment']}" if row["experiment"] else "",
+        f"run {row['run']}" if row["run"] and row["run"] != workload["name"] else "",
+        f"user {row['user']}" if row["user"] else "",
+    ]
+    return Text(safe(f"{' · '.join(filter(None, whose))}: {states or 'nothing yet'}"), style="dim", no_wrap=True)
+
+
+def chosen_rows(rows: Sequence[Row], wanted: str, sorting: Sorting) -> list[Row]:
+    """The rows that have a word in them, in an order."""
+    word = wanted.lower()
+    found = [row for row in rows if word in _searched(row)] if word else list(rows)
+    return sorted(found, key=sorting.key)
+
+
+def _searched(row: Row) -> str:
+    names = (row["workload"]["name"], row["workload"]["namespace"], row["run"], row["experiment"], row["team"])
+    return "\n".join(str(one) for one in (*names, row["user"], row["state"]) if one).lower()
+
+
+def safe(text: str) -> str:
+    """Without what a terminal would obey: names are other people's."""
+    return "".join(character if character.isprintable() else "·" for character in text)

@@ -1,0 +1,158 @@
+"""`pyrometer worth`: what experiments cost and reached; of one, which of its runs were worth it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.sparks import sparkline
+from pyrometer.cli.tables import print_table
+from pyrometer.explain.words import counted, dollars, hours, percent
+
+FRONT = "★"  # beside a run that no other one beats
+
+
+@click.command()
+@click.argument("named", metavar="[EXPERIMENT]", required=False)
+@click.option("--metric", metavar="NAME", help="The metric that counts. Default: an evaluation loss, else a loss.")
+@click.option("--target", metavar="VALUE", help="What its runs paid until the metric was this good.")
+@read_options(default_last=None)
+def command(asked: Asked, named: str | None, metric: str | None, target: str | None) -> None:
+    """What experiments cost and how good they got, most expensive first; of one, its runs: which of them no other one
+    beats for less (★), what a target cost, what the last tenth of the dollars bought."""
+    told = {"experiment": named, "metric": metric, "target": target}
+    answer = asked.answer("worth", **{name: value for name, value in told.items() if value is not None})
+    if asked.output == "json":
+        print_json(answer)
+    elif "rows" in answer:
+        _print_experiments(answer)
+    else:
+        _print_runs(answer)
+
+
+def _print_experiments(answer: dict[str, Any]) -> None:
+    if not answer["rows"]:
+        click.echo("No training run has sent steps here. `pyrometer cost --by experiment` shows what held GPUs.")
+        return
+    print_table(
+        [
+            "experiment", "team", "last seen", "metric", "trend", "runs", "running", "GPU-hours", "cost", "goodput",
+            "best", "latest",
+        ],
+        [
+            [
+                row["experiment"], _teams(row), f"{datetime.fromisoformat(row['last_seen']):%d %b %H:%M}",
+                _metric(row), sparkline(row["trend"]), f"{row['runs']:,}", f"{row['running']:,}",
+                f"{row['gpu_hours']:,.1f}", _money(row["usd_micro"]), _percent(row["goodput"]), _value(row["best"]),
+                _value(row["final"]),
+            ]
+            for row in answer["rows"]
+        ],
+        figures=7,
+    )  # fmt: skip
+    runs = sum(row["runs"] for row in answer["rows"])
+    click.echo(f"\n{_spent(answer['total'])} went into {counted(runs, 'run')} of {_experiments(answer)}.")
+
+
+def _print_runs(answer: dict[str, Any]) -> None:
+    rows, target = answer["runs"], answer["target"]
+    print_table(
+        [
+            "", "run", "outcome", "started", "trend", "steps", "GPU-hours", "cost", "goodput", "best", "at step",
+            "final", *(["to target"] if target is not None else []), "last tenth",
+        ],
+        [
+            [
+                FRONT if row["pareto"] else "", row["run"], row["outcome"],
+                f"{datetime.fromisoformat(row['started']):%d %b %H:%M}", sparkline(_evenly(row["curve"])),
+                f"{row['steps']:,}", f"{row['gpu_hours']:,.2f}", _money(row["usd_micro"]), _percent(row["goodput"]),
+                _value(row["best"]), None if row["best_step"] is None else f"{row['best_step']:,}",
+                _value(row["final"]), *([_to_target(row)] if target is not None else []), _bought(row["marginal"]),
+            ]
+            for row in rows
+        ],
+        figures=9 if target is not None else 8,
+    )  # fmt: skip
+    click.echo(f"\n{_metric_sentence(answer)}")
+    click.echo(_sentence(answer))
+
+
+def _evenly(curve: list[list[Any]], width: int = 24) -> list[float]:
+    """A curve's values, as many as fit."""
+    if len(curve) <= width:
+        return [point[2] for point in curve]
+    return [curve[number * (len(curve) - 1) // (width - 1)][2] for number in range(width)]
+
+
+def _metric_sentence(answer: dict[str, Any]) -> str:
+    if answer["metric"] is None:
+        return "No metric with a goal was reported: what these runs reached is not known."
+    if answer["goal"] is None:
+        return f"Metric: {answer['metric']}. Nothing says whether more or less of it is better."
+    guessed = ", by its name" if answer["goal_guessed"] else ""
+    others = [one["name"] for one in answer["metrics"] if one["name"] != answer["metric"]]
+    more = f" Others with --metric: {', '.join(others[:6])}." if others else ""
+    return f"Metric: {answer['metric']}, {'less' if answer['goal'] == 'min' else 'more'} is better{guessed}.{more}"
+
+
+def _sentence(answer: dict[str, Any]) -> str:
+    """What is to be remembered of it."""
+    judged = [row for row in answer["runs"] if row["best"] is not None]
+    beaten = answer["dominated_runs"]
+    spent = _spent(answer["total"])
+    if len(judged) < 2:
+        return f"{spent} in all; there is no other run to compare with."
+    if not beaten:
+        return f"{spent} in all, and no run was beaten by another one for less."
+    if answer["dominated_usd_micro"] is None:
+        return f"{beaten} of {counted(len(judged), 'run')} got beaten by another one for less."
+    wasted = dollars(answer["dominated_usd_micro"])
+    return f"{wasted} of {dollars(answer['total']['usd_micro'])} went to runs that another one beat for less."
+
+
+def _teams(row: dict[str, Any]) -> str | None:
+    return f"{row['team']} +{len(row['teams']) - 1}" if len(row["teams"]) > 1 else row["team"]
+
+
+def _metric(row: dict[str, Any]) -> str | None:
+    if row["metric"] is None:
+        return None
+    arrow = {True: " improving", False: " flat", None: ""}[row["improving"]]
+    return f"{row['metric']}{arrow}"
+
+
+def _to_target(row: dict[str, Any]) -> str | None:
+    if row["to_target_gpu_hours"] is None:
+        return None
+    micro = row["to_target_usd_micro"]
+    return f"{row['to_target_gpu_hours']:,.2f} h" if micro is None else dollars(micro)
+
+
+def _bought(marginal: dict[str, Any] | None) -> str | None:
+    """What the last tenth of the dollars brought, of all that the run gained."""
+    if marginal is None or marginal["share_of_all_gain"] is None:
+        return None
+    return percent(round(10_000 * marginal["share_of_all_gain"]), 10_000)
+
+
+def _spent(total: dict[str, Any]) -> str:
+    return hours(total["gpu_ms"]) if total["usd_micro"] is None else dollars(total["usd_micro"])
+
+
+def _experiments(answer: dict[str, Any]) -> str:
+    return counted(sum(row["experiment"] is not None for row in answer["rows"]), "experiment")
+
+
+def _money(usd_micro: int | None) -> str:
+    return "–" if usd_micro is None else dollars(usd_micro)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def _value(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"

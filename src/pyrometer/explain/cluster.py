@@ -1,0 +1,193 @@
+"""The cluster at one minute: every GPU as a cell with its state and its holder, and who waited for GPUs then."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import tzinfo
+from typing import Any, NamedTuple
+
+from pyrometer.account.sums import Window, iso, open_names, workload_json
+from pyrometer.model import events
+from pyrometer.model.states import STATES
+from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE, SHARE_WHOLE
+from pyrometer.store import Reading
+
+MOST_WAITING = 500
+WHOLE_PERMILLE = 1_000
+SAID_WITHIN_MS = MS_PER_DAY  # what a scheduler said longer ago is not why a pod waits now
+
+# One row a slot, state and holder. The ledger has more where a price or the evidence changes within the minute.
+_MINUTE = """
+SELECT node_uid, slot_index, state, pod_uid, sum(ms)::BIGINT AS ms
+FROM ledger_row WHERE minute_ms = $1 GROUP BY ALL ORDER BY node_uid, slot_index, ms DESC, state, pod_uid
+"""
+
+_NODES = """
+SELECT node_uid, node, pool, gpu_model, cluster, instance_type
+FROM node_name LEFT JOIN (
+    SELECT node_uid, arg_max(instance_type, time_ms) AS instance_type FROM node GROUP BY node_uid
+) USING (node_uid)
+WHERE node_uid IN (SELECT unnest($1::VARCHAR[]))
+"""
+
+_HOLDERS = """
+SELECT pod_uid, workload_uid, workload_kind, workload_namespace, workload_name, experiment, team, pod, namespace, "user"
+FROM holder_name WHERE pod_uid IN (SELECT unnest($1::VARCHAR[]))
+"""
+
+# Of each pod that was there by then the newest word, also when that came later: it says until when it waited.
+# A job in Kueue's queue is there as pods that wait, and may wait again.
+_WAITING = f"""
+WITH newest AS (
+    SELECT * FROM pod WHERE created_ms < $1 AND gpu_share > 0
+    QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
+),
+said AS (
+    SELECT pod_uid, max_by(coalesce(message, reason), time_ms) AS reason FROM event
+    WHERE kind = '{events.FAILED_SCHEDULING}' AND time_ms < $1 AND time_ms >= $2 GROUP BY pod_uid
+),
+waits AS (
+    SELECT *, coalesce(scheduled_ms, started_ms, ended_ms) AS until_ms FROM newest
+)
+SELECT count(*) OVER (), holder.workload_uid, workload_kind, workload_namespace, workload_name, pod, holder.namespace,
+    team, experiment, holder.queue, gpu_share, created_ms, said.reason
+FROM waits JOIN holder_name holder USING (pod_uid) LEFT JOIN said USING (pod_uid)
+WHERE until_ms >= $1 OR (until_ms IS NULL AND waits.phase = 'Pending')
+ORDER BY created_ms, pod, pod_uid LIMIT {MOST_WAITING}
+"""
+
+
+class NoSuchMinuteError(LookupError):
+    """The ledger has nothing at that time; the text says what it covers."""
+
+
+class _Part(NamedTuple):
+    """What a slot's minute went into, or a part of it."""
+
+    node_uid: str
+    slot_index: int
+    state: str
+    pod_uid: str | None
+    ms: int
+
+
+class _Cell(NamedTuple):
+    """A slot's minute by the largest of its parts."""
+
+    part: _Part
+    share_permille: int
+
+
+def cluster(store: Reading, window: Window, *, zone: tzinfo, at_ms: int | None = None) -> dict[str, Any]:
+    """Every GPU at a minute: the newest of the window that is accounted for, unless another one is asked for."""
+    newest_ms = store.newest_ms(["ledger_row"], window.to_ms - 1)
+    if newest_ms is None or newest_ms < window.from_ms:
+        raise NoSuchMinuteError("There is nothing in the ledger at that time.")
+    to_ms = newest_ms + MS_PER_MINUTE
+    at_ms = newest_ms if at_ms is None else at_ms - at_ms % MS_PER_MINUTE
+    if not window.from_ms <= at_ms < to_ms:
+        raise NoSuchMinuteError(
+            f"There is nothing in the ledger at {iso(at_ms, zone)}: it is about {iso(window.from_ms, zone)} to "
+            f"{iso(to_ms, zone)}, without that."
+        )
+    open_names(store)
+    store.expose(["ledger_row"], at_ms, at_ms + MS_PER_MINUTE)
+    parts = [_Part(*row) for row in store.connection.execute(_MINUTE, [at_ms]).fetchall()]
+    counts = Counter[str]()
+    for part in parts:
+        counts[part.state] += part.ms
+    cells = _cells(parts)
+    names = [state.name for state in STATES if state.name in counts]
+    holders = _holders(store, cells)
+    return {
+        "at": iso(at_ms, zone),
+        "at_ms": at_ms,
+        "from": iso(window.from_ms, zone),
+        "to": iso(to_ms, zone),
+        "states": names,
+        "holders": list(holders.values()),
+        "pools": _pools(store, cells, names, {pod_uid: place for place, pod_uid in enumerate(holders)}),
+        "counts": {name: counts[name] for name in names},
+        **_queue(store, at_ms + MS_PER_MINUTE, zone),
+    }
+
+
+def _cells(parts: Sequence[_Part]) -> list[_Cell]:
+    """The slots in order, each with the part that had most of its minute and how much that is."""
+    whole: Counter[tuple[str, int]] = Counter()
+    largest: dict[tuple[str, int], _Part] = {}
+    for part in parts:  # the largest of a slot comes first
+        whole[part.node_uid, part.slot_index] += part.ms
+        largest.setdefault((part.node_uid, part.slot_index), part)
+    return [_Cell(part, round(WHOLE_PERMILLE * part.ms / whole[slot])) for slot, part in largest.items()]
+
+
+def _holders(store: Reading, cells: Sequence[_Cell]) -> dict[str, dict[str, Any]]:
+    """Who has the cells, each once."""
+    pods = list(dict.fromkeys(cell.part.pod_uid for cell in cells if cell.part.pod_uid is not None))
+    rows = {row[0]: row[1:] for row in store.connection.execute(_HOLDERS, [pods]).fetchall()}
+    found = {}
+    for pod_uid in pods:
+        *workload, experiment, team, pod, namespace, user = rows.get(pod_uid, (None,) * 9)
+        found[pod_uid] = {
+            "workload": workload_json(*workload), "experiment": experiment, "team": team, "pod": pod or pod_uid,
+            "namespace": namespace, "user": user,
+        }  # fmt: skip
+    return found
+
+
+def _pools(
+    store: Reading, cells: Sequence[_Cell], names: Sequence[str], holders: dict[str, int]
+) -> list[dict[str, Any]]:
+    """The nodes by pool, those of a pool in the order in which people count."""
+    places = {name: place for place, name in enumerate(names)}
+    of_node: dict[str, list[list[int | None]]] = {}
+    for part, share_permille in cells:
+        holder = None if part.pod_uid is None else holders[part.pod_uid]
+        cell = [part.slot_index, places[part.state], holder, share_permille]
+        of_node.setdefault(part.node_uid, []).append(cell)
+    known = {row[0]: row[1:] for row in store.connection.execute(_NODES, [list(of_node)]).fetchall()}
+    pools: dict[tuple[str | None, ...], list[dict[str, Any]]] = {}
+    for node_uid, listed in of_node.items():
+        node, pool, gpu_model, of_cluster, instance_type = known.get(node_uid, (node_uid, None, None, None, None))
+        pools.setdefault((pool, gpu_model, of_cluster), []).append(
+            {"node": node, "instance_type": instance_type, "cells": listed}
+        )
+    return [
+        {"pool": pool, "gpu_model": gpu_model, "cluster": of_cluster, "nodes": sorted(nodes, key=_counted)}
+        for (pool, gpu_model, of_cluster), nodes in sorted(pools.items(), key=lambda one: _natural(*one[0]))
+    ]
+
+
+def _counted(node: dict[str, Any]) -> tuple[Any, ...]:
+    return _natural(node["node"])
+
+
+def _natural(*names: str | None) -> tuple[Any, ...]:
+    """A key that puts node-2 before node-10, and what has no name last."""
+    return tuple((name is None, [_part(part) for part in re.split(r"([0-9]+)", name or "")]) for name in names)
+
+
+def _part(text: str) -> tuple[int, str]:
+    """Numbers by their length first: that is their order, however long they are."""
+    digits = text.lstrip("0") if text[:1].isdecimal() else ""
+    return len(digits), text
+
+
+def _queue(store: Reading, at_ms: int, zone: tzinfo) -> dict[str, Any]:
+    """The pods that waited for GPUs at a moment, the longest first, with what the scheduler said of them last."""
+    store.expose(["event"], at_ms - SAID_WITHIN_MS, at_ms)
+    rows = store.connection.execute(_WAITING, [at_ms, at_ms - SAID_WITHIN_MS]).fetchall()
+    return {
+        "queue": [
+            {
+                "workload": workload_json(*workload), "pod": pod, "namespace": namespace, "team": team,
+                "experiment": experiment, "queue": queue, "gpus": round(share / SHARE_WHOLE, 3),
+                "waiting_since": iso(since_ms, zone), "waited_ms": at_ms - since_ms, "reason": reason,
+            }
+            for _, *workload, pod, namespace, team, experiment, queue, share, since_ms, reason in rows
+        ],
+        "queue_total": rows[0][0] if rows else 0,
+    }  # fmt: skip

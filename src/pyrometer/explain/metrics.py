@@ -1,0 +1,66 @@
+"""Which metric of several says how good a model is, and in which direction it gets better."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# Names are taken apart into words: "val/loss", "eval_loss", "validLoss", "top1.acc".
+_PART = re.compile(r"[^\W_]+")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_EVALUATED = {"val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout", "holdout"}
+_LESS = {"loss", "error", "err", "perplexity", "ppl", "nll", "mse", "mae", "rmse", "wer", "cer", "fid", "bpb", "bpc"}
+_MORE = {
+    "acc", "accuracy", "f1", "bleu", "rouge", "reward", "score", "map", "auc", "auroc", "recall", "precision", "iou",
+    "miou", "ndcg", "return", "elo",
+}  # fmt: skip
+
+
+class Reported(NamedTuple):
+    """A metric that runs have reported."""
+
+    name: str
+    goal: str | None  # min, max, where a record says so
+    runs: int = 1
+    values: int = 1
+
+
+class Aim(NamedTuple):
+    """What is looked at, and which direction is better; `guessed` from the name where nobody said it."""
+
+    name: str
+    goal: str | None
+    guessed: bool
+
+    @property
+    def sign(self) -> int:
+        """Multiplied with it, less is better."""
+        return -1 if self.goal == "max" else 1
+
+
+def aim_of(reported: Reported) -> Aim:
+    """The direction that a metric says, else the one that its name tells; None where neither does."""
+    if reported.goal in ("min", "max"):
+        return Aim(reported.name, reported.goal, False)
+    words = _words(reported.name)
+    guess = "min" if words & _LESS else "max" if words & _MORE else None
+    return Aim(reported.name, guess, guess is not None)
+
+
+def chosen(reported: Iterable[Reported]) -> Aim | None:
+    """An evaluation loss before a training loss before anything else with a goal; of equals, what most runs have."""
+    aimed = [(aim_of(one), one) for one in reported]
+    ranked = [(*_place(aim), -one.runs, -one.values, aim.name, aim) for aim, one in aimed if aim.goal is not None]
+    return min(ranked)[-1] if ranked else None
+
+
+def _place(aim: Aim) -> tuple[int, int]:
+    words = _words(aim.name)
+    evaluated, loss = bool(words & _EVALUATED), "loss" in words and aim.goal == "min"
+    return (0 if evaluated else 1) if loss else 2 + aim.guessed, not evaluated
+
+
+def _words(name: str) -> set[str]:
+    parts = _PART.findall(name)  # "f1" and "mAP" are whole, "validLoss" is two
+    return {word.lower() for part in parts for word in (part, *_WORD.findall(part))}

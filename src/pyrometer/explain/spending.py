@@ -1,0 +1,205 @@
+"""What training runs cost: each as a whole, and minute by minute beside what it reported.
+
+A pod's time belongs to the run that started last in it; before its first run, to that one. So a run's cost has its
+startup in it, and the runs of a notebook share its time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pyrometer.account import sql
+from pyrometer.account.sums import Sum, Window, open_names, price_of
+from pyrometer.model.units import usd_micro
+from pyrometer.store import Reading
+
+# Of the last attempt, the rank that failed says how it ended; else one that goes on.
+WEIGHED = """(
+    SELECT *, 4 * attempt::INTEGER
+        + CASE outcome WHEN 'failed' THEN 3 WHEN 'killed' THEN 1 WHEN 'succeeded' THEN 0 ELSE 2 END AS weight
+    FROM the_run
+)"""
+
+_LISTED = f"""
+CREATE OR REPLACE TEMP TABLE listed_run AS
+SELECT the_run.run, any_value(coalesce(the_run.experiment, holder_name.experiment)) AS experiment,
+    any_value(holder_name.team) AS team, any_value(holder_name.workload_uid) AS workload_uid,
+    any_value(holder_name.workload_kind) AS kind, any_value(holder_name.workload_namespace) AS namespace,
+    any_value(holder_name.workload_name) AS name, count(DISTINCT the_run.attempt) AS attempts,
+    max(the_run.ranks) AS ranks, min(the_run.started_ms) AS started_ms,
+    arg_max_null(the_run.ended_ms, weight) AS ended_ms, arg_max_null(the_run.outcome, weight) AS outcome,
+    max(the_run.time_ms) AS said_ms
+FROM {WEIGHED} the_run
+LEFT JOIN holder_name USING (pod_uid)
+WHERE the_run.started_ms < $2 AND coalesce(the_run.ended_ms > $1, true)
+GROUP BY the_run.run
+"""
+
+_PLACED = """
+CREATE OR REPLACE TEMP TABLE placed_run AS
+SELECT run, pod_uid, node_uid, slot_index, started_ms AS at_ms,
+    lag(started_ms) OVER in_turn IS NULL AS is_first, lead(started_ms) OVER in_turn AS next_ms,
+    min(run) OVER on_slot = max(run) OVER on_slot AS is_alone
+FROM the_run WHERE slot_index IS NOT NULL
+WINDOW on_slot AS (PARTITION BY pod_uid, node_uid, slot_index), in_turn AS (on_slot ORDER BY started_ms, attempt)
+"""
+
+# A slot that a pod used for one run needs no minutes: they are many, and what they add up to is the same.
+_WHOLE = """
+WITH held AS (
+    SELECT pod_uid, node_uid, slot_index, {price} AS price, sum(ms) AS ms,
+        coalesce(sum(ms) FILTER (WHERE state = 'train'), 0) AS train_ms
+    FROM ledger_row WHERE pod_uid IS NOT NULL AND minute_ms >= {from_ms} AND minute_ms < {to_ms} GROUP BY ALL
+),
+spent AS (
+    SELECT run, ms, ms * price AS ms_price, CASE WHEN price IS NULL THEN ms ELSE 0 END AS unpriced_ms, train_ms
+    FROM held
+    JOIN (SELECT DISTINCT run, pod_uid, node_uid, slot_index FROM placed_run WHERE is_alone)
+        USING (pod_uid, node_uid, slot_index)
+    UNION ALL
+    SELECT run, ms, ms_price, unpriced_ms, CASE WHEN state = 'train' THEN ms ELSE 0 END FROM shared_minute
+)
+SELECT run, sum(ms), coalesce(sum(ms_price), 0), sum(unpriced_ms), sum(train_ms) FROM spent GROUP BY run
+"""
+
+_MINUTES = """
+CREATE OR REPLACE TEMP TABLE {table} AS
+SELECT placed.run, ledger.minute_ms, ledger.state, sum(ms) AS ms, sum(ms * {price}) AS ms_price,
+    coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0) AS unpriced_ms
+FROM ledger_row ledger
+JOIN (SELECT * FROM placed_run WHERE {which}) placed
+    ON placed.pod_uid = ledger.pod_uid AND placed.node_uid = ledger.node_uid AND placed.slot_index = ledger.slot_index
+    AND (placed.is_first OR ledger.minute_ms >= at_ms // 60000 * 60000)
+    AND coalesce(ledger.minute_ms < next_ms // 60000 * 60000, true)
+WHERE ledger.minute_ms >= {from_ms} AND ledger.minute_ms < {to_ms}
+GROUP BY ALL
+"""
+
+
+class Spent(NamedTuple):
+    """What a run cost, and how much of its time it trained."""
+
+    held: Sum
+    train_ms: int
+
+    @property
+    def goodput(self) -> float | None:
+        """The trained part of the held time."""
+        return round(self.train_ms / self.held.gpu_ms, 4) if self.held.gpu_ms else None
+
+
+NOTHING = Spent(Sum((), 0, 0, 0), 0)
+
+
+def open_runs(store: Reading, window: Window, only: str | None = None) -> None:
+    """Makes runs readable, by who they belong to (`listed_run`) and where they were (`placed_run`); with `only`, the
+    ledger for no longer than that one needs."""
+    open_names(store)
+    store.expose_all(["event", "metric"])
+    store.expose(["step_window"], *window)
+    open_ranks(store, window.to_ms)
+    open_places(store, window)
+    store.connection.execute(_LISTED, list(window))
+    if only is not None:
+        store.expose(["ledger_row"], *_held_within(store, only, window))
+
+
+def open_ranks(store: Reading, newest_ms: int) -> None:
+    """Makes the newest word on every rank readable, as `the_run`."""
+    store.expose_all(["run", "restatement"])
+    store.connection.execute(f"SET VARIABLE newest_ms = {newest_ms}::BIGINT")
+    sql.run(store.connection, sql.RUNS)
+
+
+def open_places(store: Reading, window: Window) -> None:
+    """Makes readable where runs were, as `placed_run`, and the ledger of a window. Ranks are open."""
+    store.expose(["ledger_row"], *window)
+    store.connection.execute(_PLACED)
+
+
+def _held_within(store: Reading, run: str, window: Window) -> Window:
+    """When the pods of a run may have held anything, within a window."""
+    ((from_ms, to_ms),) = store.connection.execute(
+        """
+        SELECT min(least(coalesce(pod.scheduled_ms, pod.created_ms, $2), the_run.started_ms)),
+            max(coalesce(pod.ended_ms, $3))
+        FROM the_run LEFT JOIN (
+            SELECT pod_uid, min(scheduled_ms) AS scheduled_ms, min(created_ms) AS created_ms,
+                arg_max_null(ended_ms, time_ms) AS ended_ms
+            FROM pod GROUP BY pod_uid
+        ) pod USING (pod_uid)
+        WHERE run = $1
+        """,
+        [run, *window],
+    ).fetchall()
+    return window if from_ms is None else Window(max(window.from_ms, from_ms), min(window.to_ms, to_ms))
+
+
+def costs(store: Reading, window: Window, price_usd_micro: int | None) -> dict[str, Spent]:
+    """What every run cost. Their places are open."""
+    terms = _terms(window, price_usd_micro)
+    store.connection.execute(_MINUTES.format(table="shared_minute", which="NOT is_alone", **terms))
+    return _spent(store, _WHOLE.format(**terms))
+
+
+def open_minutes(store: Reading, window: Window, price_usd_micro: int | None, runs: Sequence[str]) -> None:
+    """Makes the minutes of some runs readable (`run_minute`), and which they are (`wanted_run`). Runs are open."""
+    store.connection.execute(
+        "CREATE OR REPLACE TEMP TABLE wanted_run AS SELECT unnest(?::VARCHAR[]) AS run", [list(runs)]
+    )
+    which = "run IN (FROM wanted_run)"
+    store.connection.execute(_MINUTES.format(table="run_minute", which=which, **_terms(window, price_usd_micro)))
+
+
+def costs_of_minutes(store: Reading) -> dict[str, Spent]:
+    """What the runs whose minutes are open cost."""
+    return _spent(
+        store,
+        "SELECT run, sum(ms), coalesce(sum(ms_price), 0), sum(unpriced_ms), "
+        "coalesce(sum(ms) FILTER (WHERE state = 'train'), 0) FROM run_minute GROUP BY run",
+    )
+
+
+def beside_costs(store: Reading, told: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Rows of a query with `run` and `time_ms`, each followed by the GPU-milliseconds and micro-dollars that its run
+    had cost by the end of that minute; None where there is no price. Minutes are open."""
+    rows = store.connection.execute(
+        f"""
+        WITH told AS MATERIALIZED ({told}),  -- first: DuckDB 2.0 stumbles over a view of hot rows in an ASOF join
+        spent AS (
+            SELECT run, minute_ms, sum(sum(ms)) OVER in_time AS gpu_ms, sum(sum(ms_price)) OVER in_time AS ms_price
+            FROM run_minute GROUP BY run, minute_ms WINDOW in_time AS (PARTITION BY run ORDER BY minute_ms)
+        )
+        SELECT told.*, spent.gpu_ms, spent.ms_price
+        FROM told ASOF LEFT JOIN spent ON told.run = spent.run AND time_ms >= spent.minute_ms
+        ORDER BY ALL
+        """,
+        list(values),
+    ).fetchall()
+    return [
+        (*row, int(gpu_ms or 0), None if ms_price is None else usd_micro(int(ms_price)))
+        for *row, gpu_ms, ms_price in rows
+    ]
+
+
+def metrics_of(store: Reading, run: str) -> dict[str, list[list[Any]]]:
+    """Each value beside what the run had cost by then. A value that is not finite is null."""
+    metrics: dict[str, list[list[Any]]] = {}
+    told = "SELECT name, attempt, time_ms, step, run, value FROM metric WHERE run = ?"
+    for name, _, time_ms, step, _, value, gpu_ms, micro in beside_costs(store, told, run):
+        shown = value if math.isfinite(value) else None
+        metrics.setdefault(name, []).append([step, time_ms, shown, gpu_ms, micro])
+    return metrics
+
+
+def _spent(store: Reading, query: str) -> dict[str, Spent]:
+    return {
+        run: Spent(Sum((run,), int(ms), int(ms_price), int(unpriced_ms)), int(train_ms))
+        for run, ms, ms_price, unpriced_ms, train_ms in store.connection.execute(query).fetchall()
+    }
+
+
+def _terms(window: Window, price_usd_micro: int | None) -> dict[str, Any]:
+    return {"price": price_of(price_usd_micro), "from_ms": window.from_ms, "to_ms": window.to_ms}

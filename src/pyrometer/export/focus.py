@@ -1,0 +1,84 @@
+"""Charges as FOCUS 1.2, the FinOps Foundation's open billing format (focus.finops.org): one row a charge.
+
+A cluster is the billing account, a team its sub-account, a node the resource, a GPU model the SKU. What has no price is
+no charge and has no row: a row of this format must have a cost, and nothing that was used is free.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from pyrometer.export.csv import Cell, dollars
+from pyrometer.model.units import MS_PER_HOUR
+
+PROVIDER = "Pyrometer"  # provides, publishes and bills: the specification wants no cost where these differ
+UNIT = "GPU-Hours"
+CURRENCY = "USD"
+QUANTUM = Decimal("1e-12")  # of a quantity
+
+# What every row says alike. Null: it does not apply to a cluster of one's own.
+_SAME: dict[str, Cell] = {
+    "AvailabilityZone": None, "BillingCurrency": CURRENCY, "BillingAccountType": "Cluster", "ChargeCategory": "Usage",
+    "ChargeClass": None, "ChargeFrequency": "Usage-Based", "CommitmentDiscountCategory": None,
+    "CommitmentDiscountId": None, "CommitmentDiscountName": None, "CommitmentDiscountQuantity": None,
+    "CommitmentDiscountStatus": None, "CommitmentDiscountType": None, "CommitmentDiscountUnit": None,
+    "ConsumedUnit": UNIT, "InvoiceId": None, "InvoiceIssuerName": PROVIDER, "PricingCategory": "Standard",
+    "PricingUnit": UNIT, "ProviderName": PROVIDER, "PublisherName": PROVIDER, "RegionId": None, "RegionName": None,
+    "ResourceType": "GPU node", "ServiceCategory": "Compute", "ServiceName": "GPU cluster",
+    "ServiceSubcategory": "Other (Compute)", "SkuMeter": "GPU time", "SkuPriceDetails": None, "SubAccountType": "Team",
+}  # fmt: skip
+_OWN = (
+    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingPeriodEnd", "BillingPeriodStart",
+    "ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart", "ConsumedQuantity", "ContractedCost",
+    "ContractedUnitPrice", "EffectiveCost", "ListCost", "ListUnitPrice", "PricingQuantity", "ResourceId",
+    "ResourceName", "SkuId", "SkuPriceId", "SubAccountId", "SubAccountName", "Tags",
+)  # fmt: skip
+COLUMNS = tuple(sorted((*_SAME, *_OWN)))
+
+
+def focus_table(answer: dict[str, Any]) -> Iterator[list[Cell]]:
+    """The charges of an answer, the names of their columns first."""
+    yield list(COLUMNS)
+    for row in answer["rows"]:
+        charge = dict(zip(answer["columns"], row, strict=True))
+        if charge["usd_micro"] is not None:
+            cells = _SAME | _charged(charge)
+            yield [cells[name] for name in COLUMNS]
+
+
+def _charged(charge: dict[str, Any]) -> dict[str, Cell]:
+    account, team, node = charge["cluster"] or "unknown", charge["team"] or "unknown", charge["node"] or "unknown"
+    sku = charge["gpu_model"] or "GPU"
+    cost, unit_price = dollars(charge["usd_micro"]), dollars(charge["usd_micro_per_hour"])
+    quantity = f"{(Decimal(charge['gpu_ms']) / MS_PER_HOUR).quantize(QUANTUM):f}"
+    return {
+        **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost),
+        **dict.fromkeys(("ContractedUnitPrice", "ListUnitPrice"), unit_price),
+        **dict.fromkeys(("ConsumedQuantity", "PricingQuantity"), quantity),
+        **dict.fromkeys(("BillingAccountId", "BillingAccountName"), account),
+        **dict.fromkeys(("SubAccountId", "SubAccountName"), team),
+        "BillingPeriodStart": charge["billing_from"],
+        "BillingPeriodEnd": charge["billing_to"],
+        "ChargePeriodStart": charge["from"],
+        "ChargePeriodEnd": charge["to"],
+        "ChargeDescription": f"GPU time of {charge['experiment'] or 'nobody'}, team {team}, on {node} ({sku})",
+        "ResourceId": f"{account}/{node}",
+        "ResourceName": node,
+        "SkuId": sku,
+        "SkuPriceId": f"{sku} at {unit_price}",
+        "Tags": _tags(charge),
+    }
+
+
+def _tags(charge: dict[str, Any]) -> str:
+    """What is known of a charge besides, as a JSON object."""
+    workload = charge["workload"] or {}
+    tags = {
+        "team": charge["team"], "experiment": charge["experiment"], "namespace": charge["namespace"],
+        "pool": charge["pool"], "workload": workload.get("name"), "workload_kind": workload.get("kind"),
+        "workload_uid": workload.get("uid"),
+    }  # fmt: skip
+    return json.dumps({name: value for name, value in tags.items() if value is not None}, ensure_ascii=False)

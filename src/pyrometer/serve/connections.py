@@ -1,0 +1,105 @@
+"""Connections that take neither for ever nor all there are: a client that dawdles loses its own, and slows nobody down.
+
+uvicorn waits without end for a request's head, and for a client to read its answer; and when all connections are taken,
+nobody gets another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_S = 10.0  # for the head of a request to come, from its connection, or the answer before, on
+UNREAD_S = 60.0  # for a client to read any more of its answer
+MOST_CONNECTIONS = 800  # below the usual limit of 1,024 open files
+
+
+class Bounded(H11Protocol):
+    """One connection, with an end to everything that its client is waited for; bodies have theirs in `bodies.py`."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It begins; when there are too many, one that asks for nothing ends."""
+        super().connection_made(transport)
+        self._head = _Limit(self.loop, HEAD_S, self.abort)
+        self._reading = _Limit(self.loop, UNREAD_S, self._check_reading)
+        self._unread_bytes = 0
+        self._head.start()
+        if len(self.connections) > MOST_CONNECTIONS:
+            self._longest_waiting().abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Some of a request came: once its head is whole, the time for that is over."""
+        super().data_received(data)
+        if self._is_at_work():
+            self._head.stop()
+
+    def on_response_complete(self) -> None:
+        """The next request may come."""
+        super().on_response_complete()
+        if not (self.transport.is_closing() or self._is_at_work()):  # else it was here already
+            self._head.start()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is answered."""
+        super().pause_writing()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._reading.start()
+
+    def resume_writing(self) -> None:
+        """It reads on."""
+        super().resume_writing()
+        self._reading.stop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self._head.stop()
+        self._reading.stop()
+        super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Ends it at once."""
+        self.transport.abort()
+
+    def _check_reading(self) -> None:
+        """Whoever has read on, however slowly, may go on."""
+        unread_bytes = self.transport.get_write_buffer_size()
+        if unread_bytes < self._unread_bytes:
+            self._unread_bytes = unread_bytes
+            self._reading.start()
+        else:
+            self.abort()
+
+    def _is_at_work(self) -> bool:
+        """Whether a request is not answered yet. After that, the rest of its body may be as late as the next head."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _longest_waiting(self) -> Bounded:
+        """The connection whose request has been waited for the longest; this one, when all others have one."""
+        waiting = [one for one in self.connections if isinstance(one, Bounded) and one._head.due_s is not None]
+        return min(waiting, key=lambda one: one._head.due_s or 0.0, default=self)
+
+
+class _Limit:
+    """A time after which something happens, unless it is stopped before."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, length_s: float, then: Callable[[], None]) -> None:
+        self._loop, self._length_s, self._then = loop, length_s, then
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def due_s(self) -> float | None:
+        """When that will be; None when it has not begun."""
+        return self._timer.when() if self._timer else None
+
+    def start(self) -> None:
+        """From now on."""
+        self.stop()
+        self._timer = self._loop.call_later(self._length_s, self._then)
+
+    def stop(self) -> None:
+        """Not any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,315 @@
+"""The API in its own words: an OpenAPI document of the questions, made from the table that checks them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyrometer import __version__
+from pyrometer.account.sums import GROUPINGS
+from pyrometer.serve.answers import MOST_ROWS, PAGED
+from pyrometer.serve.downloads import DOWNLOADS
+from pyrometer.serve.questions import (
+    ASKED_ALWAYS,
+    ASKED_BY,
+    DEFAULT_LAST,
+    HIGHEST_LIMIT,
+    HIGHEST_STEP,
+    LONGEST_NAME,
+    LONGEST_SAMPLE,
+)
+
+Schema = dict[str, Any]
+
+_TEXT: Schema = {"type": "string"}
+_WHOLE: Schema = {"type": "integer", "minimum": 0, "maximum": HIGHEST_STEP}
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}
+_FLAG: Schema = {"type": "string", "enum": ["1", "true"]}
+
+# What each parameter is, as its command's option says it.
+_PARAMETERS: dict[str, tuple[str, Schema]] = {
+    "last": ("Up to the newest accounted minute: 90m, 12h, 7d.", _TEXT),
+    "since": ("From this time on: 2026-11-14, 2026-11-14 20:00.", _TEXT),
+    "until": ("Up to this time, not included.", _TEXT),
+    "month": ("One month: 2026-11.", {"type": "string", "pattern": r"^\d{4}-\d{2}$"}),
+    "all": ("Everything there is.", _FLAG),
+    "tz": ("Time zone of days, hours and months: Europe/Berlin. Default: the server's.", _TEXT),
+    "price": ("One price in dollars per GPU-hour for everything: a quick answer.", {"type": "number", "minimum": 0}),
+    "team": ("Only what belongs to this team; `platform`: what nobody held. A team viewer's own, always.", _NAME),
+    "experiment": ("Only what belongs to this experiment; of `worth`, the one whose runs are compared.", _NAME),
+    "stale": (
+        "ok: where a new answer takes long, the last one at once, however old.",
+        {"type": "string", "enum": ["ok"]},
+    ),
+    "by": (f"Groupings, joined with commas: {', '.join(GROUPINGS)}. Default: team.", _TEXT),
+    "at": ("The minute that is asked about, like `since`. Default: the newest accounted one.", _TEXT),
+    "run": ("A run, as `runs` names it.", {"type": "string", "minLength": 1}),
+    "without": ("What is left out, joined with commas: windows, which are many; findings, which take longest.", _TEXT),
+    "step": ("A global step.", _WHOLE),
+    "sample": ("A sample, as its data set names it.", {"type": "string", "maxLength": LONGEST_SAMPLE}),
+    "checkpoint": ("The step of a checkpoint.", _WHOLE),
+    "spikes": ("The data behind jumps of a metric.", _FLAG),
+    "metric": ("The metric that is looked at. Default: a loss.", _TEXT),
+    "target": ("A value that the metric should reach; needs `experiment`.", {"type": "number"}),
+    "attempt": ("Whose step, where several attempts did it. Default: the last one's.", _WHOLE),
+    "limit": ("So many at most.", {"type": "integer", "minimum": 0, "maximum": HIGHEST_LIMIT}),
+    "offset": ("Without so many at the beginning.", _WHOLE),
+}
+
+_SUMMARIES = {
+    "why": "What burned, by state, and the findings: each with its culprit, its evidence and what to do.",
+    "cost": "GPU-hours and dollars, by any groupings. Rows add up to the total, to the micro-dollar.",
+    "charges": "What is charged to whom, by local day, node, team, experiment, workload and price.",
+    "runs": "The training runs, newest first.",
+    "show": "One run: cost, steps by phase, metrics against dollars, lifecycle, findings.",
+    "signals": "One run on one axis of time: GPUs, steps by rank and phase, throughput, memory, checkpoints, its life.",
+    "trace": "A run's life; one step over all its ranks; or the steps that a sample went through.",
+    "burn": "What burned, by state, over time, by team and experiment, and how fast: without looking for causes.",
+    "cluster": "Every GPU at one minute, as a cell with its state and its holder, and the pods that wait for GPUs.",
+    "lineage": "Which data is behind a step, a checkpoint or a jump of the loss; where a sample went.",
+    "worth": "Experiments with what they cost and reached; of one, its runs: metric against dollars, the Pareto set.",
+    "top": "Who holds GPUs now: state, dollars per hour, progress; the most expensive first.",
+}
+
+
+def _nullable(kind: str) -> Schema:
+    return {"type": [kind, "null"]}
+
+
+def _object(**properties: Schema) -> Schema:
+    """An object that has all of these, and perhaps more."""
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+_NUMBERS = _list(_nullable("number"))
+_FIGURES = _object(mean=_NUMBERS, min=_NUMBERS, max=_NUMBERS)
+_WINDOW = _object(**{"from": _TEXT, "to": _TEXT})
+_AMOUNTS: dict[str, Schema] = {
+    "gpu_ms": {"type": "integer"}, "gpu_hours": {"type": "number"}, "usd_micro": _nullable("integer"),
+    "usd": _nullable("number"),
+}  # fmt: skip
+_FINDING = _object(
+    id=_TEXT, cause=_TEXT, title=_TEXT, workload=_nullable("object"), experiment=_nullable("string"),
+    team=_nullable("string"), culprit=_nullable("object"), **{"from": _TEXT, "to": _TEXT},
+    gpu_ms={"type": "integer"}, usd_micro=_nullable("integer"), usd=_nullable("number"),
+    confidence={"type": "number"}, evidence={"type": "array"}, suggestion=_TEXT,
+)  # fmt: skip
+_RUN: dict[str, Schema] = {
+    "run": _TEXT, "experiment": _nullable("string"), "team": _nullable("string"), "workload": _nullable("object"),
+    "attempts": {"type": "integer"}, "ranks": {"type": "integer"}, "steps": {"type": "integer"}, "started": _TEXT,
+    "ended": _nullable("string"), "outcome": _TEXT, "gpu_hours": {"type": "number"}, "usd": _nullable("number"),
+    "goodput": _nullable("number"),
+}  # fmt: skip
+_AIM: dict[str, Schema] = {
+    "metric": _nullable("string"), "goal": _nullable("string"), "goal_guessed": {"type": "boolean"},
+}  # fmt: skip
+_WHOSE: dict[str, Schema] = {
+    "experiment": _nullable("string"), "team": _nullable("string"), "teams": _list(_TEXT),
+}  # fmt: skip
+_EXPERIMENT = _object(
+    **_WHOSE, **_AMOUNTS, **_AIM, runs={"type": "integer"}, running={"type": "integer"}, goodput=_nullable("number"),
+    best=_nullable("number"), best_run=_nullable("string"), final=_nullable("number"), trend=_list({"type": "number"}),
+    improving=_nullable("boolean"), started=_TEXT, last_seen=_TEXT,
+)  # fmt: skip
+_WORTH_OF_RUN = _object(
+    **_AMOUNTS, run=_TEXT, team=_nullable("string"), outcome=_TEXT, started=_TEXT, steps={"type": "integer"},
+    goodput=_nullable("number"), best=_nullable("number"), best_step=_nullable("integer"), final=_nullable("number"),
+    to_target_usd=_nullable("number"), to_target_gpu_hours=_nullable("number"), to_target_step=_nullable("integer"),
+    to_target_ms=_nullable("integer"), marginal=_nullable("object"), pareto={"type": "boolean"},
+    curve=_list({"type": "array"}),
+)  # fmt: skip
+_TOP_ROW = _object(
+    **_AMOUNTS, workload={"type": "object"}, experiment=_nullable("string"), team=_nullable("string"),
+    user=_nullable("string"), run=_nullable("string"), gpus={"type": "number"}, state=_nullable("string"),
+    states={"type": "object"}, usd_per_hour=_nullable("number"), usd_micro_per_hour=_nullable("integer"),
+    running_ms=_nullable("integer"), progress=_nullable("object"), metric=_nullable("object"),
+    goodput=_nullable("number"), spark=_list(_nullable("number")),
+)  # fmt: skip
+_ANSWERS: dict[str, Schema] = {
+    "why": _object(
+        window=_WINDOW,
+        total=_object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"}),
+        states=_list(_object(state=_TEXT, family=_TEXT, gpu_ms={"type": "integer"}, usd_micro=_nullable("integer"))),
+        findings=_list(_FINDING),
+        evidence={"type": "object"},
+    ),
+    "cost": _object(
+        window=_WINDOW, by=_list(_TEXT), rows=_list(_object(**_AMOUNTS)),
+        total=_object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"}),
+    ),
+    "burn": _object(
+        window=_WINDOW,
+        total=_object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"}),
+        states=_list(_object(state=_TEXT, family=_TEXT, **_AMOUNTS)),
+        evidence={"type": "object"},
+        timeline=_object(
+            bucket_ms={"type": "integer"},
+            rows=_list(
+                _object(
+                    **{"from": _TEXT}, from_ms={"type": "integer"}, gpu_ms={"type": "object"},
+                    usd_micro=_nullable("object"),
+                )
+            ),
+        ),
+        rate=_object(
+            usd_micro_per_hour=_nullable("integer"), usd_per_hour=_nullable("number"),
+            wasted_usd_per_hour=_nullable("number"), held_gpus={"type": "number"}, gpus={"type": "number"},
+        ),
+        teams=_list(_object(team=_nullable("string"), **_AMOUNTS)),
+        experiments=_list(_object(team=_nullable("string"), experiment=_nullable("string"), **_AMOUNTS)),
+    ),
+    "cluster": _object(
+        at=_TEXT, at_ms={"type": "integer"}, **_WINDOW["properties"], states=_list(_TEXT),
+        holders=_list(
+            _object(
+                workload=_nullable("object"), experiment=_nullable("string"), team=_nullable("string"), pod=_TEXT,
+                namespace=_nullable("string"), user=_nullable("string"),
+            )
+        ),
+        pools=_list(
+            _object(
+                pool=_nullable("string"), gpu_model=_nullable("string"), cluster=_nullable("string"),
+                nodes=_list(
+                    _object(node=_TEXT, instance_type=_nullable("string"), cells=_list(_list(_nullable("integer"))))
+                ),
+            )
+        ),
+        counts={"type": "object"},
+        queue=_list(
+            _object(
+                workload=_nullable("object"), pod=_TEXT, namespace=_TEXT, team=_nullable("string"),
+                experiment=_nullable("string"), queue=_nullable("string"), gpus={"type": "number"},
+                waiting_since=_TEXT, waited_ms={"type": "integer"}, reason=_nullable("string"),
+            )
+        ),
+        queue_total={"type": "integer"},
+    ),
+    "charges": _object(
+        window=_WINDOW, columns=_list(_TEXT), rows=_list({"type": "array"}),
+        total=_object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"}),
+    ),
+    "runs": _object(rows=_list(_object(**_RUN))),
+    "show": _object(
+        **_RUN, windows={"type": "array"}, metrics={"type": "object"}, lifecycle={"type": "array"},
+        findings=_list(_FINDING),
+    ),
+    "signals": _object(
+        run=_TEXT, **_WINDOW["properties"], bucket_ms={"type": "integer"}, times_ms=_list({"type": "integer"}),
+        ranks=_list(
+            _object(
+                rank={"type": "integer"}, node=_nullable("string"), slot_index=_nullable("integer"),
+                gpu=_nullable("string"),
+            )
+        ),
+        ranks_total={"type": "integer"}, series={"type": "object", "additionalProperties": _FIGURES},
+        heat=_object(step_ms=_list(_NUMBERS), wait_ms_share=_list(_NUMBERS), gpu_util=_list(_NUMBERS)),
+        phases=_list(_object(name=_TEXT, ms_per_step=_NUMBERS)),
+        throughput=_object(samples_per_s=_NUMBERS, tokens_per_s=_NUMBERS, flops_per_s=_NUMBERS, mfu=_NUMBERS),
+        memory=_object(allocated_mib=_FIGURES, reserved_mib=_FIGURES),
+        checkpoints=_list(_object(at_ms={"type": "integer"}, step=_nullable("integer"), attempt={"type": "integer"})),
+        attempts=_list(_object(attempt={"type": "integer"}, from_ms={"type": "integer"}, to_ms={"type": "integer"})),
+        lifecycle=_list(_object(phase=_TEXT, from_ms={"type": "integer"}, to_ms={"type": "integer"})),
+    ),
+    "trace": _object(run=_TEXT, spans=_list({"type": "object"})),
+    "lineage": _object(run=_TEXT),
+    "top": _object(
+        at=_TEXT, window=_WINDOW, rows=_list(_TOP_ROW), others={"type": "integer"},
+        rate=_object(
+            usd_per_hour=_nullable("number"), usd_micro_per_hour=_nullable("integer"),
+            wasted_usd_per_hour=_nullable("number"), gpus={"type": "number"}, held_gpus={"type": "number"},
+            free_gpus={"type": "number"},
+        ),
+        queue=_object(pods={"type": "integer"}, gpus={"type": "number"}, longest_ms=_nullable("integer")),
+    ),
+    "worth": {
+        "anyOf": [
+            _object(window=_WINDOW, rows=_list(_EXPERIMENT), total=_object(**_AMOUNTS)),
+            _object(
+                **_WHOSE, **_AIM, window=_WINDOW, target=_nullable("number"), metrics=_list({"type": "object"}),
+                runs=_list(_WORTH_OF_RUN), total=_object(**_AMOUNTS), dominated_usd_micro=_nullable("integer"),
+                dominated_usd=_nullable("number"),
+            ),
+        ]
+    },
+}  # fmt: skip
+_PAGE = (
+    {
+        "name": "limit", "in": "query", "description": "So many rows; `next` is the cursor of those after them.",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MOST_ROWS},
+    },
+    {
+        "name": "cursor", "in": "query", "description": "As `next` said: the same answer, further on.",
+        "schema": {"type": "string", "minLength": 1},
+    },
+)  # fmt: skip
+_REFUSALS = {
+    "400": "A question that makes no sense; the text names the parameter and the way out.",
+    "401": "Who asks is not known: a token, a session or a proxy's word is needed.",
+    "403": "Who asks may not: a token for something else, or another team's data.",
+    "404": "There is no such team, experiment, run, step or sample.",
+    "409": "There is nothing to account for yet.",
+    "410": "The answer that a cursor is of is not kept any more: begin again.",
+    "429": "Too many questions, or wrong tokens, at once; `Retry-After` says when to come again.",
+}
+
+
+def document() -> dict[str, Any]:
+    """The whole of it."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Pyrometer",
+            "version": __version__,
+            "description": "The same answers as the commands of the same name give with `-o json`. "
+            "Money is an integer `usd_micro` beside a rounded `usd`, null where nothing is priced. "
+            "An `ETag` carries the revision of the ledger: asked again with `If-None-Match`, an answer that has not "
+            "changed is 304.",
+        },
+        "security": [{"token": []}, {}],
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": _object(error=_TEXT)},
+        },
+        "paths": {
+            **{f"/api/v1/{what}": {"get": _operation(what)} for what in _SUMMARIES},
+            **{f"/api/v1/export/{form}": {"get": _download(form)} for form in DOWNLOADS},
+        },
+    }
+
+
+def _download(form: str) -> dict[str, Any]:
+    """The operation of the question that is behind a file; what is different is its form."""
+    operation = _operation(DOWNLOADS[form].what)
+    parameters = [one for one in operation["parameters"] if one not in _PAGE and one["name"] != "stale"]
+    schema = _TEXT if DOWNLOADS[form].suffix == "csv" else {"type": "object"}
+    answered = {"description": "A file.", "content": {DOWNLOADS[form].kind: {"schema": schema}}}
+    responses = {status: said for status, said in operation["responses"].items() if status not in ("304", "410")}
+    named = {"operationId": f"export_{form}", "summary": f"{operation['summary']} As a file: {form}."}
+    return {**operation, **named, "parameters": parameters, "responses": {**responses, "200": answered}}
+
+
+def _operation(what: str) -> dict[str, Any]:
+    refused = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {
+        "operationId": what,
+        "summary": _SUMMARIES[what],
+        "parameters": [
+            *(_parameter(what, name) for name in dict.fromkeys((*ASKED_ALWAYS, *ASKED_BY.get(what, ()), "stale"))),
+            *(_PAGE if what in PAGED else ()),
+        ],
+        "responses": {
+            "200": {"description": "The answer.", "content": {"application/json": {"schema": _ANSWERS[what]}}},
+            "304": {"description": "As the client has it already."},
+            **{status: {"description": text, "content": refused} for status, text in _REFUSALS.items()},
+        },
+    }
+
+
+def _parameter(what: str, name: str) -> dict[str, Any]:
+    text, schema = _PARAMETERS[name]
+    if name == "last":
+        text += f" Default: {DEFAULT_LAST[what]}." if what in DEFAULT_LAST else " Default: everything."
+    return {"name": name, "in": "query", "required": name == "run", "description": text, "schema": schema}

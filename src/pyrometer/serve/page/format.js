@@ -1,0 +1,102 @@
+// Numbers and times as people read them; the same words as the reports of the command line.
+
+const whole = new Intl.NumberFormat("en-US", {maximumFractionDigits: 0});
+const cents = new Intl.NumberFormat("en-US", {minimumFractionDigits: 2, maximumFractionDigits: 2});
+const short = new Intl.NumberFormat("en-US", {notation: "compact", maximumFractionDigits: 1});
+
+export const number = (value) => (value === null || value === undefined ? "–" : whole.format(value));
+export const compact = (value) => (value === null || value === undefined ? "–" : short.format(value));
+
+/** Dollars: whole from a hundred on, cents below. */
+export function usd(value) {
+  if (value === null || value === undefined) return "unpriced";
+  if (value !== 0 && Math.abs(value) < 0.005) return "<$0.01";
+  return `${value < 0 ? "−" : ""}$${Math.abs(value) >= 100 ? whole.format(Math.abs(value)) : cents.format(Math.abs(value))}`;
+}
+
+export const usdMicro = (micro) => usd(micro === null || micro === undefined ? null : micro / 1e6);
+
+export function hours(value) {
+  if (value === null || value === undefined) return "–";
+  return value >= 100 ? whole.format(value) : value >= 1 ? value.toFixed(1) : value === 0 ? "0" : value.toFixed(2);
+}
+
+export function share(part, all) {
+  if (!all || part === null || part === undefined) return "–";
+  const percent = (100 * part) / all;
+  if (percent > 0 && percent < 0.1) return "<0.1 %";
+  return `${percent >= 10 || percent === 0 ? whole.format(percent) : percent.toFixed(1)} %`;
+}
+
+export const ratio = (value) => (value === null || value === undefined ? "–" : share(value, 1));
+
+/** A length of time in its two largest units. */
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 1000) return `${ms >= 100 ? Math.round(ms) : ms >= 10 ? ms.toFixed(1) : ms.toFixed(2)} ms`;
+  const s = ms / 1000;
+  if (s < 60) return `${s < 10 ? s.toFixed(2) : s.toFixed(1)} s`;
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const first = units.findIndex(([, size]) => s >= size);
+  const count = Math.floor(s / units[first][1]);
+  const next = units[first + 1];
+  const left = next ? Math.floor((s - count * units[first][1]) / next[1]) : 0;
+  return `${count} ${units[first][0]}${left ? ` ${left} ${next[0]}` : ""}`;
+}
+
+/** A value of a metric, in four significant digits. */
+export function metric(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
+  return String(Number(value.toPrecision(4)));
+}
+
+let zone = "UTC";
+const formats = new Map();
+
+/** Times are shown in the zone that answers are about. */
+export function useZone(name) {
+  try {
+    new Intl.DateTimeFormat("en-GB", {timeZone: name});
+    zone = name;
+  } catch {
+    zone = "UTC";
+  }
+}
+
+export const zoneName = () => zone;
+
+function written(time, locale, options) {
+  const key = `${zone} ${locale} ${Object.keys(options)}`;
+  if (!formats.has(key)) formats.set(key, new Intl.DateTimeFormat(locale, {timeZone: zone, ...options}));
+  return formats.get(key).format(typeof time === "number" ? time : new Date(time));
+}
+
+const CLOCK = {hour: "2-digit", minute: "2-digit"};
+const DAY = {day: "2-digit", month: "short"};
+const EXACT = {...DAY, year: "numeric", ...CLOCK, second: "2-digit"};
+const WALL = {year: "numeric", month: "2-digit", day: "2-digit", ...CLOCK, second: "2-digit", fractionalSecondDigits: 3};
+
+export const clock = (time) => written(time, "en-GB", CLOCK);
+export const day = (time) => written(time, "en-GB", DAY);
+export const when = (time) => (time === null || time === undefined ? "–" : `${day(time)} ${clock(time)}`);
+export const exactly = (time) => written(time, "en-GB", EXACT);
+
+/** A time as charts place it: they know no zones, so they are given the wall clock. */
+export const wall = (ms) => (zone === "UTC" ? new Date(ms).toISOString().slice(0, 23) : written(ms, "sv-SE", WALL).replace(",", "."));
+
+/** The time that a chart means by a wall clock. */
+export function unwall(text) {
+  const guess = Date.parse(`${String(text).replace(" ", "T").slice(0, 23)}Z`);
+  return guess + (guess - Date.parse(`${wall(guess).replace(" ", "T")}Z`));
+}
+
+/** A window in words: from when to when, and how long. */
+export function span(window) {
+  const from = Date.parse(window.from), to = Date.parse(window.to);
+  const end = day(from) === day(to) ? clock(to) : when(to);
+  return `${when(from)} – ${end}, ${duration(to - from)}`;
+}
+
+export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;

@@ -1,0 +1,112 @@
+"""The files of the page: plain modules as they lie in `page/`, its colours, and plotly from its wheel.
+
+They hold no data, so anybody may have them: what they show they ask of the API. All of them are known when the server
+starts; a path that is not among them is nothing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from pyrometer.explain.charts import STATE_OF_CAUSE
+from pyrometer.model.states import STATES
+
+PAGES = ("/", "/experiments", "/worth", "/run", "/step", "/lineage", "/cluster", "/chargeback")
+# A new version of the server has a new page at once: its files are asked for again, though not sent again. The charts'
+# library has its version in its name, so browsers keep it, and what they made of it: compiling it takes them a second.
+ASKED_AGAIN = "no-cache"
+FOR_EVER = "public, max-age=31536000, immutable"
+COMPRESSED_FROM = 1_024
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+
+
+class File(NamedTuple):
+    """A file as it is sent; what is worth it, compressed once and for all."""
+
+    kind: str
+    plain: bytes
+    zipped: bytes | None
+    tag: str
+
+    @classmethod
+    def of(cls, name: str, body: bytes, level: int = 9) -> File:
+        """A file of this name."""
+        suffix = name[name.rindex(".") :]
+        kind = f"{_TYPES[suffix]}; charset=utf-8"
+        zipped = gzip.compress(body, level, mtime=0) if len(body) >= COMPRESSED_FROM else None
+        return cls(kind, body, zipped, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+
+
+async def page(request: Request) -> Response:
+    """The frame in which every page is drawn."""
+    return _sent(request, _files()["index.html"])
+
+
+async def file(request: Request) -> Response:
+    """One of its files."""
+    name = request.path_params["name"]
+    if name == _plotly_name():
+        return _sent(request, _plotly(), FOR_EVER)
+    known = _files().get(name)
+    return PlainTextResponse("There is no such file.\n", 404) if known is None else _sent(request, known)
+
+
+def _sent(request: Request, sent: File, keep: str = ASKED_AGAIN) -> Response:
+    headers = {"ETag": sent.tag, "Cache-Control": keep, "Vary": "Accept-Encoding"}
+    if sent.tag in request.headers.get("If-None-Match", ""):
+        return Response(None, 304, headers=headers)
+    if sent.zipped is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
+        return Response(sent.zipped, headers={**headers, "Content-Encoding": "gzip"}, media_type=sent.kind)
+    return Response(sent.plain, headers=headers, media_type=sent.kind)
+
+
+@cache
+def _files() -> dict[str, File]:
+    """All but plotly, by name."""
+    explain = files("pyrometer.explain")
+    found = {"colours.css": explain.joinpath("colours.css").read_bytes(), "states.js": _states()}
+    _gather(files("pyrometer.serve").joinpath("page"), "", found)
+    found["index.html"] = found["index.html"].replace(b"/page/plotly.js", f"/page/{_plotly_name()}".encode())
+    return {name: File.of(name, body) for name, body in found.items()}
+
+
+def _gather(folder: Traversable, prefix: str, found: dict[str, bytes]) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            _gather(entry, f"{prefix}{entry.name}/", found)
+        elif entry.name[entry.name.rfind(".") :] in _TYPES:
+            found[prefix + entry.name] = entry.read_bytes()
+
+
+def _states() -> bytes:
+    """The states of the model, and which of them colours a cause, as a module: they are written down once."""
+    named = {"STATES": [state._asdict() for state in STATES], "STATE_OF_CAUSE": STATE_OF_CAUSE}
+    lines = [f"export const {name} = {json.dumps(value, indent=1)};\n" for name, value in named.items()]
+    return f"// Made from the model.\n{''.join(lines)}".encode()
+
+
+def warm() -> None:
+    """Reads and compresses everything, so that the first who looks does not wait for it."""
+    _files()
+    _plotly()
+
+
+@cache
+def _plotly() -> File:
+    """The charts' library, 1.5 MB as it is sent."""
+    return File.of(_plotly_name(), files("plotly").joinpath("package_data", "plotly.min.js").read_bytes(), level=6)
+
+
+@cache
+def _plotly_name() -> str:
+    return f"plotly-{version('plotly')}.js"

@@ -1,0 +1,201 @@
+"""What a data folder holds, as it is read: parts and hot tables as views of one name each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import duckdb
+
+from pyrometer.model import records  # noqa: F401 - declares the schemas
+from pyrometer.model.columns import SCHEMAS, Schema
+from pyrometer.store import catalog
+from pyrometer.store.catalog import HotTable, Part
+
+
+class Reading:
+    """The facts of one data folder, to be read over one connection."""
+
+    def __init__(self, folder: Path, connection: duckdb.DuckDBPyConnection) -> None:
+        self.folder = folder
+        self.connection = connection
+        # The catalogue as it is, read once.
+        self._parts: list[Part] | None = None
+        self._hot: list[HotTable] | None = None
+        self._meta = catalog.meta(connection)
+        self._stamps: dict[str, str] = {}  # by hot table, until rows are added to it
+        self._views: dict[str, str] = {}  # what is exposed now, by name
+        self._kept: Mapping[str, str] | None = None  # what may be read of each kind; None: everything
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hands back what it has: of a store the folder, which another process may open then."""
+        self.connection.close()
+
+    def parts(self, kind: str | None = None) -> list[Part]:
+        """The sealed parts that queries read, oldest first."""
+        if self._parts is None:
+            self._parts = catalog.parts(self.connection)
+        return [part for part in self._parts if kind is None or part.kind == kind]
+
+    def hot_tables(self, kind: str | None = None) -> list[HotTable]:
+        """The hot tables, oldest first."""
+        if self._hot is None:
+            self._hot = catalog.hot_tables(self.connection)
+        return [table for table in self._hot if kind is None or table.kind == kind]
+
+    def meta(self, name: str) -> str | None:
+        """A small text kept with the store."""
+        return self._meta.get(name)
+
+    def expose(self, kinds: Iterable[str], from_ms: int, to_ms: int, *, suffix: str = "") -> None:
+        """Makes each kind readable as a temporary view of its name, over the partitions that touch [from_ms, to_ms)."""
+        for kind in kinds:
+            name, query = f"{kind}{suffix}", self._query(SCHEMAS[kind], from_ms, to_ms)
+            if self._views.get(name) != query:
+                self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
+                self._views[name] = query
+
+    def expose_all(self, kinds: Iterable[str]) -> None:
+        """Makes each kind readable as a temporary view of its name, over all time."""
+        self.expose(kinds, -(2**62), 2**62)
+
+    @contextmanager
+    def only(self, kept: Mapping[str, str]) -> Iterator[None]:
+        """Meanwhile, nothing of a kind can be read but what its query keeps of its `{rows}`; of a kind without a query,
+        nothing. The queries may read temporary tables whose names begin with `scope_`; all others are dropped, so that
+        nothing that was read before is left."""
+        self._forget("scope_")
+        self._kept = kept
+        try:
+            yield
+        finally:
+            self._kept = None
+            self._forget()
+
+    def _forget(self, but: str | None = None) -> None:
+        """Drops temporary views and tables, but those with this beginning of a name."""
+        self._views = {}
+        for what in ("view", "table"):
+            listed = f"SELECT {what}_name FROM duckdb_{what}s() WHERE temporary AND NOT internal"
+            for (name,) in self.connection.execute(listed).fetchall():
+                if but is None or not name.startswith(but):
+                    self.connection.execute(f'DROP {what} temp."{name}"')
+
+    def _query(self, schema: Schema, from_ms: int, to_ms: int) -> str:
+        rows = self._rows(schema, from_ms, to_ms)
+        if self._kept is None:
+            return rows
+        return self._kept.get(schema.name, "FROM {rows} WHERE false").format(rows=f"({rows}) {schema.name}")
+
+    def _rows(self, schema: Schema, from_ms: int, to_ms: int) -> str:
+        touched = [part for part in self.parts(schema.name) if part.from_ms < to_ms and part.to_ms > from_ms]
+        queries = self._read(schema, touched)
+        queries += [
+            self._distinct_hot(schema, table.from_ms)
+            for table in self.hot_tables(schema.name)
+            if table.from_ms < to_ms and table.from_ms + schema.partition_ms > from_ms
+        ]
+        if not queries:
+            nothing = ", ".join(f"NULL::{c.duckdb_type} AS {c.name}" for c in schema.columns)
+            return f"SELECT {nothing} WHERE false"
+        return " UNION ALL ".join(f"({query})" for query in queries)
+
+    def _read(self, schema: Schema, parts: list[Part]) -> list[str]:
+        """SELECTs over parts, one for all that have the same columns."""
+        return [
+            _read_parts(schema, [self.folder / p.path for p in parts if p.columns == columns], columns.split(","))
+            for columns in sorted({part.columns for part in parts})
+        ]
+
+    def _distinct_hot(self, schema: Schema, from_ms: int) -> str:
+        """The rows of a hot table that state a fact for the first time: not in it before, and not sealed before."""
+        name = next(table.name for table in self.hot_tables(schema.name) if table.from_ms == from_ms)
+        columns = ", ".join(schema.column_names)
+        key = ", ".join(schema.key)
+        query = f"SELECT {columns} FROM {name} QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY rowid) = 1"
+        sealed = [part for part in self.parts(schema.name) if part.from_ms == from_ms]
+        if sealed:
+            same = " AND ".join(f"sealed.{name} IS NOT DISTINCT FROM fresh.{name}" for name in schema.key)
+            known = " UNION ALL ".join(self._read(schema, sealed))
+            query = f"SELECT {columns} FROM ({query}) fresh ANTI JOIN ({known}) sealed ON {same}"
+        return query
+
+    def has(self, kind: str, from_ms: int = -(2**62), to_ms: int = 2**62) -> bool:
+        """Whether there may be rows of a kind in [from_ms, to_ms): without a look at them."""
+        step = SCHEMAS[kind].partition_ms
+        return any(part.from_ms < to_ms and part.to_ms > from_ms for part in self.parts(kind)) or any(
+            table.from_ms < to_ms and table.from_ms + step > from_ms for table in self.hot_tables(kind)
+        )
+
+    def newest_ms(self, kinds: Iterable[str], before_ms: int) -> int | None:
+        """The newest time of any row of these kinds that is not later than `before_ms`; None when there is none."""
+        newest: list[int] = []
+        for kind in kinds:
+            schema = SCHEMAS[kind]
+            time_column = time_column_of(schema)
+            listed = self.parts(kind)
+            newest += [p.newest_ms for p in listed if p.newest_ms is not None and p.newest_ms <= before_ms]
+            read = [
+                _read_parts(schema, [self.folder / p.path], p.columns.split(","))
+                for p in listed
+                if p.newest_ms is not None and p.from_ms <= before_ms < p.newest_ms
+            ]
+            read += [f"SELECT {time_column} FROM {table.name}" for table in self.hot_tables(kind)]
+            for query in read:
+                row = catalog.first_row(
+                    self.connection.execute(
+                        f"SELECT max({time_column}) FROM ({query}) WHERE {time_column} <= ?", [before_ms]
+                    )
+                )
+                newest += [row[0]] if row and row[0] is not None else []
+        return max(newest, default=None)
+
+    def fingerprint(self, kinds: Iterable[str], from_ms: int, to_ms: int) -> str:
+        """Changes whenever rows of these kinds in this time were added or dropped, not when they are sealed."""
+        stamps = []
+        for kind in kinds:
+            step = SCHEMAS[kind].partition_ms
+            parts = [p for p in self.parts(kind) if p.from_ms < to_ms and p.to_ms > from_ms]
+            stamps += [Path(part.path).stem.partition("-")[2] for part in parts]
+            for table in self.hot_tables(kind):
+                if table.from_ms < to_ms and table.from_ms + step > from_ms:
+                    stamps.append(self._stamp(table))
+        return " ".join(sorted(stamps))
+
+    def _stamp(self, table: HotTable) -> str:
+        """Says which rows a hot table holds, and later the part that it is sealed into: they are only ever added."""
+        if table.name not in self._stamps:
+            counted = self.connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()
+            self._stamps[table.name] = f"{table.name.rpartition('_')[2]}-{counted[0][0]}"
+        return self._stamps[table.name]
+
+
+def time_column_of(schema: Schema) -> str:
+    """The column that says when."""
+    return "minute_ms" if schema.name == "ledger_row" else "time_ms"
+
+
+def _read_parts(schema: Schema, paths: Iterable[Path], present: list[str]) -> str:
+    """A SELECT over parts that all have the columns `present`; columns that came later are absent values."""
+    columns = ", ".join(c.name if c.name in present else f"NULL::{c.duckdb_type} AS {c.name}" for c in schema.columns)
+    return f"SELECT {columns} FROM read_parquet({_path_list(paths)})"
+
+
+def _path_list(paths: Iterable[Path]) -> str:
+    return "[" + ", ".join(f"'{quoted(path)}'" for path in paths) + "]"
+
+
+def quoted(path: Path) -> str:
+    """A path as it stands in a statement."""
+    return str(path).replace("'", "''")

@@ -1,0 +1,335 @@
+"""Every page, as a person uses it: they look, click, type, go back, and send each other addresses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import urllib.request
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from traced import RUN
+
+PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback")
+HANG = "moe-16x7b"
+
+
+def answered(url: str, question: str) -> Any:
+    with urllib.request.urlopen(f"{url}/api/v1/{question}", timeout=60) as answer:
+        return json.load(answer)
+
+
+def asked(page: Any) -> dict[str, str]:
+    """What the address says."""
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+class TestBurn:
+    def test_it_says_what_burned_and_why_and_leads_on(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/")
+        assert page.locator("h1").inner_text() == "$12,136 burned, $1,839 of it wasted"
+        one.drawn("Dollars per hour by state")
+        one.drawn("From the bill to useful training: the bill $12,136")
+        one.drawn("Teams and experiments")
+        one.keep("burn")
+        first = page.locator(".finding").first
+        assert first.locator(".amount").inner_text() == "$984"
+        assert "Rank 4" in first.inner_text() or "rank 4" in first.inner_text()
+        first.get_by_role("link", name="Its run").click()
+        one.shown()
+        page.locator("h1", has_text=HANG).wait_for()
+        page.go_back()
+        one.shown()
+        assert page.locator("h1").inner_text().startswith("$12,136")
+
+    def test_who_drags_over_the_chart_looks_closer_and_can_send_the_address(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/")
+        box = one.drawn("Dollars per hour by state").bounding_box()
+        y = box["y"] + box["height"] / 2
+        page.mouse.move(box["x"] + box["width"] * 0.4, y)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.6, y, steps=6)
+        page.mouse.up()
+        page.wait_for_url("**since=**")
+        one.shown()
+        closer = page.locator("h1").inner_text()
+        assert not closer.startswith("$12,136")
+        assert {"since", "until"} <= set(asked(page))
+        other = looking(night_url)
+        assert other.at(page.url.removeprefix(night_url)).locator("h1").inner_text() == closer
+
+    def test_a_team_and_another_time_can_be_chosen(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/")
+        page.locator("#team").focus()
+        page.locator("#team option[value=vision]").wait_for(state="attached")
+        page.select_option("#team", "vision")
+        page.wait_for_url("**team=vision**")
+        one.shown()
+        total = answered(night_url, "cost?by=team&last=12h")
+        vision = next(row["usd"] for row in total["rows"] if row["team"] == "vision")
+        assert page.locator("h1 b").inner_text() == f"${vision:,.0f}"
+        page.select_option("#range", "1h")
+        page.wait_for_url("**last=1h**")
+        one.shown()
+        assert "1 h" in page.locator(".lede").first.inner_text()
+
+    def test_dollars_or_gpus(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/")
+        page.get_by_role("link", name="GPUs", exact=True).click()
+        one.drawn("GPUs by state over time")
+        assert asked(page) == {"count": "gpus"}
+
+    def test_the_chart_is_also_a_table(self, looking, night_url):
+        page = looking(night_url).at("/")
+        page.get_by_text("As a table").first.click()
+        assert page.locator("details[open] table tbody tr").count() > 50
+
+
+class TestExperiments:
+    def test_sorted_by_keyboard_and_opened(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/experiments")
+        one.keep("experiments")
+        names = page.locator("tbody th")
+        assert names.first.inner_text() == "llama-70b"  # the most expensive
+        page.get_by_role("button", name="goodput").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url("**sort=-goodput")
+        one.shown()
+        assert page.locator("th[aria-sort=descending]").inner_text().startswith("goodput")
+        shares = [float(text.rstrip(" %")) for text in page.locator("tbody tr td:nth-child(6)").all_inner_texts()]
+        assert shares == sorted(shares, reverse=True)
+        page.get_by_role("link", name="lr-sweep").click()
+        one.shown()
+        assert "for lr-sweep" in page.locator("h1").inner_text()
+
+    def test_runs_are_compared_against_what_one_likes_and_the_address_says_all_of_it(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/worth?experiment=lr-sweep")
+        one.drawn("loss of")
+        page.get_by_role("link", name="step", exact=True).click()
+        page.wait_for_url("**x=step**")
+        one.shown()
+        boxes = page.locator("tbody input[type=checkbox]")
+        boxes.nth(0).check()
+        page.wait_for_url("**runs=**")
+        one.shown()
+        boxes.nth(1).check()
+        page.wait_for_function("() => new URLSearchParams(location.search).get('runs').includes(',')")
+        one.shown()
+        assert one.drawn("loss of 2 runs against step").locator(".scatterlayer .trace").count() == 2
+        page.fill("#target", "3")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**target=3**")
+        one.shown()
+        assert page.get_by_role("button", name="to target").is_visible()
+        one.keep("worth")
+        again = looking(night_url)
+        again.at(page.url.removeprefix(night_url))
+        assert again.drawn("loss of 2 runs against step").count() == 1
+        worth = answered(night_url, "worth?experiment=lr-sweep&target=3")
+        front = [row for row in worth["runs"] if row["pareto"]]
+        assert page.get_by_text(f"{len(front)} on the front").is_visible()
+
+
+class TestRun:
+    def test_one_time_axis_for_everything_and_a_zoom_that_stays(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/run?run=trainjob-moe-16x7b")
+        chart = one.drawn("trainjob-moe-16x7b over time")
+        one.keep("run")
+        assert chart.locator(".subplot").count() >= 5
+        assert page.locator(".finding").count() >= 2
+        chart.evaluate("(plot) => Plotly.relayout(plot, {'xaxis.range': ['2026-10-08 23:30', '2026-10-09 00:30']})")
+        page.wait_for_url("**from=**")
+        assert asked(page)["from"] == "2026-10-08T23:30:00.000Z"
+        ranks = one.drawn("ms a step of each of 48 ranks").evaluate("(plot) => plot.layout.xaxis.range.map(String)")
+        assert "23:30" in ranks[0]
+        again = looking(night_url)
+        again.at(page.url.removeprefix(night_url))
+        zoomed = again.drawn("trainjob-moe-16x7b over time").evaluate("(plot) => plot.layout.xaxis.range.map(String)")
+        assert zoomed[0].startswith("2026-10-08")
+        assert "23:30" in zoomed[0]
+
+    def test_ranks_are_rows_of_a_picture_of_what_one_likes(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/run?run=trainjob-moe-16x7b")
+        one.drawn("ms a step of each of 48 ranks")
+        page.get_by_role("link", name="GPU utilised").click()
+        page.wait_for_url("**heat=gpu_util**")
+        one.drawn("GPU utilised of each of 48 ranks")
+
+    def test_a_workload_with_one_run_leads_there_and_nobody_has_to_wait_for_what_they_left(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/run?run=trainjob-moe-16x7b")
+        workload = answered(night_url, "show?run=trainjob-moe-16x7b&without=windows,findings")["workload"]["uid"]
+        page.evaluate(
+            """(path) => { history.pushState(null, "", path); dispatchEvent(new Event("placechange")); }""",
+            f"/run?workload={workload}",
+        )
+        page.wait_for_url("**/run?run=**")
+        one.shown()
+        page.wait_for_timeout(400)  # longer than a page waits before it says that it loads
+        assert "moe-16x7b" in page.locator("h1").inner_text()
+
+    def test_the_list_leads_to_one(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/run")
+        one.keep("runs")
+        assert page.locator("h1 b").inner_text() == str(len(answered(night_url, "runs")["rows"]))
+        page.get_by_role("link", name="pytorchjob-llama-70b-sft").click()
+        one.shown()
+        assert page.locator("h1").inner_text() == "pytorchjob-llama-70b-sft"
+
+
+class TestStep:
+    def test_from_slow_step_to_slow_step_slowest_rank_first(self, looking, trained_url):
+        one = looking(trained_url)
+        page = one.at(f"/step?run={RUN}")
+        chart = one.drawn("Step ")
+        one.keep("step")
+        slowest = answered(trained_url, f"trace?run={RUN}")["traced"]["slowest"]
+        assert page.locator("h1 b").inner_text() == str(slowest[0]["step"])
+        trace = answered(trained_url, f"trace?run={RUN}&step={slowest[0]['step']}")
+        rows = chart.evaluate("(plot) => plot._fullLayout.yaxis._categories")
+        assert rows == [f"rank {rank['rank']}" for rank in trace["ranks"]]
+        assert page.get_by_text(f"critical path of rank {trace['critical_path'][0]['rank']}").is_visible()
+        page.locator("#less-slow").click()
+        one.shown()
+        assert page.locator("h1 b").inner_text() == str(slowest[1]["step"])
+        page.locator("#slower").click()
+        one.shown()
+        assert page.locator("h1 b").inner_text() == str(slowest[0]["step"])
+
+    def test_it_can_be_taken_along_to_perfetto(self, looking, trained_url):
+        page = looking(trained_url).at(f"/step?run={RUN}")
+        with page.expect_download() as started:
+            page.get_by_role("link", name="Download for Perfetto").click()
+        events = json.loads(started.value.path().read_text())["traceEvents"]
+        assert {event["ph"] for event in events} >= {"X"}
+
+    def test_a_step_without_a_trace_names_its_neighbours(self, looking, trained_url):
+        page = looking(trained_url).at(f"/step?run={RUN}&step=33")
+        assert page.get_by_text("Traced near it").is_visible()
+
+
+class TestLineage:
+    def test_from_a_step_to_a_sample_and_back_and_to_checkpoints(self, looking, trained_url):
+        one = looking(trained_url)
+        page = one.at(f"/lineage?run={RUN}")
+        page.fill("#q-step", "70")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**step=70**")
+        one.shown()
+        one.keep("lineage")
+        chip = page.locator(".chips a").first
+        sample = chip.inner_text()
+        chip.click()
+        page.wait_for_url(f"**sample={sample}**")
+        one.shown()
+        went = answered(trained_url, f"lineage?run={RUN}&sample={sample}")
+        steps = {row["step"] for row in went["updates"]}
+        assert 70 in steps
+        shown = {int(text) for text in page.locator("tbody tr th a").all_inner_texts()}
+        assert steps <= shown
+        page.locator("table").last.get_by_role("link").first.click()
+        page.wait_for_url("**checkpoint=**")
+        one.shown()
+        assert page.get_by_role("heading", name="By epoch").is_visible()
+
+
+class TestCluster:
+    def test_the_past_is_a_slider_away_and_a_cell_says_whose_it_is(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/cluster?at=2026-10-09T01:00:00Z")
+        one.keep("cluster")
+        assert page.locator("h1 b").inner_text() == "304"
+        legend = page.locator(".legend button").filter(has_text="hang")
+        assert "48" in legend.inner_text()
+        legend.click()
+        page.wait_for_url("**state=hang**")
+        one.shown()
+        cells = page.locator("#cells")
+        cells.focus()
+        said = page.locator("#cell-said")
+        for _ in range(300):
+            page.keyboard.press("ArrowRight")
+            if "hang" in said.inner_text():
+                break
+        assert HANG in said.inner_text()
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/run?**")
+        one.shown()
+        page.locator("h1", has_text=HANG).wait_for()
+
+    def test_time_moves_by_hand(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/cluster")
+        page.get_by_role("button", name="One hour earlier").click()
+        page.wait_for_url("**at=**")
+        one.shown()
+        assert "2026, 06:59:00 UTC" in page.locator("h1").inner_text()
+        page.get_by_role("link", name="Now").click()
+        one.shown()
+        assert "2026, 07:59:00 UTC" in page.locator("h1").inner_text()
+
+    def test_under_the_pointer(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/cluster?at=2026-10-09T01:00:00Z")
+        box = page.locator("#cells").bounding_box()
+        page.mouse.move(box["x"] + 8, box["y"] + 45)
+        assert page.locator(".tip b").inner_text().startswith("GPU 0 of a100-01")
+
+
+class TestChargeback:
+    def test_the_file_says_what_the_page_says(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/chargeback")
+        one.drawn("What each day cost")
+        one.keep("chargeback")
+        assert page.locator("tfoot").inner_text().split()[-3] == "$12,136.32"
+        with page.expect_download() as started:
+            page.get_by_role("link", name="CSV", exact=True).click()
+        rows = list(csv.DictReader(io.StringIO(started.value.path().read_text())))
+        assert sum(int(row["usd_micro"]) for row in rows) == 12_136_320_000
+        with page.expect_download() as started:
+            page.get_by_role("link", name="FOCUS 1.2").click()
+        focus = list(csv.DictReader(io.StringIO(started.value.path().read_text())))
+        assert round(sum(float(row["BilledCost"]) for row in focus), 2) == 12136.32
+
+    def test_a_month(self, looking, night_url):
+        one = looking(night_url)
+        page = one.at("/chargeback")
+        page.fill("#month", "2026-09")
+        page.wait_for_url("**month=2026-09**")
+        one.shown()
+        assert page.get_by_text("Nothing is accounted for in this time").is_visible()
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1440, True)])
+def test_every_page_fits_and_is_kept_as_a_picture(looking, night_url, path, width, dark):
+    one = looking(night_url, width=width, height=844, dark=dark)
+    page = one.at(path)
+    page.wait_for_function("() => ![...document.querySelectorAll('.plot')].some((plot) => !plot.querySelector('svg'))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    one.keep(f"{path.strip('/') or 'burn'}-{'dark' if dark else 'narrow'}")
+    dark_now = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 22, 21)"
+    assert dark_now is dark
+
+
+def test_light_or_dark_as_one_likes_it_and_it_stays(looking, night_url):
+    one = looking(night_url)
+    page = one.at("/experiments")
+    page.get_by_role("button", name="Light or dark").click()
+    one.shown()
+    page.reload()
+    one.shown()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 22, 21)"

@@ -1,0 +1,162 @@
+"""A page that has nothing, waits, fails, loses its server, does not know who looks; or is used without a mouse."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+import nights
+from pyrometer.serve.tokens import Tokens
+from pyrometer.store import Store
+from serving import serving
+from traced import RUN
+
+PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback")
+
+
+def refused(one, *statuses):
+    """The browser itself logs answers that say no: those that a test is about are no complaint."""
+    one.complaints[:] = [text for text in one.complaints if not any(str(status) in text for status in statuses)]
+
+
+@pytest.mark.parametrize("path", ["/", "/run", "/cluster"])
+def test_empty(looking, empty_url, path):
+    one = looking(empty_url)
+    page = one.at(path)
+    assert page.locator("h1").inner_text() == "Nothing burned yet"
+    assert "fills by itself" in page.locator("main").inner_text()
+    if path == "/":
+        one.keep("empty")
+    refused(one, 409)
+
+
+def test_loading_and_what_goes_wrong(looking, night_url):
+    one = looking(night_url)
+    held = []
+    one.page.route("**/api/v1/burn?*", lambda route: held.append(route))
+    one.page.goto(night_url + "/")
+    one.page.get_by_text("Loading…").wait_for()
+    one.keep("loading")
+    held[0].fulfill(status=500, json={"error": "The disk is full."})
+    one.page.locator(".trouble").wait_for()
+    assert "The disk is full." in one.page.locator(".trouble").inner_text()
+    one.keep("error")
+    one.page.unroute("**/api/v1/burn?*")
+    one.page.get_by_role("button", name="Try again").click()
+    one.shown()
+    assert one.page.locator("h1").inner_text().startswith("$12,136")
+    refused(one, 500)
+
+
+def test_a_question_that_makes_no_sense_is_answered_in_words(looking, night_url):
+    one = looking(night_url)
+    page = one.at("/?last=soon")
+    assert "--last 'soon'" in page.locator(".trouble").inner_text()
+    refused(one, 400)
+
+
+def test_a_server_that_goes_away_is_missed_and_found_again(looking, tmp_path: Path):
+    with Store(tmp_path, create=True) as store:
+        store.append([*nights.cluster(), *nights.job()])
+    one = looking("")
+    with serving(tmp_path) as client:
+        one.url = str(client.base_url)
+        page = one.at("/?all=1")
+        page.locator(".is-live").wait_for()
+        shown = page.locator("h1").inner_text()
+    page.get_by_text("Not connected").wait_for()
+    assert page.locator("h1").inner_text() == shown  # what was there stays
+    one.complaints.clear()
+
+
+def test_what_is_new_is_drawn_by_itself(looking, tmp_path: Path):
+    """Rows come in as they do from a cluster; here the next server goes on with the folder, as after an upgrade."""
+    with Store(tmp_path, create=True) as store:
+        store.append([*nights.cluster(hours=1), *nights.job(to_min=30)])
+    one = looking("")
+    with serving(tmp_path) as client:
+        port = client.base_url.port
+        one.url = str(client.base_url)
+        page = one.at("/?all=1")
+        before = page.locator("h1").inner_text()
+    with Store(tmp_path) as store:
+        store.append(nights.cluster(hours=2))
+    with serving(tmp_path, port=port):
+        moved = "(before) => document.querySelector('h1').innerText !== before"
+        page.wait_for_function(moved, arg=before, timeout=90_000)
+    one.complaints.clear()
+
+
+class TestWho:
+    def test_signs_in_sees_their_team_and_signs_out(self, looking, night: Path, tmp_path: Path):
+        folder = tmp_path / "night"
+        shutil.copytree(night, folder, ignore=shutil.ignore_patterns("server.json"))  # another server has the first
+        tokens = Tokens(folder)
+        everything = tokens.create("platform-engineer", "viewer", 0)
+        vision = tokens.create("lead", "team_viewer", 0, team="vision")
+        with serving(folder) as client:
+            url = str(client.base_url)
+            one = looking(url)
+            page = one.at("/")
+            page.get_by_label("Token").fill("pyr_guessed")
+            page.keyboard.press("Enter")
+            page.get_by_role("alert").filter(has_text="oken").wait_for()
+            one.keep("sign-in")
+            page.get_by_label("Token").fill(everything)
+            page.keyboard.press("Enter")
+            page.get_by_text("$12,136").first.wait_for()
+            one.shown()
+            page.get_by_role("button", name="Sign out").click()
+            page.get_by_label("Token").fill(vision)
+            page.keyboard.press("Enter")
+            page.get_by_text("burned,").first.wait_for()
+            one.shown()
+            assert "$12,136" not in page.locator("main").inner_text()
+            assert page.locator("#team").is_disabled()
+            page.goto(f"{url}/run?run=trainjob-moe-16x7b")  # of another team
+            one.shown()
+            assert "There is no run" in page.locator(".trouble").inner_text()
+            refused(one, 401, 404)
+
+
+def violations(page):
+    """By the rules of axe: names, roles, order, contrast. A drawing is one picture with a name."""
+    found = Axe().run(page, context={"exclude": [[".plot svg"]]}).response["violations"]
+    return [(rule["id"], [node["html"][:120] for node in rule["nodes"]][:3]) for rule in found]
+
+
+RUN_PAGE, SWEEP = "/run?run=trainjob-moe-16x7b", "/worth?experiment=lr-sweep"
+
+
+@pytest.mark.parametrize(("path", "dark"), [*((path, False) for path in (*PAGES, RUN_PAGE, SWEEP)), ("/", True)])
+def test_accessible(looking, night_url, path, dark):
+    one = looking(night_url, dark=dark)
+    one.at(path)
+    assert violations(one.page) == []
+
+
+@pytest.mark.parametrize("path", [f"/step?run={RUN}", f"/lineage?run={RUN}&step=70"])
+def test_accessible_of_a_run(looking, trained_url, path):
+    one = looking(trained_url)
+    one.at(path)
+    assert violations(one.page) == []
+
+
+def test_by_keyboard_alone(looking, night_url):
+    one = looking(night_url)
+    page = one.at("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("5")
+    page.wait_for_url("**/cluster")
+    one.shown()
+    page.keyboard.press("1")
+    page.wait_for_function("() => location.pathname === '/'")
+    one.shown()
+    finding = page.locator(".finding summary").nth(1)
+    finding.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".finding").nth(1).get_attribute("open") is not None

@@ -1,0 +1,263 @@
+"""Files for chargeback: what a spreadsheet and a FinOps tool read of them."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import httpx2 as httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nights import HOUR, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job, run
+from pyrometer.account.charges import charges
+from pyrometer.account.ledger import build
+from pyrometer.account.sums import Window, cost, open_names
+from pyrometer.cli import main
+from pyrometer.export.csv import FORMULA, as_text, cost_table, dollars
+from pyrometer.export.focus import COLUMNS, focus_table
+from pyrometer.model.records import Node, Price, Workload
+from pyrometer.model.settings import Settings
+from pyrometer.serve.app import Server, application
+from pyrometer.store import Store
+
+NIGHT = [*cluster(hours=30), *job(to_min=25 * 60), *run(ended_ms=at(90)), *all_ranks(0, 80)]
+ALL = Window(START_MS, START_MS + 30 * HOUR)
+BERLIN = ZoneInfo("Europe/Berlin")
+
+# The columns that a FOCUS 1.2 dataset must have, whoever makes it.
+MANDATORY = [
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingAccountType",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "ContractedCost",
+    "EffectiveCost",
+    "InvoiceIssuerName",
+    "ListCost",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "ServiceCategory",
+    "ServiceName",
+]
+NEVER_NULL_OF_USAGE = [
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedUnitPrice",
+    "ListUnitPrice",
+    "PricingCategory",
+    "SkuId",
+    "SkuPriceId",
+    "SkuMeter",
+    "ResourceId",
+    "ResourceType",
+    "ServiceSubcategory",
+    "ChargeFrequency",
+    "SubAccountId",
+    "SubAccountType",
+    "Tags",
+]
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("night")
+    with Store(folder, create=True) as store:
+        store.append(NIGHT)
+        build(store, Settings(), now_ms=ALL.to_ms)
+    return folder
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Store]:
+    with Store(folder) as store:
+        open_names(store)
+        yield store
+
+
+@given(st.lists(st.lists(st.text() | st.integers() | st.none(), min_size=2, max_size=4), max_size=5))
+def test_any_text_comes_back_and_none_of_it_is_a_formula(rows: list[list[Any]]) -> None:
+    read_again = list(csv.reader(io.StringIO("".join(as_text(rows)), newline="")))
+    assert len(read_again) == len(rows)
+    for row, again in zip(rows, read_again, strict=True):
+        for cell, text in zip(row, again, strict=True):
+            if isinstance(cell, str) and cell.startswith(FORMULA):
+                assert text == f"'{cell}"
+            else:
+                assert text == ("" if cell is None else str(cell))
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_what_a_spreadsheet_would_work_out_is_marked_as_text(cell: str) -> None:
+    assert next(csv.reader(io.StringIO("".join(as_text([[cell]])), newline=""))) == [f"'{cell}"]
+
+
+def test_text_comes_in_pieces() -> None:
+    pieces = list(as_text([number] for number in range(2_500)))
+    assert [piece.count("\n") for piece in pieces] == [1_000, 1_000, 500]
+
+
+@given(st.integers(0, 10**18))
+def test_dollars_lose_no_digit(usd_micro: int) -> None:
+    assert Decimal(dollars(usd_micro)) * 1_000_000 == usd_micro
+
+
+@pytest.mark.parametrize("by", [["team"], ["workload", "state"], ["day", "node"]])
+def test_a_spreadsheet_s_sums_are_the_answer_s_totals(store: Store, by: list[str]) -> None:
+    answer = cost(store, ALL, by, zone=UTC)
+    rows = read("".join(as_text(cost_table(answer))))
+    assert len(rows) == len(answer["rows"])
+    assert sum(int(row["gpu_ms"]) for row in rows) == answer["total"]["gpu_ms"]
+    assert sum(Decimal(row["usd"]) for row in rows) * 1_000_000 == answer["total"]["usd_micro"]
+    assert sum(int(row["usd_micro"]) for row in rows) == answer["total"]["usd_micro"]
+
+
+def test_a_workload_is_four_columns_and_empty_where_nobody_was(store: Store) -> None:
+    rows = read("".join(as_text(cost_table(cost(store, ALL, ["workload"], zone=UTC)))))
+    assert [row["workload_name"] for row in rows] == ["llama", ""]
+    assert (rows[0]["workload_kind"], rows[0]["workload_namespace"]) == ("PyTorchJob", "ml")
+
+
+# -- FOCUS ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def focus(store: Store) -> list[dict[str, str]]:
+    return read("".join(as_text(focus_table(charges(store, ALL, zone=BERLIN)))))
+
+
+def test_focus_has_the_columns_of_its_specification(focus: list[dict[str, str]]) -> None:
+    assert set(MANDATORY) <= set(COLUMNS)
+    assert all(re.fullmatch(r"[A-Z][A-Za-z]+", name) for name in COLUMNS)
+    for row in focus:
+        assert tuple(row) == COLUMNS
+        assert all(row[name] for name in MANDATORY if name != "ChargeClass")
+        assert all(row[name] for name in NEVER_NULL_OF_USAGE)
+        assert row["ProviderName"] == row["InvoiceIssuerName"]
+
+
+def test_focus_costs_add_up_to_the_ledger_s_and_follow_from_price_and_quantity(
+    store: Store, focus: list[dict[str, str]]
+) -> None:
+    total = cost(store, ALL, ["team"], zone=UTC)["total"]
+    for name in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost"):
+        assert sum(Decimal(row[name]) for row in focus) * 1_000_000 == total["usd_micro"]
+    for row in focus:
+        product = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
+        assert abs(product - Decimal(row["ListCost"])) < Decimal("0.000001")
+    assert abs(sum(Decimal(row["ConsumedQuantity"]) for row in focus) - Decimal(total["gpu_ms"]) / HOUR) < 1e-9
+
+
+def test_focus_periods_are_local_days_and_months_in_utc(focus: list[dict[str, str]]) -> None:
+    periods = sorted({(row["ChargePeriodStart"], row["ChargePeriodEnd"]) for row in focus})
+    begins = datetime.fromtimestamp(START_MS / 1000, UTC)
+    assert periods[0][0] == f"{begins:%Y-%m-%dT%H:%M:%SZ}"  # the window begins within a day
+    assert {period[11:] for pair in periods for period in pair} >= {"23:00:00Z"}  # midnight in Berlin, in winter
+    assert [end for _, end in periods][:-1] == [start for start, _ in periods][1:]
+    assert {row["BillingPeriodStart"] for row in focus} == {"2026-10-31T23:00:00Z"}
+    assert {row["BillingPeriodEnd"] for row in focus} == {"2026-11-30T23:00:00Z"}
+
+
+def test_focus_says_whose_it_is(focus: list[dict[str, str]]) -> None:
+    teams = {row["SubAccountName"] for row in focus}
+    assert teams == {"nlp", "platform"}
+    mine = next(row for row in focus if row["SubAccountName"] == "nlp")
+    assert json.loads(mine["Tags"]) == {
+        "team": "nlp", "experiment": "llama-sft", "namespace": "ml", "pool": "pool", "workload": "llama",
+        "workload_kind": "PyTorchJob", "workload_uid": "llama",
+    }  # fmt: skip
+    assert (mine["ResourceId"], mine["BillingAccountId"]) == ("test/node-0", "test")
+
+
+def test_focus_has_no_row_for_what_has_no_price(tmp_path: Path) -> None:
+    records: list[Any] = [record for record in NIGHT if not isinstance(record, Price)]
+    records += [Node(t, "test", "n9", "node-9", 2, "Other GPU", pool="priced") for t in (START_MS, at(120) - 1)]
+    with Store(tmp_path, create=True) as store:
+        store.append([*records, Price(START_MS, PRICE_USD_MICRO, START_MS - HOUR, pool="priced")])
+        build(store, Settings(), now_ms=ALL.to_ms)
+        answer = charges(store, ALL, zone=UTC)
+        rows = read("".join(as_text(focus_table(answer))))
+        quick = read("".join(as_text(focus_table(charges(store, ALL, zone=UTC, price_usd_micro=2_000_000)))))
+    assert {row["ResourceName"] for row in rows} == {"node-9"}
+    assert sum(Decimal(row["BilledCost"]) for row in rows) * 1_000_000 == answer["total"]["usd_micro"]
+    assert answer["total"]["unpriced_gpu_ms"] > 0
+    assert {row["ResourceName"] for row in quick} == {"node-0", "node-1", "node-9"}
+    assert {row["ListUnitPrice"] for row in quick} == {"2.000000"}
+
+
+# -- over HTTP, and as a command --------------------------------------------------------------------------------------
+
+
+def test_a_server_sends_files_with_a_name(folder: Path) -> None:
+    async def asking(path: str) -> httpx.Response:
+        with Store(folder) as store:
+            server = Server(store, Settings(), asyncio.Lock(), open_to_all=True)
+            transport = httpx.ASGITransport(application(server))
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+                return await client.get(path)
+
+    answer = asyncio.run(asking("/api/v1/export/csv?all=1&by=team"))
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/csv; charset=utf-8")
+    named = answer.headers["Content-Disposition"]
+    assert re.fullmatch(r'attachment; filename="pyrometer-csv-[0-9TZ-]+\.csv"', named)
+    assert [row["team"] for row in read(answer.text)] == ["nlp", "platform"]
+    whole = asyncio.run(asking("/api/v1/export/focus?all=1"))
+    assert tuple(read(whole.text)[0]) == COLUMNS
+    for path, status in (("xml", 404), ("csv?by=nonsense", 400), ("focus?by=team", 400), ("csv?limit=3", 400)):
+        refused = asyncio.run(asking(f"/api/v1/export/{path}"))
+        assert (refused.status_code, set(refused.json())) == (status, {"error"})
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", *arguments])
+    return int(ended.value.code or 0)
+
+
+def test_the_command_writes_a_file_or_prints_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "costs.csv"
+    asked = ("csv", "--data", str(folder), "--all", "--by", "team,state")
+    assert command(*asked, "--out", str(path)) == 0
+    assert capsys.readouterr().out == ""
+    assert command(*asked) == 0
+    printed = capsys.readouterr().out
+    assert read(path.read_bytes().decode()) == read(printed)
+    assert {row["team"] for row in read(printed)} == {"nlp", "platform"}
+    assert command("focus", "--data", str(folder), "--by", "team") == 2
+    assert "--by says how csv is grouped" in capsys.readouterr().err
+
+
+def test_a_team_that_calls_itself_a_formula_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = Workload(at(1), "test", "llama", "PyTorchJob", "ml", "llama", team="=cmd|' /C calc'!A0")
+    with Store(tmp_path / "data", create=True) as store:
+        store.append([*NIGHT, evil])
+    for form, column in (("csv", "team"), ("focus", "SubAccountId")):
+        assert command(form, "--data", str(tmp_path / "data"), "--all") == 0
+        cells = {row[column] for row in read(capsys.readouterr().out)}
+        assert cells == {"'=cmd|' /C calc'!A0", "platform"}

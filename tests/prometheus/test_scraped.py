@@ -1,0 +1,273 @@
+"""A real Prometheus scrapes a real server: every query of every dashboard and rule has an answer, and they add up.
+
+Time does not have to pass for counters to grow. The night's records come in two halves, the books are kept after each,
+and a minute settles ten minutes before the newest record, as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+import uvicorn
+import yaml
+from sent import body_of
+from spoken import bodies
+
+from kube.server import free_port
+from nights import START_MS, all_ranks, at, cluster, event, job, run, samples, shifted
+from prometheus.servers import prometheus
+from pyrometer.export.dashboards import DASHBOARDS
+from pyrometer.model.records import Event, Metric, Node, Price, StepWindow
+from pyrometer.model.settings import Settings
+from pyrometer.serve.app import Server, application
+from pyrometer.store import Store
+
+pytestmark = pytest.mark.heavy
+
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
+MINUTES = 170
+HALF = 140  # when the first half of the records is over
+AGO_MIN = 20  # how long ago the night ended: the ledger is behind
+GPUS = 2 * 8
+WITHOUT_KUBERNETES = {'min by (resource) (pyrometer_watch_synced{instance=~"$instance"})'}
+QUIET = {"PyrometerDown", "PyrometerNotAccounting", "PyrometerSourcesMissing"}  # it is up, accounts, and reads nobody
+
+
+def night() -> list[Any]:
+    """Eight machines of two GPUs: a job that trains, stops saving and comes to grief, one that spins, a forgotten
+    notebook, two machines that nobody measures, one that is cordoned, and one that is free."""
+    h100 = {"gpu_model": "NVIDIA H100 80GB HBM3"}
+    nodes = [row._replace(**h100) for row in cluster(hours=3, nodes=8) if isinstance(row, Node)]
+    nodes = [row._replace(schedulable=row.node_uid != "n6", time_ms=min(row.time_ms, at(MINUTES))) for row in nodes]
+    speed = {
+        "step_p50_us": 590_000,
+        "step_max_us": 700_000,
+        "samples": 3_200,
+        "tokens": 6_400,
+        "memory_peak_mib": 9_000,
+    }
+    held = [
+        row._replace(node_uid={"spin": "n2", "note": "n3"}.get(name, "n4")) if hasattr(row, "node_uid") else row
+        for name, pods in (("spin", 1), ("note", 1))
+        for row in job(name, pods=pods)
+    ]
+    dark = [
+        row._replace(node_uid={"n0": "n4", "n1": "n5"}[row.node_uid]) if hasattr(row, "node_uid") else row
+        for row in job("dark")
+    ]
+    return [
+        Price(START_MS, 1_000_000_000, START_MS), *nodes, *job(), *held, *dark, *run(framework="torch"),
+        *(Event(at(minute), "watched", cluster="test") for minute in range(MINUTES)),
+        *all_ranks(0, MINUTES, flops=60 * 250 * 10**12, **speed),
+        *(Metric(at(minute), "run", 1, 0, "loss", 3 - minute / 100, minute, "min") for minute in range(MINUTES)),
+        event("checkpoint_saved", 1, 0, step=100), event("stuck", MINUTES - 2, 1), event("nonfinite_loss", 168, 0),
+        *(row for gpu in (0, 1) for row in (
+            *samples("n2", gpu, 0, MINUTES, gpu_util_permille=1000, sm_active_permille=0, power_w=100),
+            *samples("n3", gpu, 0, MINUTES, gpu_util_permille=0, sm_active_permille=0, power_w=100))),
+    ]  # fmt: skip
+
+
+def arrival_ms(row: Any) -> int:
+    """A window is sent when it is over."""
+    return int(row.to_ms if isinstance(row, StepWindow) else row.time_ms)
+
+
+class Running:
+    """A server as `pyrometer serve` has it, whose books are kept when they are told to be."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._folder = folder
+        self._began = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+        assert self._began.wait(30)
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        with Store(self._folder, create=True) as store:
+            self.server = Server(store, Settings(), asyncio.Lock(), open_to_all=True)
+            config = uvicorn.Config(application(self.server), port=self.port, log_config=None, access_log=False)
+            self._http = uvicorn.Server(config)
+            self._began.set()
+            await self._http.serve()
+
+    def add(self, records: list[Any]) -> None:
+        async def append() -> None:
+            async with self.server.lock:
+                await asyncio.to_thread(self.server.store.append, records)
+
+        asyncio.run_coroutine_threadsafe(append(), self._loop).result(60)
+
+    def keep_books(self) -> None:
+        for work in (self.server.keep_books, self.server.look):
+            asyncio.run_coroutine_threadsafe(work(), self._loop).result(60)
+
+    def close(self) -> None:
+        self._http.should_exit = True
+        self._thread.join(30)
+
+
+class Asked:
+    """A Prometheus, and its answers."""
+
+    def __init__(self, url: str) -> None:
+        self._client = httpx.Client(base_url=url, timeout=30)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def get(self, path: str, **parameters: str) -> Any:
+        said = self._client.get(f"/api/v1/{path}", params=parameters).json()
+        assert said["status"] == "success", said
+        return said["data"]
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.get("query", query=expr)["result"]
+        return found
+
+    def value(self, expr: str) -> float:
+        (one,) = self.query(expr)
+        return float(one["value"][1])
+
+    def until(self, true: Callable[[], Any], what: str) -> None:
+        """It scrapes and evaluates by itself: there is nothing to wait on but its answers."""
+        deadline = time.monotonic() + 30
+        while not true():
+            assert time.monotonic() < deadline, what
+            time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Asked]]:
+    if shutil.which("prometheus") is None:
+        pytest.skip("needs prometheus: apt-get install prometheus")
+    folder = tmp_path_factory.mktemp("scraped")
+    end_ms = time.time_ns() // 1_000_000 // 60_000 * 60_000 - AGO_MIN * 60_000
+    records = shifted(night(), end_ms - at(MINUTES))
+    half_ms = end_ms - (MINUTES - HALF) * 60_000
+    rules = folder / "rules.yaml"
+    rules.write_text(RULES.read_text().replace("interval: 1m", "interval: 1s"))
+    running = Running(folder / "data")
+    config = f"""
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: [{rules}]
+scrape_configs: [{{job_name: pyrometer, static_configs: [{{targets: ["127.0.0.1:{running.port}"]}}]}}]
+"""
+    running.add([row for row in records if arrival_ms(row) <= half_ms])
+    running.keep_books()
+    server = prometheus(folder / "prometheus", config=config)
+    asked = Asked(server.url)
+    try:
+        asked.until(lambda: asked.query("pyrometer_build_info"), "it was never scraped")
+        running.add([row for row in records if arrival_ms(row) > half_ms])
+        running.keep_books()  # shows what is new, without its first minutes
+        _send(running, end_ms)
+        asked.until(lambda: asked.query("pyrometer_gpu_seconds_total"), "counters were not scraped")
+        running.keep_books()
+        wrong = [event("nonfinite_loss", HALF - 5, 0), event("finite_loss", HALF - 2, 0)]
+        running.add(shifted(wrong, end_ms - at(MINUTES)))  # late evidence on minutes that have been counted
+        running.keep_books()
+        asked.until(
+            lambda: asked.query("rate(pyrometer_restated_gpu_seconds_total[1m])"), "corrections were not scraped"
+        )
+        yield running, asked
+    finally:
+        asked.close()
+        server.close()
+        running.close()
+
+
+def _send(running: Running, end_ms: int) -> None:
+    """A word of a training process, and a sample that is of no use."""
+    identity = {"host": "h", "pid": 1, "launch": "l", "rank": 0, "ranks": 1, "run": "elsewhere"}
+    said = ("metric", {"time_ms": end_ms - 1_000, "name": "loss", "value": 1.0, "step": 1})
+    form = {"Content-Type": "application/json"}
+    for signal, body in bodies([(identity, [said])]).items():
+        assert httpx.post(f"{running.url}/v1/{signal}", content=body, headers=form).status_code == 200
+    written = body_of([({"__name__": "other_total", "job": "x"}, [(end_ms, 1.0)])])
+    form = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
+    assert httpx.post(f"{running.url}/api/v1/write", content=written, headers=form).status_code == 204
+
+
+def expressions() -> list[str]:
+    """What the dashboards ask, variables' choices included."""
+    found = []
+    for make in DASHBOARDS.values():
+        dashboard = make()
+        found += [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    return sorted(set(found))
+
+
+def chosen(expr: str) -> str:
+    """As Grafana sends it when everything is chosen."""
+    for name in ("instance", "team", "experiment", "run", "metric"):
+        expr = expr.replace(f'"${name}"', '".*"')
+    expr = expr.replace("$__range", "10m")
+    assert "$" not in expr
+    return expr
+
+
+def test_every_query_of_every_dashboard_has_an_answer(scraped: tuple[Running, Asked]) -> None:
+    _, asked = scraped
+    asked_for = [expr for expr in expressions() if expr not in WITHOUT_KUBERNETES]
+    assert len(asked_for) > 40
+    silent = [expr for expr in asked_for if not asked.query(chosen(expr))]
+    assert not silent
+
+
+def test_every_choice_has_values(scraped: tuple[Running, Asked]) -> None:
+    _, asked = scraped
+    for make in DASHBOARDS.values():
+        for variable in make()["templating"]["list"][1:]:
+            metric, _, label = (
+                variable["query"]["query"].removeprefix("label_values(").removesuffix(")").rpartition(", ")
+            )
+            values = asked.get(f"label/{label}/values", **{"match[]": chosen(metric)})
+            assert values, variable["name"]
+
+
+def test_every_rule_is_evaluated_and_what_is_wrong_is_noticed(scraped: tuple[Running, Asked]) -> None:
+    _, asked = scraped
+
+    def rules() -> dict[str, dict[str, Any]]:
+        return {rule["name"]: rule for group in asked.get("rules")["groups"] for rule in group["rules"]}
+
+    def noticed() -> bool:
+        return all(rule.get("state") != "inactive" for name, rule in rules().items() if name not in QUIET)
+
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    assert set(rules()) == {rule.get("alert") or rule["record"] for group in groups for rule in group["rules"]}
+    asked.until(noticed, json.dumps({name: rule.get("state") for name, rule in rules().items()}))
+    for name, rule in rules().items():
+        assert rule["health"] == "ok", rule
+        assert rule.get("state") in ({"inactive"} if name in QUIET else {"pending", "firing", None}), name
+        if rule["type"] == "recording":
+            assert asked.query(name), name
+
+
+def test_counters_are_what_the_ledger_has(scraped: tuple[Running, Asked]) -> None:
+    running, asked = scraped
+    counted = asked.value("sum(pyrometer_gpu_seconds_total)")
+    through_s = asked.value("pyrometer_exported_through_timestamp_seconds")
+    end_s = asked.value("pyrometer_ledger_end_timestamp_seconds")
+    assert through_s == end_s - 600
+    assert counted == GPUS * (MINUTES - HALF) * 60
+    window = {"since": _iso(through_s - (MINUTES - HALF) * 60), "until": _iso(through_s)}
+    total = httpx.get(f"{running.url}/api/v1/cost", params=window, timeout=30).json()["total"]
+    assert counted * 1000 == total["gpu_ms"]
+    assert asked.value("sum(pyrometer_cost_usd_total)") == pytest.approx(total["usd_micro"] / 1e6, abs=0.01)
+
+
+def _iso(time_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_s))

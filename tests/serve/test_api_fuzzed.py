@@ -1,0 +1,62 @@
+"""The API under whatever a client may ask: never an error of ours, and answers as its document says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+schemathesis = pytest.importorskip("schemathesis", reason="make test-all installs schemathesis")
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from schemathesis.checks import not_a_server_error  # noqa: E402
+from schemathesis.specs.openapi.checks import (  # noqa: E402
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from pyrometer.serve.openapi import document  # noqa: E402
+from pyrometer.serve.questions import ASKED_ALWAYS, ASKED_BY  # noqa: E402
+from serving import serving  # noqa: E402
+from traced import RUN, Trained  # noqa: E402
+
+pytestmark = pytest.mark.heavy
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+THERE = {"run": RUN, "experiment": "sft", "step": 70, "attempt": 2}
+ELSEWHERE = (
+    *ASKED_ALWAYS,
+    "by",
+    "sample",
+    "checkpoint",
+    "spikes",
+)  # would ask for what is not there, or for two things
+EXAMPLES = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    folder = tmp_path_factory.mktemp("night")
+    Trained().store(folder).close()
+    with serving(folder) as client:
+        yield schemathesis.openapi.from_url(f"{client.base_url}/api/v1/openapi.json")
+
+
+@pytest.mark.parametrize("about", ["anything", "what there is"])
+@pytest.mark.parametrize("what", [path.removeprefix("/api/v1/") for path in document()["paths"]])
+def test_whatever_is_asked(schema, what: str, about: str) -> None:
+    operation = schema[f"/api/v1/{what}"]["GET"]
+    seen = []
+
+    @EXAMPLES
+    @given(operation.as_strategy())
+    def ask(case) -> None:
+        if about == "what there is":
+            asked = case.query | ({"run": RUN} if "run" in ASKED_BY.get(what, ()) else {})
+            case.query = {name: THERE.get(name, value) for name, value in asked.items()
+                          if name in THERE or name not in ELSEWHERE}  # fmt: skip
+        response = case.call()
+        seen.append(response.status_code)
+        case.validate_response(response, checks=CHECKS)
+
+    ask()
+    assert (200 if about == "what there is" else 400) in seen

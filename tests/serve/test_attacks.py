@@ -1,0 +1,284 @@
+"""A real server under attack: it refuses, forgets, and goes on answering others meanwhile. What becomes of packed
+bodies of those who may send is tested where they are read (`test_otlp.py`, `test_remote_write.py`)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx2 as httpx
+import pytest
+
+import two_teams
+from pyrometer.serve import connections
+from pyrometer.serve.tokens import Tokens
+from pyrometer.store import Store
+from serving import serving
+
+pytestmark = pytest.mark.heavy
+
+
+class Attacked(NamedTuple):
+    """A server that others can reach, with a token of every kind."""
+
+    client: httpx.Client
+    folder: Path
+    viewer: dict[str, str]
+    team_viewer: dict[str, str]
+
+    @property
+    def port(self) -> int:
+        port = self.client.base_url.port
+        assert port is not None
+        return port
+
+    @property
+    def header(self) -> str:
+        return f"Authorization: {self.viewer['Authorization']}"
+
+    def connect(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def raw(self, request: bytes) -> bytes:
+        """What is answered to bytes that no client would send; nothing, when it hangs up."""
+        with self.connect() as connection:
+            with suppress(OSError):  # it does not read all of it
+                connection.sendall(request)
+                connection.shutdown(socket.SHUT_WR)
+            return read_all(connection)
+
+    def answers(self) -> bool:
+        """Whether it answers others, with its data."""
+        return self.client.get("/api/v1/cost?all=1", headers=self.viewer).status_code == 200
+
+
+def read_all(connection: socket.socket) -> bytes:
+    read = bytearray()
+    with suppress(ConnectionError):
+        while part := connection.recv(65536):
+            read += part
+    return bytes(read)
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    folder = tmp_path_factory.mktemp("attacked")
+    with Store(folder, create=True) as store:
+        store.append(two_teams.both())
+    tokens = Tokens(folder)
+    viewer = {"Authorization": f"Bearer {tokens.create('viewer', 'viewer', 0)}"}
+    team_viewer = {"Authorization": f"Bearer {tokens.create('team', 'team_viewer', 0, two_teams.TEAM)}"}
+    with serving(folder, host="0.0.0.0") as client:
+        one = Attacked(client, folder, viewer, team_viewer)
+        assert one.answers()
+        assert client.get("/api/v1/session", headers=team_viewer).json()["team"] == two_teams.TEAM
+        yield one
+        assert one.answers()  # after all of it
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/../tokens.json", "/api/v1/..%2ftokens.json", "/%2e%2e/tokens.json", "/page/%2e%2e/%2e%2e/tokens.json",
+        "/page/..%5c..%5ctokens.json", "/page//etc/passwd", "//etc/passwd", "/api/v1/%00", "/api/v1/cost%00.json",
+        "/tokens.json", "/audit.log", "/server.json", "/pyrometer.duckdb", "/api/v1/%c0%ae%c0%ae/tokens.json",
+        "http://127.0.0.1/tokens.json",
+    ],
+)  # fmt: skip
+def test_no_path_leads_out(attacked: Attacked, path: str) -> None:
+    request = f"GET {path} HTTP/1.1\r\nHost: x\r\n{attacked.header}\r\nConnection: close\r\n\r\n"
+    answer = attacked.raw(request.encode())
+    assert answer.split(b" ", 2)[1] in (b"400", b"404")
+    for secret in (b"sha256", b"root:", b"pyr_"):
+        assert secret not in answer
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: a\r\n b\x00c\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /healthz\r\n\r\n", b"\x16\x03\x01\x02\x00\x01",
+        b"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x",
+        b"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcde",
+        b"GET /api/v1/cost?" + b"a" * 2_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 400_000 + b"\r\n",
+    ],
+)  # fmt: skip
+def test_what_is_no_http_gets_nothing(attacked: Attacked, request_: bytes) -> None:
+    answer = attacked.raw(request_)
+    assert answer == b"" or answer.split(b" ", 2)[1] in (b"400", b"401", b"431")
+    assert b"Traceback" not in answer
+    assert attacked.client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "NONSENSE"])
+def test_other_methods_do_nothing(attacked: Attacked, method: str) -> None:
+    for path in ("/api/v1/cost", "/", "/metrics", "/healthz"):
+        answer = attacked.client.request(method, path, headers=attacked.viewer)
+        assert answer.status_code == 405
+    overridden = {**attacked.viewer, "X-HTTP-Method-Override": "POST"}
+    assert attacked.client.get("/v1/logs", headers=overridden).status_code == 405
+
+
+def test_no_parameter_becomes_a_header_or_a_statement(attacked: Attacked) -> None:
+    for value in ("x\r\nSet-Cookie: a=b", "'; DROP TABLE meta; --", "') OR 1=1 --", "{rows}", "$team", "%", "\u202e"):
+        for name in ("team", "experiment"):
+            answer = attacked.client.get("/api/v1/cost", params={name: value}, headers=attacked.viewer)
+            assert answer.status_code == 404
+            assert "Set-Cookie" not in answer.headers
+        answer = attacked.client.get("/api/v1/show", params={"run": value}, headers=attacked.team_viewer)
+        assert answer.status_code == 404
+    assert attacked.answers()
+
+
+def test_huge_questions_are_refused(attacked: Attacked) -> None:
+    long = "a" * 50_000
+    for query in (f"team={long}", f"by={long}", f"sample={long}&run=x", "&".join(f"p{n}=1" for n in range(5_000))):
+        what = "trace" if "sample" in query else "cost"
+        assert attacked.client.get(f"/api/v1/{what}?{query}", headers=attacked.viewer).status_code == 400
+    assert attacked.client.get("/healthz", headers={"Cookie": f"pyrometer_session={long}"}).status_code == 200
+
+
+def test_nested_and_packed_bodies_at_the_door(attacked: Attacked) -> None:
+    """Who may not send does not get its body read, let alone unpacked."""
+    bomb = gzip.compress(b"\x00" * (64 << 20))
+    for body, headers in (
+        (b"[" * 100_000, {"Content-Type": "application/json"}),
+        (bomb, {"Content-Encoding": "gzip", "Content-Type": "application/json"}),
+    ):
+        began_s = time.monotonic()
+        for who, status in ((attacked.viewer, 403), ({}, 401)):
+            answer = attacked.client.post("/v1/logs", content=body, headers=headers | who)
+            assert answer.status_code == status
+        page = {"Origin": str(attacked.client.base_url), "Content-Type": "application/json"}
+        assert attacked.client.post("/api/v1/session", content=body, headers=page | headers).status_code == 413
+        assert time.monotonic() - began_s < 10
+
+
+def test_tokens_cannot_be_guessed_quickly_nor_others_be_kept_out_by_it(attacked: Attacked) -> None:
+    statuses = [
+        attacked.client.get("/api/v1/cost", headers={"Authorization": f"Bearer pyr_{number}"}).status_code
+        for number in range(40)
+    ]
+    assert set(statuses) <= {401, 429}
+    assert statuses.count(401) <= 15
+    assert statuses[-1] == 429
+    forwarded = {"Authorization": "Bearer pyr_x", "X-Forwarded-For": "8.8.8.8", "Forwarded": "for=8.8.8.8"}
+    assert attacked.client.get("/api/v1/cost", headers=forwarded).status_code == 429  # its word does not count
+    assert attacked.answers()  # they had come in from there before
+
+
+def test_nobody_is_a_proxy_unasked(attacked: Attacked) -> None:
+    said = {"X-Forwarded-User": "root", "X-Forwarded-Host": "x", "X-Forwarded-Proto": "https", "Remote-User": "root"}
+    assert attacked.client.get("/api/v1/cost", headers=said).status_code == 401
+
+
+def test_another_team_s_data_through_every_endpoint(attacked: Attacked) -> None:
+    """As over any network: raw bytes of every answer."""
+    document = attacked.client.get("/api/v1/openapi.json", headers=attacked.team_viewer).json()
+    for path in (*document["paths"], "/", "/metrics", "/readyz", "/healthz", "/api/v1/session"):
+        for query in ({"all": "1"}, {"all": "1", "run": two_teams.SAME_RUN}, {"team": two_teams.OTHER_TEAM}):
+            answer = attacked.client.get(path, params=query, headers=attacked.team_viewer)
+            assert two_teams.THEIRS not in answer.text
+            assert answer.status_code < 500
+
+
+def test_the_log_says_what_happened_and_no_secret(attacked: Attacked) -> None:
+    attacked.client.get("/api/v1/cost", params={"team": "a\nb", "token": "hunter2"}, headers=attacked.viewer)
+    path = attacked.folder / "audit.log"
+    deadline = time.monotonic() + 10
+    while "unknown_parameters" not in path.read_text():
+        assert time.monotonic() < deadline
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {"team": "a\nb"} in [line.get("asked") for line in lines]
+    text = path.read_text()
+    assert "hunter2" not in text
+    assert attacked.viewer["Authorization"].removeprefix("Bearer pyr_") not in text
+
+
+class TestDawdling:
+    """Clients that take their time: they lose their connection, and nobody else loses any."""
+
+    def test_heads_that_never_end(self, attacked: Attacked) -> None:
+        with ExitStack() as stack:
+            slow = [stack.enter_context(closing(attacked.connect())) for _ in range(50)]
+            for one in slow:
+                one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+            began_s = time.monotonic()
+            open_ = list(slow)
+            while open_:
+                assert attacked.client.get("/healthz").status_code == 200
+                open_ = [one for one in open_ if not _hung_up(one)]
+                assert time.monotonic() - began_s < connections.HEAD_S + 10
+                time.sleep(0.5)  # a byte now and then, as such clients do
+            assert time.monotonic() - began_s > connections.HEAD_S / 2
+        assert attacked.answers()
+
+    def test_a_second_request_that_never_comes_whole(self, attacked: Attacked) -> None:
+        with attacked.connect() as slow:
+            slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal")
+            began_s = time.monotonic()
+            assert b"200" in read_all(slow)
+            assert time.monotonic() - began_s < connections.HEAD_S + 10
+
+    def test_a_body_that_trickles_where_nobody_reads_it(self, attacked: Attacked) -> None:
+        with attacked.connect() as slow:
+            slow.sendall(b"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+            began_s = time.monotonic()
+            while not _hung_up(slow):
+                assert time.monotonic() - began_s < connections.HEAD_S + 10
+                time.sleep(0.5)
+        assert attacked.answers()
+
+    def test_more_connections_than_there_are(self, attacked: Attacked) -> None:
+        with ExitStack() as stack:
+            idle = [stack.enter_context(closing(attacked.connect())) for _ in range(connections.MOST_CONNECTIONS + 50)]
+            with httpx.Client(base_url=attacked.client.base_url, timeout=30) as another:
+                assert another.get("/api/v1/cost?all=1", headers=attacked.viewer).status_code == 200
+            assert len(idle) > connections.MOST_CONNECTIONS
+        assert attacked.answers()
+
+    def test_an_answer_that_nobody_reads(self, attacked: Attacked) -> None:
+        request = f"GET /api/v1/why?all=1 HTTP/1.1\r\nHost: x\r\n{attacked.header}\r\n\r\n"
+        with attacked.connect() as lazy:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            for _ in range(20):
+                lazy.sendall(request.encode())
+            assert attacked.answers()
+
+    def test_more_listeners_than_there_may_be(self, attacked: Attacked) -> None:
+        request = f"GET /api/v1/live HTTP/1.1\r\nHost: x\r\n{attacked.header}\r\n\r\n"
+        statuses = []
+        with ExitStack() as stack:
+            for _ in range(220):
+                listener = stack.enter_context(closing(attacked.connect()))
+                listener.sendall(request.encode())
+                statuses.append(listener.recv(4096).split(b" ", 2)[1])
+            assert statuses.count(b"200") == 200
+            assert set(statuses[200:]) == {b"429"}
+            assert attacked.answers()
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    """Sends one byte more; whether the server has had enough."""
+    try:
+        connection.sendall(b"x")
+        connection.settimeout(0.01)
+        read = connection.recv(4096)
+        while read:
+            read = connection.recv(4096)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+    return True

@@ -1,0 +1,107 @@
+"""What is live: everybody hears it, late comers hear how things stand, nobody slow holds up the others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+import nights
+from pyrometer.model.settings import Settings
+from pyrometer.serve import app, live
+from pyrometer.serve.live import MOST_UNREAD, Live
+from pyrometer.store import Store
+from serving import serving
+
+
+def told(text: str) -> list[tuple[str, dict]]:
+    events = [dict(line.split(": ", 1) for line in one.splitlines()) for one in text.split("\n\n") if "event: " in one]
+    return [(event["event"], json.loads(event["data"])) for event in events]
+
+
+def test_all_hear_it_and_who_comes_later_hears_how_things_stand() -> None:
+    async def test() -> None:
+        told_to = Live()
+        first = told_to.events()
+        assert told(await anext(first)) == []
+        told_to.tell("ledger", {"revision": "a"}, lasting=True)
+        told_to.tell("finding", {"id": "f"})
+        told_to.tell("ledger", {"revision": "a"}, lasting=True)  # no news
+        second = told_to.events()
+        assert told(await anext(second)) == [("ledger", {"revision": "a"})]
+        heard = [told(await anext(first))[0] for _ in range(2)]
+        assert heard == [("ledger", {"revision": "a"}), ("finding", {"id": "f"})]
+        told_to.end()
+        assert [one async for one in first] == [one async for one in second] == []
+        assert not told_to._listening
+
+    asyncio.run(test())
+
+
+def test_who_does_not_read_loses_what_is_old() -> None:
+    async def test() -> None:
+        told_to = Live()
+        slow = told_to.events()
+        await anext(slow)
+        for number in range(3 * MOST_UNREAD):
+            told_to.tell("ledger", {"number": number})
+        heard = [told(await anext(slow))[0][1]["number"] for _ in range(MOST_UNREAD)]
+        assert heard == list(range(2 * MOST_UNREAD, 3 * MOST_UNREAD))
+
+    asyncio.run(test())
+
+
+def test_silence_is_broken_now_and_then(monkeypatch) -> None:
+    monkeypatch.setattr(live, "STILL_HERE_S", 0.01)
+
+    async def test() -> None:
+        events = Live().events()
+        await anext(events)
+        assert (await anext(events)).startswith(":")
+
+    asyncio.run(test())
+
+
+def test_a_finding_is_told_once_and_a_ledger_when_it_changes(tmp_path: Path) -> None:
+    async def test() -> None:
+        with Store(tmp_path, create=True) as store:
+            store.append([*nights.cluster(), *nights.job(), *nights.run()])
+            store.append([*nights.all_ranks(0, 40), *nights.steps(0, 40, 41)])
+            server = app.Server(store, Settings(finding_min_usd_micro=0), asyncio.Lock(), open_to_all=True)
+            events = server.live.events()
+            await anext(events)
+            for _ in range(2):
+                await server.keep_books()
+                await server.look()
+            store.append(nights.samples("n0", 0, 0, 60, gpu_util_permille=900))
+            await server.keep_books()
+            await server.look()
+            server.live.end()
+            heard = [one async for text in events for one in told(text)]
+        revisions = [news["revision"] for kind, news in heard if kind == "ledger"]
+        assert len(revisions) == len(set(revisions)) == 2
+        found = [news["id"] for kind, news in heard if kind == "finding"]
+        assert len(found) == len(set(found)) > 0
+
+    asyncio.run(test())
+
+
+@pytest.mark.heavy
+def test_a_server_that_is_listened_to_still_stops(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        store.append([*nights.cluster(), *nights.job()])
+    with httpx.Client(timeout=30) as listener:
+        with serving(tmp_path) as client:
+            answer = listener.send(listener.build_request("GET", f"{client.base_url}/api/v1/live"), stream=True)
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            assert "Content-Encoding" not in answer.headers
+            texts = answer.iter_text()
+            text = next(texts)
+            while "event: ledger" not in text:
+                text += next(texts)
+            assert told(text)[0][1]["revision"]
+        assert all(one.startswith(":") for one in texts)  # to its end: it was not cut off
+        answer.close()
