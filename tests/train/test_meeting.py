@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import accumulate
 
 from pyrometer.train.meeting import Meeting
@@ -35,3 +36,19 @@ def test_steps_that_become_slower_for_good_do():
     sizes = windows([0.5] * 100 + [5.0] * 100)
     assert sizes[1] == 20
     assert sizes[-1] <= 4
+
+
+def test_steps_that_take_another_time_all_at_once_are_a_window_of_their_own_at_once():
+    sizes = windows([0.2] * 132 + [0.3] * 80 + [0.2] * 100)
+    ends = list(accumulate(sizes, initial=1))
+    assert 132 in ends  # what was before is in a window of its own,
+    assert any(137 <= end <= 141 for end in ends)  # what came then is known after five steps and a beat,
+    assert 212 in ends  # and so is that it is over
+    assert sum(size < 30 for size in sizes) <= 6
+
+
+def test_noise_and_single_slow_steps_are_no_change():
+    noise = random.Random(1)
+    lengths = [0.2 * noise.lognormvariate(0, 0.15) + (2.0 if step % 25 == 0 else 0.0) for step in range(2_000)]
+    sizes = windows(lengths)
+    assert all(size >= 20 for size in sizes[1:-1])

@@ -215,7 +215,7 @@ def _evaluations(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
 
 def _marks(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
     """What happened at one moment: the exception that ended a rank, a preemption, and kinds that sources bring."""
-    known = (*PIECES, *OPENED, *CLOSING, events.CONFIGURED)
+    known = (*PIECES, *OPENED, *CLOSING, events.CONFIGURED, events.ALIVE)
     rows = store.connection.execute(
         f"""
         SELECT kind, min(time_ms), step, list(DISTINCT rank ORDER BY rank) FILTER (WHERE rank IS NOT NULL),

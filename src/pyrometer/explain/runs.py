@@ -12,6 +12,7 @@ from pyrometer.account.sums import Window, amounts, iso, rounded, workload_json
 from pyrometer.explain.spending import NOTHING, Spent, costs, costs_of_minutes, metrics_of, open_minutes, open_runs
 from pyrometer.explain.throughput import OF_ONE, nothing, outliers, phases, throughput
 from pyrometer.explain.why import why
+from pyrometer.model import events
 from pyrometer.model.settings import Settings
 from pyrometer.store import Reading
 
@@ -134,10 +135,10 @@ def _lifecycle(store: Reading, run: str, zone: tzinfo) -> list[dict[str, Any]]:
         UNION ALL BY NAME SELECT max(ended_ms) AS at_ms, attempt, coalesce(any_value(outcome), 'ended') AS what
             FROM the_run WHERE run = $1 AND ended_ms IS NOT NULL GROUP BY attempt
         UNION ALL BY NAME SELECT time_ms AS at_ms, attempt, kind AS what, step, rank, duration_ms, reason, message
-            FROM event WHERE run = $1
+            FROM event WHERE run = $1 AND kind != $2
         ORDER BY at_ms, attempt, what, rank
         """,
-        [run],
+        [run, events.ALIVE],
     )
     names = [column[0] for column in found.description or ()]
     rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]

@@ -10,6 +10,7 @@ NONFINITE_LOSS = "nonfinite_loss"  # the loss became NaN or infinite at `step`
 FINITE_LOSS = "finite_loss"
 LOOP_ENDED = "loop_ended"  # the program left its training loop and still holds its devices
 LOOP_RESUMED = "loop_resumed"
+ALIVE = "alive"  # nothing else is to be told of the ranks of a node, and they are there
 CONFIGURED = "configured"  # what the run was told to do: `reason` is the digest of configuration, data set and seed
 RENDEZVOUS = "rendezvous"  # the ranks have found each other; `duration_ms` it took, ending at `time_ms`
 COMPILED = "compiled"  # the model was compiled; `duration_ms` it took, ending at `time_ms`

@@ -15,7 +15,11 @@ from typing import Any
 LAUNCH, PLAN = "pyrometer/launch", "pyrometer/plan"
 LEAST_STEPS = 3  # before the length of a window is chosen
 MOST_PARTS = 32
+MOST_KEPT = 200  # steps of a window, to compare later ones with
 FAR = 3.0  # a window that takes so many times too long or too short
+CHANGED = 5  # steps in a row, each slower or quicker than nearly all of the window before: something has changed
+NEARLY_ALL, BY = 0.05, 1.1  # but for one in twenty, and by a tenth of the usual
+TO_HEAR_S = 3.0  # a rank looks once a second whether there is news
 
 
 def _took_s(first: int, after: int, steps_s: Callable[[int, int], float]) -> float:
@@ -37,6 +41,11 @@ class Meeting:
         self._ranks = 1
         self._launch: str | None = None
         self._plans: list[tuple[int, int]] = []  # from which step on windows have how many steps
+        self._changes: list[int] = []  # windows end there, too: where steps began to take another time, and some later
+        self._before: tuple[float, float, float] | None = (
+            None  # s that steps took: hardly ever less, as a rule, or more
+        )
+        self.changed = False  # the last window that was asked for ended because of a change
 
     @property
     def size(self) -> int:
@@ -60,8 +69,19 @@ class Meeting:
         """Where the window that begins with a step ends; None while that is not known."""
         if self._rank == 0:
             self._decide(first, count, steps_s)
+            self._look_for_change(first, count, steps_s)
         else:
             self._hear()
+        planned = self._planned_end(first)
+        if planned is None:
+            return None
+        early = [end for end in self._changes[-4:] if first < end < planned]
+        self.changed = bool(early)
+        if self._rank == 0 and not early and planned <= count:
+            self._remember([steps_s(step, step + 1) for step in range(max(first, planned - MOST_KEPT), planned)])
+        return min(early, default=planned)
+
+    def _planned_end(self, first: int) -> int | None:
         for from_step, size in reversed(self._plans):
             if first >= from_step:
                 return (first // size + 1) * size
@@ -84,6 +104,33 @@ class Meeting:
             new_from = ((count + 2 * size) // size + 1) * size
             self._plan(new_from, whole_s / size)
 
+    def _look_for_change(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> None:
+        """Steps that all at once take another time end the window before them, and are the next one: what happens is
+        known at once, and no window holds half of this and half of that."""
+        planned = self._planned_end(first)
+        if self._before is None or planned is None or count - CHANGED <= first or count >= planned:
+            return
+        if (planned - count) * steps_s(count - 1, count) < TO_HEAR_S:  # ranks may end the window as it was planned
+            return
+        least, usual, most = self._before
+        since = count
+        if steps_s(count - 1, count) > usual:
+            while since > first and steps_s(since - 1, since) > max(most, BY * usual):
+                since -= 1
+        else:
+            while since > first and steps_s(since - 1, since) < min(least, usual / BY):
+                since -= 1
+        if count - since >= CHANGED:
+            took_s = sorted(steps_s(step, step + 1) for step in range(since, count))
+            self._before = took_s[0], median(took_s), took_s[-1]
+            self._announce(f"{since}-{count}")
+            self._changes += since, count
+
+    def _remember(self, took_s: list[float]) -> None:
+        took_s.sort()
+        few = round(NEARLY_ALL * len(took_s))
+        self._before = (took_s[few], median(took_s), took_s[-1 - few]) if len(took_s) > 2 * CHANGED else None
+
     def _plan(self, from_step: int, step_s: float) -> None:
         size = max(1, round(self._window_s / max(step_s, 1e-9)))
         if from_step:
@@ -91,15 +138,24 @@ class Meeting:
             from_step -= from_step % size
         if self._plans and self._plans[-1] == (from_step, size):
             return
+        self._announce(f"{from_step}:{size}")
         self._plans.append((from_step, size))
+
+    def _announce(self, news: str) -> None:
         if self._ranks > 1:
-            self._tell(f"{PLAN}/{len(self._plans) - 1}", f"{from_step}:{size}")
+            self._tell(self._next_news(), news)
 
     def _hear(self) -> None:
-        told = self._look(f"{PLAN}/{len(self._plans)}")
-        if told is not None:
-            from_step, _, size = told.partition(":")
-            self._plans.append((int(from_step), int(size)))
+        while (told := self._look(self._next_news())) is not None:
+            if ":" in told:
+                from_step, _, size = told.partition(":")
+                self._plans.append((int(from_step), int(size)))
+            else:
+                self._changes += map(int, told.split("-"))
+
+    def _next_news(self) -> str:
+        """Plans and changes, in the order in which they were made."""
+        return f"{PLAN}/{len(self._plans) + len(self._changes) // 2}"
 
     def _look(self, key: str) -> str | None:
         try:

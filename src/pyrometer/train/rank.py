@@ -24,6 +24,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from pyrometer.train import fold, identity, loop, ring
+from pyrometer.train.configuration import Configuration
 from pyrometer.train.device import Device
 from pyrometer.train.environment import number
 from pyrometer.train.lineage import Namer
@@ -90,6 +91,8 @@ class Rank:
         self._memory_peak = 0
         self._p99_s = 0.0
         self._slowest_s: deque[float] = deque([0.0] * 4, maxlen=5)  # steps of the last windows
+        self._changed = False  # a window ended because steps took another time all at once
+        self._configuration: Configuration | None = None  # until it was told
         self._loop_ended = 0
         self._leaving: tuple[int, BaseException | None] | None = None
         self._handed_ns = 0
@@ -125,6 +128,8 @@ class Rank:
         self._loops = loop.around(sys._getframe(), [f"{folder}{os.sep}" for folder in libraries])
         self._cost_ns = cost_of_marks_ns()
         self._least_cost_ns = self._cost_ns // 2
+        if self.identity["rank"] == 0:
+            self._configuration = Configuration(self._torch, optimizer, self.identity["ranks"])
         on_gpu = next((parameter for parameter in parameters[:64] if parameter.is_cuda), None)
         if on_gpu is not None:
             self._gpu = on_gpu.device.index  # a thread's own current device says nothing of another's
@@ -286,7 +291,7 @@ class Rank:
                         return
                     self._beat()
                     if told_now or time.perf_counter_ns() - self._handed_ns > HAND_ON_EVERY_S * 1e9:
-                        self.hand_on()
+                        self.hand_on(urgent=told_now)
         except Exception as error:
             self._hooks.broken(error)
 
@@ -299,7 +304,8 @@ class Rank:
         self._agree()
         self._watch(now_ns)
         if self._fold():
-            self.hand_on()
+            self.hand_on(urgent=self._changed)
+            self._changed = False
 
     def _have_sender(self) -> None:
         """The first rank of a node sees to it that somebody sends: `pyrometer run`, or a process that it starts."""
@@ -346,6 +352,7 @@ class Rank:
             after = self._meeting.window_end(folded, count, self._steps_s)
             if after is None or after > count:
                 break
+            self._changed |= self._meeting.changed
             self._window(folded, after)
             folded = after
             closed = True
@@ -417,7 +424,7 @@ class Rank:
             "memory_reserved_mib": stats.get("reserved_bytes.all.current", 0) >> 20,
         }
 
-    def hand_on(self) -> None:
+    def hand_on(self, *, urgent: bool = False) -> None:
         """Puts everything that there is to say into the spool."""
         self._handed_ns = time.perf_counter_ns()
         if not self._met:
@@ -431,14 +438,26 @@ class Rank:
         for whole in kept:
             messages += fold.spans(self.ring, whole, used, self.identity["launch"], self.identity["rank"])
         for one in used:
-            messages.append(("batch", self._namer.batch(one, self.step(one.number), self.ring.wall_ns(one.at_ns))))
+            batch = self._namer.batch(one, self.step(one.number), self.ring.wall_ns(one.at_ns))
+            messages.append(("batch", batch))
+            if self._configuration is not None:
+                self._configuration.drawn(batch)
+        self._say_configured(messages)
         while self.metrics.waiting:
             value = self.metrics.waiting.popleft()
             step = value.step if value.step is not None else self.step(value.number)
             metric = {"time_ms": value.at_ns // 1_000_000, "name": value.name, "value": value.value, "step": step}
             messages.append(("metric", metric | ({"goal": value.goal} if value.goal else {})))
         if messages:
-            self.spool.put(self.identity, messages)
+            self.spool.put(self.identity, messages, urgent=urgent)
+
+    def _say_configured(self, messages: list[fold.Message]) -> None:
+        """What this run was told to do, once its first batches are known, or are not going to be."""
+        told = self._configuration
+        if told is not None and (told.complete or self.ring.view[ring.FOLDED] > 1 or self._ended):
+            self._configuration = None
+            said = {"kind": "configured", "reason": told.digest(), "message": told.text()}
+            messages.append(("event", {"time_ms": time.time_ns() // 1_000_000, **said}))
 
     def _together(self) -> None:
         """Files that were saved one after the other, as one checkpoint."""
@@ -484,6 +503,7 @@ class Rank:
         else:
             stack = "".join(traceback.format_stack(frame))[-MOST_STACK:] if frame else ""
             self.event("stuck", at_ms=at_ms, step=step, reason=phase, message=stack)
+        self.event("alive")  # how long it has stood still is told with it
         self._wake.set()
 
     def _moves_again(self, moved_ns: int) -> None:

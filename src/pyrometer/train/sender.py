@@ -97,7 +97,7 @@ class Sender:
             try:
                 if self._spool.acquire():
                     now_s = time.monotonic()
-                    urgent = self.watcher.look()
+                    urgent = self.watcher.look() | self._spool.hurried()
                     if now_s >= tidy_at_s:
                         tidy_at_s = now_s + TIDY_EVERY_S
                         self._spool.tidy()

@@ -5,6 +5,7 @@
     send/<time_ns>-<n>.<signal>.json.gz    what goes over the wire next
     refused/                         what a server did not want, the newest 32 MiB of it
     lock                             held by the sender; who dies lets go of it
+    urgent                           there is news that should not wait for the rest
 
 Whatever has its name is whole: it was renamed into it. Nothing is synced: a process that dies takes nothing with it.
 The folder is its owner's alone, because `marshal` trusts what it reads.
@@ -104,7 +105,7 @@ class Spool:
 
     # -- ranks write ---------------------------------------------------------------------------------------------------
 
-    def put(self, identity: Identity, messages: Iterable[Message]) -> bool:
+    def put(self, identity: Identity, messages: Iterable[Message], *, urgent: bool = False) -> bool:
         """Hands messages over. False when they could not be written: they are counted, and the count is told later."""
         messages = list(messages)
         if self._unwritten:
@@ -118,6 +119,9 @@ class Spool:
         except OSError:
             self._unwritten = _counted(messages)
             return False
+        if urgent:
+            with contextlib.suppress(OSError):
+                (self.folder / "urgent").touch()
         self._unwritten = Counter()
         self._unlooked_bytes += written
         if self._unlooked_bytes > self.limit_bytes // 64:
@@ -174,6 +178,14 @@ class Spool:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def hurried(self) -> bool:
+        """Whether somebody has handed over since the last look what should not wait."""
+        try:
+            (self.folder / "urgent").unlink()
+        except OSError:
+            return False
+        return True
 
     def parts(self) -> list[Path]:
         """What ranks handed over, in order."""

@@ -25,6 +25,8 @@ SILENT_NS = 5_000_000_000  # an interpreter that has not run for this long does 
 STACK_S = 3.0  # how long to wait for a stack once a rank is found stuck
 STACK_BYTES = 65_536
 HANG_LIMIT_S = 60.0
+STILL_NS = 10_000_000_000  # ranks that come forward are heard of by their windows
+ALIVE_EVERY_S = 15.0
 LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 600.0, "evaluate": 600.0}  # where the rank said none
 _STOPPED = {"T": "stopped by a signal (state T)", "t": "stopped by a debugger (state t)"}
 
@@ -55,6 +57,7 @@ class Watcher:
         self._exits: dict[int, int] = {}
         self.child: int | None = None  # of this very process: how it ends will be told
         self._alone_since_s = time.monotonic()
+        self._alive_due_s = 0.0
         self._since_ns = time.time_ns()
         self.runs: dict[str, None] = {}  # the names of runs that began since, in order
 
@@ -74,7 +77,18 @@ class Watcher:
                 news |= self._judged(rank, process.state)
         if self._ranks:
             self._alone_since_s = time.monotonic()
-        return news
+        return news | self._alive()
+
+    def _alive(self) -> bool:
+        """Says now and then that ranks are there which all stand still: else nobody hears how time passes."""
+        living = [rank for rank in self._ranks.values() if rank.started is not None and rank.identity]
+        now_s, now_ns = time.monotonic(), time.perf_counter_ns()
+        moved_ns = max((rank.ring.view[ring.MOVED_NS] for rank in living), default=now_ns)
+        if now_s < self._alive_due_s or now_ns - moved_ns < STILL_NS:
+            return False
+        self._alive_due_s = now_s + ALIVE_EVERY_S
+        first = min(living, key=lambda rank: rank.pid)
+        return self._say(first, [("event", {"time_ms": time.time_ns() // 1_000_000, "kind": "alive"})])
 
     def alone_s(self) -> float:
         """For how long no rank has been there."""
@@ -148,6 +162,7 @@ class Watcher:
             return False
         rank.stuck, rank.suspect_s = moment, None
         rank.ring.view[ring.STUCK_NS] = moment.moved_ns  # so that the rank does not say it again
+        self._alive_due_s = 0.0  # how long it has stood still is told with it
         return self._say(rank, [_event(rank, moment, "stuck", message=stack or f"no stack (state {state})")])
 
     def _moves_again(self, rank: _Rank, stuck: Moment, moment: Moment) -> bool:

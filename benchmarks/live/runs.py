@@ -1,0 +1,233 @@
+"""Real PyTorch runs of several processes on this machine: with a fault that somebody else planted, or with none.
+
+A run is watched as anybody would: `pyrometer run --data` beside it, `why` asked again and again. What is measured:
+whether the fault is named, with the right rank; how long after it began, in seconds and in steps; what else was claimed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+HERE = Path(__file__).parent
+SETTINGS = {
+    "finding_min_ms": 5_000,
+    "finding_min_usd_micro": 0,
+}  # as for recordings: minutes of a run, not nights of a cluster
+
+
+class Case(NamedTuple):
+    """A run, what is planted in it, and what is to be found."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    fault: str = ""  # as plant.py takes it
+    send: signal.Signals | None = None  # from outside, to a rank
+    to_rank: int = 0
+    at_step: int = 0
+    cause: str | None = None
+    culprit: dict[str, Any] | None = None
+    ranks: int = 4
+    restarts: int = 0
+    twice: bool = False  # the same again, beside it
+    hang_limit_s: float = 15.0
+    longest_s: float = 150.0
+    ends: bool = True  # by itself; else it is ended once the fault was found
+
+
+class Seen(NamedTuple):
+    """What came of a case."""
+
+    case: Case
+    planted_s: float | None  # since the epoch
+    found_s: float | None
+    steps_until: int | None
+    finding: dict[str, Any] | None
+    others: list[dict[str, Any]]
+    states: dict[str, int]
+
+    @property
+    def right(self) -> bool:
+        if self.case.cause is None:
+            return not self.others
+        return self.finding is not None and not self.others and _is(self.finding["culprit"], self.case.culprit)
+
+
+_LONG = ("--steps", "100000")
+CASES = (
+    Case("SIGSTOP of a rank", _LONG, send=signal.SIGSTOP, to_rank=2, at_step=200, cause="hang", culprit={"rank": 2},
+         ends=False),
+    Case("a rank asleep in its loop", _LONG, fault="sleep,rank=1,from=200,s=600", cause="hang", culprit={"rank": 1},
+         ends=False),
+    Case("a rank in C that holds the interpreter", _LONG, fault="in_c,rank=3,from=200,s=600", cause="hang",
+         culprit={"rank": 3}, ends=False),
+    Case("slow loader on all ranks", ("--steps", "500"), fault="slow_loader,from=200,s=0.004", cause="data_stall"),
+    Case("slow loader on one rank", ("--steps", "500"), fault="slow_loader,rank=2,from=200,s=0.004", cause="straggler",
+         culprit={"rank": 2, "phase": "data"}),
+    Case("slow backward on one rank", ("--steps", "500"), fault="slow_backward,rank=1,from=200,s=0.03",
+         cause="straggler", culprit={"rank": 1, "phase": "backward"}),
+    Case("slow forward on one rank", ("--steps", "500"), fault="slow_forward,rank=3,from=200,s=0.1", cause="straggler",
+         culprit={"rank": 3, "phase": "forward"}),
+    Case("garbage collection on one rank", ("--steps", "500"), fault="garbage,rank=0,from=200,s=0.1",
+         cause="straggler", culprit={"rank": 0, "phase": "garbage"}),
+    Case("NaN in the data of one rank", ("--steps", "600"), fault="nan,rank=1,from=200", cause="diverged"),
+    Case("a killed rank, resumed from a checkpoint", ("--steps", "400", "--every", "200"), send=signal.SIGKILL,
+         to_rank=1, at_step=330, cause="lost_work", restarts=1),
+    Case("out of memory, resumed", ("--steps", "400", "--every", "200"), fault="out_of_memory,rank=2,from=330",
+         cause="out_of_memory", culprit={"rank": 2}, restarts=1),
+    Case("sleeps on after training", ("--steps", "100"), fault="sleep_on,s=60", cause="idle_held"),
+    Case("the same run again", ("--steps", "300"), cause="duplicate_run", twice=True, ranks=2),
+)  # fmt: skip
+
+CLEAN = (
+    Case("plain", ("--steps", "400")),
+    Case("evaluates often", ("--steps", "300", "--evaluate", "20")),
+    Case("saves often", ("--steps", "300", "--every", "5", "--width", "1024")),
+    Case("compiles", ("--steps", "300", "--compile"), ranks=2),
+    Case("accumulates gradients", ("--steps", "150", "--accumulate", "4")),
+    Case("another batch size from half way on", ("--steps", "400", "--batch", "32", "--batch-later", "96")),
+    Case("loader workers", ("--steps", "300", "--workers", "1"), ranks=2),
+    Case("one rank", ("--steps", "600"), ranks=1),
+)
+
+
+class _Run:
+    """One launch of the program, watched."""
+
+    def __init__(self, case: Case, folder: Path, data: Path) -> None:
+        self.case, self.folder = case, folder
+        (folder / "progress").mkdir(parents=True)
+        train = HERE / "train.py"
+        program = [str(HERE / "plant.py"), case.fault, str(train)] if case.fault else [str(train)]
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks)]
+        launch += ["--max-restarts", str(case.restarts), *program, str(folder), *case.arguments]
+        watched = [sys.executable, "-m", "pyrometer", "run", "--no-gpus", "--data", str(data), "--"]
+        variables = os.environ | {"OMP_NUM_THREADS": "1", "PYROMETER_HANG_LIMIT_S": str(case.hang_limit_s)}
+        self.log = (folder / "log").open("w")
+        self.process = subprocess.Popen(watched + launch, env=variables, stdout=self.log, stderr=self.log, text=True)
+
+    @property
+    def planted_s(self) -> float | None:
+        """When the fault began."""
+        lines = _lines(self.folder / "planted")
+        return float(lines[0][-1]) if lines else None
+
+    def steps(self, since_s: float) -> int:
+        """How many steps the rank that is furthest has done since."""
+        return max(sum(line[0] == "step" and float(line[2]) >= since_s for line in lines) for lines in self._progress())
+
+    def send(self) -> None:
+        """Sends the case's signal, once its rank is far enough."""
+        case = self.case
+        if case.send is None or self.planted_s is not None:
+            return
+        lines = _lines(self.folder / "progress" / str(case.to_rank))
+        if lines and lines[-1][0] == "step" and int(lines[-1][1]) >= case.at_step:
+            (self.folder / "planted").write_text(f"{case.send.name} {case.to_rank} {lines[-1][1]} {time.time():.3f}\n")
+            os.kill(self._pids()[case.to_rank], case.send)
+
+    def end(self) -> None:
+        """Ends it, if it has not ended."""
+        if self.process.poll() is None:
+            for pid in self._pids().values():
+                os.kill(pid, signal.SIGKILL)
+            self.process.terminate()
+        self.process.wait(60)
+        self.log.close()
+
+    def _pids(self) -> dict[int, int]:
+        return {
+            rank: int([line for line in lines if line[0] == "pid"][-1][1])
+            for rank, lines in enumerate(self._progress()) if lines
+        }  # fmt: skip
+
+    def _progress(self) -> list[list[list[str]]]:
+        return [_lines(self.folder / "progress" / str(rank)) for rank in range(self.case.ranks)]
+
+
+def _lines(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def ran(case: Case, folder: Path) -> Seen:
+    """Runs a case to its end, asking `why` all the time."""
+    data = folder / "data"
+    began_s = time.time()
+    runs = [_Run(case, folder / str(number), data) for number in range(2 if case.twice else 1)]
+    found_s, steps = None, None
+    try:
+        while time.time() - began_s < case.longest_s and any(run.process.poll() is None for run in runs):
+            runs[0].send()
+            if found_s is None and _named(case, asked(data, case)) is not None:
+                found_s = time.time()
+                steps = runs[0].steps(runs[0].planted_s or began_s)
+                if not case.ends:
+                    break
+            time.sleep(0.2)
+    finally:
+        for run in runs:
+            run.end()
+    answer = asked(data, case)
+    if answer is None:
+        raise RuntimeError(f"{case.name}: nothing was heard of it. {(folder / '0' / 'log').read_text()[-2000:]}")
+    finding = _named(case, answer)
+    return Seen(
+        case, runs[0].planted_s, found_s, steps, finding,
+        [one for one in answer["findings"] if one is not finding],
+        {row["state"]: row["gpu_ms"] for row in answer["states"]},
+    )  # fmt: skip
+
+
+def asked(data: Path, case: Case) -> dict[str, Any] | None:
+    """What `pyrometer why --all` says of the folder now; None while nothing is there."""
+    from pyrometer.cli.running import answer_from, open_store
+    from pyrometer.model.settings import Settings, with_values
+    from pyrometer.serve.questions import question
+    from pyrometer.store.inbox import of_training
+
+    if not (data / "pyrometer.duckdb").exists() and not of_training(data).paths():
+        return None
+    settings = with_values(Settings(), {**SETTINGS, "hang_limit_ms": round(1000 * case.hang_limit_s)}, "the benchmark")
+    try:
+        with open_store(data) as store:
+            return answer_from(store, settings, question("why", {"all": "1"}, settings), str(data))
+    except click.ClickException:  # nothing to account for yet
+        return None
+
+
+def _named(case: Case, answer: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The finding of the case's cause."""
+    return next((one for one in (answer or {}).get("findings", ()) if one["cause"] == case.cause), None)
+
+
+def _is(culprit: dict[str, Any] | None, wanted: dict[str, Any] | None) -> bool:
+    return all((culprit or {}).get(name) == value for name, value in (wanted or {}).items())
+
+
+def main() -> None:
+    """python benchmarks/live/runs.py [NAME…]: the cases whose names have one of these words."""
+    words = sys.argv[1:]
+    for case in (*CASES, *CLEAN):
+        if words and not any(word in case.name for word in words):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            seen = ran(case, Path(folder))
+        late = None if seen.found_s is None or seen.planted_s is None else round(seen.found_s - seen.planted_s, 1)
+        print(f"{case.name}: {'right' if seen.right else 'WRONG'}, {late} s, {seen.steps_until} steps")
+        print("   ", {state: round(ms / 1000, 1) for state, ms in seen.states.items()})
+        for one in [seen.finding, *seen.others]:
+            if one is not None:
+                print("   ", one["cause"], one["culprit"], one["title"], one["evidence"], one["suggestion"])
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What a run was told to do, as one digest: runs that have the same one compute the same.
+
+In it: the program's text and arguments, the shapes of what is trained, the optimizer's settings, the number of ranks,
+the seed, and the first batches. Not in it: where results go and what the run is called. What nobody can know from
+outside (an environment variable that the program reads) is not in it either; whoever compares runs looks at their
+losses, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+BATCHES = 4  # the first of them
+MOST_BYTES = 2**20  # of a file that an argument names
+_NAMES = ("name", "out", "dir", "log", "path", "port", "host", "addr", "id", "tag", "note", "resume", "save", "wandb",
+          "mlflow", "project", "group", "user", "token", "key", "rank", "node")  # fmt: skip
+_VALUES = (bool, int, float, str)
+
+
+class Configuration:
+    """Gathered at the end of the first step, by the thread that trains, once."""
+
+    def __init__(self, torch: Any, optimizer: Any, ranks: int) -> None:
+        groups = optimizer.param_groups
+        shapes = [[list(parameter.shape), str(parameter.dtype)] for group in groups for parameter in group["params"]]
+        settings = [{name: value for name, value in sorted(group.items()) if _is_plain(value)} for group in groups]
+        self._sizes = [parameter.numel() for group in groups for parameter in group["params"]]
+        self._optimizer = type(optimizer).__name__
+        self._seed = torch.initial_seed()
+        self._ranks = ranks
+        self._facts: list[Any] = [_content(Path(sys.argv[0])), arguments(sys.argv[1:]), shapes, self._optimizer]
+        self._facts += [settings, self._seed, ranks]
+        self._batches: list[Any] = []
+        self._data: str | None = None
+
+    def drawn(self, batch: Mapping[str, Any]) -> None:
+        """A micro-batch, as it is told; in the order in which they were used."""
+        if len(self._batches) < BATCHES:
+            self._batches.append([batch["dataset"], batch["step"], batch["micro_batch"], batch.get("samples")])
+            self._data = batch["dataset"]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the first batches are there."""
+        return len(self._batches) == BATCHES
+
+    def digest(self) -> str:
+        """The same for the same."""
+        return hashlib.sha256(json.dumps([self._facts, self._batches]).encode()).hexdigest()[:32]
+
+    def text(self) -> str:
+        """What is in it, for people."""
+        data = f", the first batches of {self._data}" if self._data else ""
+        ranks = "1 rank" if self._ranks == 1 else f"{self._ranks} ranks"
+        return (
+            f"{Path(sys.argv[0]).name}, {sum(self._sizes):,} parameters, {self._optimizer}, {ranks}, "
+            f"seed {self._seed}{data}"
+        )
+
+
+def arguments(told: Sequence[str]) -> list[str]:
+    """What arguments say of the computation: files by their content; not where results go, nor what it is called."""
+    kept: list[str] = []
+    named = ""  # the option whose value this is
+    for word in told:
+        option, equals, value = word.partition("=")
+        if word.startswith("-") and not _is_number(word):
+            named = "" if equals else option
+            kept += [option] if not equals else _kept(option, value)
+        elif equals and not named:  # as hydra takes them
+            kept += _kept(option, value)
+        else:
+            kept += _kept(named, word)
+            named = ""
+    return kept
+
+
+def _kept(option: str, value: str) -> list[str]:
+    words = option.lower().replace("-", "_").replace(".", "_").split("_")
+    if any(name in words for name in _NAMES):
+        return []
+    content = _content(Path(value)) if value else None
+    if content is not None:
+        return [option, content]
+    return [] if os.sep in value else [option, value]
+
+
+def _content(path: Path) -> str | None:
+    """The digest of a file; None where there is none, or none that is read whole."""
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            return None
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError):
+        return None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return isinstance(value, list | tuple) and all(isinstance(one, _VALUES) for one in value)
+    return value is None or isinstance(value, _VALUES)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
