@@ -43,14 +43,14 @@ top --every --once --limit --data --server --last --since --until --month --all 
 prices --data --book --starter -o|--output=table|json
 runs --data --server --last --since --until --month --all --tz --price --team --experiment -o|--output=table|json
 show RUN --data --server --last --since --until --month --all --tz --price --team --experiment -o|--output=table|json
-worth [EXPERIMENT] --metric --target --data --server --last --since --until --month --all --tz --price --team \
---experiment -o|--output=table|json
+worth [EXPERIMENT] --metric --target --by=dollars|gpu-hours|time|step --data --server --last --since --until --month \
+--all --tz --price --team --experiment -o|--output=table|json|chart
 run --server --data --run --experiment --redact --no-gpus CMD
 trace RUN --step --sample --attempt --data --server --last --since --until --month --all --tz --price --team \
 --experiment -o|--output=table|json|perfetto|otlp --file
 lineage RUN --step --sample --checkpoint --spikes --metric --attempt --limit --offset --data --server --last --since \
 --until --month --all --tz --price --team --experiment -o|--output=table|json
-import FORMAT=openb|philly|recording PATH --out --without-steps
+import FORMAT=openb|philly|speedrun|recording PATH --out --without-steps
 simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
 serve --data --listen --kube --context --scrape --prometheus

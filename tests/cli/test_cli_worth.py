@@ -41,7 +41,10 @@ def test_the_table_says_which_runs_were_beaten(pyrometer, tmp_path):
         )
     lines = pyrometer("worth", "sweep", "--data", tmp_path / "data").lines
     assert [line.split()[0] for line in lines[1:3]] == ["bad", "★"]
-    assert lines[-1] == "$6.00 of $9.60 went to runs that another one beat for less."
+    assert lines[-2:] == [
+        "$6.00 of $9.60 went to runs that another one beat for less.",
+        "$3.00 was spent when another run had already got as good for less.",
+    ]
 
 
 def test_another_experiment_or_metric_is_refused_with_what_there_is(pyrometer, finetuned):
@@ -57,6 +60,31 @@ def test_a_folder_without_runs(pyrometer, autumn):
     assert pyrometer("worth", "--data", autumn).lines == [
         "No training run has sent steps here. `pyrometer cost --by experiment` shows what held GPUs."
     ]
+
+
+@pytest.mark.parametrize(("by", "below"), [
+    ("dollars", "$0.15"), ("gpu-hours", "0.08"), ("time", "10"), ("step", "100"),
+])  # fmt: skip
+def test_a_chart_against_anything_that_a_run_spends(pyrometer, finetuned, monkeypatch, by, below):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = pyrometer("worth", "sft", "--data", finetuned, "--price", "2", "--target", "2.2", "-o", "chart", "--by", by)
+    assert said.lines[0].startswith("loss, less is better, against ")
+    assert max(map(len, said.lines)) <= 80
+    assert any(line.lstrip().startswith("2.2┤") and "╌" in line for line in said.lines)
+    assert any("A ★ llama-sft" in line and "target after $0.07" in line for line in said.lines)
+    (ticks,) = [said.lines[n + 1].split() for n, line in enumerate(said.lines) if line.lstrip().startswith("└")]
+    assert below in ticks
+
+
+def test_a_chart_needs_an_experiment_a_metric_and_a_price(pyrometer, finetuned, tmp_path):
+    assert "say which" in pyrometer("worth", "-o", "chart", "--data", finetuned).failed(2)
+    assert "say -o chart" in pyrometer("worth", "sft", "--by", "step", "--data", finetuned).failed(2)
+    with Store(tmp_path / "data", create=True) as store:
+        priceless = [record for record in cluster() if type(record).__name__ != "Price"]
+        store.append([*priceless, *trained("quiet", 0, 9, []), *trained("a", 1, 9, [1.0], experiment="told")])
+    said = pyrometer("worth", "sweep", "-o", "chart", "--data", tmp_path / "data").failed(1)
+    assert said == "No run of 'sweep' has reported a metric: there is no curve to draw."
+    assert "say it with --price" in pyrometer("worth", "told", "-o", "chart", "--data", tmp_path / "data").failed(1)
 
 
 def test_a_sparkline_is_between_its_ends():

@@ -29,7 +29,8 @@ from pyrometer.explain.worth import (
     thinned,
     worth,
 )
-from pyrometer.model.records import Metric, Run
+from pyrometer.model import events
+from pyrometer.model.records import Event, Metric, Run, StepWindow
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from swept import trained
@@ -204,6 +205,46 @@ def test_runs_of_an_experiment_beside_what_they_cost(store):
     assert rows["silent"]["best"] is rows["silent"]["marginal"] is rows["silent"]["to_target_usd"] is None
     assert answer["total"]["usd_micro"] == sum(row["usd_micro"] for row in rows.values())
     assert answer["dominated_usd_micro"] == beaten["usd_micro"]
+    # at its first value after 20 minutes the cheap one had already got as good for half of that
+    assert (beaten["dominated_since"], beaten["dominated_after_usd_micro"]) == (
+        minutes(20, 20)[0].replace(":20:00Z", ":19:59.999Z"), 80 * minute_usd_micro,
+    )  # fmt: skip
+    assert good["dominated_since"] is None
+    assert answer["already_dominated_usd_micro"] == sum(row["dominated_after_usd_micro"] for row in rows.values())
+
+
+def test_a_value_within_a_minute_has_cost_what_was_held_by_then(store):
+    """Whole minutes evenly; of the first and the last, only the part that was held."""
+    records = [
+        r._replace(**{name: getattr(r, name) + 20_000 for name in ("scheduled_ms", "started_ms", "from_ms")
+                      if getattr(r, name, None) is not None})
+        for r in trained("a", 0, 3, [])
+    ]  # fmt: skip
+    moments = (10, 20, 30, 60, 90, 179.999)
+    reported = [Metric(START_MS + round(1000 * s), "a", 1, 0, "loss", 9.0 - n, n, "min") for n, s in enumerate(moments)]
+    window = accounted(store, [*records, *reported])
+    (row,) = worth(store, "sweep", window, zone=UTC)["runs"]
+    assert [point[3] for point in row["curve"]] == [0, 1, 10_001, 40_001, 70_001, 160_000]
+    assert row["gpu_ms"] == 160_000
+    assert row["curve"][-1][4] == row["usd_micro"]
+
+
+def test_what_was_paid_before_the_first_step_and_how_long_it_compiled(store):
+    records = [
+        r._replace(first_step_ms=at(10)) if isinstance(r, Run) else r
+        for name, slot in (("a", 0), ("b", 1))
+        for r in trained(name, slot, 60, [2.0])
+        if not isinstance(r, StepWindow) or r.time_ms >= at(10)
+    ]
+    compiled = [
+        Event(at(5), events.COMPILED, duration_ms=ms, run="a", attempt=1, rank=rank, step=step)
+        for rank, step, ms in ((0, 0, 40_000), (1, 0, 70_000), (0, 1, 5_000))
+    ]
+    rows = {row["run"]: row for row in worth(store, "sweep", accounted(store, [*records, *compiled]), zone=UTC)["runs"]}
+    assert rows["a"]["startup_gpu_ms"] == rows["b"]["startup_gpu_ms"] == 10 * 60_000
+    assert rows["a"]["startup_usd_micro"] == 10 * PRICE_USD_MICRO // 60
+    assert rows["a"]["compile_ms"] == 70_000  # ranks compile at the same time, what one does twice is added
+    assert rows["b"]["compile_ms"] is None  # nobody said: that is not zero
 
 
 def test_experiments_most_expensive_first_and_they_add_up(store):

@@ -16,7 +16,8 @@ from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date
 from pyrometer.cli.settings import FOLDER_FILE, read_settings
 from pyrometer.collect import recording
 from pyrometer.collect.recording import Recordings
-from pyrometer.collect.source import drain
+from pyrometer.collect.source import Source, drain
+from pyrometer.collect.speedrun import SpeedrunLogs
 from pyrometer.collect.traces import OpenbTrace, PhillyTrace
 from pyrometer.explain.words import hours
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
@@ -25,7 +26,13 @@ from pyrometer.store import Store
 FORMATS = {
     "openb": "Alibaba's 2023 GPU cluster: the pod list, or its folder",
     "philly": "Microsoft's Philly: philly.csv, or its folder",
+    "speedrun": "modded-nanogpt's GPT-2 speed runs: a log, or a folder of logs",
     "recording": "a folder of NAME-gpu.csv, NAME-steps.csv, NAME-truth.json",
+}
+SOURCES: dict[str, type[OpenbTrace | PhillyTrace | SpeedrunLogs]] = {
+    "openb": OpenbTrace,
+    "philly": PhillyTrace,
+    "speedrun": SpeedrunLogs,
 }
 
 
@@ -37,12 +44,12 @@ FORMATS = {
 def command(format_: str, path: Path, folder: Path, without_steps: bool) -> None:
     """Reads a trace or a recording into a data folder, and accounts for it. Reading it again changes nothing."""
     if without_steps and format_ != "recording":
-        raise click.UsageError(f"--without-steps is for recordings: {format_} has no steps.")
-    source: OpenbTrace | PhillyTrace | Recordings
+        raise click.UsageError(f"--without-steps is for recordings, not for {format_}.")
+    source: OpenbTrace | PhillyTrace | SpeedrunLogs | Recordings
     if format_ == "recording":
         source = Recordings(path, with_steps=not without_steps)
     else:
-        source = OpenbTrace(path) if format_ == "openb" else PhillyTrace(path)
+        source = SOURCES[format_](path)
     with Store(folder, create=True, wait_s=WAIT_FOR_FOLDER_S) as store:
         asyncio.run(_read(source, store))
         if format_ == "recording" and not (folder / FOLDER_FILE).exists():
@@ -59,10 +66,11 @@ def command(format_: str, path: Path, folder: Path, without_steps: bool) -> None
     unit_ms = MS_PER_HOUR if whole_ms >= MS_PER_HOUR else MS_PER_MINUTE  # as `hours` has it
     by_outcome = ", ".join(f"{group.key[0] or 'free'} {group.gpu_ms / unit_ms:,.1f}" for group in groups)
     click.echo(f"{hours(whole_ms)} ({by_outcome}){counts}.")
-    click.echo(f"Now: pyrometer why --data {folder} --all")
+    what, which = ("worth speedrun", "--target 3.28") if format_ == "speedrun" else ("why", "--all")
+    click.echo(f"Now: pyrometer {what} --data {folder} {which}")
 
 
-async def _read(source: OpenbTrace | PhillyTrace | Recordings, store: Store) -> None:
+async def _read(source: Source, store: Store) -> None:
     with progress_bar("Reading") as progress:
         async for delivery in drain(source, store):
             progress(round(1000 * delivery.progress), 1000)

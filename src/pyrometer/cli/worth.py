@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import Any
 
 import click
 
+from pyrometer.cli.curves import look_for
+from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.sparks import sparkline
 from pyrometer.cli.tables import print_table
-from pyrometer.explain.words import counted, dollars, hours, percent
+from pyrometer.cli.worth_chart import AXES, NothingToDrawError, chart_lines
+from pyrometer.explain.text import plain
+from pyrometer.explain.words import counted, dollars, duration, hours, percent
 
 FRONT = "★"  # beside a run that no other one beats
 
@@ -19,16 +24,23 @@ FRONT = "★"  # beside a run that no other one beats
 @click.argument("named", metavar="[EXPERIMENT]", required=False)
 @click.option("--metric", metavar="NAME", help="The metric that counts. Default: an evaluation loss, else a loss.")
 @click.option("--target", metavar="VALUE", help="What its runs paid until the metric was this good.")
-@read_options(default_last=None)
-def command(asked: Asked, named: str | None, metric: str | None, target: str | None) -> None:
+@click.option("--by", type=click.Choice(AXES), help="What a chart has below. Default: dollars.")
+@read_options(default_last=None, formats=("table", "json", "chart"))
+def command(asked: Asked, named: str | None, metric: str | None, target: str | None, by: str | None) -> None:
     """What experiments cost and how good they got, most expensive first; of one, its runs: which of them no other one
-    beats for less (★), what a target cost, what the last tenth of the dollars bought."""
+    beats for less (★), what a target cost, what the last tenth of the dollars bought. `-o chart` draws them."""
+    if by is not None and asked.output != "chart":
+        raise click.UsageError("--by is for a chart: say -o chart.")
+    if asked.output == "chart" and named is None:
+        raise click.UsageError("A chart is of the runs of one experiment: say which. `pyrometer worth` lists them.")
     told = {"experiment": named, "metric": metric, "target": target}
     answer = asked.answer("worth", **{name: value for name, value in told.items() if value is not None})
     if asked.output == "json":
         print_json(answer)
     elif "rows" in answer:
         _print_experiments(answer)
+    elif asked.output == "chart":
+        _print_chart(answer, by or "dollars")
     else:
         _print_runs(answer)
 
@@ -57,27 +69,42 @@ def _print_experiments(answer: dict[str, Any]) -> None:
     click.echo(f"\n{_spent(answer['total'])} went into {counted(runs, 'run')} of {_experiments(answer)}.")
 
 
+def _print_chart(answer: dict[str, Any], by: str) -> None:
+    style = click.style if sys.stdout.isatty() else plain
+    look = look_for(sys.stdout.encoding)
+    try:
+        click.echo("\n".join(chart_lines(answer, by, width=terminal_width(), look=look, style=style)))
+    except NothingToDrawError as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _print_runs(answer: dict[str, Any]) -> None:
     rows, target = answer["runs"], answer["target"]
+    compiled = any(row["compile_ms"] is not None for row in rows)
     print_table(
         [
-            "", "run", "outcome", "started", "trend", "steps", "GPU-hours", "cost", "goodput", "best", "at step",
-            "final", *(["to target"] if target is not None else []), "last tenth",
+            "", "run", "outcome", "started", "trend", "steps", "GPU-hours", "cost", "startup",
+            *(["compile"] if compiled else []), "goodput", "best", "at step", "final",
+            *(["to target"] if target is not None else []), "last tenth",
         ],
         [
             [
                 FRONT if row["pareto"] else "", row["run"], row["outcome"],
                 f"{datetime.fromisoformat(row['started']):%d %b %H:%M}", sparkline(_evenly(row["curve"])),
-                f"{row['steps']:,}", f"{row['gpu_hours']:,.2f}", _money(row["usd_micro"]), _percent(row["goodput"]),
+                f"{row['steps']:,}", f"{row['gpu_hours']:,.2f}", _money(row["usd_micro"]), _startup(row),
+                *([_compile(row)] if compiled else []), _percent(row["goodput"]),
                 _value(row["best"]), None if row["best_step"] is None else f"{row['best_step']:,}",
                 _value(row["final"]), *([_to_target(row)] if target is not None else []), _bought(row["marginal"]),
             ]
             for row in rows
         ],
-        figures=9 if target is not None else 8,
+        figures=9 + (target is not None) + compiled,
     )  # fmt: skip
     click.echo(f"\n{_metric_sentence(answer)}")
     click.echo(_sentence(answer))
+    if answer["already_dominated_usd_micro"]:
+        late = dollars(answer["already_dominated_usd_micro"])
+        click.echo(f"{late} was spent when another run had already got as good for less.")
 
 
 def _evenly(curve: list[list[Any]], width: int = 24) -> list[float]:
@@ -129,6 +156,16 @@ def _to_target(row: dict[str, Any]) -> str | None:
         return None
     micro = row["to_target_usd_micro"]
     return f"{row['to_target_gpu_hours']:,.2f} h" if micro is None else dollars(micro)
+
+
+def _startup(row: dict[str, Any]) -> str:
+    """What a run paid before its first step was done."""
+    micro = row["startup_usd_micro"]
+    return duration(row["startup_gpu_ms"]) if micro is None else dollars(micro)
+
+
+def _compile(row: dict[str, Any]) -> str | None:
+    return None if row["compile_ms"] is None else duration(row["compile_ms"])
 
 
 def _bought(marginal: dict[str, Any] | None) -> str | None:

@@ -162,25 +162,43 @@ def costs_of_minutes(store: Reading) -> dict[str, Spent]:
     )
 
 
+# What a run had cost at a moment of a minute: it paid evenly while it held its GPUs. Of the first of several minutes
+# that is the end, of the last the beginning: as much of it as of a minute in which it held all its GPUs. Of a minute
+# alone it is not known, and all of it counts.
+_BESIDE = """
+WITH told AS MATERIALIZED ({told}),  -- first: DuckDB 2.0 stumbles over a view of hot rows in an ASOF join
+minute AS (
+    SELECT run, minute_ms, sum(ms)::BIGINT AS ms, sum(ms_price)::HUGEINT AS ms_price
+    FROM run_minute GROUP BY run, minute_ms
+),
+spent AS (
+    SELECT *, sum(ms) OVER in_time - ms AS ms_before,
+        sum(ms_price) OVER in_time - coalesce(ms_price, 0) AS price_before,
+        coalesce(lag(minute_ms) OVER in_time < minute_ms - 60000, true) AS is_first,
+        coalesce(lead(minute_ms) OVER in_time > minute_ms + 60000, true) AS is_last,
+        max(ms) OVER of_run AS most_ms,
+        CASE WHEN most_ms > 60000 THEN (most_ms + 59999) // 60000 * 60000 ELSE greatest(most_ms, 1) END AS whole_ms,
+        (60000 * ms // whole_ms)::BIGINT AS held_ms,
+        minute_ms + CASE WHEN is_first THEN 60000 - held_ms ELSE 0 END AS from_ms,
+        CASE WHEN is_first OR is_last THEN greatest(held_ms, 1) ELSE 60000 END AS length_ms
+    FROM minute WINDOW of_run AS (PARTITION BY run), in_time AS (of_run ORDER BY minute_ms)
+)
+SELECT told.*,
+    CASE WHEN is_first AND is_last THEN length_ms ELSE greatest(least(time_ms + 1 - from_ms, length_ms), 0) END
+        AS part_ms,
+    ms_before + ms * part_ms // length_ms, price_before + coalesce(ms_price, 0) * part_ms // length_ms
+FROM told ASOF LEFT JOIN spent ON told.run = spent.run AND time_ms >= spent.minute_ms
+ORDER BY ALL
+"""
+
+
 def beside_costs(store: Reading, told: str, *values: Any) -> list[tuple[Any, ...]]:
     """Rows of a query with `run` and `time_ms`, each followed by the GPU-milliseconds and micro-dollars that its run
-    had cost by the end of that minute; None where there is no price. Minutes are open."""
-    rows = store.connection.execute(
-        f"""
-        WITH told AS MATERIALIZED ({told}),  -- first: DuckDB 2.0 stumbles over a view of hot rows in an ASOF join
-        spent AS (
-            SELECT run, minute_ms, sum(sum(ms)) OVER in_time AS gpu_ms, sum(sum(ms_price)) OVER in_time AS ms_price
-            FROM run_minute GROUP BY run, minute_ms WINDOW in_time AS (PARTITION BY run ORDER BY minute_ms)
-        )
-        SELECT told.*, spent.gpu_ms, spent.ms_price
-        FROM told ASOF LEFT JOIN spent ON told.run = spent.run AND time_ms >= spent.minute_ms
-        ORDER BY ALL
-        """,
-        list(values),
-    ).fetchall()
+    had cost by then; None where there is no price. Minutes are open."""
+    rows = store.connection.execute(_BESIDE.format(told=told), list(values)).fetchall()
     return [
         (*row, int(gpu_ms or 0), None if ms_price is None else usd_micro(int(ms_price)))
-        for *row, gpu_ms, ms_price in rows
+        for *row, _, gpu_ms, ms_price in rows
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 from statistics import median
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pyrometer.account.sums import Window, added, amounts, iso, rounded, total, window_json
+from pyrometer.explain.dominated import Reached, beaten_since
 from pyrometer.explain.metrics import Aim, Reported, aim_of, chosen
 from pyrometer.explain.spending import (
     NOTHING,
@@ -21,7 +22,8 @@ from pyrometer.explain.spending import (
     open_minutes,
     open_runs,
 )
-from pyrometer.model.units import USD_MICRO_PER_USD, gpu_hours, usd
+from pyrometer.model import events
+from pyrometer.model.units import USD_MICRO_PER_USD, gpu_hours, usd, usd_micro
 from pyrometer.store import Reading
 
 MOST_POINTS, LEAST_POINTS = 200, 24  # of a curve
@@ -113,10 +115,11 @@ def worth(
     groups = [spent.get(name, NOTHING).held for name in names]
     most = max(LEAST_POINTS, min(MOST_POINTS, MOST_IN_ALL // len(names)))
     points = _points(store, window, [(name, aim) for name in names], most) if aim else {}
-    steps = _steps(store)
+    steps, startups, already = _steps(store), _startups(store), _already(points, aim)
     rows = [
         {
             **_row(run, spent.get(run.run, NOTHING), micro, zone), "steps": steps.get(run.run, 0),
+            **startups.get(run.run, _NO_STARTUP), **_beaten(already.get(run.run), micro, zone),
             **_judged(points.get(run.run, []), aim, target, run.started_ms, micro, most),
         }
         for run, micro in zip(listed, rounded(groups), strict=True)
@@ -126,6 +129,7 @@ def worth(
         row["pareto"] = row["run"] in best
     rows.sort(key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["run"]))
     beaten = [row["usd_micro"] or 0 for row in rows if row["best"] is not None and not row["pareto"]]
+    after = [row["dominated_after_usd_micro"] or 0 for row in rows]
     whole = total(groups)
     priced = whole["usd_micro"] is not None
     return {
@@ -141,6 +145,8 @@ def worth(
         "dominated_usd_micro": sum(beaten) if priced else None,
         "dominated_usd": usd(sum(beaten)) if priced else None,
         "dominated_runs": len(beaten),
+        "already_dominated_usd_micro": sum(after) if priced else None,
+        "already_dominated_usd": usd(sum(after)) if priced else None,
     }
 
 
@@ -229,6 +235,29 @@ def _pareto(rows: Sequence[dict[str, Any]], aim: Aim | None) -> set[str]:
     cost = "usd_micro" if all(row["usd_micro"] is not None for row in judged) else "gpu_ms"
     kept = pareto([(row[cost], row["best"] * aim.sign) for row in judged])
     return {row["run"] for row, stays in zip(judged, kept, strict=True) if stays}
+
+
+def _already(points: Mapping[str, Sequence[Point]], aim: Aim | None) -> dict[str, Point]:
+    """For each run that another one had beaten before it ended: its value from which on that was so; by GPU time, where
+    some have no price."""
+    if aim is None or aim.goal is None:
+        return {}
+    priced = all(point.usd_micro is not None for values in points.values() for point in values)
+    reached = {
+        run: [Reached(p.time_ms, (p.usd_micro or 0) if priced else p.gpu_ms, p.value * aim.sign) for p in values]
+        for run, values in points.items()
+    }
+    return {run: points[run][place] for run, place in beaten_since(reached).items()}
+
+
+def _beaten(since: Point | None, micro: int | None, zone: tzinfo) -> dict[str, Any]:
+    """Since when another run had got as good for less, and what was spent after that."""
+    after = None if micro is None else 0 if since is None else max(0, micro - (since.usd_micro or 0))
+    return {
+        "dominated_since": iso(since.time_ms, zone) if since else None,
+        "dominated_after_usd_micro": after,
+        "dominated_after_usd": _usd(after),
+    }
 
 
 # -- all experiments ----------------------------------------------------------------------------------------------
@@ -408,6 +437,41 @@ def _steps(store: Reading) -> dict[str, int]:
         "WHERE steps > 0 GROUP BY run"
     ).fetchall()
     return {run: int(steps or 0) for run, steps in rows}
+
+
+_NO_STARTUP = {"startup_gpu_ms": 0, "startup_usd_micro": None, "startup_usd": None, "compile_ms": None}
+
+
+def _startups(store: Reading) -> dict[str, dict[str, Any]]:
+    """What runs paid before their first step was done, and how long they compiled, in all; None where nobody said.
+    Their minutes are open."""
+    rows = store.connection.execute(
+        f"""
+        WITH started AS (
+            SELECT run, coalesce(sum(ms) FILTER (WHERE state = 'startup'), 0) AS ms,
+                CASE WHEN count(ms_price) > 0 THEN coalesce(sum(ms_price) FILTER (WHERE state = 'startup'), 0) END
+                    AS paid
+            FROM run_minute GROUP BY run
+        ),
+        compiled AS (  -- ranks compile at the same time
+            SELECT run, sum(ms) AS ms FROM (
+                SELECT run, attempt, max(ms) AS ms FROM (
+                    SELECT run, attempt, rank, sum(duration_ms) AS ms FROM event SEMI JOIN wanted_run USING (run)
+                    WHERE kind = '{events.COMPILED}' AND duration_ms > 0 GROUP BY run, attempt, rank
+                ) GROUP BY run, attempt
+            ) GROUP BY run
+        )
+        SELECT started.run, started.ms, paid, compiled.ms FROM started LEFT JOIN compiled USING (run)
+        """
+    ).fetchall()
+    found = {}
+    for run, ms, paid, compile_ms in rows:
+        micro = None if paid is None else usd_micro(int(paid))
+        found[run] = {
+            "startup_gpu_ms": int(ms), "startup_usd_micro": micro, "startup_usd": _usd(micro),
+            "compile_ms": None if compile_ms is None else int(compile_ms),
+        }  # fmt: skip
+    return found
 
 
 def _row(run: _Listed, spent: Spent, micro: int | None, zone: tzinfo) -> dict[str, Any]:

@@ -190,7 +190,7 @@ class Run(NamedTuple):
     slot_index: Int16 | None = None
     first_step_ms: Int64 | None = None  # end of the first step: until then it starts up
     ended_ms: Int64 | None = None
-    outcome: Text | None = None  # succeeded, failed, killed
+    outcome: Text | None = None  # succeeded, failed, killed; unknown: a log that breaks off
     resumed_step: Int64 | None = None  # the first step that it did again or anew after a restore
     framework: Text | None = None
 

@@ -119,6 +119,8 @@ _WORTH_OF_RUN = _object(
     goodput=_nullable("number"), best=_nullable("number"), best_step=_nullable("integer"), final=_nullable("number"),
     to_target_usd=_nullable("number"), to_target_gpu_hours=_nullable("number"), to_target_step=_nullable("integer"),
     to_target_ms=_nullable("integer"), marginal=_nullable("object"), pareto={"type": "boolean"},
+    startup_gpu_ms={"type": "integer"}, startup_usd=_nullable("number"), compile_ms=_nullable("integer"),
+    dominated_since=_nullable("string"), dominated_after_usd=_nullable("number"),
     curve=_list({"type": "array"}),
 )  # fmt: skip
 _TOP_ROW = _object(
@@ -230,7 +232,8 @@ _ANSWERS: dict[str, Schema] = {
             _object(
                 **_WHOSE, **_AIM, window=_WINDOW, target=_nullable("number"), metrics=_list({"type": "object"}),
                 runs=_list(_WORTH_OF_RUN), total=_object(**_AMOUNTS), dominated_usd_micro=_nullable("integer"),
-                dominated_usd=_nullable("number"),
+                dominated_usd=_nullable("number"), already_dominated_usd_micro=_nullable("integer"),
+                already_dominated_usd=_nullable("number"),
             ),
         ]
     },

@@ -1,0 +1,238 @@
+"""Logs of modded-nanogpt's speed runs: a GPT-2 trained to a validation loss on one machine, as its rank 0 wrote it.
+
+A log is the program's own text (some copies leave it out), what `nvidia-smi` said, and a line a step and a validation,
+each with a clock that runs while the program trains. That clock stands still during validation and is set back to zero
+after the tenth step; what it showed before is in the log, and is put back here. What the log does not say is not made
+up: imports, building the model and validating take no time in what comes of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from pyrometer.collect.source import Delivery, SourceError
+from pyrometer.model import events
+from pyrometer.model.records import Allocation, Event, Metric, Pod, Run, Slot, StepWindow, Workload
+from pyrometer.model.units import SHARE_WHOLE
+
+EXPERIMENT = "speedrun"
+ENDINGS = (".log", ".txt")
+MOST_BYTES = 64 * 2**20
+MOST_GPUS = 64
+MOST_STEPS = 1_000_000
+LONGEST_MS = 30 * 86_400_000
+WINDOW_MS = 10_000
+WARM_UP = 10  # steps after which the program sets its clock back
+SLOW = 3  # times a usual step: one of the first that takes longer compiles, or warms something up
+LEAST_USUAL = 3  # steps, to know how long one usually takes
+
+_LINE = re.compile(
+    r"step:(\d{1,9})/(\d{1,9})(?: (train|val)_loss:(\S{1,32}))? train_time:(\d{1,15})ms step_avg:\S{1,32}ms"
+)
+_GPU = re.compile(r"\|\s+(\d{1,3})\s+(\S.{0,60}?)\s+(?:On|Off)\s+\|\s+[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:")
+_CLOCK = re.compile(r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) ([A-Z][a-z]{2} +\d{1,2} \d{2}:\d{2}:\d{2} \d{4})")
+_DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+class Said(NamedTuple):
+    """One line of the log: so many steps were done, so long after the clock began to run."""
+
+    steps: int
+    at_ms: int
+    metric: str | None
+    value: float | None
+
+
+class Log(NamedTuple):
+    """What a log says."""
+
+    name: str
+    start_ms: int  # nvidia-smi's clock, else the date in the name; neither says its time zone: taken as UTC
+    gpu_model: str
+    gpus: int
+    of_steps: int
+    lines: list[Said]
+
+    @property
+    def done(self) -> list[Said]:
+        """The steps, each once, with the time at which it was done."""
+        return [line for line in self.lines if line.metric != "val_loss"]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it goes on to its last step, and to the validation after it."""
+        return self.lines[-1].steps == self.of_steps and self.lines[-1].metric == "val_loss"
+
+
+class SpeedrunLogs:
+    """A log, or a folder of them; each becomes one run on GPUs of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.counts: Counter[str] = Counter()
+
+    async def deliveries(self) -> AsyncIterator[Delivery]:
+        """One delivery a log."""
+        found = [self.path]
+        if self.path.is_dir():
+            found = sorted(path for path in self.path.iterdir() if path.suffix in ENDINGS and path.is_file())
+        if not found:
+            raise SourceError(f"{self.path} has no *.log and no *.txt: name a log of a speed run, or a folder of them.")
+        for number, path in enumerate(found, 1):
+            log = read_log(path)
+            self.counts["runs"] += 1
+            self.counts["steps"] += log.lines[-1].steps
+            self.counts["logs that break off"] += not log.is_whole
+            yield Delivery(list(records(log)), number / len(found))
+        self.counts = +self.counts
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_log(path: Path) -> Log:
+    """What one log says; one that breaks off says what it says until there."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise SourceError(f"{path} is larger than {MOST_BYTES // 2**20} MiB: that is no log of a speed run.")
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}.") from None
+    gpus: dict[int, str] = {}
+    start_ms: int | None = None
+    of_steps = 0
+    clock = _Clock()
+    lines: list[Said] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if told := _LINE.fullmatch(line.rstrip()):
+            try:
+                of_steps = int(told[2])
+                lines.append(_said(told, clock, lines))
+            except ValueError as error:
+                raise SourceError(f"{path}, line {number}: {error}.") from None
+        elif not lines and (gpu := _GPU.match(line)):
+            gpus[int(gpu[1])] = gpu[2]
+        elif start_ms is None and (clocked := _CLOCK.match(line)):
+            start_ms = _utc_ms(clocked[1], "%b %d %H:%M:%S %Y")
+    if not lines or lines[-1].steps == 0:
+        raise SourceError(f"{path} has no line like 'step:1/100 train_time:…ms': it is no log of a speed run.")
+    if not 0 < len(gpus) <= MOST_GPUS or len(set(gpus.values())) > 1:
+        raise SourceError(
+            f"{path} has no table of nvidia-smi with 1 to {MOST_GPUS} GPUs of one model before its steps."
+        )
+    if start_ms is None and (dated := _DATED.match(path.name)):
+        start_ms = _utc_ms(dated[0], "%Y-%m-%d")
+    if start_ms is None:
+        raise SourceError(f"{path} does not say when it ran: nvidia-smi has no time in it, its name no date.")
+    return Log(path.stem, start_ms, next(iter(gpus.values())), len(gpus), of_steps, lines)
+
+
+class _Clock:
+    """The program's clock, without the jump back to zero."""
+
+    def __init__(self) -> None:
+        self.before_ms = 0
+        self.shown_ms = 0
+
+    def at(self, shown_ms: int) -> int:
+        if 2 * shown_ms < self.shown_ms:
+            self.before_ms += self.shown_ms
+            self.shown_ms = 0
+        self.shown_ms = max(self.shown_ms, shown_ms)  # two lines about one step may be a millisecond apart
+        return self.before_ms + self.shown_ms
+
+
+def _said(told: re.Match[str], clock: _Clock, lines: list[Said]) -> Said:
+    steps, at_ms = int(told[1]), clock.at(int(told[5]))
+    before = next((line.steps for line in reversed(lines)), 0)
+    if not steps <= int(told[2]) <= MOST_STEPS:
+        raise ValueError(f"step {steps} of {told[2]} is none of at most {MOST_STEPS:,}")
+    if at_ms > LONGEST_MS:
+        raise ValueError("its clock has run for more than a month")
+    if steps != before + (told[3] != "val"):
+        raise ValueError(f"step {steps} does not follow step {before}")
+    metric = f"{told[3]}_loss" if told[3] else None
+    return Said(steps, at_ms, metric, float(told[4]) if metric else None)
+
+
+def _utc_ms(text: str, form: str) -> int | None:
+    try:
+        return round(datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()) * 1000
+    except ValueError:
+        return None
+
+
+# -- telling ----------------------------------------------------------------------------------------------------------
+
+
+def records(log: Log) -> Iterator[tuple[Any, ...]]:
+    """A run with a rank on each GPU, which trains until the log ends. All ranks take their steps together."""
+    start_ms, end_ms, uid = log.start_ms, log.start_ms + log.lines[-1].at_ms, f"{EXPERIMENT}/{log.name}"
+    done = log.done
+    slow, compiled_ms = opening(done)
+    first_step_ms = start_ms + done[slow - 1].at_ms
+    phase, outcome = ("Succeeded", "succeeded") if log.is_whole else ("Unknown", "unknown")
+    yield Workload(
+        end_ms, EXPERIMENT, uid, "Log", EXPERIMENT, log.name, experiment=EXPERIMENT, experiment_rule="log",
+        team=EXPERIMENT, team_rule="log", created_ms=start_ms,
+    )  # fmt: skip
+    yield Pod(
+        end_ms, EXPERIMENT, uid, EXPERIMENT, log.name, phase, workload_uid=uid, node_uid=uid, created_ms=start_ms,
+        scheduled_ms=start_ms, started_ms=start_ms, ended_ms=end_ms, gpu_share=log.gpus * SHARE_WHOLE,
+    )  # fmt: skip
+    windows = list(_windows(log, done[slow:], first_step_ms, end_ms, uid))
+    for rank in range(log.gpus):
+        yield Slot(end_ms, uid, rank, gpu_model=log.gpu_model, from_ms=start_ms, to_ms=end_ms)
+        yield Allocation(end_ms, uid, uid, rank, start_ms, end_ms, SHARE_WHOLE, source="log")
+        yield Run(
+            end_ms, log.name, 1, rank, start_ms, ranks=log.gpus, cluster=EXPERIMENT, experiment=EXPERIMENT,
+            workload_uid=uid, pod_uid=uid, node_uid=uid, slot_index=rank, first_step_ms=first_step_ms,
+            ended_ms=end_ms, outcome=outcome, framework="pytorch",
+        )  # fmt: skip
+        yield from (window._replace(rank=rank, slot_index=rank) for window in windows)
+    if compiled_ms is not None:
+        yield Event(
+            start_ms + compiled_ms, events.COMPILED, duration_ms=compiled_ms, run=log.name, attempt=1, rank=0, step=0,
+            message=f"the first {slow} of {WARM_UP} warm-up steps took that much longer than usual ones"
+            if slow > 1
+            else "the first step took that much longer than a usual one",
+        )  # fmt: skip
+    for line in log.lines:
+        if line.metric is not None and line.value is not None:
+            yield Metric(start_ms + line.at_ms, log.name, 1, 0, line.metric, line.value, line.steps, "min")
+
+
+def opening(done: list[Said]) -> tuple[int, int | None]:
+    """With how many steps a run starts up, and how much longer than usual ones they took: that is compiling, and what
+    else is done once. None where the log does not show it: too few steps, or a program that compiled before its clock
+    began to run."""
+    took = [line.at_ms - before for line, before in zip(done, [0, *(line.at_ms for line in done)], strict=False)]
+    usually = took[WARM_UP + 1 :] if len(took) > WARM_UP + LEAST_USUAL else took[1:]
+    if len(usually) < LEAST_USUAL:
+        return 1, None
+    usual_ms = median(usually)
+    slow = next((number for number, ms in enumerate(took[:WARM_UP]) if ms <= SLOW * usual_ms), WARM_UP)
+    return (slow, round(sum(took[:slow]) - slow * usual_ms)) if slow else (1, None)
+
+
+def _windows(log: Log, steps: list[Said], from_ms: int, end_ms: int, uid: str) -> Iterator[StepWindow]:
+    """Steps after startup, some ten seconds of them at a time, for rank 0."""
+    took_us: list[int] = []
+    begun_ms = at_ms = from_ms
+    for number, step in enumerate(steps, 1):
+        to_ms = log.start_ms + step.at_ms
+        took_us.append(1000 * (to_ms - at_ms))
+        at_ms = to_ms
+        if to_ms - begun_ms >= WINDOW_MS or number == len(steps):
+            until_ms = end_ms if number == len(steps) else to_ms
+            yield StepWindow(
+                begun_ms, until_ms, log.name, 1, 0, uid, 0, uid, first_step=step.steps - len(took_us),
+                steps=len(took_us), step_p50_us=sorted(took_us)[len(took_us) // 2], step_max_us=max(took_us),
+            )  # fmt: skip
+            begun_ms, took_us = until_ms, []
