@@ -46,10 +46,7 @@ def command(format_: str, path: Path, folder: Path, without_steps: bool) -> None
     if without_steps and format_ != "recording":
         raise click.UsageError(f"--without-steps is for recordings, not for {format_}.")
     source: OpenbTrace | PhillyTrace | SpeedrunLogs | Recordings
-    if format_ == "recording":
-        source = Recordings(path, with_steps=not without_steps)
-    else:
-        source = SOURCES[format_](path)
+    source = Recordings(path, with_steps=not without_steps) if format_ == "recording" else SOURCES[format_](path)
     with Store(folder, create=True, wait_s=WAIT_FOR_FOLDER_S) as store:
         asyncio.run(_read(source, store))
         if format_ == "recording" and not (folder / FOLDER_FILE).exists():
