@@ -25,7 +25,10 @@ BY = (
     "team", "experiment", "workload", "namespace", "user", "queue", "node", "pool", "gpu_model", "state", "cause",
     "hour", "day", "month",
 )  # fmt: skip
-MONEY = ("usd_micro", "usd", "waste_usd_micro", "waste_usd", "prices_assumed", "unpriced_gpu_ms")
+MONEY = (
+    "usd_micro", "usd", "waste_usd_micro", "waste_usd", "saved_usd_micro", "saved_usd", "sentence", "prices_assumed",
+    "unpriced_gpu_ms",
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def test_the_json_has_the_keys_of_its_contract(told, simulated):
     answer = told("score", simulated, "-o", "json").json
     assert answer.keys() >= CONTRACT
     assert (answer["precision"], answer["recall"], answer["culprit"]) == (1.0, 0.5, 0.0)
-    assert (answer["state_error"], answer["usd_error"], answer["detect_s_p90"]) == (0.0, 0.2, None)
+    assert (answer["state_error"], answer["usd_error"], answer["detect_s_p90"]) == (0.0, 0.2, 300.0)
     assert (answer["scenario"], answer["seed"], answer["origin"]) == ("hang", 7, "simulated")
     assert all({"cause", "precision", "recall", "found", "planted"} <= row.keys() for row in answer["causes"])
     assert [finding["cause"] for finding in answer["missed"]] == ["straggler"]
@@ -66,11 +66,13 @@ def test_the_table_says_it_in_words(told, simulated):
     assert lines[0] == "Simulated: hang, seed 7, evidence: full"
     assert lines[1] == "findings: precision 100.0 %, recall 50.0 %, culprit 0.0 %"
     assert lines[2] == "error: states 0.0 %, dollars 20.0 %"
-    assert [line.split() for line in lines[4:7]] == [
+    assert lines[3] == "could be told: nine in ten within 5 min of their beginning"
+    assert [line.split() for line in lines[5:8]] == [
         ["cause", "right", "found", "planted"], ["hang", "1", "1", "1"], ["straggler", "0", "0", "1"],
     ]  # fmt: skip
-    assert lines[8] == "missed  straggler of ml/llama, Fri 20:00:00 – 20:40:00, $4.80, nobody named"
-    assert " ".join(lines[9:]).startswith("culprit hang of ml/llama, Fri 20:40:00 – 22:00:00, $19, rank 1; found: rank")
+    assert lines[9] == "missed  straggler of ml/llama, Fri 20:00:00 – 20:40:00, $4.80, nobody named"
+    accused = " ".join(lines[10:])
+    assert accused.startswith("culprit hang of ml/llama, Fri 20:40:00 – 22:00:00, $19, rank 1; found: rank")
     assert all(len(line) <= 80 for line in lines)
 
 

@@ -52,12 +52,14 @@ class TestWithTheSdk:
             "each attempt lived 10 min or so, and none completed a step",
             "all ended with ValueError: no such file",
         ]
+        assert finding["what_if"]["saved_gpu_ms"] == 0  # with the third it is one, and there was no fourth
 
     def test_steps_that_were_lost_each_time(self, tmp_path):
         (finding,) = told(tmp_path, self.loop(4, steps_min=4))["findings"]
         assert interval(finding) == minutes(0, 40)
         assert finding["gpu_ms"] == 4 * 40 * MINUTE  # startup and lost work
         assert finding["evidence"][0].startswith("no attempt got beyond where it had begun")
+        assert finding["what_if"]["saved_gpu_ms"] == 4 * 10 * MINUTE  # all of the fourth
 
     def test_two_are_not_enough(self, tmp_path):
         assert found(told(tmp_path, self.loop(2))) == []

@@ -43,6 +43,11 @@ class TestHang:
         assert finding["gpu_ms"] == 4 * 80 * nights.MINUTE
         assert finding["usd_micro"] == 4 * 80 * 60_000  # 4 GPUs for 80 minutes at 0.06 dollars a minute
         assert "after step 3,998 in backward" in finding["evidence"][0]
+        assert finding["what_if"] == {
+            "detected": minutes(45, 0)[0], "detect_s": 300.0,  # not the hang's limit: until then it cost too little
+            "saved_gpu_ms": 4 * 75 * nights.MINUTE, "saved_usd_micro": 4 * 75 * 60_000, "saved_usd": 18.0,
+            "sentence": "Caught at 20:45 it would have cost $1.20 instead of $19.",
+        }  # fmt: skip
 
     def test_a_rank_that_says_nothing_while_the_others_wait_is_the_culprit(self, tmp_path):
         reports = [event("stuck", 40, rank, step=3999) for rank in (0, 1, 2)]
@@ -68,6 +73,7 @@ class TestHang:
         ]
         finding = only(told(tmp_path, [*cluster(), *job(), *telemetry]))
         assert (finding["cause"], interval(finding)) == ("hang", minutes(50, 120))
+        assert finding["what_if"]["saved_gpu_ms"] == 4 * 65 * nights.MINUTE
         assert "a kernel spins" in finding["evidence"][0]
 
 
@@ -87,6 +93,7 @@ class TestIdleHeld:
         assert finding["culprit"] == {"pod": "nb-0", "user": "ada"}
         assert interval(finding) == minutes(30, 120)
         assert finding["team"] == "vision"
+        assert finding["what_if"]["detected"] == minutes(47, 0)[0]  # when it had cost a dollar, after the idle gap
 
     def test_a_short_pause_is_not_one(self, tmp_path):
         telemetry = samples("n0", 0, 0, 30, **BUSY) + samples("n0", 0, 30, 44, **IDLE)

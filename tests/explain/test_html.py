@@ -69,6 +69,7 @@ def finding(number: int, hours: float, priced: bool) -> dict:
         "title": f"llama-{number} has been hung in an all-reduce since 23:41.",
         "evidence": ["No rank has finished a step since 23:41:07."],
         "suggestion": "Delete the pod of rank 5 and cordon n12.",
+        "what_if": {"sentence": "Caught at 23:43 it would have cost $12 instead of $2,950." if priced else None},
     }
 
 
@@ -106,6 +107,7 @@ def why(hours: float = 12, findings: int = 8, priced: bool = True) -> dict:
         "prices_assumed": False,
         "states": states,
         "findings": [finding(number, hours, priced) for number in range(findings)],
+        "saved_if_caught": {"sentence": "Caught in time, $9 of the $10 would have been saved." if priced else None},
         "unexplained": [],
         "evidence": {"kubernetes": 1.0, "gpu": 0.96, "sdk": 0.7},
         "timeline": {"bucket_ms": BUCKET_MS, "rows": rows},
@@ -398,6 +400,8 @@ def test_a_card_tells_who_when_why_and_what_to_do():
         "No rank has finished a step since 23:41:07.",
         "What to do",
         "Delete the pod of rank 5 and cordon n12.",
+        "Caught at 23:43 it would have cost $12 instead of $2,950.",
+        "Caught in time, $9 of the $10 would have been saved.",
     ):
         assert said in text
 

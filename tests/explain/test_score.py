@@ -23,12 +23,12 @@ from pyrometer.store import Store
 HOUR = nights.HOUR
 
 
-def finding(cause="hang", workload="llama", from_min=0.0, to_min=60.0, usd=100, culprit=None, **more):
+def finding(cause="hang", workload="llama", from_min=0.0, to_min=60.0, usd=100, culprit=None, detected_min=1.0, **more):
     named = workload and {"uid": workload, "kind": "PyTorchJob", "namespace": "ml", "name": workload}
     return {
         "cause": cause, "workload": named, "experiment": None, "team": None, "culprit": culprit,
         "from": iso(at(from_min), UTC), "to": iso(at(to_min), UTC), "gpu_ms": 1, "usd_micro": usd * 1_000_000,
-        "usd": float(usd),
+        "usd": float(usd), "what_if": {"detected": iso(at(detected_min), UTC)},
     } | more  # fmt: skip
 
 
@@ -114,6 +114,28 @@ class TestMatching:
     def test_nothing_planted_nothing_found(self):
         answer = scored()
         assert (*figures(answer), answer["culprit"], answer["usd_error"], answer["state_error"]) == (None,) * 5
+
+
+class TestDetection:
+    def test_nine_in_ten_are_told_by_then(self):
+        names = [f"job-{n}" for n in range(20)]
+        planted = [finding(workload=name, from_min=2) for name in names]
+        found = [finding(workload=name, from_min=2, detected_min=3 + n) for n, name in enumerate(names)]
+        assert scored(planted, found)["detect_s_p90"] == 60 * 18  # of twenty the eighteenth
+
+    def test_it_counts_from_what_really_happened(self):
+        assert scored([finding()], [finding(from_min=3, detected_min=5)])["detect_s_p90"] == 300
+
+    def test_of_what_is_matched_only(self):
+        answer = scored([finding(), finding("straggler")], [finding(), finding("data_stall", detected_min=50)])
+        assert answer["detect_s_p90"] == 60
+        assert scored([finding()], [])["detect_s_p90"] is None
+
+    @given(st.lists(st.floats(0, 1e6), min_size=1))
+    def test_no_more_than_one_in_ten_is_later(self, values):
+        p90 = scoring._p90(values)
+        assert p90 in values
+        assert sum(value > p90 for value in values) <= len(values) / 10 < 1 + sum(value >= p90 for value in values)
 
 
 class TestWhatCannotBeSeen:

@@ -19,7 +19,7 @@ from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.score import TruthError, ledger_cells, score, truth_window
 from pyrometer.explain.why import why
-from pyrometer.explain.words import dollars
+from pyrometer.explain.words import dollars, duration
 from pyrometer.simulate.night import TRUTH
 from pyrometer.store import Store
 
@@ -70,6 +70,9 @@ def _print(scored: dict[str, Any]) -> None:
     right = [f"{name} {_percent(scored[name])}" for name in ("precision", "recall", "culprit")]
     click.echo(f"findings: {', '.join(right)}")
     click.echo(f"error: states {_percent(scored['state_error'])}, dollars {_percent(scored['usd_error'])}")
+    if scored["detect_s_p90"] is not None:
+        within = duration(round(1000 * scored["detect_s_p90"]))
+        click.echo(f"could be told: nine in ten within {within} of their beginning")
     if scored["causes"]:
         click.echo()
         rows = [[row["cause"], row["matched"], row["found"], row["planted"]] for row in scored["causes"]]

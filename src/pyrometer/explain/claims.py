@@ -6,10 +6,13 @@ Findings claim ledger rows in the order of their causes, and no millisecond is c
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from pyrometer.account.sums import Sum, added
 from pyrometer.explain.findings import Detector, Finding, Proposal
 from pyrometer.explain.night import Night
+from pyrometer.explain.what_if import NOT_SAVED, caught
 from pyrometer.model.units import usd_micro
 
 # Each claim is part of one ledger row. A row that several findings want goes to the earlier one, up to the time of
@@ -63,16 +66,13 @@ def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
         return []
     _scope_table(night, proposals)
     night.ask(_CLAIM.format(from_ms=night.window.from_ms, to_ms=night.window.to_ms))
-    rows = night.ask(
-        "SELECT proposal, sum(ms), coalesce(sum(ms * usd_micro_per_hour), 0), "
-        "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) FROM claim GROUP BY proposal"
-    )
-    findings = {
-        number: Finding(_id(proposals[number]), proposals[number], int(gpu_ms), int(ms_price), int(unpriced))
-        for number, gpu_ms, ms_price, unpriced in rows
-    }
-    kept = [finding for finding in findings.values() if _worth_telling(finding, night)]
-    dropped = [number for number, finding in findings.items() if finding not in kept]
+    kept, dropped = [], []
+    for number, claimed in _claimed(night).items():
+        whole = added((), claimed)
+        if _worth_telling(whole, night):
+            kept.append(_finding(night, proposals[number], whole, claimed))
+        else:
+            dropped.append(number)
     if dropped:
         night.store.connection.execute("DELETE FROM claim WHERE list_contains($1, proposal)", [dropped])
     return sorted(kept, key=lambda f: (-f.ms_price, -f.gpu_ms, f.proposal.from_ms, f.id))
@@ -90,11 +90,31 @@ def _scope_table(night: Night, proposals: Iterable[Proposal]) -> None:
     night.ask(f"CREATE OR REPLACE TEMP TABLE scope AS SELECT {unnested}", *columns)
 
 
-def _worth_telling(finding: Finding, night: Night) -> bool:
-    if finding.gpu_ms < night.settings.finding_min_ms:
+def _claimed(night: Night) -> dict[int, list[Sum]]:
+    """What each proposal claims, minute by minute, and whether that can be saved."""
+    rows = night.ask(
+        "SELECT proposal, minute_ms, NOT list_contains($1, state), sum(ms), coalesce(sum(ms * usd_micro_per_hour), 0), "
+        "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) FROM claim GROUP BY ALL ORDER BY 1, 2, 3",
+        list(NOT_SAVED),
+    )
+    claimed: dict[int, list[Sum]] = defaultdict(list)
+    for number, minute_ms, saves, gpu_ms, ms_price, unpriced in rows:
+        claimed[number].append(Sum((minute_ms, saves), int(gpu_ms), int(ms_price), int(unpriced)))
+    return claimed
+
+
+def _finding(night: Night, proposal: Proposal, whole: Sum, claimed: Sequence[Sum]) -> Finding:
+    if_caught = caught(
+        claimed, proposal.from_ms, proposal.to_ms, proposal.known_ms, lambda so_far: _worth_telling(so_far, night)
+    )
+    return Finding(_id(proposal), proposal, whole.gpu_ms, whole.ms_price, whole.unpriced_gpu_ms, if_caught)
+
+
+def _worth_telling(claimed: Sum, night: Night) -> bool:
+    if claimed.gpu_ms < night.settings.finding_min_ms:
         return False
-    priced = finding.unpriced_gpu_ms < finding.gpu_ms
-    return not priced or usd_micro(finding.ms_price) >= night.least_usd_micro
+    priced = claimed.unpriced_gpu_ms < claimed.gpu_ms
+    return not priced or usd_micro(claimed.ms_price) >= night.least_usd_micro
 
 
 def _id(proposal: Proposal) -> str:

@@ -53,11 +53,11 @@ low AS (
 ),
 usual AS MATERIALIZED (
     SELECT owner_uid, median(share) AS usual, sum(comm_ms) / sum(step_ms) AS usual_of_step, count(*) AS minutes,
-        any_value(rise) AS rise
+        any_value(rise) AS rise, min(minute_ms) AS usual_from_ms
     FROM smooth JOIN low USING (owner_uid) WHERE share <= low + rise GROUP BY owner_uid
 ),
 raised AS (
-    SELECT smooth.*, usual, usual_of_step FROM smooth JOIN usual USING (owner_uid)
+    SELECT smooth.*, usual, usual_of_step, usual_from_ms FROM smooth JOIN usual USING (owner_uid)
     WHERE share >= usual + greatest(rise, $3 * usual) AND minutes * 60000 >= $4
 ),
 numbered AS (
@@ -69,7 +69,7 @@ numbered AS (
     )
 )
 SELECT owner_uid, min(minute_ms), max(minute_ms) + 60000, sum(comm_ms) / sum(both_ms), any_value(usual),
-    sum(comm_ms) / sum(step_ms), any_value(usual_of_step)
+    sum(comm_ms) / sum(step_ms), any_value(usual_of_step), any_value(usual_from_ms)
 FROM numbered GROUP BY owner_uid, episode HAVING count(*) * 60000 >= $4 ORDER BY 1, 2
 """
 
@@ -96,6 +96,7 @@ class _Stall(NamedTuple):
     of_step: float
     compared: str
     confidence: float
+    known_ms: int | None
 
 
 class _Pod(NamedTuple):
@@ -124,9 +125,11 @@ def _raised(night: Night, owners: list[str]) -> Iterator[_Stall]:
     if not owners:
         return
     rows = night.ask(_EPISODES, owners, RISE, RISE_OF_USUAL, SHORTEST_MS, EPISODE_GAP_MS, *night.window)
-    for owner, from_ms, to_ms, share, usual, of_step, usual_of_step in rows:
+    for owner, from_ms, to_ms, share, usual, of_step, usual_of_step, usual_from_ms in rows:
         compared = f"{round(100 * usual_of_step)} % at other times"
-        yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9)
+        seen_before = from_ms - usual_from_ms >= SHORTEST_MS  # else only what came after it says what is usual
+        known_ms = from_ms + SHORTEST_MS if seen_before else None
+        yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9, known_ms)
 
 
 def _runs(night: Night) -> list[_Run]:
@@ -177,7 +180,8 @@ def _always_high(runs: list[_Run]) -> Iterator[_Stall]:
             compared, confidence = f"{round(100 * USUAL)} % would be usual", 0.6
         if run.share >= limit:
             excess = _excess(run.share, usual)
-            yield _Stall(run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, confidence)
+            known_ms = run.from_ms + SHORTEST_MS
+            yield _Stall(run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, confidence, known_ms)
 
 
 def _excess(share: float, usual: float) -> int:
@@ -231,4 +235,5 @@ def _proposal(night: Night, stall: _Stall, pods: list[_Pod]) -> Proposal:
         suggestion=suggestion,
         culprit={"node": nodes[0]} if one_node else None,
         confidence=stall.confidence,
+        known_ms=stall.known_ms,
     )

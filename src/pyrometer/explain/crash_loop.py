@@ -82,6 +82,7 @@ def _proposal(night: Night, owner: str, row: Sequence[Attempt]) -> Proposal:
         evidence=tuple(_evidence(night, row, ends)),
         suggestion="Stop it and look at the log of its last attempt; a limit on retries would have saved the rest.",
         confidence=0.95 if all(attempt.run for attempt in row) else 0.85,
+        known_ms=ends[IN_A_ROW - 1],
     )
 
 

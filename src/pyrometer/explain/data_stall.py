@@ -26,6 +26,7 @@ class _Pod(NamedTuple):
     to_ms: int
     waited_ms: int
     whole_ms: int
+    first_to_ms: int  # the end of the first of these windows
 
 
 def detect(night: Night) -> Iterable[Proposal]:
@@ -52,7 +53,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             )
         )
         SELECT owner_uid, episode, pod_uid, node_uid, min(from_ms), max(to_ms), sum(data_ms)::BIGINT,
-            sum(length_ms)::BIGINT
+            sum(length_ms)::BIGINT, min(to_ms)
         FROM numbered GROUP BY owner_uid, episode, pod_uid, node_uid ORDER BY 1, 2, 3, 4
         """,
         WORTH_NAMING, *night.window, 5 * night.settings.hang_limit_ms, owners,
@@ -111,4 +112,5 @@ def _proposal(night: Night, owner: str, pods: list[_Pod], nodes: int, wait: Wait
             else "Give its loader more workers or faster storage; prefetch, or cache the data set on the node."
         ),
         culprit=culprit,
+        known_ms=min(pod.first_to_ms for pod in pods),
     )  # fmt: skip

@@ -45,6 +45,7 @@ def detect(night: Night) -> Iterable[Proposal]:
                 + " back to a checkpoint from before, with a lower learning rate or clipped gradients."
             ),
             confidence=0.95,
+            known_ms=episode.from_ms,  # the first step without a number says so
         )
 
 

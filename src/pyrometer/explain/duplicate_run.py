@@ -105,6 +105,7 @@ def _proposal(night: Night, earlier: _Run, later: _Run) -> Iterable[Proposal]:
         suggestion=f"Stop it and use the result of {earlier.name}; a repeat that is meant needs another seed.",
         culprit={"run": earlier.run},
         confidence=0.8,
+        known_ms=later.started_ms,  # it says what it was told to do before its first step
     )
 
 

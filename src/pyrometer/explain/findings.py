@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
+from pyrometer.account.sums import Sum
 from pyrometer.explain.night import Night
 
 
@@ -17,6 +18,20 @@ class Scope(NamedTuple):
     node_uid: str | None = None
     slot_index: int | None = None
     permille: int = 1000  # of the time in it: less where only the excess over the usual is waste
+
+
+class Elapsed(NamedTuple):
+    """How long steps took, and how long they would have without the culprit."""
+
+    ms: int
+    without_ms: int
+
+
+class Caught(NamedTuple):
+    """When a finding could have been told, and what it claimed after that: nobody would have had to spend it."""
+
+    at_ms: int
+    saved: Sum
 
 
 class Proposal(NamedTuple):
@@ -36,6 +51,8 @@ class Proposal(NamedTuple):
     suggestion: str
     culprit: dict[str, Any] | None = None
     confidence: float = 1.0
+    known_ms: int | None = None  # when the evidence for it sufficed, at the earliest; None: once it was over
+    elapsed: Elapsed | None = None
 
 
 class Finding(NamedTuple):
@@ -46,6 +63,7 @@ class Finding(NamedTuple):
     gpu_ms: int
     ms_price: int
     unpriced_gpu_ms: int
+    caught: Caught
 
 
 class Detector(Protocol):

@@ -43,4 +43,5 @@ def detect(night: Night) -> Iterable[Proposal]:
                 "Admit its pods together (Kueue, Volcano, or a scheduler with gangs), so that none waits holding GPUs."
             ),
             culprit={"pods": missing} if missing else None,
+            known_ms=episode.from_ms,
         )

@@ -17,6 +17,9 @@ _ORDER = {
     "startup": 0, "checkpoint": 1, "evaluate": 1, "garbage": 1, "other": 1, "data": 2, "copy": 3, "compile": 4,
     "forward": 4, "backward": 5, "comm": 6, "sync": 6, "optimizer": 7,
 }  # fmt: skip
+# How long a rank may stand still where it is, as the SDK has it; elsewhere ten of its longest steps.
+LONGEST_STEPS = 10
+LIMITS_MS = {"startup": 1_800_000, "compile": 1_800_000, "checkpoint": 900_000, "evaluate": 300_000}
 _WAITS = ("comm", "sync")
 _STOPPED = "stopped by "
 
@@ -49,7 +52,8 @@ class _Verdict(NamedTuple):
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which a workload hung."""
     for episode in night.episodes("hang"):
-        verdict = _judged(night, episode)
+        ranks, reports = _reports(night, episode)
+        verdict = _judged(night, ranks, reports)
         evidence = [*verdict.evidence, *_spinning(night, episode)]
         yield Proposal(
             cause="hang",
@@ -63,15 +67,30 @@ def detect(night: Night) -> Iterable[Proposal]:
             suggestion=_suggestion(verdict, alone=len(episode.pods) == 1, goes_on=night.goes_on(episode.to_ms)),
             culprit=verdict.culprit,
             confidence=verdict.confidence,
+            known_ms=episode.from_ms + _limit_ms(night, episode, reports),
         )
 
 
-def _judged(night: Night, episode: Episode) -> _Verdict:
+def _limit_ms(night: Night, episode: Episode, reports: Sequence[_Report]) -> int:
+    """How long a rank may stand still before it says that it is stuck; what it says then is since when.
+
+    The SDK waits for ten of the longest steps; some of what a program does takes longer than any step.
+    """
+    longest_us = night.ask(
+        "SELECT quantile_disc(step_max_us, 0.9) FROM step_window "
+        "WHERE list_contains($1, pod_uid) AND steps > 0 AND to_ms <= $2 + 5000",
+        list(episode.pods), episode.from_ms,
+    )[0][0]  # fmt: skip
+    steps_ms = LONGEST_STEPS * (longest_us or 0) // 1000 if reports else 0
+    own_ms = min((LIMITS_MS.get(report.phase or "", 0) for report in reports), default=0)
+    return max(night.settings.hang_limit_ms, steps_ms, own_ms)
+
+
+def _judged(night: Night, ranks: list[Rank], reports: list[_Report]) -> _Verdict:
     """The rank that is silent while most others report; else the one furthest behind.
 
     Where several are equally far behind, none of them is to blame alone: their node is named if they share one.
     """
-    ranks, reports = _reports(night, episode)
     if not reports:
         return _Verdict()
     there, reported = {rank.rank for rank in ranks}, {report.rank for report in reports}

@@ -30,6 +30,7 @@ class _Part(NamedTuple):
     whole: bool = False  # the node as such, not one of its devices
     gone: bool = False  # the node is no longer there
     by_node: bool = False  # the node's record says so: the ledger does not know which of its slots
+    needs_ms: int = 0  # until it was clear that it is broken
 
 
 class _Failure(NamedTuple):
@@ -139,7 +140,8 @@ def _broken_nodes(night: Night) -> list[_Part]:
             slots = _silent(night, node_uid, from_ms, capacity - devices)
             what = f"the node showed {devices} of {counted(capacity, 'GPU')}"
         whole = not (ready and present) or devices == 0
-        parts.append(_Part(node_uid, from_ms, to_ms, slots, what, whole=whole, gone=not present, by_node=True))
+        needs_ms = 0 if was_well else COMES_UP_MS
+        parts.append(_Part(node_uid, from_ms, to_ms, slots, what, None, whole, not present, True, needs_ms))
     return parts
 
 
@@ -288,7 +290,16 @@ def _proposal(night: Night, failure: _Failure, owner: str | None, hits: Sequence
         suggestion=_suggestion(failure, node),
         culprit=culprit,
         confidence=0.85 if failure.only_code or failure.parts[0].whole else 0.95,
+        known_ms=_known_ms(night, failure, hits),
     )
+
+
+def _known_ms(night: Night, failure: _Failure, hits: Sequence[_Hit]) -> int | None:
+    """A device or a node that is said to be broken is known at once; a code alone by the hang that follows it."""
+    if not failure.only_code:
+        return min(part.from_ms + part.needs_ms for part in failure.parts)
+    hangs = [hit.from_ms + night.settings.hang_limit_ms for hit in hits if hit.state == "hang"]
+    return min(hangs, default=None)
 
 
 def _out_of_service(night: Night, failure: _Failure) -> Iterable[Scope]:

@@ -278,7 +278,9 @@ def _findings(page: Page) -> str:
     cards = "".join(_card(page, number, finding, most) for number, finding in enumerate(findings, start=1))
     order = "dollars" if page.measure.is_money else "GPU-hours"
     heading = f"<h2>Findings <small>by {order}, biggest first</small></h2>"
-    return f"<section>{heading}{cards}{_unexplained(page)}</section>"
+    saved = page.answer["saved_if_caught"]["sentence"]
+    lede = f'<p class="hint">{_name(saved)}</p>' if saved else ""
+    return f"<section>{heading}{lede}{cards}{_unexplained(page)}</section>"
 
 
 def _unexplained(page: Page) -> str:
@@ -312,6 +314,7 @@ def _card(page: Page, number: int, finding: dict[str, Any], most: int) -> str:
         stacked_bar([Part(css_class, amount.exact, "")], most, f"{_share(amount.exact, most)} of the biggest")
         + f'<div class="body">{_card_facts(page, finding)}<div class="story">'
         + (f"<h4>Evidence</h4><ul>{evidence}</ul>" if evidence else "")
+        + (f"<p>{_name(finding['what_if']['sentence'])}</p>" if finding["what_if"]["sentence"] else "")
         + (f"<h4>What to do</h4><p>{_name(finding['suggestion'])}</p>" if finding["suggestion"] else "")
         + "</div></div>"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Episode, Night
@@ -18,6 +19,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             'SELECT DISTINCT "user" FROM holder_name WHERE list_contains($1, pod_uid) AND "user" IS NOT NULL',
             list(episode.pods),
         )
+        said = _said(night, episode)
         culprit = {"pod": names[0]} if len(names) == 1 else None
         if len(users) == 1:
             culprit = (culprit or {}) | {"user": users[0][0]}
@@ -31,14 +33,22 @@ def detect(night: Night) -> Iterable[Proposal]:
             headline=(
                 f"held idle GPUs for {duration(episode.to_ms - episode.from_ms)}, since {night.time(episode.from_ms)}"
             ),
-            evidence=tuple(_evidence(night, episode, names, users[0][0] if len(users) == 1 else None)),
+            evidence=(*_seen(night, episode, names, users[0][0] if len(users) == 1 else None), *said.evidence),
             suggestion="Delete it, or give it a time limit; a notebook can be culled when idle.",
             culprit=culprit,
             confidence=0.9,
+            known_ms=episode.from_ms + said.after_ms,
         )
 
 
-def _evidence(night: Night, episode: Episode, names: list[str], user: str | None) -> Iterable[str]:
+class _Said(NamedTuple):
+    """What the program said of its end, and how long after it; telemetry alone tells a pause from the end by time."""
+
+    after_ms: int
+    evidence: tuple[str, ...] = ()
+
+
+def _said(night: Night, episode: Episode) -> _Said:
     left = night.ask(
         "SELECT event.kind, event.step FROM event JOIN the_run USING (run, attempt, rank) "
         "WHERE event.kind = 'loop_ended' AND list_contains($1, the_run.pod_uid) "
@@ -50,6 +60,15 @@ def _evidence(night: Night, episode: Episode, names: list[str], user: str | None
         for rank in night.ranks(episode.pods, 0, episode.to_ms)
         if rank.ended_ms and rank.ended_ms <= episode.from_ms + 60_000
     ]
+    if left:
+        step = "" if left[0][1] is None else f" after step {left[0][1]:,}"
+        return _Said(night.settings.hang_limit_ms, (f"the program had left its training loop{step}",))
+    if ended:
+        return _Said(0, (f"its training had ended at {night.time(max(rank.ended_ms or 0 for rank in ended))}",))
+    return _Said(night.settings.idle_gap_ms)
+
+
+def _seen(night: Night, episode: Episode, names: list[str], user: str | None) -> Iterable[str]:
     slots = night.ask(
         "SELECT count(DISTINCT (node_uid, slot_index)) FROM night_ledger "
         "WHERE state = 'idle_held' AND list_contains($1, pod_uid)",
@@ -57,8 +76,3 @@ def _evidence(night: Night, episode: Episode, names: list[str], user: str | None
     )[0][0]  # fmt: skip
     by = f" (user {user})" if user else ""
     yield f"{counted(slots, 'GPU')} of {listed(names)}{by} showed no activity"
-    if left:
-        step = "" if left[0][1] is None else f" after step {left[0][1]:,}"
-        yield f"the program had left its training loop{step}"
-    elif ended:
-        yield f"its training had ended at {night.time(max(rank.ended_ms or 0 for rank in ended))}"

@@ -56,6 +56,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             ),
             suggestion=_suggestion(to_ms - from_ms),
             confidence=0.95,
+            known_ms=max(at_ms, to_ms),
         )
 
 

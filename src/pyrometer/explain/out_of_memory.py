@@ -132,6 +132,8 @@ def _proposal(night: Night, owner: str, killed: Sequence[_Killed]) -> Proposal |
         ),
         culprit=({} if rank is None else {"rank": rank}) | ({} if node is None else {"node": node}) or None,
         confidence=0.95,
+        # the first that lost something: the same memory is as full at the next try
+        known_ms=killed[0 if begins_ms is not None else 1].kill.at_ms,
     )
 
 

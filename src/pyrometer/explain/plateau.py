@@ -31,6 +31,7 @@ SURE = 2.6  # standard deviations: 99.5 % on one side, and there are several beg
 OUT_OF_NOISE = 6  # median deviations of the flat part, four standard ones: what wanders has not fallen
 COARSE, FINE, FITTED = 32, 256, 24  # parts of the window, of the run, and of what a line is put through
 LEAST_PARTS = 6
+LOOKS = 16  # at what was there by then, to say when it was first flat
 
 
 class _Point(NamedTuple):
@@ -174,6 +175,15 @@ def flat_since(points: Sequence[_Point], window_from_ms: int) -> Flat | None:
     return None
 
 
+def known_ms(points: Sequence[_Point], since_ms: int, window_from_ms: int) -> int:
+    """When it could be told that a loss has been flat since then: the first time at which what was there says so."""
+    enough = next((n for n, point in enumerate(points) if point.time_ms >= since_ms + LEAST_MS), len(points) - 1)
+    for count in range(enough + 1, len(points), max(1, (len(points) - enough) // LOOKS)):
+        if flat_since(points[:count], window_from_ms) is not None:
+            return points[count - 1].time_ms
+    return points[-1].time_ms
+
+
 def _long_enough(after: Sequence[_Point], in_window: _Point, last: _Point) -> bool:
     return (
         len(after) >= LEAST_PARTS
@@ -314,6 +324,7 @@ def _proposal(night: Night, run: str, name: str, points: Sequence[_Point], flat:
             ),
             suggestion="Stop it and keep its best checkpoint; or lower the learning rate, or change the data.",
             confidence=0.7,
+            known_ms=known_ms(points, from_ms, night.window.from_ms),
         )
 
 

@@ -92,6 +92,7 @@ def _proposal(night: Night, attempt: Attempt, evicted: Sequence[Eviction], later
             else "Give it a priority that keeps its GPUs, if its restarts cost more than what they make room for."
         ),
         confidence=0.9,
+        known_ms=None,  # what is lost is lost by then, and to start again takes its time, whoever knows of it
     )
 
 

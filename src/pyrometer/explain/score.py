@@ -97,7 +97,7 @@ def score(truth: Mapping[str, Any], answer: Mapping[str, Any], cells: Iterable[M
         **{name: compared[name] for name in ("precision", "recall", "culprit")},
         "state_error": state_error,
         "usd_error": compared["usd_error"],
-        "detect_s_p90": None,  # neither the truth nor findings say when they were first seen
+        "detect_s_p90": compared["detect_s_p90"],
         "causes": compared["causes"],
         "states": states,
         **{name: compared[name] for name in ("missed", "wrong", "wrong_culprit")},
@@ -125,6 +125,7 @@ def _findings(planted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str,
         "recall": _share(len(right), len(detectable)),
         "culprit": _share(sum(pair.culprit_right for pair in named), len(named)),
         "usd_error": _usd_error([planted[n] for n in detectable], [found[n] for n in counted]),
+        "detect_s_p90": _p90(_detect_s(planted[pair.planted], found[pair.found]) for pair in right),
         "causes": _causes(
             [planted[n]["cause"] for n in detectable],
             [found[n]["cause"] for n in counted],
@@ -217,6 +218,17 @@ def _causes(planted: Sequence[str], found: Sequence[str], right: Sequence[str]) 
 def _usd_error(planted: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, Any]]) -> float | None:
     truth, told = (sum(finding.get("usd_micro") or 0 for finding in findings) for findings in (planted, found))
     return round(abs(told - truth) / truth, PLACES) if truth else None
+
+
+def _detect_s(planted: Mapping[str, Any], found: Mapping[str, Any]) -> float:
+    """How long after a fault began it could have been told."""
+    return (_ms(found["what_if"]["detected"]) - _ms(planted["from"])) / 1000
+
+
+def _p90(values: Iterable[float]) -> float | None:
+    """The least value that nine in ten do not exceed."""
+    ordered = sorted(values)
+    return ordered[-(-9 * len(ordered) // 10) - 1] if ordered else None
 
 
 def _share(part: int, whole: int) -> float | None:

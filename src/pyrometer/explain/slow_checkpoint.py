@@ -74,6 +74,7 @@ class _Slow(NamedTuple):
     share: float  # of the run's time, in the whole window
     compared: str
     confidence: float
+    known_ms: int | None
 
     @property
     def from_ms(self) -> int:
@@ -144,7 +145,17 @@ def _slower_than_before(night: Night, owner: str, run: str, saves: list[_Save], 
         between = [s for s in saves if episode[0].from_ms <= s.from_ms <= episode[-1].from_ms]
         beyond_ms = sum(save.took_ms - usual_ms for save in episode)
         permille = round(1000 * beyond_ms / sum(save.took_ms for save in between))
-        yield _Slow(owner, run, episode, permille, usual_ms, share, f"usually {duration(usual_ms)}", 0.9)
+        before = sum(save.to_ms <= episode[0].from_ms for save in saves)
+        known_ms = _known_ms(episode, usual_ms) if before >= ENOUGH_USUAL else None
+        yield _Slow(owner, run, episode, permille, usual_ms, share, f"usually {duration(usual_ms)}", 0.9, known_ms)
+
+
+def _known_ms(episode: list[_Save], usual_ms: int) -> int:
+    """When it was clear that its saves are slow, by the rules above: of how many there must be how long ones."""
+    if len(episode) == 1:
+        return episode[0].from_ms + max(ONE_SLOWER * usual_ms, usual_ms + ONE_SLOWER_MS)
+    two = min(save.took_ms for save in episode[:2]) >= TWO_SLOWER * usual_ms
+    return episode[1 if two else 2].to_ms
 
 
 def _usual(lengths: list[int]) -> tuple[int, int] | None:
@@ -196,7 +207,7 @@ def _slower_than_others(
         return
     usual = max(usual, LOW_SHARE / 2)
     permille = round(1000 * (1 - (usual / (1 - usual)) / (share / (1 - share)))) if share < 1 else 1000
-    yield _Slow(owner, run, saves, permille, None, share, compared, confidence)
+    yield _Slow(owner, run, saves, permille, None, share, compared, confidence, saves[ENOUGH_SAVES - 1].to_ms)
 
 
 def _proposal(night: Night, slow: _Slow, others: int) -> Proposal:
@@ -243,6 +254,7 @@ def _proposal(night: Night, slow: _Slow, others: int) -> Proposal:
         ),
         culprit={"node": node} if node else None,
         confidence=slow.confidence,
+        known_ms=slow.known_ms,
     )  # fmt: skip
 
 

@@ -235,6 +235,7 @@ def _proposal(night: Night, slow: list[_Start], group: list[_Start], usual: _Usu
         ),
         culprit={"rank": absent[0]} if len(absent) == 1 else {"node": node} if node and not absent else None,
         confidence=0.9 if absent else 0.6 if goes_on or not enough else 0.9 if phase else 0.75,
+        known_ms=from_ms + usual.slow_ms,
     )  # fmt: skip
 
 

@@ -154,4 +154,5 @@ def _proposal(
             "the SDK's steps would tell."
         ),
         confidence=0.7,
+        known_ms=from_ms + SHORTEST_MS,
     )

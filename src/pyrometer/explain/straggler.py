@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 from statistics import median, mode
 from typing import Any, NamedTuple
 
-from pyrometer.explain.findings import Proposal, Scope
+from pyrometer.explain.findings import Elapsed, Proposal, Scope
 from pyrometer.explain.night import EPISODE_GAP_MS, Night
 from pyrometer.explain.words import duration
 from pyrometer.model.states import CLAIMS
@@ -29,6 +29,7 @@ class _Stretch(NamedTuple):
     rank: int
     waited_ms: int
     whole_ms: int  # of those that wait
+    known_ms: int  # the end of the first window
 
 
 class _Slowest(NamedTuple):
@@ -50,6 +51,24 @@ WHERE list_contains($1, coalesce(workload_uid, holder_name.pod_uid)) AND steps >
 GROUP BY owner_uid, run, attempt, first_step, steps
 HAVING count(*) > 1 AND waited >= $4 * whole
 ORDER BY 1, 2, 3, 4
+"""
+
+
+# How long the steps of each stretch took, and would have without its slowest rank. What a rank does itself is its time
+# less its exposed communication; a step takes as long as the slowest of them does that, and then what all communicate.
+ELAPSED = """
+WITH window_of AS (
+    SELECT number, max(own_ms) + min(comm_ms) AS ms,
+        coalesce(max(own_ms) FILTER (rank != slowest), max(own_ms)) + min(comm_ms) AS without_ms
+    FROM (
+        SELECT stretch.*, rank, first_step, steps, comm_ms, time_ms, step_window.to_ms AS end_ms,
+            greatest(step_window.to_ms - time_ms - comm_ms, 0) AS own_ms
+        FROM step_window JOIN stretch USING (run, attempt)
+        WHERE steps > 0 AND time_ms < stretch.to_ms AND step_window.to_ms > stretch.from_ms
+    )
+    GROUP BY number, first_step, steps HAVING min(time_ms) >= any_value(from_ms) AND max(end_ms) <= any_value(to_ms)
+)
+SELECT number, sum(ms)::BIGINT, sum(without_ms)::BIGINT FROM window_of GROUP BY number
 """
 
 
@@ -75,9 +94,13 @@ def detect(night: Night) -> Iterable[Proposal]:
     windows = [_Window(*row) for row in night.ask(_WAITING, suspects, *night.window, WORTH_NAMING)]
     attempts = groupby(windows, key=lambda window: window[:3])
     stretches = [_stretch(night, around) for _, of_attempt in attempts for around in _stretches(list(of_attempt))]
-    for stretch, slowest in zip(stretches, _slowest(night, stretches), strict=True):
+    if not stretches:
+        return
+    _open(night, stretches)
+    elapsed = {number: Elapsed(ms, without_ms) for number, ms, without_ms in night.ask(ELAPSED)}
+    for number, (stretch, slowest) in enumerate(zip(stretches, _slowest(night, len(stretches)), strict=True)):
         if slowest is not None:
-            yield _proposal(night, stretch, slowest)
+            yield _proposal(night, stretch, slowest, elapsed.get(number))
 
 
 def _stretches(windows: list[_Window]) -> Iterator[list[_Window]]:
@@ -101,10 +124,21 @@ def _stretch(night: Night, windows: list[_Window]) -> _Stretch:
         rank=mode(window.slowest for window in windows),
         waited_ms=sum(window.waited_ms for window in windows),
         whole_ms=sum(window.whole_ms for window in windows),
+        known_ms=windows[0].to_ms,
     )
 
 
-def _proposal(night: Night, stretch: _Stretch, slowest: _Slowest) -> Proposal:
+def _open(night: Night, stretches: list[_Stretch]) -> None:
+    """The stretches as a table, numbered."""
+    night.ask(
+        "CREATE OR REPLACE TEMP TABLE stretch AS SELECT unnest($1) AS number, unnest($2) AS run, "
+        "unnest($3) AS attempt, unnest($4) AS slowest, unnest($5) AS from_ms, unnest($6) AS to_ms",
+        list(range(len(stretches))), [s.run for s in stretches], [s.attempt for s in stretches],
+        [s.rank for s in stretches], [s.from_ms for s in stretches], [s.to_ms for s in stretches],
+    )  # fmt: skip
+
+
+def _proposal(night: Night, stretch: _Stretch, slowest: _Slowest, elapsed: Elapsed | None) -> Proposal:
     from_ms, to_ms, rank = stretch.from_ms, stretch.to_ms, stretch.rank
     share = stretch.waited_ms / stretch.whole_ms
     node = night.node(slowest.node_uid)
@@ -114,6 +148,10 @@ def _proposal(night: Night, stretch: _Stretch, slowest: _Slowest) -> Proposal:
     ]
     if slowest.phase:
         evidence.append(f"it loses that time in {slowest.phase}")
+    if elapsed is not None and duration(elapsed.without_ms) != duration(elapsed.ms):
+        evidence.append(
+            f"without rank {rank} its {duration(elapsed.ms)} of steps would have taken {duration(elapsed.without_ms)}"
+        )
     return Proposal(
         cause="straggler",
         owner_uid=stretch.owner_uid,
@@ -126,32 +164,26 @@ def _proposal(night: Night, stretch: _Stretch, slowest: _Slowest) -> Proposal:
         suggestion=f"Move rank {rank} off {node}; look at {_where(slowest.phase)} there.",
         culprit={"rank": rank, "node": node, "gpu": slowest.slot_index, "phase": slowest.phase},
         confidence=0.9,
+        known_ms=stretch.known_ms,
+        elapsed=elapsed,
     )
 
 
-def _slowest(night: Night, stretches: list[_Stretch]) -> Iterator[_Slowest | None]:
+def _slowest(night: Night, stretches: int) -> Iterator[_Slowest | None]:
     """The rank that is waited for in each stretch; None where there is no other."""
-    if not stretches:
-        return
     sums = ", ".join(f"sum({phase}_ms)" for phase in PHASES)
     rows = night.ask(
         f"""
-        WITH stretch AS (
-            SELECT unnest($1) AS number, unnest($2) AS run, unnest($3) AS attempt, unnest($4) AS slowest,
-                unnest($5) AS from_ms, unnest($6) AS to_ms
-        )
         SELECT number, rank != slowest, any_value(node_uid), any_value(slot_index), sum(steps), sum(comm_ms), {sums}
         FROM step_window JOIN stretch USING (run, attempt)
         WHERE steps > 0 AND time_ms < stretch.to_ms AND step_window.to_ms > stretch.from_ms
         GROUP BY number, rank, slowest ORDER BY 1, 2, rank
-        """,
-        list(range(len(stretches))), [s.run for s in stretches], [s.attempt for s in stretches],
-        [s.rank for s in stretches], [s.from_ms for s in stretches], [s.to_ms for s in stretches],
-    )  # fmt: skip
+        """
+    )
     ranks: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     for number, _, *rank in rows:
         ranks[number].append(tuple(rank))
-    for number in range(len(stretches)):
+    for number in range(stretches):
         yield _compared(*ranks[number]) if len(ranks[number]) > 1 else None
 
 

@@ -246,6 +246,7 @@ def _proposal(
         suggestion=_suggestion(reason, queues),
         culprit={"queue": queues[0]} if len(queues) == 1 else None,
         confidence=0.9 if reason else 0.7,
+        known_ms=from_ms + ORDINARY_MS,
     )
 
 

@@ -29,6 +29,7 @@ class _Gap(NamedTuple):
     came_back: bool
     slots: frozenset[int]
     pods: frozenset[str]
+    known_ms: int  # from then on it is longer than gaps usually are
 
 
 # Where held slots are unobserved for a while: a small table, so that of the many samples only those of its slots are
@@ -108,13 +109,17 @@ def _of_slots(night: Night) -> list[_Gap]:
             continue  # nothing that could have been lost
         again_ms = min((ms for ms in (next_ms, steps_again_ms if spoke else None) if ms), default=None)
         to_ms = min(again_ms or night.window.to_ms, night.window.to_ms)
-        if to_ms - from_ms >= max(SHORT_MS, USUAL_INTERVALS * (usual_ms or 0)):
+        known_ms = from_ms + max(SHORT_MS, USUAL_INTERVALS * (usual_ms or 0))
+        if to_ms >= known_ms:
             source = SDK if usual_ms is None else GPU
             last_ms = stepped_ms if usual_ms is None else last_ms
             from_ms = max(from_ms, night.window.from_ms)
             gaps.append(
-                _Gap(node, source, from_ms, to_ms, last_ms, to_ms == again_ms, frozenset([slot]), frozenset(pods))
-            )
+                _Gap(
+                    node, source, from_ms, to_ms, last_ms, to_ms == again_ms, frozenset([slot]), frozenset(pods),
+                    known_ms,
+                )
+            )  # fmt: skip
     return gaps
 
 
@@ -228,6 +233,7 @@ def _proposal(night: Night, gaps: list[_Gap]) -> Proposal:
         ),
         culprit=_culprit(night, gaps, names),
         confidence=0.95 if source == GPU else 0.7,
+        known_ms=min(gap.known_ms for gap in gaps),
     )  # fmt: skip
 
 

@@ -102,12 +102,15 @@ def _told(answer: dict[str, Any], style: Style) -> Iterator[str]:
         notes = [finding["team"], "still going on" if finding["ongoing"] else None]
         who = f" [{', '.join(filter(None, notes))}]" if any(notes) else ""
         yield from _wrapped(f"{price:>9}  ", f"{finding['title']}{who}.", style, bold=True)
-        yield from _wrapped(" " * 11, f"{_sentence(finding['evidence'])}", style)
+        told = [_sentence(finding["evidence"]), finding["what_if"]["sentence"]]
+        yield from _wrapped(" " * 11, " ".join(filter(None, told)), style)
         yield from _wrapped(" " * 9 + "→ ", finding["suggestion"], style, dim=True)
     left = findings[MOST_FINDINGS:]
     if left:
         rest = sum(finding["usd_micro"] or 0 for finding in left)
         yield f"{dollars(rest):>9}  in {counted(len(left), 'smaller finding')}: `pyrometer why -o json`, or `-o html`."
+    if answer["saved_if_caught"]["sentence"]:
+        yield from _wrapped(" " * 11, answer["saved_if_caught"]["sentence"], style)
     more = [row for row in answer["unexplained"] if (row["usd_micro"] or 0) > 0]
     rest_usd_micro = sum(row["usd_micro"] for row in more)
     if answer["total"]["usd_micro"] and rest_usd_micro * 100 >= answer["total"]["usd_micro"]:

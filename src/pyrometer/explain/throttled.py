@@ -192,4 +192,5 @@ def _proposal(night: Night, group: list[_Stretch]) -> Proposal:
         suggestion=f"Take {node} out of service; look at {told[0][1] if told else REASONS[0x40][1]}.",
         culprit={"node": node, "gpu": gpus[0]} if len(gpus) == 1 else {"node": node, "gpus": gpus},
         confidence=0.9 if told else 0.7,
+        known_ms=from_ms + SHORTEST_MS,
     )

@@ -51,6 +51,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             ),
             culprit=_culprit(night, unused, names),
             confidence=0.9,
+            known_ms=from_ms + night.settings.idle_gap_ms,  # as the ledger judges it
         )
 
 

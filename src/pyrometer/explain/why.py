@@ -17,6 +17,7 @@ from pyrometer.explain.detectors import DETECTORS
 from pyrometer.explain.findings import Finding
 from pyrometer.explain.night import Night
 from pyrometer.explain.queues import progress, queues, waited_ms
+from pyrometer.explain.what_if import saved_if_caught, what_if
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import STATE
 from pyrometer.model.units import gpu_hours, usd
@@ -35,6 +36,7 @@ def why(
     return {
         **burned.totals(settings, price_usd_micro),
         "findings": findings,
+        "saved_if_caught": saved_if_caught(night, findings),
         "unexplained": _unexplained(night),
         "timeline": {"bucket_ms": night.bucket_ms, "rows": _timeline(night)},
         "teams": burned.teams(),
@@ -100,13 +102,17 @@ def _states(night: Night, workloads: Sequence[str]) -> dict[str, dict[str, int]]
 
 
 def _findings(night: Night, found: Sequence[Finding], price_usd_micro: int | None) -> list[dict[str, Any]]:
-    groups = [
-        Sum((f.id,), f.gpu_ms, f.ms_price, f.unpriced_gpu_ms) if price_usd_micro is None
-        else Sum((f.id,), f.gpu_ms, f.gpu_ms * price_usd_micro, 0)
-        for f in found
-    ]  # fmt: skip
-    money = rounded(groups)
-    return [_finding(night, finding, micro) for finding, micro in zip(found, money, strict=True)]
+    groups = [_priced(Sum((f.id,), f.gpu_ms, f.ms_price, f.unpriced_gpu_ms), price_usd_micro) for f in found]
+    return [
+        _finding(night, finding, micro)
+        | {"what_if": what_if(night, finding, whole, micro, _priced(finding.caught.saved, price_usd_micro))}
+        for finding, whole, micro in zip(found, groups, rounded(groups), strict=True)
+    ]
+
+
+def _priced(group: Sum, price_usd_micro: int | None) -> Sum:
+    """At the ledger's own prices, or at one for everything where that was asked for."""
+    return group if price_usd_micro is None else Sum(group.key, group.gpu_ms, group.gpu_ms * price_usd_micro, 0)
 
 
 def _finding(night: Night, finding: Finding, micro: int | None) -> dict[str, Any]:
