@@ -168,6 +168,18 @@ def _why(store: Store, window: Window, rows: list[LedgerRow], chance: random.Ran
     assert sum(row["gpu_ms"] for row in answer["teams"]) == answer["total"]["gpu_ms"]
     assert all(0 <= share <= 1 for share in answer["evidence"].values())
     assert answer["total"] == cost(store, window, ["team"], zone=UTC)["total"]
+    _what_if(answer)
+
+
+def _what_if(answer: dict[str, Any]) -> None:
+    saved = [finding["what_if"] for finding in answer["findings"]]
+    assert sum(row["saved_gpu_ms"] for row in saved) == answer["saved_if_caught"]["gpu_ms"]
+    assert sum(row["saved_usd_micro"] or 0 for row in saved) == (answer["saved_if_caught"]["usd_micro"] or 0)
+    for finding, row in zip(answer["findings"], saved, strict=True):
+        assert 0 <= row["saved_gpu_ms"] <= finding["gpu_ms"]
+        assert 0 <= (row["saved_usd_micro"] or 0) <= (finding["usd_micro"] or 0)
+        assert row["detect_s"] >= 0
+        assert row.get("elapsed_without_ms", 0) <= row.get("elapsed_ms", 0)
 
 
 # -- hours that a clock repeats or leaves out ---------------------------------------------------------------------

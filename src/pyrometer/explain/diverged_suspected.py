@@ -245,5 +245,5 @@ def _proposal(night: Night, step: _Step, since: _Since) -> Proposal:
         ),
         suggestion="Look at its loss; if it is NaN, stop it. The SDK would tell at the first step.",
         confidence=0.6,
-        known_ms=step.bucket_ms + (1 + LEAST) * BUCKET_MS,
+        known_ms=since.from_ms - since.from_ms % BUCKET_MS + (1 + LEAST) * BUCKET_MS,
     )

@@ -91,11 +91,15 @@ _AMOUNTS: dict[str, Schema] = {
     "gpu_ms": {"type": "integer"}, "gpu_hours": {"type": "number"}, "usd_micro": _nullable("integer"),
     "usd": _nullable("number"),
 }  # fmt: skip
+_WHAT_IF = _object(
+    detected=_TEXT, detect_s={"type": "number"}, saved_gpu_ms={"type": "integer"},
+    saved_usd_micro=_nullable("integer"), saved_usd=_nullable("number"), sentence=_nullable("string"),
+)  # fmt: skip
 _FINDING = _object(
     id=_TEXT, cause=_TEXT, title=_TEXT, workload=_nullable("object"), experiment=_nullable("string"),
     team=_nullable("string"), culprit=_nullable("object"), **{"from": _TEXT, "to": _TEXT},
     gpu_ms={"type": "integer"}, usd_micro=_nullable("integer"), usd=_nullable("number"),
-    confidence={"type": "number"}, evidence={"type": "array"}, suggestion=_TEXT,
+    confidence={"type": "number"}, evidence={"type": "array"}, suggestion=_TEXT, what_if=_WHAT_IF,
 )  # fmt: skip
 _RUN: dict[str, Schema] = {
     "run": _TEXT, "experiment": _nullable("string"), "team": _nullable("string"), "workload": _nullable("object"),
@@ -136,6 +140,7 @@ _ANSWERS: dict[str, Schema] = {
         total=_object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"}),
         states=_list(_object(state=_TEXT, family=_TEXT, gpu_ms={"type": "integer"}, usd_micro=_nullable("integer"))),
         findings=_list(_FINDING),
+        saved_if_caught=_object(**_AMOUNTS, sentence=_nullable("string")),
         evidence={"type": "object"},
     ),
     "cost": _object(

@@ -18,6 +18,7 @@ export function finding(one, place, open = false) {
     h("div.inside", {},
       h("p.soft", {}, `${when(from)} – ${when(to)}, ${duration(to - from)}`, culprit ? ` · culprit: ${culprit}` : "", ` · ${Math.round(100 * one.confidence)} % sure`),
       h("ul", {}, one.evidence.map((text) => h("li", {}, text))),
+      one.what_if.sentence ? h("p", {}, one.what_if.sentence) : null,
       h("p", {}, h("b", {}, "Do: "), one.suggestion),
       h("p.go", {},
         one.workload ? link(place.to("/run", {workload: one.workload.uid}), "Its run") : null,

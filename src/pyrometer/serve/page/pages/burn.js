@@ -163,6 +163,7 @@ function findings(why, place) {
     return [
       h("ul.findings", {}, shown.map((one, at) => h("li", {}, finding(one, place, at === 0)))),
       left > 0 ? h("p.more", {}, link(place.href({findings: "all"}), `Show ${left} more`)) : null,
+      answer.saved_if_caught.sentence ? h("p.lede", {}, answer.saved_if_caught.sentence) : null,
       answer.unexplained.length ? h("p.lede", {}, "No finding explains ", answer.unexplained.slice(0, 3).map((row, at) => [at ? ", " : "", usdMicro(row.usd_micro), " of ", state(row.state)]), ".") : null,
     ];
   }, "Looking for causes…"));
