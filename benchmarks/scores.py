@@ -14,7 +14,6 @@ from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 SCENARIOS = ("overnight", "quiet", "gpu_only", "kube_only")
@@ -53,14 +52,12 @@ def pooled(nights: list[dict[str, Any]]) -> dict[str, Any]:
             states[row["state"]][1] += row["found_gpu_ms"]
     sums = {name: sum(row[name] for row in causes.values()) for name in ("found", "planted", "matched")}
     culprits = [night["culprit"] for night in nights if night["culprit"] is not None]
-    detect_s = [night["detect_s_p90"] for night in nights if night["detect_s_p90"] is not None]
     return {
         "nights": len(nights),
         "precision": sums["matched"] / sums["found"] if sums["found"] else None,
         "recall": sums["matched"] / sums["planted"] if sums["planted"] else None,
         "culprit": sum(culprits) / len(culprits) if culprits else None,
         "state_error": sum(night["state_error"] for night in nights) / len(nights),
-        "detect_s_p90": median(detect_s) if detect_s else None,  # of the nights
         "largest_usd": max(night["largest_usd"] for night in nights),
         "causes": {cause: dict(row) for cause, row in sorted(causes.items())},
         "states": {state: {"truth_gpu_ms": t, "found_gpu_ms": f} for state, (t, f) in sorted(states.items())},
@@ -98,8 +95,7 @@ def _print(scenario: str, together: dict[str, Any], nights: list[dict[str, Any]]
     print(
         f"{scenario}, {together['nights']} seeds (simulated): precision {percent(together['precision'])}, "
         f"recall {percent(together['recall'])}, culprit {percent(together['culprit'])}, "
-        f"state error {percent(together['state_error'])}, told within {together['detect_s_p90'] or 0:,.0f} s (p90), "
-        f"largest finding ${together['largest_usd']:,.0f}, "
+        f"state error {percent(together['state_error'])}, largest finding ${together['largest_usd']:,.0f}, "
         f"{sum(night['seconds'] for night in nights) / len(nights):.1f} s a night"
     )
     for cause, row in together["causes"].items():

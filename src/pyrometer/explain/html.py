@@ -314,7 +314,7 @@ def _card(page: Page, number: int, finding: dict[str, Any], most: int) -> str:
         stacked_bar([Part(css_class, amount.exact, "")], most, f"{_share(amount.exact, most)} of the biggest")
         + f'<div class="body">{_card_facts(page, finding)}<div class="story">'
         + (f"<h4>Evidence</h4><ul>{evidence}</ul>" if evidence else "")
-        + (f"<p>{_name(finding['what_if']['sentence'])}</p>" if finding["what_if"]["sentence"] else "")
+        + (f'<p class="if">{_name(finding["what_if"]["sentence"])}</p>' if finding["what_if"]["sentence"] else "")
         + (f"<h4>What to do</h4><p>{_name(finding['suggestion'])}</p>" if finding["suggestion"] else "")
         + "</div></div>"
     )
