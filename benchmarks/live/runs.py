@@ -1,7 +1,7 @@
 """Real PyTorch runs of several processes on this machine: with a fault that somebody else planted, or with none.
 
 A run is watched as anybody would: `pyrometer run --data` beside it, `why` asked again and again. What is measured:
-whether the fault is named, with the right rank; how long after it began, in seconds and in steps; what else was claimed.
+whether the fault is named, with the right rank; how long after it began (seconds, steps); what else was claimed.
 """
 
 from __future__ import annotations

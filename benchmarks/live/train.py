@@ -88,7 +88,9 @@ def main() -> None:
     random.seed(args.seed)
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    # by a file for each life: in the launcher's store gloo finds the addresses of ranks that died
+    meet = args.folder / f"meet-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    dist.init_process_group("gloo", init_method=f"file://{meet}", rank=RANK, world_size=RANKS)
     progress = (args.folder / "progress" / str(RANK)).open("a", buffering=1)
     progress.write(f"pid {os.getpid()} {time.time():.3f}\n")
     net = Net(args.width)

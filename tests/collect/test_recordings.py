@@ -12,8 +12,10 @@ import pytest
 
 from pyrometer.account.check import problems
 from pyrometer.account.sums import Window
+from pyrometer.collect.recorded_truth import recorded_truth
 from pyrometer.collect.recording import SETTINGS, Recordings
 from pyrometer.collect.source import SourceError
+from pyrometer.explain.score import ledger_cells, score, truth_window
 from pyrometer.explain.why import why
 from pyrometer.model.records import GpuSample
 from pyrometer.model.settings import Settings
@@ -329,3 +331,22 @@ def test_what_nvml_could_not_say_is_absent(copied, absent):
     assert {"gpu_util_permille", "power_w", "energy_j"} < {
         name for name, value in samples[7]._asdict().items() if value is not None
     }
+
+
+# -- against the truth, also of recordings that nothing was tuned to -------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["h200", "h200-more"])
+@pytest.mark.parametrize("with_steps", [True, False])
+def test_every_recording_scores_as_it_should(h200, new_reading, tmp_path, name, with_steps):
+    folder = h200.parent / name
+    reading = new_reading(tmp_path)
+    reading.take(Recordings(folder, with_steps=with_steps), LIMITS)
+    truth = recorded_truth(folder, with_steps=with_steps)
+    window = truth_window(truth)
+    scored = score(truth, why(reading.store, window, LIMITS, zone=UTC), ledger_cells(reading.store, window))
+    reading.close()
+    assert (scored["precision"], scored["recall"]) == (1.0, 1.0)
+    assert scored["culprit"] == (1.0 if with_steps else None)
+    assert scored["state_error"] <= 0.02
+    assert len(truth["findings"]) == {"h200": 6, "h200-more": 12}[name]

@@ -15,6 +15,7 @@ from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date
 from pyrometer.cli.settings import FOLDER_FILE, read_settings
 from pyrometer.collect import recording
+from pyrometer.collect.recorded_truth import write_truth
 from pyrometer.collect.recording import Recordings
 from pyrometer.collect.source import Source, drain
 from pyrometer.collect.speedrun import SpeedrunLogs
@@ -49,8 +50,10 @@ def command(format_: str, path: Path, folder: Path, without_steps: bool) -> None
     source = Recordings(path, with_steps=not without_steps) if format_ == "recording" else SOURCES[format_](path)
     with Store(folder, create=True, wait_s=WAIT_FOR_FOLDER_S) as store:
         asyncio.run(_read(source, store))
-        if format_ == "recording" and not (folder / FOLDER_FILE).exists():
-            (folder / FOLDER_FILE).write_text(yaml.safe_dump(recording.SETTINGS), encoding="utf-8")
+        if format_ == "recording":
+            if not (folder / FOLDER_FILE).exists():
+                (folder / FOLDER_FILE).write_text(yaml.safe_dump(recording.SETTINGS), encoding="utf-8")
+            write_truth(path, folder, with_steps=not without_steps)
         store.seal()
         store.set_meta("origin", "recorded")
         covered = bring_up_to_date(store, read_settings(os.environ, folder))

@@ -1,4 +1,4 @@
-"""`pyrometer score`: how right `why` is about a simulated cluster, against its truth."""
+"""`pyrometer score`: how right `why` is about a simulated cluster or a recording, against its truth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ WIDTH = 80
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
 def command(folder: Path, output: str) -> None:
-    """Compares what `why` says of a simulated data folder with its truth.json: causes, culprits, states, dollars."""
+    """Compares what `why` says of a simulated or recorded data folder with its truth.json: causes, culprits, states,
+    dollars."""
     with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
         truth = _read_truth(folder)
         settings = read_settings(os.environ, folder)
@@ -53,7 +54,7 @@ def _read_truth(folder: Path) -> dict[str, Any]:
     path = folder / TRUTH
     if not path.exists():
         raise click.ClickException(
-            f"{folder} has no {TRUTH}: only what `pyrometer simulate` wrote can be compared with the truth."
+            f"{folder} has no {TRUTH}: only what `simulate` or `import recording` wrote can be compared with the truth."
         )
     try:
         truth = json.loads(path.read_text(encoding="utf-8"))
@@ -65,8 +66,13 @@ def _read_truth(folder: Path) -> dict[str, Any]:
 
 
 def _print(scored: dict[str, Any]) -> None:
-    seed = "" if scored["seed"] is None else f", seed {scored['seed']}"
-    click.echo(click.style(f"Simulated: {scored['scenario']}{seed}, evidence: {scored['evidence']}", bold=True))
+    words = [
+        scored["scenario"],
+        scored["seed"] is not None and f"seed {scored['seed']}",
+        f"evidence: {scored['evidence']}",
+    ]
+    about = ", ".join(word for word in words if word)
+    click.echo(click.style(f"{scored['origin'].capitalize()}: {about}", bold=True))
     right = [f"{name} {_percent(scored[name])}" for name in ("precision", "recall", "culprit")]
     click.echo(f"findings: {', '.join(right)}")
     click.echo(f"error: states {_percent(scored['state_error'])}, dollars {_percent(scored['usd_error'])}")
@@ -101,7 +107,8 @@ def _named(finding: dict[str, Any]) -> str:
     of_whom = f" of {workload['namespace']}/{workload['name']}" if workload else ""
     from_time, to_time = (datetime.fromisoformat(finding[edge]).astimezone(UTC) for edge in ("from", "to"))
     times = f"{from_time:%a %H:%M:%S} – {to_time:%H:%M:%S}"
-    return f"{finding['cause']}{of_whom}, {times}, {dollars(finding['usd_micro'])}, {_culprit(finding['culprit'])}"
+    cost = "" if finding["usd_micro"] is None else f", {dollars(finding['usd_micro'])}"
+    return f"{finding['cause']}{of_whom}, {times}{cost}, {_culprit(finding['culprit'])}"
 
 
 def _culprit(culprit: dict[str, Any] | None) -> str:

@@ -53,6 +53,7 @@ class Interval(NamedTuple):
     state: str
     from_ms: int
     to_ms: int
+    resumed_step: int | None = None  # of a start from a checkpoint
 
 
 class Recordings:
@@ -77,17 +78,33 @@ class Recordings:
             yield Delivery(records, number / len(found))
 
     def _records(self, name: str) -> Iterator[tuple[Any, ...]]:
-        truth = json.loads((self.path / f"{name}-truth.json").read_text(encoding="utf-8"))
-        intervals = [Interval(i["state"], _ms(i["start"]), _ms(i["end"])) for i in truth["intervals"]]
-        recorded = _Recorded(name, truth.get("gpu"), intervals)
+        recorded = _Recorded(name, _truth(self.path, name).get("gpu"), intervals_of(self.path, name))
         samples = list(_rows(self.path / f"{name}-gpu.csv", partial(_sample, recorded.node_uid)))
         self.counts["GPU samples"] += len(samples)
         yield from recorded.objects()
         yield from samples
         if self.with_steps:
-            steps = list(_rows(self.path / f"{name}-steps.csv", _step))
+            steps = steps_of(self.path, name)
             self.counts["steps"] += len(steps)
             yield from recorded.training(steps)
+
+
+def intervals_of(path: Path, name: str) -> list[Interval]:
+    """What was done, in the recording's own words."""
+    return [
+        Interval(i["state"], _ms(i["start"]), _ms(i["end"]), i.get("resumed_step"))
+        for i in _truth(path, name)["intervals"]
+    ]
+
+
+def steps_of(path: Path, name: str) -> list[Step]:
+    """Every step."""
+    return list(_rows(path / f"{name}-steps.csv", _step))
+
+
+def _truth(path: Path, name: str) -> dict[str, Any]:
+    truth: dict[str, Any] = json.loads((path / f"{name}-truth.json").read_text(encoding="utf-8"))
+    return truth
 
 
 class _Recorded:

@@ -64,7 +64,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
             headline=f"hung for {duration(episode.to_ms - episode.from_ms)}, {_when(night, episode)}",
             evidence=tuple(evidence) or ("its processes were alive and did nothing",),
-            suggestion=_suggestion(verdict, alone=len(episode.pods) == 1, goes_on=night.goes_on(episode.to_ms)),
+            suggestion=_suggestion(verdict, alone=_on_one_node(night, episode), goes_on=night.goes_on(episode.to_ms)),
             culprit=verdict.culprit,
             confidence=verdict.confidence,
             known_ms=episode.from_ms + _limit_ms(night, episode, reports),
@@ -84,6 +84,11 @@ def _limit_ms(night: Night, episode: Episode, reports: Sequence[_Report]) -> int
     steps_ms = LONGEST_STEPS * (longest_us or 0) // 1000 if reports else 0
     own_ms = min((LIMITS_MS.get(report.phase or "", 0) for report in reports), default=0)
     return max(night.settings.hang_limit_ms, steps_ms, own_ms)
+
+
+def _on_one_node(night: Night, episode: Episode) -> bool:
+    nodes = night.ask("SELECT DISTINCT node_uid FROM night_ledger WHERE list_contains($1, pod_uid)", list(episode.pods))
+    return len({night.node(uid) for (uid,) in nodes}) == 1
 
 
 def _judged(night: Night, ranks: list[Rank], reports: list[_Report]) -> _Verdict:
@@ -164,7 +169,9 @@ def _where(reports: list[_Report], blamed: Sequence[int]) -> str:
         one = len(ranks) == 1
         who = _named(ranks) if not other or one else f"{len(ranks)} others"
         waits = "waits" if one else "wait"
-        does = {"comm": f"{waits} in gradient synchronisation", "": f"{waits} for it"}.get(phase, f"in {phase}")
+        does = {
+            "comm": f"{waits} in gradient synchronisation", "": f"{waits} for it", "other": "between two steps",
+        }.get(phase, f"in {phase}")  # fmt: skip
         parts += [f"{who} {does}"] if other or phase else []
     return "; ".join(parts)
 
@@ -175,6 +182,8 @@ def _named(ranks: Sequence[int]) -> str:
 
 def _doing(report: _Report) -> str:
     after = "" if report.step is None else f" after step {report.step:,}"
+    if report.phase == "other":
+        return f"{after}, between two steps"
     return after + (f" in {report.phase}" if report.phase else "")
 
 

@@ -18,6 +18,7 @@ from pyrometer.store import Reading
 
 EPISODE_GAP_MS = 5 * MS_PER_MINUTE
 MOST_BUCKETS = 96
+LATE_MS = 20_000  # a window of steps takes so long to be over and to arrive
 
 # Of what the window cost: less is not worth a reader's time, however small a dollar is to the cluster. Who sets the
 # limit in dollars to nothing wants to see everything.
@@ -112,7 +113,20 @@ class Night:
 
     def goes_on(self, to_ms: int) -> bool:
         """Whether what lasted until then is still there when the window ends."""
-        return to_ms > self.window.to_ms - 2 * MS_PER_MINUTE
+        near_ms = min(2 * MS_PER_MINUTE, max(LATE_MS, (self.window.to_ms - self.window.from_ms) // 20))
+        return to_ms > self._last_ms - near_ms
+
+    @cached_property
+    def _last_ms(self) -> int:
+        """When something was last heard of anybody. The last minute is whole in the ledger, and may not be over."""
+        heard = [
+            last
+            for kind, column in (("step_window", "to_ms"), ("gpu_sample", "time_ms"), ("event", "time_ms"))
+            if self.has(kind)
+            for (last,) in self.ask(f"SELECT max({column}) FROM {kind} WHERE {column} < $1", self.window.to_ms)
+            if last is not None and last > self.window.to_ms - MS_PER_MINUTE
+        ]
+        return max(heard, default=self.window.to_ms)
 
     def node(self, node_uid: str | None) -> str | None:
         """The name of a node."""
@@ -210,13 +224,16 @@ class Night:
             f"""
             WITH stretch AS (
                 SELECT coalesce(workload_uid, pod_uid) AS owner_uid, pod_uid, greatest(from_ms, $2) AS from_ms,
-                    least(coalesce(restated_before.to_ms, $3), $3, held.until_ms) AS to_ms
+                    least(coalesce(restated_before.to_ms, $3), $3,
+                        CASE WHEN last_ms < 60000 THEN greatest(last_minute_ms, from_ms) + last_ms
+                            ELSE last_minute_ms + 60000 END) AS to_ms
                 FROM restated_before
                 JOIN holder_name USING (pod_uid)
-                -- an open one ends with what its pod is known to have held
+                -- an open one ends with what its pod is known to have held, or where another state was on top of it
                 JOIN (
-                    SELECT pod_uid, node_uid, slot_index, max(minute_ms) + 60000 AS until_ms FROM night_ledger
-                    WHERE state = $1 GROUP BY pod_uid, node_uid, slot_index
+                    SELECT pod_uid, node_uid, slot_index, max(minute_ms) AS last_minute_ms,
+                        arg_max(ms, minute_ms) AS last_ms
+                    FROM night_ledger WHERE state = $1 GROUP BY pod_uid, node_uid, slot_index
                 ) held USING (pod_uid, node_uid, slot_index)
                 WHERE restated_before.state = $1
             )

@@ -92,7 +92,7 @@ def score(truth: Mapping[str, Any], answer: Mapping[str, Any], cells: Iterable[M
         "scenario": truth.get("scenario"),
         "seed": truth.get("seed"),
         "evidence": evidence,
-        "origin": "simulated",
+        "origin": truth.get("origin", "simulated"),
         "window": truth["window"],
         **{name: compared[name] for name in ("precision", "recall", "culprit")},
         "state_error": state_error,

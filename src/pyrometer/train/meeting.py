@@ -17,8 +17,8 @@ LEAST_STEPS = 3  # before the length of a window is chosen
 MOST_PARTS = 32
 MOST_KEPT = 200  # steps of a window, to compare later ones with
 FAR = 3.0  # a window that takes so many times too long or too short
-CHANGED = 5  # steps in a row, each slower or quicker than nearly all of the window before: something has changed
-NEARLY_ALL, BY = 0.05, 1.1  # but for one in twenty, and by a tenth of the usual
+CHANGED, MOSTLY = 5, 0.8  # steps that, up to the last one, are mostly slower or quicker than those of the window before
+NEARLY_ALL, BY = 0.1, 1.1  # than nine in ten of those, and by a tenth of the usual
 TO_HEAR_S = 3.0  # a rank looks once a second whether there is news
 
 
@@ -113,14 +113,15 @@ class Meeting:
         if (planned - count) * steps_s(count - 1, count) < TO_HEAR_S:  # ranks may end the window as it was planned
             return
         least, usual, most = self._before
-        since = count
-        if steps_s(count - 1, count) > usual:
-            while since > first and steps_s(since - 1, since) > max(most, BY * usual):
-                since -= 1
-        else:
-            while since > first and steps_s(since - 1, since) < min(least, usual / BY):
-                since -= 1
-        if count - since >= CHANGED:
+        slower = steps_s(count - 1, count) > usual
+        limit_s = max(most, BY * usual) if slower else min(least, usual / BY)
+        since, unlike = count, 0
+        for step in range(count - 1, first - 1, -1):
+            if (steps_s(step, step + 1) > limit_s) == slower:
+                since, unlike = step, unlike + 1
+            if unlike < MOSTLY * (count - step):
+                break
+        if unlike >= CHANGED:
             took_s = sorted(steps_s(step, step + 1) for step in range(since, count))
             self._before = took_s[0], median(took_s), took_s[-1]
             self._announce(f"{since}-{count}")

@@ -11,6 +11,8 @@ SELECT * EXCLUDE (work) FROM (
             WHEN work IS NULL AND gpu_util_permille IS NULL THEN NULL
             WHEN gpu_util_permille >= 900 AND work < 50 AND gpu_sample.power_w <= near_idle.power_w THEN 'spins'
             WHEN coalesce(gpu_util_permille, 0) < 50 AND coalesce(work, 0) < 20 THEN 'idle'
+            -- a process that gets hold of its device; power tells it from counters that have failed
+            WHEN gpu_util_permille < 500 AND work = 0 AND gpu_sample.power_w <= near_idle.power_w THEN 'idle'
             ELSE 'busy'
         END)::look_name AS looks
     FROM gpu_sample
