@@ -6,6 +6,7 @@ whether the fault is named, with the right rank; how long after it began (second
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -138,7 +139,8 @@ class _Run:
         """Ends it, if it has not ended."""
         if self.process.poll() is None:
             for pid in self._pids().values():
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self.process.terminate()
         self.process.wait(60)
         self.log.close()

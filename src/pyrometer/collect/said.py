@@ -33,6 +33,7 @@ class Who(NamedTuple):
     rank: Int32 = 0
     ranks: Int32 = 1
     run: Text | None = None
+    restart_of: Text | None = None  # the first launch of the same launcher
     experiment: Text | None = None
     local_rank: Int32 | None = None
     host: Text | None = None

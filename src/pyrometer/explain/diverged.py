@@ -27,7 +27,8 @@ def detect(night: Night) -> Iterable[Proposal]:
             list(episode.pods), episode.from_ms, episode.to_ms,
         )  # fmt: skip
         first = where[0][3] if where else None
-        at_step = "" if first is None else f" at step {first:,}"
+        alone = len(where) == 1 and len(night.ranks(episode.pods, episode.from_ms, episode.to_ms)) > 1
+        at_step = ("" if first is None else f" at step {first:,}") + (f" on rank {where[0][2]} alone" if alone else "")
         yield Proposal(
             cause="diverged",
             owner_uid=episode.owner_uid,
@@ -42,7 +43,8 @@ def detect(night: Night) -> Iterable[Proposal]:
             evidence=(f"its loss became NaN or infinite{at_step}", *_batches(night, where)),
             suggestion=(
                 ("Stop it; go" if night.goes_on(episode.to_ms) else "Let it stop at the first NaN; go")
-                + " back to a checkpoint from before, with a lower learning rate or clipped gradients."
+                + " back to a checkpoint from before, "
+                + ("without those samples." if alone else "with a lower learning rate or clipped gradients.")
             ),
             confidence=0.95,
             known_ms=episode.from_ms,  # the first step without a number says so
@@ -57,9 +59,9 @@ def _batches(night: Night, where: list[tuple[Any, ...]]) -> Iterator[str]:
     night.store.expose(["batch"], night.window.from_ms - MS_PER_HOUR, night.window.to_ms)
     run, attempt, _, step = where[0]
     rows = night.ask(
-        "SELECT rank, flatten(list(samples ORDER BY micro_batch, loader)), any_value(dataset) FROM batch "
-        "WHERE run = $1 AND attempt = $2 AND step = $3 AND list_contains($4, rank) AND samples IS NOT NULL "
-        "GROUP BY rank ORDER BY rank",
+        "SELECT rank, flatten(list(coalesce(samples, rows::VARCHAR[]) ORDER BY micro_batch, loader)), "
+        "any_value(dataset) FROM batch WHERE run = $1 AND attempt = $2 AND step = $3 AND list_contains($4, rank) "
+        "AND coalesce(samples, rows::VARCHAR[]) IS NOT NULL GROUP BY rank ORDER BY rank",
         run, attempt, step, [rank for *_, rank, _ in where],
     )  # fmt: skip
     for rank, samples, dataset in rows[:MOST_RANKS]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
+from pyrometer.model import events
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
+APART_MS = 500  # who watches processes looks once a second
 FRESH_MS = 5 * MS_PER_MINUTE  # saving more often than that costs more than it keeps
 
 
@@ -52,12 +54,31 @@ def detect(night: Night) -> Iterable[Proposal]:
             headline=f"lost {steps} done since {night.time(from_ms)}: attempt {attempt + 1} had to do them again",
             evidence=(
                 f"attempt {attempt} reached step {reached:,}" if reached else f"attempt {attempt} ended",
+                *_end(night, run, attempt),
                 f"attempt {attempt + 1} resumed at {night.time(at_ms)} from step {step:,}",
             ),
             suggestion=_suggestion(to_ms - from_ms),
             confidence=0.95,
             known_ms=max(at_ms, to_ms),
         )
+
+
+def _end(night: Night, run: str, attempt: int) -> Iterator[str]:
+    """What ended an attempt, where one rank was first: the others are ended because of it."""
+    errors = night.ask(
+        "SELECT rank, reason FROM event WHERE run = $1 AND attempt = $2 AND kind = $3 ORDER BY time_ms LIMIT 1",
+        run, attempt, events.EXCEPTION,
+    )  # fmt: skip
+    for rank, reason in errors:
+        yield f"rank {rank} ended with {reason}"
+        return
+    ends = night.ask(
+        "SELECT rank, ended_ms, outcome FROM the_run WHERE run = $1 AND attempt = $2 AND ended_ms IS NOT NULL "
+        "ORDER BY ended_ms, rank LIMIT 2",
+        run, attempt,
+    )  # fmt: skip
+    if len(ends) == 2 and ends[1][1] - ends[0][1] >= APART_MS and ends[0][2] == "killed":
+        yield f"rank {ends[0][0]} was killed at {night.time(ends[0][1])}, before the others ended"
 
 
 def _suggestion(age_ms: int) -> str:

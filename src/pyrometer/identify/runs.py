@@ -3,8 +3,8 @@
 A pure function of what was said and what is known; `Known` is read from the store by whoever has it. In whatever order,
 in whatever pieces and however often the same messages come, the same facts follow.
 
-- A run is what its program calls it, else the workload of its pods, else the launch. Launches of a run are its
-  attempts, numbered as they are first seen.
+- A run is what its program calls it, else the workload of its pods, else the launch: that which its launcher made
+  first, where it begins again. Launches of a run are its attempts, numbered as they are first seen.
 - A pod is known by its UID, else by namespace and name, else by who has the GPU. A device is known by its UUID, else
   the k-th device of the pod is that of local rank k, else it is the host's by index.
 - A rank whose pod nobody knows holds its device itself: a pod `run:LAUNCH:RANK` of a workload of kind `Run`, for as
@@ -131,8 +131,7 @@ class Runs:
             if launch is None or not launch.whole:
                 wanted.launches.add(who.launch)
             if launch is None or who.rank not in launch.ranks or not launch.ranks[who.rank].place.settled:
-                if who.run is not None and who.run not in self._attempts:
-                    wanted.runs.add(who.run)
+                wanted.runs.update(run for run in (who.run, who.restart_of) if run and run not in self._attempts)
                 if who.pod_uid is not None:
                     wanted.pod_uids.add(who.pod_uid)
                 elif who.pod_name is not None and who.namespace is not None:
@@ -230,7 +229,8 @@ class Runs:
             ranks = fresh[launch.launch]
             named = (rank.who.run for rank in ranks if rank.who.run)
             owned = (rank.place.workload_uid for rank in ranks if rank.place.workload_uid)
-            run = next(named, None) or next(owned, None) or launch.launch
+            again = (rank.who.restart_of for rank in ranks if rank.who.restart_of)
+            run = next(named, None) or next(owned, None) or next(again, None) or launch.launch
             attempts = self._attempts.setdefault(run, {})
             attempt = attempts.get(launch.launch) or max(attempts.values(), default=0) + 1
             if attempt > MOST_ATTEMPTS:
@@ -485,7 +485,8 @@ def _held(launch: _Launch, rank: _Rank, run: Run) -> Records:
     assert run.pod_uid is not None  # noqa: S101 - it has one of its own
     assert place.slot_index is not None  # noqa: S101 - likewise
     virtual = place.node_uid.startswith("cpu:")
-    name = run.run if run.run != launch.launch else who.experiment or launch.launch[:8]
+    unnamed = run.run in (launch.launch, who.restart_of)
+    name = run.run if not unnamed else who.experiment or run.run[:8]
     workload = Workload(
         at_ms, LOCAL, run.run, KIND, LOCAL, name, experiment=run.experiment or name, experiment_rule=SOURCE,
         team=LOCAL, team_rule=SOURCE,

@@ -40,6 +40,7 @@ class Meeting:
         self._rank = 0
         self._ranks = 1
         self._launch: str | None = None
+        self.restart_of: str | None = None
         self._plans: list[tuple[int, int]] = []  # from which step on windows have how many steps
         self._changes: list[int] = []  # windows end there, too: where steps began to take another time, and some later
         self._before: tuple[float, float, float] | None = (
@@ -52,17 +53,20 @@ class Meeting:
         """Steps in a window; 0 while that is not known."""
         return self._plans[-1][1] if self._plans else 0
 
-    def join(self, rank: int, ranks: int, launch: str) -> None:
+    def join(self, rank: int, ranks: int, launch: str, restart_of: str | None = None) -> None:
         """The process group is there."""
         self._rank, self._ranks = rank, ranks
         self._launch = launch if rank == 0 else None
         if rank == 0:
-            self._tell(LAUNCH, launch)
+            self._tell(LAUNCH, f"{launch} {restart_of or ''}".strip())
 
     def launch(self) -> str | None:
         """What this launch is called; None while rank 0 has not said it."""
         if self._launch is None:
-            self._launch = self._look(LAUNCH)
+            told = self._look(LAUNCH)
+            if told is not None:
+                self._launch, _, again = told.partition(" ")
+                self.restart_of = again or None
         return self._launch
 
     def window_end(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> int | None:

@@ -118,9 +118,20 @@ class Rank:
         distributed = self._torch.distributed
         self.identity |= {"rank": distributed.get_rank(), "ranks": distributed.get_world_size()}
         self.event("rendezvous", duration_ms=took_ns // 1_000_000)
-        self._meeting.join(self.identity["rank"], self.identity["ranks"], self.identity["launch"])
+        if self.identity["rank"] == 0:
+            self._say_if_restarted()
+        self._meeting.join(
+            self.identity["rank"], self.identity["ranks"], self.identity["launch"], self.identity.get("restart_of")
+        )
         self._met = False
         self.recorder.last_ns = self.recorder.begin_ns = time.perf_counter_ns()
+
+    def _say_if_restarted(self) -> None:
+        """The launcher began again after a death, or with other ranks: this is another attempt at what it launched."""
+        restarts = int(number("TORCHELASTIC_RESTART_COUNT", 0))
+        first = self.spool.first_launch(self.identity["launch"], restarts)
+        if first != self.identity["launch"]:
+            self.identity["restart_of"] = first
 
     def first_step(self, optimizer: Any, parameters: list[Any]) -> None:
         """The first step is over: the model is complete, on its device, and the loop is known."""
@@ -319,6 +330,8 @@ class Rank:
             launch = self._meeting.launch()
             if launch is not None:
                 self.identity["launch"] = launch
+                if self._meeting.restart_of is not None:
+                    self.identity["restart_of"] = self._meeting.restart_of
             if self._alone_since_s is None and self.recorder.count:  # how long a rendezvous takes is not ours to limit
                 self._alone_since_s = time.monotonic()
             waited_s = time.monotonic() - self._alone_since_s if self._alone_since_s is not None else 0.0
@@ -489,15 +502,19 @@ class Rank:
         limits = self._limits()
         limit_s = limits.get(phase, limits["default"]) if self.recorder.count else limits["startup"]
         trains = bool(self.recorder.expected) or self.recorder.count > 0
-        if trains and not view[ring.STUCK_NS] and now_ns - moved_ns > limit_s * 1e9:
-            self._stands_still(moved_ns, phase)
+        still_ns = now_ns - moved_ns
+        if trains and not view[ring.STUCK_NS] and still_ns > limits["default"] * 1e9:
+            frame = sys._current_frames().get(self.recorder.thread)
+            # who has left the loop is not in the middle of a long evaluation or checkpoint of it
+            left = bool(self._loops) and not self.recorder.inside and not self._loops[0].goes_on(frame)
+            if left or still_ns > limit_s * 1e9:
+                self._stands_still(moved_ns, phase, frame, left=left)
         self._arm(limit_s)
 
-    def _stands_still(self, moved_ns: int, phase: str) -> None:
-        frame = sys._current_frames().get(self.recorder.thread)
+    def _stands_still(self, moved_ns: int, phase: str, frame: FrameType | None, *, left: bool) -> None:
         self.ring.view[ring.STUCK_NS] = moved_ns
         at_ms, step = self.ring.wall_ns(moved_ns) // 1_000_000, self.step(self.recorder.count)
-        if self._loops and not self.recorder.inside and not self._loops[0].goes_on(frame):
+        if left:
             self._loop_ended = moved_ns
             self.event("loop_ended", at_ms=at_ms, step=step)
         else:

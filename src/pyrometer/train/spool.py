@@ -2,6 +2,7 @@
 
     out/<time_ns>-<pid>-<n>.part     (identity, messages) as `marshal` writes them; names sort in the order of time
     ranks/<pid>.ring|json|stack      where each rank is, who it is, and its stack when it stands still
+    ranks/<pid>-<start>.launch       what a launcher, which may start its ranks again, called its first launch
     send/<time_ns>-<n>.<signal>.json.gz    what goes over the wire next
     refused/                         what a server did not want, the newest 32 MiB of it
     lock                             held by the sender; who dies lets go of it
@@ -29,6 +30,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyrometer.train import processes
 from pyrometer.train.environment import number
 
 Identity = dict[str, Any]
@@ -134,6 +136,18 @@ class Spool:
         known = {**identity, "limits_s": dict(limits_s or {})}
         _write(self.ranks / f"{os.getpid()}.json", json.dumps(known).encode())
 
+    def first_launch(self, launch: str, restarts: int) -> str:
+        """What the launcher that started this process called its first launch. Some start their processes again when
+        one of them died: that is another attempt at the same run."""
+        launcher = os.getppid()
+        process = processes.living(launcher)
+        path = self.ranks / f"{launcher}-{process.started if process else 0}.launch"
+        with contextlib.suppress(OSError):
+            if restarts:
+                return path.read_text(encoding="ascii") or launch
+            _write(path, launch.encode("ascii"))
+        return launch
+
     def step_aside(self, pid: int) -> None:
         """Files of a dead process that had this number make way for those of the living one; they are still read."""
         aside = f"{pid}-{time.time_ns()}"
@@ -234,6 +248,9 @@ class Spool:
                 with contextlib.suppress(OSError):
                     if time.time() - path.stat().st_mtime > ABANDONED_S:
                         path.unlink()
+        for path in _listed(self.ranks, ".launch"):
+            if processes.living(int(path.name.partition("-")[0])) is None:
+                path.unlink(missing_ok=True)
         self.trim()
 
     def trim(self) -> int:
