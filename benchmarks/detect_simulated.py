@@ -1,0 +1,127 @@
+"""Parts of benchmarks/detect.py: simulated nights with faults, and simulated days without any."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from detect_table import Row, Tally, tallies, together
+
+EVIDENCE = {"overnight": "full", "quiet": "full", "gpu_only": "gpu", "kube_only": "kubernetes"}
+MS_PER_DAY = 86_400_000
+
+
+class Nights(NamedTuple):
+    """Nights that are alike: a scenario, a size, and how many of the seeds asked for."""
+
+    scenario: str
+    gpus: int | None = None  # None: the scenario's own
+    hours: int | None = None
+    part: float = 1.0  # of the seeds
+
+    def seeds(self, args: argparse.Namespace) -> range:
+        return range(args.first, args.first + max(1, round(self.part * args.seeds)))
+
+
+NIGHTS = (
+    Nights("overnight"),
+    Nights("overnight", 80, part=0.3),
+    Nights("overnight", 1_000, part=0.1),
+    Nights("gpu_only", part=0.4),
+    Nights("gpu_only", 80, part=0.2),
+    Nights("gpu_only", 1_000, part=0.1),
+    Nights("kube_only", part=0.4),
+    Nights("kube_only", 80, part=0.2),
+    Nights("kube_only", 1_000, part=0.1),
+)
+DAYS = (Nights("quiet", hours=24, part=0.2), Nights("quiet", 80, hours=24, part=0.2))
+
+
+class Night(NamedTuple):
+    """What one night came to."""
+
+    seed: int
+    gpu_ms: int
+    causes: dict[str, Tally]
+    state_error: float
+    notes: tuple[str, ...]
+
+
+def explained(
+    scenario: str, seed: int, gpus: int | None = None, hours: int | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Simulates a night, accounts for it and explains it: its truth, and how that compares with it."""
+    from pyrometer.account.ledger import build
+    from pyrometer.explain.score import ledger_cells, score, truth_window
+    from pyrometer.explain.why import why
+    from pyrometer.model.settings import Settings
+    from pyrometer.simulate.night import simulate
+    from pyrometer.store import Store
+
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder), create=True) as store:
+        truth = simulate(store, scenario, seed=seed, gpus=gpus, hours=hours)
+        window = truth_window(truth)
+        build(store, Settings(), now_ms=window.to_ms)
+        answer = why(store, window, Settings(), zone=UTC)
+        return truth, score(truth, answer, ledger_cells(store, window))
+
+
+def one_night(scenario: str, gpus: int | None, hours: int | None, seed: int) -> Night:
+    """What is kept of it."""
+    truth, scored = explained(scenario, seed, gpus, hours)
+    return Night(
+        seed, truth["total"]["gpu_ms"], tallies(truth["findings"], scored), scored["state_error"],
+        tuple(_notes(seed, scored)),
+    )  # fmt: skip
+
+
+def _notes(seed: int, scored: dict[str, Any]) -> Iterator[str]:
+    for what in ("missed", "wrong", "wrong_culprit"):
+        for finding in scored[what]:
+            beside = finding.get("title") or finding.get("found") or f"overlap {finding.get('overlap')}"
+            yield (
+                f"seed {seed}: {what} {finding['cause']} of {(finding['workload'] or {}).get('name')}, "
+                f"{finding['from'][11:19]} to {finding['to'][11:19]}, ${finding['usd'] or 0:,.2f}, "
+                f"{finding['culprit']}: {beside}"
+            )
+
+
+def row_of(part: str, nights: Sequence[Night], of: int, what: str, evidence: str) -> Row:
+    """The nights together: every finding counts the same, and every night's state error."""
+    causes = {cause: together(n.causes.get(cause, Tally()) for n in nights) for n in nights for cause in n.causes}
+    return Row(
+        part, what, evidence, "simulated", len(nights), of, sum(n.gpu_ms for n in nights) / MS_PER_DAY,
+        dict(sorted(causes.items())), sum(n.state_error for n in nights) / len(nights),
+        tuple(note for n in nights for note in n.notes),
+    )  # fmt: skip
+
+
+def nights(args: argparse.Namespace) -> Iterator[Row]:
+    """Nights with faults, of several sizes and with more and less evidence."""
+    yield from _all(args, "simulated", NIGHTS)
+
+
+def days(args: argparse.Namespace) -> Iterator[Row]:
+    """Days in which much happens and nothing goes wrong: whatever is found is a false alarm."""
+    yield from _all(args, "clean", DAYS)
+
+
+def _all(args: argparse.Namespace, part: str, kinds: Sequence[Nights]) -> Iterator[Row]:
+    for kind in kinds:
+        if args.only and kind.scenario not in args.only:
+            continue
+        if args.gpus and (kind.gpus or 304) not in args.gpus:
+            continue
+        seeds = kind.seeds(args)
+        what = f"{kind.scenario}, {kind.gpus or 304:,} GPUs, {kind.hours or 12} h"
+        done: list[Night] = []
+        with ProcessPoolExecutor(args.processes) as pool:
+            for night in pool.map(partial(one_night, kind.scenario, kind.gpus, kind.hours), seeds):
+                done.append(night)
+                yield row_of(part, done, len(seeds), what, EVIDENCE[kind.scenario])
