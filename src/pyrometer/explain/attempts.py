@@ -209,3 +209,16 @@ def made_progress(night: Night, attempt: Attempt, later: Sequence[Attempt]) -> b
         attempt.run, attempt.number,
     )  # fmt: skip
     return bool(saved) or (not later and lasted > night.settings.startup_limit_ms)
+
+
+def started(night: Night, attempt: Attempt) -> int:
+    """When an attempt had done its first step, or had used its GPUs for the first time."""
+    if attempt.run is not None:
+        return attempt.first_step_ms or attempt.to_ms or night.window.to_ms
+    rows = night.ask(
+        "SELECT max(greatest(minute_ms, $2) + ms) FROM night_ledger "
+        "WHERE state = 'startup' AND list_contains($1, pod_uid)",
+        list(attempt.pods),
+        attempt.from_ms,
+    )
+    return int(rows[0][0] or attempt.from_ms)

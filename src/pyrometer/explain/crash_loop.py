@@ -1,4 +1,9 @@
-"""`crash_loop`: attempt after attempt that fails and leaves nothing behind."""
+"""`crash_loop`: attempt after attempt that fails and leaves nothing behind.
+
+Needs Kubernetes: pods or containers that failed, one after the other. There, an attempt that was over before a start
+may last is one without progress, and all of its time is claimed that nobody saw anything of. With the SDK it is known
+whether a step was kept, and what exception ended it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ def detect(night: Night) -> Iterable[Proposal]:
 
 
 def _suspects(night: Night) -> list[str]:
-    """Who started in the window, and has failed often enough."""
+    """Who has time in the window that can be claimed, and has failed often enough."""
     rows = night.ask(
         """
         WITH failure AS (
@@ -43,11 +48,12 @@ def _suspects(night: Night) -> list[str]:
         FROM failure JOIN holder_name USING (pod_uid)
         WHERE coalesce(workload_uid, pod_uid) IN (
             SELECT coalesce(workload_uid, pod_uid) FROM burn JOIN holder_name USING (pod_uid)
-            WHERE state IN ('startup', 'lost_work')
+            WHERE list_contains($2, state)
         )
         GROUP BY owner_uid HAVING count(*) >= $1 ORDER BY 1
         """,
         IN_A_ROW,
+        list(CLAIMS["crash_loop"]),
     )
     return [owner for (owner,) in rows]
 
@@ -81,7 +87,7 @@ def _proposal(night: Night, owner: str, row: Sequence[Attempt]) -> Proposal:
         headline=f"crashed {len(row)} times in a row, from {night.time(from_ms)} to {night.time(to_ms)}",
         evidence=tuple(_evidence(night, row, ends)),
         suggestion="Stop it and look at the log of its last attempt; a limit on retries would have saved the rest.",
-        confidence=0.95 if all(attempt.run for attempt in row) else 0.85,
+        confidence=0.95 if all(attempt.run for attempt in row) else 0.8,
         known_ms=ends[IN_A_ROW - 1],
     )
 
@@ -91,8 +97,10 @@ def _evidence(night: Night, row: Sequence[Attempt], ends: Sequence[int]) -> Iter
     stepped = [attempt for attempt in row if attempt.first_step_ms is not None]
     if stepped:
         yield f"no attempt got beyond where it had begun; each lived {duration(lives[len(lives) // 2])} or so"
-    else:
+    elif any(attempt.run for attempt in row):
         yield f"each attempt lived {duration(lives[len(lives) // 2])} or so, and none completed a step"
+    else:
+        yield f"each attempt lived {duration(lives[len(lives) // 2])} or so, the longest {duration(lives[-1])}"
     said = night.ask(
         "SELECT reason, any_value(message), count(DISTINCT attempt) FROM event WHERE kind = 'exception' "
         "AND list_contains($1, run) AND list_contains($2, attempt) AND reason IS NOT NULL "

@@ -1,4 +1,9 @@
-"""`out_of_memory`: attempts that died because the memory of the host or of the GPU was full."""
+"""`out_of_memory`: attempts that died because the memory of the host or of the GPU was full.
+
+Needs Kubernetes, for containers that the kernel killed: there, of an attempt that was over before a start may last, all
+time is claimed that nobody saw anything of. The SDK adds ranks that ended with an exception about the GPU's memory, and
+what had to be done again; GPU telemetry, how full it was.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pyrometer.explain.attempts import Attempt, attempts, made_progress
-from pyrometer.explain.findings import Proposal
+from pyrometer.explain.attempts import Attempt, attempts, made_progress, started
+from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration
 from pyrometer.model.states import CLAIMS
@@ -118,11 +123,7 @@ def _proposal(night: Night, owner: str, killed: Sequence[_Killed]) -> Proposal |
         from_ms=from_ms,
         to_ms=to_ms,
         states=CLAIMS["out_of_memory"],
-        scope=tuple(
-            scope
-            for k in killed
-            for scope in k.attempt.scope(max(from_ms, k.attempt.from_ms), max(k.attempt.to_ms or 0, k.kill.at_ms))
-        ),
+        scope=tuple(scope for k in killed for scope in _wasted(night, k, from_ms)),
         headline=f"ran out of {memory} {times}{'last ' if times else ''}at {night.time(to_ms)}",
         evidence=tuple(_evidence(night, killed, rank, node)),
         suggestion=(
@@ -135,6 +136,17 @@ def _proposal(night: Night, owner: str, killed: Sequence[_Killed]) -> Proposal |
         # the first that lost something: the same memory is as full at the next try
         known_ms=killed[0 if begins_ms is not None else 1].kill.at_ms,
     )
+
+
+def _wasted(night: Night, killed: _Killed, from_ms: int) -> list[Scope]:
+    """All of an attempt that left nothing behind; of another one its start, and the steps that were done again."""
+    attempt = killed.attempt
+    begins_ms, over_ms = max(from_ms, attempt.from_ms), max(attempt.to_ms or 0, killed.kill.at_ms)
+    if not killed.kept:
+        return attempt.scope(begins_ms, over_ms)
+    lost_ms = over_ms if attempt.lost_from_ms is None else max(begins_ms, attempt.lost_from_ms)
+    started_ms = min(started(night, attempt), lost_ms)
+    return [*attempt.scope(begins_ms, started_ms), *attempt.scope(lost_ms, over_ms)]
 
 
 def _rank(night: Night, killed: _Killed) -> int | None:

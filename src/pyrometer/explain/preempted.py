@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pyrometer.explain.attempts import Attempt, attempts
+from pyrometer.explain.attempts import Attempt, attempts, started
 from pyrometer.explain.findings import Proposal
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration
@@ -71,7 +71,7 @@ def evicted_of(attempt: Attempt, found: Sequence[Eviction]) -> list[Eviction]:
 def _proposal(night: Night, attempt: Attempt, evicted: Sequence[Eviction], later: Attempt | None) -> Proposal:
     at_ms = evicted[0].at_ms
     begins_ms = at_ms if attempt.lost_from_ms is None else min(attempt.lost_from_ms, at_ms)
-    started_ms = at_ms if later is None else _started_ms(night, later)
+    started_ms = at_ms if later is None else started(night, later)
     lost_ms = (attempt.lost_to_ms or 0) - (attempt.lost_from_ms or 0)
     scope = attempt.scope(begins_ms, max(at_ms, attempt.lost_to_ms or 0))
     if later is not None:
@@ -94,19 +94,6 @@ def _proposal(night: Night, attempt: Attempt, evicted: Sequence[Eviction], later
         confidence=0.9,
         known_ms=None,  # what is lost is lost by then, and to start again takes its time, whoever knows of it
     )
-
-
-def _started_ms(night: Night, later: Attempt) -> int:
-    """When the next attempt had done its first step, or had used its GPUs for the first time."""
-    if later.run is not None:
-        return later.first_step_ms or later.to_ms or night.window.to_ms
-    rows = night.ask(
-        "SELECT max(greatest(minute_ms, $2) + ms) FROM night_ledger "
-        "WHERE state = 'startup' AND list_contains($1, pod_uid)",
-        list(later.pods),
-        later.from_ms,
-    )
-    return int(rows[0][0] or later.from_ms)
 
 
 def _evidence(

@@ -64,8 +64,8 @@ EVIDENCE = {"kubernetes": KUBERNETES, "gpu": GPU, "sdk": SDK}
 # What causes claim, in this order: a millisecond that an earlier one has claimed is no longer there for a later one.
 CLAIMS: dict[str, tuple[str, ...]] = {
     "hardware_failure": ("unhealthy", "hang", "lost_work"),
-    "out_of_memory": ("lost_work", "startup"),
-    "crash_loop": ("startup", "lost_work"),
+    "out_of_memory": ("lost_work", "startup", "unobserved"),
+    "crash_loop": ("startup", "lost_work", "unobserved"),
     "hang": ("hang",),
     "preempted": ("lost_work", "startup"),
     "lost_work": ("lost_work",),
