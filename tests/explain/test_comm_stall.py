@@ -15,13 +15,13 @@ from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 
 
-def trains(name, comm, *, nodes=(0, 1), hours=2):
+def trains(name, comm, *, nodes=(0, 1), hours=2, steps=lambda minute: 100):
     """A job of two GPUs a node; `comm` says how many milliseconds of each minute of each rank are communication."""
     records = []
     for rank, place, there in two_a_node(name, nodes):
         records += there
         records += [
-            StepWindow(at(minute), at(minute + 1), name, 1, rank, first_step=100 * minute, steps=100,
+            StepWindow(at(minute), at(minute + 1), name, 1, rank, first_step=1000 * minute, steps=steps(minute),
                        comm_ms=comm(minute), **place)
             for minute in range(60 * hours)
         ]  # fmt: skip
@@ -48,6 +48,13 @@ def test_a_rise_over_the_run_s_own_past(tmp_path):
     assert finding["culprit"] is None
     assert finding["evidence"][0] == "all ranks spent 40 % of their step time in communication, 10 % at other times"
     assert finding["evidence"][1].startswith("4 GPUs on 2 nodes")
+
+
+def test_steps_that_compute_less_do_not_communicate_slowly(tmp_path):
+    """From then on a step takes 276 ms instead of 600: of its 60 ms of communication none is longer."""
+    comm, steps = (lambda m: 6_000 if m < 40 else 13_040), (lambda m: 100 if m < 40 else 217)
+    assert told(tmp_path / "less", [*cluster(), *trains("llama", comm, steps=steps)])["findings"] == []
+    assert only(told(tmp_path / "slow", [*cluster(), *trains("llama", comm)]))
 
 
 @pytest.mark.parametrize("comm", [3_000, 6_000, 15_000])

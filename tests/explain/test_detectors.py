@@ -149,6 +149,17 @@ class TestDataStall:
         assert finding["culprit"] == {"node": "node-1"}
         assert finding["gpu_ms"] == 2 * 30 * 24_000
 
+    @pytest.mark.parametrize(("from_min", "to_min"), [(0, 6), (50, 52)], ids=["a cold loader", "a new epoch"])
+    def test_a_few_late_batches_are_none(self, tmp_path, from_min, to_min):
+        late = all_ranks(from_min, to_min, data_ms=24_000)
+        records = [*run(), *all_ranks(0, from_min), *late, *all_ranks(to_min, 120)]
+        assert told(tmp_path, [*cluster(), *job(), *records])["findings"] == []
+
+    def test_a_stall_from_the_first_step_on_that_lasts(self, tmp_path):
+        records = [*run(), *all_ranks(0, 25, data_ms=24_000), *all_ranks(25, 120)]
+        finding = only(told(tmp_path, [*cluster(), *job(), *records]))
+        assert (finding["cause"], interval(finding)) == ("data_stall", minutes(0, 25))
+
     def test_a_little_waiting_is_normal(self, tmp_path):
         assert told(tmp_path, [*cluster(), *job(), *run(), *all_ranks(0, 120, data_ms=3_000)])["findings"] == []
 

@@ -76,12 +76,18 @@ def test_less_power_for_the_same_activity(tmp_path, every_s):
     )
 
 
-def test_activity_that_goes_up_and_down_does_not_hide_it(tmp_path):
+@pytest.mark.parametrize(
+    "shares",
+    [
+        pytest.param((1.0, 0.85, 0.95, 0.8, 1.0, 0.9, 0.82, 1.0, 0.88, 0.96, 0.8, 1.0), id="a little"),
+        pytest.param((0.7, 0.6, 0.7, 1.0, 1.0, 1.0, 0.6, 0.6, 0.6, 0.7, 1.0, 1.0), id="as it did before"),
+    ],
+)
+def test_activity_that_goes_up_and_down_does_not_hide_it(tmp_path, shares):
     def at_share(look, share):
         drawn = {"power_w": round(60 + (look["power_w"] - 60) * share)}
         return look | drawn | {name: round(look[name] * share) for name in look if name.endswith("_permille")}
 
-    shares = (1.0, 0.85, 0.95, 0.8, 1.0, 0.9, 0.82, 1.0, 0.88, 0.96, 0.8, 1.0)
     phases = [(10 * n, 10 * n + 10, at_share(TRAINS if n < 6 else ON_NAN, share)) for n, share in enumerate(shares)]
     (finding,) = told(tmp_path / "nan", night(*phases))["findings"]
     assert finding["cause"] == "diverged_suspected"

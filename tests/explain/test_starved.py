@@ -65,8 +65,15 @@ def test_long_pauses_that_recur_slowly(tmp_path):
     assert "about 4 gaps on each of 2 GPUs, of 6 min" in finding["evidence"]
 
 
+@pytest.mark.parametrize(("kind", "serves"), [("Notebook", False), ("Deployment", True)])
+def test_what_waits_for_people_is_none(tmp_path, kind, serves):
+    other = [Workload(START_MS, "test", "nb", kind, "ml", "nb", team="cv", serves=serves), *pod("nb-0", "nb", "n1")]
+    records = [*cluster(), *other, *watched(recurring(30, 90), nodes=(1,))]
+    assert told(tmp_path, records)["findings"] == []
+
+
 def test_two_workloads_at_once(tmp_path):
-    other = [Workload(START_MS, "test", "nb", "Notebook", "ml", "nb", team="cv"), *pod("nb-0", "nb", "n1")]
+    other = [Workload(START_MS, "test", "nb", "Job", "ml", "nb", team="cv"), *pod("nb-0", "nb", "n1")]
     records = [*cluster(), *job(pods=1), *other, *watched(recurring(30, 90), nodes=(0, 1))]
     found = told(tmp_path, records)["findings"]
     assert sorted(f["workload"]["name"] for f in found) == ["llama", "nb"]

@@ -1,4 +1,7 @@
-"""`comm_stall`: communication that every rank waits for, more than the run did before, or than runs of its size do."""
+"""`comm_stall`: communication that every rank waits for, more than the run did before, or than runs of its size do.
+
+Needs the SDK, which alone tells communication from computing; two ranks or more.
+"""
 
 from __future__ import annotations
 
@@ -97,6 +100,7 @@ class _Stall(NamedTuple):
     compared: str
     confidence: float
     known_ms: int | None
+    before: bool = False  # it is compared with the same run at other times
 
 
 class _Pod(NamedTuple):
@@ -114,7 +118,7 @@ def detect(night: Night) -> Iterable[Proposal]:
     stalls = list(_raised(night, [run.owner_uid for run in runs if run.varies]))
     raised = {stall.owner_uid for stall in stalls}
     stalls += _always_high([run for run in runs if run.owner_uid not in raised])
-    stalls = [stall for stall in stalls if stall.owner_uid in worth]
+    stalls = [stall for stall in stalls if stall.owner_uid in worth and (not stall.before or _rose(night, stall))]
     pods = _pods(night, stalls)
     for stall in stalls:
         yield _proposal(night, stall, pods[stall.owner_uid, stall.from_ms])
@@ -129,7 +133,28 @@ def _raised(night: Night, owners: list[str]) -> Iterator[_Stall]:
         compared = f"{round(100 * usual_of_step)} % at other times"
         seen_before = from_ms - usual_from_ms >= SHORTEST_MS  # else only what came after it says what is usual
         known_ms = from_ms + SHORTEST_MS if seen_before else None
-        yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9, known_ms)
+        yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9, known_ms, before=True)
+
+
+def _rose(night: Night, stall: _Stall) -> bool:
+    """Whether a step communicated longer than at other times. Where it only computes less, its share is larger and
+    nothing is slow: another batch size, shorter sequences."""
+    ((during, otherwise),) = night.ask(
+        """
+        WITH step AS (  -- what every rank has: of the windows that begin in a minute, those of the rank with least
+            SELECT run, attempt, minute_ms, min(comm_ms) AS comm_ms FROM (
+                SELECT run, attempt, rank, time_ms // 60000 * 60000 AS minute_ms, sum(comm_ms) / sum(steps) AS comm_ms
+                FROM step_window WHERE list_contains($1, pod_uid) AND steps > 0 AND time_ms >= $4 AND time_ms < $5
+                GROUP BY ALL
+            ) GROUP BY ALL
+        )
+        SELECT median(comm_ms) FILTER (WHERE minute_ms >= $2 AND minute_ms < $3),
+            median(comm_ms) FILTER (WHERE minute_ms < $2 OR minute_ms >= $3)
+        FROM step
+        """,
+        night.pods(stall.owner_uid), stall.from_ms, stall.to_ms, *night.window,
+    )  # fmt: skip
+    return during is None or otherwise is None or during >= (1 + RISE_OF_USUAL) * otherwise
 
 
 def _runs(night: Night) -> list[_Run]:

@@ -1,4 +1,8 @@
-"""`data_stall`: GPUs that wait for the next batch, more than a well-fed run does."""
+"""`data_stall`: GPUs that wait for the next batch, more than a well-fed run does.
+
+Needs the SDK, which alone sees what a step waits for. Samples of the nodes add what they were short of. A late batch
+now and then, and a loader that begins cold, are no findings.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,12 @@ from pyrometer.explain.night import Night
 from pyrometer.explain.node_load import Wait
 from pyrometer.explain.words import duration
 from pyrometer.model.states import CLAIMS
+from pyrometer.model.units import MS_PER_MINUTE
 
 WORTH_NAMING = 0.10  # of the time of a window
+LEAST_WINDOWS = 3  # of a rank, one after the other or nearly so: what lasts less is a late batch, or a new epoch
+WARM_UP = 0.1  # of the attempt: what is over by then is a loader that begins cold...
+WARM_UP_MS = 10 * MS_PER_MINUTE  # ...within this
 OF_ONE_NODE = 0.6  # of a workload's stall on one of several nodes: the node is the culprit
 
 
@@ -38,7 +46,8 @@ def detect(night: Night) -> Iterable[Proposal]:
         """
         WITH stalled AS (
             SELECT coalesce(workload_uid, holder_name.pod_uid) AS owner_uid, pod_uid, step_window.node_uid,
-                greatest(time_ms, $2) AS from_ms, least(to_ms, $3) AS to_ms, data_ms, to_ms - time_ms AS length_ms
+                run, attempt, rank, greatest(time_ms, $2) AS from_ms, least(to_ms, $3) AS to_ms, data_ms,
+                to_ms - time_ms AS length_ms
             FROM step_window JOIN holder_name USING (pod_uid)
             WHERE list_contains($5, coalesce(workload_uid, holder_name.pod_uid)) AND data_ms > 0
                 AND data_ms >= $1 * (to_ms - time_ms) AND steps > 0 AND to_ms > time_ms
@@ -51,12 +60,26 @@ def detect(night: Night) -> Iterable[Proposal]:
                     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > $4, true)::INTEGER AS begins
                 FROM stalled
             )
+        ),
+        warm AS (
+            SELECT run, attempt, first_ms + least($7 * (over_ms - first_ms), $8) AS warm_ms FROM (
+                SELECT run, attempt, min(first_step_ms) AS first_ms, coalesce(max(ended_ms), $3) AS over_ms
+                FROM the_run GROUP BY run, attempt
+            )
+        ),
+        lasting AS (
+            SELECT owner_uid, episode FROM (
+                SELECT owner_uid, episode, run, attempt, count(*) AS windows, max(to_ms) AS to_ms
+                FROM numbered GROUP BY owner_uid, episode, run, attempt, rank
+            ) LEFT JOIN warm USING (run, attempt)
+            GROUP BY owner_uid, episode HAVING max(windows) >= $6 AND bool_or(coalesce(to_ms > warm_ms, true))
         )
         SELECT owner_uid, episode, pod_uid, node_uid, min(from_ms), max(to_ms), sum(data_ms)::BIGINT,
             sum(length_ms)::BIGINT, min(to_ms)
-        FROM numbered GROUP BY owner_uid, episode, pod_uid, node_uid ORDER BY 1, 2, 3, 4
+        FROM numbered SEMI JOIN lasting USING (owner_uid, episode)
+        GROUP BY owner_uid, episode, pod_uid, node_uid ORDER BY 1, 2, 3, 4
         """,
-        WORTH_NAMING, *night.window, 5 * night.settings.hang_limit_ms, owners,
+        WORTH_NAMING, *night.window, 5 * night.settings.hang_limit_ms, owners, LEAST_WINDOWS, WARM_UP, WARM_UP_MS,
     )  # fmt: skip
     episodes: dict[tuple[str, int], list[_Pod]] = defaultdict(list)
     for owner, episode, *pod in rows:

@@ -1,5 +1,8 @@
 """`diverged_suspected`: GPUs as busy as before that draw much less power. So looks training on NaN, from outside.
 
+Needs GPU telemetry with power, a counter of activity, and clocks or throttle reasons. With the SDK the loss itself is
+known, and `diverged` tells it. Compared is a workload with itself, at times when it was about as busy.
+
 Multiplying NaN flips few bits: on an H200 the power of training fell by 30 % with every activity counter unchanged.
 """
 
@@ -25,7 +28,7 @@ LEAST = 2  # buckets on either side that it takes to judge
 FELL = (0.50, 0.80)
 OF_ONE_GPU = 0.88  # each GPU by itself must have fallen below this: they all have the same NaN
 SAME_MIX = 0.08  # NaN moved no counter against another by more than 1.5 %; another kind of work does
-ABOUT_AS_BUSY = 0.25  # activity may go up and down: power goes with it
+ABOUT_AS_BUSY = 0.25  # activity may go up and down: power goes with it, as it did when it was that busy before
 SAME_CLOCK = 0.97  # a lower clock is throttling, and explains the power by itself
 THROTTLES = 4 | 8 | 32 | 64 | 128  # power cap, slowdown, thermal (software, hardware), power brake
 MORE_THROTTLED = 0.2  # of the samples
@@ -112,13 +115,13 @@ fell AS MATERIALIZED (  -- somewhere: the others need no closer look
     WINDOW {_BEFORE_AND_AFTER}
     QUALIFY median(drawn) OVER after / median(drawn) OVER before <= {FELL[1]}
 ),
-series AS (
+series AS MATERIALIZED (
     SELECT owner_uid, attempt, bucket_ms, median(power) AS power, median(drawn) AS drawn,
         median(activity) AS activity, median(sm) AS sm, median(tensor) AS tensor,
         median(dram) AS dram, median(clock) AS clock, avg(throttled) AS throttled
     FROM of_gpu SEMI JOIN fell USING (owner_uid, attempt) GROUP BY owner_uid, attempt, bucket_ms
 ),
-compared AS (
+compared AS MATERIALIZED (
     SELECT owner_uid, attempt, bucket_ms, least(count(*) OVER before, count(*) OVER after) AS buckets,
         median(power) OVER before AS power_before, median(power) OVER after AS power_after,
         median(drawn) OVER before AS drawn_before, median(drawn) OVER after AS drawn_after,
@@ -131,10 +134,18 @@ compared AS (
     WINDOW {_BEFORE_AND_AFTER},
     rest AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)
 ),
-steepest AS (  -- of each attempt, among those that left the activity as it was
-    SELECT * FROM compared
+busy_then AS (  -- what it drew whenever it was that busy before
+    SELECT owner_uid, attempt, compared.bucket_ms, median(series.drawn) AS drawn_then
+    FROM compared JOIN series USING (owner_uid, attempt)
+    WHERE series.bucket_ms < compared.bucket_ms
+        AND abs(series.activity / activity_after - 1) <= {ABOUT_AS_BUSY}
+    GROUP BY owner_uid, attempt, compared.bucket_ms HAVING count(*) >= {LEAST}
+),
+steepest AS (  -- of each attempt, among those that its activity does not explain
+    SELECT * FROM compared LEFT JOIN busy_then USING (owner_uid, attempt, bucket_ms)
     WHERE buckets >= {LEAST} AND coalesce(tensor_after, dram_after, sm_after) IS NOT NULL
-        AND abs(activity_after / activity_before - 1) <= {ABOUT_AS_BUSY}
+        AND coalesce(
+            drawn_after <= {FELL[1]} * drawn_then, abs(activity_after / activity_before - 1) <= {ABOUT_AS_BUSY})
         AND {_SAME_MIX}
     QUALIFY row_number() OVER (PARTITION BY owner_uid, attempt ORDER BY drawn_after / drawn_before, bucket_ms) = 1
 )
@@ -160,7 +171,7 @@ fell AS (  -- GPU by GPU
 sample AS (
     SELECT fell.*, time_ms, {_DRAWN} > (drawn_before + drawn_after) / 2 AS high
     FROM gpu_sample JOIN fell USING (node_uid, slot_index) JOIN idle_board USING (node_uid)
-    WHERE time_ms >= $4 - 2 * $3 AND time_ms < $2 AND power_w > 0
+    WHERE time_ms >= $4 - {NEAR} * $3 AND time_ms < $2 AND power_w > 0
         AND greatest(sm_active_permille, tensor_active_permille, dram_active_permille) >= {BUSY_PERMILLE}
 ),
 changed AS (

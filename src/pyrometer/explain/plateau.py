@@ -1,5 +1,7 @@
 """`plateau`: training that goes on although its loss has stopped falling.
 
+Needs the SDK, or whoever else reports a loss of the run.
+
 Losses fall ever more slowly: as a power of the steps, each doubling brings nearly as much as the one before. So a slow
 fall is none. A plateau is where the fall can be shown to be a small part of what the steps before promise; where noise
 hides that, nothing is said.

@@ -1,4 +1,8 @@
-"""`starved`: gaps in the work of GPUs that recur. Telemetry alone shows that they wait, not for what."""
+"""`starved`: gaps in the work of GPUs that recur. Telemetry alone shows that they wait, not for what.
+
+Needs GPU telemetry; samples of the nodes add what they were short of. With the SDK it is known what is waited for, and
+told as that. Notebooks and servers wait for people.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ from pyrometer.explain.words import counted, duration
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
-WORTH_NAMING = 0.05  # of what was observed of a workload
+WORTH_NAMING = 0.05  # of what was observed of a workload...
+DENSE = 0.20  # ...or this much of a stretch by itself, however long the workload is looked at
 SHORTEST_MS = 5 * MS_PER_MINUTE
 # Gaps belong together when they follow each other within some of their usual distances, within these limits.
 DISTANCES = 4
@@ -70,10 +75,11 @@ def detect(night: Night) -> Iterable[Proposal]:
         for owner, seen_ms in night.ask(
             """
             SELECT coalesce(workload_uid, pod_uid), sum(ms) FROM burn JOIN holder_name USING (pod_uid)
-            WHERE state != 'unobserved' GROUP BY 1
-            HAVING coalesce(sum(ms) FILTER (WHERE state = 'starved'), 0) >= $1 * sum(ms)
-            """,
-            WORTH_NAMING,
+            WHERE state != 'unobserved' AND coalesce(workload_uid NOT IN (
+                -- people think, and servers wait for requests: nobody keeps those from work
+                SELECT workload_uid FROM workload WHERE kind = 'Notebook' OR serves), true)
+            GROUP BY 1
+            """
         )
         if owner in worth_a_look
     }
@@ -85,7 +91,11 @@ def detect(night: Night) -> Iterable[Proposal]:
     together: dict[str, int] = defaultdict(int)
     for owner, _, _, starved_ms, _ in rows:
         together[owner] += int(starved_ms)
-    worth = [row for row in rows if together[row[0]] >= WORTH_NAMING * seen[row[0]]]
+    worth = [
+        (owner, *times, starved_ms, seen_ms)
+        for owner, *times, starved_ms, seen_ms in rows
+        if together[owner] >= WORTH_NAMING * seen[owner] or starved_ms >= DENSE * seen_ms
+    ]
     gaps = _gaps(night, worth)
     waits = [Wait(_nodes(night, gaps[owner, from_ms]), from_ms, to_ms) for owner, from_ms, to_ms, *_ in worth]
     for episode, shortage in zip(worth, node_load.shortages(night, waits), strict=True):

@@ -34,6 +34,7 @@ class Draft:
     spare: list[Machine] = field(default_factory=list)
     troubled: set[str] = field(default_factory=set)
     named: dict[str, int] = field(default_factory=dict)
+    pulls_ms: tuple[int, int] | None = None  # of every image, where that is long for everybody
 
     def victim(self, fits: Callable[[Job], bool]) -> Job:
         """A job that nothing has happened to yet."""
@@ -461,17 +462,18 @@ def starved(draft: Draft) -> None:
 
 
 def throttled(draft: Draft) -> None:
-    """A GPU that is too hot runs at a part of its clock."""
+    """A GPU that is too hot runs at a part of its clock, or all of a machine do: its fans have failed."""
     job = draft.victim(lambda job: _works_unseen(job) and job.kind == "Job")
     attempt = job.attempts[-1]
     length = draft.length((100, 150), (180, 330))
     at_ms = draft.moment(job, room_ms=length)
     rank = draft.chance.randrange(job.ranks)
     size = draft.chance.choice((0.55, 0.65, 0.78))
-    attempt.effects.append(Effect("clock", at_ms, at_ms + length, size, (rank,)))
+    ranks = tuple(range(job.ranks)) if rank % 2 and job.pods == 1 else (rank,)
+    attempt.effects.append(Effect("clock", at_ms, at_ms + length, size, ranks))
     machine, gpu = job.place(attempt, rank)
-    claim = Claim(("active",), at_ms, at_ms + length, ranks=(rank,), part=1 - size)
-    culprit: dict[str, object] = {"node": machine.name, "gpu": gpu}
+    claim = Claim(("active",), at_ms, at_ms + length, ranks=ranks, part=1 - size)
+    culprit: dict[str, object] = {"node": machine.name} | ({"gpu": gpu} if len(ranks) == 1 else {})
     draft.plant("throttled", job, at_ms, at_ms + length, claim, culprit=culprit, needs="gpu")
 
 

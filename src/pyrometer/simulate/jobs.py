@@ -30,9 +30,10 @@ class Stretch(NamedTuple):
 class Effect(NamedTuple):
     """Something that makes steps, or what is seen of them, different for a while.
 
-    `data`: waits for batches, `size` of a step; `slow`: the ranks' phase takes `size` of a step longer; `comm`: all
-    communication takes `size` times as long; `clock`: the ranks' GPUs run at `size` of their clock; `nan`: the numbers
-    are no numbers; `flat`: the loss stays where it is; `unused`: the ranks' GPUs are never used; `memory`: it grows.
+    `data`: waits for batches, `size` of a step; `work`: there is `size` times as much to compute; `slow`: the ranks'
+    phase takes `size` of a step longer; `comm`: all communication takes `size` times as long; `clock`: the ranks' GPUs
+    run at `size` of their clock; `nan`: the numbers are no numbers; `flat`: the loss stays where it is; `unused`: the
+    ranks' GPUs are never used; `memory`: it grows.
     """
 
     kind: str

@@ -105,7 +105,9 @@ def finish(chance: Random, job: Job, attempt: Attempt) -> None:
 def resume(chance: Random, job: Job, at_ms: int, *, places: list[Place] | None = None) -> Attempt:
     """A new attempt from the last checkpoint: what the one before did after that is lost."""
     before = job.attempts[-1]
-    before.lost_from_ms = before.last_checkpoint_ms(before.ended_ms or at_ms) or before.first_step_ms
+    saved_ms = before.last_checkpoint_ms(before.ended_ms or at_ms) or before.first_step_ms
+    steps = [s.from_ms for s in before.stretches if s.kind == "steps" and saved_ms and s.from_ms >= saved_ms]
+    before.lost_from_ms = min(steps, default=saved_ms)  # an evaluation after the save is not done again
     attempt = begin(chance, job, places or before.places, at_ms, resumes=before.first_step_ms is not None)
     finish(chance, job, attempt)
     return attempt

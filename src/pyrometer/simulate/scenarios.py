@@ -1,7 +1,8 @@
 """Whole nights: who runs what where, and what goes wrong.
 
-`overnight` is the default; `quiet` is the same cluster with nothing wrong; `gpu_only` and `kube_only` are the same
-night with less evidence; `scale` is as large as one likes; and there is one for every cause.
+`overnight` is the default; `quiet` is the same cluster with nothing wrong, but much that could be taken for it;
+`gpu_only` and `kube_only` are the same night with less evidence; `scale` is as large as one likes; and there is one for
+every cause.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from pyrometer.model.units import MS_PER_HOUR as HOUR
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
-from pyrometer.simulate import lives
+from pyrometer.simulate import habits, lives
 from pyrometer.simulate.cluster import A100, H100, H200, Machine, Pool, machines_of
 from pyrometer.simulate.faults import FAULTS, PEOPLE, Draft, NoRoomError
 from pyrometer.simulate.jobs import Job, Night, Outage, Place
@@ -91,8 +92,11 @@ def overnight(seed: int, gpus: int | None = None, hours: int = 12, name: str = "
 
 
 def quiet(seed: int, gpus: int | None = None, hours: int = 12) -> Night:
-    """A night in which nothing goes wrong."""
-    return _draft("quiet", seed, gpus, hours).night
+    """A night in which much happens and nothing goes wrong; every third one far away from its registry."""
+    draft = _draft("quiet", seed, gpus, hours, habits.LONG_PULLS_MS if seed % 3 == 0 else None)
+    draft.chance = Random(f"{seed} habits")  # noqa: S311 - a simulation, no secret
+    habits.live_with(draft, max(1, len(draft.night.machines) // sum(pool.machines for pool in POOLS)))
+    return draft.night
 
 
 def scale(seed: int, gpus: int | None = None, hours: int = 24) -> Night:
@@ -138,7 +142,7 @@ class Scenario(NamedTuple):
 
 SCENARIOS: dict[str, Scenario] = {
     "overnight": Scenario(overnight, "sdk", "about 300 GPUs from 20:00 to 08:00, some eight faults"),
-    "quiet": Scenario(quiet, "sdk", "the same cluster, nothing wrong"),
+    "quiet": Scenario(quiet, "sdk", "the same cluster, much happens, nothing wrong"),
     "gpu_only": Scenario(overnight, "gpu", "the same night without the training SDK"),
     "kube_only": Scenario(overnight, "kubernetes", "the same night with Kubernetes alone"),
     "scale": Scenario(scale, "sdk", "10,000 GPUs and a day, or as many as --gpus says"),
@@ -149,7 +153,7 @@ SCENARIOS: dict[str, Scenario] = {
 # -- ordinary nights --------------------------------------------------------------------------------------------------
 
 
-def _draft(name: str, seed: int, gpus: int | None, hours: int) -> Draft:
+def _draft(name: str, seed: int, gpus: int | None, hours: int, pulls_ms: tuple[int, int] | None = None) -> Draft:
     """A cluster with its ordinary jobs, in blocks: as many as make up the GPUs asked for, the rest is spare."""
     small = gpus is not None and gpus < sum(pool.machines * pool.gpus for pool in POOLS)
     pools, jobs, lanes = (SMALL_POOLS, SMALL_JOBS, SMALL_LANES) if small else (POOLS, JOBS, SWEEP_LANES)
@@ -161,7 +165,7 @@ def _draft(name: str, seed: int, gpus: int | None, hours: int) -> Draft:
         for number, pool in enumerate(pools)
     )
     night = Night(name, seed, FROM_MS, FROM_MS + hours * HOUR, machines_of(grown))
-    draft = Draft(night, Random(f"{seed} pyrometer"))  # noqa: S311 - a simulation, no secret
+    draft = Draft(night, Random(f"{seed} pyrometer"), pulls_ms=pulls_ms)  # noqa: S311 - a simulation, no secret
     free = {pool.name: [machine for machine in night.machines if machine.pool.name == pool.name] for pool in grown}
     giants = 0 if small else blocks // GIANT_BLOCKS
     for number in range(giants):
@@ -222,7 +226,7 @@ def _live(draft: Draft, asked: Asked, places: list[Place], suffix: str) -> None:
         began_ms = job.created_ms = night.from_ms + chance.randint(8 * MINUTE, 80 * MINUTE)
     elif late:
         job.until_ms, job.goes_on = night.to_ms - chance.randint(20 * MINUTE, 150 * MINUTE), False
-    attempt = lives.begin(chance, job, places, began_ms)
+    attempt = lives.begin(chance, job, places, began_ms, pulls_ms=_pulls(draft, asked.pods))
     if asked.instrumented:
         lives.finish(chance, job, attempt)
         return
@@ -251,6 +255,12 @@ def _sweep(draft: Draft, place: Place, lane: str) -> None:
             digest=f"{chance.getrandbits(64):016x}", until_ms=until_ms, goes_on=until_ms >= night.to_ms,
         )  # fmt: skip
         night.jobs.append(job)
-        attempt = lives.begin(chance, job, [place], now_ms, pulls_ms=[chance.randint(3_000, 9_000)])
+        pulls_ms = _pulls(draft, 1) or [chance.randint(3_000, 9_000)]
+        attempt = lives.begin(chance, job, [place], now_ms, pulls_ms=pulls_ms)
         lives.finish(chance, job, attempt)
         now_ms = until_ms + chance.randint(20_000, 6 * MINUTE)
+
+
+def _pulls(draft: Draft, pods: int) -> list[int] | None:
+    """How long images take to pull where that is long for everybody."""
+    return draft.pulls_ms and [draft.chance.randint(*draft.pulls_ms) for _ in range(pods)]

@@ -100,6 +100,9 @@ def _drawn(
             phases["data"][ranks] += job.step_ms * effect.size * part * rng.lognormal(-0.02, 0.2, shape)[ranks]
         elif effect.kind == "slow":
             phases[effect.phase][ranks] += job.step_ms * effect.size * part
+        elif effect.kind == "work":
+            for phase in ("copy", "forward", "backward"):
+                phases[phase] *= 1 + (effect.size - 1) * part
         elif effect.kind == "comm":
             comm *= 1 + (effect.size - 1) * part
     at_hand = phases["data"] + phases["copy"] + phases["forward"] + phases["backward"]

@@ -12,7 +12,9 @@ from pyrometer.simulate.jobs import Night, Planted
 from pyrometer.simulate.measure import Meter
 
 LEVELS = ("kubernetes", "gpu", "sdk")
-WORTH_USD = 3.0  # what costs less is nobody's business: finding it is no mistake, and neither is missing it
+# What costs less, or less of the night, is nobody's business: finding it is no mistake, and neither is missing it.
+WORTH_USD = 3.0
+WORTH_OF_NIGHT = 0.0003
 LONG_MS = 20 * 60_000  # an idle stretch that GPU telemetry alone can tell from a pause
 
 
@@ -42,7 +44,7 @@ def truth(night: Night, meter: Meter, evidence: str) -> dict[str, Any]:
             }
             for state in STATES if by_state.get(state.name)
         ],
-        "findings": [_finding(planted, evidence) for planted in night.planted],
+        "findings": [_finding(planted, evidence, max(WORTH_USD, WORTH_OF_NIGHT * priced)) for planted in night.planted],
         "cells": cells,
     }  # fmt: skip
 
@@ -59,7 +61,7 @@ def _cells(books: Books) -> list[dict[str, Any]]:
     return rows
 
 
-def _finding(planted: Planted, evidence: str) -> dict[str, Any]:
+def _finding(planted: Planted, evidence: str, worth_usd: float) -> dict[str, Any]:
     job = planted.job
     cause, culprit = planted.cause, planted.culprit
     shown = LEVELS.index(planted.needs) <= LEVELS.index(evidence)
@@ -82,7 +84,7 @@ def _finding(planted: Planted, evidence: str) -> dict[str, Any]:
         "gpu_ms": round(planted.gpu_ms),
         "usd_micro": micro,
         "usd": usd(micro),
-        "detectable": shown and planted.usd >= WORTH_USD,
+        "detectable": shown and planted.usd >= worth_usd,
     }  # fmt: skip
 
 
