@@ -1,4 +1,7 @@
-"""`diverged`: training that went on after its loss had become NaN or infinite."""
+"""`diverged`: training that went on after its loss had become NaN or infinite.
+
+Needs the SDK, which sees every loss; its batches add which samples came before. Without it, see `diverged_suspected`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`duplicate_run`: a run that does what another one does, or has done: the same configuration, data and seed."""
+"""`duplicate_run`: a run that does what another one does, or has done: the same configuration, data and seed.
+
+Needs the SDK, and programs that say how they are configured.
+"""
 
 from __future__ import annotations
 

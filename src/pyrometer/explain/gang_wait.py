@@ -1,4 +1,7 @@
-"""`gang_wait`: pods that hold GPUs while peers they need are missing."""
+"""`gang_wait`: pods that hold GPUs while peers they need are missing.
+
+Needs Kubernetes, and a workload that says how many pods its gang has. Nothing else adds to it.
+"""
 
 from __future__ import annotations
 

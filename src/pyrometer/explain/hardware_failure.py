@@ -1,4 +1,8 @@
-"""`hardware_failure`: a GPU or a node broke. The time it was out, and what the workload that was hit lost by it."""
+"""`hardware_failure`: a GPU or a node broke. The time it was out, and what the workload that was hit lost by it.
+
+Needs Kubernetes, for nodes that are not ready, gone, or short of devices. GPU telemetry adds which device it was and
+its XID, and kernels that spin because of it; the SDK adds hangs of any kind and the steps that were lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`idle_held`: allocated, and nothing runs. Forgotten notebooks, finished jobs, sleepers."""
+"""`idle_held`: allocated, and nothing runs. Forgotten notebooks, finished jobs, sleepers.
+
+Needs GPU telemetry, or the SDK for a program that has left its training loop; Kubernetes adds the pod and its user.
+"""
 
 from __future__ import annotations
 

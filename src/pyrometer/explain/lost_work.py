@@ -1,4 +1,7 @@
-"""`lost_work`: steps that a later attempt had to do again."""
+"""`lost_work`: steps that a later attempt had to do again.
+
+Needs the SDK: only it knows from which step an attempt resumed.
+"""
 
 from __future__ import annotations
 

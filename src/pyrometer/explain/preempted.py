@@ -1,4 +1,9 @@
-"""`preempted`: work that was lost, and done over, because others got the GPUs or a spot node was taken back."""
+"""`preempted`: work that was lost, and done over, because others got the GPUs or a spot node was taken back.
+
+Needs Kubernetes: its events, or the reason that a pod ended for; there the next start is claimed, up to where its
+containers run. With GPU telemetry that start lasts until a GPU is used; the SDK adds the steps that were lost and the
+age of the checkpoint.
+"""
 
 from __future__ import annotations
 

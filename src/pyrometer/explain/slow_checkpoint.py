@@ -1,4 +1,7 @@
-"""`slow_checkpoint`: blocking saves that take much longer than the run's others, or a larger share than the fleet's."""
+"""`slow_checkpoint`: blocking saves that take much longer than the run's others, or a larger share than the fleet's.
+
+Needs the SDK; samples of the nodes add how fast they wrote meanwhile.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""`slow_start`: starts that take much longer than the others do. Only what lies beyond the usual is claimed."""
+"""`slow_start`: starts that take much longer than the others do. Only what lies beyond the usual is claimed.
+
+Needs Kubernetes: from scheduling until containers run, with the image's pull. With GPU telemetry a start lasts until a
+GPU is used, with the SDK until the first step, and rendezvous, restore and compile are known. Starts are compared with
+those of the same evidence.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
 WORTH_NAMING = 0.05  # of what was observed of a workload...
-DENSE = 0.20  # ...or this much of a stretch by itself, however long the workload is looked at
+DENSE = 0.20  # ...or this much of a stretch by itself, however long the workload is looked at,
+RECURS = 3  # ...and as often: a single gap is something else
 SHORTEST_MS = 5 * MS_PER_MINUTE
 # Gaps belong together when they follow each other within some of their usual distances, within these limits.
 DISTANCES = 4
@@ -47,14 +48,15 @@ numbered AS (
 ),
 episode AS MATERIALIZED (
     SELECT owner_uid, min(minute_ms) AS first_ms, max(minute_ms) AS last_ms,
+        count_if(coalesce(after_ms > 60000, true)) AS gaps,
         min(minute_ms) + 60000 - arg_min(most_ms, minute_ms) AS from_ms,
         max(minute_ms) + CASE WHEN count(*) > 1 THEN arg_max(most_ms, minute_ms) ELSE 60000 END AS to_ms
     FROM numbered GROUP BY owner_uid, episode
 )
-SELECT owner_uid, from_ms, to_ms, sum(starved_ms), sum(seen_ms)
+SELECT owner_uid, from_ms, to_ms, sum(starved_ms), sum(seen_ms), gaps
 FROM episode JOIN minute USING (owner_uid)
 WHERE minute_ms BETWEEN first_ms AND last_ms AND to_ms - from_ms >= $6
-GROUP BY owner_uid, from_ms, to_ms HAVING sum(starved_ms) >= $2 * sum(seen_ms) ORDER BY 1, 2
+GROUP BY owner_uid, from_ms, to_ms, gaps HAVING sum(starved_ms) >= $2 * sum(seen_ms) ORDER BY 1, 2
 """
 
 
@@ -89,12 +91,12 @@ def detect(night: Night) -> Iterable[Proposal]:
         _EPISODES, sorted(seen), WORTH_NAMING, DISTANCES, NEAREST_MS, FURTHEST_MS, SHORTEST_MS
     )  # fmt: skip
     together: dict[str, int] = defaultdict(int)
-    for owner, _, _, starved_ms, _ in rows:
+    for owner, _, _, starved_ms, *_ in rows:
         together[owner] += int(starved_ms)
     worth = [
-        (owner, *times, starved_ms, seen_ms)
-        for owner, *times, starved_ms, seen_ms in rows
-        if together[owner] >= WORTH_NAMING * seen[owner] or starved_ms >= DENSE * seen_ms
+        (owner, from_ms, to_ms, starved_ms, seen_ms)
+        for owner, from_ms, to_ms, starved_ms, seen_ms, times in rows
+        if together[owner] >= WORTH_NAMING * seen[owner] or (starved_ms >= DENSE * seen_ms and times >= RECURS)
     ]
     gaps = _gaps(night, worth)
     waits = [Wait(_nodes(night, gaps[owner, from_ms]), from_ms, to_ms) for owner, from_ms, to_ms, *_ in worth]

@@ -1,4 +1,7 @@
-"""`stranded`: GPUs that lay free while pods waited for them, and there were enough for at least one that waited."""
+"""`stranded`: GPUs that lay free while pods waited for them, and there were enough for at least one that waited.
+
+Needs Kubernetes; its events say why the scheduler did not place them. Nothing else adds to it.
+"""
 
 from __future__ import annotations
 

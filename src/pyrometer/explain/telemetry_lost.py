@@ -1,4 +1,7 @@
-"""`telemetry_lost`: held GPUs of which nothing is known, because the telemetry that had been there stopped."""
+"""`telemetry_lost`: held GPUs of which nothing is known, because the telemetry that had been there stopped.
+
+Needs GPU telemetry or the SDK: what was never there cannot be lost.
+"""
 
 from __future__ import annotations
 

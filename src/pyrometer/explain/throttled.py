@@ -1,6 +1,9 @@
 """`throttled`: GPUs that run slower than they could, because they are hot or because power is short.
 
-The excess is what the work would not have taken at the usual clock. A power cap in force (0x4) is ordinary.
+The excess is what the work would not have taken at the usual clock: that of the same workload's GPUs, else of the
+model. A power cap in force (0x4) is ordinary.
+
+Needs GPU telemetry with clocks, and with throttle reasons or temperatures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`unused_device`: devices that a workload holds and never uses, while others of the same pod work."""
+"""`unused_device`: devices that a workload holds and never uses, while others of the same pod work.
+
+Needs GPU telemetry.
+"""
 
 from __future__ import annotations
 

@@ -330,7 +330,7 @@ def slow_start(draft: Draft) -> None:
     startup = attempt.stretches[0]
     beyond = Claim(("startup",), startup.to_ms - pull_ms + 70 * SECOND, startup.to_ms)
     culprit: dict[str, object] = {"node": machines[slow].name}
-    draft.plant("slow_start", job, startup.from_ms, startup.to_ms, beyond, culprit=culprit, needs="gpu")
+    draft.plant("slow_start", job, startup.from_ms, startup.to_ms, beyond, culprit=culprit)
 
 
 def straggler(draft: Draft, job: Job | None = None, at_ms: int | None = None) -> None:
