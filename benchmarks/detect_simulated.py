@@ -13,34 +13,33 @@ from typing import Any, NamedTuple
 
 from detect_table import Row, Tally, tallies, together
 
-EVIDENCE = {"overnight": "full", "quiet": "full", "gpu_only": "gpu", "kube_only": "kubernetes"}
+CALLED = {"sdk": "full", "gpu": "gpu", "kubernetes": "kubernetes"}
 MS_PER_DAY = 86_400_000
 
 
 class Nights(NamedTuple):
-    """Nights that are alike: a scenario, a size, and how many of the seeds asked for."""
+    """Nights that are alike: a scenario, a size, the best evidence, and how many of the seeds asked for."""
 
     scenario: str
-    gpus: int | None = None  # None: the scenario's own
-    hours: int | None = None
+    gpus: int
+    hours: int
+    evidence: str
     part: float = 1.0  # of the seeds
 
     def seeds(self, args: argparse.Namespace) -> range:
         return range(args.first, args.first + max(1, round(self.part * args.seeds)))
 
 
-NIGHTS = (
-    Nights("overnight"),
-    Nights("overnight", 80, part=0.3),
-    Nights("overnight", 1_000, part=0.1),
-    Nights("gpu_only", part=0.4),
-    Nights("gpu_only", 80, part=0.2),
-    Nights("gpu_only", 1_000, part=0.1),
-    Nights("kube_only", part=0.4),
-    Nights("kube_only", 80, part=0.2),
-    Nights("kube_only", 1_000, part=0.1),
+NIGHTS = tuple(
+    Nights("overnight", gpus, 12, evidence, part)
+    for evidence, parts in (("sdk", (1.0, 0.3, 0.1)), ("gpu", (0.4, 0.2, 0.1)), ("kubernetes", (0.4, 0.2, 0.1)))
+    for gpus, part in zip((304, 80, 1_000), parts, strict=True)
 )
-DAYS = (Nights("quiet", hours=24, part=0.2), Nights("quiet", 80, hours=24, part=0.2))
+DAYS = tuple(
+    Nights("quiet", gpus, 24, evidence, part)
+    for evidence, parts in (("sdk", (0.2, 0.1)), ("gpu", (0.1, 0.05)), ("kubernetes", (0.1, 0.05)))
+    for gpus, part in zip((304, 80), parts, strict=True)
+)
 
 
 class Night(NamedTuple):
@@ -54,7 +53,7 @@ class Night(NamedTuple):
 
 
 def explained(
-    scenario: str, seed: int, gpus: int | None = None, hours: int | None = None
+    scenario: str, seed: int, gpus: int | None = None, hours: int | None = None, evidence: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Simulates a night, accounts for it and explains it: its truth, and how that compares with it."""
     from pyrometer.account.ledger import build
@@ -65,16 +64,16 @@ def explained(
     from pyrometer.store import Store
 
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), create=True) as store:
-        truth = simulate(store, scenario, seed=seed, gpus=gpus, hours=hours)
+        truth = simulate(store, scenario, seed=seed, gpus=gpus, hours=hours, evidence=evidence)
         window = truth_window(truth)
         build(store, Settings(), now_ms=window.to_ms)
         answer = why(store, window, Settings(), zone=UTC)
         return truth, score(truth, answer, ledger_cells(store, window))
 
 
-def one_night(scenario: str, gpus: int | None, hours: int | None, seed: int) -> Night:
+def one_night(kind: Nights, seed: int) -> Night:
     """What is kept of it."""
-    truth, scored = explained(scenario, seed, gpus, hours)
+    truth, scored = explained(kind.scenario, seed, kind.gpus, kind.hours, kind.evidence)
     return Night(
         seed, truth["total"]["gpu_ms"], tallies(truth["findings"], scored), scored["state_error"],
         tuple(_notes(seed, scored)),
@@ -114,14 +113,13 @@ def days(args: argparse.Namespace) -> Iterator[Row]:
 
 def _all(args: argparse.Namespace, part: str, kinds: Sequence[Nights]) -> Iterator[Row]:
     for kind in kinds:
-        if args.only and kind.scenario not in args.only:
-            continue
-        if args.gpus and (kind.gpus or 304) not in args.gpus:
+        called = CALLED[kind.evidence]
+        if (args.evidence and called not in args.evidence) or (args.gpus and kind.gpus not in args.gpus):
             continue
         seeds = kind.seeds(args)
-        what = f"{kind.scenario}, {kind.gpus or 304:,} GPUs, {kind.hours or 12} h"
+        what = f"{kind.scenario}, {kind.gpus:,} GPUs, {kind.hours} h"
         done: list[Night] = []
         with ProcessPoolExecutor(args.processes) as pool:
-            for night in pool.map(partial(one_night, kind.scenario, kind.gpus, kind.hours), seeds):
+            for night in pool.map(partial(one_night, kind), seeds):
                 done.append(night)
-                yield row_of(part, done, len(seeds), what, EVIDENCE[kind.scenario])
+                yield row_of(part, done, len(seeds), what, called)

@@ -31,10 +31,15 @@ def simulate(
     seed: int = 1,
     gpus: int | None = None,
     hours: int | None = None,
+    evidence: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Fills a new data folder with a night, writes its truth, and gives it back."""
+    """Fills a new data folder with a night, writes its truth, and gives it back.
+
+    `evidence` is the best that its records hold (kubernetes, gpu, sdk), where that is not to be the scenario's.
+    """
     made = SCENARIOS[scenario]
+    best = evidence or made.evidence
     store.set_meta("origin", "simulated")  # first: nobody takes half of a night for a real one
     night = made.make(seed, gpus, hours) if hours else made.make(seed, gpus)
     night.name = scenario
@@ -43,19 +48,19 @@ def simulate(
     before: Measured | None = None
     for done, hour in enumerate(meter.hours()):
         progress(done, total)
-        _take(store, hour.tables, hour.records, made.evidence)
+        _take(store, hour.tables, hour.records, best)
         if done % 3 == 2:  # now and then an hour is sealed before its last rows arrive
             store.seal(before_ms=hour.hour_ms)
         if before is not None:
-            _take(store, before.late, [], made.evidence)
+            _take(store, before.late, [], best)
         store.seal(before_ms=hour.hour_ms - MS_PER_HOUR)
         before = hour
     if before is not None:
-        _take(store, before.late, [], made.evidence)
-    _take(store, {}, list(objects(night, meter.counters.resumed_step)), made.evidence)
+        _take(store, before.late, [], best)
+    _take(store, {}, list(objects(night, meter.counters.resumed_step)), best)
     store.seal()
     progress(total, total)
-    told = truth(night, meter, made.evidence)
+    told = truth(night, meter, best)
     files.write_text(store.folder / TRUTH, json.dumps(told, indent=1))
     return told
 
