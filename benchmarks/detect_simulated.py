@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -119,7 +120,15 @@ def _all(args: argparse.Namespace, part: str, kinds: Sequence[Nights]) -> Iterat
         seeds = kind.seeds(args)
         what = f"{kind.scenario}, {kind.gpus:,} GPUs, {kind.hours} h"
         done: list[Night] = []
-        with ProcessPoolExecutor(args.processes) as pool:
+        pool = ProcessPoolExecutor(args.processes, initializer=_stopped_by_parent)
+        try:
             for night in pool.map(partial(one_night, kind), seeds):
                 done.append(night)
                 yield row_of(part, done, len(seeds), what, called)
+        finally:
+            pool.shutdown(cancel_futures=True)  # who stops it does not wait for all the others
+
+
+def _stopped_by_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
