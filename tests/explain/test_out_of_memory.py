@@ -164,6 +164,19 @@ class TestOfTheHost:
         assert "the host's memory" in finding["title"]
         assert finding["evidence"] == ["rank 0 on node-0 was OOM-killed"]
 
+    def test_of_a_long_life_among_short_ones_only_the_start_is_claimed(self, tmp_path):
+        records, start = [], 0
+        for number, life in enumerate((20, 60, 20)):
+            there = pod(f"llama-{number}", "llama", "n0", from_min=start, to_min=start + life, attempt=number + 1,
+                        reason="OOMKilled", rank=0)  # fmt: skip
+            runs_ms = at(start + life - 2)
+            records += [r._replace(phase="Failed", started_ms=runs_ms) if hasattr(r, "phase") else r for r in there]
+            start += life + 2
+        finding = only(told(tmp_path, [*cluster(), *job(pods=0), *records]))
+        assert interval(finding) == minutes(0, 104)
+        assert finding["gpu_ms"] == 2 * (20 + 58 + 20) * MINUTE
+        assert finding["evidence"][1] == "2 of 3 attempts got nothing done"
+
     def test_a_long_life_may_have_been_of_use(self, tmp_path):
         assert found(told(tmp_path, [*cluster(), *job(pods=0), *self.killed(60)])) == []
 

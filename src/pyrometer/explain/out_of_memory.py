@@ -1,8 +1,8 @@
 """`out_of_memory`: attempts that died because the memory of the host or of the GPU was full.
 
 Needs Kubernetes, for containers that the kernel killed: there, of an attempt that was over before a start may last, all
-time is claimed that nobody saw anything of. The SDK adds ranks that ended with an exception about the GPU's memory, and
-what had to be done again; GPU telemetry, how full it was.
+time is claimed that nobody saw anything of. The SDK adds ranks that ended with an exception about the GPU's memory, how
+that grew (by its windows, else by GPU telemetry), and what had to be done again.
 """
 
 from __future__ import annotations
