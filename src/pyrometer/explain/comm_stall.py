@@ -118,7 +118,7 @@ def detect(night: Night) -> Iterable[Proposal]:
     stalls = list(_raised(night, [run.owner_uid for run in runs if run.varies]))
     raised = {stall.owner_uid for stall in stalls}
     stalls += _always_high([run for run in runs if run.owner_uid not in raised])
-    stalls = [stall for stall in stalls if stall.owner_uid in worth and (not stall.before or _rose(night, stall))]
+    stalls = _slower(night, [stall for stall in stalls if stall.owner_uid in worth])
     pods = _pods(night, stalls)
     for stall in stalls:
         yield _proposal(night, stall, pods[stall.owner_uid, stall.from_ms])
@@ -136,25 +136,42 @@ def _raised(night: Night, owners: list[str]) -> Iterator[_Stall]:
         yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9, known_ms, before=True)
 
 
-def _rose(night: Night, stall: _Stall) -> bool:
-    """Whether a step communicated longer than at other times. Where it only computes less, its share is larger and
-    nothing is slow: another batch size, shorter sequences."""
-    ((during, otherwise),) = night.ask(
+def _slower(night: Night, stalls: list[_Stall]) -> list[_Stall]:
+    """Those in which a step communicated longer than at other times.
+
+    Where it only computes less, its share is larger and nothing is slow: another batch size, shorter sequences.
+    """
+    before = [stall for stall in stalls if stall.before]
+    if not before:
+        return stalls
+    rows = night.ask(
         """
-        WITH step AS (  -- what every rank has: of the windows that begin in a minute, those of the rank with least
-            SELECT run, attempt, minute_ms, min(comm_ms) AS comm_ms FROM (
-                SELECT run, attempt, rank, time_ms // 60000 * 60000 AS minute_ms, sum(comm_ms) / sum(steps) AS comm_ms
-                FROM step_window WHERE list_contains($1, pod_uid) AND steps > 0 AND time_ms >= $4 AND time_ms < $5
+        WITH stall AS (
+            SELECT unnest($1) AS number, unnest($2) AS owner_uid, unnest($3) AS from_ms, unnest($4) AS to_ms
+        ),
+        step AS MATERIALIZED (  -- what every rank has: of each minute, that of the rank with the least
+            SELECT owner_uid, minute_ms, min(comm_ms) AS comm_ms FROM (
+                SELECT coalesce(workload_uid, holder_name.pod_uid) AS owner_uid, run, attempt, rank,
+                    time_ms // 60000 * 60000 AS minute_ms, sum(comm_ms) / sum(steps) AS comm_ms
+                FROM step_window JOIN holder_name USING (pod_uid)
+                WHERE list_contains($2, coalesce(workload_uid, holder_name.pod_uid)) AND steps > 0
+                    AND time_ms >= $5 AND time_ms < $6
                 GROUP BY ALL
-            ) GROUP BY ALL
+            ) GROUP BY owner_uid, minute_ms
         )
-        SELECT median(comm_ms) FILTER (WHERE minute_ms >= $2 AND minute_ms < $3),
-            median(comm_ms) FILTER (WHERE minute_ms < $2 OR minute_ms >= $3)
-        FROM step
+        SELECT number, median(comm_ms) FILTER (WHERE minute_ms >= from_ms AND minute_ms < to_ms),
+            median(comm_ms) FILTER (WHERE minute_ms < from_ms OR minute_ms >= to_ms)
+        FROM stall JOIN step USING (owner_uid) GROUP BY number
         """,
-        night.pods(stall.owner_uid), stall.from_ms, stall.to_ms, *night.window,
+        list(range(len(before))), [s.owner_uid for s in before], [s.from_ms for s in before],
+        [s.to_ms for s in before], *night.window,
     )  # fmt: skip
-    return during is None or otherwise is None or during >= (1 + RISE_OF_USUAL) * otherwise
+    same = {
+        before[number]
+        for number, during, otherwise in rows
+        if during is not None and otherwise is not None and during < (1 + RISE_OF_USUAL) * otherwise
+    }
+    return [stall for stall in stalls if stall not in same]
 
 
 def _runs(night: Night) -> list[_Run]:

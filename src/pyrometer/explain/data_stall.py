@@ -53,7 +53,7 @@ def detect(night: Night) -> Iterable[Proposal]:
                 AND data_ms >= $1 * (to_ms - time_ms) AND steps > 0 AND to_ms > time_ms
                 AND time_ms < $3 AND to_ms > $2
         ),
-        numbered AS (
+        numbered AS MATERIALIZED (
             SELECT *, sum(begins) OVER (PARTITION BY owner_uid ORDER BY from_ms, pod_uid) AS episode
             FROM (
                 SELECT *, coalesce(from_ms - max(to_ms) OVER (PARTITION BY owner_uid ORDER BY from_ms, pod_uid
