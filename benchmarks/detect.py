@@ -2,7 +2,7 @@
 
 Parts, each of which runs alone: `simulated` (nights whose truth is known) and `clean` (much happens, nothing is wrong:
 whatever is found is a false alarm). Every figure is marked as simulated, recorded or live. Simulated nights have seeds
-from 3,001 on, which nobody looked at while the detectors were made. Ctrl-C ends it with what is known so far.
+from 4,001 on, which nobody looked at while the detectors were made. Ctrl-C ends it with what is known so far.
 
     python benchmarks/detect.py [--part simulated clean] [--seeds 100] [--markdown FILE] [--verbose]
 """
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seeds", type=int, default=100, help="of the largest row of nights; the others have fewer")
-    parser.add_argument("--first", type=int, default=3_001, help="the first seed")
+    parser.add_argument("--first", type=int, default=4_001, help="the first seed")
     parser.add_argument("--evidence", nargs="+", choices=("full", "gpu", "kubernetes"), help="with these only")
     parser.add_argument("--gpus", nargs="+", type=int, help="of these sizes only")
     parser.add_argument("--processes", type=int, default=2)

@@ -66,12 +66,19 @@ def test_saves_that_become_slow(tmp_path):
         {minute: 20 + minute * 7919 % 9 for minute in USUAL},  # they differ
         {minute: 10 + minute * 7919 % 31 for minute in USUAL},  # by much
         USUAL | saves_at((5,), 45),  # the first
+        USUAL | saves_at((55, 65), 70),  # chance makes two in a row
         USUAL | saves_at((5, 35, 65, 95), 90),  # every third is a large one
         NONE,
     ],
 )
 def test_usual_saves(tmp_path, saves):
     assert told(tmp_path, [*cluster(), *trains("llama", saves)])["findings"] == []
+
+
+def test_two_in_a_row_that_are_far_slower(tmp_path):
+    saves = USUAL | saves_at((55, 65), 150)
+    finding = only(told(tmp_path, [*cluster(), *trains("llama", saves)]))
+    assert (finding["from"], finding["to"]) == minutes(55, 65 + 150 / 60)
 
 
 def test_one_save_that_takes_very_long(tmp_path):

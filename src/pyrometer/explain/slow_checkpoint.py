@@ -24,7 +24,7 @@ SLOWER_MS = 5 * MS_PER_SECOND
 NOISE = 5  # times what one save usually differs from the next
 ONE_SLOWER = 3  # times the usual: a single save is often a larger one, or the first
 ONE_SLOWER_MS = MS_PER_MINUTE
-TWO_SLOWER = 3  # times the usual: chance makes two long ones in a row
+TWO_SLOWER = 5  # times the usual, or as slow as a single one must be: chance makes two long ones in a row
 ENOUGH_USUAL = 2  # saves, to say what is usual for a run
 HIGH_SHARE, LOW_SHARE = 0.08, 0.02  # of a run's time: always slow, while others are below the low one
 ENOUGH_OTHERS = 3  # runs, to say what is usual for the fleet
@@ -133,15 +133,16 @@ def _slower_than_before(night: Night, owner: str, run: str, saves: list[_Save], 
     if usual is None:
         return
     usual_ms, slow_ms = usual
+    one_slow_ms = max(ONE_SLOWER * usual_ms, usual_ms + ONE_SLOWER_MS)
     episodes = list(_episodes(saves, slow_ms))
     alone = [episode for episode in episodes if len(episode) == 1]
     for episode in episodes:
         one = len(episode) == 1
         if one and len(alone) > 2:
             continue  # now and then it saves more: that is how it is meant
-        if len(episode) == 2 and min(save.took_ms for save in episode) < TWO_SLOWER * usual_ms:
+        if len(episode) == 2 and min(save.took_ms for save in episode) < min(TWO_SLOWER * usual_ms, one_slow_ms):
             continue
-        if one and episode[0].took_ms < max(ONE_SLOWER * usual_ms, usual_ms + ONE_SLOWER_MS):
+        if one and episode[0].took_ms < one_slow_ms:
             continue
         if episode[-1].to_ms <= night.window.from_ms:
             continue
