@@ -113,10 +113,10 @@ class TestHighAllTheTime:
         records = [*cluster(nodes=10), *self.fleet(), *trains("llama", between(0, 0, 0, 9_500))]
         assert told(tmp_path, records)["findings"] == []
 
-    @pytest.mark.parametrize(("comm", "found"), [(19_000, False), (24_000, True)])
-    def test_with_nothing_to_compare_only_when_very_high(self, tmp_path, comm, found):
-        answer = told(tmp_path, [*cluster(), *trains("llama", between(0, 0, 0, comm))])
-        assert [f["cause"] for f in answer["findings"]] == ["comm_stall"] * found
+    def test_with_nothing_to_compare_nobody_can_say_what_is_slow(self, tmp_path):
+        answer = told(tmp_path, [*cluster(), *trains("llama", between(0, 0, 0, 36_000))])
+        assert answer["findings"] == []
+        assert {"state": "comm_stall"}.items() <= answer["unexplained"][0].items()
 
 
 def test_all_of_it_on_one_node(tmp_path):

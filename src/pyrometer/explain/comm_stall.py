@@ -22,8 +22,6 @@ RISE_OF_USUAL = 0.3  # ...and of that share itself: a run that communicates much
 SHORTEST_MS = 5 * MS_PER_MINUTE
 ABOVE_ALIKE = 0.10  # over runs of its size: they differ more from each other than a run from itself
 ENOUGH_ALIKE = 3  # other runs of its size
-HIGH = 0.35  # with nothing to compare
-USUAL = 0.10  # what is then taken for the usual
 
 # A run's low level says what is usual; minutes clearly above it, by more than one usually differs from the next, are an
 # episode. Medians of five leave single minutes out and keep edges where they are.
@@ -205,25 +203,23 @@ def _runs(night: Night) -> list[_Run]:
 
 
 def _always_high(runs: list[_Run]) -> Iterator[_Stall]:
-    """Runs that communicate much more than others of as many ranks do; with too few of those, only very high ones."""
+    """Runs that communicate much more than others of as many ranks do. With too few of those nobody can say whether a
+    network is slow or a program talks much."""
     alike: dict[int, list[_Run]] = defaultdict(list)
     for run in runs:
         alike[run.ranks].append(run)
     for run in runs:
         others = [other for other in alike[run.ranks] if other is not run]
-        if len(others) >= ENOUGH_ALIKE:
-            usual = median(other.share for other in others)
-            noise = median(abs(other.share - usual) for other in others)
-            limit = usual + max(ABOVE_ALIKE, usual, 5 * noise)
-            of_step = median(other.of_step for other in others)
-            compared, confidence = f"{round(100 * of_step)} % in {len(others)} other runs of {run.ranks} ranks", 0.75
-        else:
-            usual, limit = USUAL, HIGH
-            compared, confidence = f"{round(100 * USUAL)} % would be usual", 0.6
-        if run.share >= limit:
-            excess = _excess(run.share, usual)
-            known_ms = run.from_ms + SHORTEST_MS
-            yield _Stall(run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, confidence, known_ms)
+        if len(others) < ENOUGH_ALIKE:
+            continue
+        usual = median(other.share for other in others)
+        noise = median(abs(other.share - usual) for other in others)
+        if run.share < usual + max(ABOVE_ALIKE, usual, 5 * noise):
+            continue
+        of_step = median(other.of_step for other in others)
+        compared = f"{round(100 * of_step)} % in {len(others)} other runs of {run.ranks} ranks"
+        excess, known_ms = _excess(run.share, usual), run.from_ms + SHORTEST_MS
+        yield _Stall(run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, 0.75, known_ms)
 
 
 def _excess(share: float, usual: float) -> int:

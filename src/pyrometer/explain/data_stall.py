@@ -19,9 +19,10 @@ from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
 WORTH_NAMING = 0.10  # of the time of a window
-LEAST_WINDOWS = 3  # of a rank, one after the other or nearly so: what lasts less is a late batch, or a new epoch
+LEAST_WINDOWS = 2  # of a rank, one after the other or nearly so: one alone is a new epoch
 WARM_UP = 0.1  # of the attempt: what is over by then is a loader that begins cold...
 WARM_UP_MS = 10 * MS_PER_MINUTE  # ...within this
+WAITED_FOR = 0.05  # of the time of a run: its ranks wait for one of them
 OF_ONE_NODE = 0.6  # of a workload's stall on one of several nodes: the node is the culprit
 
 
@@ -50,7 +51,9 @@ def detect(night: Night) -> Iterable[Proposal]:
                 to_ms - time_ms AS length_ms
             FROM step_window JOIN holder_name USING (pod_uid)
             WHERE list_contains($5, coalesce(workload_uid, holder_name.pod_uid)) AND data_ms > 0
-                AND data_ms >= $1 * (to_ms - time_ms) AND steps > 0 AND to_ms > time_ms
+                AND steps > 0 AND to_ms > time_ms
+                -- also without its slowest step: one late batch is no stall
+                AND data_ms - coalesce((step_max_us - step_p50_us) // 1000, 0) >= $1 * (to_ms - time_ms)
                 AND time_ms < $3 AND to_ms > $2
         ),
         numbered AS MATERIALIZED (
@@ -62,17 +65,20 @@ def detect(night: Night) -> Iterable[Proposal]:
             )
         ),
         warm AS (
-            SELECT run, attempt, first_ms + least($7 * (over_ms - first_ms), $8) AS warm_ms FROM (
-                SELECT run, attempt, min(first_step_ms) AS first_ms, coalesce(max(ended_ms), $3) AS over_ms
+            SELECT run, attempt, ranks, first_ms + least($7 * (over_ms - first_ms), $8) AS warm_ms FROM (
+                SELECT run, attempt, min(first_step_ms) AS first_ms, coalesce(max(ended_ms), $3) AS over_ms,
+                    max(ranks) AS ranks
                 FROM the_run GROUP BY run, attempt
             )
         ),
         lasting AS (
             SELECT owner_uid, episode FROM (
-                SELECT owner_uid, episode, run, attempt, count(*) AS windows, max(to_ms) AS to_ms
+                SELECT owner_uid, episode, run, attempt, rank, count(*) AS windows, max(to_ms) AS to_ms
                 FROM numbered GROUP BY owner_uid, episode, run, attempt, rank
             ) LEFT JOIN warm USING (run, attempt)
             GROUP BY owner_uid, episode HAVING max(windows) >= $6 AND bool_or(coalesce(to_ms > warm_ms, true))
+                -- one rank that all others wait for is a straggler, whose phase says that it waits for data
+                AND (count(DISTINCT rank) > 1 OR max(ranks) = 1 OR NOT list_contains($9, owner_uid))
         )
         SELECT owner_uid, episode, pod_uid, node_uid, min(from_ms), max(to_ms), sum(data_ms)::BIGINT,
             sum(length_ms)::BIGINT, min(to_ms)
@@ -80,6 +86,7 @@ def detect(night: Night) -> Iterable[Proposal]:
         GROUP BY owner_uid, episode, pod_uid, node_uid ORDER BY 1, 2, 3, 4
         """,
         WORTH_NAMING, *night.window, 5 * night.settings.hang_limit_ms, owners, LEAST_WINDOWS, WARM_UP, WARM_UP_MS,
+        sorted(night.owners("straggler_wait", WAITED_FOR)),
     )  # fmt: skip
     episodes: dict[tuple[str, int], list[_Pod]] = defaultdict(list)
     for owner, episode, *pod in rows:
