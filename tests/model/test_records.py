@@ -278,6 +278,20 @@ price by day
     assumed bool
     instance_type string?
     per string?
+finding by day
+    key finding_id, time_ms
+    sort finding_id, time_ms
+    time_ms int64
+    finding_id string
+    cause string
+    owner_uid string?
+    from_ms int64
+    to_ms int64
+    seen_ms int64
+    over_ms int64?
+    gpu_ms int64
+    usd_micro int64?
+    culprit_json string?
 ledger_row by hour
     key node_uid, slot_index, minute_ms, pod_uid, attempt, state, evidence, usd_micro_per_hour
     sort node_uid, slot_index, minute_ms, pod_uid, attempt, state, evidence, usd_micro_per_hour

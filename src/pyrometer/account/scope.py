@@ -106,6 +106,8 @@ def _kept(*, nobody: bool) -> dict[str, str]:
         CASE WHEN kind != 'preempted' AND coalesce(pod_uid, run, workload_uid, slot_index::VARCHAR) IS NOT NULL
         THEN message END AS message
     """
+    found = "owner_uid IN (SELECT pod_uid FROM scope_pod UNION SELECT workload_uid FROM scope_workload)"
+    found += " OR owner_uid IS NULL" if nobody else ""
     return {
         "node": "FROM {rows} WHERE node_uid IN (SELECT node_uid FROM scope_node)",
         "slot": f"FROM {{rows}} WHERE {slot}",
@@ -125,6 +127,7 @@ def _kept(*, nobody: bool) -> dict[str, str]:
         "event": f"SELECT * REPLACE ({words}) FROM (FROM {{rows}}) here WHERE {happened}",
         "restatement": f"FROM {{rows}} WHERE {_POD} OR (pod_uid IS NULL AND {_ATTEMPT})",
         "price": "FROM {rows} WHERE pool IS NULL OR pool IN (SELECT pool FROM scope_pool)",
+        "finding": f"FROM {{rows}} WHERE {found}",
         "ledger_row": f"FROM {{rows}} WHERE {holder}",
         "energy": f"FROM {{rows}} WHERE {holder}",
         "carry": "FROM {rows} WHERE false",  # of the accounting itself

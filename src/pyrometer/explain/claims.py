@@ -5,12 +5,12 @@ Findings claim ledger rows in the order of their causes, and no millisecond is c
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from pyrometer.account.sums import Sum, added
 from pyrometer.explain.findings import Detector, Finding, Proposal
+from pyrometer.explain.known import LOOKED, known, named
 from pyrometer.explain.night import Night
 from pyrometer.explain.what_if import NOT_SAVED, caught
 from pyrometer.model.units import usd_micro
@@ -75,7 +75,16 @@ def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
             dropped.append(number)
     if dropped:
         night.store.connection.execute("DELETE FROM claim WHERE list_contains($1, proposal)", [dropped])
-    return sorted(kept, key=lambda f: (-f.ms_price, -f.gpu_ms, f.proposal.from_ms, f.id))
+    return sorted(_named(night, kept), key=lambda f: (-f.ms_price, -f.gpu_ms, f.proposal.from_ms, f.id))
+
+
+def _named(night: Night, findings: Sequence[Finding]) -> list[Finding]:
+    names = named(
+        [finding.proposal for finding in findings],
+        known(night.store, *night.window),
+        int(night.store.meta(LOOKED) or 0),
+    )
+    return [finding._replace(id=name.id, seen_ms=name.seen_ms) for finding, name in zip(findings, names, strict=True)]
 
 
 def _scope_table(night: Night, proposals: Iterable[Proposal]) -> None:
@@ -107,7 +116,7 @@ def _finding(night: Night, proposal: Proposal, whole: Sum, claimed: Sequence[Sum
     if_caught = caught(
         claimed, proposal.from_ms, proposal.to_ms, proposal.known_ms, lambda so_far: _worth_telling(so_far, night)
     )
-    return Finding(_id(proposal), proposal, whole.gpu_ms, whole.ms_price, whole.unpriced_gpu_ms, if_caught)
+    return Finding("", proposal, whole.gpu_ms, whole.ms_price, whole.unpriced_gpu_ms, if_caught)
 
 
 def _worth_telling(claimed: Sum, night: Night) -> bool:
@@ -115,9 +124,3 @@ def _worth_telling(claimed: Sum, night: Night) -> bool:
         return False
     priced = claimed.unpriced_gpu_ms < claimed.gpu_ms
     return not priced or usd_micro(claimed.ms_price) >= night.least_usd_micro
-
-
-def _id(proposal: Proposal) -> str:
-    node = (proposal.culprit or {}).get("node")
-    words = (proposal.cause, proposal.owner_uid or "", str(proposal.from_ms), str(node or ""))
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:12]

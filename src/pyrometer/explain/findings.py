@@ -64,6 +64,7 @@ class Finding(NamedTuple):
     ms_price: int
     unpriced_gpu_ms: int
     caught: Caught
+    seen_ms: int | None = None  # when it was first found; None: nobody remembers it
 
 
 class Detector(Protocol):

@@ -371,6 +371,24 @@ class Price(NamedTuple):
     per: Text | None = None  # gpu, node: a node's price is divided among its GPUs; None: gpu
 
 
+@record(key=("finding_id", "time_ms"), every="day")
+class Finding(NamedTuple):
+    """What was found, as a server that looks all the time saw it: written when it opens, when it is over, and once a
+    day in between, so that what is found again keeps its name."""
+
+    time_ms: Int64  # of the ledger that was looked at: its newest minute
+    finding_id: Text
+    cause: Text
+    owner_uid: Text | None  # the workload, or the pod that belongs to none; None: nobody's but the platform's
+    from_ms: Int64
+    to_ms: Int64  # so far; what is not over goes on
+    seen_ms: Int64  # when it was first found
+    over_ms: Int64 | None = None  # when it was found to be over
+    gpu_ms: Int64 = 0
+    usd_micro: Int64 | None = None
+    culprit_json: Text | None = None
+
+
 @record(
     key=(
         "node_uid",

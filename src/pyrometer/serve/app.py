@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.sums import iso
 from pyrometer.account.windows import WindowError
+from pyrometer.act.lives import Lives
 from pyrometer.collect.otlp import SIGNALS
 from pyrometer.explain.html import render_html
 from pyrometer.export.exposition import exposition
@@ -111,6 +112,7 @@ class Server:
         self.end_ms = 0  # the newest accounted minute
         self.accounting_s = self.accounted_at_s = 0.0
         self.live = Live()
+        self.lives: Lives | None = None  # what was found, once somebody has looked
         self._books: Books | None = None
         self._kept = Kept()
         self._making: dict[str, asyncio.Task[bytes]] = {}  # answers that are worked out now, by where they are kept
@@ -350,22 +352,33 @@ class Server:
             self.live.tell("ledger", news, lasting=True)
 
     async def look(self) -> None:
-        """Looks for findings, for /metrics and those who listen; and at what the page shows first, so that it is there
-        when somebody opens it."""
+        """Looks for findings, and at what the page shows first, so that it is there when somebody opens it."""
         try:
-            findings = (await self.ask("why", {}))["findings"]
+            await self.find()
         except RefusedError:  # there is nothing to account for yet
             return
-        await asyncio.to_thread(self.counted.found, findings)
-        self._tell(None, findings)
-        for team in self.live.teams():  # what they may see, found in what they may see
-            with suppress(RefusedError):  # there is nothing of that team
-                self._tell(team, (await self.ask("why", {}, team))["findings"])
         for what, parameters in SHOWN_FIRST:
             await self.ask(what, dict(parameters))
         with suppress(RefusedError):
             if experiment := first_experiment(await self.ask("worth", {})):
                 await self.ask("worth", {"experiment": experiment})
+
+    async def find(self) -> None:
+        """Looks for findings, for /metrics, for those who listen and for those who tell; and remembers them, so that
+        what is found again keeps its name."""
+        answer = await self.ask("why", {})
+        async with self.lock:
+            await asyncio.to_thread(self._remember, answer)
+        await asyncio.to_thread(self.counted.found, answer["findings"])
+        self._tell(None, answer["findings"])
+        for team in self.live.teams():  # what they may see, found in what they may see
+            with suppress(RefusedError):  # there is nothing of that team
+                self._tell(team, (await self.ask("why", {}, team))["findings"])
+
+    def _remember(self, answer: Answer) -> None:
+        if self.lives is None:
+            self.lives = Lives.of(self.store)
+        self.lives.remember(self.store, answer)
 
     def _tell(self, team: str | None, findings: list[Answer]) -> None:
         """Tells those who listen which findings are new to them."""

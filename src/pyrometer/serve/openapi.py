@@ -96,8 +96,9 @@ _WHAT_IF = _object(
     saved_usd_micro=_nullable("integer"), saved_usd=_nullable("number"), sentence=_nullable("string"),
 )  # fmt: skip
 _FINDING = _object(
-    id=_TEXT, cause=_TEXT, title=_TEXT, workload=_nullable("object"), experiment=_nullable("string"),
-    team=_nullable("string"), culprit=_nullable("object"), **{"from": _TEXT, "to": _TEXT},
+    id=_TEXT, cause=_TEXT, title=_TEXT, workload=_nullable("object"), owner_uid=_nullable("string"),
+    experiment=_nullable("string"), team=_nullable("string"), culprit=_nullable("object"),
+    **{"from": _TEXT, "to": _TEXT}, ongoing={"type": "boolean"}, seen=_nullable("string"),
     gpu_ms={"type": "integer"}, usd_micro=_nullable("integer"), usd=_nullable("number"),
     confidence={"type": "number"}, evidence={"type": "array"}, suggestion=_TEXT, what_if=_WHAT_IF,
 )  # fmt: skip
