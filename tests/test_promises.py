@@ -95,6 +95,15 @@ proxy_addresses =
 proxy_user_header = ''
 proxy_team_header = ''
 proxy_role = 'viewer'
+public_url = ''
+tell_min_usd_micro = 20000000
+webhook_url_file = ''
+webhook_form = 'slack'
+alertmanager_urls =
+alertmanager_token_file = ''
+report_at = ''
+report_hours = 12
+report_file = ''
 """
 
 SDK_VARIABLES = (

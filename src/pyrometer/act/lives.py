@@ -50,12 +50,19 @@ class Lives:
         """Every one of them, the first that was found first."""
         return sorted(self._lives.values(), key=lambda life: (life.now.seen_ms, life.now.finding_id))
 
-    def remember(self, store: Store, answer: Answer) -> None:
-        """Looks, and writes down what is new. The caller has the store."""
+    def remember(self, store: Store, answer: Answer) -> list[Finding]:
+        """Looks, and writes down what is new, which it gives back. The caller has the store."""
         news = self.look(answer)
         if news:
             store.append(news)
         store.set_meta(LOOKED, str(self.looked_ms))
+        return news
+
+    def learn(self, finding: Answer) -> None:
+        """What one cost in all, from an answer about all of its time."""
+        life = self._lives[finding["id"]]
+        spent = {"gpu_ms": finding["gpu_ms"], "usd_micro": finding["usd_micro"]}
+        self._lives[finding["id"]] = life._replace(now=life.now._replace(**spent), finding=finding)
 
     def look(self, answer: Answer) -> list[Finding]:
         """Takes what `why` found; says what is to be written down."""
@@ -87,10 +94,9 @@ def _found(life: Life | None, finding: Answer, end_ms: int) -> Life:
         return Life(one, to_ms, 0, finding)
     before = life.now
     over_ms = over_ms and (before.over_ms or over_ms)
-    spent = [usd_micro for usd_micro in (one.usd_micro, before.usd_micro) if usd_micro is not None]
     now = one._replace(
         from_ms=min(from_ms, before.from_ms), seen_ms=before.seen_ms, over_ms=over_ms,
-        gpu_ms=max(one.gpu_ms, before.gpu_ms), usd_micro=max(spent, default=None),
+        gpu_ms=max(one.gpu_ms, before.gpu_ms), usd_micro=more(one.usd_micro, before.usd_micro),
         culprit_json=one.culprit_json or before.culprit_json,
     )  # fmt: skip
     return Life(now, to_ms, life.written_ms, finding)
@@ -101,6 +107,11 @@ def _is_news(before: Life | None, life: Life, end_ms: int) -> bool:
     if before is None or before.is_over != life.is_over:
         return True
     return not life.is_over and end_ms - life.written_ms >= WRITTEN_EVERY_MS
+
+
+def more(one: int | None, other: int | None) -> int | None:
+    """The larger of two amounts, either of which may not be known."""
+    return max((amount for amount in (one, other) if amount is not None), default=None)
 
 
 def ms_of(text: str) -> int:

@@ -34,12 +34,11 @@ def plain(text: str, **_: object) -> str:
 
 def render_text(answer: dict[str, Any], style: Style = plain) -> str:
     """The report. `style` is `click.style` on a terminal."""
-    return (
-        "\n".join([*_head(answer, style), *_bars(answer, style), *_told(answer, style), *_foot(answer, style)]) + "\n"
-    )
+    return "\n".join([*head(answer, style), *_bars(answer, style), *_told(answer, style), *_foot(answer, style)]) + "\n"
 
 
-def _head(answer: dict[str, Any], style: Style) -> Iterator[str]:
+def head(answer: dict[str, Any], style: Style = plain) -> Iterator[str]:
+    """Which time it is about, and what that cost."""
     total = answer["total"]
     from_time, to_time = (datetime.fromisoformat(answer["window"][edge]) for edge in ("from", "to"))
     same_day = from_time.date() == to_time.date()

@@ -66,6 +66,15 @@ class Settings(NamedTuple):
     proxy_user_header: str = ""
     proxy_team_header: str = ""
     proxy_role: str = "viewer"
+    public_url: str = ""
+    tell_min_usd_micro: int = 20_000_000
+    webhook_url_file: str = ""
+    webhook_form: str = "slack"
+    alertmanager_urls: tuple[str, ...] = ()
+    alertmanager_token_file: str = ""
+    report_at: str = ""
+    report_hours: int = 12
+    report_file: str = ""
 
 
 HELP: dict[str, str] = {
@@ -108,6 +117,18 @@ HELP: dict[str, str] = {
     "proxy_user_header": "the header in which such a proxy says who asks: `X-Forwarded-User`",
     "proxy_team_header": "the header in which it says their team, whose data alone they see",
     "proxy_role": "what who comes by a proxy is: `viewer`, or `team_viewer`, as with a team header always",
+    "public_url": "where people reach this server, for links in messages: https://pyrometer.example.com",
+    "tell_min_usd_micro": (
+        "findings that cost less (micro-dollars) so far are not told; what hangs or has diverged is told at once, and "
+        "goes on costing"
+    ),
+    "webhook_url_file": "path of a file with the address that messages are sent to, which is a secret",
+    "webhook_form": "what is sent there: `slack`, as its incoming webhooks take it; `json`, the finding's fields too",
+    "alertmanager_urls": "addresses of Alertmanagers that findings are sent to as alerts: http://127.0.0.1:9093",
+    "alertmanager_token_file": "path of a file with the bearer token for them",
+    "report_at": 'when the morning report is made, in the settings\' time zone: "07:00"; without it there is none',
+    "report_hours": "how many hours before that it is about",
+    "report_file": "where it is written as HTML, in the data folder unless it begins with `/`: reports/%Y-%m-%d.html",
 }
 
 
@@ -117,6 +138,7 @@ CHOICES = {
     "audit_log": ("yes", "no"),
     "secure_cookie": ("yes", "no"),
     "proxy_role": ("viewer", "team_viewer"),
+    "webhook_form": ("slack", "json"),
 }
 LEAST = {"pue": 1.0}
 MOST_NUMBER = 1_000_000
@@ -146,7 +168,7 @@ def with_values(settings: Settings, values: dict[str, object], origin: str) -> S
 def _fitting(kind: type, value: object) -> tuple[bool, str, object]:
     """Whether a value, as YAML or a variable has it, is of a setting's kind; what that is; and the value as such."""
     if kind is str:
-        return isinstance(value, str), "a text", value
+        return isinstance(value, str), "a text: put it in quotes", value  # YAML takes 10:30 for a number
     if kind is tuple:
         listed = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
         fits = isinstance(listed, list) and all(isinstance(part, str) and part for part in listed)

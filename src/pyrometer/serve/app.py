@@ -22,12 +22,14 @@ from starlette.types import ASGIApp
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.sums import iso
 from pyrometer.account.windows import WindowError
-from pyrometer.act.lives import Lives
+from pyrometer.act.lives import Lives, ms_of
+from pyrometer.act.teller import Teller
 from pyrometer.collect.otlp import SIGNALS
 from pyrometer.explain.html import render_html
 from pyrometer.export.exposition import exposition
 from pyrometer.export.prometheus import Ledger
 from pyrometer.export.training import Runs
+from pyrometer.model.records import Finding
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve import web
@@ -112,7 +114,8 @@ class Server:
         self.end_ms = 0  # the newest accounted minute
         self.accounting_s = self.accounted_at_s = 0.0
         self.live = Live()
-        self.lives: Lives | None = None  # what was found, once somebody has looked
+        self.teller = Teller(settings, store.folder, self.last_night)
+        self._lives: Lives | None = None  # what was found, once somebody has looked
         self._books: Books | None = None
         self._kept = Kept()
         self._making: dict[str, asyncio.Task[bytes]] = {}  # answers that are worked out now, by where they are kept
@@ -368,17 +371,35 @@ class Server:
         what is found again keeps its name."""
         answer = await self.ask("why", {})
         async with self.lock:
-            await asyncio.to_thread(self._remember, answer)
+            lives, news = await asyncio.to_thread(self._remember, answer)
+        for one in news:
+            if one.over_ms is not None and one.from_ms < ms_of(answer["window"]["from"]):
+                await self._sum_up(lives, one)
+        await self.teller.take(lives.all())
         await asyncio.to_thread(self.counted.found, answer["findings"])
         self._tell(None, answer["findings"])
         for team in self.live.teams():  # what they may see, found in what they may see
             with suppress(RefusedError):  # there is nothing of that team
                 self._tell(team, (await self.ask("why", {}, team))["findings"])
 
-    def _remember(self, answer: Answer) -> None:
-        if self.lives is None:
-            self.lives = Lives.of(self.store)
-        self.lives.remember(self.store, answer)
+    def _remember(self, answer: Answer) -> tuple[Lives, list[Finding]]:
+        if self._lives is None:
+            self._lives = Lives.of(self.store)
+        return self._lives, self._lives.remember(self.store, answer)
+
+    async def _sum_up(self, lives: Lives, over: Finding) -> None:
+        """What a finding cost in all that is longer than the window it was found in."""
+        since, until = (iso(time_ms, UTC) for time_ms in (over.from_ms, over.to_ms + MS_PER_MINUTE))
+        with suppress(RefusedError):
+            for finding in (await self.ask("why", {"since": since, "until": until}))["findings"]:
+                if finding["id"] == over.finding_id:
+                    lives.learn(finding)
+
+    async def last_night(self, since: str, until: str) -> Answer | None:
+        """What `why` says of some time; None when there is nothing to account for yet."""
+        with suppress(RefusedError):
+            return await self.ask("why", {"since": since, "until": until})
+        return None
 
     def _tell(self, team: str | None, findings: list[Answer]) -> None:
         """Tells those who listen which findings are new to them."""

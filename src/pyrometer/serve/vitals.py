@@ -63,4 +63,11 @@ class Vitals:
         for (signal, outcome), count in sorted(server.otlp.counts.items()):
             sent.add_metric([signal, outcome], count)
         yield sent
+        told = CounterMetricFamily(
+            "pyrometer_messages", "What was told of findings, by receiver and what became of it",
+            labels=["receiver", "outcome"],
+        )  # fmt: skip
+        for (receiver, outcome), count in sorted(server.teller.counts.items()):
+            told.add_metric([receiver, outcome], count)
+        yield told
         yield from ProcessCollector(registry=None).collect()  # memory, CPU, files
