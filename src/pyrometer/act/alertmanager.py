@@ -6,7 +6,7 @@ minutes away; what is over is sent with its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -62,6 +62,15 @@ def alert(one: Told, place: Place, now_ms: int) -> dict[str, Any]:
     return found | ({"generatorURL": message.link} if message.link else {})
 
 
+def alerts_of(entries: Iterable[Told], place: Place, now_ms: int) -> list[dict[str, Any]]:
+    """What is to be sent: what goes on, and what was over lately."""
+    return [
+        alert(one, place, now_ms)
+        for one in entries
+        if one.labels is not None and (not one.is_over or now_ms - one.over_at_ms < RESOLVED_MS)
+    ]
+
+
 class Alertmanagers:
     """Those that are told; each of them everything, as they want it."""
 
@@ -74,13 +83,8 @@ class Alertmanagers:
                     f"Setting 'alertmanager_urls' has value {_shown(url)!r}. Name an address: http://127.0.0.1:9093."
                 )
 
-    async def send(self, url: str, entries: Iterable[Told], place: Place, now_ms: int) -> Outcome:
-        """Sends what goes on and what was over lately."""
-        alerts = [
-            alert(one, place, now_ms)
-            for one in entries
-            if one.labels is not None and (not one.is_over or now_ms - one.over_at_ms < RESOLVED_MS)
-        ]
+    async def send(self, url: str, alerts: Sequence[dict[str, Any]]) -> Outcome:
+        """Sends alerts to one of them."""
         headers = {}
         if self._settings.alertmanager_token_file:
             token = secret_of("alertmanager_token_file", self._settings.alertmanager_token_file)

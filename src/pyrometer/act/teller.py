@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pyrometer.account.windows import WindowError, zone_of
 from pyrometer.act import morning
-from pyrometer.act.alertmanager import SEND_EVERY_S, Alertmanagers, labels_of
+from pyrometer.act.alertmanager import SEND_EVERY_S, Alertmanagers, alerts_of, labels_of
 from pyrometer.act.lives import Life
 from pyrometer.act.messages import Facts, Message, Place, of_finding, of_night, of_several
 from pyrometer.act.post import Outcome, is_address
@@ -145,10 +145,10 @@ class Teller:
 
     async def _alert(self, url: str, changed: asyncio.Event) -> None:
         while True:
-            if self._book is not None:
+            alerts = alerts_of(self._book.entries.values(), self._place, _now_ms()) if self._book else []
+            if alerts:
                 try:
-                    entries = list(self._book.entries.values())
-                    outcome = await self._alertmanagers.send(url, entries, self._place, _now_ms())
+                    outcome = await self._alertmanagers.send(url, alerts)
                 except SettingError as error:
                     outcome = Outcome(False, str(error))
                 self._count("alertmanager", outcome, "An Alertmanager")

@@ -1,0 +1,164 @@
+"""Findings as alerts: to a real Alertmanager a finding is one alert, however often it is sent, until it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from made import Seen, finding
+from receiving import Receiver, receiving
+
+from prometheus.servers import Server
+from pyrometer.act import alertmanager
+from pyrometer.act.alertmanager import RESOLVED_MS, alert, alerts_of, labels_of
+from pyrometer.act.messages import Place, facts_of
+from pyrometer.act.teller import Teller
+from pyrometer.act.told import Told
+from pyrometer.model.settings import Settings
+
+PLACE = Place("https://burn.example.com", UTC)
+NUMBERS = {"from_ms": 10**12, "to_ms": 10**12 + 60_000, "seen_ms": 10**12, "gpu_ms": 1, "usd_micro": 1_500_000}
+
+CONFIG = """
+global: {{resolve_timeout: 1m}}
+route: {{receiver: us, group_by: [finding], group_wait: 0s, group_interval: 1s, repeat_interval: 1h}}
+receivers: [{{name: us, webhook_configs: [{{url: "{url}", send_resolved: true}}]}}]
+"""
+
+
+@pytest.fixture
+def notified() -> Iterator[Receiver]:
+    with receiving() as one:
+        yield one
+
+
+@pytest.fixture
+def manager(tmp_path: Path, notified: Receiver) -> Iterator[Server]:
+    if shutil.which("prometheus-alertmanager") is None:
+        pytest.skip("needs prometheus-alertmanager: apt-get install prometheus-alertmanager")
+    folder = tmp_path / "manager"
+    folder.mkdir()
+    (folder / "config.yml").write_text(CONFIG.format(url=notified.url))
+    server = Server(
+        lambda port: [
+            "prometheus-alertmanager", f"--web.listen-address=127.0.0.1:{port}", f"--config.file={folder}/config.yml",
+            f"--storage.path={folder}/data", "--cluster.listen-address=",
+        ],
+        folder,
+        "/-/ready",
+    )  # fmt: skip
+    yield server
+    server.close()
+
+
+async def nothing(since: str, until: str) -> None:
+    return None
+
+
+@pytest.mark.heavy
+def test_a_finding_is_one_alert_from_its_beginning_to_its_end(
+    tmp_path: Path, manager: Server, notified: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alertmanager, "MOST_AT_ONCE", 1)
+    settings = Settings(alertmanager_urls=(f"{manager.url}/",), public_url="https://burn.example.com")
+    seen = Seen()
+
+    def alerts() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = httpx.get(f"{manager.url}/api/v2/alerts").json()
+        return sorted(found, key=lambda one: one["labels"]["finding"])
+
+    def silence() -> None:
+        now = datetime.now(UTC)
+        matcher = {"name": "team", "value": "nlp", "isRegex": False, "isEqual": True}
+        asked = {
+            "matchers": [matcher], "startsAt": now.isoformat(), "endsAt": (now + timedelta(hours=1)).isoformat(),
+            "createdBy": "us", "comment": "we know",
+        }  # fmt: skip
+        httpx.post(f"{manager.url}/api/v2/silences", json=asked).raise_for_status()
+
+    async def test() -> None:
+        for at_min, usd in ((60, 50.0), (61, 51.0), (62, 1000.0)):
+            teller = Teller(settings, tmp_path, nothing)  # it starts again each time
+            changed = {"culprit": {"rank": 3, "node": "n9"}} if at_min > 60 else {}
+            small = finding("small", usd=1, to=at_min)
+            await teller.take(seen.look(at_min, finding(usd=usd, to=at_min, **changed), finding("other"), small))
+            await sent(teller)
+        (one, other) = await asyncio.to_thread(alerts)
+        assert other["labels"]["finding"] == "other"
+        assert one["labels"] == {
+            "alertname": "PyrometerFinding", "cause": "straggler", "severity": "warning", "team": "nlp",
+            "experiment": "sft", "namespace": "ml", "workload": "llama", "node": "n0", "rank": "7",
+            "finding": "aaaaaaaaaaaa",
+        }  # fmt: skip
+        assert one["status"]["state"] == "active"
+        assert one["annotations"]["summary"] == "$1,000 so far: aaaaaaaaaaaa waited for rank 7"
+        assert one["annotations"]["usd"] == "1000.00"
+        assert one["generatorURL"].startswith("https://burn.example.com/?since=")
+        await asyncio.to_thread(silence)
+        assert [one["status"]["state"] for one in await asyncio.to_thread(alerts)] == ["suppressed"] * 2
+        for silenced in (await asyncio.to_thread(httpx.get, f"{manager.url}/api/v2/silences")).json():
+            await asyncio.to_thread(httpx.delete, f"{manager.url}/api/v2/silence/{silenced['id']}")
+        await asyncio.to_thread(notified.wait, 2)
+        await teller.take(seen.look(90, finding("other", to=90)))
+        await sent(teller)
+        await asyncio.to_thread(notified.wait)
+        assert [one["labels"]["finding"] for one in await asyncio.to_thread(alerts)] == ["other"]
+
+    async def sent(teller: Teller) -> None:
+        task = asyncio.create_task(teller.run())
+        while teller.counts["alertmanager", "sent"] < 1:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        teller.counts.clear()
+
+    asyncio.run(test())
+    told = [(body["status"], one["labels"]["finding"]) for body in notified.bodies for one in body["alerts"]]
+    assert sorted(told) == [("firing", "aaaaaaaaaaaa"), ("firing", "other"), ("resolved", "aaaaaaaaaaaa")]
+
+
+def test_a_token_is_sent_and_in_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    token = tmp_path / "token"
+    token.write_text("xyzzy\n")
+    with receiving() as receiver:
+        url = receiver.url.partition("/services")[0]
+        settings = Settings(alertmanager_urls=(url,), alertmanager_token_file=str(token))
+        receiver.answers = [(401, {}, b"who is xyzzy?")]
+
+        async def test() -> None:
+            teller = Teller(settings, tmp_path, nothing)
+            await teller.take(Seen().look(60, finding()))
+            task = asyncio.create_task(teller.run())
+            await asyncio.to_thread(receiver.wait)
+            teller._alerts[url].set()
+            await asyncio.to_thread(receiver.wait)
+            token.unlink()
+            teller._alerts[url].set()
+            while teller.counts["alertmanager", "failed"] < 2:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        asyncio.run(test())
+    assert receiver.headers[0]["Authorization"] == "Bearer xyzzy"
+    assert "HTTP 401" in caplog.text
+    assert "'alertmanager_token_file' names" in caplog.text
+    assert "xyzzy" not in caplog.text
+
+
+def test_what_is_over_ends_after_it_began_and_is_said_for_a_while() -> None:
+    facts = facts_of(finding(culprit=None, workload=None, team="platform", experiment=None)) | NUMBERS
+    over = Told(facts, is_over=True, over_at_ms=10**12, labels=labels_of(facts))
+    assert set(over.labels or {}) == {"alertname", "cause", "severity", "team", "finding"}
+    said = alert(over, PLACE, 10**12)  # by a clock that is behind
+    assert said["startsAt"] < said["endsAt"]
+    goes_on = alert(over._replace(is_over=False), PLACE, 2 * 10**12)
+    assert datetime.fromisoformat(goes_on["endsAt"]).timestamp() * 1000 > 2 * 10**12
+    assert len(alerts_of([over, over._replace(labels=None)], PLACE, 10**12)) == 1
+    assert alerts_of([over], PLACE, 10**12 + RESOLVED_MS) == []
