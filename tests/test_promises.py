@@ -34,7 +34,7 @@ SOURCES = REPOSITORY / "src" / "pyrometer"
 COMMAND_LINES = """\
 demo --out --seed --no-serve --live
 why --data --server --last --since --until --month --all --tz --price --team --experiment \
--o|--output=table|json|html --kube --context --prometheus --file
+-o|--output=table|json|html --kube --context --prometheus --file --send
 cost --by --data --server --last --since --until --month --all --tz --price --team --experiment -o|--output=table|json
 export FORMAT=csv|focus --by --out --data --server --last --since --until --month --all --tz --price --team \
 --experiment

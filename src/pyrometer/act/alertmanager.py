@@ -83,6 +83,10 @@ class Alertmanagers:
                     f"Setting 'alertmanager_urls' has value {_shown(url)!r}. Name an address: http://127.0.0.1:9093."
                 )
 
+    def shown(self) -> list[str]:
+        """Their addresses, as they may be said."""
+        return [_shown(url) for url in self.urls]
+
     async def send(self, url: str, alerts: Sequence[dict[str, Any]]) -> Outcome:
         """Sends alerts to one of them."""
         headers = {}

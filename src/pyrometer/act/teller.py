@@ -24,6 +24,7 @@ from pyrometer.act.post import Outcome, is_address
 from pyrometer.act.told import Book
 from pyrometer.act.webhook import Webhook
 from pyrometer.explain.html import render_html
+from pyrometer.explain.words import dollars
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.store import files
 
@@ -207,6 +208,23 @@ class Teller:
         if trouble and self._trouble.get(receiver) != trouble:
             log.warning("%s", trouble)
         self._trouble[receiver] = trouble
+
+
+def receivers(settings: Settings) -> list[str]:
+    """Who is told what, in words; what is wrong with that is raised."""
+    least = dollars(settings.tell_min_usd_micro)
+    place, at = place_of(settings), morning.time_of(settings)
+    said = []
+    if settings.webhook_url_file:
+        Webhook(settings)
+        form = settings.webhook_form
+        said.append(f"Findings from {least} on go to the webhook of {settings.webhook_url_file} ({form}).")
+    said += [f"Findings from {least} on are alerts of {url}." for url in Alertmanagers(settings).shown()]
+    if at is not None:
+        where = [settings.report_file, "the webhook" if settings.webhook_url_file else ""]
+        to = " and ".join(one for one in where if one)
+        said.append(f"A report of {settings.report_hours} hours is made at {at:%H:%M} {place.zone}: {to}.")
+    return said
 
 
 def place_of(settings: Settings) -> Place:

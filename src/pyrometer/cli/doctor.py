@@ -30,6 +30,7 @@ class Found(NamedTuple):
     exporters: int | None  # GPU exporters among the pods
     prometheus: str | None
     told: list[Told]
+    telling: list[str]  # who is told of findings
 
     @property
     def bad(self) -> list[Checked]:
@@ -56,6 +57,7 @@ def command(context: str | None, prometheus: str | None, no_kube: bool, output: 
 
 
 async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -> Found:
+    from pyrometer.act.teller import receivers
     from pyrometer.collect.kubernetes import look
     from pyrometer.collect.kubernetes.api import connect
     from pyrometer.collect.kubernetes.doctor import examine
@@ -63,7 +65,7 @@ async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -
     from pyrometer.collect.prometheus.api import Prometheus
 
     settings = read_settings(os.environ)
-    found = Found(None, [], None, None, [])
+    found = Found(None, [], None, None, [], receivers(settings))
     if not no_kube:
         api = connect(context)
         try:
@@ -89,6 +91,7 @@ def _json(found: Found) -> dict[str, Any]:
         "exporters": found.exporters,
         "prometheus": found.prometheus,
         "series": [one._asdict() for one in found.told],
+        "telling": found.telling,
     }
 
 
@@ -102,6 +105,10 @@ def _print(found: Found) -> None:
             [[one.what, "" if one.series else one.costs, f"{one.series:,}"] for one in found.told],
             figures=1,
         )
+    if found.telling:
+        click.echo()
+    for receiver in found.telling:
+        click.echo(receiver)
 
 
 def _print_kubernetes(found: Found) -> None:

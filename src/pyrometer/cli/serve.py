@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import click
 import uvicorn
 
+from pyrometer.act.teller import receivers
 from pyrometer.cli.addresses import address_of, is_loopback
 from pyrometer.cli.running import data_folder
 from pyrometer.cli.settings import read_settings
@@ -93,6 +94,8 @@ async def serve(
             "%s can be reached by others, and there is no token yet: nobody may ask. "
             "pyrometer token create NAME --role viewer --data %s", host, store.folder,
         )  # fmt: skip
+    for receiver in receivers(settings):
+        log.info("%s", receiver)
     listening = _listening(host, port)
     port = listening.getsockname()[1]  # 0 is any that is free
     api = connect(sources.context) if sources.kube else None

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.settings import read_settings
 from pyrometer.explain.text import plain, render_text
 
 
@@ -18,8 +23,12 @@ from pyrometer.explain.text import plain, render_text
 @click.option("--context", metavar="NAME", help="Another context of the kubeconfig than the current one.")
 @click.option("--prometheus", metavar="URL", help="Read what this Prometheus remembers; nothing is installed.")
 @click.option("--file", "path", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer there.")
-def command(asked: Asked, kube: bool, context: str | None, prometheus: str | None, path: Path | None) -> None:
+@click.option("--send", is_flag=True, help="Send it in short to the webhook of the settings, too.")
+def command(
+    asked: Asked, kube: bool, context: str | None, prometheus: str | None, path: Path | None, send: bool
+) -> None:
     """What burned, by state, and the findings by dollars: who, since when, how much, how we know, what to do."""
+    tell = _webhook(asked) if send else None
     if kube or prometheus:
         from pyrometer.cli.reading import read_and_answer
 
@@ -37,3 +46,25 @@ def command(asked: Asked, kube: bool, context: str | None, prometheus: str | Non
             click.echo(render_html(answer))
         else:
             click.echo(render_text(answer, click.style if sys.stdout.isatty() else plain), nl=False)
+    if tell is not None:
+        tell(answer)
+
+
+def _webhook(asked: Asked) -> Callable[[dict[str, Any]], None]:
+    """What sends an answer; that it cannot be sent is said before it is asked for."""
+    from pyrometer.act.messages import of_night
+    from pyrometer.act.teller import place_of
+    from pyrometer.act.webhook import Webhook
+
+    folder = asked.data or os.environ.get("PYROMETER_DATA")
+    settings = read_settings(os.environ, Path(folder) if folder and asked.server is None else None)
+    if not settings.webhook_url_file:
+        raise click.UsageError("--send needs a webhook: the setting webhook_url_file names a file with its address.")
+    webhook, place = Webhook(settings), place_of(settings)
+
+    def tell(answer: dict[str, Any]) -> None:
+        outcome = asyncio.run(webhook.send_patiently(of_night(answer, place, "What burned")))
+        if not outcome.sent:
+            raise click.ClickException(f"The webhook of {settings.webhook_url_file} was not told: {outcome.said}.")
+
+    return tell

@@ -154,14 +154,21 @@ function mixed(id, wasted) {
   return `rgb(${from.map((value, at) => Math.round(value + (to[at] - value) * part)).join(",")})`;
 }
 
+let met; // the finding that a message has led to: it is shown once, and then one may look elsewhere
+
 function findings(why, place) {
   return section("Why", "what was wasted, most expensive first", later("findings", why, (answer) => {
     if (!answer.findings.length) return nothing("No waste with a cause was found in this time.");
-    const all = place.get("findings") === "all";
+    const asked = answer.findings.find((one) => `#finding-${one.id}` === location.hash)?.id;
+    const all = place.get("findings") === "all" || answer.findings.slice(MOST_FINDINGS).some((one) => one.id === asked);
+    if (asked && asked !== met) {
+      met = asked;
+      setTimeout(() => document.getElementById(`finding-${asked}`)?.scrollIntoView({block: "center"}));
+    }
     const shown = all ? answer.findings : answer.findings.slice(0, MOST_FINDINGS);
     const left = answer.findings.length - shown.length;
     return [
-      h("ul.findings", {}, shown.map((one, at) => h("li", {}, finding(one, place, at === 0)))),
+      h("ul.findings", {}, shown.map((one, at) => h("li", {}, finding(one, place, asked ? one.id === asked : at === 0)))),
       left > 0 ? h("p.more", {}, link(place.href({findings: "all"}), `Show ${left} more`)) : null,
       answer.saved_if_caught.sentence ? h("p.lede", {}, answer.saved_if_caught.sentence) : null,
       answer.unexplained.length ? h("p.lede", {}, "No finding explains ", answer.unexplained.slice(0, 3).map((row, at) => [at ? ", " : "", usdMicro(row.usd_micro), " of ", state(row.state)]), ".") : null,

@@ -1,0 +1,44 @@
+"""A server as it runs: what hangs is told once, through a restart, and the address of the webhook to nobody."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from receiving import SECRET, receiving
+
+import nights
+from pyrometer.store import Store
+from serving import serving
+
+
+@pytest.mark.heavy
+def test_a_server_tells_what_it_finds_once_and_keeps_the_secret(tmp_path: Path) -> None:
+    hours_ms = nights.HOUR
+    until_ms = time.time_ns() // 1_000_000 // hours_ms * hours_ms
+    stuck = [nights.event("stuck", 61, rank) for rank in range(4)]
+    records = [*nights.cluster(), *nights.job(), *nights.run(), *nights.all_ranks(0, 60), *stuck]
+    with Store(tmp_path / "data", create=True) as store:
+        store.append(nights.shifted(records, until_ms - 2 * hours_ms - nights.START_MS))
+    with receiving() as receiver:
+        (tmp_path / "url").write_text(receiver.url)
+        told = {"PYROMETER_WEBHOOK_URL_FILE": str(tmp_path / "url"), "PYROMETER_PUBLIC_URL": "https://burn.example.com"}
+        with serving(tmp_path / "data", **told) as client:
+            receiver.wait()
+            finding = next(one for one in client.get("/api/v1/why").json()["findings"] if one["cause"] == "hang")
+            while 'pyrometer_messages_total{receiver="webhook",outcome="sent"} 1.0' not in client.get("/metrics").text:
+                pass  # until the answer was read
+        with serving(tmp_path / "data", **told) as client:
+            again = [one["id"] for one in client.get("/api/v1/why").json()["findings"]]
+            while 'pyrometer_finding_usd{cause="hang"' not in client.get("/metrics").text:
+                pass  # until it has looked
+    assert finding["id"] in again
+    assert finding["id"] in (tmp_path / "data" / "told.json").read_text()
+    heads = [head for head in receiver.heads if "hung" in head]
+    assert len(heads) == 1
+    assert heads[0].endswith(finding["title"])
+    assert f"#finding-{finding['id']}" in json.dumps(receiver.bodies)
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "url"]
+    assert [path for path in left if SECRET.encode() in path.read_bytes()] == []
