@@ -6,12 +6,22 @@ import json
 import time
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 from receiving import SECRET, receiving
 
 import nights
 from pyrometer.store import Store
 from serving import serving
+
+
+def until_shown(client: httpx.Client, metric: str) -> None:
+    """Waits for what another process does beside answering."""
+    for _ in range(300):
+        if metric in client.get("/metrics").text:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{metric} was not shown within half a minute")
 
 
 @pytest.mark.heavy
@@ -28,12 +38,10 @@ def test_a_server_tells_what_it_finds_once_and_keeps_the_secret(tmp_path: Path) 
         with serving(tmp_path / "data", **told) as client:
             receiver.wait()
             finding = next(one for one in client.get("/api/v1/why").json()["findings"] if one["cause"] == "hang")
-            while 'pyrometer_messages_total{receiver="webhook",outcome="sent"} 1.0' not in client.get("/metrics").text:
-                pass  # until the answer was read
+            until_shown(client, 'pyrometer_messages_total{receiver="webhook",outcome="sent"}')
         with serving(tmp_path / "data", **told) as client:
             again = [one["id"] for one in client.get("/api/v1/why").json()["findings"]]
-            while 'pyrometer_finding_usd{cause="hang"' not in client.get("/metrics").text:
-                pass  # until it has looked
+            until_shown(client, 'pyrometer_finding_usd{cause="hang"')
     assert finding["id"] in again
     assert finding["id"] in (tmp_path / "data" / "told.json").read_text()
     heads = [head for head in receiver.heads if "hung" in head]
