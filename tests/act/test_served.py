@@ -38,7 +38,7 @@ def test_a_server_tells_what_it_finds_once_and_keeps_the_secret(tmp_path: Path) 
         with serving(tmp_path / "data", **told) as client:
             receiver.wait()
             finding = next(one for one in client.get("/api/v1/why").json()["findings"] if one["cause"] == "hang")
-            until_shown(client, 'pyrometer_messages_total{receiver="webhook",outcome="sent"}')
+            until_shown(client, 'pyrometer_messages_total{outcome="sent",receiver="webhook"} 1.0')
         with serving(tmp_path / "data", **told) as client:
             again = [one["id"] for one in client.get("/api/v1/why").json()["findings"]]
             until_shown(client, 'pyrometer_finding_usd{cause="hang"')

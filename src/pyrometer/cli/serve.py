@@ -106,7 +106,8 @@ async def serve(
     # So that questions are answered at once, and those who listen are told.
     tasks.append(asyncio.create_task(_every(ACCOUNT_EVERY_S, server.keep_books, "The ledger could not be built")))
     tasks.append(asyncio.create_task(_every(LOOK_EVERY_S, server.look, "Findings could not be looked for")))
-    tasks.append(asyncio.create_task(_again(server.teller.run)))
+    if server.teller.is_on:
+        tasks.append(asyncio.create_task(_again(server.teller.run)))
     if beside is not None:
         tasks.append(asyncio.create_task(beside(server)))
     server.address = address.publish(store.folder, host, port)
