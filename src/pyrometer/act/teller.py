@@ -91,7 +91,11 @@ class Teller:
     async def _save(self) -> None:
         if self._book is not None:
             async with self._saving:  # what is newer is written later
-                await asyncio.to_thread(self._book.write, self._book.text())
+                try:
+                    await asyncio.to_thread(self._book.write, self._book.text())
+                    self._say("disk", "")
+                except OSError as error:  # it is known here as long as this process lives
+                    self._say("disk", f"What was told cannot be written down, and may be told again: {error.strerror}")
 
     # -- a webhook --------------------------------------------------------------------------------------------------
 

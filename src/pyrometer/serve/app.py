@@ -31,7 +31,7 @@ from pyrometer.export.prometheus import Ledger
 from pyrometer.export.training import Runs
 from pyrometer.model.records import Finding
 from pyrometer.model.settings import Settings
-from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve import web
 from pyrometer.serve.access import Access, RefusedError, Who, WrongTokenError
 from pyrometer.serve.address import Address
@@ -78,6 +78,10 @@ SHOWN_FIRST: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("cost", {"by": "day,team", "last": "31d"}),
 )
 QUICK_S, REST, LONGEST_REST_S = 0.2, 5, 10.0  # books that take longer rest so many times as long between questions
+MOST_SUMMED_UP, LONGEST_SUMMED_UP_MS = (
+    5,
+    31 * MS_PER_DAY,
+)  # findings that are over: a question each
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # of the report: it needs nothing from outside
 Answer = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
@@ -372,9 +376,9 @@ class Server:
         answer = await self.ask("why", {})
         async with self.lock:
             lives, news = await asyncio.to_thread(self._remember, answer)
-        for one in news:
-            if one.over_ms is not None and one.from_ms < ms_of(answer["window"]["from"]):
-                await self._sum_up(lives, one)
+        longer = [one for one in news if one.over_ms is not None and one.from_ms < ms_of(answer["window"]["from"])]
+        for one in longer[:MOST_SUMMED_UP]:
+            await self._sum_up(lives, one)
         await self.teller.take(lives.all())
         await asyncio.to_thread(self.counted.found, answer["findings"])
         self._tell(None, answer["findings"])
@@ -389,7 +393,8 @@ class Server:
 
     async def _sum_up(self, lives: Lives, over: Finding) -> None:
         """What a finding cost in all that is longer than the window it was found in."""
-        since, until = (iso(time_ms, UTC) for time_ms in (over.from_ms, over.to_ms + MS_PER_MINUTE))
+        until_ms = over.to_ms + MS_PER_MINUTE
+        since, until = iso(max(over.from_ms, until_ms - LONGEST_SUMMED_UP_MS), UTC), iso(until_ms, UTC)
         with suppress(RefusedError):
             for finding in (await self.ask("why", {"since": since, "until": until}))["findings"]:
                 if finding["id"] == over.finding_id:
