@@ -48,6 +48,15 @@ class TestBurn:
         one.shown()
         assert page.locator("h1").inner_text().startswith("$12,136")
 
+    def test_the_link_of_a_message_leads_to_its_finding(self, looking, night_url):
+        last = answered(night_url, "why")["findings"][-1]["id"]
+        page = looking(night_url).at(f"/#finding-{last}")
+        page.wait_for_function(f"""() => {{
+            const found = document.getElementById("finding-{last}"), place = found.getBoundingClientRect();
+            return found.open && place.top >= 0 && place.top < innerHeight;
+        }}""")
+        assert page.locator(".finding[open]").count() == 1
+
     def test_who_drags_over_the_chart_looks_closer_and_can_send_the_address(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/")
