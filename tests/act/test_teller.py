@@ -16,7 +16,7 @@ from receiving import SECRET, Receiver, receiving
 
 import nights
 from pyrometer.act import teller as telling
-from pyrometer.act.teller import Teller
+from pyrometer.act.teller import Teller, receivers
 from pyrometer.model.settings import SettingError, Settings
 
 Wait = Callable[[int], Awaitable[None]]
@@ -284,6 +284,19 @@ def test_nothing_is_on_until_it_is_configured(tmp_path: Path) -> None:
 
     asyncio.run(test())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_is_told_is_said_without_secrets(tmp_path: Path) -> None:
+    settings = configured(
+        tmp_path, f"https://hooks.example.com/{SECRET}", timezone="Europe/Berlin", report_at="7:00",
+        alertmanager_urls=("http://me:xyzzy@alerts:9093",), report_file="reports/%d.html",
+    )  # fmt: skip
+    assert receivers(settings) == [
+        f"Findings from $20 on go to the webhook of {tmp_path / 'webhook-url'} (slack).",
+        "Findings from $20 on are alerts of http://alerts:9093.",
+        "A report of 12 hours is made at 07:00 Europe/Berlin: reports/%d.html and the webhook.",
+    ]
+    assert receivers(Settings()) == []
 
 
 @pytest.mark.parametrize(
