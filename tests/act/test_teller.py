@@ -286,6 +286,21 @@ def test_nothing_is_on_until_it_is_configured(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_disk_that_takes_nothing_keeps_nobody_from_being_told(
+    tmp_path: Path, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Seen()
+    (tmp_path / "told.json.tmp").mkdir()  # in the way
+
+    async def during(teller: Teller, wait: Wait) -> None:
+        await teller.take(seen.look(60, finding()))
+        await wait(1)
+
+    told(configured(tmp_path, receiver.url), tmp_path, during, receiver)
+    assert len(receiver.heads) == 1
+    assert caplog.text.count("What was told cannot be written down, and may be told again") == 1
+
+
 def test_who_is_told_is_said_without_secrets(tmp_path: Path) -> None:
     settings = configured(
         tmp_path, f"https://hooks.example.com/{SECRET}", timezone="Europe/Berlin", report_at="7:00",

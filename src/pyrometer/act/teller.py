@@ -52,6 +52,7 @@ class Teller:
         self._book = Book(folder, settings.tell_min_usd_micro) if self.is_on else None
         self._report: tuple[morning.Due, Message] | None = None  # that the webhook is still to be told
         self._saving = asyncio.Lock()
+        self._unsaved = 0  # changes that are not on the disk yet
         self._news = asyncio.Event()
         self._alerts = {url: asyncio.Event() for url in self._alertmanagers.urls}
         self._sent_s: deque[float] = deque()  # when messages went, within a minute
@@ -79,23 +80,36 @@ class Teller:
         self._news.set()
 
     async def run(self) -> None:
-        """For ever."""
-        async with asyncio.TaskGroup() as tasks:
-            if self._webhook is not None:
-                tasks.create_task(self._tell(self._webhook))
-            for url, event in self._alerts.items():
-                tasks.create_task(self._alert(url, event))
-            if self._report_at is not None:
-                tasks.create_task(self._every_morning())
+        """For ever; what was told until it is stopped is written down."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                if self._webhook is not None:
+                    tasks.create_task(self._tell(self._webhook))
+                for url, event in self._alerts.items():
+                    tasks.create_task(self._alert(url, event))
+                if self._report_at is not None:
+                    tasks.create_task(self._every_morning())
+        finally:
+            if self._book is not None and self._unsaved:  # a thread that has not begun does not begin any more
+                self._write(self._book, self._book.text())
 
     async def _save(self) -> None:
-        if self._book is not None:
-            async with self._saving:  # what is newer is written later
-                try:
-                    await asyncio.to_thread(self._book.write, self._book.text())
-                    self._say("disk", "")
-                except OSError as error:  # it is known here as long as this process lives
-                    self._say("disk", f"What was told cannot be written down, and may be told again: {error.strerror}")
+        if self._book is None:
+            return
+        self._unsaved += 1
+        async with self._saving:  # what is newer is written later
+            if await asyncio.to_thread(self._write, self._book, self._book.text()):
+                self._unsaved -= 1
+
+    def _write(self, book: Book, text: str) -> bool:
+        """Onto the disk; what cannot be written is known here as long as this process lives."""
+        try:
+            book.write(text)
+        except OSError as error:
+            self._say("disk", f"What was told cannot be written down, and may be told again: {error.strerror}")
+            return False
+        self._say("disk", "")
+        return True
 
     # -- a webhook --------------------------------------------------------------------------------------------------
 
