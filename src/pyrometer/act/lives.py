@@ -58,11 +58,14 @@ class Lives:
         store.set_meta(LOOKED, str(self.looked_ms))
         return news
 
-    def learn(self, finding: Answer) -> None:
-        """What one cost in all, from an answer about all of its time."""
+    def learn(self, finding: Answer) -> Finding:
+        """What one cost in all, from an answer about all of its time; gives back what is to be written down."""
         life = self._lives[finding["id"]]
-        spent = {"gpu_ms": finding["gpu_ms"], "usd_micro": finding["usd_micro"]}
-        self._lives[finding["id"]] = life._replace(now=life.now._replace(**spent), finding=finding)
+        now = life.now._replace(
+            time_ms=life.written_ms + 1, gpu_ms=finding["gpu_ms"], usd_micro=finding["usd_micro"]
+        )  # fmt: skip
+        self._lives[finding["id"]] = life._replace(now=now, written_ms=now.time_ms, finding=finding)
+        return now
 
     def look(self, answer: Answer) -> list[Finding]:
         """Takes what `why` found; says what is to be written down."""

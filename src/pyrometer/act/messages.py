@@ -18,6 +18,8 @@ MOST_LISTED = 10  # findings of a message about several
 MOST_OF_A_NIGHT = 3
 MOST_EVIDENCE = 6
 LONGEST = 600  # characters of a line
+MOST_TO_BLAME = 100  # pods, GPUs
+ENDED_BY_THEMSELVES = ("idle_held", "gang_wait", "crash_loop", "unused_device")  # what was to be done has been done
 Facts = dict[str, Any]  # of one finding, as they are kept until they are told
 
 
@@ -56,6 +58,10 @@ def facts_of(finding: Facts) -> Facts:
     kept = ("id", "cause", "title", "team", "experiment", "workload", "culprit", "confidence", "suggestion")
     facts = {name: finding[name] for name in kept}
     facts["evidence"] = [_cut(text) for text in finding["evidence"][:MOST_EVIDENCE]]
+    culprit = finding["culprit"] or {}
+    facts["culprit"] = {
+        name: value[:MOST_TO_BLAME] if isinstance(value, list) else value for name, value in culprit.items()
+    } or None
     return facts | {name: _cut(facts[name]) for name in ("title", "suggestion")}
 
 
@@ -80,18 +86,11 @@ def of_finding(kind: str, facts: Facts, place: Place, before_usd_micro: int = 0)
     )  # fmt: skip
 
 
-ENDED_BY_THEMSELVES = ("idle_held", "gang_wait", "crash_loop", "unused_device")  # what was to be done has been done
-
-
 def of_several(facts: Sequence[tuple[str, Facts]], place: Place) -> Message:
     """One message about what would be too many."""
     rows = [one for _, one in facts]
-    total: Facts = {
-        "gpu_ms": sum(one["gpu_ms"] for one in rows),
-        "usd_micro": sum(one["usd_micro"] for one in rows)
-        if all(one["usd_micro"] is not None for one in rows)
-        else None,
-    }
+    prices = [one["usd_micro"] for one in rows]
+    total = {"gpu_ms": sum(one["gpu_ms"] for one in rows), "usd_micro": None if None in prices else sum(prices)}
     points = [f"{_spent(one)}{', over' if kind == 'over' else ''}: {one['title']}" for kind, one in facts[:MOST_LISTED]]
     left = len(facts) - len(points)
     return Message(
@@ -118,8 +117,11 @@ def of_night(answer: Facts, place: Place, called: str = "Last night") -> Message
         "window": answer["window"], "total": answer["total"], "states": answer["states"],
         "findings": [{name: one[name] for name in names} for one in shown],
     }  # fmt: skip
-    lines = (when,) if findings else (when, "Nothing was found that is worth telling.")
-    return Message("report", f"{called}: {spent}", lines, points, ending, place.link(from_ms, to_ms - 60_000), fields)
+    lines = [when] if findings else [when, "Nothing was found that is worth telling."]
+    lines += ["Prices are public list prices, assumed."] if answer["prices_assumed"] else []
+    return Message(
+        "report", f"{called}: {spent}", tuple(lines), points, ending, place.link(from_ms, to_ms - 60_000), fields
+    )
 
 
 def _spent(facts: Facts) -> str:

@@ -396,9 +396,10 @@ class Server:
         until_ms = over.to_ms + MS_PER_MINUTE
         since, until = iso(max(over.from_ms, until_ms - LONGEST_SUMMED_UP_MS), UTC), iso(until_ms, UTC)
         with suppress(RefusedError):
-            for finding in (await self.ask("why", {"since": since, "until": until}))["findings"]:
-                if finding["id"] == over.finding_id:
-                    lives.learn(finding)
+            found = (await self.ask("why", {"since": since, "until": until}))["findings"]
+            learnt = [lives.learn(finding) for finding in found if finding["id"] == over.finding_id]
+            async with self.lock:
+                await asyncio.to_thread(self.store.append, learnt)
 
     async def last_night(self, since: str, until: str) -> Answer | None:
         """What `why` says of some time; None when there is nothing to account for yet."""
