@@ -45,11 +45,16 @@ class _Slowest(NamedTuple):
 _WAITING = """
 SELECT coalesce(workload_uid, holder_name.pod_uid) AS owner_uid, run, attempt, min(time_ms), max(to_ms),
     arg_min(rank, comm_ms), sum(comm_ms) - count(*) * min(comm_ms) AS waited,
-    sum(to_ms - time_ms) * (count(*) - 1) // count(*) AS whole
-FROM step_window JOIN holder_name USING (pod_uid)
+    sum(to_ms - time_ms) * (count(*) - 1) // count(*) AS whole,
+    -- a rank that saves or evaluates for all is not slow
+    (count(*) - 1) * greatest(arg_min(aside_ms, comm_ms) - median(aside_ms), 0) AS for_all
+FROM (
+    SELECT *, coalesce(checkpoint_ms, 0) + coalesce(evaluate_ms, 0) + coalesce(compile_ms, 0) AS aside_ms
+    FROM step_window
+) step_window JOIN holder_name USING (pod_uid)
 WHERE list_contains($1, coalesce(workload_uid, holder_name.pod_uid)) AND steps > 0 AND time_ms < $3 AND to_ms > $2
 GROUP BY owner_uid, run, attempt, first_step, steps
-HAVING count(*) > 1 AND waited >= $4 * whole
+HAVING count(*) > 1 AND waited - for_all >= $4 * whole
 ORDER BY 1, 2, 3, 4
 """
 
@@ -91,7 +96,7 @@ def detect(night: Night) -> Iterable[Proposal]:
     suspects = sorted(night.worth("straggler_wait") & night.owners("straggler_wait", WORTH_NAMING / 4))
     if not suspects:
         return
-    windows = [_Window(*row) for row in night.ask(_WAITING, suspects, *night.window, WORTH_NAMING)]
+    windows = [_Window(*row[:-1]) for row in night.ask(_WAITING, suspects, *night.window, WORTH_NAMING)]
     attempts = groupby(windows, key=lambda window: window[:3])
     stretches = [_stretch(night, around) for _, of_attempt in attempts for around in _stretches(list(of_attempt))]
     if not stretches:
@@ -161,7 +166,7 @@ def _proposal(night: Night, stretch: _Stretch, slowest: _Slowest, elapsed: Elaps
         scope=tuple(Scope(pod, from_ms, to_ms) for pod in night.pods(stretch.owner_uid)),
         headline=(f"waited for rank {rank} on {node} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on"),
         evidence=tuple(evidence),
-        suggestion=f"Move rank {rank} off {node}; look at {_where(slowest.phase)} there.",
+        suggestion=_suggestion(rank, node, slowest.phase),
         culprit={"rank": rank, "node": node, "gpu": slowest.slot_index, "phase": slowest.phase},
         confidence=0.9,
         known_ms=stretch.known_ms,
@@ -200,9 +205,11 @@ def _compared(slowest: tuple[Any, ...], *others: tuple[Any, ...]) -> _Slowest:
     return _Slowest(node_uid, slot_index, worst if excess[worst] > behind_ms / 4 else None, behind_ms)
 
 
-def _where(phase: str | None) -> str:
-    return {
-        "data": "the loader's disk, CPU and network",
+def _suggestion(rank: int, node: str | None, phase: str | None) -> str:
+    if phase == "garbage":
+        return "Call gc.freeze() before training, or collect garbage at the same step on every rank."
+    where = {
+        "data": "the disk, CPU and network that its loader uses",
         "copy": "the PCIe link and host memory",
-        "garbage": "Python's garbage collection (freeze it, or collect at the same step on every rank)",
-    }.get(phase or "", "clocks, power and temperature of the GPU, and what else runs")
+    }.get(phase or "", "clocks, power and temperature of its GPU, and what else runs")
+    return f"Look at {where} on {node}; or run rank {rank} elsewhere."

@@ -97,8 +97,9 @@ class Meeting:
             return
         if not self._plans:
             if steps_s(first, count) >= self._window_s / 2:
-                took = median(steps_s(step, step + 1) for step in range(max(first, count - 99), count))
-                self._plan(0, took)
+                took_s = [steps_s(step, step + 1) for step in range(max(first, count - 99), count)]
+                self._plan(0, median(took_s))
+                self._remember(took_s)
             return
         from_step, size = self._plans[-1]
         whole_s = _took_s(first, min(first + size, count), steps_s) * size / min(size, done)
