@@ -1,8 +1,9 @@
 """How right `why` is: precision, recall and culprits by cause, the error of the states, and false alarms.
 
-Parts, each of which runs alone: `simulated` (nights whose truth is known) and `clean` (much happens, nothing is wrong:
-whatever is found is a false alarm). Every figure is marked as simulated, recorded or live. Simulated nights have seeds
-from 4,001 on, which nobody looked at while the detectors were made. Ctrl-C ends it with what is known so far.
+Parts, each of which runs alone: `simulated` (nights whose truth is known), `recorded` (a real GPU), `live` (PyTorch
+runs with planted faults) and `clean` (much happens, nothing is wrong: whatever is found is a false alarm). Every figure
+is marked as simulated, recorded or live. Simulated nights have seeds from 4,001 on, which nobody looked at while the
+detectors were made. Ctrl-C ends it with what is known so far.
 
     python benchmarks/detect.py [--part simulated clean] [--seeds 100] [--markdown FILE] [--verbose]
 """
@@ -16,12 +17,16 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
-import detect_simulated  # noqa: E402 - beside this file
+import detect_live  # noqa: E402 - beside this file
+import detect_recorded  # noqa: E402
+import detect_simulated  # noqa: E402
 from detect_table import Part, Row, markdown  # noqa: E402
 
 PARTS: dict[str, tuple[Part, ...]] = {
     "simulated": (detect_simulated.nights,),
-    "clean": (detect_simulated.days,),
+    "recorded": (detect_recorded.recordings,),
+    "live": (detect_live.faults,),
+    "clean": (detect_simulated.days, detect_live.clean),
 }
 
 
@@ -33,6 +38,7 @@ def main() -> None:
     parser.add_argument("--evidence", nargs="+", choices=("full", "gpu", "kubernetes"), help="with these only")
     parser.add_argument("--gpus", nargs="+", type=int, help="of these sizes only")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--case", nargs="+", help="only live runs whose names have one of these words")
     parser.add_argument("--verbose", action="store_true", help="name what was missed and what was wrong")
     parser.add_argument("--markdown", type=Path, help="write the tables into this file as well")
     args = parser.parse_args()

@@ -53,6 +53,7 @@ class Row(NamedTuple):
     causes: Mapping[str, Tally]
     state_error: float | None = None
     notes: tuple[str, ...] = ()  # what was missed, wrong, or blamed on somebody else
+    runs: tuple[str, ...] = ()  # a line of the table of live runs for each
 
     @property
     def name(self) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ def markdown(rows: Iterable[Row]) -> str:
         whole = row.all_causes
         stopped = "" if row.cases >= row.of else f" of {row.of}"
         lines.append(
-            f"| {row.what} | {row.evidence} | {row.marked} | {row.cases}{stopped} | {row.gpu_days:,.0f} "
+            f"| {row.what} | {row.evidence} | {row.marked} | {row.cases}{stopped} | {_days(row.gpu_days)} "
             f"| {whole.found} | {_percent(whole.precision)} | {_percent(whole.recall)} | {_percent(whole.culprit)} "
             f"| {_percent(row.state_error, 2)} |"
         )
@@ -109,6 +110,14 @@ def markdown(rows: Iterable[Row]) -> str:
         columns = list(dict.fromkeys(row.evidence for row in planted if row.marked == marked))
         if columns:
             lines += ["", *_by_cause([row for row in planted if row.marked == marked], marked, columns)]
+    runs = [line for row in rows for line in row.runs]
+    if runs:
+        lines += [
+            "",
+            "| live run | planted | found | culprit | told after | steps |",
+            "|---|---|---|---|---|---|",
+            *runs,
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -133,6 +142,10 @@ def _by_cause(rows: list[Row], marked: str, columns: list[str]) -> Iterator[str]
                 _of(tally.right, tally.found), _of(tally.right, tally.planted), _of(tally.named_right, tally.named)
             ]  # fmt: skip
         yield f"| `{cause}` | " + " | ".join(cells) + " |"
+
+
+def _days(days: float) -> str:
+    return f"{days:,.0f}" if days >= 1 else f"{days:.3f}"
 
 
 def _of(part: int, whole: int) -> str:

@@ -1,4 +1,7 @@
-"""Real PyTorch runs of several processes on this machine: with a fault that somebody else planted, or with none.
+"""Parts of benchmarks/detect.py: real PyTorch runs of several processes on this machine, with a planted fault or none.
+
+The program (live/train.py) knows nothing of faults, and who plants them (live/plant.py, or a signal) nothing of
+Pyrometer.
 
 A run is watched as anybody would: `pyrometer run --data` beside it, `why` asked again and again. What is measured:
 whether the fault is named, with the right rank; how long after it began (seconds, steps); what else was claimed.
@@ -6,6 +9,7 @@ whether the fault is named, with the right rank; how long after it began (second
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
@@ -13,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+from detect_table import Row, Tally
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "live"
 SETTINGS = {
     "finding_min_ms": 5_000,
     "finding_min_usd_micro": 0,
@@ -57,12 +63,43 @@ class Seen(NamedTuple):
 
     @property
     def right(self) -> bool:
-        if self.case.cause is None:
-            return not self.others
-        return self.finding is not None and not self.others and _is(self.finding["culprit"], self.case.culprit)
+        """The fault was named, with its culprit, and nothing else was."""
+        return self.named == (self.case.cause is not None) and not self.others and self.culprit is not False
+
+    @property
+    def named(self) -> bool:
+        return self.finding is not None
+
+    @property
+    def culprit(self) -> bool | None:
+        """Whether every field that was planted is named; None where there is none."""
+        if self.case.culprit is None or self.finding is None:
+            return None
+        found = self.finding["culprit"] or {}
+        return all(found.get(name) == value for name, value in self.case.culprit.items())
+
+    def tallies(self) -> Iterator[tuple[str, Tally]]:
+        for one in self.others:
+            yield one["cause"], Tally(found=1)
+        if self.case.cause is not None:
+            has = int(self.case.culprit is not None and self.named)
+            yield self.case.cause, Tally(1, int(self.named), int(self.named), has, int(bool(self.culprit)))
+
+    def line(self) -> str:
+        """As a line of a table."""
+        found = ", ".join(one["cause"] for one in [self.finding, *self.others] if one) or "nothing"
+        named = ", ".join(f"{name} {value}" for name, value in (self.case.culprit or {}).items())
+        late_s = None if self.found_s is None or self.planted_s is None else self.found_s - self.planted_s
+        after = "–" if late_s is None else f"{late_s:.1f} s"
+        if late_s is not None and self.case.cause == "hang":
+            after += f" ({late_s - self.case.hang_limit_s:.1f} s after the limit)"
+        steps = "–" if self.steps_until is None or self.planted_s is None else str(self.steps_until)
+        right = {None: "–", True: f"{named}: right", False: f"{named}: wrong"}[self.culprit]
+        return f"| {self.case.name} | {self.case.cause or 'nothing'} | {found} | {right} | {after} | {steps} |"
 
 
 _LONG = ("--steps", "100000")
+_STEPS = ("--steps", "140", "--accumulate", "4")  # of some 0.2 s, and longer with a fault
 CASES = (
     Case("SIGSTOP of a rank", _LONG, send=signal.SIGSTOP, to_rank=2, at_step=200, cause="hang", culprit={"rank": 2},
          ends=False),
@@ -70,14 +107,14 @@ CASES = (
          ends=False),
     Case("a rank in C that holds the interpreter", _LONG, fault="in_c,rank=3,from=200,s=600", cause="hang",
          culprit={"rank": 3}, ends=False),
-    Case("slow loader on all ranks", ("--steps", "500"), fault="slow_loader,from=200,s=0.004", cause="data_stall"),
-    Case("slow loader on one rank", ("--steps", "500"), fault="slow_loader,rank=2,from=200,s=0.004", cause="straggler",
+    Case("slow loader on all ranks", _STEPS, fault="slow_loader,from=60,s=0.004", cause="data_stall"),
+    Case("slow loader on one rank", _STEPS, fault="slow_loader,rank=2,from=60,s=0.003", cause="straggler",
          culprit={"rank": 2, "phase": "data"}),
-    Case("slow backward on one rank", ("--steps", "500"), fault="slow_backward,rank=1,from=200,s=0.03",
-         cause="straggler", culprit={"rank": 1, "phase": "backward"}),
-    Case("slow forward on one rank", ("--steps", "500"), fault="slow_forward,rank=3,from=200,s=0.1", cause="straggler",
+    Case("slow backward on one rank", _STEPS, fault="slow_backward,rank=1,from=60,s=0.015", cause="straggler",
+         culprit={"rank": 1, "phase": "backward"}),
+    Case("slow forward on one rank", _STEPS, fault="slow_forward,rank=3,from=60,s=0.05", cause="straggler",
          culprit={"rank": 3, "phase": "forward"}),
-    Case("garbage collection on one rank", ("--steps", "500"), fault="garbage,rank=0,from=200,s=0.1",
+    Case("garbage collection on one rank", _STEPS, fault="garbage,rank=0,from=60,s=0.2",
          cause="straggler", culprit={"rank": 0, "phase": "garbage"}),
     Case("NaN in the data of one rank", ("--steps", "600"), fault="nan,rank=1,from=200", cause="diverged"),
     Case("a killed rank, resumed from a checkpoint", ("--steps", "400", "--every", "200"), send=signal.SIGKILL,
@@ -210,26 +247,30 @@ def _named(case: Case, answer: dict[str, Any] | None) -> dict[str, Any] | None:
     return next((one for one in (answer or {}).get("findings", ()) if one["cause"] == case.cause), None)
 
 
-def _is(culprit: dict[str, Any] | None, wanted: dict[str, Any] | None) -> bool:
-    return all((culprit or {}).get(name) == value for name, value in (wanted or {}).items())
+def faults(args: argparse.Namespace) -> Iterator[Row]:
+    """Every planted fault, one run after the other."""
+    yield from _rows("live", "PyTorch runs with a planted fault", CASES, args)
 
 
-def main() -> None:
-    """python benchmarks/live/runs.py [NAME…]: the cases whose names have one of these words."""
-    words = sys.argv[1:]
-    for case in (*CASES, *CLEAN):
-        if words and not any(word in case.name for word in words):
-            continue
+def clean(args: argparse.Namespace) -> Iterator[Row]:
+    """Runs with which nothing is wrong."""
+    yield from _rows("clean", "PyTorch runs without a fault", CLEAN, args)
+
+
+def _rows(part: str, what: str, cases: Sequence[Case], args: argparse.Namespace) -> Iterator[Row]:
+    wanted = [case for case in cases if not args.case or any(word in case.name for word in args.case)]
+    causes: dict[str, Tally] = {}
+    gpu_ms, notes, lines = 0, [], []
+    for number, case in enumerate(wanted, 1):
         with tempfile.TemporaryDirectory() as folder:
             seen = ran(case, Path(folder))
-        late = None if seen.found_s is None or seen.planted_s is None else round(seen.found_s - seen.planted_s, 1)
-        print(f"{case.name}: {'right' if seen.right else 'WRONG'}, {late} s, {seen.steps_until} steps")
-        print("   ", {state: round(ms / 1000, 1) for state, ms in seen.states.items()})
-        for one in [seen.finding, *seen.others]:
-            if one is not None:
-                print("   ", one["cause"], one["culprit"], one["title"], one["evidence"], one["suggestion"])
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+        gpu_ms += sum(seen.states.values())
+        for cause, tally in seen.tallies():
+            causes[cause] = causes.get(cause, Tally()).plus(tally)
+        notes += [f"{case.name}: {one['cause']} {one['title']}: {'; '.join(one['evidence'])}" for one in seen.others]
+        notes += [] if seen.right else [f"{case.name}: {seen.finding and seen.finding['culprit']}"]
+        lines.append(seen.line())
+        yield Row(
+            part, what, "full", "live", number, len(wanted), gpu_ms / 86_400_000, dict(causes), None, tuple(notes),
+            tuple(lines),
+        )  # fmt: skip
