@@ -54,7 +54,7 @@ def test_the_json_has_the_keys_of_its_contract(told, simulated):
     answer = told("score", simulated, "-o", "json").json
     assert answer.keys() >= CONTRACT
     assert (answer["precision"], answer["recall"], answer["culprit"]) == (1.0, 0.5, 0.0)
-    assert (answer["state_error"], answer["usd_error"], answer["detect_s_p90"]) == (0.0, 0.2, 300.0)
+    assert (answer["state_error"], answer["usd_error"], answer["detect_s_p90"]) == (0.0, 0.2, 60.0)
     assert (answer["scenario"], answer["seed"], answer["origin"]) == ("hang", 7, "simulated")
     assert all({"cause", "precision", "recall", "found", "planted"} <= row.keys() for row in answer["causes"])
     assert [finding["cause"] for finding in answer["missed"]] == ["straggler"]
@@ -66,7 +66,7 @@ def test_the_table_says_it_in_words(told, simulated):
     assert lines[0] == "Simulated: hang, seed 7, evidence: full"
     assert lines[1] == "findings: precision 100.0 %, recall 50.0 %, culprit 0.0 %"
     assert lines[2] == "error: states 0.0 %, dollars 20.0 %"
-    assert lines[3] == "could be told: nine in ten within 5 min of their beginning"
+    assert lines[3] == "could be told: nine in ten within 1 min of their beginning"
     assert [line.split() for line in lines[5:8]] == [
         ["cause", "right", "found", "planted"], ["hang", "1", "1", "1"], ["straggler", "0", "0", "1"],
     ]  # fmt: skip
@@ -79,7 +79,7 @@ def test_the_table_says_it_in_words(told, simulated):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "has no truth.json: only what `pyrometer simulate` wrote can be compared"),
+        (None, "has no truth.json: only what `simulate` or `import recording` wrote can be"),
         ("{", "is not JSON"),
         ("[]", "holds no truth"),
         ("{}", "cannot be compared with: it has no window with two times."),

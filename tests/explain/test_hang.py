@@ -6,7 +6,7 @@ from datetime import UTC
 
 import pytest
 
-from nights import HOUR, START_MS, at, cluster, found, interval, minutes, two_a_node
+from nights import HOUR, MINUTE, START_MS, at, cluster, found, interval, minutes, told, two_a_node
 from pyrometer.account.ledger import build
 from pyrometer.account.sums import Window
 from pyrometer.explain.stacks import innermost
@@ -152,3 +152,19 @@ def test_a_stack_without_frames_has_no_lines(text):
 
 def test_a_windows_path_is_short_too():
     assert innermost('  File "C:\\me\\work\\train.py", line 3, in <module>\n') == ["work/train.py:3 in <module>"]
+
+
+def test_a_hang_that_goes_on_is_told_however_little_it_has_cost(tmp_path):
+    """With a limit of a hundred dollars: the one that goes on, and not the one that is over."""
+    records = cluster(nodes=4)
+    for number, (name, from_min, to_min) in enumerate((("goes-on", 110, None), ("over", 60, 70))):
+        for rank, place, there in two_a_node(name, (2 * number, 2 * number + 1)):
+            records += there
+            records.append(StepWindow(at(0), at(from_min), name, 1, rank, first_step=1, steps=400, **place))
+            records.append(Event(at(from_min), "stuck", run=name, attempt=1, rank=rank, step=400, reason="comm"))
+            if to_min is not None:
+                records.append(Event(at(to_min), "unstuck", run=name, attempt=1, rank=rank, step=400))
+                records.append(StepWindow(at(to_min), at(120), name, 1, rank, first_step=401, steps=400, **place))
+    answer = told(tmp_path, records, settings=Settings(finding_min_usd_micro=100_000_000))
+    assert [one["workload"]["name"] for one in answer["findings"]] == ["goes-on"]
+    assert {row["state"]: row["gpu_ms"] for row in answer["states"]}["hang"] == 4 * (10 + 10) * MINUTE

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from pyrometer.act.lives import Life, more
 from pyrometer.act.messages import Facts, facts_of
+from pyrometer.model.states import GO_ON_COSTING
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import files
 
 FILE = "told.json"
 MOST_KEPT = 1_000  # findings; the oldest give way
-AT_ONCE = ("hang", "diverged")  # whatever they cost so far: they go on costing
 LEAST_UNPRICED_MS = 10 * MS_PER_HOUR  # GPU time of what has no price
 GROWN = 10  # times what it cost when it was told last
 _URGENCY = ("opened", "again", "grown", "found", "over")
@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
     def is_worth(self, least_usd_micro: int) -> bool:
         """Whether it is told while it goes on."""
-        return self.facts["cause"] in AT_ONCE or self._costs(least_usd_micro)
+        return self.facts["cause"] in GO_ON_COSTING or self._costs(least_usd_micro)
 
     def _costs(self, least_usd_micro: int) -> bool:
         if self.facts["usd_micro"] is None:

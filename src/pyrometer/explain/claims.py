@@ -13,6 +13,7 @@ from pyrometer.explain.findings import Detector, Finding, Proposal
 from pyrometer.explain.known import LOOKED, known, named
 from pyrometer.explain.night import Night
 from pyrometer.explain.what_if import NOT_SAVED, caught
+from pyrometer.model.states import GO_ON_COSTING
 from pyrometer.model.units import usd_micro
 
 # Each claim is part of one ledger row. A row that several findings want goes to the earlier one, up to the time of
@@ -69,7 +70,7 @@ def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
     kept, dropped = [], []
     for number, claimed in _claimed(night).items():
         whole = added((), claimed)
-        if _worth_telling(whole, night):
+        if _worth_telling(whole, night, at_once=_goes_on_costing(proposals[number], night)):
             kept.append(_finding(night, proposals[number], whole, claimed))
         else:
             dropped.append(number)
@@ -113,14 +114,21 @@ def _claimed(night: Night) -> dict[int, list[Sum]]:
 
 
 def _finding(night: Night, proposal: Proposal, whole: Sum, claimed: Sequence[Sum]) -> Finding:
+    at_once = proposal.cause in GO_ON_COSTING
     if_caught = caught(
-        claimed, proposal.from_ms, proposal.to_ms, proposal.known_ms, lambda so_far: _worth_telling(so_far, night)
-    )
+        claimed, proposal.from_ms, proposal.to_ms, proposal.known_ms,
+        lambda so_far: _worth_telling(so_far, night, at_once=at_once),
+    )  # fmt: skip
     return Finding("", proposal, whole.gpu_ms, whole.ms_price, whole.unpriced_gpu_ms, if_caught)
 
 
-def _worth_telling(claimed: Sum, night: Night) -> bool:
+def _goes_on_costing(proposal: Proposal, night: Night) -> bool:
+    """What does not get better by itself is told while it is still cheap."""
+    return proposal.cause in GO_ON_COSTING and night.goes_on(proposal.to_ms)
+
+
+def _worth_telling(claimed: Sum, night: Night, *, at_once: bool) -> bool:
     if claimed.gpu_ms < night.settings.finding_min_ms:
         return False
     priced = claimed.unpriced_gpu_ms < claimed.gpu_ms
-    return not priced or usd_micro(claimed.ms_price) >= night.least_usd_micro
+    return at_once or not priced or usd_micro(claimed.ms_price) >= night.least_usd_micro

@@ -13,6 +13,7 @@ from pyrometer.explain.burn import bucket_of, open_burn
 from pyrometer.explain.spending import open_ranks
 from pyrometer.explain.words import clock
 from pyrometer.model.settings import Settings
+from pyrometer.model.states import GO_ON_COSTING
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, usd_micro
 from pyrometer.store import Reading
 
@@ -210,6 +211,8 @@ class Night:
 
     def episodes(self, state: str) -> list[Episode]:
         """When GPUs were in a state, of each workload of which that is worth a look."""
+        if state in GO_ON_COSTING:  # however little it has cost so far
+            return self.all_episodes(state)
         worth = self.worth(state)
         return [episode for episode in self.all_episodes(state) if episode.owner_uid in worth] if worth else []
 

@@ -87,3 +87,4 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     "telemetry_lost": ("unobserved",),
 }
 CAUSES = tuple(CLAIMS)
+GO_ON_COSTING = ("hang", "diverged")  # states and causes: they do not get better by themselves
