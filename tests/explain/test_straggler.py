@@ -29,7 +29,7 @@ def windows(run, rank, place, late, phase, *, delay_ms=DELAY_MS):
     elif phase == "garbage":  # it happens while something else runs
         step |= {"garbage_ms": delay_ms, "forward_ms": step["forward_ms"] + delay_ms}
     elif phase:
-        step[f"{phase}_ms"] += delay_ms
+        step[f"{phase}_ms"] = step.get(f"{phase}_ms", 0) + delay_ms
     length_ms = STEPS * (sum(USUAL.values()) + delay_ms)
     noise = (7 * rank) % 5  # milliseconds: no two ranks are alike
     for number in range(2):
@@ -42,8 +42,9 @@ def windows(run, rank, place, late, phase, *, delay_ms=DELAY_MS):
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory):
-    """A job of two and one of four ranks for each phase, and one of four in which all are alike."""
+    """A job of two and one of four ranks for each phase, one in which all are alike, one whose last rank saves for all."""
     jobs = [(f"{phase}-{2 * nodes}", phase, nodes) for nodes in (1, 2) for phase in PHASES] + [("alike", None, 2)]
+    jobs += [("saves", "checkpoint", 2)]
     records = cluster(nodes=sum(nodes for *_, nodes in jobs))
     first = 0
     for name, phase, nodes in jobs:
@@ -70,3 +71,7 @@ def test_twenty_steps_name_the_rank_and_its_phase(answer, phase, ranks):
 
 def test_ranks_that_are_alike_wait_for_nobody(answer):
     assert "alike" not in {f["workload"]["name"] for f in found("straggler", answer)}
+
+
+def test_a_rank_that_saves_for_all_is_not_slow(answer):
+    assert [one for one in answer["findings"] if one["workload"]["name"] == "saves"] == []

@@ -15,6 +15,8 @@ from pyrometer.model.states import CLAIMS
 
 WORTH_NAMING = 0.05  # of the time of those that wait
 MOSTLY = 0.5  # of the windows of a stretch have the same rank last; of the time of a phase is garbage collection
+LEAST_STEPS = 8  # fewer are a hiccup
+WARM_UP_MS = 10_000  # after the first step: caches fill, buffers are found
 PHASES = ("data", "copy", "forward", "backward", "garbage", "optimizer")
 
 
@@ -45,7 +47,7 @@ class _Slowest(NamedTuple):
 _WAITING = """
 SELECT coalesce(workload_uid, holder_name.pod_uid) AS owner_uid, run, attempt, min(time_ms), max(to_ms),
     arg_min(rank, comm_ms), sum(comm_ms) - count(*) * min(comm_ms) AS waited,
-    sum(to_ms - time_ms) * (count(*) - 1) // count(*) AS whole,
+    sum(to_ms - time_ms) * (count(*) - 1) // count(*) AS whole, steps,
     -- a rank that saves or evaluates for all is not slow
     (count(*) - 1) * greatest(arg_min(aside_ms, comm_ms) - median(aside_ms), 0) AS for_all
 FROM (
@@ -88,6 +90,7 @@ class _Window(NamedTuple):
     slowest: int
     waited_ms: int
     whole_ms: int  # of those that wait
+    steps: int
 
 
 def detect(night: Night) -> Iterable[Proposal]:
@@ -97,6 +100,9 @@ def detect(night: Night) -> Iterable[Proposal]:
     if not suspects:
         return
     windows = [_Window(*row[:-1]) for row in night.ask(_WAITING, suspects, *night.window, WORTH_NAMING)]
+    first_steps = night.ask("SELECT run, attempt, max(first_step_ms) FROM the_run GROUP BY run, attempt")
+    warm_ms = {(run, attempt): first_ms + WARM_UP_MS for run, attempt, first_ms in first_steps if first_ms is not None}
+    windows = [window for window in windows if window.to_ms > warm_ms.get((window.run, window.attempt), 0)]
     attempts = groupby(windows, key=lambda window: window[:3])
     stretches = [_stretch(night, around) for _, of_attempt in attempts for around in _stretches(list(of_attempt))]
     if not stretches:
@@ -117,7 +123,7 @@ def _stretches(windows: list[_Window]) -> Iterator[list[_Window]]:
         for first, after in pairwise([*begins, len(own)]):
             from_ms, to_ms = own[first].from_ms, own[after - 1].to_ms
             around = [window for window in windows if window.from_ms < to_ms and window.to_ms > from_ms]
-            if after - first >= MOSTLY * len(around):
+            if after - first >= MOSTLY * len(around) and sum(window.steps for window in around) >= LEAST_STEPS:
                 yield around
 
 

@@ -17,7 +17,7 @@ LEAST_STEPS = 3  # before the length of a window is chosen
 MOST_PARTS = 32
 MOST_KEPT = 200  # steps of a window, to compare later ones with
 FAR = 3.0  # a window that takes so many times too long or too short
-CHANGED, MOSTLY = 5, 0.8  # steps that, up to the last one, are mostly slower or quicker than those of the window before
+CHANGED, MOSTLY = 8, 0.8  # steps that, up to the last one, are mostly slower or quicker than those of the window before
 NEARLY_ALL, BY = 0.1, 1.1  # than nine in ten of those, and by a tenth of the usual
 TO_HEAR_S = 3.0  # a rank looks once a second whether there is news
 
