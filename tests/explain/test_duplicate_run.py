@@ -10,7 +10,7 @@ import nights
 from nights import at, cluster, interval, minutes, pod, told
 from pyrometer.account.sums import Window
 from pyrometer.explain.why import why
-from pyrometer.model.records import Event, Price, Run, StepWindow, Workload
+from pyrometer.model.records import Event, Metric, Price, Run, StepWindow, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 
@@ -151,3 +151,24 @@ def test_unpriced_time_is_found_too(tmp_path):
     records = [r for r in cluster() if not isinstance(r, Price)]
     finding = only(told(tmp_path, [*records, *training("one", "n0"), *training("two", "n1", from_min=20)]))
     assert (finding["usd_micro"], finding["gpu_ms"]) == (None, 2 * 100 * MINUTE)
+
+
+def losses(name, *values):
+    return [
+        Metric(at(20) + step, f"run-{name}", 1, 0, "train/loss", value, step, "min")
+        for step, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((3.0, 2.5, 2.2), "their first 3 losses are equal to the last digit"),
+        ((3.0, 2.5, 2.2011), "their first 3 losses differ by 0.05 % at most"),
+        ((3.0, 2.7, 2.6), None),  # something that nobody saw was another
+    ],
+)
+def test_losses_have_the_last_word(tmp_path, values, said):
+    records = [*training("one", "n0"), *training("two", "n1", from_min=20), *losses("one", 3.0, 2.5, 2.2)]
+    answer = told(tmp_path, [*cluster(), *records, *losses("two", *values)])
+    assert [finding["evidence"][1] for finding in answer["findings"]] == ([said] if said else [])

@@ -42,7 +42,7 @@ def windows(run, rank, place, late, phase, *, delay_ms=DELAY_MS):
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory):
-    """A job of two and one of four ranks for each phase, one in which all are alike, one whose last rank saves for all."""
+    """A job of two and one of four ranks for each phase, one in which all are alike, one whose last rank saves."""
     jobs = [(f"{phase}-{2 * nodes}", phase, nodes) for nodes in (1, 2) for phase in PHASES] + [("alike", None, 2)]
     jobs += [("saves", "checkpoint", 2)]
     records = cluster(nodes=sum(nodes for *_, nodes in jobs))

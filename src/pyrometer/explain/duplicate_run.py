@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import duration
+from pyrometer.explain.words import counted, duration
 from pyrometer.model.states import CLAIMS
+
+FIRST_STEPS = 20
+SAME_LOSS = 0.05  # of it: kernels that add in another order drift apart, other settings do so at once
 
 
 class _Run(NamedTuple):
@@ -26,6 +29,19 @@ class _Run(NamedTuple):
     ended_ms: int | None
     outcome: str | None
     restored: bool  # it began from a checkpoint: it goes on where another one stopped
+
+
+class _Losses(NamedTuple):
+    """The first losses that two runs both have."""
+
+    steps: int
+    differ: float  # at most, as a part of them
+
+    @property
+    def text(self) -> str:
+        if self.differ == 0:
+            return f"their first {counted(self.steps, 'loss')} are equal to the last digit"
+        return f"their first {counted(self.steps, 'loss')} differ by {100 * self.differ:.2g} % at most"
 
 
 _CONFIGURED = """
@@ -69,8 +85,9 @@ def detect(night: Night) -> Iterable[Proposal]:
             if later.run not in worth:
                 continue
             earlier = next((run for run in runs[:number] if _repeats(later, run)), None)
-            if earlier is not None:
-                yield from _proposal(night, earlier, later)
+            alike = None if earlier is None else _losses(night, earlier, later)
+            if earlier is not None and (alike is None or alike.differ <= SAME_LOSS):
+                yield from _proposal(night, earlier, later, alike)
 
 
 def _repeats(later: _Run, earlier: _Run) -> bool:
@@ -81,7 +98,31 @@ def _repeats(later: _Run, earlier: _Run) -> bool:
     return at_once or earlier.outcome == "succeeded"
 
 
-def _proposal(night: Night, earlier: _Run, later: _Run) -> Iterable[Proposal]:
+def _losses(night: Night, earlier: _Run, later: _Run) -> _Losses | None:
+    """How the losses of their first steps compare: what was told to a program in a way that nobody sees shows there."""
+    if not night.has("metric"):
+        return None
+    night.store.expose(["metric"], earlier.started_ms, night.window.to_ms)
+    ((steps, differ),) = night.ask(
+        """
+        WITH loss AS MATERIALIZED (
+            SELECT run, name, step, first(value ORDER BY rank, time_ms) AS value FROM metric
+            WHERE list_contains([$1, $2], run) AND lower(name) LIKE '%loss' AND step IS NOT NULL AND isfinite(value)
+            GROUP BY run, name, step
+        ),
+        both_ AS (
+            SELECT abs(one.value - other.value) / greatest(abs(one.value), abs(other.value), 1e-12) AS differ
+            FROM loss one JOIN loss other USING (name, step) WHERE one.run = $1 AND other.run = $2
+            ORDER BY step LIMIT $3
+        )
+        SELECT count(*), max(differ) FROM both_
+        """,
+        earlier.run, later.run, FIRST_STEPS,
+    )  # fmt: skip
+    return _Losses(steps, differ) if steps else None
+
+
+def _proposal(night: Night, earlier: _Run, later: _Run, alike: _Losses | None) -> Iterable[Proposal]:
     # Once the earlier one has failed, the later one does it for the first time.
     undone = earlier.ended_ms is not None and earlier.outcome != "succeeded"
     until_ms = min(night.window.to_ms, earlier.ended_ms or night.window.to_ms) if undone else night.window.to_ms
@@ -103,6 +144,7 @@ def _proposal(night: Night, earlier: _Run, later: _Run) -> Iterable[Proposal]:
         headline=f"trained the same as {earlier.name} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
         evidence=(
             f"runs {later.run} and {earlier.run} have the same configuration, data set and seed",
+            *([] if alike is None else [alike.text]),
             f"{earlier.name} began at {night.time(earlier.started_ms)} {_ending(night, earlier)}",
         ),
         suggestion=f"Stop it and use the result of {earlier.name}; a repeat that is meant needs another seed.",
