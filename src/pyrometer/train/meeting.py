@@ -121,7 +121,7 @@ class Meeting:
         slower = steps_s(count - 1, count) > usual
         limit_s = max(most, BY * usual) if slower else min(least, usual / BY)
         since, unlike = count, 0
-        for step in range(count - 1, first - 1, -1):
+        for step in range(count - 1, max(first, count - MOST_KEPT) - 1, -1):
             if (steps_s(step, step + 1) > limit_s) == slower:
                 since, unlike = step, unlike + 1
             if unlike < MOSTLY * (count - step):
