@@ -42,7 +42,7 @@ def test_steps_that_take_another_time_all_at_once_are_a_window_of_their_own_at_o
     sizes = windows([0.2] * 132 + [0.3] * 80 + [0.2] * 100)
     ends = list(accumulate(sizes, initial=1))
     assert 132 in ends  # what was before is in a window of its own,
-    assert any(140 <= end <= 144 for end in ends)  # what came then is known after eight steps and a beat,
+    assert any(138 <= end <= 142 for end in ends)  # what came then is known after six steps and a beat,
     assert 212 in ends  # and so is that it is over
     assert sum(size < 30 for size in sizes) <= 6
 

@@ -15,7 +15,7 @@ from pyrometer.model.states import CLAIMS
 
 WORTH_NAMING = 0.05  # of the time of those that wait
 MOSTLY = 0.5  # of the windows of a stretch have the same rank last; of the time of a phase is garbage collection
-LEAST_STEPS = 8  # fewer are a hiccup
+LEAST_STEPS = 6  # fewer are a hiccup
 WARM_UP_MS = 10_000  # after the first step: caches fill, buffers are found
 PHASES = ("data", "copy", "forward", "backward", "garbage", "optimizer")
 

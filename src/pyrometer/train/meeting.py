@@ -17,7 +17,7 @@ LEAST_STEPS = 3  # before the length of a window is chosen
 MOST_PARTS = 32
 MOST_KEPT = 200  # steps of a window, to compare later ones with
 FAR = 3.0  # a window that takes so many times too long or too short
-CHANGED, MOSTLY = 8, 0.8  # steps that, up to the last one, are mostly slower or quicker than those of the window before
+CHANGED, MOSTLY = 6, 0.8  # steps that, up to the last one, are mostly slower or quicker than those of the window before
 NEARLY_ALL, BY = 0.1, 1.1  # than nine in ten of those, and by a tenth of the usual
 TO_HEAR_S = 3.0  # a rank looks once a second whether there is news
 
@@ -46,7 +46,6 @@ class Meeting:
         self._before: tuple[float, float, float] | None = (
             None  # s that steps took: hardly ever less, as a rule, or more
         )
-        self.changed = False  # the last window that was asked for ended because of a change
 
     @property
     def size(self) -> int:
@@ -80,8 +79,7 @@ class Meeting:
         if planned is None:
             return None
         early = [end for end in self._changes[-4:] if first < end < planned]
-        self.changed = bool(early)
-        if self._rank == 0 and not early and planned <= count:
+        if self._rank == 0 and not early and planned <= count and not self._unlike(first, planned, steps_s):
             self._remember([steps_s(step, step + 1) for step in range(max(first, planned - MOST_KEPT), planned)])
         return min(early, default=planned)
 
@@ -117,20 +115,27 @@ class Meeting:
             return
         if (planned - count) * steps_s(count - 1, count) < TO_HEAR_S:  # ranks may end the window as it was planned
             return
+        since = self._unlike(first, count, steps_s)
+        if since is not None and count - since >= CHANGED:
+            took_s = sorted(steps_s(step, step + 1) for step in range(since, count))
+            self._before = took_s[0], median(took_s), took_s[-1]
+            self._announce(f"{since}-{count}")
+            self._changes += since, count
+
+    def _unlike(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> int | None:
+        """Since when steps have mostly been slower, or quicker, than those of the window before, up to the last one."""
+        if self._before is None:
+            return None
         least, usual, most = self._before
         slower = steps_s(count - 1, count) > usual
         limit_s = max(most, BY * usual) if slower else min(least, usual / BY)
-        since, unlike = count, 0
+        since, unlike = None, 0
         for step in range(count - 1, max(first, count - MOST_KEPT) - 1, -1):
             if (steps_s(step, step + 1) > limit_s) == slower:
                 since, unlike = step, unlike + 1
             if unlike < MOSTLY * (count - step):
                 break
-        if unlike >= CHANGED:
-            took_s = sorted(steps_s(step, step + 1) for step in range(since, count))
-            self._before = took_s[0], median(took_s), took_s[-1]
-            self._announce(f"{since}-{count}")
-            self._changes += since, count
+        return since
 
     def _remember(self, took_s: list[float]) -> None:
         took_s.sort()

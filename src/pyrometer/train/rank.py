@@ -91,7 +91,6 @@ class Rank:
         self._memory_peak = 0
         self._p99_s = 0.0
         self._slowest_s: deque[float] = deque([0.0] * 4, maxlen=5)  # steps of the last windows
-        self._changed = False  # a window ended because steps took another time all at once
         self._configuration: Configuration | None = None  # until it was told
         self._loop_ended = 0
         self._leaving: tuple[int, BaseException | None] | None = None
@@ -315,8 +314,7 @@ class Rank:
         self._agree()
         self._watch(now_ns)
         if self._fold():
-            self.hand_on(urgent=self._changed)
-            self._changed = False
+            self.hand_on(urgent=True)  # those of the other ranks are there at the same time, or nearly so
 
     def _have_sender(self) -> None:
         """The first rank of a node sees to it that somebody sends: `pyrometer run`, or a process that it starts."""
@@ -365,7 +363,6 @@ class Rank:
             after = self._meeting.window_end(folded, count, self._steps_s)
             if after is None or after > count:
                 break
-            self._changed |= self._meeting.changed
             self._window(folded, after)
             folded = after
             closed = True
