@@ -157,6 +157,20 @@ def test_a_run_is_what_it_is_called_else_its_workload_else_its_launch() -> None:
         assert {record.run for record in (*the(Run, records), *the(StepWindow, records))} == {name}
 
 
+def test_a_launch_that_is_a_restart_is_an_attempt_of_the_first() -> None:
+    runs = Runs()
+    for number, (launch, first) in enumerate((("l1", None), ("l2", "l1"), ("l3", "l1"))):
+        who = rank(launch, restart_of=first, started_ms=T0 + 1_000 * number)
+        found = the(Run, runs.take([(who, [STEP])], Known()).records)  # and the end of the one before
+        assert {(run.run, run.attempt) for run in found if run.launch == launch} == {("l1", number + 1)}
+    told = Known(attempts=[("l1", 1, "l1"), ("l1", 2, "l2")])
+    anew = Runs()
+    who = rank("l3", restart_of="l1")
+    assert anew.wanted([(who, [STEP])]).runs == {"l1"}
+    (run,) = the(Run, anew.take([(who, [STEP])], told).records)
+    assert (run.run, run.attempt) == ("l1", 3)
+
+
 def test_launches_of_a_run_are_numbered_as_they_are_seen_also_by_the_next_process() -> None:
     runs = Runs()
     later = STEP._replace(time_ms=T0 + 900_000, to_ms=T0 + 910_000)

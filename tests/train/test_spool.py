@@ -205,3 +205,21 @@ def test_a_rank_s_number_that_comes_again_takes_nothing_from_the_dead(spool):
     assert not {"7.ring", "7.json"} & set(names)
     assert len({path.stem for path in spool.ranks.glob("7-*")}) == 1
     assert len(list(spool.ranks.glob("7-*"))) == 2
+
+
+def test_a_launcher_that_begins_again_goes_on_with_its_first_launch(tmp_path):
+    """The launcher here is the shell's stand-in: the parent of all of these processes is this one."""
+    script = "import sys; from pathlib import Path; from pyrometer.train.spool import Spool; "
+    script += "print(Spool(Path(sys.argv[1])).make().first_launch(sys.argv[2], int(sys.argv[3])))"
+
+    def launched(name: str, restarts: int) -> str:
+        process = python(script, tmp_path, str(tmp_path / "spool"), name, str(restarts))
+        return process.communicate()[0].strip()
+
+    assert launched("orphan", 1) == "orphan"  # it began before anybody watched
+    assert launched("first", 0) == "first"
+    assert launched("second", 1) == "first"
+    assert launched("third", 2) == "first"
+    assert launched("another", 0) == "another"
+    Spool(tmp_path / "spool").tidy()
+    assert launched("again", 1) == "another"  # kept while the launcher lives

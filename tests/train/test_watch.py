@@ -276,3 +276,23 @@ def test_files_that_are_no_rings_are_cleared_away_when_nobody_writes_them(spool,
     (spool.ranks / f"{os.getpid()}.ring").write_bytes(b"")
     assert not watcher.look()
     assert [path.name for path in spool.ranks.iterdir()] == [f"{os.getpid()}.ring"]
+
+
+def test_ranks_that_all_stand_still_are_said_to_be_there(ranks, watcher, spool, monkeypatch):
+    monkeypatch.setattr(watch, "STILL_NS", 300_000_000)
+    ranks("step(); say('moved'); sys.stdin.read()", RANK="0")
+    ranks("sys.stdin.read()", RANK="1")
+    look_until(watcher, lambda: "alive" in kinds(spool))
+    ((_, _, words),) = [one for one in said(spool) if one[2].get("kind") == "alive"]
+    assert abs(words["time_ms"] - time.time_ns() // 1_000_000) < 5_000
+    watcher.look()
+    assert kinds(spool).count("alive") == 1  # not again for a while
+
+
+def test_with_a_rank_that_is_stuck_it_is_told_how_long(ranks, watcher, spool, monkeypatch):
+    monkeypatch.setattr(watch, "STILL_NS", 300_000_000)
+    process = ranks("sys.stdin.read()", LIMITS=LIMITS)
+    look_until(watcher, lambda: "alive" in kinds(spool))
+    process.send_signal(signal.SIGSTOP)
+    look_until(watcher, lambda: "stuck" in kinds(spool))
+    look_until(watcher, lambda: kinds(spool).count("alive") == 2)
