@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import Seen, finding
 
 import nights
 from effort import THOROUGH
@@ -217,3 +218,15 @@ def test_each_is_written_down_when_it_opens_when_it_is_over_and_what_it_cost_in_
         assert abs(life[-1].gpu_ms - truth[owner]) < 0.05 * truth[owner]
     assert max(truth.values()) > 1.2 * over.gpu_ms
     assert all(len(life) <= 3 for life in lives.values())
+
+
+def test_what_is_there_now_and_then_is_not_over_between():
+    """A crash loop whose attempts live for a quarter of an hour: told once, not at every crash."""
+    seen = Seen()
+    for at_min in range(30, 150, 15):
+        crash = finding(cause="crash_loop", to=at_min)
+        for minute in (at_min, at_min + 14):
+            (life,) = seen.look(minute, crash)
+            assert not life.is_over
+    (life,) = seen.look(150 + 61)
+    assert life.is_over

@@ -81,6 +81,14 @@ def test_two_in_a_row_that_are_far_slower(tmp_path):
     assert (finding["from"], finding["to"]) == minutes(55, 65 + 150 / 60)
 
 
+def test_two_in_a_row_of_a_run_whose_saves_are_long(tmp_path):
+    """Not five times as long, but minutes longer each."""
+    saves = saves_at(range(5, 60, 6), 60) | saves_at((70, 78), 230)
+    finding = only(told(tmp_path, [*cluster(), *trains("llama", saves)]))
+    assert (finding["from"], finding["to"]) == minutes(70, 78 + 230 / 60)
+    assert finding["what_if"]["detected"] == finding["to"]  # the second one said it
+
+
 def test_one_save_that_takes_very_long(tmp_path):
     finding = only(told(tmp_path, [*cluster(), *trains("llama", USUAL | {45: 540.0})]))
     assert (finding["from"], finding["to"]) == minutes(45, 54)

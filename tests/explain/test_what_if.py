@@ -42,14 +42,14 @@ def test_what_is_saved_comes_after_it_could_be_told(parts, from_ms, to_ms, known
     def enough(so_far):
         return so_far.gpu_ms >= least_ms
 
-    at_ms, saved = caught(parts, from_ms, to_ms, known_ms, enough)
+    at_ms, saved = caught(parts, MINUTE, from_ms, to_ms, known_ms, enough)
     assert at_ms >= max(from_ms, to_ms if known_ms is None else known_ms)
     before = added((), [part for part in parts if part.key[0] + MINUTE <= at_ms])
     assert enough(before) or at_ms >= to_ms
     after = [part for part in parts if part.key[0] >= at_ms and part.key[1]]
     assert saved == added((), after if at_ms < to_ms else [])
     assert before.gpu_ms + saved.gpu_ms <= added((), parts).gpu_ms
-    known_later = caught(parts, from_ms, to_ms, max(later_ms, known_ms or to_ms), enough)
+    known_later = caught(parts, MINUTE, from_ms, to_ms, max(later_ms, known_ms or to_ms), enough)
     assert known_later.at_ms >= at_ms
     assert known_later.saved.gpu_ms <= saved.gpu_ms  # who knows later saves no more
 
@@ -58,7 +58,7 @@ def test_what_is_saved_comes_after_it_could_be_told(parts, from_ms, to_ms, known
 def test_dollars_saved_are_part_of_those_that_were_spent(found, known_ms):
     wholes = [added((), parts) for parts in found]
     for parts, whole, micro in zip(found, wholes, round_rows([w.ms_price for w in wholes]), strict=True):
-        saved = caught(parts, 0, 40 * MINUTE, known_ms, lambda so_far: True).saved
+        saved = caught(parts, MINUTE, 0, 40 * MINUTE, known_ms, lambda so_far: True).saved
         told_micro = saved_usd_micro(whole, micro, saved)
         nothing_priced = saved.gpu_ms > 0 and saved.unpriced_gpu_ms == saved.gpu_ms
         assert (told_micro is None) == nothing_priced

@@ -30,10 +30,9 @@ def configured(monkeypatch, *words, seed=1, width=4, lr=0.1, ranks=2, samples=(1
     told = Configuration(torch, optimizer, ranks)
     if scheduled:
         optimizer.param_groups[0]["lr"] = 0.0
-    for step in range(6):
-        told.drawn({"dataset": "Rows", "step": step, "micro_batch": 0, "samples": list(samples)})
-    assert told.complete
-    return told.digest()
+    batches = [{"dataset": "Rows", "step": step, "micro_batch": 0, "samples": list(samples)} for step in range(4)]
+    assert told.text(batches).endswith(f"seed {seed}, the first batches of Rows")
+    return told.digest(batches)
 
 
 def test_the_same_has_the_same_digest_whatever_comes_later(monkeypatch):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pyrometer.explain.known import APART_MS, LOOKED, WRITTEN_EVERY_MS, culprit_json, known, until_ms
+from pyrometer.explain.known import LOOKED, WRITTEN_EVERY_MS, apart_ms, culprit_json, known, until_ms
 from pyrometer.model.records import Finding
 from pyrometer.model.units import MS_PER_DAY
 from pyrometer.store import Store
@@ -75,7 +75,7 @@ class Lives:
         for name, life in self._lives.items():
             # what is not found any more is over, after a while, and forgotten, after another
             if name not in found and (not life.is_over or end_ms - (life.now.over_ms or 0) < KEPT_MS):
-                gone = not life.is_over and end_ms - life.until_ms >= APART_MS
+                gone = not life.is_over and end_ms - life.until_ms >= apart_ms(life.now.cause)
                 lives[name] = life._replace(now=life.now._replace(over_ms=end_ms)) if gone else life
         news = [life for name, life in lives.items() if _is_news(self._lives.get(name), life, end_ms)]
         written = [life.now._replace(time_ms=max(end_ms, life.written_ms + 1)) for life in news]
@@ -88,7 +88,7 @@ class Lives:
 
 def _found(life: Life | None, finding: Answer, end_ms: int) -> Life:
     from_ms, to_ms = ms_of(finding["from"]), ms_of(finding["to"])
-    over_ms = end_ms if end_ms - to_ms >= APART_MS else None
+    over_ms = end_ms if end_ms - to_ms >= apart_ms(finding["cause"]) else None
     one = Finding(
         end_ms, finding["id"], finding["cause"], finding["owner_uid"], from_ms, to_ms, end_ms, over_ms,
         finding["gpu_ms"], finding["usd_micro"], culprit_json(finding["culprit"]),

@@ -182,8 +182,8 @@ class Teller:
         while True:
             try:
                 await self.report()
-            except (OSError, ValueError) as error:
-                self._say("report", f"The report could not be written, and is tried again: {error}")
+            except Exception as error:  # whatever it is, findings are still told
+                self._say("report", f"The report could not be made, and is tried again: {error}")
             await asyncio.sleep(LOOK_AT_THE_CLOCK_S)
 
     async def report(self, now: datetime | None = None) -> None:
@@ -200,14 +200,14 @@ class Teller:
         answer = await self._night(*_window(due, self.settings.report_hours))
         if answer is None:
             return
+        if WEBHOOK in missing:
+            self._report = (due, of_night(answer, self._place))
+            self._news.set()
         if FILE in missing:
             path = morning.path_of(self.settings, self._folder, due)
             await asyncio.to_thread(_write, path, answer)
             self._book.reports[FILE] = due.day
             await self._save()
-        if WEBHOOK in missing:
-            self._report = (due, of_night(answer, self._place))
-            self._news.set()
 
     def _reported(self, due: morning.Due) -> None:
         if self._book is not None:

@@ -14,7 +14,7 @@ from pyrometer.explain.known import LOOKED, known, named
 from pyrometer.explain.night import Night
 from pyrometer.explain.what_if import NOT_SAVED, caught
 from pyrometer.model.states import GO_ON_COSTING
-from pyrometer.model.units import usd_micro
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, usd_micro
 
 # Each claim is part of one ledger row. A row that several findings want goes to the earlier one, up to the time of
 # the row's minute that lies in its scope; the next one gets from what is left.
@@ -101,12 +101,13 @@ def _scope_table(night: Night, proposals: Iterable[Proposal]) -> None:
 
 
 def _claimed(night: Night) -> dict[int, list[Sum]]:
-    """What each proposal claims, minute by minute, and whether that can be saved."""
+    """What each proposal claims, one part of time after the other, and whether that can be saved."""
     rows = night.ask(
-        "SELECT proposal, minute_ms, NOT list_contains($1, state), sum(ms), coalesce(sum(ms * usd_micro_per_hour), 0), "
+        "SELECT proposal, minute_ms // $2 * $2, NOT list_contains($1, state), sum(ms), "
+        "coalesce(sum(ms * usd_micro_per_hour), 0), "
         "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) FROM claim GROUP BY ALL ORDER BY 1, 2, 3",
-        list(NOT_SAVED),
-    )
+        list(NOT_SAVED), _part_ms(night),
+    )  # fmt: skip
     claimed: dict[int, list[Sum]] = defaultdict(list)
     for number, minute_ms, saves, gpu_ms, ms_price, unpriced in rows:
         claimed[number].append(Sum((minute_ms, saves), int(gpu_ms), int(ms_price), int(unpriced)))
@@ -116,10 +117,16 @@ def _claimed(night: Night) -> dict[int, list[Sum]]:
 def _finding(night: Night, proposal: Proposal, whole: Sum, claimed: Sequence[Sum]) -> Finding:
     at_once = proposal.cause in GO_ON_COSTING
     if_caught = caught(
-        claimed, proposal.from_ms, proposal.to_ms, proposal.known_ms,
+        claimed, _part_ms(night), proposal.from_ms, proposal.to_ms, proposal.known_ms,
         lambda so_far: _worth_telling(so_far, night, at_once=at_once),
     )  # fmt: skip
     return Finding("", proposal, whole.gpu_ms, whole.ms_price, whole.unpriced_gpu_ms, if_caught)
+
+
+def _part_ms(night: Night) -> int:
+    """Minutes; of a month they would be too many to look at one by one."""
+    length_ms = night.window.to_ms - night.window.from_ms
+    return MS_PER_MINUTE if length_ms <= 2 * MS_PER_DAY else MS_PER_HOUR // 4
 
 
 def _goes_on_costing(proposal: Proposal, night: Night) -> bool:

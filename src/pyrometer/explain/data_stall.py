@@ -22,6 +22,7 @@ WORTH_NAMING = 0.10  # of the time of a window
 LEAST_WINDOWS = 2  # of a rank, one after the other or nearly so: one alone is a new epoch
 WARM_UP = 0.1  # of the attempt: what is over by then is a loader that begins cold...
 WARM_UP_MS = 10 * MS_PER_MINUTE  # ...within this
+FIRST_WINDOW_MS = 15_000  # after the first step
 WAITED_FOR = 0.05  # of the time of a run: its ranks wait for one of them
 OF_ONE_NODE = 0.6  # of a workload's stall on one of several nodes: the node is the culprit
 
@@ -65,18 +66,22 @@ def detect(night: Night) -> Iterable[Proposal]:
             )
         ),
         warm AS (
-            SELECT run, attempt, ranks, first_ms + least($7 * (over_ms - first_ms), $8) AS warm_ms FROM (
-                SELECT run, attempt, min(first_step_ms) AS first_ms, coalesce(max(ended_ms), $3) AS over_ms,
+            SELECT run, attempt, ranks, first_ms, first_ms + least($7 * (ended_ms - first_ms), $8) AS warm_ms FROM (
+                SELECT run, attempt, min(first_step_ms) AS first_ms,
+                    CASE WHEN bool_and(ended_ms IS NOT NULL) THEN max(ended_ms) END AS ended_ms,
                     max(ranks) AS ranks
                 FROM the_run GROUP BY run, attempt
             )
         ),
         lasting AS (
             SELECT owner_uid, episode FROM (
-                SELECT owner_uid, episode, run, attempt, rank, count(*) AS windows, max(to_ms) AS to_ms
+                SELECT owner_uid, episode, run, attempt, rank, count(*) AS windows, min(from_ms) AS from_ms,
+                    max(to_ms) AS to_ms
                 FROM numbered GROUP BY owner_uid, episode, run, attempt, rank
             ) LEFT JOIN warm USING (run, attempt)
-            GROUP BY owner_uid, episode HAVING max(windows) >= $6 AND bool_or(coalesce(to_ms > warm_ms, true))
+            GROUP BY owner_uid, episode HAVING max(windows) >= $6
+                -- what began with the attempt may be a cold loader, for a while
+                AND bool_or(coalesce(to_ms > warm_ms OR from_ms > first_ms + $10, true))
                 -- one rank that all others wait for is a straggler, whose phase says that it waits for data
                 AND (count(DISTINCT rank) > 1 OR max(ranks) = 1 OR NOT list_contains($9, owner_uid))
         )
@@ -86,7 +91,7 @@ def detect(night: Night) -> Iterable[Proposal]:
         GROUP BY owner_uid, episode, pod_uid, node_uid ORDER BY 1, 2, 3, 4
         """,
         WORTH_NAMING, *night.window, 5 * night.settings.hang_limit_ms, owners, LEAST_WINDOWS, WARM_UP, WARM_UP_MS,
-        sorted(night.owners("straggler_wait", WAITED_FOR)),
+        sorted(night.owners("straggler_wait", WAITED_FOR)), FIRST_WINDOW_MS,
     )  # fmt: skip
     episodes: dict[tuple[str, int], list[_Pod]] = defaultdict(list)
     for owner, episode, *pod in rows:

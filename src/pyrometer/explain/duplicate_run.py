@@ -29,6 +29,7 @@ class _Run(NamedTuple):
     ended_ms: int | None
     outcome: str | None
     restored: bool  # it began from a checkpoint: it goes on where another one stopped
+    with_data: bool  # its first batches are in its digest
 
 
 class _Losses(NamedTuple):
@@ -46,7 +47,9 @@ class _Losses(NamedTuple):
 
 _CONFIGURED = """
 WITH told AS (
-    SELECT run, first(reason ORDER BY attempt, rank NULLS FIRST, time_ms) AS digest
+    SELECT run, first(reason ORDER BY attempt, rank NULLS FIRST, time_ms) AS digest,
+        coalesce(first(message ORDER BY attempt, rank NULLS FIRST, time_ms)
+            LIKE '%, the first batches of %', true) AS with_data
     FROM event WHERE kind = 'configured' AND run IS NOT NULL AND reason != '' AND time_ms < $1 GROUP BY run
 ),
 lived AS (
@@ -65,7 +68,7 @@ lived AS (
     JOIN holder_name USING (pod_uid)
     GROUP BY the_run.run
 )
-SELECT digest, run, owner_uid, name, started_ms, ended_ms, outcome, restored
+SELECT digest, run, owner_uid, name, started_ms, ended_ms, outcome, restored, with_data
 FROM told JOIN lived USING (run)
 QUALIFY count(*) OVER (PARTITION BY digest) > 1
 ORDER BY started_ms, run
@@ -84,10 +87,11 @@ def detect(night: Night) -> Iterable[Proposal]:
         for number, later in enumerate(runs):
             if later.run not in worth:
                 continue
-            earlier = next((run for run in runs[:number] if _repeats(later, run)), None)
-            alike = None if earlier is None else _losses(night, earlier, later)
-            if earlier is not None and (alike is None or alike.differ <= SAME_LOSS):
-                yield from _proposal(night, earlier, later, alike)
+            for earlier in (run for run in runs[:number] if _repeats(later, run)):
+                alike = _losses(night, earlier, later)
+                if later.with_data if alike is None else alike.differ <= SAME_LOSS:
+                    yield from _proposal(night, earlier, later, alike)
+                    break
 
 
 def _repeats(later: _Run, earlier: _Run) -> bool:

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 from pyrometer.explain.findings import Proposal
 from pyrometer.model.records import Finding as Known
-from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Reading
 from pyrometer.store.newest import newest
 
 LOOKED = "findings_looked_ms"  # kept with the store: until when the ledger reached when somebody last looked
 APART_MS = 10 * MS_PER_MINUTE  # what comes back later than this after its end is another finding
+RECUR = ("crash_loop", "out_of_memory", "slow_checkpoint", "starved", "preempted")  # they are there now and then
+RECUR_APART_MS = MS_PER_HOUR
 WRITTEN_EVERY_MS = MS_PER_DAY  # of what goes on: so that who asks about a day need not read those long before
 _AROUND_MS = 2 * WRITTEN_EVERY_MS
 
@@ -38,7 +40,15 @@ def known(store: Reading, from_ms: int, to_ms: int) -> list[Known]:
     store.expose(["finding"], from_ms - _AROUND_MS, to_ms + _AROUND_MS)
     looked_ms = int(store.meta(LOOKED) or 0)
     found = newest(store, Known, "finding_id", "true", [], "true")
-    return [one for one in found if one.from_ms - APART_MS <= to_ms and until_ms(one, looked_ms) + APART_MS >= from_ms]
+    return [
+        one for one in found
+        if one.from_ms - apart_ms(one.cause) <= to_ms and until_ms(one, looked_ms) + apart_ms(one.cause) >= from_ms
+    ]  # fmt: skip
+
+
+def apart_ms(cause: str) -> int:
+    """How long something must not have been there to be over."""
+    return RECUR_APART_MS if cause in RECUR else APART_MS
 
 
 def until_ms(one: Known, looked_ms: int) -> int:
@@ -84,7 +94,7 @@ def _fit(proposal: Proposal, one: Known, looked_ms: int) -> tuple[int, ...] | No
     if ours != theirs and (one.owner_uid is None or (ours is not None and theirs is not None)):
         return None
     shared_ms = min(proposal.to_ms, until_ms(one, looked_ms)) - max(proposal.from_ms, one.from_ms)
-    if shared_ms < -APART_MS:
+    if shared_ms < -apart_ms(one.cause):
         return None
     return (shared_ms <= 0, ours != theirs, culprit_json(proposal.culprit) != one.culprit_json, -shared_ms)
 

@@ -234,9 +234,17 @@ class Night:
                 JOIN holder_name USING (pod_uid)
                 -- an open one ends with what its pod is known to have held, or where another state was on top of it
                 JOIN (
-                    SELECT pod_uid, node_uid, slot_index, max(minute_ms) AS last_minute_ms,
-                        arg_max(ms, minute_ms) AS last_ms
-                    FROM night_ledger WHERE state = $1 GROUP BY pod_uid, node_uid, slot_index
+                    -- a part of a device has a part of each minute
+                    SELECT last.pod_uid, node_uid, slot_index, last_minute_ms,
+                        sum(ms) FILTER (row_.pod_uid = last.pod_uid AND state = $1) * sum(ms)
+                            // sum(ms) FILTER (row_.pod_uid = last.pod_uid) AS last_ms
+                    FROM (
+                        SELECT pod_uid, node_uid, slot_index, max(minute_ms) AS last_minute_ms
+                        FROM night_ledger WHERE state = $1 GROUP BY pod_uid, node_uid, slot_index
+                    ) last
+                    JOIN ledger_row row_ USING (node_uid, slot_index)
+                    WHERE row_.minute_ms = last_minute_ms
+                    GROUP BY last.pod_uid, node_uid, slot_index, last_minute_ms
                 ) held USING (pod_uid, node_uid, slot_index)
                 WHERE restated_before.state = $1
             )

@@ -150,15 +150,15 @@ def _slower_than_before(night: Night, owner: str, run: str, saves: list[_Save], 
         beyond_ms = sum(save.took_ms - usual_ms for save in episode)
         permille = round(1000 * beyond_ms / sum(save.took_ms for save in between))
         before = sum(save.to_ms <= episode[0].from_ms for save in saves)
-        known_ms = _known_ms(episode, usual_ms) if before >= ENOUGH_USUAL else None
+        known_ms = _known_ms(episode, usual_ms, one_slow_ms) if before >= ENOUGH_USUAL else None
         yield _Slow(owner, run, episode, permille, usual_ms, share, f"usually {duration(usual_ms)}", 0.9, known_ms)
 
 
-def _known_ms(episode: list[_Save], usual_ms: int) -> int:
+def _known_ms(episode: list[_Save], usual_ms: int, one_slow_ms: int) -> int:
     """When it was clear that its saves are slow, by the rules above: of how many there must be how long ones."""
     if len(episode) == 1:
-        return episode[0].from_ms + max(ONE_SLOWER * usual_ms, usual_ms + ONE_SLOWER_MS)
-    two = min(save.took_ms for save in episode[:2]) >= TWO_SLOWER * usual_ms
+        return episode[0].from_ms + one_slow_ms
+    two = min(save.took_ms for save in episode[:2]) >= min(TWO_SLOWER * usual_ms, one_slow_ms)
     return episode[1 if two else 2].to_ms
 
 

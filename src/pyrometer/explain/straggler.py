@@ -49,7 +49,7 @@ SELECT coalesce(workload_uid, holder_name.pod_uid) AS owner_uid, run, attempt, m
     arg_min(rank, comm_ms), sum(comm_ms) - count(*) * min(comm_ms) AS waited,
     sum(to_ms - time_ms) * (count(*) - 1) // count(*) AS whole, steps,
     -- a rank that saves or evaluates for all is not slow
-    (count(*) - 1) * greatest(arg_min(aside_ms, comm_ms) - median(aside_ms), 0) AS for_all
+    greatest(count(*) * arg_min(aside_ms, comm_ms) - sum(aside_ms), 0) AS for_all
 FROM (
     SELECT *, coalesce(checkpoint_ms, 0) + coalesce(evaluate_ms, 0) + coalesce(compile_ms, 0) AS aside_ms
     FROM step_window

@@ -10,7 +10,7 @@ from pyrometer.account.sums import Sum, added, amounts, iso
 from pyrometer.explain.findings import Caught, Finding
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import dollars, hours
-from pyrometer.model.units import MS_PER_MINUTE, MS_PER_SECOND, usd
+from pyrometer.model.units import MS_PER_SECOND, usd
 
 # Whoever knows of it, a device that is broken stays broken, and what is not observed may well be at work.
 NOT_SAVED = ("unhealthy", "unobserved")
@@ -18,15 +18,15 @@ WORTH_A_LINE = 10  # of what it cost, one part at least
 
 
 def caught(
-    claimed: Sequence[Sum], from_ms: int, to_ms: int, known_ms: int | None, enough: Callable[[Sum], bool]
+    claimed: Sequence[Sum], part_ms: int, from_ms: int, to_ms: int, known_ms: int | None, enough: Callable[[Sum], bool]
 ) -> Caught:
-    """When a finding could have been told: once its evidence sufficed, and by the end of the minute in which what it
-    had claimed was enough to tell it. What it claimed in the minutes after that would have been saved.
+    """When a finding could have been told: once its evidence sufficed, and by the end of the part of time (a minute) in
+    which what it had claimed was enough to tell it. What it claimed in the parts after that would have been saved.
 
-    The parts of what is claimed are in the order of time; their keys are their minute, and whether it can be saved.
+    What is claimed is in the order of time; its keys are when its part begins, and whether it can be saved.
     """
     so_far = accumulate(claimed, lambda before, part: added(part.key, [before, part]))
-    told_ms = next((sum_.key[0] + MS_PER_MINUTE for sum_ in so_far if enough(sum_)), to_ms)
+    told_ms = next((sum_.key[0] + part_ms for sum_ in so_far if enough(sum_)), to_ms)
     at_ms = max(from_ms, to_ms if known_ms is None else known_ms, told_ms)
     left = [part for part in claimed if part.key[1] and part.key[0] >= at_ms] if at_ms < to_ms else []
     return Caught(at_ms, added((), left))

@@ -36,27 +36,16 @@ class Configuration:
         self._ranks = ranks
         self._facts: list[Any] = [_content(Path(sys.argv[0])), arguments(sys.argv[1:]), shapes, self._optimizer]
         self._facts += [settings, self._seed, ranks]
-        self._batches: list[Any] = []
-        self._data: str | None = None
 
-    def drawn(self, batch: Mapping[str, Any]) -> None:
-        """A micro-batch, as it is told; in the order in which they were used."""
-        if len(self._batches) < BATCHES:
-            self._batches.append([batch["dataset"], batch["step"], batch["micro_batch"], batch.get("samples")])
-            self._data = batch["dataset"]
+    def digest(self, batches: Sequence[Mapping[str, Any]]) -> str:
+        """The same for the same. The first micro-batches are given as they are told, in the order of their use."""
+        drawn = [[batch.get(name) for name in ("dataset", "step", "micro_batch", "samples")] for batch in batches]
+        return hashlib.sha256(json.dumps([self._facts, drawn], default=str).encode()).hexdigest()[:32]
 
-    @property
-    def complete(self) -> bool:
-        """Whether the first batches are there."""
-        return len(self._batches) == BATCHES
-
-    def digest(self) -> str:
-        """The same for the same."""
-        return hashlib.sha256(json.dumps([self._facts, self._batches]).encode()).hexdigest()[:32]
-
-    def text(self) -> str:
+    def text(self, batches: Sequence[Mapping[str, Any]]) -> str:
         """What is in it, for people."""
-        data = f", the first batches of {self._data}" if self._data else ""
+        known = [batch["dataset"] for batch in batches if batch.get("samples") is not None]
+        data = f", the first batches of {known[0]}" if known else ""
         ranks = "1 rank" if self._ranks == 1 else f"{self._ranks} ranks"
         return (
             f"{Path(sys.argv[0]).name}, {sum(self._sizes):,} parameters, {self._optimizer}, {ranks}, "

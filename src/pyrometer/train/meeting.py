@@ -118,9 +118,9 @@ class Meeting:
         since = self._unlike(first, count, steps_s)
         if since is not None and count - since >= CHANGED:
             took_s = sorted(steps_s(step, step + 1) for step in range(since, count))
-            self._before = took_s[0], median(took_s), took_s[-1]
-            self._announce(f"{since}-{count}")
-            self._changes += since, count
+            if self._announce(f"{since}-{count}"):
+                self._before = took_s[0], median(took_s), took_s[-1]
+                self._changes += since, count
 
     def _unlike(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> int | None:
         """Since when steps have mostly been slower, or quicker, than those of the window before, up to the last one."""
@@ -149,12 +149,12 @@ class Meeting:
             from_step -= from_step % size
         if self._plans and self._plans[-1] == (from_step, size):
             return
-        self._announce(f"{from_step}:{size}")
-        self._plans.append((from_step, size))
+        if self._announce(f"{from_step}:{size}"):
+            self._plans.append((from_step, size))
 
-    def _announce(self, news: str) -> None:
-        if self._ranks > 1:
-            self._tell(self._next_news(), news)
+    def _announce(self, news: str) -> bool:
+        """Whether all others will hear of it: else it is no news, and has no number."""
+        return self._ranks == 1 or self._tell(self._next_news(), news)
 
     def _hear(self) -> None:
         while (told := self._look(self._next_news())) is not None:
@@ -175,11 +175,13 @@ class Meeting:
         except RuntimeError:  # whoever keeps it is gone
             return None
 
-    def _tell(self, key: str, text: str) -> None:
+    def _tell(self, key: str, text: str) -> bool:
         with suppress(RuntimeError):
             store = self._store()
             if store is not None:
                 store.set(key, text)
+                return True
+        return False
 
     def _store(self) -> Any:
         """That of the process group, while there is one. It is not kept: its port is free when the group is gone."""

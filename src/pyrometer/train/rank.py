@@ -24,7 +24,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from pyrometer.train import fold, identity, loop, ring
-from pyrometer.train.configuration import Configuration
+from pyrometer.train.configuration import BATCHES, Configuration
 from pyrometer.train.device import Device
 from pyrometer.train.environment import number
 from pyrometer.train.lineage import Namer
@@ -92,6 +92,7 @@ class Rank:
         self._p99_s = 0.0
         self._slowest_s: deque[float] = deque([0.0] * 4, maxlen=5)  # steps of the last windows
         self._configuration: Configuration | None = None  # until it was told
+        self._first_batches: list[dict[str, Any]] = []
         self._loop_ended = 0
         self._leaving: tuple[int, BaseException | None] | None = None
         self._handed_ns = 0
@@ -127,8 +128,9 @@ class Rank:
 
     def _say_if_restarted(self) -> None:
         """The launcher began again after a death, or with other ranks: this is another attempt at what it launched."""
-        restarts = int(number("TORCHELASTIC_RESTART_COUNT", 0))
-        first = self.spool.first_launch(self.identity["launch"], restarts)
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            return
+        first = self.spool.first_launch(self.identity["launch"])
         if first != self.identity["launch"]:
             self.identity["restart_of"] = first
 
@@ -325,17 +327,22 @@ class Rank:
     def _agree(self) -> None:
         """What this launch is called, and where windows end: the same on all ranks."""
         if not self._met:
-            launch = self._meeting.launch()
-            if launch is not None:
-                self.identity["launch"] = launch
-                if self._meeting.restart_of is not None:
-                    self.identity["restart_of"] = self._meeting.restart_of
+            launch = self._learn_launch()
             if self._alone_since_s is None and self.recorder.count:  # how long a rendezvous takes is not ours to limit
                 self._alone_since_s = time.monotonic()
             waited_s = time.monotonic() - self._alone_since_s if self._alone_since_s is not None else 0.0
             self._met = launch is not None or waited_s > LAUNCH_WAIT_S
             if self._met:
                 self._register()
+
+    def _learn_launch(self) -> str | None:
+        """What this launch is called, if rank 0 has said it."""
+        launch = self._meeting.launch()
+        if launch is not None:
+            self.identity["launch"] = launch
+            if self._meeting.restart_of is not None:
+                self.identity["restart_of"] = self._meeting.restart_of
+        return launch
 
     def _register(self) -> None:
         """Leaves word for the process that watches this one."""
@@ -450,8 +457,8 @@ class Rank:
         for one in used:
             batch = self._namer.batch(one, self.step(one.number), self.ring.wall_ns(one.at_ns))
             messages.append(("batch", batch))
-            if self._configuration is not None:
-                self._configuration.drawn(batch)
+            if len(self._first_batches) < BATCHES:
+                self._first_batches.append(batch)
         self._say_configured(messages)
         while self.metrics.waiting:
             value = self.metrics.waiting.popleft()
@@ -464,9 +471,11 @@ class Rank:
     def _say_configured(self, messages: list[fold.Message]) -> None:
         """What this run was told to do, once its first batches are known, or are not going to be."""
         told = self._configuration
-        if told is not None and (told.complete or self.ring.view[ring.FOLDED] > 1 or self._ended):
+        batches = self._first_batches
+        without = not batches and self.ring.view[ring.FOLDED] > 1
+        if told is not None and (len(batches) == BATCHES or without or self._ended):
             self._configuration = None
-            said = {"kind": "configured", "reason": told.digest(), "message": told.text()}
+            said = {"kind": "configured", "reason": told.digest(batches), "message": told.text(batches)}
             messages.append(("event", {"time_ms": time.time_ns() // 1_000_000, **said}))
 
     def _together(self) -> None:
@@ -569,7 +578,7 @@ class Rank:
         if not self._hooks.faulthandler_taken and self._stack is not None:
             faulthandler.cancel_dump_traceback_later()
         if not self._met:
-            self.identity["launch"] = self._meeting.launch() or self.identity["launch"]
+            self._learn_launch()
             self._met = True
         self._fold()
         folded = max(self.ring.view[ring.FOLDED], 1)

@@ -136,14 +136,14 @@ class Spool:
         known = {**identity, "limits_s": dict(limits_s or {})}
         _write(self.ranks / f"{os.getpid()}.json", json.dumps(known).encode())
 
-    def first_launch(self, launch: str, restarts: int) -> str:
+    def first_launch(self, launch: str) -> str:
         """What the launcher that started this process called its first launch. Some start their processes again when
-        one of them died: that is another attempt at the same run."""
+        one of them died, or others came: that is another attempt at the same run."""
         launcher = os.getppid()
         process = processes.living(launcher)
         path = self.ranks / f"{launcher}-{process.started if process else 0}.launch"
         with contextlib.suppress(OSError):
-            if restarts:
+            if path.exists():
                 return path.read_text(encoding="ascii") or launch
             _write(path, launch.encode("ascii"))
         return launch

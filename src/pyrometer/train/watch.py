@@ -26,7 +26,7 @@ STACK_S = 3.0  # how long to wait for a stack once a rank is found stuck
 STACK_BYTES = 65_536
 HANG_LIMIT_S = 60.0
 STILL_NS = 10_000_000_000  # ranks that come forward are heard of by their windows
-ALIVE_EVERY_S = 15.0
+ALIVE_EVERY_S, ALIVE_SELDOM_S = 15.0, 300.0  # less and less often
 LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 600.0, "evaluate": 600.0}  # where the rank said none
 _STOPPED = {"T": "stopped by a signal (state T)", "t": "stopped by a debugger (state t)"}
 
@@ -84,11 +84,14 @@ class Watcher:
         living = [rank for rank in self._ranks.values() if rank.started is not None and rank.identity]
         now_s, now_ns = time.monotonic(), time.perf_counter_ns()
         moved_ns = max((rank.ring.view[ring.MOVED_NS] for rank in living), default=now_ns)
-        if now_s < self._alive_due_s or now_ns - moved_ns < STILL_NS:
+        still_s = (now_ns - moved_ns) / 1e9
+        if now_s < self._alive_due_s or still_s < STILL_NS / 1e9:
             return False
-        self._alive_due_s = now_s + ALIVE_EVERY_S
+        with_news = self._alive_due_s == 0.0
+        self._alive_due_s = now_s + max(ALIVE_EVERY_S, min(still_s / 8, ALIVE_SELDOM_S))
         first = min(living, key=lambda rank: rank.pid)
-        return self._say(first, [("event", {"time_ms": time.time_ns() // 1_000_000, "kind": "alive"})])
+        said = self._say(first, [("event", {"time_ms": time.time_ns() // 1_000_000, "kind": "alive"})])
+        return said and with_news
 
     def alone_s(self) -> float:
         """For how long no rank has been there."""
