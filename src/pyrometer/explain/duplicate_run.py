@@ -14,7 +14,7 @@ from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration
 from pyrometer.model.states import CLAIMS
 
-FIRST_STEPS = 20
+FIRST_STEPS, LEAST_STEPS = 20, 3  # that both have
 SAME_LOSS = 0.05  # of it: kernels that add in another order drift apart, other settings do so at once
 
 
@@ -36,13 +36,14 @@ class _Losses(NamedTuple):
     """The first losses that two runs both have."""
 
     steps: int
-    differ: float  # at most, as a part of them
+    most: float  # by which they differ, as a part of them
+    usually: float
 
     @property
     def text(self) -> str:
-        if self.differ == 0:
+        if self.most == 0:
             return f"their first {counted(self.steps, 'loss')} are equal to the last digit"
-        return f"their first {counted(self.steps, 'loss')} differ by {100 * self.differ:.2g} % at most"
+        return f"their first {counted(self.steps, 'loss')} differ by {100 * self.most:.2g} % at most"
 
 
 _CONFIGURED = """
@@ -89,7 +90,7 @@ def detect(night: Night) -> Iterable[Proposal]:
                 continue
             for earlier in (run for run in runs[:number] if _repeats(later, run)):
                 alike = _losses(night, earlier, later)
-                if later.with_data if alike is None else alike.differ <= SAME_LOSS:
+                if later.with_data if alike is None else alike.usually <= SAME_LOSS:
                     yield from _proposal(night, earlier, later, alike)
                     break
 
@@ -107,7 +108,7 @@ def _losses(night: Night, earlier: _Run, later: _Run) -> _Losses | None:
     if not night.has("metric"):
         return None
     night.store.expose(["metric"], earlier.started_ms, night.window.to_ms)
-    ((steps, differ),) = night.ask(
+    ((steps, most, usually),) = night.ask(
         """
         WITH loss AS MATERIALIZED (
             SELECT run, name, step, first(value ORDER BY rank, time_ms) AS value FROM metric
@@ -119,11 +120,11 @@ def _losses(night: Night, earlier: _Run, later: _Run) -> _Losses | None:
             FROM loss one JOIN loss other USING (name, step) WHERE one.run = $1 AND other.run = $2
             ORDER BY step LIMIT $3
         )
-        SELECT count(*), max(differ) FROM both_
+        SELECT count(*), max(differ), median(differ) FROM both_
         """,
         earlier.run, later.run, FIRST_STEPS,
     )  # fmt: skip
-    return _Losses(steps, differ) if steps else None
+    return _Losses(steps, most, usually) if steps >= LEAST_STEPS else None
 
 
 def _proposal(night: Night, earlier: _Run, later: _Run, alike: _Losses | None) -> Iterable[Proposal]:

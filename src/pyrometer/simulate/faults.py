@@ -483,6 +483,9 @@ def plateau(draft: Draft) -> None:
     at_ms = draft.moment(after_ms=draft.night.from_ms + 2 * HOUR, room_ms=5 * HOUR)
     attempt = job.attempts[-1]
     job.first_step, job.loss = draft.chance.randint(500, 3_000), (1.4, 9.0, 0.3)  # young: until then it fell
+    for other in draft.night.jobs:
+        if other.digest == job.digest:  # the same, somewhere else
+            other.loss = job.loss
     attempt.effects.append(Effect("flat", at_ms, draft.night.to_ms))
     claim = Claim(("train",), at_ms, draft.night.to_ms)
     draft.plant("plateau", job, at_ms, draft.night.to_ms, claim, needs="sdk")
@@ -495,7 +498,7 @@ def duplicate_run(draft: Draft) -> None:
     length = draft.length((60, 120), (150, 320))
     at_ms = draft.moment(room_ms=length, after_ms=(twin.attempts[0].first_step_ms or 0) + 10 * MINUTE)
     job = draft.new_job(f"{twin.name}-again", pods=1, gpus=8, at_ms=at_ms, experiment=twin.experiment)
-    job.digest, job.until_ms, job.goes_on = twin.digest, at_ms + length, False
+    job.digest, job.loss, job.until_ms, job.goes_on = twin.digest, twin.loss, at_ms + length, False
     attempt = lives.begin(draft.chance, job, [_at_full(machine)], at_ms)
     lives.finish(draft.chance, job, attempt)
     from_ms = attempt.first_step_ms or at_ms
