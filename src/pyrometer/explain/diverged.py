@@ -30,7 +30,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             list(episode.pods), episode.from_ms, episode.to_ms,
         )  # fmt: skip
         first = where[0][3] if where else None
-        alone = len(where) == 1 and len(night.ranks(episode.pods, episode.from_ms, episode.to_ms)) > 1
+        alone = len(where) == 1 and _others_later(night, *where[0][:2])
         at_step = ("" if first is None else f" at step {first:,}") + (f" on rank {where[0][2]} alone" if alone else "")
         yield Proposal(
             cause="diverged",
@@ -52,6 +52,16 @@ def detect(night: Night) -> Iterable[Proposal]:
             confidence=0.95,
             known_ms=episode.from_ms,  # the first step without a number says so
         )
+
+
+def _others_later(night: Night, run: str, attempt: int) -> bool:
+    """Whether other ranks said the same, at a later step: where only one looks at its loss, that means nothing."""
+    ((ranks,),) = night.ask(
+        "SELECT count(DISTINCT rank) FROM event WHERE kind = 'nonfinite_loss' AND run = $1 AND attempt = $2",
+        run,
+        attempt,
+    )
+    return bool(ranks > 1)
 
 
 def _batches(night: Night, where: list[tuple[Any, ...]]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pyrometer.model.states import CLAIMS
 WORTH_NAMING = 0.05  # of the time of those that wait
 MOSTLY = 0.5  # of the windows of a stretch have the same rank last; of the time of a phase is garbage collection
 LEAST_STEPS = 6  # fewer are a hiccup
-WARM_UP_MS = 10_000  # after the first step: caches fill, buffers are found
+WARM_UP_MS = 10_000  # after the first step, or a tenth of a short run: caches fill, buffers are found
 PHASES = ("data", "copy", "forward", "backward", "garbage", "optimizer")
 
 
@@ -100,8 +100,13 @@ def detect(night: Night) -> Iterable[Proposal]:
     if not suspects:
         return
     windows = [_Window(*row[:-1]) for row in night.ask(_WAITING, suspects, *night.window, WORTH_NAMING)]
-    first_steps = night.ask("SELECT run, attempt, max(first_step_ms) FROM the_run GROUP BY run, attempt")
-    warm_ms = {(run, attempt): first_ms + WARM_UP_MS for run, attempt, first_ms in first_steps if first_ms is not None}
+    warm = night.ask(
+        "SELECT run, attempt, first_ms + least((ended_ms - first_ms) // 10, $1) FROM (SELECT run, attempt, "
+        "max(first_step_ms) AS first_ms, CASE WHEN bool_and(ended_ms IS NOT NULL) THEN max(ended_ms) END AS ended_ms "
+        "FROM the_run GROUP BY run, attempt) WHERE first_ms IS NOT NULL",
+        WARM_UP_MS,
+    )
+    warm_ms = {(run, attempt): until_ms for run, attempt, until_ms in warm}
     windows = [window for window in windows if window.to_ms > warm_ms.get((window.run, window.attempt), 0)]
     attempts = groupby(windows, key=lambda window: window[:3])
     stretches = [_stretch(night, around) for _, of_attempt in attempts for around in _stretches(list(of_attempt))]
