@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from datetime import UTC
 from pathlib import Path
@@ -15,13 +16,14 @@ from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date
 from pyrometer.cli.settings import FOLDER_FILE, read_settings
 from pyrometer.collect import recording
-from pyrometer.collect.recorded_truth import write_truth
+from pyrometer.collect.recorded_truth import recorded_truth
 from pyrometer.collect.recording import Recordings
 from pyrometer.collect.source import Source, drain
 from pyrometer.collect.speedrun import SpeedrunLogs
 from pyrometer.collect.traces import OpenbTrace, PhillyTrace
 from pyrometer.explain.words import hours
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.simulate.night import TRUTH
 from pyrometer.store import Store
 
 FORMATS = {
@@ -53,7 +55,8 @@ def command(format_: str, path: Path, folder: Path, without_steps: bool) -> None
         if format_ == "recording":
             if not (folder / FOLDER_FILE).exists():
                 (folder / FOLDER_FILE).write_text(yaml.safe_dump(recording.SETTINGS), encoding="utf-8")
-            write_truth(path, folder, with_steps=not without_steps)
+            truth = recorded_truth(path, with_steps=not without_steps)
+            (folder / TRUTH).write_text(json.dumps(truth), encoding="utf-8")
         store.seal()
         store.set_meta("origin", "recorded")
         covered = bring_up_to_date(store, read_settings(os.environ, folder))

@@ -8,7 +8,6 @@ a restart inside of a pod: both are `starved`, which is all that can be said of 
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,11 +56,6 @@ def recorded_truth(path: Path, *, with_steps: bool) -> dict[str, Any]:
             for (owner, hour_ms, state), ms in cells.items()
         ],
     }
-
-
-def write_truth(path: Path, folder: Path, *, with_steps: bool) -> None:
-    """Puts it beside the data."""
-    (folder / "truth.json").write_text(json.dumps(recorded_truth(path, with_steps=with_steps)), encoding="utf-8")
 
 
 def _lost(intervals: list[Interval], steps: list[Step]) -> tuple[int, int] | None:

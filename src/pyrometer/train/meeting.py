@@ -43,9 +43,8 @@ class Meeting:
         self.restart_of: str | None = None
         self._plans: list[tuple[int, int]] = []  # from which step on windows have how many steps
         self._changes: list[int] = []  # windows end there, too: where steps began to take another time, and some later
-        self._before: tuple[float, float, float] | None = (
-            None  # s that steps took: hardly ever less, as a rule, or more
-        )
+        # the seconds that steps took before: hardly ever less, as a rule, hardly ever more
+        self._before: tuple[float, float, float] | None = None
 
     @property
     def size(self) -> int:
