@@ -40,7 +40,7 @@ def rings(spool: Path) -> dict[int, Ring]:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_losses_weights_and_graphs_are_the_same_to_the_last_bit(tmp_path, ranks):
     spool = tmp_path / "spool"
     without = said(tmp_path / "without", "equal.py", spool=None, ranks=ranks)
@@ -80,8 +80,8 @@ def test_sharded_models_are_the_same_their_late_rank_is_seen_and_their_checkpoin
 
 
 @pytest.mark.heavy
-def test_the_late_rank_and_its_phase_are_found(tmp_path):
-    ranks = 4
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_late_rank_and_its_phase_are_found(tmp_path, ranks):
     phases, steps = ["data", "copy", "forward", "backward", "garbage", "optimizer"], 12
     said(tmp_path, "late.py", str(steps), *phases, spool=tmp_path / "spool", ranks=ranks)
     left = rings(tmp_path / "spool")

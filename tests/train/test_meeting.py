@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from itertools import accumulate
 
-from pyrometer.train.meeting import Meeting
+from pyrometer.train.meeting import MOST_STEPS, Meeting
+from pyrometer.train.ring import DEFAULT_ROWS
 
 
 def windows(lengths_s: list[float], window_s: float = 10.0) -> list[int]:
@@ -18,7 +20,7 @@ def windows(lengths_s: list[float], window_s: float = 10.0) -> list[int]:
 
     while now_s < ends[-1]:
         now_s += 1.0
-        count = sum(end <= now_s for end in ends) - 1
+        count = bisect_right(ends, now_s) - 1
         while (after := meeting.window_end(first, count, steps_s)) is not None and after <= count:
             sizes.append(after - first)
             first = after
@@ -45,6 +47,13 @@ def test_steps_that_take_another_time_all_at_once_are_a_window_of_their_own_at_o
     assert any(138 <= end <= 142 for end in ends)  # what came then is known after six steps and a beat,
     assert 212 in ends  # and so is that it is over
     assert sum(size < 30 for size in sizes) <= 6
+
+
+def test_the_ring_has_room_for_two_windows_however_short_the_steps_are():
+    for step_s in (0.0005, 0.0002):
+        sizes = windows([step_s] * int(20 / step_s))
+        assert max(sizes) <= MOST_STEPS <= DEFAULT_ROWS // 2
+        assert set(sizes[1:]) == {MOST_STEPS}
 
 
 def test_noise_and_single_slow_steps_are_no_change():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Iterable, Sequence
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from pyrometer.train import ring as columns
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 Message = tuple[str, dict[str, Any]]
 LEAST_COMPARED = 100  # steps of a kind, of which the middle one is taken
+MOST_COMPARED = 1_000
 LONGEST_COMPARED_NS = 5_000_000  # longer steps differ by more than marks cost, whatever the reason
+_NO_STEP = (CHECKPOINT, EVALUATE, COMPILE)  # between steps, or before them
 _SPANS = tuple("sync" if name == "comm" else name for name in PHASES)
 
 
@@ -28,17 +30,19 @@ def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> d
     if first >= after or not ring.column(columns.BEGIN_NS, first, first + 1)[0]:
         return None
     begins, ends = ring.column(columns.BEGIN_NS, first, after), ring.column(columns.END_NS, first, after)
-    by_phase = [ring.column(phase, first, after) for phase in range(MEASURED)]
-    flags = ring.column(columns.FLAGS, first, after)
-    marked = [place for place, flag in enumerate(flags) if not flag & columns.LIGHT]
-    if len(marked) == len(flags) or not marked:
+    marked = _marked(ring, first, after)
+    lengths = list(map(sub, ends, begins))
+    between = {phase: ring.column(phase, first, after) for phase in _NO_STEP}
+    if len(marked) in (0, after - first):
         marked_share = 1.0
-        amounts_ms: list[float] = [sum(of_phase) / 1e6 for of_phase in by_phase]
+        amounts_ms = [sum(between.get(phase) or ring.column(phase, first, after)) / 1e6 for phase in range(MEASURED)]
     else:
-        marked_share = len(marked) / len(flags)
-        amounts_ms = _as_in_marked(by_phase, marked)
-    others = zip(*(by_phase[phase] for phase in (CHECKPOINT, EVALUATE, COMPILE)), strict=True)
-    took = sorted(end - begin - sum(other) for begin, end, other in zip(begins, ends, others, strict=True))
+        marked_share = len(marked) / (after - first)
+        amounts_ms = _as_in_marked(ring, marked, sum(lengths), {phase: sum(took) for phase, took in between.items()})
+    for of_phase in between.values():
+        if any(of_phase):
+            lengths = list(map(sub, lengths, of_phase))
+    took = sorted(lengths)
     on_device = [step for step in timed if first <= step.number < after]
     if on_device:
         amounts_ms = _as_on_device(amounts_ms, on_device)
@@ -55,7 +59,10 @@ def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> d
         if phase != OTHER:
             found[f"{name}_ms"] = round(amounts_ms[phase])
     for column, name in ((columns.SAMPLES, "samples"), (columns.TOKENS, "tokens")):
-        total = sum(ring.column(column, first, after))
+        seen = (
+            (ring.of_step(step, column) for step in marked) if marked_share < 1 else ring.column(column, first, after)
+        )
+        total = sum(seen)
         if total:
             found[name] = round(total / marked_share)
     return found
@@ -71,28 +78,32 @@ def usual_ns(ring: Ring, first: int, after: int) -> int:
 def cost_of_marks_ns(ring: Ring, first: int, after: int) -> int | None:
     """What marks cost, by how much longer marked steps take than others; None where that would be a guess."""
     first = max(first, ring.view[columns.COUNT] - ring.rows + 1)
-    flags = ring.column(columns.FLAGS, first, after)
-    ends = zip(ring.column(columns.BEGIN_NS, first, after), ring.column(columns.END_NS, first, after), strict=True)
-    lengths: tuple[list[int], list[int]] = ([], [])
-    for flag, (begin, end) in zip(flags, ends, strict=True):
-        lengths[flag & columns.LIGHT > 0].append(end - begin)
-    if min(map(len, lengths)) < LEAST_COMPARED:
+    marked = _marked(ring, first, after)
+    others = sorted(set(range(first, after, max(1, (after - first) // MOST_COMPARED))).difference(marked))
+    if min(len(marked), len(others)) < LEAST_COMPARED:
         return None
-    marked, others = (sorted(of_kind)[len(of_kind) // 2] for of_kind in lengths)
-    return max(marked - others, 0) if others < LONGEST_COMPARED_NS else None
+    of_marked, of_others = (
+        sorted(ring.of_step(step, columns.END_NS) - ring.of_step(step, columns.BEGIN_NS) for step in steps)[
+            len(steps) // 2
+        ]
+        for steps in (marked[-MOST_COMPARED:], others)
+    )
+    return max(of_marked - of_others, 0) if of_others < LONGEST_COMPARED_NS else None
 
 
-_NO_STEP = (CHECKPOINT, EVALUATE, COMPILE)  # between steps, or before them
+def _marked(ring: Ring, first: int, after: int) -> list[int]:
+    """The steps of which more than the length was taken."""
+    flags = ring.column(columns.FLAGS, first, after)
+    return [first + place for place, flag in enumerate(flags) if not flag & columns.LIGHT]
 
 
-def _as_in_marked(by_phase: list[array[int]], marked: list[int]) -> list[float]:
+def _as_in_marked(ring: Ring, marked: list[int], whole_ns: int, between_ns: dict[int, int]) -> list[float]:
     """The time of all steps, divided as that of the marked ones is; what is no part of steps is as it was."""
-    whole = [sum(of_phase) for of_phase in by_phase]
-    seen = [sum(of_phase[place] for place in marked) for of_phase in by_phase]
-    of_steps = sum(amount for phase, amount in enumerate(whole) if phase not in _NO_STEP)
+    seen = [sum(ring.of_step(step, phase) for step in marked) for phase in range(MEASURED)]
+    of_steps = whole_ns - sum(between_ns.values())  # phases add up to the step
     of_marked = sum(amount for phase, amount in enumerate(seen) if phase not in _NO_STEP) or 1
     scale = of_steps / of_marked
-    return [(whole[phase] if phase in _NO_STEP else scale * seen[phase]) / 1e6 for phase in range(MEASURED)]
+    return [(between_ns.get(phase, scale * seen[phase])) / 1e6 for phase in range(MEASURED)]
 
 
 def _as_on_device(host_ms: list[float], timed: Sequence[Timed]) -> list[float]:

@@ -14,6 +14,7 @@ from typing import Any
 
 LAUNCH, PLAN = "pyrometer/launch", "pyrometer/plan"
 LEAST_STEPS = 3  # before the length of a window is chosen
+MOST_STEPS = 8_192  # of a window: the ring has room for twice as many, so that none is overwritten before it is folded
 MOST_PARTS = 32
 MOST_KEPT = 200  # steps of a window, to compare later ones with
 FAR = 3.0  # a window that takes so many times too long or too short
@@ -93,7 +94,7 @@ class Meeting:
         if done < LEAST_STEPS:
             return
         if not self._plans:
-            if steps_s(first, count) >= self._window_s / 2:
+            if steps_s(first, count) >= self._window_s / 2 or done >= MOST_STEPS / 2:
                 took_s = [steps_s(step, step + 1) for step in range(max(first, count - 99), count)]
                 self._plan(0, median(took_s))
                 self._remember(took_s)
@@ -101,7 +102,8 @@ class Meeting:
         from_step, size = self._plans[-1]
         whole_s = _took_s(first, min(first + size, count), steps_s) * size / min(size, done)
         off = max(whole_s / self._window_s, self._window_s / max(whole_s, 1e-9))
-        if first > from_step and off > FAR and done * 2 > size and not (size == 1 and whole_s > self._window_s):
+        as_far_as_it_goes = size == (1 if whole_s > self._window_s else MOST_STEPS)
+        if first > from_step and off > FAR and done * 2 > size and not as_far_as_it_goes:
             # far enough ahead for all to hear of it; at a step where windows of either length end
             new_from = ((count + 2 * size) // size + 1) * size
             self._plan(new_from, whole_s / size)
@@ -142,7 +144,7 @@ class Meeting:
         self._before = (took_s[few], median(took_s), took_s[-1 - few]) if len(took_s) > 2 * CHANGED else None
 
     def _plan(self, from_step: int, step_s: float) -> None:
-        size = max(1, round(self._window_s / max(step_s, 1e-9)))
+        size = min(max(1, round(self._window_s / max(step_s, 1e-9))), MOST_STEPS)
         if from_step:
             size = max(1, from_step // max(1, from_step // size))  # so that a window begins there
             from_step -= from_step % size

@@ -32,7 +32,7 @@ _MAGIC_VALUE = 0x50_59_52_4F_52_4E_47_32  # "PYRORNG2"
 # The columns of a step: its phases in nanoseconds, then these.
 BEGIN_NS, END_NS, SAMPLES, TOKENS, FLAGS = range(MEASURED, MEASURED + 5)
 COLUMNS = MEASURED + 5
-DEFAULT_ROWS = 16_384
+DEFAULT_ROWS = 16_384  # twice the longest window
 SKIPPED = 1  # FLAGS: the update was skipped (GradScaler found infinities)
 LIGHT = 2  # FLAGS: only the length of the step was taken
 
@@ -127,6 +127,10 @@ class Ring:
     def wall_ns(self, monotonic_ns: int) -> int:
         """A time of the monotonic clock as UTC."""
         return self.view[WALL_NS] + monotonic_ns - self.view[MONOTONIC_NS]
+
+    def of_step(self, step: int, column: int) -> int:
+        """One number of one step that has not been overwritten."""
+        return self.view[HEADER + step % self.rows * COLUMNS + column]
 
     def column(self, column: int, first: int, after: int) -> array[int]:
         """One number of each of the steps from `first` on, as far as they have not been overwritten."""
