@@ -58,6 +58,7 @@ agent --listen --every --pod-resources --proc
 doctor --context --prometheus --no-kube -o|--output=table|json
 token create|list|revoke
 check DIR
+completion SHELL=bash|zsh|fish
 """
 
 SETTINGS = """\

@@ -1,14 +1,19 @@
-"""What a training script may import. Nothing here is heavy: standard library only, no I/O on import."""
+"""What a training script or a notebook may import. Nothing here is heavy: standard library only, no I/O on import."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyrometer.notebook import Client
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "init", "log", "span"]
+__all__ = ["__version__", "connect", "init", "log", "span"]
 
 
 def init(
@@ -59,3 +64,12 @@ def span(name: str) -> Iterator[None]:
         yield
     finally:
         rank.recorder.name(name, began_ns, perf_counter_ns())
+
+
+def connect(where: str | Path | None = None, *, token: str | None = None) -> Client:
+    """Asks a data folder, or a server by its address: answers as Arrow tables and pandas frames (docs/notebook.md)."""
+    try:
+        from pyrometer.notebook import connect as connected
+    except ImportError as error:
+        raise ImportError(f"pyrometer.connect needs {error.name}: pip install 'pyrometer[notebook]'") from None
+    return connected(where, token=token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import sys
 from typing import NamedTuple
 
@@ -37,7 +38,9 @@ COMMANDS = {
     "doctor": _Listed("doctor", "what is connected, and what missing evidence costs"),
     "token": _Listed("token", "who may ask a server: bearer tokens by role"),
     "check": _Listed("check", "verify a data folder: files, sums, nothing twice"),
+    "completion": _Listed("completion", "what bash, zsh or fish need to complete commands and options"),
 }
+COMPLETE = "_PYROMETER_COMPLETE"  # set by a shell that asks how a line goes on
 
 _NEEDS = {"": (), "server": ("click", "duckdb"), "agent": ("click", "pynvml", "h2")}  # absent from the base install
 
@@ -54,6 +57,8 @@ Commands:
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command and exits: 0 when all went well, 2 for a usage error, 1 for a failure."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if COMPLETE in os.environ:
+        sys.exit(_complete(os.environ[COMPLETE]))
     sys.exit(_run(arguments))
 
 
@@ -87,6 +92,14 @@ def _run(arguments: list[str]) -> int:
     else:
         from pyrometer.cli.running import run_command as run
     return run(command, name, arguments[1:])
+
+
+def _complete(instruction: str) -> int:
+    try:
+        from pyrometer.cli.completion import complete
+    except ImportError:
+        return 1  # the base install completes nothing
+    return complete(instruction)
 
 
 def _say(text: str) -> None:

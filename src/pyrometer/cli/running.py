@@ -55,13 +55,14 @@ class Asked(NamedTuple):
     server: str | None
     parameters: dict[str, str]
     output: str
+    token: str | None = None  # for the server; else PYROMETER_TOKEN
 
     def answer(self, what: str, **more: str) -> dict[str, Any]:
         """The answer, from the server that was named, the data folder, or the server that has that folder."""
         parameters = {**self.parameters, **more}
         if self.server is not None:
             with waiting("Asking the server"):
-                return ask(Address(self.server, os.environ.get("PYROMETER_TOKEN")), what, parameters)
+                return ask(Address(self.server, self.token or os.environ.get("PYROMETER_TOKEN")), what, parameters)
         folder = data_folder(self.data)
         settings = read_settings(os.environ, folder)
         asked = question(what, parameters, settings)

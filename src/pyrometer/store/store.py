@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -376,7 +376,8 @@ def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
                 ) from None
             time.sleep(0.1)
     connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET enable_progress_bar = false")  # it would write among the answers
+    with suppress(duckdb.InvalidInputException):  # in a notebook that cannot draw one there is none to switch off
+        connection.execute("SET enable_progress_bar = false")  # it would write among the answers
     connection.execute(f"SET temp_directory = '{quoted(path.parent / 'tmp')}'")
     return connection
 
