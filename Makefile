@@ -59,6 +59,7 @@ bench: $(HEAVY) ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/lineage.py
+	$(BIN)/python benchmarks/newcomer.py
 
 dashboards: setup ## write what is generated under deploy/: Grafana's dashboards, and the rules as an object for the Prometheus operator
 	$(BIN)/python -m pyrometer.export.dashboards deploy
