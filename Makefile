@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
 HEAVY := .venv/.ready-heavy
+DOCS := .venv/.ready-docs
 DEMO ?= demo
 DEPLOY ?= deploy/base
 CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -10,7 +11,7 @@ CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 MORE_CORES ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench dashboards manifests clean
+.PHONY: help setup demo test test-all lint format bench dashboards manifests docs docs-serve reference clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,7 +26,11 @@ $(SETUP): pyproject.toml
 	@touch $@
 
 $(HEAVY): $(SETUP)
-	$(BIN)/pip install --quiet --editable '.[server,agent,dev,heavy]'
+	$(BIN)/pip install --quiet --editable '.[server,agent,dev,heavy,docs]'
+	@touch $@
+
+$(DOCS): $(SETUP)
+	$(BIN)/pip install --quiet --editable '.[server,agent,docs]'
 	@touch $@
 
 demo: setup ## the main job: a simulated night on 304 GPUs, accounted and explained; on a terminal, served as a page
@@ -70,5 +75,15 @@ manifests: ## what to apply to a cluster: make manifests IMAGE=registry.example.
 	@command -v kubectl >/dev/null || { echo "make manifests needs kubectl, for its kustomize" >&2; exit 1; }
 	@kubectl kustomize $(DEPLOY) | sed 's#image-is-required.see-deploy-base-kustomization#$(IMAGE)#'
 
+# Not --quiet: strict would not see its own warnings.
+docs: $(DOCS) ## the documentation as a site, in site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(DOCS) ## the same on http://127.0.0.1:8000, anew with every change
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+reference: setup ## write docs/reference/ again, from the code
+	$(BIN)/python tools/reference.py
+
 clean: ## remove what the other targets made
-	rm -rf .venv $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent
-sys.path[:0] = [str(REPOSITORY / "tests")]
-from written import Block, blocks  # noqa: E402 - the tests'
+sys.path[:0] = [str(REPOSITORY / "tools")]
+from written import Block, blocks  # noqa: E402 - of tools/
 
 PAGE = REPOSITORY / "docs" / "first-ten-minutes.md"
 FIRST_ANSWER = "pyrometer why"

@@ -35,6 +35,7 @@ class Block(NamedTuple):
 
     @property
     def place(self) -> str:
+        """Where it stands, as editors take it."""
         return f"{self.page}:{self.line}"
 
     def commands(self) -> list[Command]:

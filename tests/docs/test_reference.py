@@ -1,0 +1,51 @@
+"""docs/reference/ says what the code says, and leaves nothing out."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import reference
+from written import PAGES, blocks
+
+from pyrometer.cli import COMMANDS
+from pyrometer.export.prometheus import Ledger
+from pyrometer.export.training import GAUGES
+from pyrometer.model.settings import Settings
+from pyrometer.model.states import CAUSES, STATES
+
+
+@pytest.mark.parametrize("name", reference.PAGES_OF)
+def test_the_page_is_as_the_code_is_now(name):
+    stands = (reference.FOLDER / name).read_text(encoding="utf-8")
+    assert stands == reference.PAGES_OF[name](), "`make reference` writes it again"
+
+
+def test_nothing_else_lies_there():
+    assert {path.name for path in reference.FOLDER.iterdir()} == set(reference.PAGES_OF)
+
+
+def headings(name: str) -> set[str]:
+    return set(re.findall(r"^#+ (.+)$", (reference.FOLDER / name).read_text(), re.MULTILINE))
+
+
+def named(name: str) -> set[str]:
+    """What the first column of a page's tables names."""
+    return set(re.findall(r"^\| `([^`]+)` \|", (reference.FOLDER / name).read_text(), re.MULTILINE))
+
+
+def test_every_command_setting_state_cause_and_metric_has_its_place():
+    assert {f"pyrometer {name}" for name in COMMANDS} <= headings("commands.md")
+    assert set(Settings._fields) <= named("settings.md")
+    assert {state.name for state in STATES} <= named("causes.md")
+    assert set(CAUSES) <= headings("causes.md")
+    counted = {one.name + ("_total" if one.type == "counter" else "") for one in Ledger().collect()}
+    assert counted | {gauge.name for gauge in GAUGES} <= named("metrics.md")
+
+
+def test_every_command_has_an_example_that_another_page_has_too():
+    page = reference.FOLDER / "commands.md"
+    others = {command.text for path in PAGES if path != page for block in blocks(path) for command in block.commands()}
+    examples = {command.text for block in blocks(page) for command in block.commands()}
+    assert examples <= others
+    assert {text.split()[1] for text in examples} == set(COMMANDS)

@@ -1,0 +1,87 @@
+"""The documentation as a site: it builds without a warning, leads to every page, and fetches nothing from elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from written import PAGES, REPOSITORY
+
+ROOT_FILES = {"changelog.md", "contributing.md"}  # tools/site.py brings them
+FETCHED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*?\bsrc=\"([^\"]+)\"|<link\b[^>]*?\bhref=\"([^\"]+)\"")
+
+
+def navigation(entries: list) -> list[str]:
+    found = []
+    for entry in entries:
+        for below in entry.values():
+            found += navigation(below) if isinstance(below, list) else [below]
+    return found
+
+
+def configuration() -> dict:
+    return yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())
+
+
+def test_the_navigation_leads_to_every_page_once():
+    listed = navigation(configuration()["nav"])
+    pages = {str(path.relative_to(REPOSITORY / "docs")) for path in PAGES if path.name != "README.md"}
+    assert sorted(listed) == sorted(pages | ROOT_FILES)
+
+
+def test_the_readme_leads_to_pages_that_are_there():
+    text = (REPOSITORY / "README.md").read_text()
+    named = set(re.findall(r"\]\(((?:docs/|[A-Z])[^)#]+)", text))
+    assert named
+    assert [path for path in named if not (REPOSITORY / path).exists()] == []
+
+
+def mkdocs(*arguments: str, folder: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", *arguments], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    if importlib.util.find_spec("material") is None:
+        pytest.skip("needs mkdocs-material: pip install 'pyrometer[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    said = mkdocs("build", "--strict", "--site-dir", str(folder))
+    assert said.returncode == 0, said.stderr
+    return folder
+
+
+@pytest.mark.heavy
+def test_every_page_is_built_and_asks_nobody_else_for_anything(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) == len(navigation(configuration()["nav"])) + 1  # and one for addresses that lead nowhere
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        fetched = {one or other for one, other in FETCHED.findall(text)}
+        assert fetched
+        assert not [address for address in fetched if re.match(r"(?:\w+:)?//", address)], page
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("link", ["nowhere.md", "other.md#nowhere"])
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path, link):
+    """Of the configuration as it is, on two small pages."""
+    told = configuration() | {"nav": [{"Here": "index.md"}, {"There": "other.md"}], "hooks": [], "extra_css": []}
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(told))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "other.md").write_text("# Other\n")
+    (tmp_path / "docs" / "index.md").write_text("# Here\n[there](other.md)\n")
+    assert mkdocs("build", "--strict", folder=tmp_path).returncode == 0
+    (tmp_path / "docs" / "index.md").write_text(f"# Here\n[there]({link})\n")
+    said = mkdocs("build", "--strict", folder=tmp_path)
+    assert (said.returncode, said.stderr.count("WARNING")) == (1, 1)
+    assert link in said.stderr

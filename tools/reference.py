@@ -1,0 +1,411 @@
+"""Writes docs/reference/ from the code: `python tools/reference.py`. What stands there is what the code says.
+
+Commands come from their options, settings from the table that reads them, metrics from the collectors that show them,
+routes and answers from the OpenAPI document, states and causes from the model and the detectors. Examples are the
+commands of the other pages, which a test runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import inspect
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from prometheus_client.core import Metric
+
+from pyrometer.cli import COMMANDS
+from pyrometer.export.dcgm import METRICS, OWN_METRICS
+from pyrometer.model.settings import CHOICES, HELP, Settings
+from pyrometer.model.states import CLAIMS, EVIDENCE, GO_ON_COSTING, INTERVAL_STATES, STATE, STATES
+from pyrometer.serve.app import Server
+from pyrometer.serve.openapi import document
+from pyrometer.serve.vitals import Vitals
+from pyrometer.store import Store
+from pyrometer.train.environment import VARIABLES
+
+sys.path[:0] = [str(Path(__file__).parent)]
+from written import PAGES, REPOSITORY, blocks  # noqa: E402
+
+FOLDER = REPOSITORY / "docs" / "reference"
+MOST_EXAMPLES = 6
+WRITTEN = "<!-- Written by `make reference` from {source}. Change it there. -->"
+# Variables of the commands themselves, beside those of settings and of the SDK.
+OF_COMMANDS = {
+    "PYROMETER_DATA": "The data folder, where `--data` names none.",
+    "PYROMETER_SETTINGS": "A YAML file with settings, read after the data folder's `settings.yaml`.",
+    "PYROMETER_TOKEN": "The bearer token for `--server`.",
+}
+
+
+# -- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table; bars in cells are told from those between them."""
+    lines = [tuple(heads), *(tuple(row) for row in rows)]
+    lines.insert(1, ("---",) * len(lines[0]))
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def code(text: str) -> str:
+    """A text as code, or nothing."""
+    return f"`{text}`" if text else ""
+
+
+def fenced(lines: Iterable[str], language: str = "sh") -> str:
+    """A block of code."""
+    return "\n".join([f"```{language}", *lines, "```"])
+
+
+def page(title: str, source: str, *parts: str) -> str:
+    """A page, with where it comes from."""
+    return "\n\n".join([f"# {title}", WRITTEN.format(source=source), *(part for part in parts if part)]) + "\n"
+
+
+def plain(text: str) -> str:
+    """A docstring as a paragraph a paragraph."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(text)).strip()
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+SHARED = ("--data", "--server", "--last", "--since", "--until", "--month", "--all", "--tz", "--price", "--team", "--experiment")  # fmt: skip
+READ = "[options of every read command](#options-of-every-read-command)"
+
+
+def commands() -> str:
+    """Every command, in the order of `pyrometer --help`."""
+    listed = table(
+        ("command", "does"), ((f"[`pyrometer {name}`](#pyrometer-{name})", one.help) for name, one in COMMANDS.items())
+    )
+    shared = [option for option in _command("why").params if _spelled(option)[0] in SHARED]
+    return page(
+        "Commands",
+        "src/pyrometer/cli/",
+        "Exit codes: 0 all went well, 2 a usage error, 1 a failure; an error is one sentence on stderr. `pyrometer run` exits with the code of its command.",
+        listed,
+        "## Options of every read command",
+        "They say whom to ask, about which time, at which price. `--last` counts back from the newest accounted minute; its default stands with each command.",
+        table(("option", "meaning"), ((_option(one), _meaning(one)) for one in shared)),
+        *(part for name in COMMANDS for part in _of_command(name)),
+    )
+
+
+def _command(name: str) -> click.Command:
+    found: click.Command = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}").command
+    return found
+
+
+def _of_command(name: str) -> Iterator[str]:
+    yield f"## pyrometer {name}"
+    if not COMMANDS[name].extra:
+        yield from _of_parser(importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}").parser())
+    else:
+        command = _command(name)
+        yield from _of_click(f"pyrometer {name}", command)
+        if isinstance(command, click.Group):
+            for below, one in command.commands.items():
+                yield f"### pyrometer {name} {below}"
+                yield from _of_click(f"pyrometer {name} {below}", one)
+    needed = {"": "The base install is enough.", "agent": "Needs `pip install 'pyrometer[agent]'`."}
+    yield needed.get(COMMANDS[name].extra, "")
+    if examples := _examples(name):
+        yield fenced(examples)
+
+
+def _of_click(spelled: str, command: click.Command) -> Iterator[str]:
+    yield plain(command.help or "")
+    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    below = "COMMAND " if isinstance(command, click.Group) else ""
+    named = " ".join(one.make_metavar(click.Context(command)) for one in arguments)
+    usage = f"{spelled} {below}{named} {'[OPTIONS]' if options else ''}"
+    yield fenced([" ".join(usage.split())], "text")
+    shared = {_spelled(one)[0] for one in options} >= set(SHARED)
+    own = [one for one in options if not (shared and _spelled(one)[0] in SHARED)]
+    chosen = [one for one in arguments if isinstance(one.type, click.Choice)]
+    if own or chosen:
+        rows = [(code(one.human_readable_name), f"One of {_choices(one)}.") for one in chosen]
+        yield table(("option", "meaning"), [*rows, *((_option(one), _meaning(one)) for one in own)])
+    if shared:
+        last = next(one for one in options if "--last" in one.opts)
+        yield f"And the {READ}; the time is {(last.help or '').rpartition('Default: ')[2].rstrip('.')} unless told otherwise."
+    if isinstance(command.epilog, str):
+        yield plain(command.epilog)
+
+
+def _of_parser(parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield plain(parser.description or "")
+    yield fenced([parser.format_usage().removeprefix("usage: ").removeprefix("Usage: ").strip()], "text")
+    rows = [
+        (code(" ".join([", ".join(one.option_strings), one.metavar or ""]).strip()), one.help or "")
+        for one in parser._actions
+    ]
+    yield table(("option", "meaning"), rows)
+
+
+def _spelled(option: click.Parameter) -> tuple[str, ...]:
+    return tuple(sorted(option.opts, key=len, reverse=True))
+
+
+def _option(option: click.Option) -> str:
+    value = "" if option.is_flag or isinstance(option.type, click.Choice) else f" {option.metavar or 'N'}"
+    return code(f"{', '.join(option.opts)}{value}")
+
+
+def _meaning(option: click.Option) -> str:
+    text = option.help or ""
+    if isinstance(option.type, click.Choice):
+        text += f" One of {_choices(option)}."
+    told = option.show_default or isinstance(option.type, click.Choice)
+    if told and option.default not in (None, ()) and not option.is_flag:
+        text += f" Default: `{option.default}`."
+    return text
+
+
+def _choices(parameter: click.Parameter) -> str:
+    assert isinstance(parameter.type, click.Choice)
+    return ", ".join(map(code, map(str, parameter.type.choices)))
+
+
+def _examples(name: str) -> list[str]:
+    """Commands of this name on the other pages."""
+    found: dict[str, None] = {}
+    for path in PAGES:
+        if FOLDER not in path.parents:
+            for block in blocks(path):
+                found |= {c.text: None for c in block.commands() if c.text.split()[:2] == ["pyrometer", name]}
+    return list(found)[:MOST_EXAMPLES]
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def settings() -> str:
+    """Every setting and every variable."""
+    rows = []
+    lists = []
+    for name, default in Settings._field_defaults.items():
+        meaning = HELP[name]
+        if name in CHOICES and "`" not in meaning:
+            meaning += f": {' or '.join(map(code, CHOICES[name]))}"
+        if isinstance(default, tuple) and default:
+            lists += [f"## {name}", fenced([f"{name}:", *(f"  - {rule}" for rule in default)], "yaml")]
+            shown = f"[a list](#{name})"
+        else:
+            shown = code(" ".join(default) if isinstance(default, tuple) else str(default))
+        rows.append((code(name), shown, meaning))
+    return page(
+        "Settings",
+        "src/pyrometer/model/settings.py and src/pyrometer/train/environment.py",
+        "A setting comes from the data folder's `settings.yaml`, then from the YAML file that `PYROMETER_SETTINGS` names, then from a variable: `PYROMETER_` and its name in capitals (`PYROMETER_IDLE_GAP_MS`). "
+        "The later one wins. A name that does not exist is an error, and so is a value that does not fit. Lists are joined with commas in a variable.",
+        table(("setting", "default", "meaning"), rows),
+        *lists,
+        "## Variables of commands",
+        table(("variable", "meaning"), ((code(name), text) for name, text in OF_COMMANDS.items())),
+        "## Variables of training processes",
+        "The [SDK](../training.md) reads these, and nothing else. `pyrometer run` sets some of them for what it runs.",
+        table(("variable", "meaning"), ((code(name), text) for name, text in VARIABLES.items())),
+    )
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def metrics() -> str:
+    """What the server and the agent show a scraper."""
+    with tempfile.TemporaryDirectory() as folder, Store(Path(folder), create=True) as store:
+        server = Server(store, Settings(audit_log="no"), asyncio.Lock(), open_to_all=True)
+        ledger, runs = _shown(server.counted.collect()), _shown(server.training.collect())
+        own = _shown(one for one in Vitals(server).collect() if one.name.startswith("pyrometer_"))
+    heads = ("metric", "type", "labels", "meaning")
+    of_agent = ("metric", "type", "meaning")
+    return page(
+        "Metrics",
+        "src/pyrometer/export/ and src/pyrometer/serve/vitals.py",
+        "`GET /metrics` of a server is for a token of role `viewer` ([how to scrape it](../grafana.md)); that of the [agent](../gpu-agent.md) for everybody who reaches it. "
+        "[Grafana](../grafana.md#what-is-exposed) says how to add these up.",
+        "## The ledger",
+        table(heads, ledger),
+        "## Training runs",
+        table(heads, runs),
+        "## The server itself",
+        table(heads, own),
+        "And `process_*` of the Prometheus client: CPU time, memory, files.",
+        "## The agent: what DCGM has no name for",
+        table(of_agent, ((code(name), one.type, one.help) for name, one in OWN_METRICS.items())),
+        "## The agent: GPUs, in dcgm-exporter's names",
+        table(of_agent, ((code(name), one.type, one.help) for name, one in METRICS.items())),
+    )
+
+
+def _shown(families: Iterable[Metric]) -> list[tuple[str, ...]]:
+    return [
+        (
+            code(one.name + ("_total" if one.type == "counter" else "")),
+            one.type,
+            ", ".join(map(code, getattr(one, "_labelnames", ()))),
+            one.documentation,
+        )
+        for one in families
+    ]
+
+
+# -- the API ----------------------------------------------------------------------------------------------------------
+
+
+def api() -> str:
+    """Every question with its parameters, from the OpenAPI document."""
+    told = document()
+    operations = {path: methods["get"] for path, methods in told["paths"].items()}
+    everywhere = set.intersection(*({_named(p) for p in one["parameters"]} for one in operations.values()))
+    first = next(iter(operations.values()))
+    shared = [one for one in first["parameters"] if _named(one) in everywhere]
+    parts = []
+    for path, one in operations.items():
+        own = [p for p in one["parameters"] if _named(p) not in everywhere]
+        kind = next(iter(one["responses"]["200"]["content"]))
+        name = one["operationId"]
+        form = f"a file, `{kind}`" if name.startswith("export_") else f"[`{name}`](answers.md#{name})"
+        parts += [f"## GET {path}", one["summary"], f"Answers with {form}.", _parameters(own) if own else ""]
+    refusals = [(code(status), said["description"]) for status, said in first["responses"].items()]
+    return page(
+        "HTTP API: questions",
+        "src/pyrometer/serve/openapi.py",
+        "What programs read is `GET /api/v1/openapi.json` (OpenAPI 3.1); this page is the same for people. [The HTTP API](../api.md) says what else a server takes and gives, how answers are asked for again, page by page, and as they happen.",
+        "## Parameters of every question",
+        _parameters(shared),
+        "## Status codes",
+        table(("status", "meaning"), refusals),
+        *parts,
+    )
+
+
+def _named(parameter: dict[str, Any]) -> tuple[str, str]:
+    return parameter["name"], parameter["description"]
+
+
+def _parameters(parameters: Iterable[dict[str, Any]]) -> str:
+    rows = []
+    for one in parameters:
+        needed = " Needed." if one.get("required") else ""
+        rows.append((code(one["name"]), _kind(one["schema"]), one["description"] + needed))
+    return table(("parameter", "type", "meaning"), rows)
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """What a value is, in words."""
+    if "enum" in schema:
+        return " or ".join(map(code, schema["enum"]))
+    kind = schema.get("type", "object")
+    if isinstance(kind, list):
+        return " or ".join(kind)
+    if kind == "array":
+        return f"list of {_kind(schema['items'])}" if "items" in schema else "list"
+    return str(kind)
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+def answers() -> str:
+    """The JSON of every answer, field by field."""
+    parts = []
+    for methods in document()["paths"].values():
+        one = methods["get"]
+        schema = one["responses"]["200"]["content"].get("application/json", {}).get("schema")
+        if schema is None or not one["operationId"].isidentifier() or one["operationId"].startswith("export_"):
+            continue
+        parts += [f"## {one['operationId']}", one["summary"]]
+        variants = schema.get("anyOf", [schema])
+        for number, variant in enumerate(variants):
+            if len(variants) > 1:
+                parts.append("Without an experiment:" if number == 0 else "Of one experiment:")
+            parts.append(table(("field", "type"), ((code(name), kind) for name, kind in _fields(variant))))
+    return page(
+        "JSON answers",
+        "src/pyrometer/serve/openapi.py",
+        "What a command prints with `-o json` and the [API](api.md) answers is the same JSON. These fields are always there; an answer may have more. Money is an integer `usd_micro` beside a rounded `usd`, null where nothing is priced; "
+        "times are ISO 8601 in the zone that was asked for, `…_ms` are milliseconds. `[]` is each of a list.",
+        *parts,
+    )
+
+
+def _fields(schema: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for name, one in schema.get("properties", {}).items():
+        yield f"{before}{name}", _kind(one)
+        inner, suffix = (one.get("items", {}), "[]") if one.get("type") == "array" else (one, "")
+        yield from _fields(inner, f"{before}{name}{suffix}.")
+
+
+# -- states and causes ------------------------------------------------------------------------------------------------
+
+
+def causes() -> str:
+    """States and causes, in their orders, with what each detector says of itself."""
+    claimed: dict[str, list[str]] = {state.name: [] for state in STATES}
+    for cause, states in CLAIMS.items():
+        for state in states:
+            claimed[state].append(cause)
+    rows = (
+        (
+            code(one.name), one.family, one.meaning,
+            str(INTERVAL_STATES.index(one.name) + 1) if one.name in INTERVAL_STATES else "",
+            ", ".join(f"[`{cause}`](#{cause})" for cause in claimed[one.name]),
+        )
+        for one in STATES
+    )  # fmt: skip
+    parts = []
+    for number, (cause, states) in enumerate(CLAIMS.items(), start=1):
+        said = plain(importlib.import_module(f"pyrometer.explain.{cause}").__doc__ or "")
+        told = (
+            " It is told at once, however little it has cost so far: it does not get better by itself."
+            if cause in GO_ON_COSTING
+            else ""
+        )
+        taken = ", ".join(f"`{state}` ({STATE[state].family})" for state in states)
+        parts += [
+            f"## {cause}",
+            re.sub(rf"^`{cause}`: (.)", lambda found: found[1].upper(), said),
+            f"Claims {taken}; number {number} in order.{told}",
+        ]
+    return page(
+        "States and causes",
+        "src/pyrometer/model/states.py and src/pyrometer/explain/",
+        "[Concepts](../concepts.md#states) says how time comes to a state, [Causes](../causes.md) what each cause can tell with which evidence, [Detection](../detection.md) how often that is right.",
+        "## States",
+        f"Every millisecond of every GPU is in one of them. *Order* is that of filling where intervals overlap: the lower number has the millisecond. Evidence is {', '.join(EVIDENCE)}.",
+        table(("state", "family", "meaning", "order", "claimed by"), rows),
+        "Causes claim in the order below. A millisecond that one has claimed is not there for the next.",
+        *parts,
+    )
+
+
+PAGES_OF: dict[str, Callable[[], str]] = {
+    "commands.md": commands,
+    "settings.md": settings,
+    "metrics.md": metrics,
+    "api.md": api,
+    "answers.md": answers,
+    "causes.md": causes,
+}
+
+
+def main() -> None:
+    """Writes all pages."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, made in PAGES_OF.items():
+        (FOLDER / name).write_text(made(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
