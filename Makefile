@@ -29,8 +29,10 @@ $(HEAVY): $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[server,agent,dev,heavy,docs]'
 	@touch $@
 
-$(DOCS): $(SETUP)
-	$(BIN)/pip install --quiet --editable '.[server,agent,docs]'
+# Needs nothing of the rest: who writes pages need not have PyTorch.
+$(DOCS): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch $@
 
 demo: setup ## the main job: a simulated night on 304 GPUs, accounted and explained; on a terminal, served as a page
