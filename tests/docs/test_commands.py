@@ -62,6 +62,7 @@ NOT_RUN = {
     "pyrometer agent --listen 0.0.0.0:9400 --every 5s": NODE,
     "pip install 'pyrometer[agent]'": INSTALLS,
     "pip install pyrometer": INSTALLS,
+    "pip install 'pyrometer[notebook]'": "installs: make test-all has the same, and runs the notebook",
     "python3 -m venv venv": INSTALLS,
     ". venv/bin/activate": INSTALLS,
     "pip install 'pyrometer[server]' torch==2.13.0": INSTALLS,

@@ -6,9 +6,10 @@ from datetime import UTC
 
 import pytest
 
-from nights import HOUR, START_MS, at, cluster, found, two_a_node
+from nights import HOUR, START_MS, at, cluster, found, job, only, run, steps, told, two_a_node
 from pyrometer.account.ledger import build
 from pyrometer.account.sums import Window
+from pyrometer.explain.straggler import _Slowest, _suggestion
 from pyrometer.explain.why import why
 from pyrometer.model.records import StepWindow
 from pyrometer.model.settings import Settings
@@ -75,3 +76,19 @@ def test_ranks_that_are_alike_wait_for_nobody(answer):
 
 def test_a_rank_that_saves_for_all_is_not_slow(answer):
     assert [one for one in answer["findings"] if one["workload"]["name"] == "saves"] == []
+
+
+@pytest.mark.parametrize(("to_min", "goes_on"), [(None, True), (119.9, False)])
+def test_it_goes_on_until_the_job_is_done(tmp_path, to_min, goes_on):
+    records = [*cluster(), *job(to_min=to_min), *run()]
+    for rank in range(4):
+        waits = {"comm_ms": 100 if rank == 3 else 20_000, "forward_ms": 40_000 if rank == 3 else 20_000}
+        records += steps(rank, 60, 119, **waits)
+        records += [window._replace(to_ms=at(119.9)) for window in steps(rank, 119, 120, **waits)]
+    assert only("straggler", told(tmp_path, records))["ongoing"] == goes_on
+
+
+def test_a_rank_without_a_gpu_is_not_told_to_look_at_one():
+    on_gpu, on_cpu = (_suggestion(1, "laptop", _Slowest(node, 0, "forward", 30)) for node in ("n0", "cpu:laptop:x:1"))
+    assert "clocks" in on_gpu
+    assert "GPU" not in on_cpu

@@ -64,7 +64,9 @@ def detect(night: Night) -> Iterable[Proposal]:
             scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
             headline=f"hung for {duration(episode.to_ms - episode.from_ms)}, {_when(night, episode)}",
             evidence=tuple(evidence) or ("its processes were alive and did nothing",),
-            suggestion=_suggestion(verdict, alone=_on_one_node(night, episode), goes_on=night.goes_on(episode.to_ms)),
+            suggestion=_suggestion(
+                verdict, alone=_on_one_node(night, episode), goes_on=night.goes_on(episode.to_ms, episode.owner_uid)
+            ),
             culprit=verdict.culprit,
             confidence=verdict.confidence,
             known_ms=episode.from_ms + _limit_ms(night, episode, reports),
@@ -213,7 +215,7 @@ def _spinning(night: Night, episode: Episode) -> list[str]:
 
 
 def _when(night: Night, episode: Episode) -> str:
-    if night.goes_on(episode.to_ms):
+    if night.goes_on(episode.to_ms, episode.owner_uid):
         return f"since {night.time(episode.from_ms)}"
     return f"from {night.time(episode.from_ms)} to {night.time(episode.to_ms)}"
 

@@ -112,10 +112,26 @@ class Night:
         beside_ms = time_ms if length_ms < MS_PER_DAY and self.window.from_ms <= time_ms else self.window.to_ms
         return clock(time_ms, self.zone, beside_ms=beside_ms, seconds=length_ms <= MS_PER_HOUR)
 
-    def goes_on(self, to_ms: int) -> bool:
-        """Whether what lasted until then is still there when the window ends."""
+    def goes_on(self, to_ms: int, owner_uid: str | None) -> bool:
+        """Whether what lasted until then is still there when the window ends, and so is whom it befell."""
         near_ms = min(2 * MS_PER_MINUTE, max(LATE_MS, (self.window.to_ms - self.window.from_ms) // 20))
-        return to_ms > self._last_ms - near_ms
+        return to_ms > self._last_ms - near_ms and owner_uid not in self._succeeded
+
+    @cached_property
+    def _succeeded(self) -> frozenset[str]:
+        """Who is done. What failed may be tried again at any moment."""
+        rows = self.ask(
+            """
+            WITH newest AS (
+                SELECT pod_uid, phase = 'Succeeded' AND coalesce(ended_ms, time_ms) < $1 AS succeeded
+                FROM pod QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
+            )
+            SELECT coalesce(workload_uid, pod_uid) FROM newest JOIN holder_name USING (pod_uid)
+            GROUP BY 1 HAVING bool_and(succeeded)
+            """,
+            self.window.to_ms,
+        )
+        return frozenset(owner for (owner,) in rows)
 
     @cached_property
     def _last_ms(self) -> int:

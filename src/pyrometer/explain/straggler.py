@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pyrometer.explain.findings import Elapsed, Proposal, Scope
 from pyrometer.explain.night import EPISODE_GAP_MS, Night
 from pyrometer.explain.words import duration
+from pyrometer.identify.runs import CPU
 from pyrometer.model.states import CLAIMS
 
 WORTH_NAMING = 0.05  # of the time of those that wait
@@ -177,7 +178,7 @@ def _proposal(night: Night, stretch: _Stretch, slowest: _Slowest, elapsed: Elaps
         scope=tuple(Scope(pod, from_ms, to_ms) for pod in night.pods(stretch.owner_uid)),
         headline=(f"waited for rank {rank} on {node} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on"),
         evidence=tuple(evidence),
-        suggestion=_suggestion(rank, node, slowest.phase),
+        suggestion=_suggestion(rank, node, slowest),
         culprit={"rank": rank, "node": node, "gpu": slowest.slot_index, "phase": slowest.phase},
         confidence=0.9,
         known_ms=stretch.known_ms,
@@ -216,11 +217,15 @@ def _compared(slowest: tuple[Any, ...], *others: tuple[Any, ...]) -> _Slowest:
     return _Slowest(node_uid, slot_index, worst if excess[worst] > behind_ms / 4 else None, behind_ms)
 
 
-def _suggestion(rank: int, node: str | None, phase: str | None) -> str:
-    if phase == "garbage":
+def _suggestion(rank: int, node: str | None, slowest: _Slowest) -> str:
+    if slowest.phase == "garbage":
         return "Call gc.freeze() before training, or collect garbage at the same step on every rank."
-    where = {
-        "data": "the disk, CPU and network that its loader uses",
-        "copy": "the PCIe link and host memory",
-    }.get(phase or "", "clocks, power and temperature of its GPU, and what else runs")
+    if slowest.phase == "data":
+        where = "the disk, CPU and network that its loader uses"
+    elif slowest.node_uid.startswith(CPU):
+        where = "what its program does there that the others' do not, and what else runs"
+    elif slowest.phase == "copy":
+        where = "the PCIe link and host memory"
+    else:
+        where = "clocks, power and temperature of its GPU, and what else runs"
     return f"Look at {where} on {node}; or run rank {rank} elsewhere."

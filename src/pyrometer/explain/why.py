@@ -134,7 +134,7 @@ def _finding(night: Night, finding: Finding, micro: int | None) -> dict[str, Any
         "culprit": proposal.culprit,
         "from": iso(proposal.from_ms, night.zone),
         "to": iso(proposal.to_ms, night.zone),
-        "ongoing": night.goes_on(proposal.to_ms),
+        "ongoing": night.goes_on(proposal.to_ms, proposal.owner_uid),
         "seen": None if finding.seen_ms is None else iso(finding.seen_ms, night.zone),
         "gpu_ms": finding.gpu_ms,
         "gpu_hours": gpu_hours(finding.gpu_ms),

@@ -24,6 +24,7 @@ from pyrometer.model.records import Allocation, Batch, Event, Metric, Pod, Run, 
 from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE, SHARE_WHOLE
 
 LOCAL = "local"  # cluster, namespace and team of what runs outside of Kubernetes
+CPU = "cpu:"  # devices of runs that have no GPU begin like this
 KIND = "Run"
 SOURCE = "sdk"
 MOST_ATTEMPTS = 2**15 - 1
@@ -350,7 +351,7 @@ class _Surroundings:
         host = who.host or "unknown"
         if not on_gpu:
             settled = steps or who.device is not None
-            virtual = f"cpu:{host}:{who.launch}:{who.rank}"
+            virtual = f"{CPU}{host}:{who.launch}:{who.rank}"
             own = settled and local and pod is None
             return _placed(who, pod, virtual, 0 if own else None, own=own)._replace(settled=settled)
         if patient and in_kubernetes and slot is None:
@@ -397,7 +398,7 @@ def _place(run: Run) -> _Place:
     own = run.pod_uid == f"run:{run.launch}:{run.rank}"
     settled = run.slot_index is not None or run.first_step_ms is not None
     workload_uid = None if own else run.workload_uid
-    node_uid = run.node_uid or f"cpu:{LOCAL}:{run.launch}:{run.rank}"
+    node_uid = run.node_uid or f"{CPU}{LOCAL}:{run.launch}:{run.rank}"
     return _Place(node_uid, run.slot_index, run.pod_uid, workload_uid, run.cluster, own, settled=settled)
 
 
@@ -484,7 +485,7 @@ def _held(launch: _Launch, rank: _Rank, run: Run) -> Records:
     who, place, at_ms = rank.who, rank.place, run.time_ms
     assert run.pod_uid is not None  # noqa: S101 - it has one of its own
     assert place.slot_index is not None  # noqa: S101 - likewise
-    virtual = place.node_uid.startswith("cpu:")
+    virtual = place.node_uid.startswith(CPU)
     unnamed = run.run in (launch.launch, who.restart_of)
     name = run.run if not unnamed else who.experiment or run.run[:8]
     workload = Workload(
