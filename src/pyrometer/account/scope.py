@@ -33,6 +33,9 @@ SELECT workload_uid FROM the_workload ANTI JOIN holder_name USING (workload_uid)
 WHERE ($team IS NULL OR coalesce(team, queue, namespace) = $team)
     AND ($experiment IS NULL OR coalesce(experiment, name) = $experiment);
 
+CREATE OR REPLACE TEMP TABLE scope_part AS
+SELECT DISTINCT pipeline_run_id, trial_uid, sweep_uid FROM holder_name SEMI JOIN scope_pod USING (pod_uid);
+
 CREATE OR REPLACE TEMP TABLE scope_rank AS
 WITH said AS (
     SELECT run, attempt, rank, CASE
@@ -126,6 +129,10 @@ def _kept(*, nobody: bool) -> dict[str, str]:
         "AND (run, attempt, rank) NOT IN (SELECT (run, attempt, rank) FROM scope_rank))",
         "event": f"SELECT * REPLACE ({words}) FROM (FROM {{rows}}) here WHERE {happened}",
         "restatement": f"FROM {{rows}} WHERE {_POD} OR (pod_uid IS NULL AND {_ATTEMPT})",
+        "pipeline_run": "FROM {rows} WHERE run_id IN (SELECT pipeline_run_id FROM scope_part)",
+        "pipeline_step": "FROM {rows} WHERE run_id IN (SELECT pipeline_run_id FROM scope_part)",
+        "sweep": "FROM {rows} WHERE sweep_uid IN (SELECT sweep_uid FROM scope_part)",
+        "trial": "FROM {rows} WHERE trial_uid IN (SELECT trial_uid FROM scope_part)",
         "price": "FROM {rows} WHERE pool IS NULL OR pool IN (SELECT pool FROM scope_pool)",
         "finding": f"FROM {{rows}} WHERE {found}",
         "ledger_row": f"FROM {{rows}} WHERE {holder}",

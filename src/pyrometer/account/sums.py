@@ -15,8 +15,9 @@ from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, gpu_hours, round_rows, usd, usd_micro
 from pyrometer.store import Reading
 
+PARTS = ("pipeline", "pipeline_run", "pipeline_step", "sweep", "trial")  # of pipelines and sweeps; null: of none
 # What an answer can be grouped by: the columns of `ledger_named` it takes.
-_HOLDER = ("team", "experiment", "workload", "namespace", "user", "queue", "pod", "outcome")
+_HOLDER = ("team", "experiment", "workload", "namespace", "user", "queue", "pod", "outcome", *PARTS)
 _SLOT = ("node", "pool", "gpu_model", "cluster")
 _ROW = ("state", "cause")
 _TIME = ("hour", "day", "month")
@@ -42,7 +43,7 @@ class Sum(NamedTuple):
 
 def open_names(store: Reading) -> None:
     """Makes the names of holders and slots readable for `sums`."""
-    store.expose_all(["pod", "workload", "node", "slot"])
+    store.expose_all(["pod", "workload", "node", "slot", "pipeline_run", "sweep", "trial"])
     store.connection.execute("SET VARIABLE bill_to = ?", [billed_to(store)])
     sql.run(store.connection, sql.NAMES)
 

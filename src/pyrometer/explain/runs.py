@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import tzinfo
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pyrometer.account.sums import Window, amounts, iso, rounded, workload_json
+from pyrometer.account.sums import Window, amounts, iso, open_names, rounded, workload_json
 from pyrometer.explain.spending import NOTHING, Spent, costs, costs_of_minutes, metrics_of, open_minutes, open_runs
 from pyrometer.explain.throughput import OF_ONE, nothing, outliers, phases, throughput
+from pyrometer.explain.trainer import progress_of_all
 from pyrometer.explain.why import why
 from pyrometer.model import events
 from pyrometer.model.settings import Settings
@@ -18,11 +19,16 @@ from pyrometer.store import Reading
 
 
 class NoSuchRunError(LookupError):
-    """There is no run of that name."""
+    """There is no run of that name; `also` is what else could have been meant."""
+
+    def __init__(self, run: str, also: Sequence[str] = ()) -> None:
+        super().__init__(run)
+        self.also = also
 
 
 _ROWS = """
-SELECT run, experiment, team, workload_uid, kind, namespace, name, attempts, ranks, started_ms, ended_ms, outcome
+SELECT run, experiment, team, workload_uid, kind, namespace, name, attempts, ranks, started_ms, ended_ms, outcome,
+    pipeline_run_id, pipeline_run, pipeline, pipeline_step, sweep, trial
 FROM listed_run ORDER BY started_ms DESC, run
 """
 
@@ -30,7 +36,19 @@ FROM listed_run ORDER BY started_ms DESC, run
 def runs(store: Reading, window: Window, *, zone: tzinfo, price_usd_micro: int | None = None) -> dict[str, Any]:
     """The answer of `pyrometer runs`: every run with what it cost, newest first."""
     open_runs(store, window)
-    return {"rows": _listed(store, costs(store, window, price_usd_micro), zone)}
+    return {"rows": _listed(store, costs(store, window, price_usd_micro), window, zone)}
+
+
+def told_run(store: Reading, name: str) -> str | None:
+    """The run of a workload that is called so and that only its controller tells of; the newest of several."""
+    open_names(store)
+    store.expose_all(["metric"])
+    found = store.connection.execute(
+        "SELECT workload_uid FROM the_workload WHERE name = $1 AND workload_uid IN (SELECT run FROM metric) "
+        "ORDER BY created_ms DESC NULLS LAST LIMIT 1",
+        [name],
+    ).fetchall()
+    return found[0][0] if found else None
 
 
 def run_names(store: Reading, window: Window) -> list[str]:
@@ -43,7 +61,9 @@ def run_names(store: Reading, window: Window) -> list[str]:
     return [run for (run,) in rows]
 
 
-def _listed(store: Reading, spent: dict[str, Spent], zone: tzinfo, only: str | None = None) -> list[dict[str, Any]]:
+def _listed(
+    store: Reading, spent: dict[str, Spent], window: Window, zone: tzinfo, only: str | None = None
+) -> list[dict[str, Any]]:
     """Every run, or one alone. Runs are open."""
     windows, values = ("step_window", []) if only is None else (OF_ONE, [only])
     steps = dict(
@@ -51,12 +71,15 @@ def _listed(store: Reading, spent: dict[str, Spent], zone: tzinfo, only: str | N
             f"SELECT run, max(first_step + steps) FROM {windows} WHERE steps > 0 GROUP BY run", values
         ).fetchall()
     )
-    rates = throughput(store, windows, values)
+    rates, done = throughput(store, windows, values), progress_of_all(store, window.to_ms)
     return [
-        {**_row(row, spent.get(row[0], NOTHING), steps.get(row[0]), zone), **rates.get(row[0], nothing())}
+        {
+            **_row(row, spent.get(row[0], NOTHING), steps.get(row[0]), zone), **rates.get(row[0], nothing()),
+            "progress": done.get(row[0]) or done.get(row[3]), **_part_of(*row[12:]),
+        }
         for row in store.connection.execute(_ROWS).fetchall()
         if only in (None, row[0])
-    ]
+    ]  # fmt: skip
 
 
 def show(
@@ -66,7 +89,7 @@ def show(
     """The answer of `pyrometer show RUN`. What it may be `without` is empty then: windows are many, findings slow."""
     open_runs(store, window, only=run)
     open_minutes(store, window, price_usd_micro, [run])
-    listed = _listed(store, costs_of_minutes(store), zone, run)
+    listed = _listed(store, costs_of_minutes(store), window, zone, run)
     if not listed:
         raise NoSuchRunError(run)
     answer = {
@@ -88,7 +111,7 @@ def show(
 
 
 def _row(row: tuple[Any, ...], spent: Spent, steps: int | None, zone: tzinfo) -> dict[str, Any]:
-    run, experiment, team, uid, kind, namespace, name, attempts, ranks, started_ms, ended_ms, outcome = row
+    run, experiment, team, uid, kind, namespace, name, attempts, ranks, started_ms, ended_ms, outcome = row[:12]
     money = amounts(spent.held, rounded([spent.held])[0])
     return {
         "run": run,
@@ -106,6 +129,16 @@ def _row(row: tuple[Any, ...], spent: Spent, steps: int | None, zone: tzinfo) ->
         "usd_micro": money["usd_micro"],
         "usd": money["usd"],
         "goodput": spent.goodput,
+    }
+
+
+def _part_of(
+    run_id: str | None, run: str | None, pipeline: str | None, step: str | None, sweep: str | None, trial: str | None
+) -> dict[str, Any]:
+    """The pipeline and the sweep that a run is a part of; None where it is of none."""
+    return {
+        "pipeline": {"id": run_id, "name": run, "pipeline": pipeline, "step": step} if run_id else None,
+        "sweep": {"name": sweep, "trial": trial} if trial else None,
     }
 
 

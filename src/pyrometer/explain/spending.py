@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.account import sql
 from pyrometer.account.sums import Sum, Window, open_names, price_of
+from pyrometer.explain.trainer import add_told_runs
 from pyrometer.model.units import usd_micro
 from pyrometer.store import Reading
 
@@ -30,7 +31,10 @@ SELECT the_run.run, any_value(coalesce(the_run.experiment, holder_name.experimen
     any_value(holder_name.workload_name) AS name, count(DISTINCT the_run.attempt) AS attempts,
     max(the_run.ranks) AS ranks, min(the_run.started_ms) AS started_ms,
     arg_max_null(the_run.ended_ms, weight) AS ended_ms, arg_max_null(the_run.outcome, weight) AS outcome,
-    max(the_run.time_ms) AS said_ms
+    max(the_run.time_ms) AS said_ms, any_value(holder_name.pipeline_run_id) AS pipeline_run_id,
+    any_value(holder_name.pipeline_run) AS pipeline_run, any_value(holder_name.pipeline) AS pipeline,
+    any_value(holder_name.pipeline_step) AS pipeline_step, any_value(holder_name.sweep) AS sweep,
+    any_value(holder_name.trial) AS trial
 FROM {WEIGHED} the_run
 LEFT JOIN holder_name USING (pod_uid)
 WHERE the_run.started_ms < $2 AND coalesce(the_run.ended_ms > $1, true)
@@ -100,6 +104,7 @@ def open_runs(store: Reading, window: Window, only: str | None = None) -> None:
     store.expose_all(["event", "metric"])
     store.expose(["step_window"], *window)
     open_ranks(store, window.to_ms)
+    add_told_runs(store)
     open_places(store, window)
     store.connection.execute(_LISTED, list(window))
     if only is not None:

@@ -17,14 +17,15 @@ from pyrometer.collect.dcgm import DeviceUse
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
 from pyrometer.collect.kubernetes.seen import Seen
-from pyrometer.identify import gpus
+from pyrometer.identify import gpus, pipelines, sweeps
 from pyrometer.identify.devices import Claim, Device, Hold, NodeBook, devices_of
 from pyrometer.identify.gangs import gang_pods
 from pyrometer.identify.happenings import PROGRESS_OF, REASONS, happening_of, progress_of
 from pyrometer.identify.kinds import Place, RuleError, known_kinds
+from pyrometer.identify.marks import LONGEST_TEXT
 from pyrometer.identify.pods import Restart, disruption_of, ended_by, life_of, restarts_of
 from pyrometer.identify.queues import QUEUED_POD, Queues
-from pyrometer.identify.workloads import Identity, Surroundings, at, by_rules, identify, is_rule, number, owned
+from pyrometer.identify.workloads import Identity, Surroundings, at, by_rules, identify, is_rule, number
 from pyrometer.model import events
 from pyrometer.model.records import WHOLE_DEVICE, Allocation, Event, Node, Owner, Pod, Workload
 from pyrometer.model.settings import Settings
@@ -37,12 +38,11 @@ QUEUE_PLACES = (
     Place("annotation", "scheduling.volcano.sh/queue-name"), Place("label", "kai.scheduler/queue"),
     Place("label", "runai/queue"), Place("label", "scheduling.k8s.io/queue-name"),
 )  # fmt: skip
-STEP_PLACES = (
-    Place("annotation", "workflows.argoproj.io/node-name"), Place("label", "pipelines.kubeflow.org/v2_component"),
-)  # fmt: skip
 COUNTED = "count"  # only how many devices a pod has is known
 SETTLED_MS = MS_PER_HOUR  # a pod that ended so long ago will not turn out to have had other devices
-LONGEST_TEXT = 1_000  # of messages; labels of one object are at most four times that
+TOLD_BY = {  # what is kept of the status of objects that are made of jobs
+    pipelines.WORKFLOW: pipelines.told_by, sweeps.EXPERIMENT: sweeps.told_by, sweeps.TRIAL: sweeps.told_by,
+}  # fmt: skip
 MOST_EARLY_EVENTS = 10_000  # about pods that are not known yet
 
 
@@ -63,7 +63,6 @@ class _Pod(NamedTuple):
     asked: gpus.Asked
     known: tuple[Device, ...] | None
     source: str  # how its devices are known
-    joins: tuple[str, str] | None  # namespace and value of what it would join
     restarts: frozenset[Restart]
     looks: int = 0  # of its object: most changes of pods are none of ours
     gone: bool = False  # from the API; while it is listed it may be seen again
@@ -103,12 +102,13 @@ class Cluster:
         self._attempts: dict[str, int] = {}  # of workloads that are forgotten otherwise
         self._namespaces: dict[str, dict[str, str]] = {}
         self._owners: dict[str, Owner] = {}  # as they were last written down
-        self._joined: dict[tuple[str, str], str] = {}  # workloads that others join: by namespace and value
         self._claims: dict[tuple[str, str], tuple[Device, ...]] = {}
         self._early: OrderedDict[str, list[objects.Event]] = OrderedDict()
         self._said: dict[tuple[str, str], str] = {}  # the last message of each kind about a pod
         self._used: dict[tuple[str, str], dict[str, set[Device]]] = {}  # by namespace and pod, on each node
         self._queues = Queues(name)
+        self._pipelines = pipelines.Pipelines(name)
+        self._sweeps = sweeps.Sweeps(name)
 
     def take(self, seen: Seen) -> Records:
         """What to write down about an object that was seen, or is gone."""
@@ -119,12 +119,15 @@ class Cluster:
         }[type(seen.object).__name__](seen)  # fmt: skip
 
     def whole(self, group: str, kind: str) -> bool:
-        """Whether more than the metadata of such owners is needed: the size of a gang, the progress of a run."""
+        """Whether more than the metadata of such owners is needed: the size of a gang, the progress of a run, steps."""
         of_kind = self.kinds.of(group, kind)
-        return bool(of_kind and of_kind.gang) or (group, kind) == PROGRESS_OF
+        return bool(of_kind and of_kind.gang) or (group, kind) == PROGRESS_OF or (group, kind) in TOLD_BY
 
     def shrink(self, owner: objects.Owner) -> objects.Owner:
         """An owner without its specification: all that is needed of it is the size of its gang."""
+        if (told_by := TOLD_BY.get((owner.group, owner.kind))) and not isinstance(owner.status, tuple):
+            owner.status, owner.spec = told_by(owner), None
+            return owner
         of_kind = self.kinds.of(owner.group, owner.kind)
         owner.gang_pods = gang_pods(of_kind.gang if of_kind else None, owner.spec, gpus.asks_gpus)
         owner.spec = None
@@ -143,7 +146,9 @@ class Cluster:
             self._used.pop((gone.namespace, gone.name), None)
             for kind in set(REASONS.values()):
                 self._said.pop((kind, uid), None)
-        used = {pod.record.workload_uid for pod in self._pods.values()} | set(self._joined.values())
+        used = {pod.record.workload_uid for pod in self._pods.values()}
+        self._pipelines.forget({pod.record.pipeline_run or "" for pod in self._pods.values()})
+        self._sweeps.forget({pod.record.trial_uid or "" for pod in self._pods.values()})
         for uid in [u for u, state in self._workloads.items() if u not in used and state.idle(now_ms)]:
             self._attempts[uid] = self._workloads.pop(uid).attempt
             self._owners.pop(uid, None)
@@ -157,9 +162,9 @@ class Cluster:
             ("kueue.x-k8s.io", "Workload"): {uid: ("", uid) for uid in self._queues.waiting()},
         }
 
-    def joined_kinds(self) -> list[tuple[str, str]]:
-        """The kinds that others join: they have to be known before those are."""
-        return [(kind.group or "", kind.kind) for kind in self.kinds.by_owner.values() if kind.joins is not None]
+    def followed_kinds(self) -> list[tuple[str, str]]:
+        """The kinds that are followed before any pod names them: jobs say by a label which run they belong to."""
+        return [pipelines.WORKFLOW]
 
     # -- what was known before this process began ---------------------------------------------------------------------
 
@@ -180,7 +185,7 @@ class Cluster:
             share = pod.gpu_share or 0
             asked = gpus.Asked(max(-(-share // SHARE_WHOLE), 1), min(share, SHARE_WHOLE))
             name = names.get(pod.node_uid or "", "")
-            self._pods[pod.pod_uid] = _Pod(pod, name, asked, None, COUNTED, None, frozenset())
+            self._pods[pod.pod_uid] = _Pod(pod, name, asked, None, COUNTED, frozenset())
             if pod.workload_uid is not None:
                 state = self._workloads.setdefault(pod.workload_uid, _Workload(_nowhere(pod), None))
                 state.attempt = max(state.attempt, pod.attempt)
@@ -271,14 +276,18 @@ class Cluster:
         if before is None and (life_of(pod).ended_ms or seen.seen_ms) < self.settled_ms:
             return []
         written: Records = []
-        identity, joins = self._identity(pod, seen.chain)
-        state = self._workload(identity, pod, seen.chain)
+        identity = identify(self.name, pod, seen.chain, self.kinds)
+        part = self._pipelines.part_of(pod, seen.chain)
+        state = self._workload(identity, pod, seen.chain, part.workflow if part else None)
         created_ms = ms(pod.metadata.creation_timestamp) or seen.seen_ms
         written += self._named(state, created_ms, seen.seen_ms)
-        record = self._record(pod, before, identity, state, node, asked, seen)
+        record = self._record(pod, before, identity, state, node, asked, part, seen)
         written += self._chain(seen.chain, seen.seen_ms)
+        if part is not None:
+            written += self._pipelines.use(part, pod.metadata.namespace, seen.seen_ms)
+        written += self._sweeps.use(seen.chain, seen.seen_ms)
         restarts = frozenset(restarts_of(pod))
-        now = _Pod(record, pod.spec.node_name, asked, known, source, joins, restarts, looks, seen.gone)
+        now = _Pod(record, pod.spec.node_name, asked, known, source, restarts, looks, seen.gone)
         self._pods[uid] = now
         if before is None or record != before.record:
             written.append(record)
@@ -293,9 +302,10 @@ class Cluster:
 
     def _record(
         self, pod: objects.Pod, before: _Pod | None, identity: Identity, state: _Workload, node: _Node | None,
-        asked: gpus.Asked, seen: Seen,
+        asked: gpus.Asked, part: pipelines.Part | None, seen: Seen,
     ) -> Pod:  # fmt: skip
         meta, life = pod.metadata, life_of(pod)
+        step, trial = part.step if part else None, self._sweeps.trial_of(seen.chain)
         last = before.record if before else None
         of_kind = identity.of_kind
         ended_ms, reason = life.ended_ms, life.reason
@@ -313,7 +323,9 @@ class Cluster:
             number(of_kind.rank, pod) if of_kind else None,
             node.record.node_uid if node else last.node_uid if last else None,
             state.record.user if state.record else None, state.where.queue, life.created_ms, life.scheduled_ms,
-            started_ms, ended_ms, reason, asked.total, _labels(pod),
+            started_ms, ended_ms, reason, asked.total, _labels(pod), part.run_id if part else None,
+            step.name if step else None, step.attempt if part and part.own and step else None,
+            trial.metadata.uid if trial else None,
         )  # fmt: skip
         if last is not None and record == last._replace(time_ms=0):
             return last
@@ -395,22 +407,13 @@ class Cluster:
 
     # -- workloads ----------------------------------------------------------------------------------------------------
 
-    def _identity(self, pod: objects.Pod, chain: Sequence[objects.Owner]) -> tuple[Identity, tuple[str, str] | None]:
-        """The workload of a pod; and what it would join, were it there."""
-        identity = identify(self.name, pod, chain, self.kinds)
-        for kind in self.kinds.by_owner.values():
-            if kind.joins is None or (identity.group, identity.kind) == (kind.group, kind.kind):
-                continue
-            metas = [*(owner.metadata for owner in reversed(chain)), pod.metadata]
-            value = next((said for meta in metas if (said := at(kind.joins, meta))), None)
-            if value is not None:
-                joins = (pod.metadata.namespace, value)
-                other = self._workloads.get(self._joined.get(joins, ""))
-                return (other.where.identity if other else identity), joins
-        return identity, None
-
-    def _workload(self, identity: Identity, pod: objects.Pod | None, chain: Sequence[objects.Owner]) -> _Workload:
+    def _workload(
+        self, identity: Identity, pod: objects.Pod | None, chain: Sequence[objects.Owner],
+        workflow: objects.Meta | None = None,
+    ) -> _Workload:  # fmt: skip
         metas = [owner.metadata for owner in reversed(chain)]
+        if workflow is not None and workflow.uid not in {meta.uid for meta in metas}:
+            metas.append(workflow)  # known by a label only: what the job says itself comes first
         known = self._workloads.get(identity.uid)
         if known is None or not known.where.metas:
             where = Surroundings(
@@ -467,17 +470,14 @@ class Cluster:
         return written
 
     def _take_owner(self, seen: Seen) -> Records:
-        """An object above pods has changed: its labels may name another team; it may be what others join."""
+        """An object above pods has changed: its labels may name another team; it may be a pipeline or a sweep."""
         owner: objects.Owner = seen.object
         uid = owner.metadata.uid
         written: Records = []
-        of_kind = self.kinds.of(owner.group, owner.kind)
-        if of_kind is not None and of_kind.joins is not None:
-            value = at(of_kind.joins, owner.metadata)
-            if seen.gone:
-                self._joined.pop((owner.metadata.namespace, value or ""), None)
-            elif value is not None:
-                written += self._join((owner.metadata.namespace, value), owner, seen)
+        if (owner.group, owner.kind) == pipelines.WORKFLOW:
+            written += self._pipelines.see(owner, seen.seen_ms, gone=seen.gone)
+        elif (owner.group, owner.kind) in TOLD_BY:
+            written += self._sweeps.see(owner, seen.seen_ms, gone=seen.gone)
         state = self._workloads.get(uid)
         if state is not None and not seen.gone and state.where.metas:
             rest = [meta for meta in state.where.metas if meta.uid != uid]
@@ -488,27 +488,6 @@ class Cluster:
             state.renamed = True
             written += self._named(state, seen.seen_ms, seen.seen_ms)
             written += progress_of(owner, max(state.attempt, 1))
-        return written
-
-    def _join(self, joins: tuple[str, str], owner: objects.Owner, seen: Seen) -> Records:
-        """Pods that came before what they belong to."""
-        if self._joined.get(joins) == owner.metadata.uid:
-            return []
-        self._joined[joins] = owner.metadata.uid
-        of_kind = self.kinds.of(owner.group, owner.kind)
-        meta = owner.metadata
-        state = self._workload(owned(owner, of_kind), None, [owner])
-        mine = [pod for pod in self._pods.values() if pod.joins == joins and pod.record.workload_uid != meta.uid]
-        written: Records = self._named(state, seen.seen_ms, seen.seen_ms) if mine else []
-        for pod in mine:
-            record = pod.record._replace(
-                workload_uid=meta.uid, attempt=max(state.attempt, 1), time_ms=max(seen.seen_ms, pod.record.time_ms + 1)
-            )
-            state.attempt = max(state.attempt, 1)
-            if record.ended_ms is None:
-                state.open_pods.add(record.pod_uid)
-            self._pods[record.pod_uid] = pod._replace(record=record)
-            written.append(record)
         return written
 
     # -- what else says something -------------------------------------------------------------------------------------
@@ -614,7 +593,7 @@ class Cluster:
         """The keys of labels and annotations that mean something here."""
         rules = (*self.settings.team_rules, *self.settings.experiment_rules, *self.settings.user_rules)
         named = [key for rule in rules if (key := rule.partition(":")[2])]
-        places = [place.key for place in (*QUEUE_PLACES, *STEP_PLACES, *self.kinds.places())]
+        places = [place.key for place in (*QUEUE_PLACES, *pipelines.PLACES, *self.kinds.places())]
         return [*named, *places, *gpus.LABELS]
 
     def group_of(self, kind: str) -> str:
@@ -684,9 +663,5 @@ def _queue(metas: Iterable[objects.Meta]) -> str | None:
 
 
 def _labels(pod: objects.Pod) -> str | None:
-    """The pod's labels, and the step of its pipeline."""
-    labels = dict(pod.metadata.labels or {})
-    step = next((said for place in STEP_PLACES if (said := at(place, pod.metadata))), None)
-    if step:
-        labels["step"] = step
+    labels = pod.metadata.labels
     return json.dumps(labels)[: 4 * LONGEST_TEXT] if labels else None

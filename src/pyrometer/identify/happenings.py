@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
+from pyrometer.identify.marks import finite, iso_ms
 from pyrometer.model import events
 from pyrometer.model.records import Metric
 
@@ -63,28 +62,13 @@ def progress_of(owner: objects.Owner, attempt: int) -> Iterator[Metric]:
     told = status.get("trainerStatus")
     if not isinstance(told, dict):
         return
-    at_ms = _iso_ms(told.get("lastUpdatedTime"))
+    at_ms = iso_ms(told.get("lastUpdatedTime"))
     values: list[tuple[Any, Any]] = [
         (PROGRESS, told.get("progressPercentage")),
         (REMAINING, told.get("estimatedRemainingSeconds")),
     ]
     values += [(each.get("name"), each.get("value")) for each in told.get("metrics") or [] if isinstance(each, dict)]
     for name, value in values:
-        number = _number(value)
+        number = finite(value)
         if at_ms is not None and isinstance(name, str) and number is not None:
             yield Metric(at_ms, owner.metadata.uid, attempt, 0, name, number)
-
-
-def _iso_ms(text: Any) -> int | None:
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (TypeError, ValueError):
-        return None
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None

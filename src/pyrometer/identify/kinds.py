@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 PLACES = ("label", "annotation", "env")
-_FIELDS = ("kind", "group", "key", "name", "serves", "gang", "attempt", "rank", "joins", "ends")
+_FIELDS = ("kind", "group", "key", "name", "serves", "gang", "attempt", "rank", "parts", "ends")
 
 
 class RuleError(Exception):
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
     gang: str | None = None
     attempt: tuple[Place, ...] = ()
     rank: tuple[Place, ...] = ()
-    joins: Place | None = None
+    parts: bool = False
     ends: bool = False
 
     @property
@@ -60,8 +60,7 @@ class Kinds(NamedTuple):
     def places(self) -> list[Place]:
         """Everywhere that any rule looks."""
         rules = (*self.by_key, *self.by_owner.values())
-        joins = [rule.joins for rule in rules if rule.joins is not None]
-        return [*(place for rule in rules for place in (*rule.key, *rule.name, *rule.attempt, *rule.rank)), *joins]
+        return [place for rule in rules for place in (*rule.key, *rule.name, *rule.attempt, *rule.rank)]
 
 
 @cache
@@ -109,11 +108,10 @@ def _entry(entry: Any, where: str) -> Kind:
         raise RuleError(f"{where} has {unknown[0]!r}. Known: {', '.join(_FIELDS)}.")
     if ("group" in entry) == ("key" in entry):
         raise RuleError(f"{where} needs one of `group` (of an object that owns pods) and `key` (where pods name it).")
-    joins = _places(entry, "joins", where)
     return Kind(
         entry["kind"], entry.get("group"), _places(entry, "key", where), _places(entry, "name", where),
         bool(entry.get("serves")), entry.get("gang"), _places(entry, "attempt", where), _places(entry, "rank", where),
-        joins[0] if joins else None, bool(entry.get("ends")),
+        bool(entry.get("parts")), bool(entry.get("ends")),
     )  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 A pure function of what was said and what is known; `Known` is read from the store by whoever has it. In whatever order,
 in whatever pieces and however often the same messages come, the same facts follow.
 
-- A run is what its program calls it, else the workload of its pods, else the launch: that which its launcher made
-  first, where it begins again. Launches of a run are its attempts, numbered as they are first seen.
+- A run is what its program calls it, else the workload of its pods (of a pipeline, one step of it), else the launch:
+  that which its launcher made first, where it begins again. Launches of a run are its attempts, numbered as they are
+  first seen.
 - A pod is known by its UID, else by namespace and name, else by who has the GPU. A device is known by its UUID, else
   the k-th device of the pod is that of local rank k, else it is the host's by index.
 - A rank whose pod nobody knows holds its device itself: a pod `run:LAUNCH:RANK` of a workload of kind `Run`, for as
@@ -76,6 +77,7 @@ class _Place(NamedTuple):
     slot_index: int | None
     pod_uid: str | None = None
     workload_uid: str | None = None
+    run: str | None = None  # what its pod's run is called, where its program does not say it
     cluster: str | None = None
     own: bool = False  # it holds its device itself
     unseen: bool = False  # nobody has described its device
@@ -229,7 +231,7 @@ class Runs:
         for launch in sorted((self._launches[name] for name in fresh), key=lambda one: (one.started_ms, one.launch)):
             ranks = fresh[launch.launch]
             named = (rank.who.run for rank in ranks if rank.who.run)
-            owned = (rank.place.workload_uid for rank in ranks if rank.place.workload_uid)
+            owned = (rank.place.run for rank in ranks if rank.place.run)
             again = (rank.who.restart_of for rank in ranks if rank.who.restart_of)
             run = next(named, None) or next(owned, None) or next(again, None) or launch.launch
             attempts = self._attempts.setdefault(run, {})
@@ -387,9 +389,9 @@ class _Surroundings:
 
 def _placed(who: Who, pod: Pod | None, node_uid: str, slot_index: int | None, *, own: bool) -> _Place:
     if pod is not None:
-        return _Place(node_uid, slot_index, pod.pod_uid, pod.workload_uid, pod.cluster)
+        return _Place(node_uid, slot_index, pod.pod_uid, pod.workload_uid, _run_of(pod), pod.cluster)
     if own:
-        return _Place(node_uid, slot_index, f"run:{who.launch}:{who.rank}", None, LOCAL, own=True)
+        return _Place(node_uid, slot_index, f"run:{who.launch}:{who.rank}", cluster=LOCAL, own=True)
     return _Place(node_uid, slot_index, who.pod_uid)
 
 
@@ -399,7 +401,22 @@ def _place(run: Run) -> _Place:
     settled = run.slot_index is not None or run.first_step_ms is not None
     workload_uid = None if own else run.workload_uid
     node_uid = run.node_uid or f"{CPU}{LOCAL}:{run.launch}:{run.rank}"
-    return _Place(node_uid, run.slot_index, run.pod_uid, workload_uid, run.cluster, own, settled=settled)
+    return _Place(
+        node_uid,
+        run.slot_index,
+        run.pod_uid,
+        workload_uid,
+        run.run if workload_uid else None,
+        run.cluster,
+        own,
+        settled=settled,
+    )
+
+
+def _run_of(pod: Pod) -> str | None:
+    """A workload is one run; a pipeline is as many as it has steps that train."""
+    step = pod.pipeline_step if pod.pipeline_attempt is not None else None
+    return f"{pod.workload_uid}/{step}" if pod.workload_uid and step else pod.workload_uid
 
 
 def _who(run: Run) -> Who:

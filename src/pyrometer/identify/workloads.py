@@ -34,14 +34,21 @@ def identify(cluster: str, pod: objects.Pod, chain: Sequence[objects.Owner], kin
             uid = f"{cluster}/{pod.metadata.namespace}/{kind.kind}/{value}"
             name = first(kind.name, pod) or value
             return Identity(uid, kind.kind, "", pod.metadata.namespace, name, kind.rule, kind, None)
-    for owner in chain:
+    for place, owner in enumerate(chain):
         of_kind = kinds.of(owner.group, owner.kind)
+        if of_kind is not None and of_kind.parts and (job := _highest(chain[:place])) is not None:
+            return owned(job, kinds.of(job.group, job.kind))
         if of_kind is not None and of_kind.ends:
             return owned(owner, of_kind)
     if chain:
         return owned(chain[-1], kinds.of(chain[-1].group, chain[-1].kind))
     meta = pod.metadata
     return Identity(meta.uid, "Pod", "", meta.namespace, meta.name, "the pod itself", None, None)
+
+
+def _highest(chain: Sequence[objects.Owner]) -> objects.Owner | None:
+    """The job below what is made of jobs; a pod in between is the step that has made it."""
+    return next((owner for owner in reversed(chain) if (owner.group, owner.kind) != ("", "Pod")), None)
 
 
 def owned(owner: objects.Owner, of_kind: Kind | None) -> Identity:

@@ -74,6 +74,10 @@ class Pod(NamedTuple):
     reason: Text | None = None  # of its end: OOMKilled, Evicted, Error
     gpu_share: Int64 | None = None  # GPUs asked for, in parts of a whole slot
     labels_json: Text | None = None
+    pipeline_run: Text | None = None  # the run of a pipeline that it belongs to
+    pipeline_step: Text | None = None  # the step of that run
+    pipeline_attempt: Int16 | None = None  # which try of that step, from 1; None: a job of its own has its attempts
+    trial_uid: Text | None = None  # the trial of a sweep that it belongs to
 
 
 @record(key=("object_uid", "time_ms"), every="day")
@@ -111,6 +115,72 @@ class Workload(NamedTuple):
     serves: Flag = False  # it serves a model: its busy time is `infer`
     created_ms: Int64 | None = None
     labels_json: Text | None = None
+
+
+@record(key=("run_id", "time_ms"), every="day")
+class PipelineRun(NamedTuple):
+    """One run of a pipeline: an Argo Workflow, of Kubeflow Pipelines or by itself. Only of those that use GPUs."""
+
+    time_ms: Int64
+    cluster: Text
+    run_id: Text  # what Kubeflow Pipelines calls it, else the Workflow's UID
+    workflow_uid: Text
+    namespace: Text
+    name: Text  # what people call the run
+    pipeline: Text  # what it is a run of
+    state: Text  # pending, running, succeeded, failed; unknown: its Workflow has not said it
+    started_ms: Int64 | None = None
+    ended_ms: Int64 | None = None
+
+
+@record(key=("run_id", "step", "attempt", "time_ms"), every="day")
+class PipelineStep(NamedTuple):
+    """One try of one step of a pipeline's run, whether it uses GPUs or not, as its Workflow says it."""
+
+    time_ms: Int64
+    run_id: Text
+    step: Text
+    attempt: Int16  # from 1: a retry is another one
+    state: Text  # pending, running, succeeded, failed, skipped, cached
+    started_ms: Int64 | None = None
+    ended_ms: Int64 | None = None
+    message: Text | None = None
+
+
+@record(key=("sweep_uid", "time_ms"), every="day")
+class Sweep(NamedTuple):
+    """A search for the best parameters: Katib's Experiment. Only of those that use GPUs."""
+
+    time_ms: Int64
+    cluster: Text
+    sweep_uid: Text
+    namespace: Text
+    name: Text
+    state: Text  # created, running, restarting, succeeded, failed
+    metric: Text | None = None  # what is to be as small or as large as it can be
+    goal: Text | None = None  # min, max
+    target: Float64 | None = None  # from which on it is good enough
+    algorithm: Text | None = None
+    best_trial: Text | None = None  # the name of the best one so far, as Katib says it
+    started_ms: Int64 | None = None
+    ended_ms: Int64 | None = None
+
+
+@record(key=("trial_uid", "time_ms"), every="day")
+class Trial(NamedTuple):
+    """One trial of a sweep: the parameters it was given, and what came of it."""
+
+    time_ms: Int64
+    trial_uid: Text
+    sweep_uid: Text
+    namespace: Text
+    name: Text
+    state: Text  # created, running, succeeded, failed, killed, early_stopped, metrics_unavailable
+    parameters_json: Text | None = None
+    value: Float64 | None = None  # of the sweep's metric: the best, the last or whichever its strategy says
+    metrics_json: Text | None = None  # of each metric: its least, its greatest and its last value
+    started_ms: Int64 | None = None
+    ended_ms: Int64 | None = None
 
 
 @record(key=("pod_uid", "node_uid", "slot_index", "instance", "from_ms", "time_ms"), every="day")

@@ -62,7 +62,7 @@ class Collector:
             self.api,
             cluster,
             cluster=name,
-            always=cluster.joined_kinds(),
+            always=cluster.followed_kinds(),
             last_live_ms=before.last_live_ms,
             known=cluster.known(),
         )

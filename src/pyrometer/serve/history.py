@@ -90,7 +90,7 @@ class History:
                 records += cluster.take(Seen(node, max(self.from_ms, ms(node.metadata.creation_timestamp) or 0)))
         await self._write(records)
         source = KubernetesSource(
-            api, cluster, cluster=name, always=cluster.joined_kinds(), last_live_ms=self.to_ms, known=cluster.known(),
+            api, cluster, cluster=name, always=cluster.followed_kinds(), last_live_ms=self.to_ms, known=cluster.known(),
             heartbeat_s=1.0,
         )  # fmt: skip
         async with asyncio.timeout(LIST_S):

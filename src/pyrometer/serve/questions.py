@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, tzinfo
 from decimal import Decimal
 from pathlib import Path
@@ -28,8 +29,10 @@ from pyrometer.explain.lineage import (
     lineage_of_sample,
     lineage_of_step,
 )
-from pyrometer.explain.runs import NoSuchRunError, run_names, runs, show
+from pyrometer.explain.pipelines import NoSuchPipelineError, show_pipeline
+from pyrometer.explain.runs import NoSuchRunError, run_names, runs, show, told_run
 from pyrometer.explain.signals import signals
+from pyrometer.explain.sweeps import NoSuchSweepError, show_sweep
 from pyrometer.explain.top import MOST_ROWS, top
 from pyrometer.explain.trace import trace_sample, trace_step
 from pyrometer.explain.why import why
@@ -191,13 +194,28 @@ def _runs(parameters: Mapping[str, str]) -> _Answering:
 
 def _show(parameters: Mapping[str, str]) -> _Answering:
     without = _without(parameters)
-    return _of_run(
-        parameters,
-        lambda store, run, about: show(
-            store, run, about.window, about.settings, zone=about.zone, price_usd_micro=about.price_usd_micro,
-            without=without,
-        ),
-    )  # fmt: skip
+
+    def answer(store: Reading, named: str, about: _About) -> Answer:
+        """A run; else a workload that only its controller tells of, a run of a pipeline, a sweep."""
+        window, settings, zone, price = about.window, about.settings, about.zone, about.price_usd_micro
+        try:
+            return show(store, named, window, settings, zone=zone, price_usd_micro=price, without=without)
+        except NoSuchRunError:
+            told = told_run(store, named)
+        if told is not None:
+            with suppress(NoSuchRunError):
+                return show(store, told, window, settings, zone=zone, price_usd_micro=price, without=without)
+        try:
+            return show_pipeline(
+                store, named, window, settings, zone=zone, price_usd_micro=price, findings="findings" not in without
+            )
+        except NoSuchPipelineError as no_pipeline:
+            try:
+                return show_sweep(store, named, window, zone=zone, price_usd_micro=price)
+            except NoSuchSweepError as no_sweep:
+                raise NoSuchRunError(named, (*no_pipeline.known, *no_sweep.known)) from None
+
+    return _of_run(parameters, answer)
 
 
 def _signals(parameters: Mapping[str, str]) -> _Answering:
@@ -301,8 +319,9 @@ def _of_run(parameters: Mapping[str, str], answer: Callable[[Reading, str, _Abou
             return answer(store, run, about)
         except NotRecordedError as error:
             raise NothingError(str(error)) from None
-        except NoSuchRunError:
-            near = difflib.get_close_matches(run, run_names(store, about.window), 1, cutoff=0.4)
+        except NoSuchRunError as error:
+            known = [*run_names(store, about.window), *error.also]
+            near = difflib.get_close_matches(run, known, 1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer runs` lists them."
             raise NothingError(f"There is no run {run!r} in that time. {hint}") from None
 

@@ -110,6 +110,7 @@ class Job:
     until_ms: int = 0  # when it is done, or the end of the night
     goes_on: bool = True  # after the night
     attempts: list[Attempt] = field(default_factory=list)
+    part: dict[str, str] = field(default_factory=dict)  # of a pipeline or a sweep: columns of its pods
 
     @property
     def uid(self) -> str:
@@ -201,3 +202,4 @@ class Night:
     window_ms: int = 30_000
     trace_every_ms: int = 1_200_000  # one step of a run, of so many ranks
     traced_ranks: int = 64
+    records: list[Any] = field(default_factory=list)  # what else its sources say

@@ -14,6 +14,7 @@ from pyrometer.simulate.jobs import Attempt, Job, Night
 CLUSTER = "simulated"
 # What stands between a pod and its workload: kind and API group, the pod's own owner first.
 CHAINS = {
+    "Workflow": [("Workflow", "argoproj.io")],
     "PyTorchJob": [("PyTorchJob", "kubeflow.org")],
     "TrainJob": [("Job", "batch"), ("JobSet", "jobset.x-k8s.io"), ("TrainJob", "trainer.kubeflow.org")],
     "RayJob": [("RayCluster", "ray.io"), ("RayJob", "ray.io")],
@@ -27,6 +28,7 @@ def objects(night: Night, resumed_step: dict[tuple[str, int], int]) -> Iterator[
     """Every object of the night, each as often as it was seen to change."""
     yield from _prices(night)
     yield from _machines(night)
+    yield from night.records
     for job in night.jobs:
         seen_ms = max(job.created_ms, night.from_ms)
         yield from _workload(job, seen_ms)
@@ -103,7 +105,8 @@ def _pods(night: Night, job: Job, attempt: Attempt) -> Iterator[Pod | Allocation
         created_ms = attempt.created_ms or scheduled_ms - 1_000
         pending = Pod(
             created_ms, CLUSTER, uid, job.namespace, job.pod_name(attempt, number), "Pending", job.uid, attempt.number,
-            None, None, job.user, job.queue, created_ms, gpu_share=len(place.gpus) * SHARE_WHOLE,
+            None, None, job.user, job.queue, created_ms, gpu_share=len(place.gpus) * SHARE_WHOLE, **job.part,
+            pipeline_attempt=attempt.number if job.kind == "Workflow" else None,
         )  # fmt: skip
         placed = pending._replace(time_ms=scheduled_ms, node_uid=place.machine.uid, scheduled_ms=scheduled_ms)
         states = [pending, placed]

@@ -1,8 +1,8 @@
 """Whole nights: who runs what where, and what goes wrong.
 
 `overnight` is the default; `quiet` is the same cluster with nothing wrong, but much that could be taken for it;
-`gpu_only` and `kube_only` are the same night with less evidence; `scale` is as large as one likes; and there is one for
-every cause.
+`gpu_only` and `kube_only` are the same night with less evidence; `scale` is as large as one likes; `kubeflow` has
+pipelines and a sweep; and there is one for every cause.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pyrometer.model.units import MS_PER_HOUR as HOUR
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 from pyrometer.simulate import habits, lives
+from pyrometer.simulate import kubeflow as of_kubeflow
 from pyrometer.simulate.cluster import A100, H100, H200, Machine, Pool, machines_of
 from pyrometer.simulate.faults import FAULTS, PEOPLE, Draft, NoRoomError
 from pyrometer.simulate.jobs import Job, Night, Outage, Place
@@ -107,6 +108,17 @@ def scale(seed: int, gpus: int | None = None, hours: int = 24) -> Night:
     return night
 
 
+def kubeflow(seed: int, gpus: int | None = None, hours: int = 8) -> Night:
+    """A small cluster with two runs of a pipeline, a sweep, and a TrainJob that reports its progress."""
+    draft = _draft("kubeflow", seed, gpus or 120, hours)
+    from_ms = draft.night.from_ms
+    of_kubeflow.add_pipeline(draft, "x2k9d", "nightly 2026-10-08", from_ms + 20 * MINUTE, retried=True)
+    of_kubeflow.add_pipeline(draft, "b7qwz", "nightly 2026-10-08, again", from_ms + 3 * HOUR, retried=False)
+    of_kubeflow.add_sweep(draft, from_ms + 40 * MINUTE)
+    of_kubeflow.add_told(draft, from_ms + 70 * MINUTE)
+    return draft.night
+
+
 def one_cause(cause: str) -> Callable[..., Night]:
     """A small cluster on which one thing goes wrong, twice where there is room for it."""
 
@@ -146,6 +158,9 @@ SCENARIOS: dict[str, Scenario] = {
     "gpu_only": Scenario(overnight, "gpu", "the same night without the training SDK"),
     "kube_only": Scenario(overnight, "kubernetes", "the same night with Kubernetes alone"),
     "scale": Scenario(scale, "sdk", "10,000 GPUs and a day, or as many as --gpus says"),
+    "kubeflow": Scenario(
+        kubeflow, "sdk", "120 GPUs, two runs of a pipeline, a sweep, a TrainJob that reports progress"
+    ),
     **{cause: Scenario(one_cause(cause), "sdk", f"80 GPUs, and {cause}") for cause in FAULTS},
 }
 

@@ -37,6 +37,7 @@ class Meta(_Object):
     """What every object says of itself."""
 
     name: str = ""
+    generate_name: str = ""
     uid: str = ""
     namespace: str = ""
     resource_version: str = ""

@@ -15,7 +15,7 @@ from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, Missing
 from pyrometer.collect.kubernetes.discovery import Discovery, Place
 from pyrometer.collect.kubernetes.exporters import exporter_of, machine_exporter_of
 from pyrometer.collect.kubernetes.seen import Seen
-from pyrometer.collect.kubernetes.watch import Gap, Resource, Watch, now_ms
+from pyrometer.collect.kubernetes.watch import PAGE, SMALL_PAGE, Gap, Resource, Watch, now_ms
 from pyrometer.collect.scrape import Target
 from pyrometer.collect.source import Delivery
 from pyrometer.model import events
@@ -277,7 +277,10 @@ class KubernetesSource:
         if place is None:
             return None
         whole = self._translator.whole(group, kind)
-        return self._follow(Resource(group, place.version, place.plural, kind, objects.Owner, metadata_only=not whole))
+        page = SMALL_PAGE if whole else PAGE
+        return self._follow(
+            Resource(group, place.version, place.plural, kind, objects.Owner, metadata_only=not whole, page=page)
+        )
 
     async def _get_owner(self, reference: objects.Reference, namespace: str) -> objects.Owner:
         """One owner; of one that is gone, or may not be read, the reference is all there is."""

@@ -19,6 +19,7 @@ from pyrometer.collect.kubernetes.objects import Bookmark, Listing, Meta, Status
 from pyrometer.collect.kubernetes.seen import Seen
 
 PAGE = 500
+SMALL_PAGE = 50  # of objects that may be as large as the API allows
 WATCH_S = 290  # the server ends a watch after this long, and is asked again
 SILENT_S = WATCH_S + 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
@@ -39,6 +40,7 @@ class Resource(NamedTuple):
     kind: str
     type: Any  # what it is decoded into
     metadata_only: bool = False
+    page: int = PAGE
 
     @property
     def path(self) -> str:
@@ -131,7 +133,7 @@ class Watch:
         """Everything there is, in pages; then what is not there any more."""
         began_ms = self._clock_ms()
         seen: dict[str, tuple[str, str]] = {}
-        params = {"limit": str(PAGE)}
+        params = {"limit": str(self.resource.page)}
         while True:
             page = _LISTING.decode(
                 await self.api.get(self.resource.path, params, self.resource.accept(listed=True))
@@ -143,7 +145,7 @@ class Watch:
             yield [Seen(self._kinded(item), at_ms) for item in decoded]
             if not page.metadata.continue_:
                 break
-            params = {"limit": str(PAGE), "continue": page.metadata.continue_}
+            params = {"limit": str(self.resource.page), "continue": page.metadata.continue_}
         last_ms = self.last_live_ms if self.last_live_ms is not None else began_ms
         vanished = [uid for uid in self._known if uid not in seen]
         lost: list[Seen | Gap] = [self._vanished(uid, *self._known[uid], last_ms) for uid in vanished]

@@ -1,0 +1,75 @@
+"""What parts of something cost: steps of a pipeline's run, trials of a sweep. A part is whatever a column of
+`holder_name` says; the parts of an answer add up to its total."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pyrometer.account.sums import Sum, Window, added, amounts, price_of, rounded
+from pyrometer.model.states import STATE
+from pyrometer.model.units import round_rows, usd
+from pyrometer.store import Reading
+
+WASTE = ", ".join(f"'{state.name}'" for state in STATE.values() if state.family == "waste")
+
+_HELD = """
+SELECT {keys}, sum(ms), coalesce(sum(ms * {price}), 0), coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0),
+    coalesce(sum(ms) FILTER (WHERE state = 'train'), 0), coalesce(sum(ms) FILTER (WHERE state IN ({waste})), 0),
+    coalesce(sum(ms * {price}) FILTER (WHERE state IN ({waste})), 0)
+FROM ledger_row JOIN holder_name USING (pod_uid)
+WHERE {where} AND minute_ms >= {from_ms} AND minute_ms < {to_ms} GROUP BY ALL ORDER BY ALL
+"""
+
+
+class Held(NamedTuple):
+    """What a part held: all of it, how much of that was trained, and what was wasted."""
+
+    held: Sum
+    train_ms: int = 0
+    wasted: Sum = Sum((), 0, 0, 0)
+
+
+NOTHING = Held(Sum((), 0, 0, 0))
+
+
+def held_by(
+    store: Reading, window: Window, keys: Sequence[str], where: str, value: str, price_usd_micro: int | None
+) -> dict[tuple[Any, ...], Held]:
+    """What the pods of which `where` is true held, by some columns of `holder_name`. Names are open."""
+    store.expose(["ledger_row"], *window)
+    query = _HELD.format(
+        keys=", ".join(keys), price=price_of(price_usd_micro), waste=WASTE, where=where, from_ms=window.from_ms,
+        to_ms=window.to_ms,
+    )  # fmt: skip
+    found = {}
+    for row in store.connection.execute(query, [value]).fetchall():
+        key = row[: len(keys)]
+        ms, ms_price, unpriced, train_ms, wasted_ms, wasted_price = map(int, row[len(keys) :])
+        found[key] = Held(Sum(key, ms, ms_price, unpriced), train_ms, Sum(key, wasted_ms, wasted_price, 0))
+    return found
+
+
+def together(parts: Sequence[Held]) -> Held:
+    """Some parts as one."""
+    held, wasted = added((), [part.held for part in parts]), added((), [part.wasted for part in parts])
+    return Held(held, sum(part.train_ms for part in parts), wasted)
+
+
+def spent(parts: Sequence[Held]) -> list[dict[str, Any]]:
+    """Time, money, waste and goodput of each part, as answers write them: they add up. Nothing held, nothing paid."""
+    money = rounded([part.held for part in parts])
+    wasted = round_rows([part.wasted.ms_price for part in parts])
+    rows = []
+    for part, micro, waste in zip(parts, money, wasted, strict=True):
+        if not part.held.gpu_ms:
+            micro = 0
+        lost = None if micro is None else waste
+        rows.append(
+            {
+                **amounts(part.held, micro), "wasted_gpu_ms": part.wasted.gpu_ms, "wasted_usd_micro": lost,
+                "wasted_usd": None if lost is None else usd(lost),
+                "goodput": round(part.train_ms / part.held.gpu_ms, 4) if part.held.gpu_ms else None,
+            }
+        )  # fmt: skip
+    return rows
