@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import click
 
 from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.step_text import length
 from pyrometer.cli.tables import print_table
-from pyrometer.explain.words import dollars
+from pyrometer.explain.words import dollars, duration
 
 
 @click.command()
 @read_options(default_last=None)
 def command(asked: Asked) -> None:
-    """The training runs that sent steps: attempts, ranks, steps, cost and goodput, newest first."""
+    """The training runs that sent steps, or of which Kubeflow Trainer tells: attempts, ranks, steps, cost and goodput,
+    newest first."""
     answer = asked.answer("runs")
     if asked.output == "json":
         print_json(answer)
@@ -24,16 +26,18 @@ def command(asked: Asked) -> None:
         click.echo("No training run has sent steps here. `pyrometer cost --by workload` shows what held GPUs.")
         return
     with_mfu = any(row["mfu"] is not None for row in answer["rows"])
+    told = any(row["progress"] for row in answer["rows"])
     print_table(
         [
-            "run", "experiment", "team", "outcome", "started", "attempts", "ranks", "steps", "step", "samples/s",
+            "run", "experiment", "team", "outcome", "started", "attempts",
+            *(["done", "left"] if told else []), "ranks", "steps", "step", "samples/s",
             *(["MFU"] if with_mfu else []), "GPU-hours", "cost", "goodput",
         ],
         [
             [
                 row["run"], row["experiment"], row["team"], row["outcome"],
                 f"{datetime.fromisoformat(row['started']):%d %b %H:%M}",
-                row["attempts"], row["ranks"], f"{row['steps']:,}",
+                row["attempts"], *(_progress(row) if told else []), row["ranks"], f"{row['steps']:,}",
                 None if row["step_p50_ms"] is None else length(row["step_p50_ms"]),
                 None if row["samples_per_s"] is None else f"{row['samples_per_s']:,.0f}",
                 *([None if row["mfu"] is None else f"{100 * row['mfu']:.0f} %"] if with_mfu else []),
@@ -42,5 +46,14 @@ def command(asked: Asked) -> None:
             ]
             for row in answer["rows"]
         ],
-        figures=9 if with_mfu else 8,
+        figures=8 + with_mfu + 2 * told,
     )  # fmt: skip
+
+
+def _progress(row: dict[str, Any]) -> list[str | None]:
+    """How far it is and how long it will take, where a controller says so."""
+    done = row["progress"]
+    if done is None:
+        return [None, None]
+    left = None if done["eta_ms"] is None or row["ended"] else duration(done["eta_ms"])
+    return [f"{100 * done['share']:.0f} %", left]

@@ -1,4 +1,4 @@
-"""`pyrometer show RUN`: one run."""
+"""`pyrometer show RUN`: one run; of a pipeline or a sweep, its parts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 import click
 
 from pyrometer.cli.gantt import terminal_width
+from pyrometer.cli.parts_text import print_pipeline, print_sweep
 from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.sparks import BLOCKS
 from pyrometer.cli.step_text import KINDS, length
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.throughput import PHASES
 from pyrometer.explain.words import counted, dollars, duration
+from pyrometer.identify.happenings import PROGRESS, REMAINING
 
 SPARK_WIDTH = 48
 PHASE_BAR = 48
@@ -29,12 +31,16 @@ SAID = ("exception", "out_of_memory", "sdk_error")  # what is told with its word
 @click.argument("run")
 @read_options(default_last=None)
 def command(asked: Asked, run: str) -> None:
-    """One run: what it cost, how fast it trains, its lifecycle, its metrics, its findings."""
+    """One run: what it cost, how fast it trains, its lifecycle, its metrics, its findings. Also a run of a pipeline, by
+    its id or name: its steps; and a sweep (a Katib experiment): its trials."""
     answer = asked.answer("show", run=run)
     if asked.output == "json":
         print_json(answer)
         return
     style = click.style if sys.stdout.isatty() else plain
+    if answer["run"] is None:
+        (print_pipeline if answer["pipeline"] else print_sweep)(answer, style)
+        return
     click.echo("\n".join(_lines(answer, style, terminal_width())))
 
 
@@ -47,17 +53,41 @@ def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
         f"experiment {answer['experiment']}, team {answer['team']}, {answer['steps']:,} steps, "
         f"{answer['ranks']} rank(s), {answer['attempts']} attempt(s)"
     )
-    for line in [*_speed(answer), *_phases(answer, style), *_outliers(answer), *_saved(answer)]:
+    for line in [
+        *_part_of(answer),
+        *_progress(answer),
+        *_speed(answer),
+        *_phases(answer, style),
+        *_outliers(answer),
+        *_saved(answer),
+    ]:
         yield from [line] if len(line) <= width or "\x1b" in line else textwrap.wrap(line, width)
     yield ""
     yield from _lifecycle(answer["lifecycle"], width)
-    for name, points in list(answer["metrics"].items())[:MOST_METRICS]:
+    metrics = {name: points for name, points in answer["metrics"].items() if name not in (PROGRESS, REMAINING)}
+    for name, points in list(metrics.items())[:MOST_METRICS]:
         yield from _metric(name, points, answer["best"].get(name))
-    if len(answer["metrics"]) > MOST_METRICS:
-        yield f"\n  … and {len(answer['metrics']) - MOST_METRICS} more metrics: `-o json`."
+    if len(metrics) > MOST_METRICS:
+        yield f"\n  … and {len(metrics) - MOST_METRICS} more metrics: `-o json`."
     for finding in answer["findings"]:
         price = "unpriced" if finding["usd_micro"] is None else dollars(finding["usd_micro"])
         yield f"\n  {price}  {finding['title']}."
+
+
+def _part_of(answer: dict[str, Any]) -> Iterator[str]:
+    if answer["pipeline"]:
+        step = f"step {answer['pipeline']['step']} of " if answer["pipeline"]["step"] else ""
+        yield f"{step}pipeline run {answer['pipeline']['name']}"
+    if answer["sweep"]:
+        yield f"trial {answer['sweep']['trial']} of sweep {answer['sweep']['name']}"
+
+
+def _progress(answer: dict[str, Any]) -> Iterator[str]:
+    """How far it is, as Kubeflow Trainer says it."""
+    told = answer["progress"]
+    if told:
+        left = "" if told["eta_ms"] is None or answer["ended"] else f", {duration(told['eta_ms'])} to go"
+        yield f"{100 * told['share']:.0f} % done{left}, says Kubeflow Trainer"
 
 
 def _speed(answer: dict[str, Any]) -> Iterator[str]:

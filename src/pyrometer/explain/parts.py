@@ -69,7 +69,7 @@ def spent(parts: Sequence[Held]) -> list[dict[str, Any]]:
             {
                 **amounts(part.held, micro), "wasted_gpu_ms": part.wasted.gpu_ms, "wasted_usd_micro": lost,
                 "wasted_usd": None if lost is None else usd(lost),
-                "goodput": round(part.train_ms / part.held.gpu_ms, 4) if part.held.gpu_ms else None,
+                "goodput": round(part.train_ms / part.held.gpu_ms, 4) if part.train_ms else None,
             }
         )  # fmt: skip
     return rows

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from pyrometer.account.sums import Window, iso, open_names
 from pyrometer.explain.lifecycle import life_of
 from pyrometer.explain.runs import NoSuchRunError
+from pyrometer.explain.spending import open_ranks
 from pyrometer.explain.throughput import PHASES, peak_flops
+from pyrometer.explain.trainer import add_told_runs
 from pyrometer.model import events
 from pyrometer.model.records import WHOLE_DEVICE
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
@@ -42,7 +44,7 @@ SHOWN = {"comm": "sync"}  # phases that have another name for people
 _RANKS = """
 CREATE OR REPLACE TEMP TABLE signal_rank AS
 WITH newest AS (
-    SELECT * FROM run WHERE run = $1 AND time_ms <= $3
+    SELECT * FROM {runs} WHERE run = $1 AND time_ms <= $3
     QUALIFY row_number() OVER (PARTITION BY attempt, rank ORDER BY time_ms DESC) = 1
 ),
 gone AS (
@@ -144,8 +146,14 @@ def signals(store: Reading, run: str, window: Window, *, zone: tzinfo) -> dict[s
     open_names(store)
     store.expose_all(["run", "event"])
     connection = store.connection
-    connection.execute(_RANKS, [run, *window])
+    connection.execute(_RANKS.format(runs="run"), [run, *window])
     ranks = _ranks(store)
+    if not ranks:  # perhaps one of which only its controller tells
+        store.expose_all(["metric"])
+        open_ranks(store, window.to_ms)
+        add_told_runs(store)
+        connection.execute(_RANKS.format(runs="the_run"), [run, *window])
+        ranks = _ranks(store)
     if not ranks:
         raise NoSuchRunError(run)
     attempts = connection.execute(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.account import sql
 from pyrometer.account.sums import Sum, Window, open_names, price_of
-from pyrometer.explain.trainer import add_told_runs
+from pyrometer.explain.trainer import add_told_runs, told_runs
 from pyrometer.model.units import usd_micro
 from pyrometer.store import Reading
 
@@ -86,12 +86,12 @@ class Spent(NamedTuple):
     """What a run cost, and how much of its time it trained."""
 
     held: Sum
-    train_ms: int
+    train_ms: int | None  # None: nobody saw its steps
 
     @property
     def goodput(self) -> float | None:
         """The trained part of the held time."""
-        return round(self.train_ms / self.held.gpu_ms, 4) if self.held.gpu_ms else None
+        return None if self.train_ms is None or not self.held.gpu_ms else round(self.train_ms / self.held.gpu_ms, 4)
 
 
 NOTHING = Spent(Sum((), 0, 0, 0), 0)
@@ -218,8 +218,9 @@ def metrics_of(store: Reading, run: str) -> dict[str, list[list[Any]]]:
 
 
 def _spent(store: Reading, query: str) -> dict[str, Spent]:
+    told = told_runs(store)
     return {
-        run: Spent(Sum((run,), int(ms), int(ms_price), int(unpriced_ms)), int(train_ms))
+        run: Spent(Sum((run,), int(ms), int(ms_price), int(unpriced_ms)), None if run in told else int(train_ms))
         for run, ms, ms_price, unpriced_ms, train_ms in store.connection.execute(query).fetchall()
     }
 

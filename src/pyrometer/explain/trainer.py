@@ -49,6 +49,12 @@ def add_told_runs(store: Reading) -> None:
     store.connection.execute(_RANKS)
 
 
+def told_runs(store: Reading) -> set[str]:
+    """The runs of which only a controller tells. Ranks are open."""
+    rows = store.connection.execute("SELECT DISTINCT run FROM the_run WHERE framework = ?", [FRAMEWORK]).fetchall()
+    return {run for (run,) in rows}
+
+
 def progress_of_all(store: Reading, to_ms: int) -> dict[str, dict[str, Any]]:
     """How far workloads are, as their controllers last said it before a time, by UID. Metrics are open."""
     told: dict[str, dict[str, tuple[float, int]]] = {}

@@ -376,7 +376,8 @@ def _trends(store: Reading, window: Window, aims: Iterable[tuple[str, Aim]]) -> 
 
 def _added(name: str | None, spent: Sequence[Spent]) -> Spent:
     held = added((name,), [one.held for one in spent])
-    return Spent(held, sum(one.train_ms for one in spent))
+    seen = [one.train_ms for one in spent if one.train_ms is not None]
+    return Spent(held, sum(seen) if seen or not spent else None)
 
 
 # -- what both need -----------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class Job:
     until_ms: int = 0  # when it is done, or the end of the night
     goes_on: bool = True  # after the night
     attempts: list[Attempt] = field(default_factory=list)
-    part: dict[str, str] = field(default_factory=dict)  # of a pipeline or a sweep: columns of its pods
+    part: dict[str, Any] = field(default_factory=dict)  # of a pipeline or a sweep: columns of its pods
 
     @property
     def uid(self) -> str:

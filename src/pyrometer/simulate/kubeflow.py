@@ -110,7 +110,9 @@ def add_told(draft: Draft, at_ms: int) -> None:
     """A TrainJob without the SDK: Kubeflow Trainer reports its progress, its remaining time and its loss."""
     chance, night = draft.chance, draft.night
     length_ms = night.to_ms - at_ms + 2 * HOUR  # it goes on after the night
-    job = _job(draft, TOLD, "TrainJob", at_ms, night.to_ms, pods=1, gpus=8, instrumented=False, goes_on=True)
+    job = _job(
+        draft, TOLD, "TrainJob", at_ms, night.to_ms, pods=1, gpus=8, instrumented=False, goes_on=True, experiment=TOLD
+    )
     attempt = lives.begin(chance, job, [Place(draft.machine(), tuple(range(8)))], at_ms)
     lives.work_on(attempt, "busy", night.to_ms)
     draft.night.records += _told(job, attempt, length_ms, night.to_ms)
@@ -128,13 +130,16 @@ def _told(job: Job, attempt: Attempt, length_ms: int, until_ms: int) -> Iterator
         yield from (Metric(at_ms, job.uid, 1, 0, name, value) for name, value in values.items())
 
 
-def _job(draft: Draft, name: str, kind: str, at_ms: int, until_ms: int, **more: Any) -> Job:
-    job = draft.new_job(name, at_ms=at_ms, **{"kind": kind, "until_ms": until_ms, "goes_on": False} | more)
-    job.team = more.get("team", "search")
-    job.namespace, job.queue = f"team-{job.team}", f"{job.team}-queue"
-    job.experiment = more.get("experiment", PIPELINE if kind in ("Workflow", "PyTorchJob") else name)
-    job.gang, job.user = job.pods > 1, "hana"
-    return job
+def _job(
+    draft: Draft, name: str, kind: str, at_ms: int, until_ms: int, *, pods: int, gpus: int, team: str = "search",
+    experiment: str = PIPELINE, **more: Any,
+) -> Job:  # fmt: skip
+    if not more.get("instrumented", True):
+        more["digest"] = ""
+    return draft.new_job(
+        name, pods=pods, gpus=gpus, at_ms=at_ms, kind=kind, until_ms=until_ms, team=team, namespace=f"team-{team}",
+        queue=f"{team}-queue", experiment=experiment, user="hana", gang=pods > 1, **{"goes_on": False} | more,
+    )  # fmt: skip
 
 
 def _seen(draft: Draft, records: list[Any]) -> None:

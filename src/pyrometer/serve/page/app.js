@@ -14,6 +14,7 @@ const PAGES = [
   {path: "/run", name: "Runs", module: "run", usual: "Everything", also: ["/step", "/lineage"]},
   {path: "/cluster", name: "Cluster", module: "cluster", usual: "Last 12 hours"},
   {path: "/chargeback", name: "Chargeback", module: "chargeback", usual: "Last 31 days"},
+  {path: "/pipelines", name: "Pipelines", module: "pipelines", usual: "Everything"},
   {path: "/step", name: "Step", module: "step", usual: "Everything", hidden: true},
   {path: "/lineage", name: "Lineage", module: "lineage", usual: "Everything", hidden: true},
 ];

@@ -47,6 +47,7 @@ async function listed(place) {
         {name: "team", title: "team", value: (row) => row.team ?? "", cell: (row) => row.team ?? "–"},
         {name: "outcome", title: "outcome", value: (row) => row.outcome, cell: (row) => h("span", {class: row.outcome === "failed" ? "alarm" : ""}, row.outcome)},
         {name: "started", title: "started", number: true, value: (row) => Date.parse(row.started), cell: (row) => when(row.started)},
+        ...(own.some((row) => row.progress) ? [{name: "done", title: "done", number: true, value: (row) => row.progress?.share, cell: (row) => ratio(row.progress?.share)}] : []),
         {name: "ranks", title: "ranks", number: true, value: (row) => row.ranks, cell: (row) => number(row.ranks)},
         {name: "steps", title: "steps", number: true, value: (row) => row.steps, cell: (row) => number(row.steps)},
         {name: "step", title: "a step", number: true, value: (row) => row.step_p50_ms, cell: (row) => duration(row.step_p50_ms)},
@@ -57,19 +58,27 @@ async function listed(place) {
   ];
 }
 
+/** The pipeline's run and the sweep that it is a part of. */
+function partOf(about, place) {
+  const parts = [about.pipeline && [`step ${about.pipeline.step ?? "?"} of `, link(place.to("/pipelines", {run: about.pipeline.id}), about.pipeline.name)], about.sweep && [`trial ${about.sweep.trial} of `, link(place.to("/pipelines", {run: about.sweep.name}), about.sweep.name)]];
+  return parts.filter(Boolean).map((part) => h("p.crumbs", {}, ...part));
+}
+
 // -- one run ----------------------------------------------------------------------------------------------------------
 
 function headline(about, place) {
   const best = Object.entries(about.best ?? {})[0];
+  const told = Object.entries(about.metrics).find(([name]) => !["progress", "remaining_seconds"].includes(name));
   return [
     h("p.crumbs", {}, link(place.to("/run"), "Runs"), "›", about.experiment ? [link(place.to("/worth", {experiment: about.experiment}), about.experiment), `› ${about.run}`] : about.run),
-    h("h1", {"data-short": about.run}, about.run),
+    partOf(about, place), h("h1", {"data-short": about.run}, about.run),
     h("p.lede", {}, h("span.badge", {class: about.outcome === "failed" ? "alarm" : ""}, about.outcome), " ",
       [about.team, about.workload ? `${about.workload.kind} ${about.workload.namespace}/${about.workload.name}` : null, plural(about.ranks, "rank"), plural(about.attempts, "attempt"), `since ${when(about.started)}`, about.ended ? `until ${when(about.ended)}` : null].filter(Boolean).join(" · ")),
     h("dl.tiles", {},
       tile("Cost", usd(about.usd), `${hours(about.gpu_hours)} GPU-hours`),
       tile("Goodput", ratio(about.goodput), "training, of the time its GPUs were held"),
-      best ? tile(best[0], metric(best[1].final), `best ${metric(best[1].best)} at step ${number(best[1].best_step)}`) : tile("Metric", "–", "none reported"),
+      best ? tile(best[0], metric(best[1].final), `best ${metric(best[1].best)} at step ${number(best[1].best_step)}`) : told ? tile(told[0], metric(told[1].at(-1)[2]), "its last value") : tile("Metric", "–", "none reported"),
+      about.progress ? tile("Done", ratio(about.progress.share), about.ended || about.progress.eta_ms === null ? "says Kubeflow Trainer" : `${duration(about.progress.eta_ms)} to go, says Kubeflow Trainer`) : null,
       tile("Step", number(about.steps), about.step_p50_ms ? `${duration(about.step_p50_ms)} each` : null),
       tile("Throughput", about.samples_per_s ? `${compact(about.samples_per_s)}/s` : "–", [about.tokens_per_s ? `${compact(about.tokens_per_s)} tokens/s` : null, about.mfu ? `MFU ${ratio(about.mfu)}` : null].filter(Boolean).join(" · ") || "samples"),
       tile("Last checkpoint", about.checkpoints?.last ? `step ${number(about.checkpoints.last.step)}` : "none", about.checkpoints?.last_age_ms ? `${duration(about.checkpoints.last_age_ms)} of work since` : null)),

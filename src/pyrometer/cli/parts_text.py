@@ -1,0 +1,140 @@
+"""A run of a pipeline, or a sweep, on a terminal: its parts in a table, with what each cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from pyrometer.cli.tables import print_table
+from pyrometer.explain.text import Style
+from pyrometer.explain.words import counted, dollars, duration
+
+BAR = 24  # columns of the axis of time
+FRONT = "★"  # beside a trial that no other one beats for less
+MOST_PARAMETERS = 4
+
+
+def print_pipeline(answer: dict[str, Any], style: Style) -> None:
+    """A run of a pipeline: its steps in the order in which they began."""
+    run = answer["pipeline"]
+    click.echo(style(f"{run['name']}: {run['state']}", bold=True))
+    click.echo(_cost(run["total"]))
+    click.echo(f"a run of pipeline {run['pipeline']} in {run['namespace']}{_when(run)}, id {run['id']}")
+    click.echo("")
+    from_ms, to_ms = _axis(run["steps"])
+    rows = []
+    for step in run["steps"]:
+        rows.append(_step(step, step["step"] or "(no step)", from_ms, to_ms))
+        for each in step["attempts"] if len(step["attempts"]) > 1 else ():
+            rows.append(_step(each, f"  attempt {each['attempt']}", from_ms, to_ms))
+    headings = ["step", "state", "started", "", "took", "GPU-hours", "cost", "wasted", "goodput"]
+    print_table(headings, rows, figures=5)
+    for step in run["steps"]:
+        for each in step["attempts"]:
+            if each["message"] and each["state"] in ("failed", "retried"):
+                click.echo(f"\n  {step['step']}, attempt {each['attempt']}: {each['message'].splitlines()[0]}")
+    for finding in answer["findings"]:
+        where = f" (step {finding['step']})" if finding["step"] else ""
+        click.echo(f"\n  {dollars(finding['usd_micro'])}  {finding['title']}{where}.")
+
+
+def print_sweep(answer: dict[str, Any], style: Style) -> None:
+    """A sweep: the trial that won first, then the others, the most expensive first."""
+    sweep = answer["sweep"]
+    click.echo(style(f"{sweep['name']}: {sweep['state']}", bold=True))
+    click.echo(_cost(sweep["total"]))
+    less = {"min": ", less is better", "max": ", more is better", None: ""}[sweep["goal"]]
+    by = f", by {sweep['algorithm']}" if sweep["algorithm"] else ""
+    click.echo(f"a sweep of {counted(len(sweep['trials']), 'trial')} in {sweep['namespace']}{_when(sweep)}{by}")
+    click.echo("")
+    names = list(dict.fromkeys(name for row in sweep["trials"] for name in row["parameters"]))[:MOST_PARAMETERS]
+    print_table(
+        ["", "trial", "state", *names, sweep["metric"] or "value", "GPU-hours", "cost", "wasted", "goodput"],
+        [
+            [
+                FRONT if row["pareto"] else "", row["trial"] + (" won" if row["best"] else ""),
+                row["state"].replace("_", " "), *(_short(row["parameters"].get(name)) for name in names),
+                None if row["value"] is None else f"{row['value']:.4g}", *_figures(row),
+            ]
+            for row in sweep["trials"]
+        ],
+        figures=5 + len(names),
+    )  # fmt: skip
+    click.echo("")
+    if sweep["metric"]:
+        target = "" if sweep["target"] is None else f"; it should reach {sweep['target']:.4g}"
+        click.echo(f"Metric: {sweep['metric']}{less}{target}.")
+    for sentence in _sentences(sweep):
+        click.echo(sentence)
+
+
+def _sentences(sweep: dict[str, Any]) -> Iterator[str]:
+    """What is to be remembered of a sweep."""
+    won, lost = sweep["best_usd_micro"], sweep["losers_usd_micro"]
+    if sweep["best_trial"] and won is not None and lost is not None:
+        yield f"{sweep['best_trial']} won: it cost {dollars(won)}, those that lost {dollars(lost)}."
+    if sweep["going_on_usd_micro"]:
+        yield f"{dollars(sweep['going_on_usd_micro'])} went into trials that still run."
+    if sweep["early_stopped"]:
+        count = counted(sweep["early_stopped"], "trial")
+        saved = sweep["early_stopped_saved_usd_micro"]
+        rest = "" if saved is None else f", {dollars(saved)} less than if they had cost what the median trial did"
+        yield f"{count} stopped early: {dollars(sweep['early_stopped_usd_micro'])}{rest}."
+
+
+def _cost(total: dict[str, Any]) -> str:
+    wasted = f", {dollars(total['wasted_usd_micro'])} of it wasted" if total["wasted_usd_micro"] else ""
+    goodput = "" if total["goodput"] is None else f", {100 * total['goodput']:.0f} % of the time training"
+    return f"{dollars(total['usd_micro'])} for {total['gpu_hours']:,.2f} GPU-hours{wasted}{goodput}"
+
+
+def _when(one: dict[str, Any]) -> str:
+    if one["started"] is None:
+        return ""
+    from_, to = datetime.fromisoformat(one["started"]), one["ended"] and datetime.fromisoformat(one["ended"])
+    if not to:
+        return f", since {from_:%d %b %H:%M}"
+    took = duration(round((to - from_).total_seconds() * 1000))
+    return f", {from_:%d %b %H:%M} – {to:%d %b %H:%M} ({took})"
+
+
+def _axis(steps: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    starts = [_ms(step["started"]) for step in steps if step["started"]]
+    ends = [_ms(step["ended"] or step["started"]) for step in steps if step["started"]]
+    return min(starts, default=0.0), max(ends, default=1.0)
+
+
+def _step(row: dict[str, Any], name: str, from_ms: float, to_ms: float) -> list[Any]:
+    started = datetime.fromisoformat(row["started"]) if row["started"] else None
+    return [
+        name, row["state"], f"{started:%d %b %H:%M}" if started else None, _bar(row, from_ms, to_ms),
+        None if row["duration_ms"] is None else duration(row["duration_ms"]), *_figures(row),
+    ]  # fmt: skip
+
+
+def _bar(row: dict[str, Any], from_ms: float, to_ms: float) -> str:
+    """When it was, on the axis of the run; what is not over goes on to its end."""
+    if not row["started"]:
+        return ""
+    whole = max(to_ms - from_ms, 1.0)
+    first = min(BAR - 1, int(BAR * (_ms(row["started"]) - from_ms) / whole))
+    last = BAR if row["ended"] is None else max(first + 1, round(BAR * (_ms(row["ended"]) - from_ms) / whole))
+    return " " * first + "█" * (last - first)
+
+
+def _figures(row: dict[str, Any]) -> list[str | None]:
+    if not row["gpu_ms"]:
+        return [None] * 4
+    goodput = None if row["goodput"] is None else f"{100 * row['goodput']:.0f} %"
+    return [f"{row['gpu_hours']:,.2f}", dollars(row["usd_micro"]), dollars(row["wasted_usd_micro"]), goodput]
+
+
+def _ms(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp() * 1000
+
+
+def _short(value: str | None) -> str | None:
+    return value if value is None or len(value) <= 12 else f"{value[:11]}…"
