@@ -20,7 +20,6 @@ from pyrometer.export.exposition import exposition
 from pyrometer.export.prometheus import THROUGH
 from pyrometer.model.settings import Settings
 from pyrometer.serve.app import Server, application
-from pyrometer.serve.vitals import Vitals
 from pyrometer.store import Store
 
 REPOSITORY = Path(__file__).parents[2]
@@ -37,7 +36,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def declared(server: Server) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Type and labels of every metric, by the name that it has in queries."""
-    families = [f for one in (server.counted, server.training, Vitals(server)) for f in one.collect()]
+    families = [f for one in server.exposed() for f in one.collect()]
     return {
         family.name + ("_total" if family.type == "counter" else ""): (family.type, tuple(family._labelnames))
         for family in families
@@ -78,7 +77,7 @@ def test_promtool_finds_nothing_wrong_with_all_of_it(server: Server) -> None:
     server.store.set_meta(THROUGH, "1")  # as if it had been stopped before all this
     asyncio.run(server.keep_books())
     asyncio.run(server.keep_books())  # what is new is shown first, and counted then
-    text, _ = exposition((server.counted, server.training, Vitals(server)), "")
+    text, _ = exposition(server.exposed(), "")
     assert b"pyrometer_run_step{" in text
     assert b'pyrometer_gpu_seconds_total{experiment="llama-sft",state="train"' in text
     said = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)

@@ -26,9 +26,11 @@ from pyrometer.act.lives import Lives, ms_of
 from pyrometer.act.teller import Teller
 from pyrometer.collect.otlp import SIGNALS
 from pyrometer.explain.html import render_html
+from pyrometer.export.exposition import Collector as Exposed
 from pyrometer.export.exposition import exposition
 from pyrometer.export.prometheus import Ledger
 from pyrometer.export.training import Runs
+from pyrometer.export.workloads import Workloads
 from pyrometer.model.records import Finding
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
@@ -114,7 +116,7 @@ class Server:
         self.audit = Audit(store.folder, on=settings.audit_log == "yes")
         self.sessions = Sessions(self.access, self.audit)
         self.counted = Ledger()
-        self.training = Runs()
+        self.training, self.workloads = Runs(), Workloads()
         self.end_ms = 0  # the newest accounted minute
         self.accounting_s = self.accounted_at_s = 0.0
         self.live = Live()
@@ -174,9 +176,13 @@ class Server:
         cluster = self.collector.cluster if self.collector else None
         return cluster.node_uid_of(name) if cluster else None
 
+    def exposed(self) -> tuple[Exposed, ...]:
+        """What has metrics to show."""
+        return (self.counted, self.training, self.workloads, Vitals(self))
+
     async def metrics(self, request: Request) -> Response:
         """For Prometheus."""
-        body, form = exposition((self.counted, self.training, Vitals(self)), request.headers.get("Accept", ""))
+        body, form = exposition(self.exposed(), request.headers.get("Accept", ""))
         return Response(body, headers={"Content-Type": form})
 
     # -- answers ----------------------------------------------------------------------------------------------------
@@ -426,6 +432,7 @@ class Server:
             return None
         self.counted.count(self.store, books.covered.end_ms)
         self.training.count(self.store, books.covered.end_ms)
+        self.workloads.count(self.store, books.covered.end_ms, self.training.progress.runs.values())
         return {"revision": books.revised, "to": iso(books.covered.end_ms, UTC)}
 
     # -- who may ------------------------------------------------------------------------------------------------------
