@@ -19,9 +19,11 @@ import click
 import pytest
 
 from pyrometer import __version__
+from pyrometer.account.sums import GROUPINGS
 from pyrometer.cli import COMMANDS
 from pyrometer.explain.detectors import DETECTORS
 from pyrometer.export.dcgm import OWN_METRICS
+from pyrometer.export.workloads import GAUGES
 from pyrometer.model.settings import HELP, Settings
 from pyrometer.model.states import CAUSES, FAMILIES, INTERVAL_STATES, STATES
 from pyrometer.train.environment import VARIABLES
@@ -51,7 +53,7 @@ trace RUN --step --sample --attempt --data --server --last --since --until --mon
 lineage RUN --step --sample --checkpoint --spikes --metric --attempt --limit --offset --data --server --last --since \
 --until --month --all --tz --price --team --experiment -o|--output=table|json
 import FORMAT=openb|philly|speedrun|recording PATH --out --without-steps
-simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|{causes}|list --seed --gpus --hours --out
+simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|kubeflow|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
 serve --data --listen --kube --context --scrape --prometheus
 agent --listen --every --pod-resources --proc
@@ -195,6 +197,30 @@ AGENT_METRICS = (
     "pyrometer_agent_pod_resources_up", "pyrometer_agent_reading_interval_seconds", "pyrometer_agent_info",
     "process_cpu_seconds_total", "process_resident_memory_bytes",
 )  # fmt: skip
+
+
+WORKLOAD_METRICS = (
+    "pyrometer_workload_phase", "pyrometer_workload_pods", "pyrometer_workload_created_timestamp_seconds",
+    "pyrometer_workload_ended_timestamp_seconds", "pyrometer_workload_queued_seconds",
+    "pyrometer_workload_scheduled_seconds", "pyrometer_workload_all_running_seconds",
+    "pyrometer_workload_first_step_seconds", "pyrometer_workload_attempts", "pyrometer_workload_container_restarts",
+    "pyrometer_workload_lost_work_gpu_seconds", "pyrometer_workload_last_progress_timestamp_seconds",
+    "pyrometer_workload_progress_ratio", "pyrometer_workload_remaining_seconds",
+)  # fmt: skip
+
+
+def test_the_metrics_of_workloads_are_frozen():
+    assert tuple(gauge.name for gauge in GAUGES) == WORKLOAD_METRICS
+
+
+GROUPED_BY = (
+    "team", "experiment", "workload", "namespace", "user", "queue", "pod", "outcome", "pipeline", "pipeline_run",
+    "pipeline_step", "sweep", "trial", "node", "pool", "gpu_model", "cluster", "state", "cause", "hour", "day", "month",
+)  # fmt: skip
+
+
+def test_what_cost_is_grouped_by_is_frozen():
+    assert GROUPINGS == GROUPED_BY
 
 
 def test_the_agent_s_own_metrics_are_frozen():

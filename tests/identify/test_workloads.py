@@ -64,7 +64,7 @@ def told(case: dict[str, Any], settings: Settings | None = None) -> dict[str, An
         "queue": workload.queue, "user": workload.user, "team": [workload.team, workload.team_rule],
         "experiment": [workload.experiment, workload.experiment_rule],
         "share": (pod.gpu_share or 0) / SHARE_WHOLE,
-        "step": msgspec.json.decode(pod.labels_json or "{}").get("step"),
+        "pipeline": [pod.pipeline_run, pod.pipeline_step, pod.pipeline_attempt], "trial": pod.trial_uid,
     }  # fmt: skip
     return {name: found[name] for name in case["expect"]}
 

@@ -145,7 +145,6 @@ def test_kinds_of_kubernetes_itself(
         (leader_worker_set, "LeaderWorkerSet/vllm", 16),
         (volcano, "Job/sweep", 16),
         (kueue, "Job/queued-job", 8),
-        (pipeline, "Workflow/train-pipeline-8hj2k", 9),
         (unknown, "Sweep/grid", 8),
     ],
 )
@@ -159,6 +158,22 @@ def test_pods_of_a_job_are_one_workload_with_exact_gpu_seconds(
             site.finish()
             await ended(collector, namespace, len(site.pods))
             assert await gpu_seconds(collector, namespace) == {workload: gpus * 100}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("custom_resources")
+def test_a_job_that_a_pipeline_makes_is_a_workload_of_its_own(
+    api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with collecting(api_server, tmp_path / "data") as collector:
+            site = Site(kubectl, namespace)
+            pipeline(site)
+            site.finish()
+            await ended(collector, namespace, len(site.pods))
+            held = {"Workflow/train-pipeline-8hj2k": 100, "PyTorchJob/step-train": 800}
+            assert await gpu_seconds(collector, namespace) == held
 
     asyncio.run(scenario())
 

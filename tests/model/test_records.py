@@ -64,6 +64,10 @@ pod by day
     reason string?
     gpu_share int64?
     labels_json string?
+    pipeline_run string?
+    pipeline_step string?
+    pipeline_attempt int16?
+    trial_uid string?
 owner by day
     key object_uid, time_ms
     sort object_uid, time_ms
@@ -95,6 +99,60 @@ workload by day
     serves bool
     created_ms int64?
     labels_json string?
+pipeline_run by day
+    key run_id, time_ms
+    sort run_id, time_ms
+    time_ms int64
+    cluster string
+    run_id string
+    workflow_uid string
+    namespace string
+    name string
+    pipeline string
+    state string
+    started_ms int64?
+    ended_ms int64?
+pipeline_step by day
+    key run_id, step, attempt, time_ms
+    sort run_id, step, attempt, time_ms
+    time_ms int64
+    run_id string
+    step string
+    attempt int16
+    state string
+    started_ms int64?
+    ended_ms int64?
+    message string?
+sweep by day
+    key sweep_uid, time_ms
+    sort sweep_uid, time_ms
+    time_ms int64
+    cluster string
+    sweep_uid string
+    namespace string
+    name string
+    state string
+    metric string?
+    goal string?
+    target float64?
+    algorithm string?
+    best_trial string?
+    started_ms int64?
+    ended_ms int64?
+trial by day
+    key trial_uid, time_ms
+    sort trial_uid, time_ms
+    time_ms int64
+    trial_uid string
+    sweep_uid string
+    namespace string
+    name string
+    state string
+    parameters_json string?
+    value float64?
+    metrics_json string?
+    started_ms int64?
+    ended_ms int64?
 allocation by day
     key pod_uid, node_uid, slot_index, instance, from_ms, time_ms
     sort pod_uid, node_uid, slot_index, instance, from_ms, time_ms

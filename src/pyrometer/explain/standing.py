@@ -1,5 +1,5 @@
-"""Where every workload stands at this moment, whatever its kind: queued, waiting for nodes, starting, running, over; how
-long each of that took, how often it began anew, and when it last got on.
+"""Where every workload stands at this moment, whatever its kind: queued, waiting for nodes, starting, running, over;
+how long each of that took, how often it began anew, and when it last got on.
 
 Asked once a minute: of what happened it reads only what is new, and remembers the rest.
 """
@@ -165,6 +165,6 @@ class Standings:
         return Standing(
             uid, kind, workload, team or "", phase, created_ms, attempt or 0, pods, share,
             ended_ms if phase in ("succeeded", "failed") else None,
-            self._queued_ms[uid] if uid in self._queued_ms else None, scheduled_ms, started_ms, first_step_ms,
+            self._queued_ms.get(uid), scheduled_ms, started_ms, first_step_ms,
             self._restarts.get(uid, 0), int(lost_ms), max(got_on, default=None), told,
         )  # fmt: skip

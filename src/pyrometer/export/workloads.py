@@ -1,5 +1,5 @@
-"""The lives of workloads as Prometheus metrics, for every kind: what controllers of PyTorchJobs and TrainJobs do not say
-themselves. Of workloads that are there, and for an hour after their end.
+"""The lives of workloads as Prometheus metrics, for every kind: what controllers of PyTorchJobs and TrainJobs do not
+say themselves. Of workloads that are there, and for an hour after their end.
 
 The largest come first, and whoever has series keeps them. How workloads ended is counted from when this process began.
 """
