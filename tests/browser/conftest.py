@@ -143,6 +143,15 @@ def night_url(night: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def kubeflow_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Two runs of a pipeline, a sweep, and a TrainJob of which only its controller tells."""
+    folder = tmp_path_factory.mktemp("browser-kubeflow") / "night"
+    ran("simulate", "kubeflow", "--out", folder)
+    with serving(folder) as client:
+        yield str(client.base_url)
+
+
+@pytest.fixture(scope="session")
 def trained() -> Trained:
     return Trained()
 

@@ -1,0 +1,92 @@
+"""A night with two runs of a pipeline, a sweep and a TrainJob, as commands tell of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pyrometer.cli import main
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("kubeflow") / "data"
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "kubeflow", "--hours", "6", "--out", str(folder)])
+    assert ended.value.code == 0
+    return folder
+
+
+def test_cost_by_pipeline_and_by_trial_adds_up_to_the_same_total(told, night):
+    whole = told("cost", "--data", night, "--all", "-o", "json").json["total"]
+    for by in ("pipeline,pipeline_run,pipeline_step", "sweep,trial", "pipeline_step,team,state"):
+        answer = told("cost", "--by", by, "--data", night, "--all", "-o", "json").json
+        assert answer["total"] == whole
+        assert sum(row["usd_micro"] for row in answer["rows"]) == whole["usd_micro"]
+        names = {row[by.split(",")[0]] for row in answer["rows"]}
+        assert None in names
+        assert names & {"retrain-ranker", "lr-search", "train"}
+
+
+def test_a_run_of_a_pipeline_is_shown_by_its_steps(told, night):
+    lines = told("show", "nightly 2026-10-08", "--data", night).lines
+    assert lines[0] == "nightly 2026-10-08: succeeded"
+    assert re.fullmatch(r"\$\d+ for [\d.]+ GPU-hours, \$[\d.]+ of it wasted, \d+ % of the time training", lines[1])
+    steps = {line.split()[0]: line for line in lines[5:]}
+    assert [name for name in steps if name != "attempt"] == [
+        "prepare",
+        "train",
+        "evaluate",
+        "deploy-canary",
+        "register",
+    ]
+    assert "87 %" in steps["train"]
+    assert "skipped" in steps["deploy-canary"]
+    assert "\n".join(lines).count("attempt ") == 2  # of the evaluation, which was tried again
+    assert "  attempt 1    retried" in "\n".join(lines)
+
+
+def test_the_same_by_its_id_and_a_wrong_name_is_told_a_near_one(told, night):
+    about = told("show", "nightly 2026-10-08", "--data", night, "-o", "json").json["pipeline"]
+    again = told("show", about["id"], "--data", night, "-o", "json").json["pipeline"]
+    assert again == about
+    assert sum(row["usd_micro"] for row in about["steps"]) == about["total"]["usd_micro"]
+    said = told("show", "nightly 2026-10-09", "--data", night).failed(1)
+    assert said == "There is no run 'nightly 2026-10-09' in that time. Did you mean 'nightly 2026-10-08'?"
+
+
+def test_a_sweep_is_shown_by_its_trials(told, night):
+    lines = told("show", "lr-search", "--data", night).lines
+    sweep = told("show", "lr-search", "--data", night, "-o", "json").json["sweep"]
+    assert lines[0] == "lr-search: succeeded"
+    assert f"{sweep['best_trial']} won" in lines[5]
+    assert len(sweep["trials"]) == 10
+    assert lines[-2].startswith(f"{sweep['best_trial']} won: it cost $")
+    assert lines[-1].startswith("2 trials stopped early: $")
+    assert sweep["best_usd_micro"] + sweep["losers_usd_micro"] == sweep["total"]["usd_micro"]
+
+
+def test_a_step_s_run_says_which_pipeline_it_is_of(told, night):
+    (run,) = [
+        row for row in told("runs", "--data", night, "-o", "json").json["rows"] if row["run"].endswith("train-x2k9d")
+    ]
+    assert (run["pipeline"]["name"], run["pipeline"]["step"]) == ("nightly 2026-10-08", "train")
+    lines = told("show", run["run"], "--data", night).lines
+    assert "step train of pipeline run nightly 2026-10-08" in lines
+
+
+def test_a_trainjob_is_shown_by_its_name_with_its_progress(told, night):
+    lines = told("show", "gemma-sft", "--data", night).lines
+    assert re.search(r"\d+ % done, .* to go, says Kubeflow Trainer", "\n".join(lines))
+    assert any(line.startswith("  loss: ") for line in lines)
+    assert not any(line.startswith("  progress: ") for line in lines)
+    listed = told("runs", "--data", night).lines
+    assert "done" in listed[0]
+    (row,) = [line for line in listed if "trainjob-gemma-sft" in line]
+    assert re.search(r"\d+ %  +\d+ h \d+ min", row)
+
+
+def test_nothing_is_wrong_with_that_night(told, night):
+    assert told("why", "--data", night, "--all", "-o", "json").json["findings"] == []
