@@ -15,8 +15,11 @@ export async function show(place) {
   const run = place.get("run");
   if (!run) return listed(place);
   const answer = await ask("show", place, {run, without: "windows,findings"});
-  if (answer.run !== null) go(place.to("/run", {run: answer.run}), {replace: true});
-  return answer.pipeline ? pipeline(answer.pipeline, place) : answer.sweep ? sweep(answer.sweep, place) : [];
+  if (answer.run !== null) {
+    go(place.to("/run", {run: answer.run}), {replace: true});
+    return [];
+  }
+  return answer.pipeline ? pipeline(answer.pipeline, place) : sweep(answer.sweep, place);
 }
 
 const crumbs = (place, ...names) => h("p.crumbs", {}, link(place.to("/pipelines"), "Pipelines"), names.map((name) => h("span", {}, `› ${name}`)));

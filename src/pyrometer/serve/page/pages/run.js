@@ -15,9 +15,12 @@ const LIFE = {startup: "s-startup", compile: "s-startup", train: "s-train", trai
 
 export async function show(place) {
   if (!place.get("run")) return listed(place);
-  const run = place.get("run");
-  const about = await ask("show", place, {run, without: "windows,findings"});
-  const signals = ask("signals", place, {run});
+  const about = await ask("show", place, {run: place.get("run"), without: "windows,findings"});
+  if (about.run === null) {  // a run of a pipeline, or a sweep: their parts are elsewhere
+    go(place.to("/pipelines", {run: place.get("run")}), {replace: true});
+    return [];
+  }
+  const signals = ask("signals", place, {run: about.run});
   const found = ask("why", place).then((answer) => answer.findings.filter((one) => about.workload && one.workload?.uid === about.workload.uid));
   Promise.all([signals, found]).then(([, all]) => mark(`run ${about.run}`, all.map(marked), all.map(named)), () => null);
   return [
@@ -61,7 +64,7 @@ async function listed(place) {
 /** The pipeline's run and the sweep that it is a part of. */
 function partOf(about, place) {
   const parts = [about.pipeline && [`step ${about.pipeline.step ?? "?"} of `, link(place.to("/pipelines", {run: about.pipeline.id}), about.pipeline.name)], about.sweep && [`trial ${about.sweep.trial} of `, link(place.to("/pipelines", {run: about.sweep.name}), about.sweep.name)]];
-  return parts.filter(Boolean).map((part) => h("p.crumbs", {}, ...part));
+  return parts.filter(Boolean).map((part) => h("p.crumbs", {}, h("span", {}, ...part)));
 }
 
 // -- one run ----------------------------------------------------------------------------------------------------------
