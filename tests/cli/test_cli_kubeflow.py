@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyrometer.cli import main
+from pyrometer.serve.openapi import document
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +91,10 @@ def test_a_trainjob_is_shown_by_its_name_with_its_progress(told, night):
 
 def test_nothing_is_wrong_with_that_night(told, night):
     assert told("why", "--data", night, "--all", "-o", "json").json["findings"] == []
+
+
+@pytest.mark.parametrize("name", ["nightly 2026-10-08", "lr-search", "gemma-sft"])
+def test_answers_are_as_the_api_describes_them(told, night, name):
+    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install jsonschema")
+    described = document()["paths"]["/api/v1/show"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    jsonschema.validate(told("show", name, "--data", night, "-o", "json").json, described)

@@ -60,7 +60,8 @@ _SUMMARIES = {
     "cost": "GPU-hours and dollars, by any groupings. Rows add up to the total, to the micro-dollar.",
     "charges": "What is charged to whom, by local day, node, team, experiment, workload and price.",
     "runs": "The training runs, newest first.",
-    "show": "One run: cost, steps by phase, metrics against dollars, lifecycle, findings.",
+    "show": "One run: cost, steps by phase, metrics against dollars, lifecycle, findings. Of a run of a pipeline, its "
+    "steps; of a sweep, its trials.",
     "signals": "One run on one axis of time: GPUs, steps by rank and phase, throughput, memory, checkpoints, its life.",
     "trace": "A run's life; one step over all its ranks; or the steps that a sample went through.",
     "burn": "What burned, by state, over time, by team and experiment, and how fast: without looking for causes.",
@@ -106,8 +107,45 @@ _RUN: dict[str, Schema] = {
     "run": _TEXT, "experiment": _nullable("string"), "team": _nullable("string"), "workload": _nullable("object"),
     "attempts": {"type": "integer"}, "ranks": {"type": "integer"}, "steps": {"type": "integer"}, "started": _TEXT,
     "ended": _nullable("string"), "outcome": _TEXT, "gpu_hours": {"type": "number"}, "usd": _nullable("number"),
-    "goodput": _nullable("number"),
+    "goodput": _nullable("number"), "progress": _nullable("object"), "pipeline": _nullable("object"),
+    "sweep": _nullable("object"),
 }  # fmt: skip
+_PART: dict[str, Schema] = {  # of a pipeline's run, or of a sweep
+    **_AMOUNTS, "wasted_gpu_ms": {"type": "integer"}, "wasted_usd_micro": _nullable("integer"),
+    "wasted_usd": _nullable("number"), "goodput": _nullable("number"),
+}  # fmt: skip
+_TIMES: dict[str, Schema] = {"started": _nullable("string"), "ended": _nullable("string")}
+_TRY: dict[str, Schema] = {"state": _TEXT, "duration_ms": _nullable("integer"), **_TIMES, **_PART}
+_NONE: Schema = {"type": "null"}
+_PIPELINE = _object(
+    run=_NONE, sweep=_NONE, findings=_list(_FINDING),
+    pipeline=_object(
+        id=_TEXT, name=_TEXT, pipeline=_TEXT, state=_TEXT, namespace=_TEXT, **_TIMES, teams=_list(_TEXT),
+        total=_object(**_PART),
+        steps=_list(
+            _object(
+                step=_nullable("string"), **_TRY, workloads=_list({"type": "object"}), findings=_list(_TEXT),
+                attempts=_list(_object(attempt={"type": "integer"}, message=_nullable("string"), **_TRY)),
+            )
+        ),
+    ),
+)  # fmt: skip
+_SWEEP = _object(
+    run=_NONE, pipeline=_NONE,
+    sweep=_object(
+        uid=_TEXT, name=_TEXT, state=_TEXT, namespace=_TEXT, metric=_nullable("string"), goal=_nullable("string"),
+        target=_nullable("number"), best_trial=_nullable("string"), **_TIMES, total=_object(**_PART),
+        best_usd_micro=_nullable("integer"), losers_usd_micro=_nullable("integer"),
+        early_stopped={"type": "integer"}, early_stopped_saved_usd_micro=_nullable("integer"),
+        trials=_list(
+            _object(
+                trial=_TEXT, state=_TEXT, best={"type": "boolean"}, pareto={"type": "boolean"},
+                parameters={"type": "object"}, value=_nullable("number"), workload=_nullable("object"), **_TIMES,
+                **_PART,
+            )
+        ),
+    ),
+)  # fmt: skip
 _AIM: dict[str, Schema] = {
     "metric": _nullable("string"), "goal": _nullable("string"), "goal_guessed": {"type": "boolean"},
 }  # fmt: skip
@@ -200,10 +238,16 @@ _ANSWERS: dict[str, Schema] = {
         total=_object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"}),
     ),
     "runs": _object(rows=_list(_object(**_RUN))),
-    "show": _object(
-        **_RUN, windows={"type": "array"}, metrics={"type": "object"}, lifecycle={"type": "array"},
-        findings=_list(_FINDING),
-    ),
+    "show": {
+        "anyOf": [
+            _object(
+                **_RUN, windows={"type": "array"}, metrics={"type": "object"}, lifecycle={"type": "array"},
+                findings=_list(_FINDING),
+            ),
+            _PIPELINE,
+            _SWEEP,
+        ]
+    },
     "signals": _object(
         run=_TEXT, **_WINDOW["properties"], bucket_ms={"type": "integer"}, times_ms=_list({"type": "integer"}),
         ranks=_list(
