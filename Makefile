@@ -11,7 +11,7 @@ CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 MORE_CORES ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench dashboards manifests docs docs-serve reference clean
+.PHONY: help setup demo test test-all kubeflow lint format bench dashboards manifests docs docs-serve reference clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -43,6 +43,12 @@ test: setup ## the tests that need nothing but this checkout
 
 test-all: $(HEAVY) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
 	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-2} $(BIN)/pytest -q $(MORE_CORES)
+
+kubeflow: ## make .venv-kubeflow with Kubeflow's own packages (200 MB; they pin what others pin otherwise): a test compares the fixtures with them
+	$(PYTHON) -m venv .venv-kubeflow
+	.venv-kubeflow/bin/pip install --quiet kubeflow-training==1.9.4 kfp-pipeline-spec click docstring-parser PyYAML protobuf \
+		tabulate requests requests-toolbelt google-auth google-cloud-storage kfp-server-api grpcio
+	.venv-kubeflow/bin/pip install --quiet --no-deps kfp==2.17.3 kubeflow-katib==0.19.0
 
 lint: setup ## style, types, layers
 	$(BIN)/ruff check .
@@ -88,4 +94,4 @@ reference: setup ## write docs/reference/ again, from the code
 	$(BIN)/python tools/reference.py
 
 clean: ## remove what the other targets made
-	rm -rf .venv $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-kubeflow $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
