@@ -44,7 +44,7 @@ test: setup ## the tests that need nothing but this checkout
 test-all: $(HEAVY) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
 	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-2} $(BIN)/pytest -q $(MORE_CORES)
 
-kubeflow: ## make .venv-kubeflow with Kubeflow's own packages (200 MB; they pin what others pin otherwise): a test compares the fixtures with them
+kubeflow: ## make .venv-kubeflow with Kubeflow's own packages (140 MB; they pin what others pin otherwise): a test compares the fixtures with them
 	$(PYTHON) -m venv .venv-kubeflow
 	.venv-kubeflow/bin/pip install --quiet kubeflow-training==1.9.4 kfp-pipeline-spec click docstring-parser PyYAML protobuf \
 		tabulate requests requests-toolbelt google-auth google-cloud-storage kfp-server-api grpcio

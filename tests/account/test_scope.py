@@ -17,7 +17,7 @@ from pyrometer.account.scope import NobodyError, _kept, only
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import GpuSample, Price, Workload
 from pyrometer.model.settings import Settings
-from pyrometer.serve.questions import bring_up_to_date, question
+from pyrometer.serve.questions import NothingError, bring_up_to_date, question
 from pyrometer.store import Store
 
 DEFAULT = Settings()
@@ -113,6 +113,19 @@ def test_no_row_names_the_other_team_and_none_of_ours_is_missing(both: Store) ->
         ours = {row for row in ours if "'free'" not in row and "'unhealthy'" not in row and "victim" not in row}
         assert kind in NOT_THEIRS or ours <= {str(row) for row in seen}
         assert kind == "carry" or len(everything) > len(seen) > 0 or kind == "owner"
+
+
+def test_a_team_sees_its_own_pipelines_and_sweeps_and_no_other_s(both: Store) -> None:
+    for name in ("nightly", "search"):
+        joined = {"nightly": " ", "search": "-"}[name]
+        ours = answer(both, "show", run=f"{two_teams.OURS}{joined}{name}", team=two_teams.TEAM)
+        assert two_teams.THEIRS not in str(ours)
+        assert (ours["pipeline"] or ours["sweep"])["total"]["gpu_ms"] == nights.HOUR
+        with pytest.raises(NothingError) as error:
+            answer(both, "show", run=f"{two_teams.THEIRS}{joined}{name}", team=two_teams.TEAM)
+        assert two_teams.THEIRS not in str(error.value).partition("in that time")[2]
+    rows = answer(both, "cost", by="pipeline,pipeline_step,sweep,trial", team=two_teams.TEAM)["rows"]
+    assert two_teams.THEIRS not in str(rows)
 
 
 def test_samples_of_a_slot_are_whose_it_was_at_the_time(both: Store) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from traced import RUN
 
-PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback")
+PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pipelines")
 HANG = "moe-16x7b"
 
 

@@ -14,7 +14,7 @@ from pyrometer.store import Store
 from serving import serving
 from traced import RUN
 
-PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback")
+PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pipelines")
 
 
 def refused(one, *statuses):
