@@ -145,6 +145,14 @@ def test_accessible_of_a_run(looking, trained_url, path):
     assert violations(one.page) == []
 
 
+@pytest.mark.parametrize("path", ["/pipelines", "/pipelines?run=nightly%202026-10-08", "/pipelines?run=lr-search"])
+def test_accessible_of_pipelines_on_a_telephone(looking, kubeflow_url, path):
+    one = looking(kubeflow_url, width=390, height=844)
+    page = one.at(path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert violations(page) == []
+
+
 def test_by_keyboard_alone(looking, night_url):
     one = looking(night_url)
     page = one.at("/")
