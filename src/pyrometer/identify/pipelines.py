@@ -144,7 +144,16 @@ class Pipelines:
         return Part(run_id, step, own, workflow)
 
     def _above(self, chain: Sequence[objects.Owner]) -> objects.Meta | None:
-        return next((owner.metadata for owner in chain if (owner.group, owner.kind) == WORKFLOW), None)
+        workflow = next((owner for owner in chain if (owner.group, owner.kind) == WORKFLOW), None)
+        if workflow is None:
+            return None
+        self._learn(workflow)  # a pod may be seen before its Workflow is told of
+        return workflow.metadata
+
+    def _learn(self, workflow: objects.Owner) -> None:
+        meta = workflow.metadata
+        self._known[meta.uid] = workflow
+        self._ids[meta.namespace, run_id_of(meta)] = meta.uid
 
     def _referred(self, metas: Sequence[objects.Meta]) -> objects.Meta | None:
         """Argo's own example writes the reference into the manifest, and not as that of a controller."""
@@ -171,8 +180,7 @@ class Pipelines:
             self._known.pop(meta.uid, None)
             self._ids.pop((meta.namespace, run_id), None)
             return []
-        self._known[meta.uid] = workflow
-        self._ids[meta.namespace, run_id] = meta.uid
+        self._learn(workflow)
         return self._news(run_id, workflow, seen_ms) if run_id in self._runs else []
 
     def use(self, part: Part, namespace: str, seen_ms: int) -> list[PipelineRun | PipelineStep]:

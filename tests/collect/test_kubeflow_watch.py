@@ -1,0 +1,143 @@
+"""Kubeflow's objects on their way from an API to records: discovery, lists, the chain of owners.
+
+The API server of these tests dies of custom resources (see tests/kube), so that what one would answer is recorded here:
+paths, pages and objects in its words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyrometer.collect.kubernetes.api import MissingError
+from pyrometer.collect.kubernetes.source import KubernetesSource
+from pyrometer.identify.cluster import Cluster
+from pyrometer.model.records import PipelineRun, PipelineStep, Pod, Sweep, Trial, Workload
+from pyrometer.model.settings import Settings
+
+MADE = json.loads((Path(__file__).parents[1] / "identify" / "kubeflow" / "made.json").read_text())
+GROUPS = {
+    "argoproj.io": ("v1alpha1", {"workflows": "Workflow"}),
+    "kubeflow.org": ("v1beta1", {"experiments": "Experiment", "trials": "Trial"}),
+}
+CORE = {"nodes": "Node", "namespaces": "Namespace", "pods": "Pod", "events": "Event"}
+CREATED = "2026-11-01T10:00:00Z"
+
+
+class Recorded:
+    """What an API server answers to who only reads; nothing happens after the lists."""
+
+    cluster = "recorded"
+
+    def __init__(self, objects: Mapping[str, list[dict[str, Any]]], groups: Mapping[str, Any] = GROUPS) -> None:
+        self.objects, self.groups = objects, groups  # by the path of their list; what is installed
+        self.asked: list[tuple[str, str, str]] = []  # path, limit, form
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None, accept: str = "application/json") -> bytes:
+        self.asked.append((path, (params or {}).get("limit", ""), accept))
+        group, _, version = path.removeprefix("/apis/").partition("/")
+        if path == "/api/v1":
+            return _resources(CORE)
+        if group in self.groups and not version:
+            return json.dumps({"preferredVersion": {"version": self.groups[group][0]}}).encode()
+        if group in self.groups and version == self.groups[group][0]:
+            return _resources(self.groups[group][1])
+        listed = path.removeprefix("/api/v1/") in CORE or path in self.objects
+        if not listed:
+            raise MissingError(f"{path} is not there")
+        metadata = {"resourceVersion": "7"}
+        return json.dumps({"metadata": metadata, "items": self.objects.get(path, [])}).encode()
+
+    async def lines(
+        self, path: str, params: Mapping[str, str], accept: str, silent_s: float
+    ) -> AsyncIterator[list[bytes]]:
+        await asyncio.Event().wait()
+        yield []
+
+
+def _resources(kinds: Mapping[str, str]) -> bytes:
+    verbs = ["get", "list", "watch"]
+    return json.dumps({"resources": [{"name": n, "kind": k, "verbs": verbs} for n, k in kinds.items()]}).encode()
+
+
+def owned(thing: dict[str, Any], kind: str, name: str, uid: str, version: str) -> dict[str, Any]:
+    reference = {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}
+    return thing | {"metadata": thing["metadata"] | {"ownerReferences": [reference], "creationTimestamp": CREATED}}
+
+
+def pod(name: str, **meta: Any) -> dict[str, Any]:
+    container = {"name": "main", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
+    return {
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": CREATED, **meta},
+        "spec": {"containers": [container]}, "status": {"phase": "Pending"},
+    }  # fmt: skip
+
+
+NODE = {"id": "a", "name": "wf-abc12.root.train.executor", "type": "Pod", "phase": "Running", "startedAt": CREATED}
+WORKFLOW = {
+    "metadata": {
+        "name": "wf-abc12", "generateName": "wf-", "namespace": "ns", "uid": "wf", "creationTimestamp": CREATED,
+        "labels": {"pipeline/runid": "run-1"}, "annotations": {"pipelines.kubeflow.org/run_name": "nightly"},
+    },
+    "spec": {"templates": []}, "status": {"phase": "Running", "startedAt": CREATED, "nodes": {"a": NODE}},
+}  # fmt: skip
+OBJECTS = {
+    "/apis/argoproj.io/v1alpha1/workflows": [WORKFLOW],
+    "/apis/kubeflow.org/v1beta1/experiments": [MADE["experiment"]],
+    "/apis/kubeflow.org/v1beta1/trials": [
+        owned(MADE["trial"], "Experiment", "lr-search", "exp-1", "kubeflow.org/v1beta1"),
+    ],
+    "/api/v1/pods": [
+        owned(
+            pod("step", annotations={"workflows.argoproj.io/node-name": NODE["name"]}),
+            "Workflow", "wf-abc12", "wf", "argoproj.io/v1alpha1",
+        ),
+        owned(pod("try"), "Trial", "lr-search-abc12345", "trial-1", "kubeflow.org/v1beta1"),
+        pod("alone"),
+    ],
+}  # fmt: skip
+
+
+async def _collected(api: Any, kinds: set[type]) -> list[Any]:
+    """What is written down until everything is there that was listed."""
+    translator = Cluster("recorded", Settings())
+    source = KubernetesSource(api, translator, cluster="recorded", always=translator.followed_kinds(), heartbeat_s=0.05)
+    records: list[Any] = []
+    async with asyncio.timeout(20):
+        async for delivery in source.deliveries():
+            records += delivery.records
+            told = {type(record) for record in records}
+            if source.ready.is_set() and told >= kinds:
+                break
+    assert source.shortcomings() == []
+    return records
+
+
+def only(records: list[Any], kind: type) -> list[Any]:
+    return [record for record in records if isinstance(record, kind)]
+
+
+def test_pipelines_and_sweeps_are_read_whole_and_in_small_pages() -> None:
+    api = Recorded(OBJECTS)
+    records = asyncio.run(_collected(api, {Pod, PipelineRun, Sweep}))
+    pods = {one.name: one for one in only(records, Pod)}
+    assert (pods["step"].pipeline_run, pods["step"].pipeline_step) == ("run-1", "train")
+    assert pods["try"].trial_uid == "trial-1"
+    assert pods["alone"][-4:] == (None, None, None, None)
+    assert [(one.name, one.pipeline) for one in only(records, PipelineRun)] == [("nightly", "wf")]
+    assert [(one.step, one.state) for one in only(records, PipelineStep)] == [("train", "running")]
+    assert [(one.name, one.best_trial) for one in only(records, Sweep)] == [("lr-search", "lr-search-abc12345")]
+    assert [(one.name, one.value) for one in only(records, Trial)] == [("lr-search-abc12345", 0.33)]
+    assert {one.kind for one in only(records, Workload)} == {"Workflow", "Trial", "Pod"}
+    asked = {path: (limit, form) for path, limit, form in api.asked}
+    assert asked["/apis/argoproj.io/v1alpha1/workflows"] == ("50", "application/json")
+    assert asked["/apis/kubeflow.org/v1beta1/trials"] == ("50", "application/json")
+    assert asked["/api/v1/pods"] == ("500", "application/json")
+
+
+def test_a_cluster_without_kubeflow_misses_nothing() -> None:
+    records = asyncio.run(_collected(Recorded({"/api/v1/pods": [pod("alone")]}, groups={}), {Pod}))
+    assert [one.name for one in only(records, Pod)] == ["alone"]
