@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from pyrometer.cli import main
+from pyrometer.model.records import PipelineRun
 from pyrometer.serve.openapi import document
+from pyrometer.simulate.scenarios import SCENARIOS
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +24,7 @@ def night(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_cost_by_pipeline_and_by_trial_adds_up_to_the_same_total(told, night):
     whole = told("cost", "--data", night, "--all", "-o", "json").json["total"]
     for by in ("pipeline,pipeline_run,pipeline_step", "sweep,trial", "pipeline_step,team,state"):
@@ -49,6 +54,7 @@ def test_a_run_of_a_pipeline_is_shown_by_its_steps(told, night):
     assert "  attempt 1    retried" in "\n".join(lines)
 
 
+@pytest.mark.heavy
 def test_the_same_by_its_id_and_a_wrong_name_is_told_a_near_one(told, night):
     about = told("show", "nightly 2026-10-08", "--data", night, "-o", "json").json["pipeline"]
     again = told("show", about["id"], "--data", night, "-o", "json").json["pipeline"]
@@ -69,6 +75,7 @@ def test_a_sweep_is_shown_by_its_trials(told, night):
     assert sweep["best_usd_micro"] + sweep["losers_usd_micro"] == sweep["total"]["usd_micro"]
 
 
+@pytest.mark.heavy
 def test_a_step_s_run_says_which_pipeline_it_is_of(told, night):
     (run,) = [
         row for row in told("runs", "--data", night, "-o", "json").json["rows"] if row["run"].endswith("train-x2k9d")
@@ -78,6 +85,7 @@ def test_a_step_s_run_says_which_pipeline_it_is_of(told, night):
     assert "step train of pipeline run nightly 2026-10-08" in lines
 
 
+@pytest.mark.heavy
 def test_a_trainjob_is_shown_by_its_name_with_its_progress(told, night):
     lines = told("show", "gemma-sft", "--data", night).lines
     assert re.search(r"\d+ % done, .* to go, says Kubeflow Trainer", "\n".join(lines))
@@ -89,10 +97,37 @@ def test_a_trainjob_is_shown_by_its_name_with_its_progress(told, night):
     assert re.search(r"\d+ %  +\d+ h \d+ min", row)
 
 
+@pytest.mark.heavy
 def test_nothing_is_wrong_with_that_night(told, night):
     assert told("why", "--data", night, "--all", "-o", "json").json["findings"] == []
+    assert told("score", night, "-o", "json").json["state_error"] < 0.01
+    assert told("check", night).lines[-1].endswith("all is well.")
 
 
+def test_where_there_is_no_room_it_says_how_much_it_takes(pyrometer, tmp_path):
+    said = pyrometer("simulate", "kubeflow", "--gpus", "80", "--out", tmp_path / "data").failed(1)
+    assert said == "There is no room for pipelines and a sweep on these GPUs. Say --gpus 120 or more."
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("hours", [4, 8])
+def test_whatever_is_drawn_is_over_when_it_says_so(seed, hours):
+    night = SCENARIOS["kubeflow"].make(seed, None, hours)
+    assert len([record for record in night.records if isinstance(record, PipelineRun)]) == 2 * (2 if hours == 8 else 1)
+    held = defaultdict(list)
+    for job in night.jobs:
+        for attempt in job.attempts:
+            over_ms = attempt.ended_ms or night.to_ms
+            assert attempt.stretches[-1].to_ms == over_ms <= night.to_ms, job.name
+            for number, place in enumerate(attempt.places):
+                for gpu in place.gpus:
+                    held[place.machine.uid, gpu].append((attempt.scheduled_ms[number], over_ms, job.name))
+    for holds in held.values():
+        for (_, to_ms, before), (from_ms, _, after) in pairwise(sorted(holds)):
+            assert to_ms <= from_ms, (before, after)
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["nightly 2026-10-08", "lr-search", "gemma-sft"])
 def test_answers_are_as_the_api_describes_them(told, night, name):
     jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install jsonschema")

@@ -198,7 +198,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield store
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     by=st.lists(st.sampled_from([*PARTS, "team", "state", "pod", "node", "hour"]), min_size=1, max_size=4, unique=True),
     price=st.integers(1, 10**9),
