@@ -4,6 +4,7 @@ BIN := .venv/bin
 SETUP := .venv/.ready
 HEAVY := .venv/.ready-heavy
 DOCS := .venv/.ready-docs
+TORCHTITAN := .venv-torchtitan/.ready
 DEMO ?= demo
 DEPLOY ?= deploy/base
 CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -11,7 +12,7 @@ CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 MORE_CORES ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all kubeflow lint format bench dashboards manifests docs docs-serve reference clean
+.PHONY: help setup demo test test-all kubeflow lint format bench dashboards manifests docs docs-serve reference torchtitan clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,13 +36,24 @@ $(DOCS): pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch $@
 
+# On top of .venv, whose PyTorch it takes. It asks for older `datasets`, and for triton, which PyTorch for CPUs leaves out.
+$(TORCHTITAN): $(SETUP)
+	$(PYTHON) -m venv .venv-torchtitan
+	@.venv-torchtitan/bin/python -c 'import pathlib, sysconfig; \
+		beneath = sorted(pathlib.Path(".venv").resolve().glob("lib/python*/site-packages"))[0]; \
+		pathlib.Path(sysconfig.get_path("purelib"), "beneath.pth").write_text(f"import site; site.addsitedir({str(beneath)!r})\n")'
+	.venv-torchtitan/bin/pip install --quiet torchtitan==0.3.0 triton==3.9.0
+	@touch $@
+
+torchtitan: $(TORCHTITAN) ## an environment of its own (1.1 GB, most of it triton) for examples/torchtitan
+
 demo: setup ## the main job: a simulated night on 304 GPUs, accounted and explained; on a terminal, served as a page
 	@$(BIN)/pyrometer demo --out $(DEMO)
 
 test: setup ## the tests that need nothing but this checkout
 	$(BIN)/pytest -q $(CORES) -m 'not heavy'
 
-test-all: $(HEAVY) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
+test-all: $(HEAVY) $(TORCHTITAN) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
 	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-2} $(BIN)/pytest -q $(MORE_CORES)
 
 kubeflow: ## make .venv-kubeflow with Kubeflow's own packages (140 MB; they pin what others pin otherwise): a test compares the fixtures with them
@@ -94,4 +106,4 @@ reference: setup ## write docs/reference/ again, from the code
 	$(BIN)/python tools/reference.py
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-kubeflow $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

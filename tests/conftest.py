@@ -87,7 +87,7 @@ def pytest_testnodedown(node: object) -> None:
 def _beside() -> str:
     """Which libraries of training programs the SDK was tested with, and how to have the others."""
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    names = ["torch", *(re.split(r"[<>=]", wanted)[0] for wanted in extras["heavy"])]
+    names = ["torch", *(re.split(r"[<>=[]", wanted)[0] for wanted in extras["heavy"])]
     there, missing = [], []
     for name in names:
         try:

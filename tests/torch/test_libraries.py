@@ -26,6 +26,7 @@ IMPORTS = {
     "axe_playwright_python": "from axe_playwright_python.sync_playwright import Axe",
     "schemathesis": "import schemathesis",
     "tensorboard": "from torch.utils.tensorboard import SummaryWriter",
+    "ray": "from ray.train.torch import TorchTrainer",
     "torchdata": "from torchdata.stateful_dataloader import StatefulDataLoader",
     "webdataset": "import webdataset",
     "opentelemetry": "from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest",
@@ -52,7 +53,7 @@ def test_it_is_the_pytorch_that_was_asked_for_and_trains_without_a_warning():
 
 
 def test_every_library_of_the_extra_is_looked_at():
-    names = [re.split(r"[<>=]", wanted)[0] for wanted in EXTRAS["heavy"]]
+    names = [re.split(r"[<>=[]", wanted)[0] for wanted in EXTRAS["heavy"]]
     assert len(names) == len(IMPORTS)
     for name in names:
         assert any(name.replace("-", "_").startswith(library) for library in IMPORTS), name

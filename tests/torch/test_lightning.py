@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 
+from pyrometer.train import lightning as entry  # noqa: E402
 from trained import hooked, watching  # noqa: E402
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
@@ -138,6 +140,25 @@ def test_a_stream_of_which_lightning_looks_one_ahead(pl, tmp_path, copies):
     for batch, rows in zip(told.batch, module.saw, strict=True):
         hashes.setdefault(tuple(rows), set()).update(batch["samples"])
     assert len(hashes) == len(set.union(*hashes.values())) == 11
+
+
+def test_the_entry_point_tells_where_a_validation_begins_and_ends_whatever_it_calls(pl, tmp_path, monkeypatch):
+    name = "callbacks" if pl.__name__ == "lightning.pytorch" else "callbacks_of_pytorch_lightning"
+    factory = getattr(entry, name)
+    monkeypatch.setattr(entry.boot, "_hooks", None)
+    for variable in ("PYROMETER_ENDPOINT", "PYROMETER_SPOOL"):
+        monkeypatch.delenv(variable, raising=False)
+    assert factory() == []  # nobody wants to know
+    module = module_for(pl)
+    module.validation_step = lambda *_: time.sleep(0.05)  # nothing of the model
+    with watching(tmp_path) as watched:
+        monkeypatch.setattr(entry.boot, "_hooks", watched.hooks)
+        trainer = trainer_for(pl, tmp_path, callbacks=factory(), max_epochs=3, enable_checkpointing=False)
+        trainer.fit(module, DataLoader(Rows(24), batch_size=4), DataLoader(Rows(8), batch_size=4))
+        collected(watched)
+        evaluated_ms = [watched.amounts(number)["evaluate"] // 1_000_000 for number in range(1, trainer.global_step)]
+    assert [number for number, ms in enumerate(evaluated_ms, 1) if ms >= 100] == [6, 12]
+    assert sum(evaluated_ms[:5]) == 0
 
 
 def test_loggers_hear_it_and_we_hear_it_once(pl, tmp_path):

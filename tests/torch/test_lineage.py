@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 import time
 
 import pytest
@@ -130,6 +131,48 @@ def test_subsets_of_subsets_are_rows_of_the_whole(tmp_path):
         batches = watched.told("batch")
     assert [(b["step"], b["micro_batch"], b["samples"]) for b in batches] == loop.trained
     assert {b["dataset"] for b in batches} == {"Rows"}
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+def test_data_that_is_gone_before_anybody_looked_has_its_name_and_no_row_is_guessed(tmp_path, is_part):
+    """A short program is over before its batches are handed on."""
+    with watching(tmp_path) as watched:
+        loop = Loop(copies=True)
+        for x in DataLoader(Subset(Rows(64), range(40, 60)) if is_part else Rows(20), batch_size=4, shuffle=True):
+            loop.train(x)
+        batches = watched.told("batch")
+    assert {b["dataset"] for b in batches} == {"Rows"}
+    said = [(b["step"], b["micro_batch"], b.get("samples")) for b in batches]
+    assert said == (unknown(loop.trained) if is_part else loop.trained)
+
+
+@EVERY
+def test_a_loop_in_another_thread_than_the_one_that_began(tmp_path, copies):
+    loops = []
+
+    def train():
+        loops.append(Loop(copies))
+        for x in DataLoader(data, batch_size=4, shuffle=True):
+            loops[0].train(x)
+
+    data = Rows(20)
+    with watching(tmp_path) as watched:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        assert told(watched) == loops[0].trained
+
+
+def test_batches_that_another_thread_took_make_the_rest_unknown(tmp_path):
+    data = Rows(20)
+    with watching(tmp_path) as watched:
+        loop, batches = Loop(copies=True), iter(DataLoader(data, batch_size=4, shuffle=True))
+        thread = threading.Thread(target=lambda: next(batches))
+        thread.start()
+        thread.join()
+        for x in batches:
+            loop.train(x)
+        assert told(watched) == unknown(loop.trained)
 
 
 @EVERY

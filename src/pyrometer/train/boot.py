@@ -1,8 +1,8 @@
 """How the SDK gets into a process: it waits until PyTorch is imported, and until that trains.
 
-`start` is called by `sitecustomize` under `pyrometer run`, by the `.pth` file where PYROMETER_ENDPOINT is set, or by
-`pyrometer.init`. It puts a finder before Python's own, which does nothing but tell when one of a few modules has been
-imported. The first optimizer, or the first process group, makes this process a rank.
+`start` is called by `sitecustomize` under `pyrometer run`, by the `.pth` file where PYROMETER_ENDPOINT is set, by
+Lightning's entry point, or by `pyrometer.init`. It puts a finder before Python's own, which does nothing but tell when
+one of a few modules has been imported. The first optimizer, or the first process group, makes this process a rank.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ def start(**asked: Any) -> None:
 def rank() -> Rank | None:
     """This process as a rank, if it is one."""
     return _hooks.rank if _hooks is not None else None
+
+
+def is_on() -> bool:
+    """Whether anybody wants to know."""
+    return _hooks is not None
 
 
 def become_rank() -> None:

@@ -217,6 +217,8 @@ class Hooks:
             if recorder.evaluating and book is not None and book.trains:
                 recorder.evaluating = False
             entered = recorder.enter(ring.EVALUATE if recorder.evaluating else ring.DATA)
+            if not entered and book is not None:
+                book.missed()
             if self._optimizer_steps <= SETTLED and rank is not None:
                 rank.still_in_loop(sys._getframe())
         watched = book is not None and (entered or recorder is None)
@@ -386,6 +388,8 @@ class Hooks:
         if self.rank is None:
             self._become_rank()
         if self.rank is not None:
+            if not self._optimizer_steps:
+                self.rank.recorder.adopt_thread()  # some frameworks train in another thread than the one they begin in
             self.rank.recorder.expect(optimizer)
             self._settling[id(optimizer)] = 0
             self.lineage.sees_forwards = False  # perhaps of another model

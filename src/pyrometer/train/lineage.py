@@ -56,14 +56,16 @@ class Loader:
 
     __slots__ = (
         "_astray", "_began", "_dataset", "_direct", "_doubtful", "_drawer", "_ended", "_exact", "_held", "_over",
-        "_until", "_used", "_waiting", "epoch", "evaluated", "fresh", "number", "places", "queue", "sent", "taken",
-        "trains",
+        "_until", "_used", "_waiting", "epoch", "evaluated", "fresh", "name", "number", "places", "plain", "queue",
+        "sent", "taken", "trains",
     )  # fmt: skip
 
     def __init__(self, number: int, dataset: Any, used: deque[Used]) -> None:
         self.number = number
         self._dataset = _weakly(dataset)  # programs that make one for every epoch must get rid of them
         self.places = key_places(dataset)
+        self.name = name_of(dataset)  # now: a short program is over, and its data gone, before anybody looks
+        self.plain = not hasattr(dataset, "indices") and getattr(dataset, "_indices", None) is None  # indices are rows
         self.epoch = -1
         self.sent: dict[int, Any] = {}  # asked for and not drawn yet, by number
         self.taken = 0  # batches drawn in this epoch
@@ -112,6 +114,11 @@ class Loader:
         self.taken += 1
         self.fresh = True
         self.evaluated = False
+
+    def missed(self) -> None:
+        """A batch came out of it, and another thread than the one that trains has it."""
+        self.taken += 1
+        self._astray = True
 
     def exhausted(self) -> None:
         """There is no more to draw, and so nothing to hold back."""
@@ -268,6 +275,8 @@ def _holds_back(module: str, frame: FrameType) -> int | None:
     if module in ("lightning.pytorch.loops.fetchers", "pytorch_lightning.loops.fetchers"):
         owner = frame.f_locals.get("self")
         return getattr(owner, "prefetch_batches", 0) if getattr(owner, "length", None) is None else 0
+    if module == "ray.train.torch.train_loop_utils":  # moves the next one to the device meanwhile; on a CPU, too
+        return 1
     if module == "webdataset.pipeline":  # shuffles and batches anew what loaders bring
         stages = getattr(frame.f_locals.get("self"), "pipeline", ())
         return None if len(stages) > 1 else 0
@@ -487,32 +496,23 @@ def name_of(dataset: Any) -> str:
 
 
 class Namer:
-    """Used micro-batches as messages. How a loader's rows are found is worked out once."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, str] = {}
-        self._plain: dict[int, bool] = {}  # its indices are rows already
+    """Used micro-batches as messages."""
 
     def batch(self, used: Used, step: int, wall_ns: int) -> dict[str, Any]:
         """One micro-batch: which samples, for which step."""
         drawn = used.drawn
         loader = drawn.loader
-        number = loader.number
-        if number not in self._names:
-            dataset = loader.dataset
-            self._names[number] = name_of(dataset)
-            self._plain[number] = not hasattr(dataset, "indices") and getattr(dataset, "_indices", None) is None
         samples = drawn.samples
-        if not (self._plain[number] and type(samples) is list and samples and type(samples[0]) in (int, str)):
+        if not (loader.plain and type(samples) is list and samples and type(samples[0]) in (int, str)):
             dataset = loader.dataset
             samples = None if dataset is None else names_of(dataset, samples)
         message = {
             "time_ms": wall_ns // 1_000_000,
-            "loader": number,
+            "loader": loader.number,
             "epoch": drawn.epoch,
             "send_index": drawn.send_index,
             "micro_batch": used.micro_batch,
             "step": step,
-            "dataset": self._names[number],
+            "dataset": loader.name,
         }
         return message if samples is None else {**message, "samples": samples}

@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -138,6 +138,10 @@ class Metrics:
             return False
         self._told_by[said.name] = (said.door, said.number, value)
         return True
+
+    def told_elsewhere(self, names: Iterable[str]) -> None:
+        """Another rank tells these for all: then this one has nothing to say of its own part of the loss."""
+        self._logged_loss = self._logged_loss or any(map(_is_training_loss, names))
 
     def backward(self, tensor: Any, device: Device | None) -> None:
         """A backward begins with this loss. The parts of one step are summed: micro-batches divide it among them."""

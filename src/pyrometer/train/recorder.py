@@ -183,6 +183,15 @@ class Recorder:
             self.evaluating = True
         return self.enter(EVALUATE)
 
+    def evaluates(self, yes: bool) -> None:
+        """A framework says where an evaluation begins and ends: what was before this moment is not, or is, part of it.
+
+        While it goes on, whatever is between two marks is part of it.
+        """
+        if not self.inside and self.evaluating != yes and self.enter(EVALUATE):
+            self.leave()
+            self.evaluating = yes
+
     def enter_optimizer(self, optimizer: object) -> bool:
         """An optimizer steps. One that has stepped already begins another step."""
         if self.closable and id(optimizer) in self.stepped and get_ident() == self.thread:

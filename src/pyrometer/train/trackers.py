@@ -1,4 +1,4 @@
-"""Metrics that the program gives to somebody else: W&B, MLflow, TensorBoard, the Hugging Face Trainer, Lightning.
+"""Metrics that the program gives to somebody else: a tracker, or the framework that trains.
 
 Each is listened to where all its ways come together: a door. What the program said goes on as it was said, and is heard
 once it has succeeded. A framework hands the same values to its trackers: of what passes through other doors meanwhile,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -141,10 +142,11 @@ def _accelerate(module: Any, heard: Heard, hooks: Hooks) -> None:
     def logged(accelerator: Any, values: Values, step: int | None = None, *more: Any, **options: Any) -> None:
         if accelerator.is_main_process:
             heard(_flat(values), step)
+        elif hooks.rank is not None:
+            hooks.rank.metrics.told_elsewhere(_flat(values))
 
     def prepared(*args: Any, **options: Any) -> None:
-        if hooks.rank is not None and "framework" not in hooks.rank.identity:
-            hooks.rank.framework("accelerate", None)
+        _within(hooks, "accelerate")
 
     _after(module.Accelerator, "log", logged, lambda accelerator, values, *more, **options: _flat(values))
     _after(module.Accelerator, "prepare", prepared)
@@ -165,7 +167,12 @@ def _transformers(module: Any, heard: Heard, hooks: Hooks) -> None:
         if hooks.rank is not None:
             hooks.rank.framework("transformers", state.global_step)
 
+    def evaluated(handler: Any, *more: Any, **options: Any) -> None:
+        if hooks.rank is not None:
+            hooks.rank.recorder.evaluates(False)
+
     _after(module.CallbackHandler, "on_log", logged, handed_on)
+    _after(module.CallbackHandler, "on_evaluate", evaluated)
     _after(module.CallbackHandler, "on_train_begin", began)
 
 
@@ -189,6 +196,83 @@ def _lightning_fit(module: Any, heard: Heard, hooks: Hooks) -> None:
     _after(module._FitLoop, "on_run_start", began)
 
 
+def _torchtitan(module: Any, heard: Heard, hooks: Hooks) -> None:
+    """Its metrics come together here, on all ranks, whether it writes them anywhere or only prints them."""
+    speaking: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def made(processor: Any, config: Any, *, parallel_dims: Any, pp_schedule: str = "1F1B", **options: Any) -> None:
+        _within(hooks, "torchtitan")
+        rank = module._get_metrics_rank(parallel_dims=parallel_dims, pp_schedule=pp_schedule)
+        if module.torch.distributed.get_rank() == rank:  # with pipelines, others have no loss
+            speaking.add(processor)
+
+    def named(
+        processor: Any,
+        step: int,
+        global_avg_loss: float,
+        global_max_loss: float,
+        grad_norm: float,
+        extra_metrics: Values | None = None,
+    ) -> Values:
+        losses = {"loss_metrics/global_avg_loss": global_avg_loss, "loss_metrics/global_max_loss": global_max_loss}
+        return {**losses, "grad_norm": grad_norm, **(extra_metrics or {})}
+
+    def logged(processor: Any, step: int, *values: Any, **options: Any) -> None:
+        said = named(processor, step, *values, **options)
+        if processor in speaking:
+            heard(said, step)
+        elif hooks.rank is not None:
+            hooks.rank.metrics.told_elsewhere(said)
+
+    def validated(processor: Any, loss: float, step: int, extra_metrics: Values | None = None) -> None:
+        if processor in speaking:
+            heard({"validation_metrics/loss": loss, **(extra_metrics or {})}, step)
+
+    _after(module.MetricsProcessor, "__init__", made)
+    _after(module.MetricsProcessor, "log", logged, named)
+    _after(module.MetricsProcessor, "log_validation", validated)
+
+
+def _ray(module: Any, heard: Heard, hooks: Hooks) -> None:
+    """What each worker reports."""
+
+    def reported(worker: Any, metrics: Values, *more: Any, **options: Any) -> None:
+        _within(hooks, "ray")
+        heard(_flat(metrics), None)
+
+    for name in ("DistributedTrainFnUtils", "LocalTrainFnUtils"):
+        if hasattr(module, name):
+            _after(getattr(module, name), "report", reported)
+
+
+def _ray_worker(module: Any, heard: Heard, hooks: Hooks) -> None:
+    """A worker trains in a thread, and is killed after it: with its function, the rank has ended."""
+    original = module.ThreadRunner.run
+
+    def watched(target: Callable[[], Any]) -> Any:
+        try:
+            result = target()
+        except BaseException as error:
+            if hooks.rank is not None:
+                hooks.rank.excepted(type(error), error, error.__traceback__)
+            raise
+        if hooks.rank is not None:
+            hooks.rank.close()
+        return result
+
+    @functools.wraps(original)
+    def run(runner: Any, target: Callable[[], Any]) -> Any:
+        return original(runner, functools.wraps(target)(functools.partial(watched, target)))
+
+    module.ThreadRunner.run = run
+
+
+def _within(hooks: Hooks, framework: str) -> None:
+    """Frameworks use each other: the first that is seen names the run."""
+    if hooks.rank is not None and "framework" not in hooks.rank.identity:
+        hooks.rank.framework(framework, None)
+
+
 _LISTEN: dict[str, Callable[[Any, Heard, Hooks], None]] = {
     "wandb.sdk.wandb_run": _wandb,
     "mlflow.tracking.fluent": _mlflow,
@@ -197,6 +281,9 @@ _LISTEN: dict[str, Callable[[Any, Heard, Hooks], None]] = {
     "tensorboardX.writer": _tensorboard,
     "accelerate.accelerator": _accelerate,
     "transformers.trainer_callback": _transformers,
+    "torchtitan.components.metrics": _torchtitan,
+    "ray.train.v2._internal.execution.train_fn_utils": _ray,
+    "ray.train.v2._internal.execution.worker_group.thread_runner": _ray_worker,
 }
 for _package in ("lightning.pytorch", "pytorch_lightning"):
     _LISTEN[f"{_package}.trainer.connectors.logger_connector.logger_connector"] = _lightning
