@@ -107,6 +107,9 @@ alertmanager_token_file = ''
 report_at = ''
 report_hours = 12
 report_file = ''
+otlp_endpoint = ''
+otlp_headers_file = ''
+otlp_interval_s = 60
 """
 
 SDK_VARIABLES = (

@@ -49,6 +49,40 @@ def test_a_whole_run_in_either_form(form: str) -> None:
     assert found == {News: 12, Window: 100, Value: 50, Piece: 60, Drawn: 10, Happened: 12}
 
 
+@settings(max_examples=10)
+@given(seed=st.randoms(use_true_random=False), size=st.integers(1, 40))
+def test_a_collector_may_split_merge_reorder_repeat_and_add_to_resources(seed: Any, size: int) -> None:
+    """What its batch processor, its retries and `k8sattributes` do: the same is said, of the same rank."""
+    added = spoken.attributes({"k8s.cluster.name": "lab", "k8s.deployment.name": "x", "k8s.pod.start_time": "2026"})
+    for signal, request in spoken.requests(story.story(T0)).items():
+        (resources,), records = request, spoken.LISTS[signal]
+        scopes = next(name for name in request[resources][0] if name.startswith("scope"))
+        single = [
+            (of["resource"]["attributes"] + added, record)
+            for of in request[resources]
+            for scope in of[scopes]
+            for record in scope[records]
+        ]
+        sent = single + seed.choices(single, k=len(single) // 4)
+        seed.shuffle(sent)
+        found = Counter()
+        for start in range(0, len(sent), size):
+            grouped: dict[str, Any] = {}
+            for attributes, record in sent[start : start + size]:
+                of = grouped.setdefault(
+                    repr(attributes), {"resource": {"attributes": attributes}, scopes: [{records: []}]}
+                )
+                of[scopes][0][records].append(record)
+            received = read(signal, {resources: list(grouped.values())}, form="protobuf")
+            assert not received.refused
+            assert not received.left_out
+            found.update(repr((who, message)) for who, messages in received.said for message in messages)
+            found.update(repr((value, at)) for _, _, value, at in received.samples)
+        whole = read(signal, request)
+        told = {repr((who, message)) for who, messages in whole.said for message in messages}
+        assert set(found) == told | {repr((value, at)) for _, _, value, at in whole.samples}
+
+
 def test_both_forms_say_the_same() -> None:
     for signal, request in spoken.requests(story.story(T0)).items():
         assert repr(read(signal, request, form="json")) == repr(read(signal, request, form="protobuf"))
@@ -162,6 +196,37 @@ def test_samples_of_gpus_need_nobody_of_ours() -> None:
     assert [(value, at) for _, _, value, at in received.samples] == [(55.0, T0), (300.0, T0)]
     assert len({place for _, place, _, _ in received.samples}) == 1
     assert received.left_out == {"no value": 1, "no device": 1, "foreign": 1}
+
+
+def test_gpus_in_the_words_of_opentelemetry() -> None:
+    """`hw.gpu.*` of any sender: a device by its number, on the node that Kubernetes knows."""
+    gpu = {"hw.id": "GPU-1", "hw.type": "gpu", "hw.name": "GPU 3", "hw.model": "NVIDIA H100 80GB HBM3"}
+    told = [
+        ("hw.gpu.utilization", 0.55, gpu | {"hw.gpu.task": "general"}),
+        ("hw.gpu.utilization", 0.99, gpu | {"hw.gpu.task": "encoder"}),
+        ("hw.gpu.memory.usage", 2.0**30, gpu),
+        ("hw.power", 300.0, gpu),
+        ("hw.power", 900.0, {"hw.id": "psu-1", "hw.type": "power_supply"}),
+        ("hw.gpu.utilization", 0.5, {"hw.id": "GPU-9"}),  # which of the machine's it is nobody knows
+    ]
+    metrics = [spoken.gauge(name, T0, value, about) for name, value, about in told]
+    of_node = {"k8s.node.name": "node-a", "host.name": "exporter-7x2"}
+    resource = {"attributes": [{"key": key, "value": {"stringValue": value}} for key, value in of_node.items()]}
+    request = {"resourceMetrics": [{"resource": resource, "scopeMetrics": [{"metrics": metrics}]}]}
+    received = read("metrics", request)
+    assert [value for _, _, value, _ in received.samples] == [pytest.approx(55.0), 2.0**30, 300.0]
+    assert {(place.hosts[0], place.slot_index, place.uuid) for _, place, _, _ in received.samples} == {
+        ("node-a", 3, "GPU-1")
+    }
+    assert received.left_out == {"foreign": 2, "no device": 1}
+
+
+def test_the_node_s_name_is_that_of_kubernetes_where_a_collector_added_it() -> None:
+    request = logs(GOOD)
+    attributes = request["resourceLogs"][0]["resource"]["attributes"]
+    attributes += [{"key": "k8s.node.name", "value": {"stringValue": "gpu-node-7"}}]
+    (((who, _),), *_) = read("logs", request)
+    assert who.host == "gpu-node-7"
 
 
 GOOD = ("run", {"time_ms": T0})

@@ -104,7 +104,7 @@ def test_what_cannot_be_used_is_said_in_the_form_of_the_question(tmp_path: Path)
         partial = ExportLogsServiceResponse.FromString(answer.content).partial_success
         assert (partial.rejected_log_records, partial.error_message) == (2, said["errorMessage"])
         page = await client.get("/metrics")
-        (family,) = (f for f in text_string_to_metric_families(page.text) if "otlp" in f.name)
+        (family,) = (f for f in text_string_to_metric_families(page.text) if f.name == "pyrometer_otlp_records")
         told = {(one.labels["signal"], one.labels["outcome"]): one.value for one in family.samples}
         assert told == {("logs", "taken"): 2, ("logs", "wrong time"): 2, ("logs", "wrong value"): 2}
 

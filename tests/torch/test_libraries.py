@@ -30,6 +30,7 @@ IMPORTS = {
     "torchdata": "from torchdata.stateful_dataloader import StatefulDataLoader",
     "webdataset": "import webdataset",
     "opentelemetry": "from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest",
+    "rotel": "import rotel",
     "traceml_ai": "import traceml_ai",
 }
 

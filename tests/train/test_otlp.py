@@ -11,6 +11,8 @@ from collector import logs, plain, points, spans
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conventions import conventional
+from pyrometer.train.identity import resource
 from pyrometer.train.otlp import BODY_BYTES, REDACTIONS, Bodies
 
 WHO = {
@@ -35,7 +37,31 @@ def test_an_identity_is_the_resource():
         "pyrometer.launch": "ab12", "pyrometer.experiment": "sft", "pyrometer.rank": 3, "pyrometer.ranks": 8,
         "pyrometer.local_rank": 3, "pyrometer.started_ms": 1_790_000_000_000, "pyrometer.device": "cuda",
         "pyrometer.gpu_uuid": "GPU-1", "pyrometer.gpu_index": 3, "pyrometer.gpu_model": "NVIDIA H200",
+        "hw.id": "GPU-1", "hw.type": "gpu", "hw.name": "GPU 3", "hw.model": "NVIDIA H200",
     }  # fmt: skip
+
+
+def test_what_opentelemetry_s_variable_says_is_in_the_resource_and_ours_wins():
+    said = "k8s.cluster.name=lab,k8s.job.name=sft%2C1,service.name=theirs,host.name=theirs,color=red,k8s.x=,k8s.pod.uid"
+    described = resource({"OTEL_RESOURCE_ATTRIBUTES": said})
+    assert described == {
+        "k8s.cluster.name": "lab", "k8s.job.name": "sft,1", "service.name": "theirs", "host.name": "theirs",
+    }  # fmt: skip
+    ((sent_as, _),) = logs(sent([("run", {"time_ms": AT_MS})], who=WHO | {"resource": described, "node_name": "n-1"}))
+    assert (sent_as["k8s.cluster.name"], sent_as["k8s.job.name"], sent_as["k8s.node.name"]) == ("lab", "sft,1", "n-1")
+    assert (sent_as["service.name"], sent_as["host.name"]) == ("sft", "node-1")
+    ((unnamed, _),) = logs(
+        sent([("run", {"time_ms": AT_MS})], who={"launch": "a", "rank": 0, "resource": {"service.name": "theirs"}})
+    )
+    assert unnamed["service.name"] == "theirs"
+
+
+def test_names_of_the_resource_are_those_of_the_conventions():
+    """Every attribute that is not in our own namespace is one that OpenTelemetry lists."""
+    ((resource_, _),) = logs(sent([("run", {"time_ms": AT_MS})], who=WHO | {"node_name": "n-1"}))
+    ours = {name for name in resource_ if name.startswith("pyrometer.")}
+    assert set(resource_) - ours <= conventional()
+    assert {"k8s.node.name", "hw.id", "hw.type", "hw.name", "hw.model"} <= set(resource_)
 
 
 def test_a_window_is_a_log_record_with_the_columns_as_attributes():

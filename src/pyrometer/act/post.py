@@ -29,15 +29,17 @@ class Outcome(NamedTuple):
     said: str = ""  # why not, in words that hold no secret
     hopeless: bool = False  # this body will never be taken
     after_s: float | None = None  # the receiver asks for so much time
+    answer: bytes = b""  # what it said when it took it, the beginning of it
 
 
 async def post(url: str, body: Any, headers: dict[str, str] | None = None) -> Outcome:
-    """Sends JSON. Redirects are not followed: they would take the secret elsewhere."""
+    """Sends JSON, or bytes as they are. Redirects are not followed: they would take the secret elsewhere."""
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+    sent: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
     try:
         async with (
             httpx.AsyncClient(timeout=timeout, follow_redirects=False) as client,
-            client.stream("POST", url, json=body, headers=headers) as response,
+            client.stream("POST", url, **sent, headers=headers) as response,
         ):
             said = b""
             async for chunk in response.aiter_bytes():
@@ -47,7 +49,7 @@ async def post(url: str, body: Any, headers: dict[str, str] | None = None) -> Ou
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         return Outcome(False, f"it does not answer ({type(error).__name__})")
     if response.is_success:
-        return Outcome(True)
+        return Outcome(True, answer=said)
     text = said.decode(errors="replace").strip()
     words = f"HTTP {response.status_code}" + (f", {text}" if _SAID.fullmatch(text) else "")
     return Outcome(False, words, response.status_code in (400, 413, 422), _after_s(response))

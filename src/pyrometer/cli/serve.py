@@ -35,6 +35,7 @@ from pyrometer.serve.app import Server, application
 from pyrometer.serve.collector import Collector, cluster_name, remembered
 from pyrometer.serve.connections import Bounded
 from pyrometer.serve.history import History, Marks, Remembering
+from pyrometer.serve.pushing import receiver
 from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
 from pyrometer.store import Store
 from pyrometer.store.newest import slots_of
@@ -94,8 +95,9 @@ async def serve(
             "%s can be reached by others, and there is no token yet: nobody may ask. "
             "pyrometer token create NAME --role viewer --data %s", host, store.folder,
         )  # fmt: skip
-    for receiver in receivers(settings):
-        log.info("%s", receiver)
+    for told in (*receivers(settings), receiver(settings)):
+        if told is not None:
+            log.info("%s", told)
     listening = _listening(host, port)
     port = listening.getsockname()[1]  # 0 is any that is free
     api = connect(sources.context) if sources.kube else None
@@ -108,6 +110,8 @@ async def serve(
     tasks.append(asyncio.create_task(_every(LOOK_EVERY_S, server.look, "Findings could not be looked for")))
     if server.teller.is_on:
         tasks.append(asyncio.create_task(_again(server.teller.run)))
+    if server.pushing.is_on:
+        tasks.append(asyncio.create_task(_again(server.pushing.run)))
     if beside is not None:
         tasks.append(asyncio.create_task(beside(server)))
     server.address = address.publish(store.folder, host, port)

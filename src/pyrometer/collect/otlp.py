@@ -4,8 +4,8 @@ JSON is decoded by msgspec, which the server has anyway, and which looks only at
 protobuf are those of `opentelemetry-proto` (1 MB), one record at a time. Both have the same names for the same fields,
 so that one piece of code reads either.
 
-What others send over OTLP is passed over and counted. Gauges in dcgm-exporter's names are samples of GPUs, whoever
-sends them.
+What others send over OTLP is passed over and counted. Gauges in dcgm-exporter's names, and those of OpenTelemetry's
+conventions for hardware (`hw.gpu.*`), are samples of GPUs, whoever sends them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import gzip
 import io
 import itertools
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,10 +63,21 @@ MOST_AHEAD_MS = MS_PER_HOUR  # times that are further ahead are those of a wrong
 
 FOREIGN, NO_VALUE, NO_DEVICE, MALFORMED = "foreign", "no value", "no device", "malformed"
 NAMESPACE = "pyrometer."
-_RESOURCE = {
-    "host.name": "host", "k8s.pod.uid": "pod_uid", "k8s.pod.name": "pod_name", "k8s.namespace.name": "namespace",
+_RESOURCE = {  # of several, the last: the name of a pod's host is the pod's, as a rule
+    "host.name": "host", "k8s.node.name": "host",
+    "k8s.pod.uid": "pod_uid", "k8s.pod.name": "pod_name", "k8s.namespace.name": "namespace",
 }  # fmt: skip
 _NO_VALUE_FLAG = 1
+# OpenTelemetry's names for what a GPU does: dcgm-exporter's, and how much of its unit one is.
+_HARDWARE = {
+    "hw.gpu.utilization": ("DCGM_FI_DEV_GPU_UTIL", 100.0),
+    "hw.gpu.memory.usage": ("DCGM_FI_DEV_FB_USED_BYTES", 1.0),
+    "hw.power": ("DCGM_FI_DEV_POWER_USAGE", 1.0),
+    "hw.energy": ("DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", 1.0),
+    "hw.temperature": ("DCGM_FI_DEV_GPU_TEMP", 1.0),
+}
+_OF_A_GPU = "hw.gpu."  # else it may be of anything, and says what of
+_DEVICE_NUMBER = re.compile(r"(?:gpu|nvidia|cuda)[ :_#-]{0,2}(\d{1,4})\b", re.IGNORECASE)  # in a name for people
 
 Attributes = dict[str, Any]
 
@@ -488,7 +500,10 @@ class _Metrics(_Reader):
 
     def of(self, record: Any, resource: Attributes, who: Who | None, refused: str | None) -> Iterator[Message]:
         points = _points(record)
-        measure = measure_of(record.name.upper())  # names of instruments are the same in any case
+        named, factor = _HARDWARE.get(record.name.lower(), (record.name.upper(), 1.0))
+        measure = measure_of(named)  # names of instruments are the same in any case
+        if factor != 1.0 or named != record.name.upper():
+            points = [point for point in points if self._is_of_gpu(record.name.lower(), resource, point)]
         if measure is None and refused is not None:
             self.found.refused[refused] += len(points)
         elif measure is None and who is None:
@@ -497,7 +512,7 @@ class _Metrics(_Reader):
             for point in points:
                 try:
                     if measure is not None:
-                        self._sample(measure, resource, point)
+                        self._sample(measure, factor, resource, point)
                     elif (value := self._value(record.name, point)) is not None:
                         yield value
                 except RefusedError as error:
@@ -514,7 +529,16 @@ class _Metrics(_Reader):
             raise RefusedError(WRONG_TIME)
         return value
 
-    def _sample(self, measure: int, resource: Attributes, point: Any) -> None:
+    def _is_of_gpu(self, name: str, resource: Attributes, point: Any) -> bool:
+        """Whether a point in the words of the conventions is about a GPU as a whole; what is not is of others."""
+        about = resource | _attributes(point)
+        whole = about.get("hw.gpu.task", "general") == "general"
+        if whole and (name.startswith(_OF_A_GPU) or about.get("hw.type") == "gpu"):
+            return True
+        self.found.left_out[FOREIGN] += 1
+        return False
+
+    def _sample(self, measure: int, factor: float, resource: Attributes, point: Any) -> None:
         number, time_ms = _number(point), _int(point.time_unix_nano) // 1_000_000
         place = self._place(resource, _attributes(point))
         if place is None:
@@ -524,12 +548,12 @@ class _Metrics(_Reader):
         else:
             if not OLDEST_MS <= time_ms <= self.newest_ms:
                 raise RefusedError(WRONG_TIME)
-            self.found.samples.append((measure, place, number, time_ms))
+            self.found.samples.append((measure, place, number * factor, time_ms))
 
     def _place(self, resource: Attributes, labels: Attributes) -> Place | None:
         """The device that attributes are about. All metrics of a device have one place between them."""
-        host = resource.get("host.name")
-        labels = {
+        host = resource.get("k8s.node.name") or resource.get("host.name")
+        labels = _hardware(resource | labels) | {
             name: value for name, value in labels.items() if isinstance(value, str) and len(value) < MOST_ATTRIBUTE
         }
         if isinstance(host, str):
@@ -541,6 +565,22 @@ class _Metrics(_Reader):
 
 
 _value = reading(Value)
+
+
+def _hardware(about: Attributes) -> dict[str, str]:
+    """What the conventions say of a device, in dcgm-exporter's words."""
+    known, name = about.get("hw.id"), about.get("hw.name")
+    found: dict[str, str] = {}
+    if isinstance(known, str) and known.startswith("GPU-"):
+        found["UUID"] = known
+    number = _DEVICE_NUMBER.search(name) if isinstance(name, str) and len(name) < MOST_ATTRIBUTE else None
+    if isinstance(known, str) and known.isdecimal():
+        found["gpu"] = known
+    elif number is not None:
+        found["gpu"] = number[1]
+    if isinstance(about.get("hw.model"), str):
+        found["modelName"] = about["hw.model"]
+    return found
 
 
 def _points(metric: Any) -> Sequence[Any]:

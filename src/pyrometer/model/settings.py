@@ -75,6 +75,9 @@ class Settings(NamedTuple):
     report_at: str = ""
     report_hours: int = 12
     report_file: str = ""
+    otlp_endpoint: str = ""
+    otlp_headers_file: str = ""
+    otlp_interval_s: int = 60
 
 
 HELP: dict[str, str] = {
@@ -129,6 +132,12 @@ HELP: dict[str, str] = {
     "report_at": 'when the morning report is made, in the settings\' time zone: "07:00"; without it there is none',
     "report_hours": "how many hours before that it is about",
     "report_file": "where it is written as HTML, in the data folder unless it begins with `/`: reports/%Y-%m-%d.html",
+    "otlp_endpoint": (
+        "where metrics and traces are pushed over OTLP/HTTP: http://collector:4318; `/v1/metrics` and `/v1/traces` are "
+        "added"
+    ),
+    "otlp_headers_file": "path of a file with headers for it, one a line: `Authorization: Bearer …`",
+    "otlp_interval_s": "how many seconds lie between two pushes, 5 at least",
 }
 
 

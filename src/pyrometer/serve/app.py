@@ -57,6 +57,7 @@ from pyrometer.serve.history import Remembering
 from pyrometer.serve.live import Live
 from pyrometer.serve.openapi import document
 from pyrometer.serve.otlp import Otlp
+from pyrometer.serve.pushing import Pushing
 from pyrometer.serve.questions import NothingError, Question, QuestionError, bring_up_to_date, known, question
 from pyrometer.serve.remote_write import RemoteWrite
 from pyrometer.serve.sessions import Sessions
@@ -121,6 +122,7 @@ class Server:
         self.accounting_s = self.accounted_at_s = 0.0
         self.live = Live()
         self.teller = Teller(settings, store.folder, self.last_night)
+        self.pushing = Pushing(self)
         self._lives: Lives | None = None  # what was found, once somebody has looked
         self._books: Books | None = None
         self._kept = Kept()

@@ -63,6 +63,14 @@ class Vitals:
         for (signal, outcome), count in sorted(server.otlp.counts.items()):
             sent.add_metric([signal, outcome], count)
         yield sent
+        pushed = CounterMetricFamily(
+            "pyrometer_otlp_pushes",
+            "Bodies that were pushed over OTLP, by what became of them",
+            labels=["signal", "outcome"],
+        )
+        for (signal, outcome), count in sorted(server.pushing.counts.items()):
+            pushed.add_metric([signal, outcome], count)
+        yield pushed
         told = CounterMetricFamily(
             "pyrometer_messages", "What was told of findings, by receiver and what became of it",
             labels=["receiver", "outcome"],

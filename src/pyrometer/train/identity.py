@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 _POD_UID = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})/")
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _RANK = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
          ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"))  # fmt: skip
 _PROC = Path("/proc")
+MOST_ATTRIBUTES, MOST_CHARACTERS = 64, 1024  # of what OpenTelemetry's variable says
+_DESCRIBES = ("k8s.", "host.", "cloud.", "container.", "deployment.", "service.")
 
 
 def identify(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -35,7 +38,23 @@ def identify(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
             identity[name] = environment[variable]
     identity.update(rank_of(environment))
     identity.update(pod(environment))
+    if "namespace" in identity and environment.get("PYROMETER_NODE"):
+        identity["node_name"] = environment["PYROMETER_NODE"]
+    described = resource(environment)
+    if described:
+        identity["resource"] = described
     return identity
+
+
+def resource(environment: Mapping[str, str]) -> dict[str, str]:
+    """What OpenTelemetry's own variable says of where this runs: `k8s.pod.name=a,k8s.node.name=b`."""
+    found = {}
+    for pair in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")[:MOST_ATTRIBUTES]:
+        name, equals, value = pair.partition("=")
+        name, value = name.strip(), unquote(value.strip())
+        if equals and name.startswith(_DESCRIBES) and 0 < len(value) <= MOST_CHARACTERS:
+            found[name] = value
+    return found
 
 
 def rank_of(environment: Mapping[str, str]) -> dict[str, int]:

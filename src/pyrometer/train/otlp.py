@@ -28,6 +28,7 @@ _RESOURCE = {
     "pod_uid": "k8s.pod.uid",
     "pod_name": "k8s.pod.name",
     "namespace": "k8s.namespace.name",
+    "node_name": "k8s.node.name",
 }
 _INFO, _WARN, _ERROR = (9, "INFO"), (13, "WARN"), (17, "ERROR")
 _SEVERITY = {
@@ -150,7 +151,13 @@ class _Body:
 
 def _resource(identity: Identity) -> dict[str, Any]:
     known = {name: value for name, value in identity.items() if value is not None}
-    attributes: dict[str, Any] = {"service.name": str(known.get("experiment") or "training")}
+    attributes: dict[str, Any] = {"service.name": "training", **known.pop("resource", {})}
+    if "experiment" in known:
+        attributes["service.name"] = str(known["experiment"])
+    if known.get("gpu_uuid"):
+        hardware = {"id": known["gpu_uuid"], "type": "gpu", "name": f"GPU {known.get('gpu_index', '')}".strip()}
+        attributes.update((f"hw.{name}", value) for name, value in hardware.items())
+        attributes["hw.model"] = known.get("gpu_model")
     if "launch" in known:
         attributes["service.instance.id"] = f"{known['launch']}/{known.get('rank', 0)}"
     attributes.update((_RESOURCE.get(name, f"pyrometer.{name}"), value) for name, value in known.items())
