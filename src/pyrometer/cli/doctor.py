@@ -63,9 +63,11 @@ async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -
     from pyrometer.collect.kubernetes.doctor import examine
     from pyrometer.collect.prometheus import doctor
     from pyrometer.collect.prometheus.api import Prometheus
+    from pyrometer.serve.pushing import receiver
 
     settings = read_settings(os.environ)
-    found = Found(None, [], None, None, [], receivers(settings))
+    pushed = receiver(settings)
+    found = Found(None, [], None, None, [], [*receivers(settings), *([pushed] if pushed else [])])
     if not no_kube:
         api = connect(context)
         try:

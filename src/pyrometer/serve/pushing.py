@@ -100,7 +100,14 @@ class Pushing:
             with snapshot:
                 return list(step_bodies(snapshot, marks, now_ms)), ended_runs(snapshot, marks, now_ms)
 
-        steps, runs = await asyncio.to_thread(found)
+        reading = asyncio.create_task(asyncio.to_thread(found))
+        try:
+            steps, runs = await asyncio.shield(reading)
+        except asyncio.CancelledError:  # the server stops: nobody reads a store that is closed
+            server.store.interrupt_readers()
+            with suppress(Exception):
+                await reading
+            raise
         for pushed in steps:
             if not await self._push_body(pushed.body, headers):
                 return
