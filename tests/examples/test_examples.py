@@ -61,19 +61,6 @@ def missing(library: str) -> str | None:
     return None
 
 
-@pytest.fixture(scope="module", params=list(IN))
-def ran(request, tmp_path_factory):
-    """An example, its folder, and what it printed."""
-    example = IN[request.param]
-    if reason := missing(example.library):
-        pytest.skip(reason)
-    folder = tmp_path_factory.mktemp(request.param)
-    said = run(request.param, folder)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "`pyrometer show it --data runs` shows what happened" in said.stderr
-    return example, folder, said.stdout + said.stderr
-
-
 def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """The command in an example's first line, from a folder of its own."""
     script = EXAMPLES / name / "train.py"
@@ -110,39 +97,29 @@ def registered(folder: Path) -> Path:
     return made
 
 
-@pytest.fixture
-def ask(ran, capsys):
-    """The commands, on an example's folder."""
+@pytest.mark.parametrize("name", list(IN))
+def test_an_example_is_seen_whole(name, tmp_path, capsys):
+    """One run of two ranks: its steps, phases, loss, data, checkpoint and cost. One test, so that it runs once."""
+    example = IN[name]
+    if reason := missing(example.library):
+        pytest.skip(reason)
+    said = run(name, tmp_path)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "`pyrometer show it --data runs` shows what happened" in said.stderr
 
-    def answer(*words: str) -> Any:
+    def ask(*words: str) -> Any:
+        """The commands, on its folder."""
         capsys.readouterr()
         with suppress(SystemExit):
-            main([*words, "--data", str(ran[1] / "runs"), "-o", "json"])
+            main([*words, "--data", str(tmp_path / "runs"), "-o", "json"])
         out, err = capsys.readouterr()
         assert out, err
         return json.loads(out)
 
-    return answer
-
-
-def test_an_example_is_seen_whole(ran, ask):
-    """One run of two ranks: its steps, phases, loss, data, checkpoint and cost."""
-    example, _, printed = ran
     shown = ask("show", "it", "--price", "2.50")
-    assert (shown["outcome"], shown["ranks"], shown["steps"]) == ("succeeded", 2, example.steps)
-    assert {window["rank"] for window in shown["windows"]} == {0, 1}
-    for rank in (0, 1):
-        windows = [window for window in shown["windows"] if window["rank"] == rank]
-        assert sum(window["steps"] for window in windows) == example.steps - 1  # the first one is startup
-        for phase in PHASES:
-            assert sum(window[f"{phase}_ms"] for window in windows) > 0, (rank, phase)
-    assert shown["usd_micro"] > 0
-    assert "sdk_error" not in {one["what"] for one in shown["lifecycle"]}
-    saved = [one["step"] for one in shown["lifecycle"] if one["what"] == "checkpoint_saved"]
-    assert saved[-1] == example.steps
+    seen_whole(example, shown)
+    printed = said.stdout + said.stderr
     same_loss(example, shown["metrics"], printed)
-    if example.library in ("lightning", "transformers"):  # they validate
-        assert all(window["evaluate_ms"] > 0 for window in shown["windows"])
     if example.library == "lightning":
         assert "1 callbacks from entry point 'pyrometer': Pyrometer" in printed
 
@@ -154,6 +131,23 @@ def test_an_example_is_seen_whole(ran, ask):
     why = ask("why", "--price", "2.50", "--all")
     assert costs["total"]["usd_micro"] == why["total"]["usd_micro"] == shown["usd_micro"]
     assert {"train", "startup"} <= {row["state"] for row in why["states"]}
+    right_rows(example, ask)
+
+
+def seen_whole(example: Example, shown: dict[str, Any]) -> None:
+    """Both ranks, all steps, time in every phase, the last checkpoint, a cost."""
+    assert (shown["outcome"], shown["ranks"], shown["steps"]) == ("succeeded", 2, example.steps)
+    for rank in (0, 1):
+        windows = [window for window in shown["windows"] if window["rank"] == rank]
+        assert sum(window["steps"] for window in windows) == example.steps - 1  # the first one is startup
+        for phase in PHASES:
+            assert sum(window[f"{phase}_ms"] for window in windows) > 0, (rank, phase)
+        if example.library in ("lightning", "transformers"):  # they validate
+            assert sum(window["evaluate_ms"] for window in windows) > 0
+    assert shown["usd_micro"] > 0
+    assert "sdk_error" not in {one["what"] for one in shown["lifecycle"]}
+    saved = [one["step"] for one in shown["lifecycle"] if one["what"] == "checkpoint_saved"]
+    assert saved[-1] == example.steps
 
 
 def same_loss(example: Example, metrics: dict[str, list], printed: str) -> None:
@@ -174,9 +168,8 @@ def same_loss(example: Example, metrics: dict[str, list], printed: str) -> None:
         assert any(abs(value - loss) < 0.6e-4 + 0.5e-3 * loss for value in curve[step]), (step, loss, curve[step])
 
 
-def test_an_example_says_which_rows_were_behind_a_step(ran, ask):
-    """Exactly: as its sampler drew them; and a row is used once in an epoch, by the step that says so."""
-    example, *_ = ran
+def right_rows(example: Example, ask: Any) -> None:
+    """Which rows were behind a step: as its sampler drew them; and a row is used once in an epoch."""
     step = 5
     used = ask("lineage", "it", "--step", str(step))
     updates = {update["rank"]: update for update in used["updates"]}
