@@ -41,7 +41,14 @@ from traced import RUN, START_MS, Trained
 
 COPIES = ("docs/reference/commands.md",)  # its examples are those of the other pages
 BLOCKS = {block.place: block for block in all_blocks() if block.page not in COPIES}
-STORIES = ("docs/first-ten-minutes.md",)
+# Pages that are followed from their first block to their last, and what is said at some point of it.
+STORIES = {
+    "docs/first-ten-minutes.md": {
+        "pyrometer why --data runs --price 2": "slow waited for rank 1 ",
+        "pyrometer trace slow --step 64 --data runs": "▶ rank 1 ",
+    },
+    "docs/kubeflow.md": {"pyrometer show lr-search --data night": " won "},
+}
 
 # Commands that do not run here, and why. What they give to Pyrometer and to make is still read as they would read it.
 CLUSTER = "needs a cluster: tests/kube runs it against a real API server"
@@ -106,6 +113,7 @@ YAML = {
     "docs/grafana.md: # prometheus.yml": "Prometheus",
     "docs/prometheus.md: # prometheus.yml": "Prometheus",
     "docs/prometheus.md: spec:": "the Prometheus operator",
+    "docs/opentelemetry.md: receivers:": "OpenTelemetry's Collector",
     "docs/telling.md: route:": "Alertmanager",
     "docs/telling.md: resources: [../../base]": "kustomize",
 }
@@ -400,9 +408,8 @@ def test_a_story_can_be_followed_to_its_end(page, here, tmp_path):
                     continue
             said[command.text] = typed(command.text, folder)
             as_shown(command.printed, said[command.text])
-    assert "slow waited for rank 1 " in said["pyrometer why --data runs --price 2"]
-    assert "waited" in said["pyrometer trace slow --step 64 --data runs"]
-    assert said["pyrometer trace slow --step 64 --data runs"].count("▶ rank 1 ") == 1
+    for text, words in STORIES[page].items():
+        assert said[text].count(words) == 1
 
 
 # -- the SDK by hand --------------------------------------------------------------------------------------------------
