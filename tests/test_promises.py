@@ -37,9 +37,11 @@ COMMAND_LINES = """\
 demo --out --seed --no-serve --live
 why --data --server --last --since --until --month --all --tz --price --team --experiment \
 -o|--output=table|json|html --kube --context --prometheus --file --send
-cost --by --data --server --last --since --until --month --all --tz --price --team --experiment -o|--output=table|json
-export FORMAT=csv|focus --by --out --data --server --last --since --until --month --all --tz --price --team \
---experiment
+cost --by --share-platform=none|even|proportional --data --server --last --since --until --month --all --tz --price \
+--team --experiment -o|--output=table|json
+export FORMAT=csv|focus --by --out --share-platform=none|even|proportional --data --server --last --since --until \
+--month --all --tz --price --team --experiment
+close [YYYY-MM] --list --data --server --tz -o|--output=table|json
 top --every --once --limit --data --server --last --since --until --month --all --tz --price --team --experiment \
 -o|--output=table|json
 prices --data --book --starter -o|--output=table|json

@@ -29,8 +29,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import EFFORT, STEADY
+from pyrometer.account.cost import cost
 from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, tariff_of
-from pyrometer.account.sums import GROUPINGS, Window, cost, open_names
+from pyrometer.account.sums import GROUPINGS, Window, open_names
 from pyrometer.explain.causes import with_causes
 from pyrometer.model.records import GpuSample
 from pyrometer.model.settings import Settings

@@ -17,9 +17,10 @@ from histories import at as time_of
 from reference import Cluster, Held, minutes_of
 
 from pyrometer.account.check import problems
+from pyrometer.account.cost import cost
 from pyrometer.account.energy import Tariff, drawn_in, energy_total
 from pyrometer.account.ledger import Accounted
-from pyrometer.account.sums import GROUPINGS, Window, cost, open_names, sums
+from pyrometer.account.sums import GROUPINGS, Window, open_names, sums
 from pyrometer.explain.causes import with_causes
 from pyrometer.explain.claims import find
 from pyrometer.explain.detectors import DETECTORS

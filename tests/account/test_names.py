@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from nights import HOUR, START_MS, cluster, pod
+from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, cost, open_names
+from pyrometer.account.sums import Window, open_names
 from pyrometer.model.records import Workload
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store

@@ -93,11 +93,11 @@ def test_findings_keep_their_ids(ask, recorded):
 @pytest.mark.parametrize("by", BY)
 def test_cost_has_the_keys_of_its_contract(ask, recorded, by):
     answer = ask(recorded, "cost", "--by", by)
-    assert {"window", "by", "rows", "total"} <= answer.keys()
+    assert answer.keys() == {"window", "by", "rows", "total", "books"}
     assert answer["by"] == [by]
     assert answer["total"].keys() == TOTAL
     for row in answer["rows"]:
-        assert row.keys() == {by, "gpu_ms", "gpu_hours", "usd_micro", "usd", *ENERGY}
+        assert row.keys() == {by, "gpu_ms", "gpu_hours", "usd_micro", "usd", "adjusts", *ENERGY}
 
 
 def test_cost_knows_every_grouping_of_its_contract():

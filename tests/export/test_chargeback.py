@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from nights import HOUR, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job, run
 from pyrometer.account.charges import charges
+from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, cost, open_names
+from pyrometer.account.sums import Window, open_names
 from pyrometer.cli import main
 from pyrometer.export.csv import FORMULA, as_text, cost_table, dollars
 from pyrometer.export.focus import COLUMNS, focus_table

@@ -16,8 +16,9 @@ import pytest
 
 from prometheus.exposed import Exposed, newest
 from prometheus.servers import Server, prometheus, victoria
+from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, cost, open_names
+from pyrometer.account.sums import Window, open_names
 from pyrometer.explain.score import truth_window
 from pyrometer.model.records import Node
 from pyrometer.model.settings import Settings

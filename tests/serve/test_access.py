@@ -103,6 +103,7 @@ OF_A_TEAM_VIEWER = {
     ("/api/v1/session", "GET"): 200,  # itself
     ("/api/v1/session", "POST"): 415,  # anybody may try
     ("/api/v1/session", "DELETE"): 204,
+    ("/api/v1/close", "POST"): 403,  # an admin's
     ("/api/v1/live", "GET"): None,  # a stream: see below
     ("/api/v1/openapi.json", "GET"): 200,  # what can be asked, by anybody
     ("/api/v1/export/{form}", "GET"): 200,  # of its team
@@ -151,7 +152,8 @@ QUESTIONS: list[tuple[str, dict[str, str]]] = [
     ("trace", {"run": OUR_RUN, "sample": f"{THEIRS}-137"}), ("trace", {"run": THEIR_RUN, "step": "20"}),
     ("lineage", {"run": THEIR_RUN, "spikes": "1"}), ("lineage", {"run": SAME_RUN, "spikes": "1"}),
     ("why", {"experiment": f"{THEIRS}-sft"}), ("burn", {}), ("cluster", {}), ("top", {}), ("worth", {}),
-    ("charges", {}),
+    ("charges", {}), ("charges", {"share_platform": "even"}), ("closed", {}),
+    ("cost", {"by": "team,node,state", "share_platform": "proportional"}),
     ("worth", {"experiment": f"{THEIRS}-sft"}), ("signals", {"run": OUR_RUN}), ("signals", {"run": THEIR_RUN}),
     ("export/csv", {"by": "team,experiment,workload,user"}), ("export/focus", {}),
     ("export/perfetto", {"run": THEIR_RUN, "step": "20"}),

@@ -1,48 +1,61 @@
-"""What is charged to whom: the ledger by local day, node, team, experiment, workload and price."""
+"""What is charged to whom: by local day, node, team, experiment, workload and price."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, tzinfo
 from typing import Any
 
-from pyrometer.account.sums import Window, iso, open_names, rounded, sums, total, window_json
+from pyrometer.account.books import ADJUSTS, LEDGER, Basis, midnight_ms, month_window
+from pyrometer.account.cost import Asked, told
+from pyrometer.account.sharing import Pot
+from pyrometer.account.sums import PRICE, Window, iso, open_names, window_json
 from pyrometer.store import Reading
 
 BY = ("day", "cluster", "pool", "node", "gpu_model", "team", "experiment", "workload", "namespace")
-PRICE = "usd_micro_per_hour"
-COLUMNS = (*BY, "from", "to", "billing_from", "billing_to", PRICE, "gpu_ms", "usd_micro")
+COLUMNS = (*BY, "from", "to", "billing_from", "billing_to", PRICE, "gpu_ms", "usd_micro", ADJUSTS)
 
 
-def charges(store: Reading, window: Window, *, zone: tzinfo, price_usd_micro: int | None = None) -> dict[str, Any]:
+def groupings(price_usd_micro: int | None) -> tuple[str, ...]:
+    """What charges are told apart by; with one price for everything, prices are not."""
+    return (*BY, PRICE) if price_usd_micro is None else BY
+
+
+def charges(
+    store: Reading, window: Window, *, zone: tzinfo, price_usd_micro: int | None = None, basis: Basis = LEDGER,
+    pot: Pot | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """One row a day and price of who had what. Rows are lists in the order of `columns`: there are many of them.
 
-    `from` and `to` are UTC: the day, as far as it lies in the window; `billing_from` and `billing_to` its month.
+    `from` and `to` are UTC: the day, as far as it lies in the window; `billing_from` and `billing_to` its month. What
+    adjusts a closed month has the day that it corrects, and is billed with the month that was asked for.
     """
     open_names(store)
-    by = (*BY, PRICE) if price_usd_micro is None else BY  # one price for everything: no need to tell them apart
-    groups = sums(store, window, by, zone=zone, price_usd_micro=price_usd_micro)
-    times = {day: _times(date.fromisoformat(day), window, zone) for day in dict.fromkeys(g.key[0] for g in groups)}
+    price = price_usd_micro
+    answer = told(store, Asked(window, zone, price, basis, pot=pot), groupings(price))
+    times = {
+        (day, adjusts): _times(date.fromisoformat(day), window, zone, adjusts is not None)
+        for day, adjusts in dict.fromkeys((row.key[0], row.adjusts) for row in answer.rows)
+    }
     rows = [
         [
-            *group.key[: len(BY)], *times[group.key[0]],
-            group.key[-1] if price_usd_micro is None else price_usd_micro, group.gpu_ms, micro,
+            *(row.key[: len(BY)]), *times[row.key[0], row.adjusts], row.key[-1] if price is None else price,
+            row.gpu_ms, row.usd_micro, row.adjusts,
         ]
-        for group, micro in zip(groups, rounded(groups), strict=True)
+        for row in answer.rows
     ]  # fmt: skip
-    return {"window": window_json(window, zone), "columns": list(COLUMNS), "rows": rows, "total": total(groups)}
+    return {
+        "window": window_json(window, zone), "columns": list(COLUMNS), "rows": rows, "total": answer.total,
+        "books": answer.books,
+    }  # fmt: skip
 
 
-def _times(day: date, window: Window, zone: tzinfo) -> tuple[str, ...]:
-    """A day within a window, and its month."""
-    begin_ms, end_ms = _midnight_ms(day, zone), _midnight_ms(day + timedelta(days=1), zone)
-    month = day.replace(day=1)
-    following = (month + timedelta(days=31)).replace(day=1)
-    moments = (
-        max(begin_ms, window.from_ms), min(end_ms, window.to_ms), _midnight_ms(month, zone),
-        _midnight_ms(following, zone),
-    )  # fmt: skip
-    return tuple(iso(moment, UTC) for moment in moments)
-
-
-def _midnight_ms(day: date, zone: tzinfo) -> int:
-    return round(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp() * 1000)
+def _times(day: date, window: Window, zone: tzinfo, adjusts: bool) -> tuple[str, ...]:
+    """A day within a window, and the month it is billed with."""
+    begin_ms = midnight_ms(day, zone)
+    end_ms = midnight_ms(date.fromordinal(day.toordinal() + 1), zone)
+    if adjusts:
+        billed = Window(*window)
+    else:
+        billed = month_window(f"{day:%Y-%m}", zone)
+        begin_ms, end_ms = max(begin_ms, window.from_ms), min(end_ms, window.to_ms)
+    return tuple(iso(moment, UTC) for moment in (begin_ms, end_ms, *billed))

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyrometer.account.sums import open_names
+from pyrometer.account.sums import PLATFORM, open_names
 from pyrometer.store import Reading
-
-PLATFORM = "platform"  # pays for what nobody held
 
 
 class NobodyError(LookupError):

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrometer.account import sql
-from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, open_energy
+from pyrometer.account.energy import Drawn
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, gpu_hours, round_rows, usd, usd_micro
 from pyrometer.store import Reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PARTS = ("pipeline", "pipeline_run", "pipeline_step", "sweep", "trial")  # of pipelines and sweeps; null: of none
 # What an answer can be grouped by: the columns of `ledger_named` it takes.
@@ -22,6 +26,9 @@ _SLOT = ("node", "pool", "gpu_model", "cluster")
 _ROW = ("state", "cause")
 _TIME = ("hour", "day", "month")
 GROUPINGS = (*_HOLDER, *_SLOT, *_ROW, *_TIME)
+PRICE = "usd_micro_per_hour"
+HELD = "held"  # whether anybody did: a team may call itself `platform`
+PLATFORM = "platform"  # pays for what nobody held
 
 
 class Window(NamedTuple):
@@ -70,7 +77,7 @@ def sums(
     price = price_of(price_usd_micro)
     raw, named = _columns(by)
     if set(by) & set(_TIME):
-        _label_quarters(store, window, zone)
+        label_quarters(store, window, zone)
     metered = f"""
             UNION ALL
             SELECT {", ".join([*raw, ""])} 0, 0, 0, sum(energy_mj), sum(ms), sum(estimated_ms)
@@ -104,43 +111,22 @@ def sums(
     return found
 
 
-def cost(
-    store: Reading,
-    window: Window,
-    by: Sequence[str],
-    *,
-    zone: tzinfo,
-    price_usd_micro: int | None = None,
-    ledger: str = "ledger_row",
-    tariff: Tariff | None = None,
-) -> dict[str, Any]:
-    """The answer of `pyrometer cost`."""
-    tariff = tariff or Tariff()
-    whole = drawn_in(store, *window)
-    energy = open_energy(store, *window, by, ledger) if whole.gpu_ms else ""
-    groups = sums(store, window, by, zone=zone, price_usd_micro=price_usd_micro, ledger=ledger, energy=energy)
-    drawn = energy_rows([group.drawn for group in groups], whole, tariff)
-    rows = [
-        {name: _shown(name, value) for name, value in zip(by, group.key, strict=True)} | amounts(group, micro) | energy
-        for group, micro, energy in zip(groups, rounded(groups), drawn, strict=True)
-    ]
-    whole_row = total(groups) | energy_total(whole, tariff)
-    return {"window": window_json(window, zone), "by": list(by), "rows": rows, "total": whole_row}
-
-
 def rounded(groups: Sequence[Sum]) -> list[int | None]:
     """Micro-dollars of each group, adding up to the total; None for a group of which nothing is priced."""
     money = round_rows([group.ms_price for group in groups])
-    return [
-        None if group.unpriced_gpu_ms == group.gpu_ms else micro for group, micro in zip(groups, money, strict=True)
-    ]
+    return [micro if is_priced(group) else None for group, micro in zip(groups, money, strict=True)]
 
 
 def amounts(group: Sum, micro: int | None) -> dict[str, Any]:
     """Time and money of one row of an answer."""
+    return time_and_money(group.gpu_ms, micro)
+
+
+def time_and_money(gpu_ms: int, micro: int | None) -> dict[str, Any]:
+    """Amounts as answers write them."""
     return {
-        "gpu_ms": group.gpu_ms,
-        "gpu_hours": gpu_hours(group.gpu_ms),
+        "gpu_ms": gpu_ms,
+        "gpu_hours": gpu_hours(gpu_ms),
         "usd_micro": micro,
         "usd": None if micro is None else usd(micro),
     }
@@ -149,9 +135,13 @@ def amounts(group: Sum, micro: int | None) -> dict[str, Any]:
 def total(groups: Iterable[Sum]) -> dict[str, Any]:
     """The total of an answer."""
     whole = added((), list(groups))
-    priced = whole.unpriced_gpu_ms < whole.gpu_ms
-    micro = usd_micro(whole.ms_price) if priced else None
+    micro = usd_micro(whole.ms_price) if is_priced(whole) else None
     return amounts(whole, micro) | {"unpriced_gpu_ms": whole.unpriced_gpu_ms}
+
+
+def is_priced(group: Sum) -> bool:
+    """Whether any of it has a price. What corrects the past may be no time at all, and money."""
+    return group.unpriced_gpu_ms != group.gpu_ms or group.ms_price != 0
 
 
 def added(key: tuple[Any, ...], groups: Sequence[Sum]) -> Sum:
@@ -191,9 +181,12 @@ def _columns(by: Sequence[str]) -> tuple[list[str], list[str]]:
     raw: list[str] = []
     named: list[str] = []
     for name in by:
-        if name in _HOLDER:
+        if name == HELD:
             raw.append("pod_uid")
-            named.append(_holder_column(name))
+            named.append(f"pod_uid IS NOT NULL AS {HELD}")
+        elif name in _HOLDER:
+            raw.append("pod_uid")
+            named.append(holder_column(name))
         elif name in _SLOT:
             raw.append("node_uid")
             named.append(name)
@@ -213,21 +206,18 @@ def _order(by: Sequence[str]) -> str:
     return ", ".join([*keys, *amounts_first] if set(by) & set(_TIME) else [*amounts_first, *keys])
 
 
-def _holder_column(name: str) -> str:
+def holder_column(name: str) -> str:
+    """What a holder is called, in SQL; what nobody held is the platform's."""
     if name == "workload":
         return (
             "CASE WHEN workload_uid IS NOT NULL THEN {'uid': workload_uid, 'kind': workload_kind, "
             "'namespace': workload_namespace, 'name': workload_name} END AS workload"
         )
-    nobody = "'platform'" if name == "team" else "NULL"
+    nobody = f"'{PLATFORM}'" if name == "team" else "NULL"
     return f'CASE WHEN pod_uid IS NULL THEN {nobody} ELSE "{name}" END AS "{name}"'
 
 
-def _shown(name: str, value: Any) -> Any:
-    return dict(value) if name == "workload" and value is not None else value
-
-
-def _label_quarters(store: Reading, window: Window, zone: tzinfo) -> None:
+def label_quarters(store: Reading, window: Window, zone: tzinfo) -> None:
     """Which local hour, day and month each quarter of an hour belongs to.
 
     An hour that the clock repeats is two hours.
@@ -235,18 +225,24 @@ def _label_quarters(store: Reading, window: Window, zone: tzinfo) -> None:
     parts = store.parts("ledger_row")
     from_ms = max(window.from_ms, min((part.from_ms for part in parts), default=window.from_ms))
     to_ms = min(window.to_ms, max((part.to_ms for part in parts), default=window.to_ms))
-    rows = []
-    for quarter in range(from_ms // MS_PER_QUARTER, -(-to_ms // MS_PER_QUARTER)):
-        local = datetime.fromtimestamp(quarter * MS_PER_QUARTER / 1000, zone)
-        offset = local.isoformat()[19:]
-        rows.append((quarter, f"{local:%Y-%m-%dT%H}:00{offset}", f"{local:%Y-%m-%d}", f"{local:%Y-%m}"))
-    import pyarrow as pa
-
-    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    table = pa.table(dict(zip(("quarter", "hour_label", "day_label", "month_label"), columns, strict=True)))
+    table = _quarters(from_ms // MS_PER_QUARTER, -(-to_ms // MS_PER_QUARTER), zone)
     store.connection.register("quarter_rows", table)
     store.connection.execute("CREATE OR REPLACE TEMP TABLE quarter_label AS FROM quarter_rows")
     store.connection.unregister("quarter_rows")
+
+
+@lru_cache(maxsize=8)
+def _quarters(first: int, end: int, zone: tzinfo) -> pa.Table:
+    """The labels of quarters; a month has three thousand, and is asked about more than once."""
+    import pyarrow as pa
+
+    rows = []
+    for quarter in range(first, end):
+        local = datetime.fromtimestamp(quarter * MS_PER_QUARTER / 1000, zone)
+        offset = local.isoformat()[19:]
+        rows.append((quarter, f"{local:%Y-%m-%dT%H}:00{offset}", f"{local:%Y-%m-%d}", f"{local:%Y-%m}"))
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    return pa.table(dict(zip(("quarter", "hour_label", "day_label", "month_label"), columns, strict=True)))
 
 
 def whole_hours(window: Window) -> Iterable[int]:

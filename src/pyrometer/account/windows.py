@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from pyrometer.account.books import month_window
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.sums import Window
 from pyrometer.model.units import MS_PER_MINUTE
@@ -41,7 +42,7 @@ def window_of(
         raise WindowError("Say the time in one way: --last, --since and --until, --month, or --all.")
     until_ms = time_ms(until, zone) if until else None
     if month:
-        fixed = _month(month, zone)
+        fixed = month_of(month, zone)
         return lambda covered: fixed
     if everything or (default_last is None and not (last or since or until)):
         return lambda covered: Window(covered.from_ms, covered.end_ms)
@@ -82,12 +83,12 @@ def time_ms(text: str, zone: tzinfo) -> int:
     return round(aware.timestamp()) * 1000 // MS_PER_MINUTE * MS_PER_MINUTE
 
 
-def _month(text: str, zone: tzinfo) -> Window:
+def month_of(text: str, zone: tzinfo) -> Window:
+    """The time of a month as people write it."""
     try:
-        first = datetime.strptime(text, "%Y-%m").replace(tzinfo=zone)
+        first = datetime.strptime(text, "%Y-%m")
         if not FIRST_YEAR <= first.year <= LAST_YEAR:
             raise ValueError
     except ValueError:
         raise WindowError(f"--month {text!r} is not a month: 2026-10.") from None
-    following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
-    return Window(round(first.timestamp()) * 1000, round(following.timestamp()) * 1000)
+    return month_window(f"{first:%Y-%m}", zone)

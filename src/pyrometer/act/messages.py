@@ -7,8 +7,7 @@ from datetime import tzinfo
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from pyrometer.account.scope import PLATFORM
-from pyrometer.account.sums import iso
+from pyrometer.account.sums import PLATFORM, iso
 from pyrometer.act.lives import ms_of
 from pyrometer.explain.text import head
 from pyrometer.explain.words import clock, counted, dollars, duration, hours, listed

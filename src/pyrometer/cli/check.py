@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from pyrometer.account.check import problems
+from pyrometer.account.closed import problems as of_closed
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import bring_up_to_date, open_store
 from pyrometer.cli.settings import read_settings
@@ -17,10 +18,11 @@ from pyrometer.explain.words import counted
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 def command(folder: Path) -> int:
-    """Verifies a data folder: files are there and whole, every slot-minute has 60,000 ms, nothing stands twice."""
+    """Verifies a data folder: files are there and whole, every slot-minute has 60,000 ms, nothing stands twice, closed
+    months are as they were closed."""
     with open_store(folder) as store:
         with progress_bar("Checking") as progress:
-            found = list(problems(store, progress))
+            found = [*problems(store, progress), *of_closed(store.folder, store.connection)]
         if (
             not found
             and (covered := bring_up_to_date(store, read_settings(os.environ, folder)))

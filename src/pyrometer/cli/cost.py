@@ -9,6 +9,7 @@ import click
 
 from pyrometer.account.energy import WH_PER_KWH
 from pyrometer.account.sums import GROUPINGS
+from pyrometer.cli.chargeback import print_books, share_option, shared_by
 from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.words import coverage, dollars, hours
@@ -17,20 +18,24 @@ from pyrometer.model.units import MS_PER_HOUR
 
 @click.command()
 @click.option("--by", default="team", metavar="A,B", help=f"Any of {', '.join(GROUPINGS)}. Default: team.")
+@share_option
 @read_options(default_last="12h")
-def command(asked: Asked, by: str) -> None:
-    """GPU-hours and dollars by any grouping. What nobody held is the platform's."""
-    answer = asked.answer("cost", by=by)
+def command(asked: Asked, by: str, share_platform: str | None) -> None:
+    """GPU-hours and dollars by any grouping. What nobody held is the platform's, unless --share-platform says else."""
+    answer = asked.answer("cost", by=by, **shared_by(share_platform))
     if asked.output == "json":
         print_json(answer)
         return
     names = answer["by"]
     total = answer["total"]
     columns = _columns(total)
+    if any(row["adjusts"] for row in answer["rows"]):
+        names = [*names, "adjusts"]
     rows = [[*(row[name] for name in names), *(shown(row) for shown in columns.values())] for row in answer["rows"]]
     rows.append(["total", *[""] * (len(names) - 1), *(shown(total) for shown in columns.values())])
     print_table([*names, *columns], rows, figures=len(columns), foot=True)
     _print_notes(total)
+    print_books(answer["books"])
 
 
 def _columns(total: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], str]]:

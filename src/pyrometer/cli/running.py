@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import click
 import duckdb
 
+from pyrometer.account.closing import ClosingError
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.windows import WindowError
 from pyrometer.cli.outcome import fail, finish
@@ -40,7 +41,16 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         return fail(str(error), 2)
     except ServerError as error:
         return fail(str(error), 2 if error.usage else 1)
-    except (StoreError, SourceError, PriceError, SettingError, RuleError, TokenError, NothingError) as error:
+    except (
+        StoreError,
+        SourceError,
+        PriceError,
+        SettingError,
+        RuleError,
+        TokenError,
+        NothingError,
+        ClosingError,
+    ) as error:
         return fail(str(error), 1)
     except duckdb.OutOfMemoryException as error:
         return fail(f"Not enough memory: {str(error).splitlines()[0]}", 1)

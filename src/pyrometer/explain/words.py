@@ -28,9 +28,10 @@ def dollars(usd_micro: int | None) -> str:
     """Money: cents below ten dollars, whole dollars above; "unpriced" where no price is known."""
     if usd_micro is None:
         return "unpriced"
-    if abs(usd_micro) < 10_000_000:
-        return f"${usd_micro / 1e6:,.2f}"
-    return f"${round(usd_micro / 1e6):,}"
+    sign, amount = "−" if usd_micro < 0 else "", abs(usd_micro)
+    if amount < 10_000_000:
+        return f"{sign}${amount / 1e6:,.2f}"
+    return f"{sign}${round(amount / 1e6):,}"
 
 
 def hours(gpu_ms: int) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
-from pyrometer.model.units import USD_MICRO_PER_USD
+from pyrometer.account.books import ADJUSTS
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would work out
 AMOUNTS = ("gpu_ms", "gpu_hours", "usd_micro", "usd", "energy_wh", "kwh", "energy_usd_micro", "energy_usd", "co2e_g")
 WORKLOAD = ("uid", "kind", "namespace", "name")
 ROWS_AT_ONCE = 1_000
 
-Cell = str | int | float | None
+Cell = str | int | float | Decimal | None
 
 
 def cost_table(answer: dict[str, Any]) -> Iterator[list[Cell]]:
@@ -27,21 +28,20 @@ def cost_table(answer: dict[str, Any]) -> Iterator[list[Cell]]:
             for column in ([f"workload_{part}" for part in WORKLOAD] if name == "workload" else [name])
         ),
         *AMOUNTS,
+        ADJUSTS,
     ]
     for row in answer["rows"]:
         exact = {"usd": dollars(row["usd_micro"]), "energy_usd": dollars(row["energy_usd_micro"])}
         yield [
             *(cell for name in by for cell in (_parts(row[name]) if name == "workload" else [row[name]])),
             *(exact.get(name, row[name]) if row[name] is not None else None for name in AMOUNTS),
+            row[ADJUSTS],
         ]
 
 
-def dollars(usd_micro: int | None) -> str | None:
+def dollars(usd_micro: int | None) -> Decimal | None:
     """Micro-dollars as dollars, with all their digits."""
-    if usd_micro is None:
-        return None
-    whole, part = divmod(usd_micro, USD_MICRO_PER_USD)
-    return f"{whole}.{part:06d}"
+    return None if usd_micro is None else Decimal(usd_micro).scaleb(-6)
 
 
 def as_text(rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
@@ -60,6 +60,8 @@ def as_text(rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
 
 def _harmless(cell: Cell) -> Cell:
     """A text that a spreadsheet would take for a formula is marked as a text, whoever wrote it."""
+    if isinstance(cell, Decimal):
+        return f"{cell:f}"
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
 
 

@@ -22,7 +22,7 @@ QUANTUM = Decimal("1e-12")  # of a quantity
 # What every row says alike. Null: it does not apply to a cluster of one's own.
 _SAME: dict[str, Cell] = {
     "AvailabilityZone": None, "BillingCurrency": CURRENCY, "BillingAccountType": "Cluster", "ChargeCategory": "Usage",
-    "ChargeClass": None, "ChargeFrequency": "Usage-Based", "CommitmentDiscountCategory": None,
+    "ChargeFrequency": "Usage-Based", "CommitmentDiscountCategory": None,
     "CommitmentDiscountId": None, "CommitmentDiscountName": None, "CommitmentDiscountQuantity": None,
     "CommitmentDiscountStatus": None, "CommitmentDiscountType": None, "CommitmentDiscountUnit": None,
     "ConsumedUnit": UNIT, "InvoiceId": None, "InvoiceIssuerName": PROVIDER, "PricingCategory": "Standard",
@@ -32,7 +32,7 @@ _SAME: dict[str, Cell] = {
 }  # fmt: skip
 _OWN = (
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingPeriodEnd", "BillingPeriodStart",
-    "ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart", "ConsumedQuantity", "ContractedCost",
+    "ChargeClass", "ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart", "ConsumedQuantity", "ContractedCost",
     "ContractedUnitPrice", "EffectiveCost", "ListCost", "ListUnitPrice", "PricingQuantity", "ResourceId",
     "ResourceName", "SkuId", "SkuPriceId", "SubAccountId", "SubAccountName", "Tags",
 )  # fmt: skip
@@ -53,7 +53,8 @@ def _charged(charge: dict[str, Any]) -> dict[str, Cell]:
     account, team, node = charge["cluster"] or "unknown", charge["team"] or "unknown", charge["node"] or "unknown"
     sku = charge["gpu_model"] or "GPU"
     cost, unit_price = dollars(charge["usd_micro"]), dollars(charge["usd_micro_per_hour"])
-    quantity = f"{(Decimal(charge['gpu_ms']) / MS_PER_HOUR).quantize(QUANTUM):f}"
+    quantity = (Decimal(charge["gpu_ms"]) / MS_PER_HOUR).quantize(QUANTUM)
+    adjusts = charge["adjusts"]
     return {
         **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost),
         **dict.fromkeys(("ContractedUnitPrice", "ListUnitPrice"), unit_price),
@@ -64,11 +65,13 @@ def _charged(charge: dict[str, Any]) -> dict[str, Cell]:
         "BillingPeriodEnd": charge["billing_to"],
         "ChargePeriodStart": charge["from"],
         "ChargePeriodEnd": charge["to"],
-        "ChargeDescription": f"GPU time of {charge['experiment'] or 'nobody'}, team {team}, on {node} ({sku})",
+        "ChargeClass": "Correction" if adjusts else None,
+        "ChargeDescription": f"{f'Correction of {adjusts}: ' if adjusts else ''}GPU time of "
+        f"{charge['experiment'] or 'nobody'}, team {team}, on {node} ({sku})",
         "ResourceId": f"{account}/{node}",
         "ResourceName": node,
         "SkuId": sku,
-        "SkuPriceId": f"{sku} at {unit_price}",
+        "SkuPriceId": f"{sku} at {unit_price:f}",
         "Tags": _tags(charge),
     }
 
@@ -79,6 +82,6 @@ def _tags(charge: dict[str, Any]) -> str:
     tags = {
         "team": charge["team"], "experiment": charge["experiment"], "namespace": charge["namespace"],
         "pool": charge["pool"], "workload": workload.get("name"), "workload_kind": workload.get("kind"),
-        "workload_uid": workload.get("uid"),
+        "workload_uid": workload.get("uid"), "adjusts": charge["adjusts"],
     }  # fmt: skip
     return json.dumps({name: value for name, value in tags.items() if value is not None}, ensure_ascii=False)

@@ -51,6 +51,34 @@ def round_rows(ms_prices: Sequence[int]) -> list[int]:
     return largest_remainder(ms_prices, usd_micro(sum(ms_prices)))
 
 
+def round_nested(exact: Sequence[int], paths: Sequence[tuple[str, ...]], unit: int) -> list[int]:
+    """Amounts in parts of a unit → whole units. Rows whose paths begin alike add up to what they are as one row, so
+    that an answer by team and experiment says of each team what the answer by team does. They may be negative.
+
+    Each is the whole number below or above what it is exactly; at each step the largest remainders are rounded up, and
+    of equal ones those that come first in the alphabet.
+    """
+    if unit == 1:
+        return list(exact)
+    rounded = [0] * len(exact)
+    work: list[tuple[list[int], int, int]] = [(list(range(len(exact))), 0, (2 * sum(exact) + unit) // (2 * unit))]
+    while work:
+        rows, depth, total = work.pop()
+        if len(rows) == 1:
+            rounded[rows[0]] = total
+            continue
+        branches: dict[tuple[str, int], list[int]] = {}
+        for row in rows:
+            known = depth < len(paths[row])
+            branches.setdefault((paths[row][depth] if known else "", -1 if known else row), []).append(row)
+        sums = {name: sum(exact[row] for row in branch) for name, branch in branches.items()}
+        up = total - sum(amount // unit for amount in sums.values())
+        by_remainder = sorted(sums, key=lambda name: (-(sums[name] % unit), name))
+        for place, name in enumerate(by_remainder):
+            work.append((branches[name], depth + 1, sums[name] // unit + (place < up)))
+    return rounded
+
+
 def usd(amount_usd_micro: int) -> float:
     """Dollars rounded to cents, for people; exact figures are the micro-dollars beside it."""
     return round(amount_usd_micro / USD_MICRO_PER_USD, 2)

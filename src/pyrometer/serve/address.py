@@ -64,6 +64,17 @@ def published(folder: Path) -> Address | None:
 
 def ask(address: Address, what: str, parameters: Mapping[str, str]) -> dict[str, Any]:
     """A server's answer to a question."""
+    return _answered(address, "GET", what, parameters)
+
+
+def tell(address: Address, what: str, parameters: Mapping[str, str], body: bytes = b"") -> dict[str, Any]:
+    """A server's answer to something that it is told to do, or that it is sent."""
+    return _answered(address, "POST", what, parameters, body)
+
+
+def _answered(
+    address: Address, method: str, what: str, parameters: Mapping[str, str], body: bytes | None = None
+) -> dict[str, Any]:
     import httpx2 as httpx
 
     shown = address.url.rstrip("/")
@@ -75,8 +86,8 @@ def ask(address: Address, what: str, parameters: Mapping[str, str]) -> dict[str,
         raise ServerError(f"--server {address.url!r} is not an address: http://127.0.0.1:8411.", usage=True)
     headers = {"Authorization": f"Bearer {address.token}"} if address.token else {}
     try:
-        response = httpx.get(
-            f"{shown}/api/v1/{what}", params=dict(parameters), headers=headers,
+        response = httpx.request(
+            method, f"{shown}/api/v1/{what}", params=dict(parameters), headers=headers, content=body,
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
             trust_env=host not in LOCAL,  # what is asked of this machine goes through no proxy
         )  # fmt: skip

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pyrometer.account.closed import revision_of
 from pyrometer.account.ledger import Accounted
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.serve.questions import QuestionError
@@ -30,9 +31,10 @@ _ALWAYS = (-(2**62), 2**62)
 
 
 def revision(store: Reading, covered: Accounted) -> str:
-    """Of the facts and the ledger made from them."""
+    """Of the facts, the ledger made from them, and the months that are closed."""
     facts = store.fingerprint(SCHEMAS, *_ALWAYS)
-    return hashlib.sha256(f"{covered.from_ms} {covered.end_ms} {facts}".encode()).hexdigest()[:16]
+    books = revision_of(store.folder)
+    return hashlib.sha256(f"{covered.from_ms} {covered.end_ms} {facts} {books}".encode()).hexdigest()[:16]
 
 
 def tag(what: str, parameters: Mapping[str, str], revised: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyrometer import __version__
+from pyrometer.account.sharing import HOW
 from pyrometer.account.sums import GROUPINGS
 from pyrometer.serve.answers import MOST_ROWS, PAGED
 from pyrometer.serve.downloads import DOWNLOADS
@@ -41,6 +42,10 @@ _PARAMETERS: dict[str, tuple[str, Schema]] = {
         {"type": "string", "enum": ["ok"]},
     ),
     "by": (f"Groupings, joined with commas: {', '.join(GROUPINGS)}. Default: team.", _TEXT),
+    "share_platform": (
+        "Who pays for what nobody held. Default: none, the platform.",
+        {"type": "string", "enum": [*HOW]},
+    ),
     "at": ("The minute that is asked about, like `since`. Default: the newest accounted one.", _TEXT),
     "run": ("A run, as `runs` names it.", {"type": "string", "minLength": 1}),
     "without": ("What is left out, joined with commas: windows, which are many; findings, which take longest.", _TEXT),
@@ -59,6 +64,7 @@ _SUMMARIES = {
     "why": "What burned, by state, and the findings: each with its culprit, its evidence and what to do.",
     "cost": "GPU-hours and dollars, by any groupings. Rows add up to the total, to the micro-dollar.",
     "charges": "What is charged to whom, by local day, node, team, experiment, workload and price.",
+    "closed": "The months that are closed, with what was charged for each; of a team, what it was.",
     "runs": "The training runs, newest first.",
     "show": "One run: cost, steps by phase, metrics against dollars, lifecycle, findings. Of a run of a pipeline, its "
     "steps; of a sweep, its trials.",
@@ -92,6 +98,20 @@ _AMOUNTS: dict[str, Schema] = {
     "gpu_ms": {"type": "integer"}, "gpu_hours": {"type": "number"}, "usd_micro": _nullable("integer"),
     "usd": _nullable("number"),
 }  # fmt: skip
+_TOTAL = _object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"})
+_BOOKS: Schema = {
+    "anyOf": [
+        {"type": "null"},
+        _object(
+            basis={"type": "string", "enum": ["closed", "open", "ledger"]}, month=_nullable("string"),
+            closed=_nullable("string"), closed_time={"type": "boolean"}, ledger=_TOTAL, adjustments=_TOTAL,
+        ),
+    ]
+}  # fmt: skip
+_CLOSED = _object(
+    month=_TEXT, timezone=_TEXT, **_WINDOW["properties"], closed=_TEXT, closed_by=_nullable("string"),
+    sha256=_nullable("string"), total=_TOTAL, ledger=_TOTAL, adjustments=_TOTAL,
+)  # fmt: skip
 _WHAT_IF = _object(
     detected=_TEXT, detect_s={"type": "number"}, saved_gpu_ms={"type": "integer"},
     saved_usd_micro=_nullable("integer"), saved_usd=_nullable("number"), sentence=_nullable("string"),
@@ -183,8 +203,8 @@ _ANSWERS: dict[str, Schema] = {
         evidence={"type": "object"},
     ),
     "cost": _object(
-        window=_WINDOW, by=_list(_TEXT), rows=_list(_object(**_AMOUNTS)),
-        total=_object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"}),
+        window=_WINDOW, by=_list(_TEXT), rows=_list(_object(**_AMOUNTS, adjusts=_nullable("string"))),
+        total=_TOTAL, books=_BOOKS,
     ),
     "burn": _object(
         window=_WINDOW,
@@ -234,9 +254,9 @@ _ANSWERS: dict[str, Schema] = {
         queue_total={"type": "integer"},
     ),
     "charges": _object(
-        window=_WINDOW, columns=_list(_TEXT), rows=_list({"type": "array"}),
-        total=_object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"}),
+        window=_WINDOW, columns=_list(_TEXT), rows=_list({"type": "array"}), total=_TOTAL, books=_BOOKS,
     ),
+    "closed": _object(months=_list(_CLOSED), next=_nullable("string")),
     "runs": _object(rows=_list(_object(**_RUN))),
     "show": {
         "anyOf": [
@@ -303,10 +323,11 @@ _REFUSALS = {
     "401": "Who asks is not known: a token, a session or a proxy's word is needed.",
     "403": "Who asks may not: a token for something else, or another team's data.",
     "404": "There is no such team, experiment, run, step or sample.",
-    "409": "There is nothing to account for yet.",
+    "409": "There is nothing to account for yet; of closing, a month that cannot be.",
     "410": "The answer that a cursor is of is not kept any more: begin again.",
     "429": "Too many questions, or wrong tokens, at once; `Retry-After` says when to come again.",
 }
+_OF_CLOSING = ("400", "401", "403", "409")
 
 
 def document() -> dict[str, Any]:
@@ -329,6 +350,7 @@ def document() -> dict[str, Any]:
         "paths": {
             **{f"/api/v1/{what}": {"get": _operation(what)} for what in _SUMMARIES},
             **{f"/api/v1/export/{form}": {"get": _download(form)} for form in DOWNLOADS},
+            "/api/v1/close": {"post": _closing()},
         },
     }
 
@@ -342,6 +364,24 @@ def _download(form: str) -> dict[str, Any]:
     responses = {status: said for status, said in operation["responses"].items() if status not in ("304", "410")}
     named = {"operationId": f"export_{form}", "summary": f"{operation['summary']} As a file: {form}."}
     return {**operation, **named, "parameters": parameters, "responses": {**responses, "200": answered}}
+
+
+def _closing() -> dict[str, Any]:
+    """The operation that closes a month."""
+    refused = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    asked = [_parameter("closed", "month") | {"required": True}, _parameter("closed", "tz")]
+    return {
+        "operationId": "close",
+        "summary": "Closes a month: its charges never change from then on. For admins.",
+        "parameters": asked,
+        "responses": {
+            "200": {"description": "As it was closed.", "content": {"application/json": {"schema": _CLOSED}}},
+            **{
+                status: {"description": _REFUSALS[status], "content": refused}
+                for status in ("400", "401", "403", "409")
+            },
+        },
+    }
 
 
 def _operation(what: str) -> dict[str, Any]:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyrometer.account.books import Basis, basis_of
 from pyrometer.account.charges import charges
+from pyrometer.account.charges import groupings as charged_by
+from pyrometer.account.closing import closed_answer
+from pyrometer.account.cost import Asked, cost, pot_of
 from pyrometer.account.energy import tariff_of
 from pyrometer.account.ledger import Accounted, Progress, build
 from pyrometer.account.retention import forget
 from pyrometer.account.scope import NobodyError, only
-from pyrometer.account.sums import GROUPINGS, Window, cost, open_names
+from pyrometer.account.sharing import HOW, NONE, Pot
+from pyrometer.account.sums import GROUPINGS, Window, open_names
 from pyrometer.account.windows import time_ms, window_of, zone_of
 from pyrometer.explain.burn import burn
 from pyrometer.explain.causes import with_causes
@@ -48,7 +53,8 @@ WINDOW = ("last", "since", "until", "month", "all", "tz", "price")
 SCOPE = ("team", "experiment")  # only what belongs to them
 ASKED_ALWAYS = (*WINDOW, *SCOPE)
 ASKED_BY = {  # what a question takes besides
-    "cost": ("by",),
+    "cost": ("by", "share_platform"),
+    "charges": ("share_platform",),
     "cluster": ("at",),
     "show": ("run", "without"),
     "signals": ("run",),
@@ -76,12 +82,19 @@ class NothingError(LookupError):
 
 
 class _About(NamedTuple):
-    """What every question is about: which time, in which zone, at which price."""
+    """What every question is about: which time, in which zone, at which price, of whom."""
 
     window: Window
     zone: tzinfo
     settings: Settings
     price_usd_micro: int | None
+    team: str | None = None
+    experiment: str | None = None
+    pot: Pot | None = None  # what nobody held, where others pay for it
+
+    def basis(self, store: Reading, by: Sequence[str]) -> Basis:
+        """What it is answered from, once months are closed."""
+        return basis_of(store, self.window, by, self.zone, self.team, self.experiment)
 
 
 def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Question:
@@ -102,9 +115,11 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
     # what `worth` calls an experiment is what its runs say, not who pays
     team, experiment = (None if name in ASKED_BY.get(what, ()) else _name(parameters, name) for name in SCOPE)
     answer = _ANSWERS[what](parameters)
+    share = _share(parameters, experiment)
 
     def asked(store: Reading, covered: Accounted) -> Answer:
-        about = _About(window(covered), zone, settings, price_usd_micro)
+        about = _About(window(covered), zone, settings, price_usd_micro, team, experiment)
+        about = about._replace(pot=_pot(store, about, what, parameters, share))
         try:
             with only(store, team, experiment):
                 return answer(store, about)
@@ -148,8 +163,7 @@ def _burn(parameters: Mapping[str, str]) -> _Answering:
 
 
 def _cost(parameters: Mapping[str, str]) -> _Answering:
-    by = parameters.get("by", "team")
-    names = [name.strip() for name in by.split(",") if name.strip()]
+    by, names = parameters.get("by", "team"), _by(parameters)
     for name in names:
         if name not in GROUPINGS:
             near = difflib.get_close_matches(name, GROUPINGS, 1)
@@ -163,14 +177,45 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
         ledger = with_causes(store, about.window, about.settings, about.zone) if "cause" in names else "ledger_row"
         return cost(
             store, about.window, names, zone=about.zone, price_usd_micro=about.price_usd_micro, ledger=ledger,
-            tariff=tariff_of(about.settings),
+            tariff=tariff_of(about.settings), basis=about.basis(store, names), pot=about.pot,
         )  # fmt: skip
 
     return answer
 
 
+def _by(parameters: Mapping[str, str]) -> list[str]:
+    return [name.strip() for name in parameters.get("by", "team").split(",") if name.strip()]
+
+
 def _charges(parameters: Mapping[str, str]) -> _Answering:
-    return lambda store, about: charges(store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro)
+    return lambda store, about: charges(
+        store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro, basis=about.basis(store, ()),
+        pot=about.pot,
+    )  # fmt: skip
+
+
+def _share(parameters: Mapping[str, str], experiment: str | None) -> str:
+    """Who pays for what nobody held."""
+    share = parameters.get("share_platform", NONE)
+    if share not in HOW:
+        raise QuestionError(f"--share-platform {share!r} is not known: {', '.join(HOW)}.")
+    if share != NONE and experiment is not None:
+        raise QuestionError("--share-platform is paid by teams: leave out --experiment.")
+    return share
+
+
+def _pot(store: Reading, about: _About, what: str, parameters: Mapping[str, str], share: str) -> Pot | None:
+    """What nobody held, of everything there is: asked before the store is limited to a team."""
+    if share == NONE:
+        return None
+    open_names(store)
+    by = _by(parameters) if what == "cost" else charged_by(about.price_usd_micro)
+    asked = Asked(about.window, about.zone, about.price_usd_micro, about.basis(store, by))
+    return pot_of(store, asked, by, share)
+
+
+def _closed(parameters: Mapping[str, str]) -> _Answering:
+    return lambda store, about: closed_answer(store, about.team, about.experiment)
 
 
 def _cluster(parameters: Mapping[str, str]) -> _Answering:
@@ -373,6 +418,7 @@ def _sample(parameters: Mapping[str, str]) -> str:
 _ANSWERS: dict[str, Callable[[Mapping[str, str]], _Answering]] = {
     "why": _why, "cost": _cost, "runs": _runs, "show": _show, "trace": _trace, "lineage": _lineage,
     "burn": _burn, "worth": _worth, "cluster": _cluster, "signals": _signals, "charges": _charges, "top": _top,
+    "closed": _closed,
 }  # fmt: skip
 
 

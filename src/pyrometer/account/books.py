@@ -1,0 +1,295 @@
+"""The books: what a question about a window is answered from, once months are closed.
+
+- A month that is closed: the charges that were frozen. They never change.
+- The first month after it: the ledger, and adjustments: by how much what the ledger now says of closed time differs
+  from what was charged for it so far. Closing that month charges them, so that nothing is adjusted twice.
+- Any other time: the ledger as it is now.
+
+So everything that was ever charged, what is adjusted and the ledger since are the ledger as it is now, in every row:
+GPU-milliseconds at a price, by day, holder, node and state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from typing import Any, NamedTuple
+
+from pyrometer.account.closed import AMOUNTS, NAMES, Closed, closed_months, path_of
+from pyrometer.account.energy import Drawn, drawn_in, open_energy
+from pyrometer.account.retention import kept_from_ms
+from pyrometer.account.sums import (
+    HELD,
+    PRICE,
+    Sum,
+    Window,
+    holder_column,
+    iso,
+    label_quarters,
+    open_names,
+    price_of,
+)
+from pyrometer.model.units import MS_PER_QUARTER
+from pyrometer.store import Reading
+from pyrometer.store.reading import quoted
+
+ADJUSTS = "adjusts"  # of a row that corrects a closed month: which one
+NOT_KEPT = ("hour", "cause", "outcome")  # groupings that frozen charges do not have
+_UIDS = ("day", "pod_uid", "node_uid", "state", PRICE)  # what a charge is told apart by, whatever it is called
+_HOLDER = ("team", "experiment", "namespace", "user", "queue", "pod")
+_WORKLOAD = ("workload_uid", "workload_kind", "workload_namespace", "workload_name")
+_SLOT = ("cluster", "pool", "node", "gpu_model")
+
+
+class Basis(NamedTuple):
+    """What an answer is made from, limited to a team and an experiment where that was asked for."""
+
+    kind: str = "ledger"  # closed, open: with adjustments, ledger
+    month: str | None = None
+    closed: Closed | None = None  # the month itself; of an open one, the one closed last
+    team: str | None = None
+    experiment: str | None = None
+    touches_closed: bool = False  # of a ledger's answer: closed time is in it
+
+
+LEDGER = Basis()
+
+
+def basis_of(
+    store: Reading, window: Window, by: Iterable[str], zone: tzinfo, team: str | None = None,
+    experiment: str | None = None,
+) -> Basis:  # fmt: skip
+    """What a question about this window is answered from."""
+    months = closed_months(store.folder)
+    of = Basis(team=team, experiment=experiment)
+    if not months:
+        return of
+    last = months[-1]
+    if groupable(by) and last.timezone == zone_name(zone):
+        for closed in months:
+            if window == (closed.from_ms, closed.to_ms):
+                return of._replace(kind="closed", month=closed.month, closed=closed)
+        month = datetime.fromtimestamp(window.from_ms / 1000, zone).strftime("%Y-%m")
+        if window.from_ms == last.to_ms and window == month_window(month, zone):
+            return of._replace(kind="open", month=month, closed=last)
+    return of._replace(closed=last, touches_closed=window.from_ms < last.to_ms)
+
+
+def groupable(by: Iterable[str]) -> bool:
+    """Whether frozen charges have what an answer is grouped by."""
+    return not set(by) & set(NOT_KEPT)
+
+
+def zone_name(zone: tzinfo) -> str:
+    """How a zone is called where it is written down."""
+    return str(getattr(zone, "key", "UTC"))
+
+
+def month_window(month: str, zone: tzinfo) -> Window:
+    """A month's time."""
+    first = date.fromisoformat(f"{month}-01")
+    following = (first + timedelta(days=31)).replace(day=1)
+    return Window(midnight_ms(first, zone), midnight_ms(following, zone))
+
+
+def midnight_ms(day: date, zone: tzinfo) -> int:
+    """When a day begins."""
+    return round(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp() * 1000)
+
+
+# -- rows of an answer ------------------------------------------------------------------------------------------------
+
+
+def charged_sums(
+    store: Reading, basis: Basis, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None
+) -> list[Sum]:
+    """What the books have beside the ledger, by groupings and by the month that is adjusted: of a closed month
+    everything, of the one after it the adjustments."""
+    for name in ("team", "experiment"):
+        store.connection.execute(f"SET VARIABLE book_{name} = ?", [getattr(basis, name)])
+    if basis.kind == "closed":
+        assert basis.closed is not None  # noqa: S101 - it is the month's own
+        relation = _frozen(store, [basis.closed])
+    elif basis.kind == "open":
+        relation = adjustments(store, basis, zone)
+    else:
+        return []
+    return entry_sums(store, _limited(relation, basis), by, price_usd_micro)
+
+
+def entry_sums(store: Reading, relation: str, by: Sequence[str], price_usd_micro: int | None) -> list[Sum]:
+    """Charges, summed by groupings; the month that each adjusts is the last of a key."""
+    price = price_of(price_usd_micro)
+    keys = [_entry_column(name) for name in (*by, ADJUSTS)]
+    rows = store.connection.execute(
+        f"""
+        SELECT {", ".join(keys)}, sum(gpu_ms), coalesce(sum(gpu_ms::HUGEINT * {price}), 0),
+            coalesce(sum(gpu_ms) FILTER (WHERE {price} IS NULL), 0),
+            sum(energy_mj), sum(energy_gpu_ms), sum(energy_estimated_gpu_ms)
+        FROM ({relation}) GROUP BY ALL ORDER BY {_order(by)}
+        """
+    ).fetchall()
+    width = len(keys)
+    found = []
+    for row in rows:
+        gpu_ms, ms_price, unpriced_ms, *drawn = map(int, row[width:])
+        found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, Drawn(*drawn)))
+    return [one for one in found if one.gpu_ms or one.ms_price]
+
+
+def _entry_column(name: str) -> str:
+    if name == "workload":
+        return (
+            "CASE WHEN workload_uid IS NOT NULL THEN {'uid': workload_uid, 'kind': workload_kind, "
+            "'namespace': workload_namespace, 'name': workload_name} END AS workload"
+        )
+    if name == "month":
+        return "day[:7] AS month"
+    if name == HELD:
+        return f"pod_uid IS NOT NULL AS {HELD}"
+    return f'"{name}"'
+
+
+def _order(by: Sequence[str]) -> str:
+    """As the ledger's answers are: most expensive first; what has a time in it, in the order in which it passed."""
+    keys = [str(place) for place in range(1, len(by) + 2)]
+    first = [f"{len(by) + 3} DESC", f"{len(by) + 2} DESC"]
+    return ", ".join([*keys, *first] if set(by) & {"day", "month"} else [*first, *keys])
+
+
+# -- what was charged, and what the ledger says now -------------------------------------------------------------------
+
+
+def entries(store: Reading, window: Window, zone: tzinfo) -> str:
+    """The ledger of a window as charges, under their names of now."""
+    open_names(store)
+    query = f"SELECT NULL AS {ADJUSTS}, * FROM ({_named(_summed(store, window, zone, energy=True))})"
+    return _table(store, "book_entry", query)
+
+
+def adjustments(store: Reading, basis: Basis, zone: tzinfo) -> str:
+    """By how much the ledger now differs from what was charged so far, of all time that is closed: as charges, of which
+    some are negative."""
+    months = closed_months(store.folder)
+    open_names(store)
+    kept_day = _first_kept_day(store, zone)
+    charged = f"FROM ({_frozen(store, months)}) WHERE day >= '{kept_day}'"
+    _table(store, "book_charged", f"SELECT * {charged}")
+    now = _limited(_named(_now(store, months, zone, kept_day)), basis)
+    columns = ", ".join(f'"{name}"' for name in (*NAMES[1:], PRICE))
+    nothing = ", ".join(f"0 AS {name}" for name in AMOUNTS[2:])
+    query = f"""
+        SELECT day[:7] AS {ADJUSTS}, {columns}, sum(gpu_ms)::BIGINT AS gpu_ms, {nothing}
+        FROM (
+            SELECT {columns}, gpu_ms FROM ({now})
+            UNION ALL
+            SELECT {columns}, -gpu_ms FROM ({_limited("FROM book_charged", basis)})
+        )
+        GROUP BY ALL HAVING sum(gpu_ms) != 0
+    """
+    return _table(store, "book_adjustment", query)
+
+
+def _now(store: Reading, months: list[Closed], zone: tzinfo, kept_day: str) -> str:
+    """What the ledger says now of all closed time. Where its parts are those from which a month was charged, that is
+    what was charged, and nothing is read."""
+    end_ms = months[-1].to_ms
+    known, current = months[-1].ledger_digests, ledger_digests(store, end_ms, zone)
+    changed = sorted(month for month in {*known, *current} if current.get(month) != known.get(month))
+    listed = ", ".join(f"'{month}'" for month in changed) or "NULL"
+    uids = ", ".join(_UIDS)
+    unread = f"SELECT {uids}, gpu_ms FROM book_charged WHERE day[:7] NOT IN ({listed}) OR NOT {bool(changed)}"
+    _table(store, "book_now", unread)
+    for month in changed:
+        window = month_window(month, zone)
+        read = _summed(store, Window(window.from_ms, min(window.to_ms, end_ms)), zone)
+        store.connection.execute(f"INSERT INTO book_now SELECT {uids}, gpu_ms FROM ({read}) WHERE day >= '{kept_day}'")
+    nothing = ", ".join(f"0 AS {name}" for name in AMOUNTS[2:])
+    return f"SELECT {uids}, sum(gpu_ms)::BIGINT AS gpu_ms, {nothing} FROM book_now GROUP BY ALL"
+
+
+def ledger_digests(store: Reading, before_ms: int, zone: tzinfo) -> dict[str, str]:
+    """What the ledger before a time was made from, by month."""
+    stamps: dict[str, list[str]] = {}
+    for part in store.parts("ledger_row"):
+        if part.from_ms < before_ms:
+            first = datetime.fromtimestamp(part.from_ms / 1000, zone).date()
+            last = datetime.fromtimestamp((min(part.to_ms, before_ms) - 1) / 1000, zone).date()
+            for month in dict.fromkeys((f"{first:%Y-%m}", f"{last:%Y-%m}")):  # a part has seven days at most
+                stamps.setdefault(month, []).append(f"{part.from_ms} {part.to_ms} {part.digest}")
+    return {month: hashlib.sha256("\n".join(sorted(of)).encode()).hexdigest()[:16] for month, of in stamps.items()}
+
+
+def _summed(store: Reading, window: Window, zone: tzinfo, *, energy: bool = False) -> str:
+    """The ledger of a window by day and by who held what in which state at which price."""
+    store.expose(["ledger_row"], *window)
+    label_quarters(store, window, zone)
+    drawn = open_energy(store, *window, ("state",)) if energy and drawn_in(store, *window).gpu_ms else ""
+    metered = f"""
+        UNION ALL
+        SELECT minute_ms // {MS_PER_QUARTER}, pod_uid, node_uid, state, NULL, 0, sum(energy_mj), sum(ms),
+            sum(estimated_ms)
+        FROM {drawn} GROUP BY ALL
+    """
+    inside = f"minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}"
+    query = f"""
+        SELECT day_label AS day, pod_uid, node_uid, state::VARCHAR AS state, {PRICE}, sum(gpu_ms)::BIGINT AS gpu_ms,
+            {", ".join(f"sum({name})::BIGINT AS {name}" for name in AMOUNTS[2:])}
+        FROM (
+            SELECT minute_ms // {MS_PER_QUARTER} AS quarter, pod_uid, node_uid, state, {PRICE}, sum(ms) AS gpu_ms,
+                {", ".join(f"0 AS {name}" for name in AMOUNTS[2:])}
+            FROM ledger_row WHERE {inside} GROUP BY ALL
+            {metered if drawn else ""}
+        ) LEFT JOIN quarter_label USING (quarter) GROUP BY ALL
+    """
+    return _table(store, "book_summed", query)
+
+
+def _named(relation: str) -> str:
+    """Charges with the names that holders and nodes have now."""
+    named = [*(holder_column(name) for name in _HOLDER), *_WORKLOAD, *_SLOT]
+    return f"""
+        SELECT {", ".join(_UIDS)}, {", ".join(named)}, {", ".join(AMOUNTS[1:])} FROM ({relation})
+        LEFT JOIN holder_name USING (pod_uid) LEFT JOIN node_name USING (node_uid)
+    """
+
+
+def _frozen(store: Reading, months: Iterable[Closed]) -> str:
+    paths = ", ".join(f"'{quoted(path_of(store.folder, closed))}'" for closed in months)
+    return f"FROM read_parquet([{paths}])"
+
+
+def _limited(relation: str, basis: Basis) -> str:
+    """Charges of a team and an experiment only: frozen ones are read past the limits of the store."""
+    said = {"team": basis.team, "experiment": basis.experiment}
+    kept = [f"{name} = getvariable('book_{name}')" for name, value in said.items() if value is not None]
+    return f"SELECT * FROM ({relation}) WHERE {' AND '.join(kept)}" if kept else relation
+
+
+def _first_kept_day(store: Reading, zone: tzinfo) -> str:
+    """The first day of which the whole ledger is there: what is forgotten has no corrections any more."""
+    kept_ms = kept_from_ms(store)
+    if not kept_ms:
+        return ""
+    day = datetime.fromtimestamp(kept_ms / 1000, zone).date()
+    return str(day if midnight_ms(day, zone) == kept_ms else day + timedelta(days=1))
+
+
+def _table(store: Reading, name: str, query: str) -> str:
+    store.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+    return f"FROM {name}"
+
+
+def books_json(basis: Basis, sums: dict[str, Any]) -> dict[str, Any] | None:
+    """What an answer says of the books; None as long as no month is closed."""
+    closed = basis.closed
+    if closed is None:
+        return None
+    return {
+        "basis": basis.kind,
+        "month": basis.month,
+        "closed": iso(closed.closed_ms, UTC) if basis.kind == "closed" else None,
+        "closed_time": basis.touches_closed,
+        **sums,
+    }

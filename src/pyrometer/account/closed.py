@@ -1,0 +1,141 @@
+"""Closed months as they lie in the data folder: `closed/2026-10.json` says what was closed, a Parquet file beside it
+holds the charges. Written once, never changed, and not touched by retention.
+
+A month is closed when its `.json` is there. Each names the digest of the one before, so that a month which was
+exchanged afterwards is found (`pyrometer check`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+
+from pyrometer.account.energy import Tariff
+from pyrometer.store import StoreError, files
+from pyrometer.store.reading import quoted
+
+FOLDER = "closed"
+
+# A charge as it is kept: by whom it was held and what that was called, on which node, in which state, at which price.
+NAMES = (
+    "adjusts", "day", "cluster", "pool", "node_uid", "node", "gpu_model", "team", "experiment", "workload_uid",
+    "workload_kind", "workload_namespace", "workload_name", "namespace", "user", "queue", "pod_uid", "pod", "state",
+)  # fmt: skip
+AMOUNTS = ("usd_micro_per_hour", "gpu_ms", "energy_mj", "energy_gpu_ms", "energy_estimated_gpu_ms")
+
+
+class Closed(NamedTuple):
+    """One closed month. `ledger` and `adjustments` are amounts as answers write them, with `unpriced_gpu_ms`."""
+
+    month: str
+    timezone: str
+    from_ms: int
+    to_ms: int
+    closed_ms: int
+    closed_by: str
+    pyrometer: str
+    file: str  # in the same folder
+    sha256: str  # of that file
+    row_count: int
+    total: dict[str, Any]
+    ledger: dict[str, Any]
+    adjustments: dict[str, Any]
+    price_book_sha256: str | None  # of the book as it was
+    tariff: dict[str, str | None]  # what energy cost and emitted
+    ledger_digests: dict[str, str]  # by month up to this one: what the charges were made from
+    previous_sha256: str | None  # of the .json of the month closed before
+
+    @property
+    def energy_tariff(self) -> Tariff:
+        """The tariff as it was."""
+        said = {name: None if text is None else Fraction(text) for name, text in self.tariff.items()}
+        return Tariff(said["usd_per_kwh"], said["carbon_g_per_kwh"], said["pue"] or Fraction(1))
+
+
+def closed_months(folder: Path) -> list[Closed]:
+    """The closed months of a data folder, oldest first."""
+    return sorted((_read(path) for path in (folder / FOLDER).glob("*.json")), key=lambda closed: closed.from_ms)
+
+
+def revision_of(folder: Path) -> str:
+    """Changes when a month is closed."""
+    return " ".join(sorted(path.name for path in (folder / FOLDER).glob("*.json")))
+
+
+def path_of(folder: Path, closed: Closed) -> Path:
+    """Where its charges are."""
+    return folder / FOLDER / closed.file
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write(
+    folder: Path, connection: duckdb.DuckDBPyConnection, relation: str, month: str, told: Mapping[str, Any]
+) -> Closed:
+    """Writes the charges of a relation, and then what is told of them: from then on the month is closed."""
+    into = folder / FOLDER
+    into.mkdir(exist_ok=True)
+    for left in into.glob(f"{month}*"):  # a closing that came to no end: the .json comes last
+        left.unlink()
+    temporary = into / f"{month}.parquet.tmp"
+    # types are said: a month of which nothing adjusts another would have a column without one
+    columns = ", ".join(
+        [*(f'"{name}"::VARCHAR AS "{name}"' for name in NAMES), *(f"{name}::BIGINT AS {name}" for name in AMOUNTS)]
+    )
+    connection.execute(
+        f"COPY (SELECT {columns} FROM {relation} ORDER BY ALL) TO '{quoted(temporary)}' "
+        "(FORMAT parquet, COMPRESSION zstd)"
+    )
+    ((row_count,),) = connection.execute(f"SELECT count(*) FROM read_parquet('{quoted(temporary)}')").fetchall()
+    digest = digest_of(temporary)
+    final = into / f"{month}-{digest[:12]}.parquet"
+    files.publish(temporary, final)
+    earlier = sorted(into.glob("*.json"))
+    closed = Closed(
+        month=month, file=final.name, sha256=digest, row_count=row_count,
+        previous_sha256=digest_of(earlier[-1]) if earlier else None, **told,
+    )  # fmt: skip
+    files.write_text(into / f"{month}.json", json.dumps(closed._asdict(), indent=1) + "\n")
+    return closed
+
+
+def problems(folder: Path, connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
+    """What is wrong with the closed months, one sentence each."""
+    try:
+        months = closed_months(folder)
+    except StoreError as error:
+        yield str(error)
+        return
+    for closed in months:
+        path = path_of(folder, closed)
+        shown = f"{FOLDER}/{closed.file}"
+        if not path.is_file():
+            yield f"{shown} is missing: the charges of {closed.month}, which is closed, are lost."
+        elif digest_of(path) != closed.sha256:
+            yield f"{shown} was changed after {closed.month} was closed: its digest is another."
+        else:
+            ((gpu_ms, rows),) = connection.execute(
+                f"SELECT coalesce(sum(gpu_ms), 0)::BIGINT, count(*) FROM read_parquet('{quoted(path)}')"
+            ).fetchall()
+            if (gpu_ms, rows) != (closed.total["gpu_ms"], closed.row_count):
+                yield f"{shown} does not add up to what {FOLDER}/{closed.month}.json says."
+    for before, after in pairwise(months):
+        if digest_of(folder / FOLDER / f"{before.month}.json") != after.previous_sha256:
+            yield f"{FOLDER}/{before.month}.json was changed after {after.month} was closed: its digest is another."
+
+
+def _read(path: Path) -> Closed:
+    try:
+        return Closed(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        raise StoreError(f"{path} cannot be read: it says what was closed. Bring it back from a backup.") from None

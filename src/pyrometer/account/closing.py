@@ -1,0 +1,147 @@
+"""Closing a month: its charges are frozen, with the adjustments of months that were closed before; and what is closed.
+
+From then on the month's figures never change. What later facts or prices change in it is adjusted in the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import Any
+
+from pyrometer import __version__
+from pyrometer.account import closed as files
+from pyrometer.account.books import (
+    Basis,
+    adjustments,
+    charged_sums,
+    entries,
+    entry_sums,
+    ledger_digests,
+    zone_name,
+)
+from pyrometer.account.closed import Closed, closed_months
+from pyrometer.account.energy import tariff_of
+from pyrometer.account.retention import kept_from_ms
+from pyrometer.account.sums import Window, iso, total
+from pyrometer.account.windows import month_of, zone_of
+from pyrometer.model.settings import Settings
+from pyrometer.model.units import MS_PER_HOUR
+from pyrometer.store import Reading, Store
+from pyrometer.store.catalog import first_row
+
+SETTLED_MS = MS_PER_HOUR  # after its end: what a month's last minutes were is seen from what comes after them
+
+
+class ClosingError(ValueError):
+    """A month that cannot be closed; the text says why, and what can be."""
+
+
+def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms: int, by: str) -> Closed:
+    """Closes a month. The ledger is up to date."""
+    window = month_of(month, zone)
+    month = datetime.fromtimestamp(window.from_ms / 1000, zone).strftime("%Y-%m")
+    months = closed_months(store.folder)
+    _refuse(store, months, month, window, zone, now_ms)
+    relation = entries(store, window, zone)
+    if months:
+        adjusted = adjustments(store, Basis("open", month, months[-1]), zone)
+        columns = ", ".join(f'"{name}"' for name in (*files.NAMES, *files.AMOUNTS))
+        relation = f"SELECT {columns} {relation} UNION ALL SELECT {columns} {adjusted}"
+    store.connection.execute(f"CREATE OR REPLACE TEMP TABLE book_closing AS {relation}")
+    sums = {
+        name: _total(store, f"FROM book_closing {kept}")
+        for name, kept in {
+            "total": "", "ledger": "WHERE adjusts IS NULL", "adjustments": "WHERE adjusts IS NOT NULL",
+        }.items()
+    }  # fmt: skip
+    if not first_row(store.connection.execute("FROM book_closing LIMIT 1")):
+        raise ClosingError(f"There is nothing in {month} to close.")
+    tariff = tariff_of(settings)
+    found = files.write(
+        store.folder, store.connection, "book_closing", month,
+        {
+            "timezone": zone_name(zone), "from_ms": window.from_ms, "to_ms": window.to_ms, "closed_ms": now_ms,
+            "closed_by": by, "pyrometer": __version__, **sums, "price_book_sha256": _digest(settings.price_book),
+            "tariff": {name: None if value is None else str(value) for name, value in tariff._asdict().items()},
+            "ledger_digests": ledger_digests(store, window.to_ms, zone),
+        },
+    )  # fmt: skip
+    store.changes += 1  # answers that are kept are of another time
+    return found
+
+
+def closed_answer(store: Reading, team: str | None = None, experiment: str | None = None) -> dict[str, Any]:
+    """What is closed; of a team and an experiment, what they were charged."""
+    months = closed_months(store.folder)
+    return {
+        "months": [_json(store, closed, team, experiment) for closed in months],
+        "next": _following(months[-1]) if months else None,
+    }
+
+
+def json_of(closed: Closed) -> dict[str, Any]:
+    """A closed month, as answers write it."""
+    zone = zone_of(closed.timezone)
+    return {
+        "month": closed.month, "timezone": closed.timezone, "from": iso(closed.from_ms, zone),
+        "to": iso(closed.to_ms, zone), "closed": iso(closed.closed_ms, UTC), "closed_by": closed.closed_by,
+        "sha256": closed.sha256, "price_book_sha256": closed.price_book_sha256, "total": closed.total,
+        "ledger": closed.ledger, "adjustments": closed.adjustments,
+    }  # fmt: skip
+
+
+def _json(store: Reading, closed: Closed, team: str | None, experiment: str | None) -> dict[str, Any]:
+    told = json_of(closed)
+    if team is None and experiment is None:
+        return told
+    zone = zone_of(closed.timezone)
+    groups = charged_sums(store, Basis("closed", closed.month, closed, team, experiment), (), zone=zone)
+    sums = {
+        "total": total(groups),
+        "ledger": total(group for group in groups if group.key[-1] is None),
+        "adjustments": total(group for group in groups if group.key[-1] is not None),
+    }
+    # who closed it, and the digests of what all teams were charged and pay, are not theirs
+    return told | {"closed_by": None, "sha256": None, "price_book_sha256": None} | sums
+
+
+def _refuse(store: Reading, months: list[Closed], month: str, window: Window, zone: tzinfo, now_ms: int) -> None:
+    known = {closed.month: closed for closed in months}
+    if month in known:
+        raise ClosingError(f"{month} is closed since {iso(known[month].closed_ms, UTC)}, and stays as it is.")
+    if months and months[-1].timezone != zone_name(zone):
+        raise ClosingError(
+            f"Months of this folder are closed in {months[-1].timezone}, not in {zone_name(zone)}: say "
+            f"--tz {months[-1].timezone}, or set `timezone`."
+        )
+    end_ms = months[-1].to_ms if months else -(2**62)
+    if window.from_ms < end_ms:
+        raise ClosingError(f"{month} is before {months[-1].month}, which is closed: what changes in it is adjusted.")
+    if now_ms < window.to_ms + SETTLED_MS:
+        when = iso(window.to_ms + SETTLED_MS, zone)
+        raise ClosingError(f"{month} is not over, or not settled yet: it can be closed from {when} on.")
+    kept_ms = kept_from_ms(store)
+    if kept_ms > window.from_ms:
+        raise ClosingError(
+            f"The ledger of {month} before {iso(kept_ms, zone)} is forgotten (`retention_days`): it cannot be closed."
+        )
+    store.expose(["ledger_row"], end_ms, window.from_ms)
+    earlier = "SELECT min(minute_ms) FROM ledger_row WHERE minute_ms >= ? AND minute_ms < ?"
+    ((first_ms,),) = store.connection.execute(earlier, [end_ms, window.from_ms]).fetchall()
+    if first_ms is not None:
+        first = datetime.fromtimestamp(first_ms / 1000, zone).strftime("%Y-%m")
+        raise ClosingError(f"{first} has charges and is not closed: close it before {month}.")
+
+
+def _total(store: Reading, relation: str) -> dict[str, Any]:
+    return total(entry_sums(store, relation, (), None))
+
+
+def _following(closed: Closed) -> str:
+    return datetime.fromtimestamp(closed.to_ms / 1000, zone_of(closed.timezone)).strftime("%Y-%m")
+
+
+def _digest(price_book: str) -> str | None:
+    return hashlib.sha256(Path(price_book).read_bytes()).hexdigest() if price_book else None

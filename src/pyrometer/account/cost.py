@@ -1,0 +1,139 @@
+"""GPU-hours, money and energy by any grouping: from the ledger or from closed months, with what nobody held where it
+belongs. What `cost` and everything that is exported say.
+
+Rows add up to the total, in integers. Of each team they add up to the same amount whatever else they are grouped by,
+and so do those of each experiment of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import tzinfo
+from typing import Any, NamedTuple
+
+from pyrometer.account.books import ADJUSTS, LEDGER, Basis, books_json, charged_sums
+from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, open_energy
+from pyrometer.account.sharing import NONE, Pot, is_platform, parts_of, pot_groupings, shared
+from pyrometer.account.sums import HELD, Sum, Window, is_priced, sums, time_and_money, window_json
+from pyrometer.model.units import MS_PER_HOUR, round_nested
+from pyrometer.store import Reading
+
+_OUTER = ("team", ADJUSTS, "experiment")  # what rows are rounded within, in this order
+
+
+class Asked(NamedTuple):
+    """What every answer here is about."""
+
+    window: Window
+    zone: tzinfo
+    price_usd_micro: int | None = None
+    basis: Basis = LEDGER
+    ledger: str = "ledger_row"  # or any relation with its columns
+    pot: Pot | None = None  # None: the platform pays for what nobody held
+
+
+class Row(NamedTuple):
+    """One row of an answer."""
+
+    key: tuple[Any, ...]  # as grouped
+    adjusts: str | None  # the closed month that it corrects
+    gpu_ms: int
+    usd_micro: int | None
+    drawn: Drawn
+
+
+class Told(NamedTuple):
+    """The rows of an answer, and what they add up to: all, without adjustments, and those alone."""
+
+    rows: list[Row]
+    total: dict[str, Any]
+    books: dict[str, Any] | None
+
+
+def pot_of(store: Reading, asked: Asked, by: Sequence[str], how: str) -> Pot | None:
+    """What nobody held, of everything: to be asked before a store is limited to a team."""
+    if how == NONE:
+        return None
+    everybody = asked._replace(basis=asked.basis._replace(team=None, experiment=None))
+    parts = parts_of(_groups(store, everybody, ("team", HELD)), how)
+    return Pot(parts, is_platform(_groups(store, everybody, pot_groupings(by))))
+
+
+def told(store: Reading, asked: Asked, by: Sequence[str], *, energy: str = "") -> Told:
+    """Rows by groupings, rounded so that they add up."""
+    pot, unit = asked.pot, 1
+    if pot is None:
+        groups = _groups(store, asked, by, energy)
+    else:
+        unit = pot.unit
+        groups = shared(_groups(store, asked, (*by, HELD), energy), by, pot, asked.basis.team)
+    paths = [_path(by, group.key) for group in groups]
+    times = round_nested([group.gpu_ms for group in groups], paths, unit)
+    money = round_nested([group.ms_price for group in groups], paths, unit * MS_PER_HOUR)
+    unpriced = round_nested([group.unpriced_gpu_ms for group in groups], paths, unit)
+    priced = [is_priced(group) for group in groups]
+    rows = [
+        Row(group.key[:-1], group.key[-1], gpu_ms, micro if known else None, group.drawn)
+        for group, gpu_ms, micro, known in zip(groups, times, money, priced, strict=True)
+    ]
+    lines = list(zip(rows, unpriced, strict=True))
+    parts = {
+        "ledger": _total([line for line in lines if line[0].adjusts is None]),
+        "adjustments": _total([line for line in lines if line[0].adjusts is not None]),
+    }
+    return Told(rows, _total(lines), books_json(asked.basis, parts))
+
+
+def cost(
+    store: Reading, window: Window, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None,
+    ledger: str = "ledger_row", tariff: Tariff | None = None, basis: Basis = LEDGER, pot: Pot | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The answer of `pyrometer cost`."""
+    asked = Asked(window, zone, price_usd_micro, basis, ledger, pot)
+    frozen = basis.closed if basis.kind == "closed" else None
+    whole = Drawn() if frozen else drawn_in(store, *window)
+    energy = open_energy(store, *window, by, ledger) if whole.gpu_ms else ""
+    answer = told(store, asked, by, energy=energy)
+    unit = pot.unit if pot else 1
+    if frozen or pot:
+        whole = Drawn(*((2 * sum(of) + unit) // (2 * unit) for of in zip(*(r.drawn for r in answer.rows), strict=True)))
+    tariff = frozen.energy_tariff if frozen else tariff or Tariff()
+    drawn = energy_rows([row.drawn for row in answer.rows], whole, tariff)
+    rows = [
+        {name: _shown(name, value) for name, value in zip(by, row.key, strict=True)}
+        | time_and_money(row.gpu_ms, row.usd_micro) | energy | {ADJUSTS: row.adjusts}
+        for row, energy in zip(answer.rows, drawn, strict=True)
+    ]  # fmt: skip
+    return {
+        "window": window_json(window, zone), "by": list(by), "rows": rows,
+        "total": answer.total | energy_total(whole, tariff), "books": answer.books,
+    }  # fmt: skip
+
+
+def _groups(store: Reading, asked: Asked, by: Sequence[str], energy: str = "") -> list[Sum]:
+    """Exact sums by groupings and by the month that they adjust, which is the last of a key."""
+    found: list[Sum] = []
+    if asked.basis.kind != "closed":
+        of_ledger = sums(
+            store, asked.window, by, zone=asked.zone, price_usd_micro=asked.price_usd_micro, ledger=asked.ledger,
+            energy=energy,
+        )  # fmt: skip
+        found = [group._replace(key=(*group.key, None)) for group in of_ledger]
+    return found + charged_sums(store, asked.basis, by, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
+
+
+def _path(by: Sequence[str], key: tuple[Any, ...]) -> tuple[str, ...]:
+    """What a row is rounded within, outermost first; then itself."""
+    of = dict(zip((*by, ADJUSTS), key, strict=True))
+    outer = [of.pop(name) for name in _OUTER if name in of]
+    return (*("" if value is None else f"={value}" for value in outer), repr(list(of.values())))
+
+
+def _total(lines: Sequence[tuple[Row, int]]) -> dict[str, Any]:
+    gpu_ms, unpriced_gpu_ms = sum(row.gpu_ms for row, _ in lines), sum(unpriced for _, unpriced in lines)
+    money = [row.usd_micro for row, _ in lines if row.usd_micro is not None]
+    return time_and_money(gpu_ms, sum(money) if money else None) | {"unpriced_gpu_ms": unpriced_gpu_ms}
+
+
+def _shown(name: str, value: Any) -> Any:
+    return dict(value) if name == "workload" and value is not None else value

@@ -1,0 +1,100 @@
+"""Who pays for what nobody held: the platform, all teams alike, or each in proportion to what it held.
+
+The law: a team pays the same part of every GPU-millisecond that nobody held, whatever an answer is grouped by. So
+shares of groups add up to the share of everything, exactly; amounts are kept in parts (`unit`) in which they are whole
+numbers, and an answer rounds them once. What is shared is all that nobody held, in whichever state: mostly `free`, and
+`unhealthy`. Energy goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pyrometer.account.energy import Drawn
+from pyrometer.account.sums import HELD, PRICE, Sum
+
+NONE, EVEN, PROPORTIONAL = HOW = ("none", "even", "proportional")
+SHOWN_TO_A_TEAM = ("hour", "day", "month", PRICE)  # of its share: when, and at which price; not where
+
+
+class Pot(NamedTuple):
+    """What nobody held, by what a team is shown of its share, and which part of it each team pays."""
+
+    parts: dict[str | None, int]  # by team
+    platform: list[Sum]
+
+    @property
+    def unit(self) -> int:
+        """How many parts there are; with nobody to pay, the platform does."""
+        return sum(self.parts.values()) or 1
+
+
+def parts_of(by_team: Sequence[Sum], how: str) -> dict[str | None, int]:
+    """The part of each team: keys are (team, held, adjusts). Only those that held something in the time itself pay:
+    what is adjusted was held in another. Where nothing has a price, GPU time stands for money."""
+    held = [group for group in by_team if group.key[1] and group.key[2] is None and group.gpu_ms > 0]
+    if how == EVEN:
+        return {group.key[0]: 1 for group in held}
+    weights = {group.key[0]: group.ms_price for group in held}
+    if not any(weights.values()):
+        weights = {group.key[0]: group.gpu_ms for group in held}
+    return {team: weight for team, weight in weights.items() if weight}
+
+
+def shared(groups: Sequence[Sum], by: Sequence[str], pot: Pot, team: str | None) -> list[Sum]:
+    """Groups by (*by, held, adjusts) with what nobody held divided among teams, in parts of a unit, without `held`. Of
+    an answer that is limited to a team: with its share alone."""
+    place = {name: number for number, name in enumerate(by)}
+    divided: list[Sum] = []
+    for group in groups:
+        *key, held, adjusts = group.key
+        if held or not pot.parts or (team is None and "team" not in place):
+            divided.append(_times(group, pot.unit, (*key, adjusts)))
+        elif team is None:
+            divided += [
+                _times(group, part, (*_with(key, place["team"], name), adjusts)) for name, part in pot.parts.items()
+            ]
+    if team in pot.parts:
+        shown = [name for name in by if name in SHOWN_TO_A_TEAM]
+        for group in pot.platform:
+            known = {**dict(zip(shown, group.key, strict=False)), "team": team}
+            divided.append(_times(group, pot.parts[team], (*(known.get(name) for name in by), group.key[-1])))
+    return _merged(divided)
+
+
+def pot_groupings(by: Sequence[str]) -> tuple[str, ...]:
+    """What the platform's part of a limited answer is grouped by."""
+    return (*(name for name in by if name in SHOWN_TO_A_TEAM), HELD)
+
+
+def is_platform(groups: Sequence[Sum]) -> list[Sum]:
+    """Of groups by (…, held, adjusts) those that nobody held, without `held`."""
+    return [group._replace(key=(*group.key[:-2], group.key[-1])) for group in groups if not group.key[-2]]
+
+
+def _with(key: list[Any], place: int, value: Any) -> list[Any]:
+    return [*key[:place], value, *key[place + 1 :]]
+
+
+def _times(group: Sum, factor: int, key: tuple[Any, ...]) -> Sum:
+    drawn = Drawn(*(amount * factor for amount in group.drawn))
+    return Sum(key, group.gpu_ms * factor, group.ms_price * factor, group.unpriced_gpu_ms * factor, drawn)
+
+
+def _merged(groups: list[Sum]) -> list[Sum]:
+    """Groups of the same key as one, where the first of them was."""
+    found: dict[str, Sum] = {}
+    for group in groups:
+        name = repr(group.key)  # a workload is a dict
+        known = found.get(name)
+        found[name] = group if known is None else _added(known, group)
+    return list(found.values())
+
+
+def _added(one: Sum, other: Sum) -> Sum:
+    drawn = Drawn(*(a + b for a, b in zip(one.drawn, other.drawn, strict=True)))
+    return Sum(
+        one.key, one.gpu_ms + other.gpu_ms, one.ms_price + other.ms_price, one.unpriced_gpu_ms + other.unpriced_gpu_ms,
+        drawn,
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Ledgers written down by hand, a few minutes of a day each: for laws about money over months, which a ledger that is
+built from records would take minutes for."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from pyrometer.account.books import midnight_ms
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.model.records import LedgerRow, Node, Pod, Workload
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.store import Store
+from pyrometer.store.store import NewPart
+
+TEAMS = ("vision", "nlp", "platform", "o'brien")  # one calls itself as what nobody pays for
+STATES = ("train", "startup", "idle_held")
+PRICES = (None, 0, 1_999_999, 2_500_001, 12_000_000)
+NODES = ("n0", "n1")
+PODS = tuple(f"pod-{number}" for number in range(5))
+FIRST = date(2026, 9, 1)
+
+
+def ms_of(day: date) -> int:
+    return midnight_ms(day, UTC)
+
+
+def objects(chance: random.Random, time_ms: int) -> list[Any]:
+    """Who holds what belongs to, as it is said at a time."""
+    found: list[Any] = [Node(time_ms, "here", uid, f"node-{uid}", 8, "H100", pool=f"pool-{uid}") for uid in NODES]
+    for uid in PODS:
+        team = chance.choice(TEAMS)
+        found.append(Workload(time_ms, "here", f"job-{uid}", "Job", "ml", uid, team=team, experiment=f"e-{uid[-1:]}"))
+        found.append(Pod(time_ms, "here", uid, "ml", uid, "Running", f"job-{uid}", user=chance.choice(("ann", None))))
+    return found
+
+
+def a_day(chance: random.Random, day: date, rows: int = 6) -> list[LedgerRow]:
+    """Rows of a day: what is held, and what nobody holds."""
+    found = {}
+    for _ in range(rows):
+        pod = chance.choice((*PODS, None, None))
+        state = chance.choice(STATES if pod else ("free", "unhealthy"))
+        minute = chance.choice((0, 7, 23 * 60 + 59)) * MS_PER_MINUTE
+        row = LedgerRow(
+            ms_of(day) + minute, chance.choice(NODES), chance.randrange(3), pod, 1, state, 1, chance.choice(PRICES),
+            chance.randint(1, 60_000),
+        )  # fmt: skip
+        found[row[:-1]] = row
+    return list(found.values())
+
+
+def write_days(store: Store, days: dict[date, list[LedgerRow]]) -> None:
+    """Puts the ledger of some days in the place of what was there."""
+    for day, rows in days.items():
+        table = SCHEMAS["ledger_row"].table(rows)
+        store.connection.register("written_rows", table)
+        digest = hashlib.sha256(repr(rows).encode()).hexdigest()
+        from_ms = ms_of(day)
+        store.replace([NewPart("ledger_row", from_ms, from_ms + MS_PER_DAY, "FROM written_rows", digest)])
+        store.connection.unregister("written_rows")
+
+
+def some_days(chance: random.Random, months: int = 3) -> list[date]:
+    """A few days of each month, among them its first and its last."""
+    listed = []
+    first = FIRST
+    for _ in range(months):
+        following = (first + timedelta(days=31)).replace(day=1)
+        listed += [first, first + timedelta(days=chance.randrange(1, 27)), following - timedelta(days=1)]
+        first = following
+    return sorted(set(listed))
+
+
+def counted(answer: dict[str, Any]) -> Counter[str]:
+    """GPU-milliseconds of charges by everything they are told apart by: at a price, that is money to the last digit."""
+    columns = answer["columns"]
+    found: Counter[str] = Counter()
+    for row in answer["rows"]:
+        charge = dict(zip(columns, row, strict=True))
+        named = ("day", "node", "team", "experiment", "workload", "namespace", "usd_micro_per_hour")
+        found[repr([charge[name] for name in named])] += charge["gpu_ms"]
+    return Counter({key: ms for key, ms in found.items() if ms})
+
+
+def after(day: date, hours: int = 1) -> int:
+    """Some hours after a day begins."""
+    return ms_of(day) + hours * MS_PER_HOUR
+
+
+def month_of(day: date) -> str:
+    return f"{day:%Y-%m}"
+
+
+def following(day: date) -> date:
+    """The first of the month after."""
+    return (day.replace(day=1) + timedelta(days=31)).replace(day=1)
+
+
+def local(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)

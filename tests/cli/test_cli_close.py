@@ -1,0 +1,142 @@
+"""`pyrometer close`, and what the other commands say of a month once it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from booked import ms_of
+
+from pyrometer.cli import main
+from pyrometer.model.records import Allocation, Node, Pod, Price, Workload
+from pyrometer.model.settings import Settings
+from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
+from pyrometer.serve.app import Server, application
+from pyrometer.serve.tokens import Tokens
+from pyrometer.store import Store
+
+END = ms_of(date(2026, 10, 31)) + 20 * MS_PER_HOUR
+AGAIN = ms_of(date(2026, 11, 2))
+H100 = "NVIDIA-H100-80GB-HBM3"
+
+
+def machine(from_ms: int, to_ms: int) -> list[Any]:
+    """A node of two GPUs that is there for a while."""
+    seen = [Node(time_ms, "here", "n0", "node-0", 2, H100, instance_type="p5") for time_ms in (from_ms, to_ms - 1)]
+    return [*seen, Node(to_ms, "here", "n0", "node-0", 2, H100, present=False)]
+
+
+def held(team: str, pod: str, from_ms: int, to_ms: int) -> list[Any]:
+    return [
+        Workload(from_ms, "here", f"w-{pod}", "Job", "ml", pod, team=team, experiment=f"e-{pod}"),
+        Pod(to_ms, "here", pod, "ml", pod, "Succeeded", f"w-{pod}", node_uid="n0", scheduled_ms=from_ms,
+            started_ms=from_ms, ended_ms=to_ms),
+        Allocation(to_ms, pod, "n0", 0, from_ms, to_ms, SHARE_WHOLE),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two hours in October, and one in November, of which somebody holds half."""
+    with Store(tmp_path / "data", create=True) as store:
+        store.append(
+            [
+                Price(END, 2_000_000, 0), *machine(END, END + 2 * MS_PER_HOUR), *machine(AGAIN, AGAIN + MS_PER_HOUR),
+                *held("nlp", "one", END, END + MS_PER_HOUR), *held("vision", "two", AGAIN, AGAIN + MS_PER_HOUR),
+            ]
+        )  # fmt: skip
+    return tmp_path / "data"
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments])
+    return int(ended.value.code or 0)
+
+
+def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def asked(*words: str) -> tuple[dict[str, Any], str]:
+        assert command(*words, "--data", str(data), "-o", "json") == 0
+        said = capsys.readouterr()
+        return json.loads(said.out), said.err
+
+    assert command("close", "2026-10", "--data", str(data)) == 0
+    assert "2026-10" in (said := capsys.readouterr().out)
+    assert "$8.00" in said
+    october, _ = asked("cost", "--month", "2026-10")
+    assert october["books"]["basis"] == "closed"
+    with Store(data) as store:  # it turns out that somebody else held the other GPU
+        store.append(held("search", "late", END, END + MS_PER_HOUR)[:2])
+        store.append([Allocation(END + 2 * MS_PER_HOUR, "late", "n0", 1, END, END + MS_PER_HOUR, SHARE_WHOLE)])
+    assert asked("cost", "--month", "2026-10")[0] == october
+    november, _ = asked("cost", "--month", "2026-11")
+    owed = {(row["team"], row["adjusts"]): row["usd"] for row in november["rows"]}
+    assert owed == {
+        ("vision", None): 2.0, ("platform", None): 2.0, ("search", "2026-10"): 2.0, ("platform", "2026-10"): -2.0,
+    }  # fmt: skip
+    assert command("cost", "--month", "2026-11", "--data", str(data)) == 0
+    said = capsys.readouterr()
+    assert "−$2.00" in said.out
+    assert "2026-11: $4.00 by the ledger, $0.00 adjust months that are closed." in said.err
+    assert command("cost", "--all", "--data", str(data)) == 0
+    assert "ledger's figures as they are now" in capsys.readouterr().err
+    assert [one["month"] for one in asked("close", "--list")[0]["months"]] == ["2026-10"]
+    assert command("export", "focus", "--month", "2026-11", "--data", str(data)) == 0
+    text = capsys.readouterr().out
+    assert text.count("Correction of 2026-10") == 2
+    assert ",-2.000000," in text  # a number, not a text
+    assert command("check", str(data)) == 0
+    kept = next((data / "closed").glob("*.parquet"))
+    kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+    assert command("check", str(data)) == 1
+    assert "was changed after 2026-10 was closed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ((), 2, "Which month?"),
+        (("2026-10", "--list"), 2, "Which month?"),
+        (("October",), 2, "--month 'October' is not a month"),
+        (("2099-01",), 1, "2099-01 is not over, or not settled yet: it can be closed from 2099-02-01T01:00:00Z on."),
+        (("2026-11", "--tz", "Nowhere/Land"), 2, "There is no time zone 'Nowhere/Land'"),
+    ],
+)
+def test_what_cannot_be_closed_is_one_sentence(
+    data: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, said: str
+) -> None:
+    assert command("close", *words, "--data", str(data)) == status
+    assert said in capsys.readouterr().err
+
+
+def test_over_http_an_admin_closes_and_answers_are_of_the_closed_month_at_once(data: Path) -> None:
+    async def test() -> None:
+        with Store(data) as store:
+            tokens = Tokens(data)
+            admin, viewer = (tokens.create(role, role, 0) for role in ("admin", "viewer"))
+            server = Server(store, Settings(), asyncio.Lock(), open_to_all=False)
+            transport = httpx.ASGITransport(application(server))
+            async with httpx.AsyncClient(transport=transport, base_url="http://pyrometer.test") as client:
+
+                async def say(method: str, path: str, token: str) -> httpx.Response:
+                    return await client.request(method, path, headers={"Authorization": f"Bearer {token}"})
+
+                before = await say("GET", "/api/v1/cost?month=2026-10", viewer)
+                assert before.json()["books"] is None
+                assert (await say("POST", "/api/v1/close?month=2026-10", viewer)).status_code == 403
+                assert (await say("POST", "/api/v1/close", admin)).status_code == 400
+                assert (await say("POST", "/api/v1/close?month=2099-01", admin)).status_code == 409
+                done = await say("POST", "/api/v1/close?month=2026-10", admin)
+                assert (done.status_code, done.json()["closed_by"]) == (200, "admin")
+                after = await say("GET", "/api/v1/cost?month=2026-10", viewer)
+                assert after.json()["books"]["basis"] == "closed"
+                assert after.json()["rows"] == before.json()["rows"]
+                assert after.headers["ETag"] != before.headers["ETag"]
+                assert (await say("GET", "/api/v1/closed", viewer)).json()["months"][0]["month"] == "2026-10"
+
+    asyncio.run(test())
