@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import duckdb
 import httpx2 as httpx
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +29,7 @@ from pyrometer.account.sums import Window, open_names
 from pyrometer.cli import main
 from pyrometer.export.csv import FORMULA, as_text, cost_table, dollars
 from pyrometer.export.focus import COLUMNS, focus_table
+from pyrometer.export.parquet import as_parquet
 from pyrometer.model.records import Node, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.serve.app import Server, application
@@ -228,7 +231,17 @@ def test_a_server_sends_files_with_a_name(folder: Path) -> None:
     assert [row["team"] for row in read(answer.text)] == ["nlp", "platform"]
     whole = asyncio.run(asking("/api/v1/export/focus?all=1"))
     assert tuple(read(whole.text)[0]) == COLUMNS
-    for path, status in (("xml", 404), ("csv?by=nonsense", 400), ("focus?by=team", 400), ("csv?limit=3", 400)):
+    binary = asyncio.run(asking("/api/v1/export/focus?all=1&as=parquet"))
+    assert re.search(r'-[0-9TZ-]+\.parquet"', binary.headers["Content-Disposition"])
+    assert pq.read_table(io.BytesIO(binary.content)).column_names == list(COLUMNS)
+    for path, status in (
+        ("csv?as=xlsx", 400),
+        ("perfetto?as=parquet", 400),
+        ("xml", 404),
+        ("csv?by=nonsense", 400),
+        ("focus?by=team", 400),
+        ("csv?limit=3", 400),
+    ):
         refused = asyncio.run(asking(f"/api/v1/export/{path}"))
         assert (refused.status_code, set(refused.json())) == (status, {"error"})
 
@@ -252,6 +265,40 @@ def test_the_command_writes_a_file_or_prints_it(
     assert {row["team"] for row in read(printed)} == {"nlp", "platform"}
     assert command("focus", "--data", str(folder), "--by", "team") == 2
     assert "--by says how csv is grouped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["csv", "focus"])
+def test_parquet_has_types_and_the_same_sums_for_other_engines(folder: Path, tmp_path: Path, form: str) -> None:
+    asked = (form, "--data", str(folder), "--all", *(("--by", "day,team,workload") if form == "csv" else ()))
+    text, parquet = tmp_path / "costs.csv", tmp_path / "costs.Parquet"
+    assert command(*asked, "--out", str(text)) == command(*asked, "--out", str(parquet)) == 0
+    rows, table = read(text.read_bytes().decode()), pq.read_table(parquet)
+    assert table.column_names == list(rows[0])
+    money = "usd" if form == "csv" else "BilledCost"
+    assert str(table.schema.field(money).type) == "decimal128(38, 6)"
+    when = {"csv": ("day", "date32[day]"), "focus": ("ChargePeriodStart", "timestamp[ms, tz=UTC]")}[form]
+    assert str(table.schema.field(when[0]).type) == when[1]
+    whole = sum(Decimal(row[money]) for row in rows)
+    summed = f'SELECT count(*), sum("{money}"), typeof(any_value("{money}")) FROM read_parquet(\'{parquet}\')'
+    assert duckdb.connect().execute(summed).fetchall() == [(len(rows), whole, "DECIMAL(38,6)")]
+    for name in table.column_names:  # cell by cell
+        for row, value in zip(rows, table.column(name).to_pylist(), strict=True):
+            shown = value.strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else value
+            shown = f"{value:f}" if isinstance(value, Decimal) else shown
+            assert row[name] == ("" if shown is None else str(shown)), name
+
+
+def test_parquet_comes_in_pieces_and_has_texts_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyrometer.export.parquet.ROWS_AT_ONCE", 10)
+    rows: list[list[Any]] = [["name", "usd"], *(["=1+1", dollars(-number)] for number in range(25))]
+    pieces = list(as_parquet(rows, {"usd": "money"}))
+    assert len(pieces) == 4
+    assert all(pieces)
+    table = pq.read_table(io.BytesIO(b"".join(pieces)))
+    assert table.column("name").to_pylist() == ["=1+1"] * 25
+    assert sum(table.column("usd").to_pylist()) == Decimal("-0.0003")
+    empty = pq.read_table(io.BytesIO(b"".join(as_parquet(rows[:1], {"usd": "money"}))))
+    assert (empty.num_rows, empty.column_names) == (0, ["name", "usd"])
 
 
 def test_a_team_that_calls_itself_a_formula_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

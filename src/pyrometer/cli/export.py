@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,13 +12,19 @@ from pyrometer.account.sums import GROUPINGS
 from pyrometer.cli.chargeback import print_books, share_option, shared_by
 from pyrometer.cli.running import Asked, read_options
 from pyrometer.explain.words import hours
-from pyrometer.serve.downloads import CHARGEBACK
+from pyrometer.serve.downloads import CHARGEBACK, Download
 
 
 @click.command()
 @click.argument("form", metavar="FORMAT", type=click.Choice(tuple(CHARGEBACK)))
 @click.option("--by", metavar="A,B", help=f"csv: any of {', '.join(GROUPINGS)}. Default: team.")
-@click.option("--out", "path", metavar="FILE", type=click.Path(path_type=Path), help="Write there. Default: stdout.")
+@click.option(
+    "--out",
+    "path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write there; as Parquet where it ends in .parquet. Default: CSV, to stdout.",
+)
 @share_option
 @read_options(default_last="12h", formats=())
 def command(asked: Asked, form: str, by: str | None, path: Path | None, share_platform: str | None) -> None:
@@ -27,12 +33,19 @@ def command(asked: Asked, form: str, by: str | None, path: Path | None, share_pl
         raise click.UsageError("--by says how csv is grouped: focus has its own rows.")
     download = CHARGEBACK[form]
     answer = asked.answer(download.what, **({} if by is None else {"by": by}), **shared_by(share_platform))
-    with ExitStack() as stack:
-        to = sys.stdout if path is None else stack.enter_context(path.open("w", encoding="utf-8", newline=""))
-        for piece in download.text(answer):
-            to.write(piece)
+    _write(download, answer, path)
     print_books(answer["books"])
     unpriced_ms = answer["total"]["unpriced_gpu_ms"]
     if unpriced_ms:
         how = "are not in it" if form == "focus" else "have no dollars in it"
         click.echo(f"No price is known for {hours(unpriced_ms)}: they {how}. --price says one.", err=True)
+
+
+def _write(download: Download, answer: dict[str, Any], path: Path | None) -> None:
+    if path is None:
+        sys.stdout.writelines(download.text(answer))
+        return
+    pieces, _, _ = download.written_as(path.suffix.lower().removeprefix("."))
+    with path.open("wb") as to:
+        for piece in pieces(answer):
+            to.write(piece.encode() if isinstance(piece, str) else piece)

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from pyrometer.export.csv import Cell, dollars
+from pyrometer.export.parquet import MONEY, QUANTITY, TIME
 from pyrometer.model.units import MS_PER_HOUR
 
 PROVIDER = "Pyrometer"  # provides, publishes and bills: the specification wants no cost where these differ
@@ -37,6 +38,13 @@ _OWN = (
     "ResourceName", "SkuId", "SkuPriceId", "SubAccountId", "SubAccountName", "Tags",
 )  # fmt: skip
 COLUMNS = tuple(sorted((*_SAME, *_OWN)))
+# What a column is, where it is not text.
+KINDS = {
+    **dict.fromkeys(("BilledCost", "ContractedCost", "ContractedUnitPrice", "EffectiveCost", "ListCost"), MONEY),
+    **dict.fromkeys(("CommitmentDiscountQuantity", "ConsumedQuantity", "PricingQuantity"), QUANTITY),
+    **dict.fromkeys(("BillingPeriodEnd", "BillingPeriodStart", "ChargePeriodEnd", "ChargePeriodStart"), TIME),
+    "ListUnitPrice": MONEY,
+}
 
 
 def focus_table(answer: dict[str, Any]) -> Iterator[list[Cell]]:

@@ -52,7 +52,7 @@ from pyrometer.serve.answers import (
 )
 from pyrometer.serve.audit import Audit
 from pyrometer.serve.collector import Collector
-from pyrometer.serve.downloads import DOWNLOADS, file_name
+from pyrometer.serve.downloads import DOWNLOADS, FILES, file_name
 from pyrometer.serve.headers import Headers
 from pyrometer.serve.history import Remembering
 from pyrometer.serve.live import Live
@@ -207,13 +207,18 @@ class Server:
             raise RefusedError(404, f"There is no format {form!r}. Known: {', '.join(DOWNLOADS)}.")
         download = DOWNLOADS[form]
         who: Who = request.state.who
+        parameters = _own(who, dict(request.query_params))
+        written = parameters.pop("as", None) if download.parquet else None
+        if written not in (None, *FILES):
+            raise RefusedError(400, f"as={written!r} is not known: {', '.join(FILES)}.")
         async with self._turn():
-            answer = await self.ask(download.what, _own(who, dict(request.query_params)), who.team)
+            answer = await self.ask(download.what, parameters, who.team)
+        pieces, kind, suffix = download.written_as(written)
         headers = {
-            "Content-Disposition": f'attachment; filename="{file_name(form, answer)}"',
+            "Content-Disposition": f'attachment; filename="{file_name(form, answer, suffix)}"',
             "Cache-Control": "no-store",
         }
-        return StreamingResponse(download.text(answer), media_type=download.kind, headers=headers)
+        return StreamingResponse(pieces(answer), media_type=kind, headers=headers)
 
     async def listen(self, request: Request) -> Response:
         """What happens, as it happens."""

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pyrometer.export.csv import as_text, cost_table
-from pyrometer.export.focus import focus_table
+from pyrometer.export.focus import KINDS, focus_table
+from pyrometer.export.parquet import COST_KINDS, as_parquet
 from pyrometer.export.perfetto import perfetto
 
 Answer = dict[str, Any]
+CSV, PARQUET = FILES = ("csv", "parquet")  # what the rows of a table can be written as
 
 
 class Download(NamedTuple):
@@ -22,6 +24,13 @@ class Download(NamedTuple):
     about: Callable[[Answer], str]  # what is in it, for its name
     kind: str = "text/csv"
     suffix: str = "csv"
+    parquet: Callable[[Answer], Iterator[bytes]] | None = None  # the same rows as Parquet
+
+    def written_as(self, form: str | None) -> tuple[Callable[[Answer], Iterator[str] | Iterator[bytes]], str, str]:
+        """How it is written as one of `FILES`, what kind of file that is, and how its name ends."""
+        if form == PARQUET and self.parquet is not None:
+            return self.parquet, "application/vnd.apache.parquet", PARQUET
+        return self.text, self.kind, self.suffix
 
 
 def _window(answer: Answer) -> str:
@@ -33,9 +42,15 @@ def _step(answer: Answer) -> str:
 
 
 CHARGEBACK = {
-    "csv": Download("cost", lambda answer: as_text(cost_table(answer)), _window),
-    "focus": Download("charges", lambda answer: as_text(focus_table(answer)), _window),
-}
+    "csv": Download(
+        "cost", lambda answer: as_text(cost_table(answer)), _window,
+        parquet=lambda answer: as_parquet(cost_table(answer), COST_KINDS),
+    ),
+    "focus": Download(
+        "charges", lambda answer: as_text(focus_table(answer)), _window,
+        parquet=lambda answer: as_parquet(focus_table(answer), KINDS),
+    ),
+}  # fmt: skip
 DOWNLOADS = {
     **CHARGEBACK,
     "perfetto": Download(
@@ -44,7 +59,7 @@ DOWNLOADS = {
 }
 
 
-def file_name(form: str, answer: Answer) -> str:
+def file_name(form: str, answer: Answer, suffix: str) -> str:
     """As `pyrometer-csv-2026-11-01T000000Z-2026-12-01T000000Z.csv`: nothing in it that a shell or a header minds."""
     download = DOWNLOADS[form]
-    return re.sub(r"[^A-Za-z0-9.+-]", "", f"pyrometer-{form}-{download.about(answer)[:100]}.{download.suffix}")
+    return re.sub(r"[^A-Za-z0-9.+-]", "", f"pyrometer-{form}-{download.about(answer)[:100]}.{suffix}")

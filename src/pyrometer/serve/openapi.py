@@ -8,7 +8,7 @@ from pyrometer import __version__
 from pyrometer.account.sharing import HOW
 from pyrometer.account.sums import GROUPINGS
 from pyrometer.serve.answers import MOST_ROWS, PAGED
-from pyrometer.serve.downloads import DOWNLOADS
+from pyrometer.serve.downloads import DOWNLOADS, FILES, PARQUET
 from pyrometer.serve.questions import (
     ASKED_ALWAYS,
     ASKED_BY,
@@ -318,6 +318,10 @@ _PAGE = (
         "schema": {"type": "string", "minLength": 1},
     },
 )  # fmt: skip
+_AS = {
+    "name": "as", "in": "query", "description": "What the rows are written as. Default: csv.",
+    "schema": {"type": "string", "enum": [*FILES]},
+}  # fmt: skip
 _REFUSALS = {
     "400": "A question that makes no sense; the text names the parameter and the way out.",
     "401": "Who asks is not known: a token, a session or a proxy's word is needed.",
@@ -360,7 +364,12 @@ def _download(form: str) -> dict[str, Any]:
     operation = _operation(DOWNLOADS[form].what)
     parameters = [one for one in operation["parameters"] if one not in _PAGE and one["name"] != "stale"]
     schema = _TEXT if DOWNLOADS[form].suffix == "csv" else {"type": "object"}
-    answered = {"description": "A file.", "content": {DOWNLOADS[form].kind: {"schema": schema}}}
+    content: dict[str, Any] = {DOWNLOADS[form].kind: {"schema": schema}}
+    if DOWNLOADS[form].parquet is not None:
+        _, kind, _ = DOWNLOADS[form].written_as(PARQUET)
+        content[kind] = {"schema": {"type": "string", "format": "binary"}}
+        parameters.append(_AS)
+    answered = {"description": "A file.", "content": content}
     responses = {status: said for status, said in operation["responses"].items() if status not in ("304", "410")}
     named = {"operationId": f"export_{form}", "summary": f"{operation['summary']} As a file: {form}."}
     return {**operation, **named, "parameters": parameters, "responses": {**responses, "200": answered}}
