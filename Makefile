@@ -5,6 +5,8 @@ SETUP := .venv/.ready
 HEAVY := .venv/.ready-heavy
 DOCS := .venv/.ready-docs
 TORCHTITAN := .venv-torchtitan/.ready
+FOCUS := .venv-focus/.ready
+KUBEFLOW := .venv-kubeflow/.ready
 DEMO ?= demo
 DEPLOY ?= deploy/base
 CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -12,7 +14,7 @@ CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 MORE_CORES ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all kubeflow lint format bench dashboards manifests docs docs-serve reference torchtitan clean
+.PHONY: help setup demo test peers test-all lint format bench dashboards manifests docs docs-serve reference clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,7 +47,22 @@ $(TORCHTITAN): $(SETUP)
 	.venv-torchtitan/bin/pip install --quiet torchtitan==0.3.0 triton==3.9.0
 	@touch $@
 
-torchtitan: $(TORCHTITAN) ## an environment of its own (1.1 GB, most of it triton) for examples/torchtitan
+# Kubeflow's own packages, 140 MB: fixtures of tests are compared with what they make. What kfp pins clashes with the others.
+$(KUBEFLOW):
+	$(PYTHON) -m venv .venv-kubeflow
+	.venv-kubeflow/bin/pip install --quiet kubeflow-training==1.9.4 kfp-pipeline-spec click docstring-parser PyYAML protobuf \
+		tabulate requests requests-toolbelt google-auth google-cloud-storage kfp-server-api grpcio
+	.venv-kubeflow/bin/pip install --quiet --no-deps kfp==2.17.3 kubeflow-katib==0.19.0
+	@touch $@
+
+# The FinOps Foundation's validator, 416 MB, in an environment of its own: it wants numpy 1, pandas 2 and sqlglot 18. The
+# one release there is on PyPI, 1.0.0, knows FOCUS 1.0; it imports what multimethod 1.11 renamed.
+$(FOCUS):
+	$(PYTHON) -m venv .venv-focus
+	.venv-focus/bin/pip install --quiet 'focus-validator==1.0.0' 'multimethod<1.11'
+	@touch $@
+
+peers: $(TORCHTITAN) $(FOCUS) $(KUBEFLOW) ## environments of their own for packages that clash with others: torchtitan, the FOCUS validator, Kubeflow's
 
 demo: setup ## the main job: a simulated night on 304 GPUs, accounted and explained; on a terminal, served as a page
 	@$(BIN)/pyrometer demo --out $(DEMO)
@@ -53,14 +70,8 @@ demo: setup ## the main job: a simulated night on 304 GPUs, accounted and explai
 test: setup ## the tests that need nothing but this checkout
 	$(BIN)/pytest -q $(CORES) -m 'not heavy'
 
-test-all: $(HEAVY) $(TORCHTITAN) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
+test-all: $(HEAVY) $(TORCHTITAN) $(FOCUS) $(KUBEFLOW) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
 	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-2} $(BIN)/pytest -q $(MORE_CORES)
-
-kubeflow: ## make .venv-kubeflow with Kubeflow's own packages (140 MB; they pin what others pin otherwise): a test compares the fixtures with them
-	$(PYTHON) -m venv .venv-kubeflow
-	.venv-kubeflow/bin/pip install --quiet kubeflow-training==1.9.4 kfp-pipeline-spec click docstring-parser PyYAML protobuf \
-		tabulate requests requests-toolbelt google-auth google-cloud-storage kfp-server-api grpcio
-	.venv-kubeflow/bin/pip install --quiet --no-deps kfp==2.17.3 kubeflow-katib==0.19.0
 
 lint: setup ## style, types, layers
 	$(BIN)/ruff check .

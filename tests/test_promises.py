@@ -42,6 +42,7 @@ cost --by --share-platform=none|even|proportional --data --server --last --since
 export FORMAT=csv|focus --by --out --share-platform=none|even|proportional --data --server --last --since --until \
 --month --all --tz --price --team --experiment
 close [YYYY-MM] --list --data --server --tz -o|--output=table|json
+reconcile BILL.csv --data --server --tz --map --columns --price --tolerance -o|--output=table|json
 top --every --once --limit --data --server --last --since --until --month --all --tz --price --team --experiment \
 -o|--output=table|json
 prices --data --book --starter -o|--output=table|json
@@ -308,7 +309,9 @@ def test_help_imports_nothing_outside_the_standard_library(arguments):
     assert imported_by(statement) - set(sys.stdlib_module_names) == {"pyrometer"}
 
 
-@pytest.mark.parametrize("name", ["why", "cost", "export", "top", "runs", "show", "worth", "trace", "lineage"])
+@pytest.mark.parametrize(
+    "name", ["why", "cost", "export", "close", "reconcile", "top", "runs", "show", "worth", "trace", "lineage"]
+)
 def test_a_question_to_a_folder_loads_nothing_for_clusters_or_servers(name):
     assert not imported_by(f"import pyrometer.cli.{name}") & {"lightkube", "httpx2", "starlette", "uvicorn"}
 

@@ -138,5 +138,12 @@ def test_over_http_an_admin_closes_and_answers_are_of_the_closed_month_at_once(d
                 assert after.json()["rows"] == before.json()["rows"]
                 assert after.headers["ETag"] != before.headers["ETag"]
                 assert (await say("GET", "/api/v1/closed", viewer)).json()["months"][0]["month"] == "2026-10"
+                team = tokens.create("team", "team_viewer", 0, "nlp")  # sees what its team was charged, and no more
+                own = (await say("GET", "/api/v1/cost?month=2026-10&by=team,node,state", team)).json()
+                assert ({row["team"] for row in own["rows"]}, own["total"]["usd"]) == ({"nlp"}, 2.0)
+                (closed,) = (await say("GET", "/api/v1/closed", team)).json()["months"]
+                assert (closed["total"]["usd"], closed["closed_by"]) == (2.0, None)
+                shared = "/api/v1/cost?month=2026-10&by=team,node&share_platform=even"
+                assert (await say("GET", shared, team)).json()["total"]["usd"] == 8.0  # the only one who held anything
 
     asyncio.run(test())

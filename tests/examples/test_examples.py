@@ -55,7 +55,7 @@ def missing(library: str) -> str | None:
     """Why an example cannot run here."""
     if library == "torchtitan":
         made = (TORCHTITAN / "python").exists()
-        return None if made else "needs torchtitan, in an environment of its own: `make torchtitan` makes it"
+        return None if made else "needs torchtitan, in an environment of its own: `make peers` makes it"
     if importlib.util.find_spec(library) is None:
         return f"needs {library}: `make test-all` installs it (extra `heavy`)"
     return None

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from focus_rules import MANDATORY
 from nights import HOUR, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job, run
 from pyrometer.account.charges import charges
 from pyrometer.account.cost import cost
@@ -39,31 +40,6 @@ NIGHT = [*cluster(hours=30), *job(to_min=25 * 60), *run(ended_ms=at(90)), *all_r
 ALL = Window(START_MS, START_MS + 30 * HOUR)
 BERLIN = ZoneInfo("Europe/Berlin")
 
-# The columns that a FOCUS 1.2 dataset must have, whoever makes it.
-MANDATORY = [
-    "BilledCost",
-    "BillingAccountId",
-    "BillingAccountName",
-    "BillingAccountType",
-    "BillingCurrency",
-    "BillingPeriodEnd",
-    "BillingPeriodStart",
-    "ChargeCategory",
-    "ChargeClass",
-    "ChargeDescription",
-    "ChargePeriodEnd",
-    "ChargePeriodStart",
-    "ContractedCost",
-    "EffectiveCost",
-    "InvoiceIssuerName",
-    "ListCost",
-    "PricingQuantity",
-    "PricingUnit",
-    "ProviderName",
-    "PublisherName",
-    "ServiceCategory",
-    "ServiceName",
-]
 NEVER_NULL_OF_USAGE = [
     "ConsumedQuantity",
     "ConsumedUnit",

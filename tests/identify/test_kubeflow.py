@@ -318,7 +318,7 @@ def test_a_metric_that_is_no_number_is_none(latest: Any) -> None:
 @pytest.mark.heavy
 def test_kubeflow_s_own_packages_still_make_such_objects() -> None:
     if not PYTHON.exists():
-        pytest.skip("needs Kubeflow's packages in an environment of their own: make kubeflow")
+        pytest.skip("needs Kubeflow's packages in an environment of their own: make peers")
     made = subprocess.run([PYTHON, "-W", "ignore", FOLDER / "make.py"], capture_output=True, text=True, check=True)
     now = json.loads(made.stdout)
     assert {name: value for name, value in now.items() if name != "made_with"} == {

@@ -152,10 +152,10 @@ QUESTIONS: list[tuple[str, dict[str, str]]] = [
     ("trace", {"run": OUR_RUN, "sample": f"{THEIRS}-137"}), ("trace", {"run": THEIR_RUN, "step": "20"}),
     ("lineage", {"run": THEIR_RUN, "spikes": "1"}), ("lineage", {"run": SAME_RUN, "spikes": "1"}),
     ("why", {"experiment": f"{THEIRS}-sft"}), ("burn", {}), ("cluster", {}), ("top", {}), ("worth", {}),
-    ("charges", {}), ("charges", {"share_platform": "even"}), ("closed", {}),
+    ("charges", {}), ("charges", {"share_platform": "even"}), ("closed", {}), ("instances", {}),
     ("cost", {"by": "team,node,state", "share_platform": "proportional"}),
     ("worth", {"experiment": f"{THEIRS}-sft"}), ("signals", {"run": OUR_RUN}), ("signals", {"run": THEIR_RUN}),
-    ("export/csv", {"by": "team,experiment,workload,user"}), ("export/focus", {}),
+    ("export/csv", {"by": "team,experiment,workload,user"}), ("export/focus", {}), ("export/focus", {"as": "parquet"}),
     ("export/perfetto", {"run": THEIR_RUN, "step": "20"}),
 ]  # fmt: skip
 MORE_QUESTIONS: list[tuple[str, dict[str, str]]] = [

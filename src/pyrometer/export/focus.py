@@ -18,6 +18,7 @@ from pyrometer.model.units import MS_PER_HOUR
 PROVIDER = "Pyrometer"  # provides, publishes and bills: the specification wants no cost where these differ
 UNIT = "GPU-Hours"
 CURRENCY = "USD"
+ADJUSTS_TAG = "pyrometer:adjusts"  # the format wants a prefix on what is not its user's own
 QUANTUM = Decimal("1e-12")  # of a quantity
 
 # What every row says alike. Null: it does not apply to a cluster of one's own.
@@ -90,6 +91,6 @@ def _tags(charge: dict[str, Any]) -> str:
     tags = {
         "team": charge["team"], "experiment": charge["experiment"], "namespace": charge["namespace"],
         "pool": charge["pool"], "workload": workload.get("name"), "workload_kind": workload.get("kind"),
-        "workload_uid": workload.get("uid"), "adjusts": charge["adjusts"],
+        "workload_uid": workload.get("uid"), ADJUSTS_TAG: charge["adjusts"],
     }  # fmt: skip
     return json.dumps({name: value for name, value in tags.items() if value is not None}, ensure_ascii=False)

@@ -65,6 +65,7 @@ _SUMMARIES = {
     "cost": "GPU-hours and dollars, by any groupings. Rows add up to the total, to the micro-dollar.",
     "charges": "What is charged to whom, by local day, node, team, experiment, workload and price.",
     "closed": "The months that are closed, with what was charged for each; of a team, what it was.",
+    "instances": "Node-hours and dollars by day and instance type: what an invoice is compared with.",
     "runs": "The training runs, newest first.",
     "show": "One run: cost, steps by phase, metrics against dollars, lifecycle, findings. Of a run of a pipeline, its "
     "steps; of a sweep, its trials.",
@@ -257,6 +258,16 @@ _ANSWERS: dict[str, Schema] = {
         window=_WINDOW, columns=_list(_TEXT), rows=_list({"type": "array"}), total=_TOTAL, books=_BOOKS,
     ),
     "closed": _object(months=_list(_CLOSED), next=_nullable("string")),
+    "instances": _object(
+        window=_WINDOW,
+        rows=_list(
+            _object(
+                day=_TEXT, instance_type=_nullable("string"), pool=_nullable("string"), gpu_model=_nullable("string"),
+                nodes={"type": "integer"}, node_ms={"type": "integer"}, **_AMOUNTS,
+                unpriced_gpu_ms={"type": "integer"},
+            )
+        ),
+    ),
     "runs": _object(rows=_list(_object(**_RUN))),
     "show": {
         "anyOf": [

@@ -17,6 +17,7 @@ from pyrometer.account.charges import groupings as charged_by
 from pyrometer.account.closing import closed_answer
 from pyrometer.account.cost import Asked, cost, pot_of
 from pyrometer.account.energy import tariff_of
+from pyrometer.account.instances import instances
 from pyrometer.account.ledger import Accounted, Progress, build
 from pyrometer.account.retention import forget
 from pyrometer.account.scope import NobodyError, only
@@ -212,6 +213,10 @@ def _pot(store: Reading, about: _About, what: str, parameters: Mapping[str, str]
     by = _by(parameters) if what == "cost" else charged_by(about.price_usd_micro)
     asked = Asked(about.window, about.zone, about.price_usd_micro, about.basis(store, by))
     return pot_of(store, asked, by, share)
+
+
+def _instances(parameters: Mapping[str, str]) -> _Answering:
+    return lambda store, about: instances(store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro)
 
 
 def _closed(parameters: Mapping[str, str]) -> _Answering:
@@ -418,7 +423,7 @@ def _sample(parameters: Mapping[str, str]) -> str:
 _ANSWERS: dict[str, Callable[[Mapping[str, str]], _Answering]] = {
     "why": _why, "cost": _cost, "runs": _runs, "show": _show, "trace": _trace, "lineage": _lineage,
     "burn": _burn, "worth": _worth, "cluster": _cluster, "signals": _signals, "charges": _charges, "top": _top,
-    "closed": _closed,
+    "closed": _closed, "instances": _instances,
 }  # fmt: skip
 
 

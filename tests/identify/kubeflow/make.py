@@ -1,6 +1,6 @@
 """Makes real objects of Kubeflow, with Kubeflow's own packages: what fixtures of this folder take their fields from.
 
-It runs in an environment of its own (`make kubeflow`): kfp, kubeflow-katib and kubeflow-training pin what others pin
+It runs in an environment of its own (`make peers`): kfp, kubeflow-katib and kubeflow-training pin what others pin
 otherwise. It writes JSON: the tasks of a compiled pipeline, a Katib Experiment and Trial, a PyTorchJob.
 """
 

@@ -1,0 +1,100 @@
+"""`pyrometer reconcile`: a cloud provider's invoice against the ledger."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta, tzinfo
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyrometer.account.reconcile import off_by_percent, reconciled, seen_of
+from pyrometer.account.windows import zone_of
+from pyrometer.cli.running import Asked, print_json
+from pyrometer.cli.tables import print_table
+from pyrometer.collect.bills import BillError, columns_of, days_of, read_bill
+from pyrometer.explain.words import dollars, hours
+
+_APART = {"tax": "tax", "credit": "credits", "commitment_fee": "fees of commitments", "other": "no GPU instances"}
+
+
+@click.command()
+@click.argument("bill", metavar="BILL.csv", type=click.Path(path_type=Path))
+@click.option(
+    "--data", metavar="DIR", type=click.Path(path_type=Path), help="The data folder. Default: PYROMETER_DATA."
+)
+@click.option("--server", metavar="URL", help="Ask this server, with PYROMETER_TOKEN. Default: the folder.")
+@click.option("--tz", metavar="ZONE", help="Time zone of days. Default: UTC, as invoices have it.")
+@click.option("--map", "maps", metavar="NAME=TYPE", multiple=True, help="A pool or GPU model whose nodes say no type.")
+@click.option("--columns", metavar="day=…,type=…,usd=…,hours=…", help="Columns of an invoice that is not known.")
+@click.option("--price", metavar="USD", help="One price per GPU-hour for everything in the ledger.")
+@click.option("--tolerance", metavar="PCT", type=click.FloatRange(min=0), help="Exit 1 when further apart than this.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
+def command(
+    bill: Path, data: Path | None, server: str | None, tz: str | None, maps: tuple[str, ...], columns: str | None,
+    price: str | None, tolerance: float | None, output: str,
+) -> int:  # fmt: skip
+    """A cloud invoice against the ledger, by day and instance type: what differs, by hours and by price. It is read
+    here and sent nowhere."""
+    if data is not None and server is not None:
+        raise click.UsageError("Say --data or --server, not both.")
+    named = _named(maps)
+    zone = zone_of(tz) if tz else UTC
+    asked = Asked(data, server, {"tz": tz or "UTC"} | ({"price": price} if price else {}), output)
+    try:
+        said = columns_of(columns) if columns else None
+        answer = _answer(asked, bill, zone, named, said)
+    except BillError as error:
+        raise click.ClickException(str(error)) from None
+    off = off_by_percent(answer["total"])
+    if output == "json":
+        print_json(answer)
+    else:
+        _print(answer)
+    return 1 if tolerance is not None and off > tolerance else 0
+
+
+def _named(maps: tuple[str, ...]) -> dict[str, str]:
+    for one in maps:
+        if "=" not in one:
+            raise click.UsageError(f"--map {one!r} is not NAME=TYPE: h100-pool=p5.48xlarge.")
+    return dict(one.split("=", 1) for one in maps)
+
+
+def _answer(
+    asked: Asked, path: Path, zone: tzinfo, named: dict[str, str], columns: dict[str, str] | None
+) -> dict[str, Any]:
+    """It is read twice: for its days, and then knowing which instances the ledger has in them."""
+    first, last = days_of(path, zone, columns)
+    rows = asked.answer("instances", since=str(first), until=str(last + timedelta(days=1)))["rows"]
+    bill = read_bill(
+        path, {*(row["instance_type"] for row in rows if row["instance_type"]), *named.values()}, zone, columns
+    )
+    seen, nameless_ms = seen_of(rows, named)
+    return reconciled(bill, seen) | {"nameless_node_ms": nameless_ms}
+
+
+def _print(answer: dict[str, Any]) -> None:
+    headings = ["day", "instance type", "because", "billed h", "ledger h", "billed", "ledger", "difference"]
+    rows = [
+        [row["day"], row["instance_type"], ", ".join(row["because"]), *_figures(row)] for row in answer["rows"]
+    ]  # fmt: skip
+    total = answer["total"]
+    print_table(headings, [*rows, ["total", "", "", *_figures(total)]], figures=5, foot=True)
+    by_hours, by_price = (dollars(total[f"{name}_usd_micro"]) for name in ("by_hours", "by_price"))
+    click.echo(f"Of the difference, hours are {by_hours} and prices {by_price}.", err=True)
+    apart = [f"{_APART[kind]} {dollars(of['usd_micro'])}" for kind, of in answer["apart"].items() if of["usd_micro"]]
+    if apart:
+        click.echo(f"Also on the bill, and not compared: {', '.join(apart)}.", err=True)
+    if answer["nameless_node_ms"]:
+        click.echo(
+            f"{hours(answer['nameless_node_ms']).replace('GPU', 'node')} in the ledger are of nodes that say no "
+            "instance type: --map POOL=TYPE names it.",
+            err=True,
+        )
+
+
+def _figures(row: dict[str, Any]) -> list[str]:
+    shown = ["–" if row[name] is None else f"{row[name]:,.2f}" for name in ("billed_hours", "ledger_hours")]
+    money = [row[f"{name}_usd_micro"] for name in ("billed", "ledger", "difference")]
+    return [*shown, *("–" if micro is None else dollars(micro) for micro in money)]
