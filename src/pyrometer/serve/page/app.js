@@ -141,7 +141,7 @@ function filters(place) {
       h("option", {value: ""}, fixed ? who.team : `All ${name}s`), chosen ? h("option", {value: chosen, selected: true}, chosen) : null);
     const fill = async () => {
       const answer = await fetched(`/api/v1/cost?by=${name}&${new URLSearchParams(name === "experiment" && place.get("team") ? {...windowOf(place), team: place.get("team")} : windowOf(place))}`).catch(() => ({rows: []}));
-      const names = answer.rows.map((row) => row[name]).filter((value) => value && value !== chosen).sort();
+      const names = [...new Set(answer.rows.map((row) => row[name]))].filter((value) => value && value !== chosen).sort();
       select.append(...names.map((value) => h("option", {value}, value)));
     };
     if (!fixed) select.addEventListener("focus", fill, {once: true});

@@ -15,13 +15,20 @@ export async function show(place) {
   if (!answer.rows.length) return [h("h1", {}, "Chargeback"), months(place), nothing("Nothing is accounted for in this time.")];
   return [
     h("h1", {"data-short": "Chargeback"}, h("b", {}, usdMicro(total.usd_micro)), " to charge"),
-    h("p.lede", {}, span(answer.window), ". Rows add up to the total, to the micro-dollar."), months(place),
+    h("p.lede", {}, span(answer.window), ". Rows add up to the total, to the micro-dollar.", booked(answer.books)), months(place),
     h("dl.tiles", {}, tile("GPU-hours", number(Math.round(total.gpu_hours)), null), tile("Teams", number(new Set(answer.rows.map((row) => row.team)).size), null),
       tile("Paid by the platform", usdMicro(owed(answer.rows, "platform")), share(owed(answer.rows, "platform"), total.usd_micro)),
       tile("Without a price", `${hours(total.unpriced_gpu_ms / 3.6e6)} h`, "in no team's bill")),
     section("By day", null, days(byDay)),
     section("By team and experiment", null, files(at), sheet(answer, place)),
   ];
+}
+
+/** What the figures are made from, once months are closed. */
+function booked(books) {
+  if (books?.basis === "closed") return ` ${books.month} is closed: nothing in it changes any more.`;
+  if (books?.basis === "open" && books.adjustments.usd_micro !== null) return ` ${usdMicro(books.adjustments.usd_micro)} of it adjust months that are closed.`;
+  return books?.closed_time ? " Months that are closed are in this time: these are the ledger’s figures as they are now." : "";
 }
 
 /** The newest month there is, where nothing else is chosen: the last 31 days of it. */
@@ -55,7 +62,7 @@ function sheet(answer, place) {
     caption: "By team and experiment", rows: answer.rows, sort: place.get("sort") ?? "-usd", sorted: (sort) => go(place.href({sort}), {replace: true}), most: 500,
     columns: [
       {name: "team", title: "team", value: (row) => row.team ?? "", cell: (row) => (row.team && row.team !== "platform" ? link(place.href({team: row.team}), row.team) : row.team ?? "no team")},
-      {name: "experiment", title: "experiment", value: (row) => row.experiment ?? "", cell: (row) => (row.experiment ? link(place.to("/worth", {experiment: row.experiment}), row.experiment) : h("span.soft", {}, row.team === "platform" ? "free or broken" : "no experiment"))},
+      {name: "experiment", title: "experiment", value: (row) => row.experiment ?? "", cell: (row) => (row.experiment ? h("span", {}, link(place.to("/worth", {experiment: row.experiment}), row.experiment), row.adjusts ? h("span.soft", {}, ` adjusts ${row.adjusts}`) : null) : h("span.soft", {}, row.adjusts ? `adjusts ${row.adjusts}` : row.team === "platform" ? "free or broken" : "no experiment"))},
       {name: "hours", title: "GPU-hours", number: true, value: (row) => row.gpu_hours, cell: (row) => hours(row.gpu_hours)},
       {name: "usd", title: "cost", number: true, value: (row) => row.usd_micro, cell: (row) => (row.usd_micro === null ? "unpriced" : `$${(row.usd_micro / 1e6).toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: 2})}`)},
       {name: "share", title: "share", number: true, value: (row) => row.usd_micro, cell: (row) => share(row.usd_micro, answer.total.usd_micro)},
