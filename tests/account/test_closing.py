@@ -183,6 +183,7 @@ def test_groupings_that_are_not_kept_and_other_times_are_the_ledger_s(store: Sto
         (("team",), month_window("2026-10", ZoneInfo("Europe/Berlin")), ZoneInfo("Europe/Berlin"), "ledger"),
         (("team",), Window(october.from_ms, october.to_ms + MS_PER_DAY), UTC, "ledger"),
         (("team",), month_window("2026-11", UTC), UTC, "open"),
+        (("hour",), month_window("2026-11", UTC), UTC, "ledger"),
         (("team",), month_window("2026-12", UTC), UTC, "ledger"),
     ):
         found = basis_of(store, window, by, zone)

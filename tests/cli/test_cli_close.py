@@ -19,6 +19,7 @@ from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
 from pyrometer.serve.app import Server, application
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
+from serving import serving
 
 END = ms_of(date(2026, 10, 31)) + 20 * MS_PER_HOUR
 AGAIN = ms_of(date(2026, 11, 2))
@@ -147,3 +148,17 @@ def test_over_http_an_admin_closes_and_answers_are_of_the_closed_month_at_once(d
                 assert (await say("GET", shared, team)).json()["total"]["usd"] == 8.0  # the only one who held anything
 
     asyncio.run(test())
+
+
+@pytest.mark.heavy
+def test_a_server_is_told_and_one_that_has_the_folder_is_named(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(data) as client:
+        url = str(client.base_url)
+        assert command("close", "2026-10", "--data", str(data)) == 1
+        assert "only an admin may close a month there: say --server" in capsys.readouterr().err
+        assert command("close", "2026-10", "--server", url, "-o", "json") == 0
+        assert json.loads(capsys.readouterr().out)["closed_by"] == "anybody"
+        assert command("close", "2026-10", "--server", url) == 1
+        assert "2026-10 is closed since" in capsys.readouterr().err
+        assert command("close", "--list", "--data", str(data)) == 0  # asked of the server
+        assert "2026-10" in capsys.readouterr().out

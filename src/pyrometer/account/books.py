@@ -51,6 +51,7 @@ class Basis(NamedTuple):
     team: str | None = None
     experiment: str | None = None
     touches_closed: bool = False  # of a ledger's answer: closed time is in it
+    left_out: bool = False  # likewise: adjustments would be in it, were it grouped by what is kept
 
 
 LEDGER = Basis()
@@ -66,14 +67,17 @@ def basis_of(
     if not months:
         return of
     last = months[-1]
-    if groupable(by) and last.timezone == zone_name(zone):
-        for closed in months:
-            if window == (closed.from_ms, closed.to_ms):
-                return of._replace(kind="closed", month=closed.month, closed=closed)
+    left_out = False
+    if last.timezone == zone_name(zone):
         month = datetime.fromtimestamp(window.from_ms / 1000, zone).strftime("%Y-%m")
-        if window.from_ms == last.to_ms and window == month_window(month, zone):
+        is_open = window.from_ms == last.to_ms and window == month_window(month, zone)
+        closed = next((closed for closed in months if window == (closed.from_ms, closed.to_ms)), None)
+        if closed and groupable(by):
+            return of._replace(kind="closed", month=closed.month, closed=closed)
+        if is_open and groupable(by):
             return of._replace(kind="open", month=month, closed=last)
-    return of._replace(closed=last, touches_closed=window.from_ms < last.to_ms)
+        left_out = is_open
+    return of._replace(closed=last, touches_closed=window.from_ms < last.to_ms, left_out=left_out)
 
 
 def groupable(by: Iterable[str]) -> bool:
@@ -291,5 +295,6 @@ def books_json(basis: Basis, sums: dict[str, Any]) -> dict[str, Any] | None:
         "month": basis.month,
         "closed": iso(closed.closed_ms, UTC) if basis.kind == "closed" else None,
         "closed_time": basis.touches_closed,
+        "adjustments_left_out": basis.left_out,
         **sums,
     }

@@ -21,7 +21,7 @@ from pyrometer.store import Reading
 _OUTER = ("team", ADJUSTS, "experiment")  # what rows are rounded within, in this order
 
 
-class Asked(NamedTuple):
+class Subject(NamedTuple):
     """What every answer here is about."""
 
     window: Window
@@ -50,23 +50,23 @@ class Told(NamedTuple):
     books: dict[str, Any] | None
 
 
-def pot_of(store: Reading, asked: Asked, by: Sequence[str], how: str) -> Pot | None:
+def pot_of(store: Reading, about: Subject, by: Sequence[str], how: str) -> Pot | None:
     """What nobody held, of everything: to be asked before a store is limited to a team."""
     if how == NONE:
         return None
-    everybody = asked._replace(basis=asked.basis._replace(team=None, experiment=None))
+    everybody = about._replace(basis=about.basis._replace(team=None, experiment=None))
     parts = parts_of(_groups(store, everybody, ("team", HELD)), how)
     return Pot(parts, is_platform(_groups(store, everybody, pot_groupings(by))))
 
 
-def told(store: Reading, asked: Asked, by: Sequence[str], *, energy: str = "") -> Told:
+def told(store: Reading, about: Subject, by: Sequence[str], *, energy: str = "") -> Told:
     """Rows by groupings, rounded so that they add up."""
-    pot, unit = asked.pot, 1
+    pot, unit = about.pot, 1
     if pot is None:
-        groups = _groups(store, asked, by, energy)
+        groups = _groups(store, about, by, energy)
     else:
         unit = pot.unit
-        groups = shared(_groups(store, asked, (*by, HELD), energy), by, pot, asked.basis.team)
+        groups = shared(_groups(store, about, (*by, HELD), energy), by, pot, about.basis.team)
     paths = [_path(by, group.key) for group in groups]
     times = round_nested([group.gpu_ms for group in groups], paths, unit)
     money = round_nested([group.ms_price for group in groups], paths, unit * MS_PER_HOUR)
@@ -81,7 +81,7 @@ def told(store: Reading, asked: Asked, by: Sequence[str], *, energy: str = "") -
         "ledger": _total([line for line in lines if line[0].adjusts is None]),
         "adjustments": _total([line for line in lines if line[0].adjusts is not None]),
     }
-    return Told(rows, _total(lines), books_json(asked.basis, parts))
+    return Told(rows, _total(lines), books_json(about.basis, parts))
 
 
 def cost(
@@ -89,11 +89,11 @@ def cost(
     ledger: str = "ledger_row", tariff: Tariff | None = None, basis: Basis = LEDGER, pot: Pot | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The answer of `pyrometer cost`."""
-    asked = Asked(window, zone, price_usd_micro, basis, ledger, pot)
+    about = Subject(window, zone, price_usd_micro, basis, ledger, pot)
     frozen = basis.closed if basis.kind == "closed" else None
     whole = Drawn() if frozen else drawn_in(store, *window)
     energy = open_energy(store, *window, by, ledger) if whole.gpu_ms else ""
-    answer = told(store, asked, by, energy=energy)
+    answer = told(store, about, by, energy=energy)
     unit = pot.unit if pot else 1
     if frozen or pot:
         whole = Drawn(*((2 * sum(of) + unit) // (2 * unit) for of in zip(*(r.drawn for r in answer.rows), strict=True)))
@@ -110,16 +110,16 @@ def cost(
     }  # fmt: skip
 
 
-def _groups(store: Reading, asked: Asked, by: Sequence[str], energy: str = "") -> list[Sum]:
+def _groups(store: Reading, about: Subject, by: Sequence[str], energy: str = "") -> list[Sum]:
     """Exact sums by groupings and by the month that they adjust, which is the last of a key."""
     found: list[Sum] = []
-    if asked.basis.kind != "closed":
+    if about.basis.kind != "closed":
         of_ledger = sums(
-            store, asked.window, by, zone=asked.zone, price_usd_micro=asked.price_usd_micro, ledger=asked.ledger,
+            store, about.window, by, zone=about.zone, price_usd_micro=about.price_usd_micro, ledger=about.ledger,
             energy=energy,
         )  # fmt: skip
         found = [group._replace(key=(*group.key, None)) for group in of_ledger]
-    return found + charged_sums(store, asked.basis, by, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
+    return found + charged_sums(store, about.basis, by, zone=about.zone, price_usd_micro=about.price_usd_micro)
 
 
 def _path(by: Sequence[str], key: tuple[Any, ...]) -> tuple[str, ...]:

@@ -105,7 +105,8 @@ _BOOKS: Schema = {
         {"type": "null"},
         _object(
             basis={"type": "string", "enum": ["closed", "open", "ledger"]}, month=_nullable("string"),
-            closed=_nullable("string"), closed_time={"type": "boolean"}, ledger=_TOTAL, adjustments=_TOTAL,
+            closed=_nullable("string"), closed_time={"type": "boolean"},
+            adjustments_left_out={"type": "boolean"}, ledger=_TOTAL, adjustments=_TOTAL,
         ),
     ]
 }  # fmt: skip

@@ -15,7 +15,7 @@ from pyrometer.account.books import Basis, basis_of
 from pyrometer.account.charges import charges
 from pyrometer.account.charges import groupings as charged_by
 from pyrometer.account.closing import closed_answer
-from pyrometer.account.cost import Asked, cost, pot_of
+from pyrometer.account.cost import Subject, cost, pot_of
 from pyrometer.account.energy import tariff_of
 from pyrometer.account.instances import instances
 from pyrometer.account.ledger import Accounted, Progress, build
@@ -211,7 +211,7 @@ def _pot(store: Reading, about: _About, what: str, parameters: Mapping[str, str]
         return None
     open_names(store)
     by = _by(parameters) if what == "cost" else charged_by(about.price_usd_micro)
-    asked = Asked(about.window, about.zone, about.price_usd_micro, about.basis(store, by))
+    asked = Subject(about.window, about.zone, about.price_usd_micro, about.basis(store, by))
     return pot_of(store, asked, by, share)
 
 
