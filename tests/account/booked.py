@@ -6,13 +6,13 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, timedelta
 from typing import Any
 
 from pyrometer.account.books import midnight_ms
 from pyrometer.model.columns import SCHEMAS
-from pyrometer.model.records import LedgerRow, Node, Pod, Workload
-from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.model.records import Allocation, LedgerRow, Node, Pod, Workload
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE
 from pyrometer.store import Store
 from pyrometer.store.store import NewPart
 
@@ -22,6 +22,7 @@ PRICES = (None, 0, 1_999_999, 2_500_001, 12_000_000)
 NODES = ("n0", "n1")
 PODS = tuple(f"pod-{number}" for number in range(5))
 FIRST = date(2026, 9, 1)
+H100 = "NVIDIA-H100-80GB-HBM3"
 
 
 def ms_of(day: date) -> int:
@@ -64,6 +65,22 @@ def write_days(store: Store, days: dict[date, list[LedgerRow]]) -> None:
         store.connection.unregister("written_rows")
 
 
+def machine(from_ms: int, to_ms: int) -> list[Any]:
+    """A node of two GPUs that is there for a while."""
+    seen = [Node(time_ms, "here", "n0", "node-0", 2, H100, instance_type="p5") for time_ms in (from_ms, to_ms - 1)]
+    return [*seen, Node(to_ms, "here", "n0", "node-0", 2, H100, present=False)]
+
+
+def held(team: str, pod: str, from_ms: int, to_ms: int) -> list[Any]:
+    """A job of one pod that has the first of its GPUs for a while."""
+    return [
+        Workload(from_ms, "here", f"w-{pod}", "Job", "ml", pod, team=team, experiment=f"e-{pod}"),
+        Pod(to_ms, "here", pod, "ml", pod, "Succeeded", f"w-{pod}", node_uid="n0", scheduled_ms=from_ms,
+            started_ms=from_ms, ended_ms=to_ms),
+        Allocation(to_ms, pod, "n0", 0, from_ms, to_ms, SHARE_WHOLE),
+    ]  # fmt: skip
+
+
 def some_days(chance: random.Random, months: int = 3) -> list[date]:
     """A few days of each month, among them its first and its last."""
     listed = []
@@ -98,7 +115,3 @@ def month_of(day: date) -> str:
 def following(day: date) -> date:
     """The first of the month after."""
     return (day.replace(day=1) + timedelta(days=31)).replace(day=1)
-
-
-def local(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(time_ms / 1000, UTC)

@@ -13,7 +13,20 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from booked import FIRST, a_day, after, counted, following, month_of, ms_of, objects, some_days, write_days
+from booked import (
+    FIRST,
+    a_day,
+    after,
+    counted,
+    following,
+    held,
+    machine,
+    month_of,
+    ms_of,
+    objects,
+    some_days,
+    write_days,
+)
 from histories import folder
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -24,14 +37,16 @@ from pyrometer.account.charges import charges
 from pyrometer.account.closed import FOLDER, closed_months, problems
 from pyrometer.account.closing import ClosingError, close, closed_answer
 from pyrometer.account.cost import cost
+from pyrometer.account.ledger import build
 from pyrometer.account.retention import forget
 from pyrometer.account.sums import Window, open_names
-from pyrometer.model.records import LedgerRow, Workload
+from pyrometer.model.records import LedgerRow, Price, Workload
 from pyrometer.model.settings import Settings
-from pyrometer.model.units import MS_PER_DAY, usd_micro
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, usd_micro
 from pyrometer.store import Store
 
 OCTOBER, NOVEMBER, DECEMBER = date(2026, 10, 1), date(2026, 11, 1), date(2026, 12, 1)
+BERLIN = ZoneInfo("Europe/Berlin")
 LATE = after(date(2027, 3, 1))
 EVERYTHING = Window(ms_of(FIRST), LATE)
 
@@ -40,8 +55,8 @@ def closing(store: Store, day: date, *, now_ms: int = LATE, zone: Any = UTC) -> 
     return close(store, Settings(), month_of(day), zone, now_ms=now_ms, by="ann")
 
 
-def charged(store: Store, window: Window, team: str | None = None) -> dict[str, Any]:
-    return charges(store, window, zone=UTC, basis=basis_of(store, window, (), UTC, team))
+def charged(store: Store, window: Window, zone: Any = UTC) -> dict[str, Any]:
+    return charges(store, window, zone=zone, basis=basis_of(store, window, (), zone))
 
 
 def month(store: Store, day: date, by: tuple[str, ...] = ("team",), **more: Any) -> dict[str, Any]:
@@ -84,19 +99,51 @@ def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_
         assert list(problems(store.folder, store.connection)) == []
 
 
-def _nothing_is_lost_or_twice(store: Store) -> None:
+@pytest.mark.heavy
+@settings(max_examples=2 * EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(st.integers(0, 2**48))
+def test_the_same_holds_of_records_that_come_late_and_books_that_change(seed: int) -> None:
+    """Real ledgers, around the end of October in Berlin."""
+    chance = random.Random(seed)
+    begin = ms_of(date(2026, 10, 31)) + 21 * MS_PER_HOUR  # two hours before November
+    records: list[Any] = machine(begin, begin + 5 * MS_PER_HOUR)
+    for number in range(6):
+        from_ms = begin + chance.randrange(4 * 60) * 60_000 + chance.choice((0, 1234))
+        to_ms = from_ms + chance.randrange(1, 90) * 60_000
+        records += held(chance.choice(("vision", "nlp")), f"late-{number}", from_ms, to_ms)
+    chance.shuffle(records)
+    books = ([], [Price(0, 2_000_001, 0)], [Price(0, 3_333_333, 0), Price(0, 1, begin + 2 * MS_PER_HOUR)])
+    with folder() as store:
+        told: dict[str, str] = {}
+        next_to_close = OCTOBER
+        for _ in range(6):
+            some = chance.randrange(0, 9)
+            store.append(records[:some])
+            records = records[some:]
+            build(store, Settings(), now_ms=LATE, prices=chance.choice(books))
+            if chance.random() < 0.5 and next_to_close <= NOVEMBER:
+                with suppress(ClosingError):
+                    closing(store, next_to_close, zone=BERLIN)
+                    window = month_window(month_of(next_to_close), BERLIN)
+                    told[month_of(next_to_close)] = json.dumps(charged(store, window, zone=BERLIN))
+                    next_to_close = following(next_to_close)
+            _nothing_is_lost_or_twice(store, BERLIN)
+            for name, before in told.items():
+                assert json.dumps(charged(store, month_window(name, BERLIN), zone=BERLIN)) == before
+
+
+def _nothing_is_lost_or_twice(store: Store, zone: Any = UTC) -> None:
     months = closed_months(store.folder)
     everything: Counter[str] = Counter()
     for closed in months:
-        everything.update(counted(charged(store, Window(closed.from_ms, closed.to_ms))))
-    end_ms = months[-1].to_ms if months else EVERYTHING.from_ms
-    since = date.fromisoformat(str(FIRST)) if not months else following(date.fromisoformat(f"{months[-1].month}-01"))
+        everything.update(counted(charged(store, Window(closed.from_ms, closed.to_ms), zone)))
+    end_ms = EVERYTHING.from_ms
     if months:
-        first_open = month_window(month_of(since), UTC)
-        everything.update(counted(charged(store, first_open)))
+        first_open = month_window(month_of(following(date.fromisoformat(f"{months[-1].month}-01"))), zone)
+        everything.update(counted(charged(store, first_open, zone)))
         end_ms = first_open.to_ms
-    everything.update(counted(charges(store, Window(end_ms, EVERYTHING.to_ms), zone=UTC)))
-    now = counted(charges(store, EVERYTHING, zone=UTC))
+    everything.update(counted(charges(store, Window(end_ms, EVERYTHING.to_ms), zone=zone)))
+    now = counted(charges(store, EVERYTHING, zone=zone))
     assert {key: ms for key, ms in everything.items() if ms} == dict(now)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from booked import ms_of
+from booked import held, machine, ms_of
 
 from pyrometer.cli import main
-from pyrometer.model.records import Allocation, Node, Pod, Price, Workload
+from pyrometer.model.records import Allocation, Price
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
 from pyrometer.serve.app import Server, application
@@ -23,22 +23,6 @@ from serving import serving
 
 END = ms_of(date(2026, 10, 31)) + 20 * MS_PER_HOUR
 AGAIN = ms_of(date(2026, 11, 2))
-H100 = "NVIDIA-H100-80GB-HBM3"
-
-
-def machine(from_ms: int, to_ms: int) -> list[Any]:
-    """A node of two GPUs that is there for a while."""
-    seen = [Node(time_ms, "here", "n0", "node-0", 2, H100, instance_type="p5") for time_ms in (from_ms, to_ms - 1)]
-    return [*seen, Node(to_ms, "here", "n0", "node-0", 2, H100, present=False)]
-
-
-def held(team: str, pod: str, from_ms: int, to_ms: int) -> list[Any]:
-    return [
-        Workload(from_ms, "here", f"w-{pod}", "Job", "ml", pod, team=team, experiment=f"e-{pod}"),
-        Pod(to_ms, "here", pod, "ml", pod, "Succeeded", f"w-{pod}", node_uid="n0", scheduled_ms=from_ms,
-            started_ms=from_ms, ended_ms=to_ms),
-        Allocation(to_ms, pod, "n0", 0, from_ms, to_ms, SHARE_WHOLE),
-    ]  # fmt: skip
 
 
 @pytest.fixture
