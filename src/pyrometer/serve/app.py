@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from datetime import UTC, tzinfo
+from datetime import UTC
 from typing import Any, NamedTuple
 
 import duckdb
@@ -19,10 +19,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from pyrometer.account.closing import ClosingError, close, json_of
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.sums import iso
-from pyrometer.account.windows import WindowError, zone_of
+from pyrometer.account.windows import WindowError
 from pyrometer.act.lives import Lives, ms_of
 from pyrometer.act.teller import Teller
 from pyrometer.collect.otlp import SIGNALS
@@ -51,6 +50,7 @@ from pyrometer.serve.answers import (
     tag,
 )
 from pyrometer.serve.audit import Audit
+from pyrometer.serve.closing import Closing
 from pyrometer.serve.collector import Collector
 from pyrometer.serve.downloads import DOWNLOADS, FILES, file_name
 from pyrometer.serve.headers import Headers
@@ -109,6 +109,7 @@ class Server:
         self.reading: str | None = None  # what has to be read before anything is followed
         self.remote_write = RemoteWrite(self)
         self.otlp = Otlp(self)
+        self.closing = Closing(self)
         self.tokens = Tokens(store.folder)
         self.address: Address | None = None  # as it lies in the folder
         self.access = Access(
@@ -443,22 +444,6 @@ class Server:
         self.workloads.count(self.store, books.covered.end_ms, self.training.progress.runs.values())
         return {"revision": books.revised, "to": iso(books.covered.end_ms, UTC)}
 
-    async def close_month(self, request: Request) -> Response:
-        """Closes a month for good."""
-        told = dict(request.query_params)
-        unknown = sorted(set(told) - {"month", "tz"})
-        if unknown or "month" not in told:
-            raise RefusedError(400, "Say month=2026-10, and tz=ZONE where it is not the server's; nothing else.")
-        with _refusing():
-            zone = zone_of(told.get("tz") or self.settings.timezone)
-            async with self.lock:
-                return JSONResponse(await asyncio.to_thread(self._close, told["month"], zone, request.state.who.name))
-
-    def _close(self, month: str, zone: tzinfo, by: str) -> Answer:
-        self.account(may_rest=False)
-        now_ms = time.time_ns() // 1_000_000
-        return json_of(close(self.store, self.settings, month, zone, now_ms=now_ms, by=by))
-
     # -- who may ------------------------------------------------------------------------------------------------------
 
     def guarded(
@@ -498,8 +483,6 @@ def _refusing() -> Iterator[None]:
         yield
     except (QuestionError, WindowError) as error:
         raise RefusedError(400, str(error)) from None
-    except ClosingError as error:
-        raise RefusedError(409, str(error)) from None
     except NothingError as error:
         raise RefusedError(404, str(error)) from None
 
@@ -602,7 +585,7 @@ def application(server: Server) -> Starlette:
             ),
             Route("/api/v1/live", server.guarded("view", server.listen)),
             Route("/api/v1/openapi.json", server.guarded("view", server.document)),
-            Route("/api/v1/close", server.guarded("administer", server.close_month), methods=["POST"]),
+            Route("/api/v1/close", server.guarded("administer", server.closing.take), methods=["POST"]),
             Route("/api/v1/export/{form}", server.guarded("view", server.download)),
             Route("/api/v1/{what}", server.guarded("view", server.answer)),
         ],
