@@ -70,7 +70,7 @@ def frozen(store: Store) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (store.folder / FOLDER).glob("*")}
 
 
-@settings(max_examples=2 * EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48))
 def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_ledger_says(seed: int) -> None:
     chance = random.Random(seed)

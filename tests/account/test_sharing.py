@@ -71,7 +71,7 @@ def a_month(seed: int) -> Iterator[Store]:
         yield store
 
 
-@settings(max_examples=4 * EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=3 * EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48), st.sampled_from(["even", "proportional"]))
 def test_nothing_is_lost_and_a_team_pays_the_same_in_every_grouping(seed: int, how: str) -> None:
     with a_month(seed) as store:
@@ -118,7 +118,7 @@ def _each_pays_its_part(store: Store, how: str, whole: dict[str | None, Amounts]
         assert abs(whole[team][0] - ms - part * free_ms) < 2 + free_ms * Fraction(len(rows), max(money, len(rows)))
 
 
-@settings(max_examples=2 * EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.integers(0, 2**48), st.sampled_from(["even", "proportional"]))
 def test_a_team_is_told_its_own_share_and_not_where_it_was(seed: int, how: str) -> None:
     with a_month(seed) as store:
