@@ -142,10 +142,10 @@ def _answer(folder: Path, settings: Settings, asked: Question, *, wait_s: float)
         return answer_from(store, settings, asked, str(folder))
 
 
-def open_store(folder: Path, *, wait_s: float | None = None) -> Store:
+def open_store(folder: Path, *, wait_s: float | None = None, create: bool = False) -> Store:
     """The data folder, with what `pyrometer run` put there; one that has nothing else becomes a data folder."""
     left = bool(of_training(folder).paths())
-    store = Store(folder, create=left, wait_s=WAIT_FOR_FOLDER_S if wait_s is None else wait_s)
+    store = Store(folder, create=create or left, wait_s=WAIT_FOR_FOLDER_S if wait_s is None else wait_s)
     if left:
         try:
             _take_in(store)

@@ -92,7 +92,7 @@ class Progress:
     def read(self, store: Reading, end_ms: int, settled_ms: int) -> None:
         """Reads what is new at `end_ms`; the ledger does not change before `settled_ms` any more, as a rule."""
         open_names(store)
-        open_ranks(store, end_ms)
+        open_ranks(store, end_ms, tracked=True)
         known = self._newest_words(store, end_ms)
         from_ms = end_ms - (LOOK_BACK_MS if self._looked else FIRST_LOOK_MS)
         self._steps(store, known, from_ms, end_ms)

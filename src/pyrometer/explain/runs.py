@@ -9,12 +9,22 @@ from statistics import median
 from typing import Any
 
 from pyrometer.account.sums import Window, amounts, iso, open_names, rounded, workload_json
-from pyrometer.explain.spending import NOTHING, Spent, costs, costs_of_minutes, metrics_of, open_minutes, open_runs
+from pyrometer.explain.spending import (
+    NOTHING,
+    Spent,
+    costs,
+    costs_of_minutes,
+    metrics_of,
+    open_minutes,
+    open_runs,
+    states_of_minutes,
+)
 from pyrometer.explain.throughput import OF_ONE, nothing, outliers, phases, throughput
 from pyrometer.explain.trainer import progress_of_all
 from pyrometer.explain.why import why
 from pyrometer.model import events
 from pyrometer.model.settings import Settings
+from pyrometer.model.states import STATE
 from pyrometer.store import Reading
 
 
@@ -72,14 +82,30 @@ def _listed(
         ).fetchall()
     )
     rates, done = throughput(store, windows, values), progress_of_all(store, window.to_ms)
+    tracked = _trackers(store)
     return [
         {
             **_row(row, spent.get(row[0], NOTHING), steps.get(row[0]), zone), **rates.get(row[0], nothing()),
             "progress": done.get(row[0]) or done.get(row[3]), **_part_of(*row[12:]),
+            "trackers": tracked.get(row[0], []),
         }
         for row in store.connection.execute(_ROWS).fetchall()
         if only in (None, row[0])
     ]  # fmt: skip
+
+
+def _trackers(store: Reading) -> dict[str, list[dict[str, str]]]:
+    """The runs of experiment trackers that each run has."""
+    kinds = {events.MLFLOW_RUN: "mlflow", events.WANDB_RUN: "wandb"}
+    rows = store.connection.execute(
+        "SELECT run, kind, reason, arg_max(message, time_ms) FROM event WHERE kind IN (SELECT unnest(?)) "
+        "AND run IS NOT NULL AND reason IS NOT NULL GROUP BY ALL ORDER BY min(time_ms), reason",
+        [list(kinds)],
+    ).fetchall()
+    found: dict[str, list[dict[str, str]]] = {}
+    for run, kind, named, words in rows:
+        found.setdefault(run, []).append({"tracker": kinds[kind], "id": named, "message": words or ""})
+    return found
 
 
 def show(
@@ -97,6 +123,7 @@ def show(
         "windows": [] if "windows" in without else _windows(store, run, zone),
         "metrics": metrics_of(store, run),
         "best": _best(store, run),
+        "states": _states(store),
         "phases": phases(store, run),
         "outliers": outliers(store, run),
         "checkpoints": _checkpoints(store, run, window, zone),
@@ -108,6 +135,15 @@ def show(
         found = why(store, window, settings, zone=zone, price_usd_micro=price_usd_micro)["findings"]
         answer["findings"] = [f for f in found if f["workload"] and f["workload"]["uid"] == uid]
     return answer
+
+
+def _states(store: Reading) -> list[dict[str, Any]]:
+    """Where the time of the run whose minutes are open went, most of it first."""
+    groups = states_of_minutes(store)
+    return [
+        {"state": group.key[0], "family": STATE[group.key[0]].family, **amounts(group, micro)}
+        for group, micro in zip(groups, rounded(groups), strict=True)
+    ]
 
 
 def _row(row: tuple[Any, ...], spent: Spent, steps: int | None, zone: tzinfo) -> dict[str, Any]:

@@ -41,6 +41,11 @@ WHERE the_run.started_ms < $2 AND coalesce(the_run.ended_ms > $1, true)
 GROUP BY the_run.run
 """
 
+_TRACKED = """
+INSERT INTO the_run SELECT * FROM run WHERE time_ms <= getvariable('newest_ms') AND source IS NOT NULL
+QUALIFY row_number() OVER (PARTITION BY run, attempt, rank ORDER BY time_ms DESC) = 1
+"""
+
 _PLACED = """
 CREATE OR REPLACE TEMP TABLE placed_run AS
 SELECT run, pod_uid, node_uid, slot_index, started_ms AS at_ms,
@@ -103,7 +108,7 @@ def open_runs(store: Reading, window: Window, only: str | None = None) -> None:
     open_names(store)
     store.expose_all(["event", "metric"])
     store.expose(["step_window"], *window)
-    open_ranks(store, window.to_ms)
+    open_ranks(store, window.to_ms, tracked=True)
     add_told_runs(store)
     open_places(store, window)
     store.connection.execute(_LISTED, list(window))
@@ -111,11 +116,13 @@ def open_runs(store: Reading, window: Window, only: str | None = None) -> None:
         store.expose(["ledger_row"], *_held_within(store, only, window))
 
 
-def open_ranks(store: Reading, newest_ms: int) -> None:
-    """Makes the newest word on every rank readable, as `the_run`."""
+def open_ranks(store: Reading, newest_ms: int, *, tracked: bool = False) -> None:
+    """Makes the newest word on every rank readable, as `the_run`; `tracked`: of runs that only trackers know, too."""
     store.expose_all(["run", "restatement"])
     store.connection.execute(f"SET VARIABLE newest_ms = {newest_ms}::BIGINT")
     sql.run(store.connection, sql.RUNS)
+    if tracked:
+        store.connection.execute(_TRACKED)
 
 
 def open_places(store: Reading, window: Window) -> None:
@@ -165,6 +172,15 @@ def costs_of_minutes(store: Reading) -> dict[str, Spent]:
         "SELECT run, sum(ms), coalesce(sum(ms_price), 0), sum(unpriced_ms), "
         "coalesce(sum(ms) FILTER (WHERE state = 'train'), 0) FROM run_minute GROUP BY run",
     )
+
+
+def states_of_minutes(store: Reading) -> list[Sum]:
+    """What the runs whose minutes are open cost, by state."""
+    rows = store.connection.execute(
+        "SELECT state, sum(ms), coalesce(sum(ms_price), 0), sum(unpriced_ms) FROM run_minute "
+        "GROUP BY state ORDER BY 2 DESC, 1"
+    ).fetchall()
+    return [Sum((state,), int(ms), int(ms_price), int(unpriced_ms)) for state, ms, ms_price, unpriced_ms in rows]
 
 
 # What a run had cost at a moment of a minute: it paid evenly while it held its GPUs. Of the first of several minutes

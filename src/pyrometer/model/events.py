@@ -15,6 +15,8 @@ CONFIGURED = "configured"  # what the run was told to do: `reason` is the digest
 RENDEZVOUS = "rendezvous"  # the ranks have found each other; `duration_ms` it took, ending at `time_ms`
 COMPILED = "compiled"  # the model was compiled; `duration_ms` it took, ending at `time_ms`
 RESTORED = "restored"  # a checkpoint of `step` was loaded; `duration_ms` it took, ending at `time_ms`
+MLFLOW_RUN = "mlflow_run"  # the program has a run of that tracker: `reason` is its id, `message` where it is
+WANDB_RUN = "wandb_run"  # likewise; its id is entity/project/id
 EXCEPTION = "exception"  # ended `rank`: `reason` is its type (OutOfMemoryError), `message` its text
 
 # Of Kubernetes: about a pod, with its node once it has one.

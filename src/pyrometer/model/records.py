@@ -263,6 +263,7 @@ class Run(NamedTuple):
     outcome: Text | None = None  # succeeded, failed, killed; unknown: a log that breaks off
     resumed_step: Int64 | None = None  # the first step that it did again or anew after a restore
     framework: Text | None = None
+    source: Text | None = None  # the tracker that told of it: it says nothing of states; None: its own processes
 
 
 @record(key=("run", "attempt", "rank", "time_ms"), sort=("run", "attempt", "rank", "time_ms"))

@@ -131,6 +131,7 @@ _RUN: dict[str, Schema] = {
     "ended": _nullable("string"), "outcome": _TEXT, "gpu_hours": {"type": "number"}, "usd": _nullable("number"),
     "goodput": _nullable("number"), "progress": _nullable("object"), "pipeline": _nullable("object"),
     "sweep": _nullable("object"),
+    "trackers": _list(_object(tracker=_TEXT, id=_TEXT, message=_TEXT)),
 }  # fmt: skip
 _PART: dict[str, Schema] = {  # of a pipeline's run, or of a sweep
     **_AMOUNTS, "wasted_gpu_ms": {"type": "integer"}, "wasted_usd_micro": _nullable("integer"),
@@ -274,6 +275,7 @@ _ANSWERS: dict[str, Schema] = {
         "anyOf": [
             _object(
                 **_RUN, windows={"type": "array"}, metrics={"type": "object"}, lifecycle={"type": "array"},
+                states=_list(_object(state=_TEXT, family=_TEXT, **_AMOUNTS)),
                 findings=_list(_FINDING),
             ),
             _PIPELINE,

@@ -50,6 +50,16 @@ def is_on() -> bool:
     return _hooks is not None
 
 
+def hooks() -> Hooks | None:
+    """The hooks of this process, if anybody wants to know of it."""
+    return _hooks
+
+
+def asked() -> dict[str, Any]:
+    """What `pyrometer.init` was given."""
+    return _asked
+
+
 def become_rank() -> None:
     """The program says that it trains."""
     if _hooks is not None and _hooks.rank is None and "torch" in sys.modules:

@@ -40,6 +40,7 @@ class Hooks:
     def __init__(self, start: Callable[[], Rank | None]) -> None:
         self.rank: Rank | None = None
         self.lineage = Lineage()  # from the start: a loader may be asked before there is an optimizer
+        self.tracked: dict[tuple[str, str], str] = {}  # runs of trackers that the program has: kind and name, words
         self._start = start  # the first sign of training
         self._installed: set[str] = set()
         self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

@@ -22,10 +22,24 @@ MOST_ATTRIBUTES, MOST_CHARACTERS = 64, 1024  # of what OpenTelemetry's variable 
 _DESCRIBES = ("k8s.", "host.", "cloud.", "container.", "deployment.", "service.")
 
 
-def identify(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What is known before the ranks have met."""
+_next: tuple[int, str] | None = None  # a process, and what its launch will be called
+
+
+def next_launch() -> str:
+    """What the launch of this process will be called, if it becomes a rank: for those who ask before it has."""
+    global _next
+    if _next is None or _next[0] != os.getpid():  # a fork is another one
+        _next = (os.getpid(), secrets.token_hex(8))
+    return _next[1]
+
+
+def identify(environment: Mapping[str, str] = os.environ, *, launch: str | None = None) -> dict[str, Any]:
+    """What is known before the ranks have met. The launch is called so once: who is a rank again is of another."""
+    global _next
+    if launch is None:
+        launch, _next = next_launch(), None
     identity: dict[str, Any] = {
-        "launch": secrets.token_hex(8),
+        "launch": launch,
         "rank": 0,
         "ranks": 1,
         "local_rank": 0,

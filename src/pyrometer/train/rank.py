@@ -103,6 +103,8 @@ class Rank:
         self._faulthandler_taken = False
         self._alone_since_s: float | None = None  # training, and not knowing what this launch is called
         self.say_run()
+        for (kind, named), words in hooks.tracked.items():  # it may have begun before the training did
+            self.event(kind, reason=named, message=words)
         self._sender_due_s = 0.0
         self._have_sender()
         self._thread = threading.Thread(target=self._keep, name="pyrometer", daemon=True)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pyrometer.train import tracked
+
 if TYPE_CHECKING:
     from pyrometer.train.hooks import Hooks
 
@@ -106,6 +108,7 @@ def _mlflow(module: Any, heard: Heard, hooks: Hooks) -> None:
     def several(metrics: Values, step: int | None = None, *more: Any, **options: Any) -> None:
         heard(metrics, step)
 
+    tracked.mlflow_runs(module, "start_run", hooks)
     _after(module, "log_metric", one, lambda key, *more, **options: {key: None})
     _after(module, "log_metrics", several, lambda metrics, *more, **options: metrics)
 
@@ -114,13 +117,16 @@ def _mlflow_client(module: Any, heard: Heard, hooks: Hooks) -> None:
     def one(
         client: Any, run_id: str, key: str, value: float, timestamp: Any = None, step: int | None = None, **more: Any
     ) -> None:
+        tracked.meet_mlflow(hooks, run_id, client.tracking_uri)
         heard({key: value}, step)
 
     def several(client: Any, run_id: str, metrics: Any = (), *more: Any, **options: Any) -> None:
+        tracked.meet_mlflow(hooks, run_id, client.tracking_uri)
         for metric in metrics:
             if not metric.key.startswith("system/"):  # of the machine, by a thread of MLflow
                 heard({metric.key: metric.value}, metric.step)
 
+    tracked.mlflow_runs(module.MlflowClient, "create_run", hooks)
     _after(module.MlflowClient, "log_metric", one)
     _after(module.MlflowClient, "log_batch", several)
 
@@ -273,8 +279,18 @@ def _within(hooks: Hooks, framework: str) -> None:
         hooks.rank.framework(framework, None)
 
 
+def _mlflow_registry(module: Any, heard: Heard, hooks: Hooks) -> None:
+    tracked.mlflow_registry(module, hooks)
+
+
+def _wandb_init(module: Any, heard: Heard, hooks: Hooks) -> None:
+    tracked.wandb_runs(module, hooks)
+
+
 _LISTEN: dict[str, Callable[[Any, Heard, Hooks], None]] = {
     "wandb.sdk.wandb_run": _wandb,
+    "wandb.sdk.wandb_init": _wandb_init,
+    "mlflow.tracking.context.registry": _mlflow_registry,
     "mlflow.tracking.fluent": _mlflow,
     "mlflow.tracking.client": _mlflow_client,
     "torch.utils.tensorboard.writer": _tensorboard,

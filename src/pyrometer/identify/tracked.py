@@ -1,0 +1,292 @@
+"""Runs of experiment trackers, as records: which run or workload each of them is, and its metrics as curves.
+
+A pure function of what a tracker tells and what is known. A run is joined by the first of these that says something:
+
+1. its own processes: the SDK told which tracker's run they have;
+2. its tags: the launch or the run that the SDK wrote into it, a workload, a pod;
+3. its host: in Kubernetes that is the pod's name; else a machine, on which one workload alone was then.
+
+Where two answers are possible, there is none, and both are said. What is joined to a workload has all GPUs that this
+one held meanwhile: one process speaks to a tracker for all ranks. A tracker's word changes no state of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from pyrometer.collect.dcgm import host_uid
+from pyrometer.collect.tracked import MLFLOW, WANDB, Point, TrackedRun
+from pyrometer.identify.runs import KIND, LOCAL
+from pyrometer.model import events
+from pyrometer.model.records import Allocation, Event, Metric, Pod, Run, Slot, Workload
+from pyrometer.model.units import MS_PER_MINUTE, SHARE_WHOLE
+
+Records = list[tuple[Any, ...]]
+EVENT = {MLFLOW: events.MLFLOW_RUN, WANDB: events.WANDB_RUN}
+LATE_MS = 5 * MS_PER_MINUTE  # clocks differ, and a program speaks to its tracker some time after its pod has begun
+_PHASES = {"succeeded": "Succeeded", "failed": "Failed", "killed": "Failed"}
+LONGEST_HOST = 63  # characters of a pod's name that its host name has
+
+
+class Known(NamedTuple):
+    """What a store knows of runs, pods and devices: the newest word on each."""
+
+    told: Mapping[tuple[str, str], str] = {}  # kind of event and the tracker's id: the run whose processes said so
+    runs: Iterable[Run] = ()  # of their own processes
+    workloads: Iterable[Workload] = ()
+    pods: Iterable[Pod] = ()
+    holds: Iterable[Allocation] = ()
+    nodes: Mapping[str, str] = {}  # names of machines, by UID
+    newest_ms: int | None = None  # until when anything is known; None: of nothing but trackers
+
+
+class Join(NamedTuple):
+    """What a tracker's run is here; of several that it may be, none."""
+
+    how: str | None = None  # told, tag, pod, host
+    run: str | None = None  # that its own processes tell of
+    pods: tuple[Pod, ...] = ()
+    candidates: tuple[str, ...] = ()  # in words
+
+
+class Joiner:
+    """Knows where everything was."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self._runs: dict[str, list[Run]] = defaultdict(list)
+        self._in_pod: dict[str, list[Run]] = defaultdict(list)
+        self._by_launch = {run.launch: run.run for run in known.runs if run.launch}
+        for run in known.runs:
+            self._runs[run.run].append(run)
+            if run.pod_uid:
+                self._in_pod[run.pod_uid].append(run)
+        self._pods = {pod.pod_uid: pod for pod in known.pods}
+        self._named: dict[str, list[Pod]] = defaultdict(list)
+        self._of_workload: dict[str, list[Pod]] = defaultdict(list)
+        for pod in known.pods:
+            self._named[pod.name[:LONGEST_HOST]].append(pod)
+            if pod.workload_uid:
+                self._of_workload[pod.workload_uid].append(pod)
+        self._holds: dict[str, list[Allocation]] = defaultdict(list)
+        for hold in known.holds:
+            self._holds[hold.pod_uid].append(hold)
+        self._workloads = {workload.workload_uid: workload for workload in known.workloads}
+
+    def join(self, tracked: TrackedRun) -> Join:
+        """Which run or workload a tracker's run is."""
+        where = tracked.where
+        told = self.known.told.get((EVENT[tracked.tracker], tracked.run_id)) or self._by_launch.get(where.launch or "")
+        if told is not None:
+            return Join("told", run=told)
+        if where.run in self._runs:
+            return Join("tag", run=where.run)
+        if where.workload is not None and (pods := self._pods_of(where.workload)):
+            return self._one("tag", tracked, pods)
+        if where.pod_uid in self._pods:
+            return self._one("pod", tracked, [self._pods[where.pod_uid]])
+        name = where.pod_name or where.host
+        if name is not None and (pods := self._called(name, where.namespace, tracked)):
+            return self._one("pod", tracked, pods)
+        return self._on_host(tracked)
+
+    def _pods_of(self, workload: str) -> list[Pod]:
+        named = [
+            uid for uid, one in self._workloads.items() if workload in (uid, one.name, f"{one.namespace}/{one.name}")
+        ]
+        return [pod for uid in named for pod in self._of_workload[uid]]
+
+    def _called(self, name: str, namespace: str | None, tracked: TrackedRun) -> list[Pod]:
+        pods = self._named.get(name[:LONGEST_HOST], [])
+        return [pod for pod in pods if namespace in (None, pod.namespace) and _began_in(tracked, pod)]
+
+    def _on_host(self, tracked: TrackedRun) -> Join:
+        """What held GPUs of the machine when the run began."""
+        host = tracked.where.host
+        if host is None:
+            return Join()
+        places = {host_uid(host), *(uid for uid, name in self.known.nodes.items() if name == host)}
+        pods = [
+            pod
+            for pod in self.known.pods
+            if pod.node_uid in places and self._holds[pod.pod_uid] and _began_in(tracked, pod)
+        ]
+        return self._one("host", tracked, pods)
+
+    def _one(self, how: str, tracked: TrackedRun, pods: list[Pod]) -> Join:
+        """The run of these pods' processes, else their workload; where they are of several, neither."""
+        owners = {pod.workload_uid or pod.pod_uid: pod for pod in pods}
+        if not owners:
+            return Join()
+        if len(owners) > 1:
+            words = (f"{pod.namespace}/{self._called_here(pod)}" for pod in owners.values())
+            return Join(candidates=tuple(sorted(words)))
+        ((uid, pod),) = owners.items()
+        all_pods = self._of_workload.get(uid) or [pod]
+        runs = self._runs_in(pods, tracked) or self._runs_in(all_pods, tracked)
+        if len(runs) > 1:
+            return Join(candidates=tuple(sorted(runs)))
+        return Join(how, run=runs.pop()) if runs else Join(how, pods=tuple(all_pods))
+
+    def _runs_in(self, pods: list[Pod], tracked: TrackedRun) -> set[str]:
+        told = (run for pod in pods for run in self._in_pod[pod.pod_uid])
+        return {run.run for run in told if _overlaps(tracked, run.started_ms, run.ended_ms)}
+
+    def _called_here(self, pod: Pod) -> str:
+        workload = self._workloads.get(pod.workload_uid or "")
+        return workload.name if workload else pod.name
+
+    def records(
+        self, tracked: TrackedRun, join: Join, points: Iterable[Point], before: Iterable[Run], has: Iterable[str] = ()
+    ) -> Records:
+        """What is to be written down. `before` is what was, of this run; `has`, the metrics that its processes told."""
+        if join.run is not None:
+            mine = self._runs[join.run]
+            told = (
+                []
+                if join.how == "told"
+                else [_event(tracked, join.run, min((run.started_ms for run in mine), default=0))]
+            )
+            return [*told, *self._missing(tracked, join.run, points, frozenset(has))]
+        places = list(self._places(tracked, join))
+        own = not places and self.known.newest_ms is None
+        points = list(points)
+        until_ms = max([tracked.ended_ms or 0, tracked.started_ms, *(point.time_ms for point in points[-1:])])
+        said_ms = until_ms if own else min(tracked.started_ms, self.known.newest_ms or tracked.started_ms)
+        if own:
+            places = _own_places(tracked, until_ms)
+        runs = [
+            Run(
+                said_ms, tracked.run_id, place.attempt, rank, max(tracked.started_ms, place.from_ms),
+                ranks=max(len(places), 1), cluster=place.cluster, experiment=None if join.pods else tracked.experiment,
+                workload_uid=place.workload_uid, pod_uid=place.pod_uid, node_uid=place.node_uid,
+                slot_index=place.slot_index, ended_ms=_ended(tracked, place, places), source=tracked.tracker,
+                outcome=tracked.outcome if place.attempt == places[-1].attempt else None,
+            )
+            for rank, place in enumerate(places or [_Place()])
+        ]  # fmt: skip
+        found: Records = list(_news(runs, {(run.attempt, run.rank): run for run in before}))
+        if found and own:
+            found += _held(tracked, places, until_ms, found[0].time_ms)  # type: ignore[attr-defined]
+        if found:
+            found.append(_event(tracked, tracked.run_id, runs[0].time_ms))
+        begun = [(run.started_ms, run.attempt) for run in runs]
+        attempts = sorted({(min(ms for ms, one in begun if one == attempt), attempt) for _, attempt in begun})
+        for point in points:
+            attempt = next((one for ms, one in reversed(attempts) if ms <= point.time_ms), attempts[0][1])
+            rank = next(run.rank for run in runs if run.attempt == attempt)
+            found.append(_metric(point, tracked.run_id, attempt, rank))
+        return found
+
+    def _missing(self, tracked: TrackedRun, run: str, points: Iterable[Point], has: frozenset[str]) -> Records:
+        """Metrics that the run's own processes did not tell: of an evaluation elsewhere. Once it is over, since until
+        then they may only be late."""
+        attempt = max((one.attempt for one in self._runs[run]), default=1)
+        if tracked.ended_ms is None:
+            return []
+        return [_metric(point, run, attempt, 0) for point in points if point.name not in has]
+
+    def _places(self, tracked: TrackedRun, join: Join) -> Iterable[_Place]:
+        """Every GPU that the workload held while the run went on; a pod that holds none is a place as well."""
+        for pod in sorted(join.pods, key=lambda pod: (pod.attempt, pod.name)):
+            holds = [hold for hold in self._holds[pod.pod_uid] if _overlaps(tracked, hold.from_ms, hold.to_ms)]
+            common = (pod.pod_uid, pod.workload_uid, pod.cluster, pod.attempt)
+            for hold in sorted(holds, key=lambda hold: (hold.from_ms, hold.node_uid, hold.slot_index)):
+                yield _Place(*common, hold.node_uid, hold.slot_index, hold.from_ms, hold.to_ms)
+            if not holds and _overlaps(tracked, pod.started_ms or pod.time_ms, pod.ended_ms):
+                yield _Place(*common, pod.node_uid, None, pod.started_ms or 0, pod.ended_ms)
+
+
+class _Place(NamedTuple):
+    """One rank's, or none that is known."""
+
+    pod_uid: str | None = None
+    workload_uid: str | None = None
+    cluster: str | None = None
+    attempt: int = 1
+    node_uid: str | None = None
+    slot_index: int | None = None
+    from_ms: int = 0
+    to_ms: int | None = None
+
+
+def _began_in(tracked: TrackedRun, pod: Pod) -> bool:
+    begun_ms = pod.started_ms or pod.scheduled_ms or pod.created_ms or pod.time_ms
+    return begun_ms - LATE_MS <= tracked.started_ms and (pod.ended_ms is None or tracked.started_ms < pod.ended_ms)
+
+
+def _overlaps(tracked: TrackedRun, from_ms: int, to_ms: int | None) -> bool:
+    ends = tracked.ended_ms is None or from_ms <= tracked.ended_ms
+    return ends and (to_ms is None or to_ms > tracked.started_ms)
+
+
+def _ended(tracked: TrackedRun, place: _Place, places: list[_Place]) -> int | None:
+    """The last attempt ends with the run, those before it with what they held."""
+    last = not places or place.attempt == places[-1].attempt
+    ended_ms = tracked.ended_ms if last or tracked.ended_ms is None else min(tracked.ended_ms, place.to_ms or 2**62)
+    return place.to_ms if ended_ms is None and not last else ended_ms
+
+
+def _news(runs: list[Run], before: Mapping[tuple[int, int], Run]) -> Iterable[Run]:
+    """Records that say something else than the last one did, later than that."""
+    for run in runs:
+        last = before.get((run.attempt, run.rank))
+        if last is None:
+            yield run
+        elif last[1:] != run[1:]:
+            yield run._replace(time_ms=max(run.time_ms, last.time_ms + 1))
+
+
+def _event(tracked: TrackedRun, run: str, time_ms: int) -> Event:
+    return Event(
+        max(time_ms, 1), EVENT[tracked.tracker], run=run, attempt=1, rank=0, reason=tracked.run_id,
+        message=tracked.words or None,
+    )  # fmt: skip
+
+
+def _metric(point: Point, run: str, attempt: int, rank: int) -> Metric:
+    return Metric(point.time_ms, run, attempt, rank, point.name, point.value, point.step)
+
+
+# -- a folder that knows of nothing but trackers -----------------------------------------------------------------------
+
+
+def _own_places(tracked: TrackedRun, until_ms: int) -> list[_Place]:
+    """The GPUs that its machine had, or, without any, a device of its own: as of a run outside of Kubernetes."""
+    host, common = tracked.where.host or "unknown", (f"{tracked.tracker}:{tracked.run_id}", tracked.run_id, LOCAL, 1)
+    times = (tracked.started_ms, until_ms)
+    if not tracked.where.gpus:
+        return [_Place(*common, f"cpu:{host}:{tracked.run_id}:0", 0, *times)]
+    return [_Place(*common, host_uid(host), index, *times) for index in range(tracked.where.gpus)]
+
+
+def _held(tracked: TrackedRun, places: list[_Place], until_ms: int, at_ms: int) -> Records:
+    uid, start_ms = f"{tracked.tracker}:{tracked.run_id}", tracked.started_ms
+    until_ms = max(until_ms, start_ms + 1)
+    records: Records = [
+        Workload(
+            at_ms, LOCAL, tracked.run_id, KIND, LOCAL, tracked.name, experiment=tracked.experiment or tracked.name,
+            experiment_rule=tracked.tracker, team=LOCAL, team_rule=tracked.tracker, created_ms=start_ms,
+        ),
+        Pod(
+            at_ms, LOCAL, uid, LOCAL, tracked.name, _PHASES.get(tracked.outcome or "", "Unknown"),
+            tracked.run_id, 1, 0, places[0].node_uid, created_ms=start_ms, scheduled_ms=start_ms, started_ms=start_ms,
+            ended_ms=until_ms, gpu_share=len(places) * SHARE_WHOLE,
+        ),
+    ]  # fmt: skip
+    for place in places:
+        assert place.node_uid is not None  # noqa: S101 - it is of our own making
+        assert place.slot_index is not None  # noqa: S101 - likewise
+        if tracked.where.gpus:
+            records.append(Slot(start_ms, place.node_uid, place.slot_index, gpu_model=tracked.where.gpu_model))
+        else:
+            lived = (start_ms, until_ms)
+            records.append(Slot(at_ms, place.node_uid, place.slot_index, None, "CPU", True, None, *lived))
+        records.append(
+            Allocation(
+                at_ms, uid, place.node_uid, place.slot_index, start_ms, until_ms, SHARE_WHOLE, source=tracked.tracker
+            )
+        )
+    return records
