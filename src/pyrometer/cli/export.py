@@ -1,4 +1,4 @@
-"""`pyrometer export`: files for chargeback."""
+"""`pyrometer export`: files for chargeback; and what runs cost, into the experiment trackers that have them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from pyrometer.cli.running import Asked, read_options
 from pyrometer.explain.words import hours
 from pyrometer.serve.downloads import CHARGEBACK, Download
 
+TRACKERS = ("mlflow", "wandb")
+
 
 @click.command()
-@click.argument("form", metavar="FORMAT", type=click.Choice(tuple(CHARGEBACK)))
+@click.argument("form", metavar="FORMAT", type=click.Choice((*CHARGEBACK, *TRACKERS)))
 @click.option("--by", metavar="A,B", help=f"csv: any of {', '.join(GROUPINGS)}. Default: team.")
 @click.option(
     "--out",
@@ -25,12 +27,43 @@ from pyrometer.serve.downloads import CHARGEBACK, Download
     type=click.Path(path_type=Path),
     help="Write there; as Parquet where it ends in .parquet. Default: CSV, to stdout.",
 )
+@click.option(
+    "--tracking-uri",
+    "uri",
+    metavar="URL",
+    envvar="MLFLOW_TRACKING_URI",
+    help="mlflow: the tracking server. Default: MLFLOW_TRACKING_URI.",
+)
+@click.option(
+    "--wandb-dir",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="wandb: the folder `wandb` with runs.",
+)
 @share_option
 @read_options(default_last="12h", formats=())
-def command(asked: Asked, form: str, by: str | None, path: Path | None, share_platform: str | None) -> None:
-    """Files for chargeback: csv, the rows of `cost` for a spreadsheet; focus, charges by day as FOCUS 1.2."""
+def command(
+    asked: Asked,
+    form: str,
+    by: str | None,
+    path: Path | None,
+    uri: str | None,
+    folder: Path | None,
+    share_platform: str | None,
+) -> None:
+    """Files for chargeback: csv, the rows of `cost` for a spreadsheet; focus, charges by day as FOCUS 1.2. And into
+    trackers, about everything: mlflow, tags and metrics of its runs; wandb, a part with a summary beside each run."""
     if by is not None and form != "csv":
-        raise click.UsageError("--by says how csv is grouped: focus has its own rows.")
+        raise click.UsageError(f"--by says how csv is grouped: {form} has its own rows.")
+    if form in TRACKERS:
+        from pyrometer.cli.stamping import into_mlflow, into_wandb  # httpx, or the client of W&B: only here
+
+        if form == "mlflow":
+            into_mlflow(asked, uri)
+        else:
+            into_wandb(asked, folder)
+        return
     download = CHARGEBACK[form]
     answer = asked.answer(download.what, **({} if by is None else {"by": by}), **shared_by(share_platform))
     _write(download, answer, path)

@@ -15,12 +15,15 @@ from typing import Any, NamedTuple
 import click
 import uvicorn
 
+from pyrometer.act.post import secret_of
+from pyrometer.act.stamping import Stamper
 from pyrometer.act.teller import receivers
 from pyrometer.cli.addresses import address_of, is_loopback
 from pyrometer.cli.running import data_folder
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.kubernetes.api import Api, connect
+from pyrometer.collect.mlflow import Mlflow
 from pyrometer.collect.node_exporter import NodeExporters
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.collect.prometheus.follow import Following
@@ -37,6 +40,7 @@ from pyrometer.serve.connections import Bounded
 from pyrometer.serve.history import History, Marks, Remembering
 from pyrometer.serve.pushing import receiver
 from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
+from pyrometer.serve.tracked import FollowingMlflow
 from pyrometer.store import Store
 from pyrometer.store.newest import slots_of
 
@@ -102,9 +106,10 @@ async def serve(
     port = listening.getsockname()[1]  # 0 is any that is free
     api = connect(sources.context) if sources.kube else None
     prometheus = Prometheus(sources.prometheus, settings) if sources.prometheus else None
+    mlflow = _mlflow(server)
     if api is not None:
         server.collector = Collector(store, api, settings, lock)
-    tasks = [asyncio.create_task(_collect(server, sources.scrape, prometheus, api))]
+    tasks = [asyncio.create_task(_collect(server, sources.scrape, prometheus, api, mlflow))]
     # So that questions are answered at once, and those who listen are told.
     tasks.append(asyncio.create_task(_every(ACCOUNT_EVERY_S, server.keep_books, "The ledger could not be built")))
     tasks.append(asyncio.create_task(_every(LOOK_EVERY_S, server.look, "Findings could not be looked for")))
@@ -112,6 +117,8 @@ async def serve(
         tasks.append(asyncio.create_task(_again(server.teller.run)))
     if server.pushing.is_on:
         tasks.append(asyncio.create_task(_again(server.pushing.run)))
+    if server.stamper is not None:
+        tasks.append(asyncio.create_task(_again(server.stamper.run)))
     if beside is not None:
         tasks.append(asyncio.create_task(beside(server)))
     server.address = address.publish(store.folder, host, port)
@@ -141,12 +148,28 @@ async def serve(
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
-        for connection in (api, prometheus):
+        for connection in (api, prometheus, mlflow):
             if connection is not None:
                 await connection.close()
 
 
-async def _collect(server: Server, scrape: tuple[str, ...], prometheus: Prometheus | None, api: Api | None) -> None:
+def _mlflow(server: Server) -> Mlflow | None:
+    """The tracking server whose runs are read, and, where that is switched on, told what they cost."""
+    settings = server.settings
+    if not settings.mlflow_tracking_uri:
+        return None
+    path = settings.mlflow_token_file
+    mlflow = Mlflow(settings.mlflow_tracking_uri, secret_of("mlflow_token_file", path) if path else None)
+    log.info("Runs of %s are read every minute.", mlflow.uri)
+    if settings.mlflow_stamp == "yes":
+        server.stamper = Stamper(mlflow, server.say, public_url=settings.public_url)
+        log.info("Runs of %s are told what they cost.", mlflow.uri)
+    return mlflow
+
+
+async def _collect(
+    server: Server, scrape: tuple[str, ...], prometheus: Prometheus | None, api: Api | None, mlflow: Mlflow | None
+) -> None:
     """First the past, where a Prometheus remembers it and nobody watched yet; then everything at once, for ever."""
     if prometheus is not None and api is not None:
         server.reading = f"the past from {prometheus.url}"
@@ -160,6 +183,8 @@ async def _collect(server: Server, scrape: tuple[str, ...], prometheus: Promethe
         server.telemetry = await asyncio.to_thread(_telemetry, server, scrape, prometheus, remembers)
     if prometheus is not None and remembers:
         server.telemetry.append(Remembering(server.store, server.settings, server.lock, prometheus))
+    if mlflow is not None:
+        server.telemetry.append(FollowingMlflow(server.store, server.lock, mlflow))
     running = [one.run for one in server.telemetry]
     if server.collector is not None:
         running.append(server.collector.run)
@@ -197,7 +222,7 @@ async def _remembers_pods(prometheus: Prometheus) -> bool:
 
 def _telemetry(
     server: Server, scrape: tuple[str, ...], prometheus: Prometheus | None, remembers: bool
-) -> list[Telemetry | Remembering]:
+) -> list[Telemetry | Remembering | FollowingMlflow]:
     """Exporters that were named or found; or a Prometheus, which scrapes them already."""
     of_kubernetes = server.collector is not None
     labels = OfLabels(server.settings)
@@ -208,7 +233,7 @@ def _telemetry(
         now_ms = time.time_ns() // 1_000_000
         last_ms = server.store.newest_ms(["gpu_sample"], now_ms) or now_ms
         server.store.append(labels.resume(remembered(server.store, labels.cluster.name, now_ms), last_ms))
-    found: list[Telemetry | Remembering] = []
+    found: list[Telemetry | Remembering | FollowingMlflow] = []
     if prometheus is not None and not remembers:
         marks = Marks(server.store, prometheus.url)
         since_ms = max((to_ms for _, to_ms in marks.read()), default=time.time_ns() // 1_000_000)

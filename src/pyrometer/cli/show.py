@@ -24,7 +24,7 @@ SPARK_WIDTH = 48
 PHASE_BAR = 48
 REPEATED = 3  # of one kind are told one by one; more are folded
 MOST_METRICS = 12
-SAID = ("exception", "out_of_memory", "sdk_error")  # what is told with its words
+SAID = ("exception", "out_of_memory", "sdk_error", "mlflow_run", "wandb_run")  # what is told with its words
 
 
 @click.command()

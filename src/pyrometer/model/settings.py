@@ -78,6 +78,9 @@ class Settings(NamedTuple):
     otlp_endpoint: str = ""
     otlp_headers_file: str = ""
     otlp_interval_s: int = 60
+    mlflow_tracking_uri: str = ""
+    mlflow_token_file: str = ""
+    mlflow_stamp: str = "no"
 
 
 HELP: dict[str, str] = {
@@ -138,6 +141,9 @@ HELP: dict[str, str] = {
     ),
     "otlp_headers_file": "path of a file with headers for it, one a line: `Authorization: Bearer …`",
     "otlp_interval_s": "how many seconds lie between two pushes, 5 at least",
+    "mlflow_tracking_uri": "address of an MLflow tracking server whose runs are read as curves: http://127.0.0.1:5000",
+    "mlflow_token_file": "path of a file with what it asks for: a bearer token, or `USER:PASSWORD`",
+    "mlflow_stamp": "whether its runs are told what they cost and what was found: `yes` or `no`",
 }
 
 
@@ -148,6 +154,7 @@ CHOICES = {
     "secure_cookie": ("yes", "no"),
     "proxy_role": ("viewer", "team_viewer"),
     "webhook_form": ("slack", "json"),
+    "mlflow_stamp": ("yes", "no"),
 }
 LEAST = {"pue": 1.0}
 MOST_NUMBER = 1_000_000

@@ -23,6 +23,7 @@ from pyrometer.account.ledger import Accounted
 from pyrometer.account.sums import iso
 from pyrometer.account.windows import WindowError
 from pyrometer.act.lives import Lives, ms_of
+from pyrometer.act.stamping import Stamper
 from pyrometer.act.teller import Teller
 from pyrometer.collect.otlp import SIGNALS
 from pyrometer.explain.html import render_html
@@ -64,6 +65,7 @@ from pyrometer.serve.remote_write import RemoteWrite
 from pyrometer.serve.sessions import Sessions
 from pyrometer.serve.telemetry import Telemetry
 from pyrometer.serve.tokens import Tokens
+from pyrometer.serve.tracked import FollowingMlflow
 from pyrometer.serve.vitals import Vitals
 from pyrometer.store import Snapshot, Store
 
@@ -105,7 +107,7 @@ class Server:
         self.settings = settings
         self.lock = lock
         self.collector: Collector | None = None
-        self.telemetry: list[Telemetry | Remembering] = []
+        self.telemetry: list[Telemetry | Remembering | FollowingMlflow] = []
         self.reading: str | None = None  # what has to be read before anything is followed
         self.remote_write = RemoteWrite(self)
         self.otlp = Otlp(self)
@@ -125,6 +127,7 @@ class Server:
         self.live = Live()
         self.teller = Teller(settings, store.folder, self.last_night)
         self.pushing = Pushing(self)
+        self.stamper: Stamper | None = None
         self._lives: Lives | None = None  # what was found, once somebody has looked
         self._books: Books | None = None
         self._kept = Kept()
@@ -173,6 +176,8 @@ class Server:
         """What is not known because it may not be read."""
         source = self.collector.source if self.collector else None
         said = source.shortcomings() if source else []
+        if self.stamper is not None and self.stamper.trouble is not None:
+            said = [*said, f"What runs cost is not written into MLflow: {self.stamper.trouble}"]
         return [*said, *(text for one in self.telemetry for text in one.source.shortcomings())]
 
     def node_uid_of(self, name: str) -> str | None:
@@ -418,8 +423,12 @@ class Server:
 
     async def last_night(self, since: str, until: str) -> Answer | None:
         """What `why` says of some time; None when there is nothing to account for yet."""
+        return await self.say("why", {"since": since, "until": until})
+
+    async def say(self, what: str, parameters: dict[str, str]) -> Answer | None:
+        """The answer, as it is now; None when there is none."""
         with suppress(RefusedError):
-            return await self.ask("why", {"since": since, "until": until})
+            return await self.ask(what, parameters)
         return None
 
     def _tell(self, team: str | None, findings: list[Answer]) -> None:

@@ -19,7 +19,7 @@ from pyrometer.collect.source import SourceError
 from pyrometer.collect.tracked import MLFLOW, WANDB, Point, TrackedRun
 from pyrometer.identify.tracked import EVENT, LATE_MS, Joiner, Known
 from pyrometer.model.records import Allocation, Node, Pod, Run, Workload
-from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Store
 from pyrometer.store.newest import newest
 
@@ -29,6 +29,8 @@ EVERY_S = 60.0
 MOST_AT_A_LOOK = 5_000  # runs, of those that go on or ended lately
 FIRST_LOOK_MS = 7 * MS_PER_DAY  # how far back a server reads runs that have ended; `pyrometer import` reads all
 OVERLAP_MS = MS_PER_HOUR  # clocks differ, and ends are told late
+YOUNG_MS = 2 * MS_PER_MINUTE  # a run that has just begun: its pod and its processes may not be known yet
+PATIENCE_MS = MS_PER_HOUR  # with a run whose processes speak to a server: what they say may be late
 MOST_SAID = 10  # joins that are ambiguous, in words
 UNJOINED, AMBIGUOUS = "joined to nothing", "joined to nothing, because more than one workload fits"
 JOINED = {
@@ -104,20 +106,20 @@ def known(store: Store, tracked: list[TrackedRun], *, local: bool) -> Known:
     runs += newest(
         store, Run, "run, attempt, rank", "list_contains(?::VARCHAR[], run)", [[run for *_, run in told]], "true"
     )
-    of_others = f"source NOT IN ({', '.join(repr(name) for name in TRACKERS)})"
     pods = newest(store, Pod, "pod_uid", "true", [], f"{times} AND coalesce(started_ms, time_ms) <= {to_ms}")
     holds = newest(
-        store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms", of_others, [],
+        store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms", "true", [],
         f"coalesce(to_ms, {to_ms}) >= {from_ms} AND from_ms <= {to_ms} AND (to_ms IS NULL OR to_ms > from_ms)",
     )  # fmt: skip
-    (is_known,) = ask(f"SELECT EXISTS (FROM allocation WHERE {of_others}) OR EXISTS (FROM node)").fetchall()[0]
+    sources = {source for (source,) in ask("SELECT DISTINCT source FROM allocation").fetchall()}
+    is_known = sources - set(TRACKERS) or store.has("node")
     until_ms = store.newest_ms(["node", "slot", "pod", "allocation", "run"], now_ms) if is_known else None
     return Known(
         told={(kind, reason): run for kind, reason, run in told},
         runs={(run.run, run.attempt, run.rank): run for run in runs}.values(),
         workloads=newest(store, Workload, "workload_uid", "true", [], "true"),
         pods=[pod for pod in pods if not pod.pod_uid.startswith(tuple(f"{name}:" for name in TRACKERS))],
-        holds=holds,
+        holds=[hold for hold in holds if hold.source not in TRACKERS],
         nodes={node.node_uid: node.name for node in newest(store, Node, "node_uid", "true", [], "true")},
         newest_ms=until_ms if local else now_ms,
     )
@@ -232,7 +234,22 @@ class FollowingMlflow:
                 if run_id in seen or self._ended.get(run_id) == how:
                     continue
                 seen.add(run_id)
+                if await self._may_be_joined_later(found.run):
+                    continue
                 yield found.run, await self._curves.points(found)
                 if found.run.ended_ms is not None:
                     self._ended[run_id] = how
         self._ended = {run_id: how for run_id, how in self._ended.items() if (how[0] or 0) > since_ms}
+
+    async def _may_be_joined_later(self, run: TrackedRun) -> bool:
+        age_ms = time.time_ns() // 1_000_000 - run.started_ms
+        if age_ms < YOUNG_MS or run.where.launch is None or age_ms > PATIENCE_MS:
+            return age_ms < YOUNG_MS
+        async with self.lock:
+            return not await asyncio.to_thread(_is_launch, self.tracking.store, run.where.launch)
+
+
+def _is_launch(store: Store, launch: str) -> bool:
+    store.expose_all(["run"])
+    ((count,),) = store.connection.execute("SELECT count(*) FROM run WHERE launch = ?", [launch]).fetchall()
+    return bool(count)

@@ -78,4 +78,11 @@ class Vitals:
         for (receiver, outcome), count in sorted(server.teller.counts.items()):
             told.add_metric([receiver, outcome], count)
         yield told
+        stamped = CounterMetricFamily(
+            "pyrometer_tracker_stamps", "Runs of trackers that were told what they cost, by what became of it",
+            labels=["tracker", "outcome"],
+        )  # fmt: skip
+        for (tracker, outcome), count in sorted(server.stamper.counts.items() if server.stamper else ()):
+            stamped.add_metric([tracker, outcome], count)
+        yield stamped
         yield from ProcessCollector(registry=None).collect()  # memory, CPU, files

@@ -1,0 +1,73 @@
+"""`pyrometer export mlflow|wandb`: every run that a tracker has is told once what it cost and what was found."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyrometer.cli.progress import progress_bar
+from pyrometer.cli.running import Asked
+from pyrometer.cli.settings import read_settings
+from pyrometer.collect.mlflow import Mlflow, NoSuchRunError
+from pyrometer.explain.words import counted
+from pyrometer.export import wandb
+from pyrometer.export.mlflow import stamp
+from pyrometer.export.stamps import Stamp, stamp_of
+
+
+def into_mlflow(asked: Asked, uri: str | None) -> None:
+    """Tags and metrics of the runs of a tracking server."""
+    if not uri:
+        raise click.UsageError("Which tracking server? Say --tracking-uri, or set MLFLOW_TRACKING_URI.")
+    asyncio.run(_into_mlflow(Mlflow(uri, os.environ.get("MLFLOW_TRACKING_TOKEN")), asked))
+
+
+async def _into_mlflow(mlflow: Mlflow, asked: Asked) -> None:
+    stamped = missing = 0
+    try:
+        for run_id, found in _stamps(asked, "mlflow"):
+            try:
+                await stamp(mlflow, run_id, found)
+                stamped += 1
+            except NoSuchRunError:
+                missing += 1
+    finally:
+        await mlflow.close()
+    _say(stamped, missing, f"{mlflow.uri} does not have", "pyrometer import mlflow")
+
+
+def into_wandb(asked: Asked, folder: Path | None) -> None:
+    """A part with a summary beside each run in a folder of W&B."""
+    if folder is None:
+        raise click.UsageError("Which runs? --wandb-dir names the folder `wandb` that the program made.")
+    stamped = wandb.stamp(folder, dict(_stamps(asked, "wandb")))
+    _say(stamped.written, stamped.missing, f"{folder} does not have", "pyrometer import wandb")
+    if stamped.written:
+        click.echo("`wandb sync` sends them along.")
+
+
+def _stamps(asked: Asked, tracker: str) -> Iterator[tuple[str, Stamp]]:
+    """Ids of a tracker's runs, and what to tell them. Questions are asked one after the other: runs are few."""
+    url = read_settings(os.environ, asked.data).public_url
+    rows = [row for row in asked.answer("runs")["rows"] if any(one["tracker"] == tracker for one in row["trackers"])]
+    with progress_bar("Stamping") as progress:
+        for number, row in enumerate(rows, 1):
+            shown: dict[str, Any] = asked.answer("show", run=row["run"], without="windows")
+            until_ms = max((point[1] for points in shown["metrics"].values() for point in points[-1:]), default=0)
+            found = stamp_of(shown, shown["findings"], at_ms=until_ms, public_url=url)
+            for one in row["trackers"]:
+                if one["tracker"] == tracker:
+                    yield one["id"], found
+            progress(number, len(rows))
+
+
+def _say(stamped: int, missing: int, lacking: str, how: str) -> None:
+    if not stamped and not missing:
+        raise click.ClickException(f"No run here is known to be one of that tracker. `{how}` joins them.")
+    others = f"; {lacking} {missing:,} others" if missing else ""
+    click.echo(f"{counted(stamped, 'run')} stamped{others}.")
