@@ -1,0 +1,246 @@
+"""One training, two worlds: MLflow (a real server) and W&B (offline), and here; each way, equal to the last digit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2 as httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kube.server import free_port
+from serving import serving
+from trained import environment, running, torchrun
+
+pytest.importorskip("torch", reason="make setup installs torch")
+PROGRAM = Path(__file__).parent / "programs" / "tracked.py"
+STEPS = 80
+pytestmark = [pytest.mark.heavy, pytest.mark.needs("mlflow", "wandb", "flask", "graphene")]
+
+
+class Trained(NamedTuple):
+    """A training that is over, and where everything of it is."""
+
+    data: Path
+    folder: Path
+    uri: str
+    during: dict[str, Any]  # what was seen while it went on
+
+    def mlflow(self) -> dict[str, Any]:
+        return only_run(self.uri)
+
+    def curve(self) -> list[tuple[int, int, float]]:
+        """The loss in MLflow: step, time, value."""
+        asked = {"run_id": self.mlflow()["info"]["run_id"], "metric_key": "loss"}
+        found = httpx.get(f"{self.uri}/api/2.0/mlflow/metrics/get-history", params=asked).json()["metrics"]
+        return sorted((one["step"], one["timestamp"], one["value"]) for one in found)
+
+
+def only_run(uri: str) -> dict[str, Any]:
+    """The one run that MLflow has; empty while it has none."""
+    asked = {"experiment_ids": ["1"], "max_results": 10}
+    runs = httpx.post(f"{uri}/api/2.0/mlflow/runs/search", json=asked).json().get("runs", [])
+    return runs[0] if runs else {}
+
+
+def until(found: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+    """What there is, once there is something."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (value := found()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+    return value
+
+
+@contextmanager
+def tracking_server(folder: Path) -> Iterator[str]:
+    """`mlflow server`, as it is installed."""
+    port = free_port()
+    command = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "artifacts"),
+    ]  # fmt: skip
+    variables = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONWARNINGS": "ignore"}
+    with (folder / "mlflow.log").open("w") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=variables, start_new_session=True)
+    uri = f"http://127.0.0.1:{port}"
+
+    def healthy() -> bool:
+        assert process.poll() is None, (folder / "mlflow.log").read_text()[-2_000:]
+        try:
+            return httpx.get(f"{uri}/health").is_success
+        except httpx.HTTPError:
+            return False
+
+    try:
+        until(healthy)
+        yield uri
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)  # its own session: the server and its workers
+        process.wait(timeout=30)
+
+
+def gauges(client: httpx.Client) -> dict[str, dict[str, float]]:
+    """The newest loss and step of each run, as Prometheus would scrape them."""
+    wanted = ("pyrometer_run_step", "pyrometer_run_metric")
+    found: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            if sample.name in wanted and sample.labels.get("name", "loss") == "loss":
+                found.setdefault(sample.labels["run"], {})[sample.name] = sample.value
+    return {run: values for run, values in found.items() if len(values) == len(wanted)}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Iterator[Trained]:
+    """Two ranks under `pyrometer run`, which tell MLflow and W&B; a server looks on."""
+    folder = tmp_path_factory.mktemp("both")
+    data = folder / "data"
+    with tracking_server(folder) as uri:
+        variables = {
+            "MLFLOW_TRACKING_URI": uri, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "PYROMETER_RUN": "carp",
+            "PYROMETER_EXPERIMENT": "both-worlds",
+        }  # fmt: skip
+        command = torchrun(PROGRAM, str(folder), str(STEPS), "--wait", ranks=2)
+        process = running(command, "--data", str(data), **variables)
+        try:
+            # What lies there before the server has the folder is of this machine, and its ranks have devices.
+            until((folder / "trained").exists, 120.0)
+            until(lambda: any((data / "inbox" / "otlp").glob("*.metrics.*")))
+            with serving(data) as client:
+                shown = until(lambda: gauges(client))
+                seen_ms = time.time_ns() // 1_000_000
+                tracked = only_run(uri)
+                (folder / "go").touch()
+                _, error = process.communicate(timeout=120)
+                assert process.returncode == 0, error
+        finally:
+            process.kill()
+            process.communicate()
+        yield Trained(data, folder, uri, {"gauges": shown, "mlflow": tracked, "at_ms": seen_ms})
+
+
+def told(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pyrometer", *arguments],
+        env=environment(None),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def answer(*arguments: str) -> Any:
+    return json.loads(told(*arguments, "-o", "json").stdout)
+
+
+def test_loss_and_step_are_in_mlflow_and_in_prometheus_in_the_same_minute(trained):
+    assert list(trained.during["gauges"]) == ["carp"]
+    values = trained.during["gauges"]["carp"]
+    (loss,) = (one for one in trained.during["mlflow"]["data"]["metrics"] if one["key"] == "loss")
+    assert 0 < values["pyrometer_run_step"] <= STEPS
+    assert values["pyrometer_run_metric"] > 0
+    assert trained.during["at_ms"] - loss["timestamp"] < 60_000
+
+
+def test_the_run_in_each_tracker_is_named_here_and_the_other_way_round(trained):
+    found = trained.mlflow()
+    tags = {tag["key"]: tag["value"] for tag in found["data"]["tags"]}
+    (row,) = answer("runs", "--data", str(trained.data))["rows"]
+    assert (tags["pyrometer.run"], tags["pyrometer.experiment"]) == ("carp", "both-worlds")
+    assert tags["pyrometer.host"]
+    known = {one["tracker"]: one["id"] for one in row["trackers"]}
+    assert known["mlflow"] == found["info"]["run_id"]
+    (offline,) = (trained.folder / "wandb").glob("offline-run-*")
+    assert known["wandb"].endswith(f"both-worlds/{offline.name.rpartition('-')[2]}")
+
+
+def test_what_is_read_back_is_equal_to_the_last_digit(trained, tmp_path):
+    curve = trained.curve()
+    told("import", "mlflow", trained.uri, "--out", str(tmp_path / "mlflow"))
+    shown = answer("show", trained.mlflow()["info"]["run_id"], "--data", str(tmp_path / "mlflow"))
+    assert sorted((step, time_ms, value) for step, time_ms, value, *_ in shown["metrics"]["loss"]) == curve
+    assert (shown["experiment"], shown["outcome"]) == ("both-worlds", "succeeded")
+    told("import", "wandb", str(trained.folder), "--out", str(tmp_path / "wandb"))
+    (row,) = answer("runs", "--data", str(tmp_path / "wandb"))["rows"]
+    of_wandb = answer("show", row["run"], "--data", str(tmp_path / "wandb"))["metrics"]["loss"]
+    steps = {step: value for step, _, value in curve if step < STEPS}
+    assert {step: value for step, _, value, *_ in of_wandb} == steps
+
+
+def test_reading_it_into_the_folder_that_has_the_run_adds_nothing(trained):
+    before = answer("show", "carp", "--data", str(trained.data))
+    said = [told("import", "mlflow", trained.uri, "--out", str(trained.data)).stdout]
+    said.append(told("import", "wandb", str(trained.folder), "--out", str(trained.data)).stdout)
+    assert all("1 joined by what their processes told" in text for text in said)
+    assert len(answer("runs", "--data", str(trained.data))["rows"]) == 1
+    assert answer("show", "carp", "--data", str(trained.data)) == before
+
+
+def test_a_server_stamps_the_run_by_itself(trained):
+    stamping = {"PYROMETER_MLFLOW_TRACKING_URI": trained.uri, "PYROMETER_MLFLOW_STAMP": "yes"}
+    with serving(trained.data, PYROMETER_PUBLIC_URL="https://pyrometer.example.com", **stamping) as client:
+        until(lambda: "pyrometer/goodput" in {one["key"] for one in trained.mlflow()["data"]["metrics"]}, 30.0)
+        assert 'pyrometer_tracker_stamps_total{outcome="sent",tracker="mlflow"} 1.0' in client.get("/metrics").text
+        assert client.get("/readyz").json()["shortcomings"] == []
+    found = trained.mlflow()["data"]
+    tags = {tag["key"]: tag["value"] for tag in found["tags"]}
+    assert tags["pyrometer.workload"] == "Run local/carp"
+    assert tags["pyrometer.url"] == "https://pyrometer.example.com/run?run=carp"
+    assert {"pyrometer.findings", "pyrometer.causes", "pyrometer.attempts", "pyrometer.team"} <= set(tags)
+
+
+def test_stamping_by_hand_says_dollars_and_twice_is_once(trained):
+    stamping = ("export", "mlflow", "--tracking-uri", trained.uri, "--data", str(trained.data), "--price", "2.5")
+    assert told(*stamping).stdout == "1 run stamped.\n"
+    row = answer("show", "carp", "--data", str(trained.data), "--price", "2.5")
+    found = trained.mlflow()["data"]
+    values = {one["key"]: one["value"] for one in found["metrics"]}
+    assert values["pyrometer/usd"] == row["usd_micro"] / 1e6 > 0
+    assert values["pyrometer/gpu_hours"] == row["gpu_ms"] / 3_600_000
+    assert values["pyrometer/goodput"] == row["goodput"]
+    shares = {name: value for name, value in values.items() if name.startswith("pyrometer/share/")}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    told(*stamping)
+    assert trained.mlflow()["data"] == found
+
+
+def test_a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained):
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    from pyrometer.collect.wandb import records
+
+    place = trained.folder / "wandb"
+    (offline,) = place.glob("offline-run-*")
+    before = (offline / f"run-{offline.name.rpartition('-')[2]}.wandb").read_bytes()
+    stamping = ("export", "wandb", "--wandb-dir", str(place), "--data", str(trained.data), "--price", "2.5")
+    assert told(*stamping).stdout.startswith("1 run stamped.")
+    told(*stamping)  # nothing is new
+    (part,) = set(place.glob("offline-run-*")) - {offline}
+    assert (place / "latest-run").resolve() == offline.resolve()
+    with next(part.glob("*.wandb")).open("rb") as stream:
+        read = [Record.FromString(record) for record in records(stream)]
+    told_run = next(record.run for record in read if record.HasField("run"))
+    assert (told_run.project, told_run.resume) == ("both-worlds", True)
+    summary = {item.key: item.value_json for record in read for item in record.summary.update if item.key}
+    row = answer("show", "carp", "--data", str(trained.data), "--price", "2.5")
+    assert float(summary["pyrometer/usd"]) == row["usd_micro"] / 1e6
+    assert json.loads(summary["pyrometer.run"]) == "carp"
+    assert (offline / f"run-{offline.name.rpartition('-')[2]}.wandb").read_bytes() == before
+    listed = subprocess.run(
+        [sys.executable, "-m", "wandb", "sync", "--dry-run"],
+        cwd=trained.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert part.name in listed.stderr + listed.stdout
