@@ -39,8 +39,9 @@ why --data --server --last --since --until --month --all --tz --price --team --e
 -o|--output=table|json|html --kube --context --prometheus --file --send
 cost --by --share-platform=none|even|proportional --data --server --last --since --until --month --all --tz --price \
 --team --experiment -o|--output=table|json
-export FORMAT=csv|focus --by --out --share-platform=none|even|proportional --data --server --last --since --until \
---month --all --tz --price --team --experiment
+export FORMAT=csv|focus|mlflow|wandb --by --out --tracking-uri --wandb-dir \
+--share-platform=none|even|proportional --data --server --last --since --until --month --all --tz --price --team \
+--experiment
 close [YYYY-MM] --list --data --server --tz -o|--output=table|json
 reconcile BILL.csv --data --server --tz --map --columns --price --tolerance -o|--output=table|json
 top --every --once --limit --data --server --last --since --until --month --all --tz --price --team --experiment \
@@ -55,7 +56,7 @@ trace RUN --step --sample --attempt --data --server --last --since --until --mon
 --experiment -o|--output=table|json|perfetto|otlp --file
 lineage RUN --step --sample --checkpoint --spikes --metric --attempt --limit --offset --data --server --last --since \
 --until --month --all --tz --price --team --experiment -o|--output=table|json
-import FORMAT=openb|philly|speedrun|recording PATH --out --without-steps
+import FORMAT=openb|philly|speedrun|recording|mlflow|wandb PATH --out --without-steps
 simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|kubeflow|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
 serve --data --listen --kube --context --scrape --prometheus
@@ -113,6 +114,9 @@ report_file = ''
 otlp_endpoint = ''
 otlp_headers_file = ''
 otlp_interval_s = 60
+mlflow_tracking_uri = ''
+mlflow_token_file = ''
+mlflow_stamp = 'no'
 """
 
 SDK_VARIABLES = (

@@ -220,6 +220,7 @@ run by day
     outcome string?
     resumed_step int64?
     framework string?
+    source string?
 step_window by hour
     key run, attempt, rank, time_ms
     sort run, attempt, rank, time_ms

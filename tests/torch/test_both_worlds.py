@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
 import signal
@@ -9,17 +11,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import httpx2 as httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kube.server import free_port
+from pyrometer.cli import main
+from pyrometer.collect.mlflow import Mlflow
+from pyrometer.collect.tracked import Point
+from pyrometer.serve.tracked import FollowingMlflow
+from pyrometer.store import Store
 from serving import serving
-from trained import environment, running, torchrun
+from trained import running, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "tracked.py"
@@ -100,10 +107,9 @@ def gauges(client: httpx.Client) -> dict[str, dict[str, float]]:
     return {run: values for run, values in found.items() if len(values) == len(wanted)}
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Iterator[Trained]:
+@contextmanager
+def training(folder: Path) -> Iterator[Trained]:
     """Two ranks under `pyrometer run`, which tell MLflow and W&B; a server looks on."""
-    folder = tmp_path_factory.mktemp("both")
     data = folder / "data"
     with tracking_server(folder) as uri:
         variables = {
@@ -129,21 +135,22 @@ def trained(tmp_path_factory) -> Iterator[Trained]:
         yield Trained(data, folder, uri, {"gauges": shown, "mlflow": tracked, "at_ms": seen_ms})
 
 
-def told(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pyrometer", *arguments],
-        env=environment(None),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def told(*arguments: str) -> str:
+    """What a command prints, in this process: each new one would take a second."""
+    with redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert ended.value.code == 0
+    return said.getvalue()
 
 
 def answer(*arguments: str) -> Any:
-    return json.loads(told(*arguments, "-o", "json").stdout)
+    return json.loads(told(*arguments, "-o", "json"))
 
 
-def test_loss_and_step_are_in_mlflow_and_in_prometheus_in_the_same_minute(trained):
+# -- what is held of it ------------------------------------------------------------------------------------------------
+
+
+def loss_and_step_are_in_mlflow_and_in_prometheus_in_the_same_minute(trained):
     assert list(trained.during["gauges"]) == ["carp"]
     values = trained.during["gauges"]["carp"]
     (loss,) = (one for one in trained.during["mlflow"]["data"]["metrics"] if one["key"] == "loss")
@@ -152,7 +159,7 @@ def test_loss_and_step_are_in_mlflow_and_in_prometheus_in_the_same_minute(traine
     assert trained.during["at_ms"] - loss["timestamp"] < 60_000
 
 
-def test_the_run_in_each_tracker_is_named_here_and_the_other_way_round(trained):
+def the_run_in_each_tracker_is_named_here_and_the_other_way_round(trained):
     found = trained.mlflow()
     tags = {tag["key"]: tag["value"] for tag in found["data"]["tags"]}
     (row,) = answer("runs", "--data", str(trained.data))["rows"]
@@ -164,29 +171,29 @@ def test_the_run_in_each_tracker_is_named_here_and_the_other_way_round(trained):
     assert known["wandb"].endswith(f"both-worlds/{offline.name.rpartition('-')[2]}")
 
 
-def test_what_is_read_back_is_equal_to_the_last_digit(trained, tmp_path):
+def what_is_read_back_is_equal_to_the_last_digit(trained):
     curve = trained.curve()
-    told("import", "mlflow", trained.uri, "--out", str(tmp_path / "mlflow"))
-    shown = answer("show", trained.mlflow()["info"]["run_id"], "--data", str(tmp_path / "mlflow"))
+    told("import", "mlflow", trained.uri, "--out", str(trained.folder / "of-mlflow"))
+    shown = answer("show", trained.mlflow()["info"]["run_id"], "--data", str(trained.folder / "of-mlflow"))
     assert sorted((step, time_ms, value) for step, time_ms, value, *_ in shown["metrics"]["loss"]) == curve
     assert (shown["experiment"], shown["outcome"]) == ("both-worlds", "succeeded")
-    told("import", "wandb", str(trained.folder), "--out", str(tmp_path / "wandb"))
-    (row,) = answer("runs", "--data", str(tmp_path / "wandb"))["rows"]
-    of_wandb = answer("show", row["run"], "--data", str(tmp_path / "wandb"))["metrics"]["loss"]
+    told("import", "wandb", str(trained.folder), "--out", str(trained.folder / "of-wandb"))
+    (row,) = answer("runs", "--data", str(trained.folder / "of-wandb"))["rows"]
+    of_wandb = answer("show", row["run"], "--data", str(trained.folder / "of-wandb"))["metrics"]["loss"]
     steps = {step: value for step, _, value in curve if step < STEPS}
     assert {step: value for step, _, value, *_ in of_wandb} == steps
 
 
-def test_reading_it_into_the_folder_that_has_the_run_adds_nothing(trained):
+def reading_it_into_the_folder_that_has_the_run_adds_nothing(trained):
     before = answer("show", "carp", "--data", str(trained.data))
-    said = [told("import", "mlflow", trained.uri, "--out", str(trained.data)).stdout]
-    said.append(told("import", "wandb", str(trained.folder), "--out", str(trained.data)).stdout)
+    said = [told("import", "mlflow", trained.uri, "--out", str(trained.data))]
+    said.append(told("import", "wandb", str(trained.folder), "--out", str(trained.data)))
     assert all("1 joined by what their processes told" in text for text in said)
     assert len(answer("runs", "--data", str(trained.data))["rows"]) == 1
     assert answer("show", "carp", "--data", str(trained.data)) == before
 
 
-def test_a_server_stamps_the_run_by_itself(trained):
+def a_server_stamps_the_run_by_itself(trained):
     stamping = {"PYROMETER_MLFLOW_TRACKING_URI": trained.uri, "PYROMETER_MLFLOW_STAMP": "yes"}
     with serving(trained.data, PYROMETER_PUBLIC_URL="https://pyrometer.example.com", **stamping) as client:
         until(lambda: "pyrometer/goodput" in {one["key"] for one in trained.mlflow()["data"]["metrics"]}, 30.0)
@@ -199,9 +206,9 @@ def test_a_server_stamps_the_run_by_itself(trained):
     assert {"pyrometer.findings", "pyrometer.causes", "pyrometer.attempts", "pyrometer.team"} <= set(tags)
 
 
-def test_stamping_by_hand_says_dollars_and_twice_is_once(trained):
+def stamping_by_hand_says_dollars_and_twice_is_once(trained):
     stamping = ("export", "mlflow", "--tracking-uri", trained.uri, "--data", str(trained.data), "--price", "2.5")
-    assert told(*stamping).stdout == "1 run stamped.\n"
+    assert told(*stamping) == "1 run stamped.\n"
     row = answer("show", "carp", "--data", str(trained.data), "--price", "2.5")
     found = trained.mlflow()["data"]
     values = {one["key"]: one["value"] for one in found["metrics"]}
@@ -214,7 +221,7 @@ def test_stamping_by_hand_says_dollars_and_twice_is_once(trained):
     assert trained.mlflow()["data"] == found
 
 
-def test_a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained):
+def a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained):
     from wandb.proto.wandb_internal_pb2 import Record
 
     from pyrometer.collect.wandb import records
@@ -223,7 +230,7 @@ def test_a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained):
     (offline,) = place.glob("offline-run-*")
     before = (offline / f"run-{offline.name.rpartition('-')[2]}.wandb").read_bytes()
     stamping = ("export", "wandb", "--wandb-dir", str(place), "--data", str(trained.data), "--price", "2.5")
-    assert told(*stamping).stdout.startswith("1 run stamped.")
+    assert told(*stamping).startswith("1 run stamped.")
     told(*stamping)  # nothing is new
     (part,) = set(place.glob("offline-run-*")) - {offline}
     assert (place / "latest-run").resolve() == offline.resolve()
@@ -244,3 +251,69 @@ def test_a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained):
         check=True,
     )
     assert part.name in listed.stderr + listed.stdout
+
+
+def a_server_reads_only_what_is_new(trained):
+    """Runs of others, made with MLflow's REST API: they began before anybody looked."""
+    ask = httpx.Client(base_url=f"{trained.uri}/api/2.0/mlflow/")
+    begun_ms = time.time_ns() // 1_000_000 - 600_000
+    experiment = ask.post("experiments/create", json={"name": "others"}).json()["experiment_id"]
+    made = ask.post("runs/create", json={"experiment_id": experiment, "start_time": begun_ms, "run_name": "old-trout"})
+    run_id = made.json()["run"]["info"]["run_id"]
+
+    def say(*steps: int) -> None:
+        metrics = [{"key": "loss", "value": 1 / (s + 3), "timestamp": begun_ms + s, "step": s} for s in steps]
+        assert ask.post("runs/log-batch", json={"run_id": run_id, "metrics": metrics}).is_success
+
+    class Counting(Mlflow):
+        asked: ClassVar[list[int]] = []  # how many values were known when more were asked for
+
+        async def history(self, run_id: str, name: str, after: int = 0) -> list[Point]:
+            self.asked.append(after)
+            return await super().history(run_id, name, after)
+
+    async def look() -> None:
+        await following.look()
+
+    with Store(trained.folder / "followed", create=True) as store, asyncio.Runner() as runner:
+        following = FollowingMlflow(store, asyncio.Lock(), mlflow := Counting(trained.uri))
+
+        def read() -> list[tuple[int, float]]:
+            runner.run(look())
+            store.expose_all(["metric"])
+            asked = "SELECT step, value FROM metric WHERE run = ? ORDER BY ALL"
+            return store.connection.execute(asked, [run_id]).fetchall()
+
+        say(*range(3))
+        assert read() == [(s, 1 / (s + 3)) for s in range(3)]
+        say(*range(3, 2_000, 2))
+        assert len(read()) == 1_002
+        assert Counting.asked[-1] == 3
+        asked = len(Counting.asked)
+        assert len(read()) == 1_002
+        assert len(Counting.asked) == asked  # nothing is new, nothing is asked for
+        say(4)  # out of order, and the last word
+        ask.post("runs/update", json={"run_id": run_id, "status": "FINISHED", "end_time": begun_ms + 60_000})
+        assert read() == sorted((s, 1 / (s + 3)) for s in (0, 1, 2, 4, *range(3, 2_000, 2)))
+        store.expose_all(["run"])
+        ((outcome, ended_ms),) = store.connection.execute(
+            "SELECT outcome, ended_ms FROM run WHERE run = ? ORDER BY time_ms DESC LIMIT 1", [run_id]
+        ).fetchall()
+        assert (outcome, ended_ms) == ("succeeded", begun_ms + 60_000)
+        asked = len(Counting.asked)
+        read()
+        assert len(Counting.asked) == asked
+        runner.run(mlflow.close())
+    ask.close()
+
+
+def test_both_worlds_know_the_same(tmp_path):
+    with training(tmp_path) as trained:  # once: it takes most of a minute
+        loss_and_step_are_in_mlflow_and_in_prometheus_in_the_same_minute(trained)
+        the_run_in_each_tracker_is_named_here_and_the_other_way_round(trained)
+        what_is_read_back_is_equal_to_the_last_digit(trained)
+        reading_it_into_the_folder_that_has_the_run_adds_nothing(trained)
+        a_server_stamps_the_run_by_itself(trained)
+        stamping_by_hand_says_dollars_and_twice_is_once(trained)
+        a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained)
+        a_server_reads_only_what_is_new(trained)

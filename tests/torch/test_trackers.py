@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="make setup installs torch")
 import pyrometer  # noqa: E402
-from pyrometer.train import boot  # noqa: E402
-from trained import hooked, watching  # noqa: E402
+from pyrometer.train import boot, identity, tracked  # noqa: E402
+from trained import environment, hooked, watching  # noqa: E402
 
 heavy = pytest.mark.heavy
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the libraries
@@ -164,3 +169,104 @@ def test_of_many_losses_those_that_jump_are_told(tmp_path):
         said = {m["step"]: m["value"] for m in watched.told("metric")}
     assert {9_000, 15_000, *range(500)} <= set(said)
     assert len(said) < 600
+
+
+# -- which run of the tracker it is ------------------------------------------------------------------------------------
+
+
+def met(watched, kind):
+    return [(event["reason"], event["message"]) for event in watched.told("event") if event["kind"] == kind]
+
+
+@pytest.fixture
+def wanted(monkeypatch):
+    """As in a process that is watched: MLflow's plug-in asks whether it is."""
+    monkeypatch.setattr(boot, "_hooks", hooked())
+    monkeypatch.setattr(boot, "_asked", {"experiment": "sft"})
+
+
+@heavy
+def test_runs_of_mlflow_are_named_here_and_this_one_there(mlflow, tmp_path, wanted):
+    with mlflow.start_run(run_name="early") as early:  # before there is a rank
+        expected = identity.next_launch()
+    tags = mlflow.get_run(early.info.run_id).data.tags
+    assert tags["pyrometer.experiment"] == "sft"
+    assert tags["pyrometer.run"] == tags["pyrometer.launch"] == expected  # what it will be called
+    client = mlflow.MlflowClient()
+    elsewhere = client.create_run("1")  # as Lightning does: no plug-in is asked
+    with watching(tmp_path) as watched:
+        with mlflow.start_run(run_name="bold") as run:
+            mlflow.log_metric("loss", 0.5)
+        with mlflow.start_run(run_id=early.info.run_id):  # gone on with
+            pass
+        client.log_metric(elsewhere.info.run_id, "loss", 0.25)
+        tags = mlflow.get_run(run.info.run_id).data.tags
+        assert (tags["pyrometer.run"], tags["pyrometer.launch"]) == ("test", watched.rank.identity["launch"])
+        found = dict(met(watched, "mlflow_run"))
+    ids = [early.info.run_id, run.info.run_id, elsewhere.info.run_id]
+    assert set(ids) <= set(found)
+    assert found[run.info.run_id] == f"“bold” in experiment {run.info.experiment_id} at {mlflow.get_tracking_uri()}"
+
+
+@heavy
+def test_a_run_of_wandb_is_named_here_and_this_one_in_its_summary(offline, tmp_path, wanted):
+    with watching(tmp_path) as watched:
+        run = offline.init(project="x", config={"lr": 0.1}, settings=offline.Settings(disable_git=True))
+        run.log({"loss": 0.5})
+        assert dict(run.config) == {"lr": 0.1}  # programs hand it on to their models
+        summary = {name: run.summary[name] for name in ("pyrometer.run", "pyrometer.launch")}
+        run.finish()
+        assert summary == {"pyrometer.run": "test", "pyrometer.launch": watched.rank.identity["launch"]}
+        ((named, words),) = (one for one in met(watched, "wandb_run") if one[0].endswith(run.id))
+    assert named.endswith(f"x/{run.id}")
+    assert words.endswith(f"-{run.id}")
+    assert "offline in /" in words
+
+
+@heavy
+def test_mlflow_finds_the_plug_in_where_it_is_installed_and_a_process_that_nobody_watches_says_nothing(tmp_path):
+    """As `pip install` leaves it: the entry point that pyproject.toml declares, in the metadata of a distribution."""
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+    ((group, points),) = declared.items()
+    metadata = tmp_path / "pyrometer_here-0.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: pyrometer-here\nVersion: 0.0\n")
+    listed = "".join(f"{name} = {place}\n" for name, place in points.items())
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{listed}")
+    program = (
+        "import sys, mlflow\nfrom mlflow.tracking.context import registry\n"
+        "found = [type(one).__module__ for one in registry._run_context_provider_registry]\n"
+        "print('pyrometer.train.tracked' in found, 'torch' in sys.modules, 'pyrometer.run' in registry.resolve_tags())"
+    )
+    for spool, says in ((None, "True False False"), (tmp_path / "spool", "True False True")):
+        variables = environment(spool, PYTHONWARNINGS="ignore")
+        variables["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
+        said = subprocess.run(
+            [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
+        )
+        assert said.stdout.strip() == says
+
+
+def test_an_address_is_told_without_its_password():
+    assert (
+        tracked.without_secrets("https://u:p@mlflow.example.com:5000/x?token=t") == "https://mlflow.example.com:5000/x"
+    )
+    assert tracked.without_secrets("sqlite:////data/mlflow.db") == "sqlite:////data/mlflow.db"
+
+
+def test_a_tracker_that_is_not_as_it_was_disturbs_nobody(tmp_path):
+    class Module:
+        @staticmethod
+        def init() -> str:
+            return "a run without anything that a run has"
+
+    hooks = hooked()
+    tracked.wandb_runs(Module, hooks)
+    assert Module.init() == "a run without anything that a run has"
+
+
+def test_a_launch_has_the_name_that_was_said_before_it_began():
+    expected = identity.next_launch()
+    assert identity.next_launch() == expected
+    assert identity.identify()["launch"] == expected
+    assert identity.identify()["launch"] != expected  # who is a rank again is of another launch

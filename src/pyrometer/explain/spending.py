@@ -16,10 +16,11 @@ from pyrometer.explain.trainer import add_told_runs, told_runs
 from pyrometer.model.units import usd_micro
 from pyrometer.store import Reading
 
-# Of the last attempt, the rank that failed says how it ended; else one that goes on.
+# Of the last attempt, the rank that failed says how it ended; else one that goes on; of equals, what ended last.
 WEIGHED = """(
-    SELECT *, 4 * attempt::INTEGER
-        + CASE outcome WHEN 'failed' THEN 3 WHEN 'killed' THEN 1 WHEN 'succeeded' THEN 0 ELSE 2 END AS weight
+    SELECT *, 100_000_000_000_000::HUGEINT * (4 * attempt::INTEGER
+        + CASE outcome WHEN 'failed' THEN 3 WHEN 'killed' THEN 1 WHEN 'succeeded' THEN 0 ELSE 2 END)
+        + coalesce(ended_ms, 0) AS weight
     FROM the_run
 )"""
 

@@ -143,50 +143,40 @@ class Joiner:
     ) -> Records:
         """What is to be written down. `before` is what was, of this run; `has`, the metrics that its processes told."""
         if join.run is not None:
-            mine = self._runs[join.run]
-            told = (
-                []
-                if join.how == "told"
-                else [_event(tracked, join.run, min((run.started_ms for run in mine), default=0))]
-            )
-            return [*told, *self._missing(tracked, join.run, points, frozenset(has))]
+            return self._beside(tracked, join, points, frozenset(has))
+        points = list(points)
         places = list(self._places(tracked, join))
         own = not places and self.known.newest_ms is None
-        points = list(points)
         until_ms = max([tracked.ended_ms or 0, tracked.started_ms, *(point.time_ms for point in points[-1:])])
         said_ms = until_ms if own else min(tracked.started_ms, self.known.newest_ms or tracked.started_ms)
-        if own:
-            places = _own_places(tracked, until_ms)
+        places = _own_places(tracked, until_ms) if own else places or [_Place()]
         runs = [
             Run(
                 said_ms, tracked.run_id, place.attempt, rank, max(tracked.started_ms, place.from_ms),
-                ranks=max(len(places), 1), cluster=place.cluster, experiment=None if join.pods else tracked.experiment,
+                ranks=len(places), cluster=place.cluster, experiment=None if join.pods else tracked.experiment,
                 workload_uid=place.workload_uid, pod_uid=place.pod_uid, node_uid=place.node_uid,
                 slot_index=place.slot_index, ended_ms=_ended(tracked, place, places), source=tracked.tracker,
                 outcome=tracked.outcome if place.attempt == places[-1].attempt else None,
             )
-            for rank, place in enumerate(places or [_Place()])
+            for rank, place in enumerate(places)
         ]  # fmt: skip
-        found: Records = list(_news(runs, {(run.attempt, run.rank): run for run in before}))
-        if found and own:
-            found += _held(tracked, places, until_ms, found[0].time_ms)  # type: ignore[attr-defined]
-        if found:
-            found.append(_event(tracked, tracked.run_id, runs[0].time_ms))
-        begun = [(run.started_ms, run.attempt) for run in runs]
-        attempts = sorted({(min(ms for ms, one in begun if one == attempt), attempt) for _, attempt in begun})
-        for point in points:
-            attempt = next((one for ms, one in reversed(attempts) if ms <= point.time_ms), attempts[0][1])
-            rank = next(run.rank for run in runs if run.attempt == attempt)
-            found.append(_metric(point, tracked.run_id, attempt, rank))
-        return found
+        known = {(run.attempt, run.rank): run for run in before}
+        news = list(_news(runs, known))
+        told = [] if known else [_event(tracked, tracked.run_id, said_ms)]
+        held = _held(tracked, places, until_ms, news[0].time_ms) if own and news else []
+        return [*news, *told, *held, *_curves(tracked.run_id, runs, points)]
 
-    def _missing(self, tracked: TrackedRun, run: str, points: Iterable[Point], has: frozenset[str]) -> Records:
-        """Metrics that the run's own processes did not tell: of an evaluation elsewhere. Once it is over, since until
-        then they may only be late."""
-        attempt = max((one.attempt for one in self._runs[run]), default=1)
+    def _beside(self, tracked: TrackedRun, join: Join, points: Iterable[Point], has: frozenset[str]) -> Records:
+        """Of a run whose own processes tell of it: which of the tracker's it is, and metrics that they did not tell, of
+        an evaluation elsewhere. Those once it is over, since until then they may only be late."""
+        assert join.run is not None  # noqa: S101 - it is joined to one
+        ranks = self._runs[join.run]
+        begun_ms = min((one.started_ms for one in ranks), default=tracked.started_ms)
+        told: Records = [] if join.how == "told" else [_event(tracked, join.run, begun_ms)]
         if tracked.ended_ms is None:
-            return []
-        return [_metric(point, run, attempt, 0) for point in points if point.name not in has]
+            return told
+        attempt = max((one.attempt for one in ranks), default=1)
+        return told + [_metric(point, join.run, attempt, 0) for point in points if point.name not in has]
 
     def _places(self, tracked: TrackedRun, join: Join) -> Iterable[_Place]:
         """Every GPU that the workload held while the run went on; a pod that holds none is a place as well."""
@@ -224,7 +214,7 @@ def _overlaps(tracked: TrackedRun, from_ms: int, to_ms: int | None) -> bool:
 
 def _ended(tracked: TrackedRun, place: _Place, places: list[_Place]) -> int | None:
     """The last attempt ends with the run, those before it with what they held."""
-    last = not places or place.attempt == places[-1].attempt
+    last = place.attempt == places[-1].attempt
     ended_ms = tracked.ended_ms if last or tracked.ended_ms is None else min(tracked.ended_ms, place.to_ms or 2**62)
     return place.to_ms if ended_ms is None and not last else ended_ms
 
@@ -239,9 +229,20 @@ def _news(runs: list[Run], before: Mapping[tuple[int, int], Run]) -> Iterable[Ru
             yield run._replace(time_ms=max(run.time_ms, last.time_ms + 1))
 
 
+def _curves(run: str, runs: list[Run], points: Iterable[Point]) -> Iterable[Metric]:
+    """Values, each of the attempt that went on then; its first rank speaks for all."""
+    first: dict[int, Run] = {}
+    for one in runs:
+        first.setdefault(one.attempt, one)
+    latest_first = sorted(first.values(), key=lambda one: -one.started_ms)
+    for point in points:
+        of = next((one for one in latest_first if one.started_ms <= point.time_ms), latest_first[-1])
+        yield _metric(point, run, of.attempt, of.rank)
+
+
 def _event(tracked: TrackedRun, run: str, time_ms: int) -> Event:
     return Event(
-        max(time_ms, 1), EVENT[tracked.tracker], run=run, attempt=1, rank=0, reason=tracked.run_id,
+        time_ms, EVENT[tracked.tracker], run=run, attempt=1, rank=0, reason=tracked.run_id,
         message=tracked.words or None,
     )  # fmt: skip
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
 
 from pyrometer.train import identity
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MLFLOW_RUN, WANDB_RUN = "mlflow_run", "wandb_run"  # kinds of events, as `model/events.py` has them
 TAG = "pyrometer."
 MOST_RUNS = 1_000  # of trackers, in one process: a program may have one for every evaluation
+_USER = re.compile(r"//[^/]*@")  # and a password
 _NAMED = ("run", "launch", "experiment", "host", "namespace", "pod_name", "pod_uid")
 
 
@@ -114,8 +115,7 @@ def meet_mlflow(hooks: Hooks, run_id: str, uri: str, info: Any = None) -> None:
 
 def without_secrets(uri: str) -> str:
     """An address that may be shown."""
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+    return _USER.sub("//", uri).partition("?")[0]
 
 
 # -- W&B ---------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,148 @@
+"""What a tracker's run is told of itself, and that it is told once."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC
+
+import pytest
+
+from kube.server import free_port
+from nights import at
+from pyrometer.account.sums import iso
+from pyrometer.act.stamping import Stamper
+from pyrometer.collect.mlflow import Found, Mlflow
+from pyrometer.collect.tracked import TrackedRun
+from pyrometer.export.mlflow import metrics_of
+from pyrometer.export.stamps import LONGEST_TAG, Stamp, stamp_of
+from pyrometer.export.wandb import summary_of
+
+WORKLOAD = {"uid": "llama", "kind": "PyTorchJob", "namespace": "ml", "name": "llama"}
+FINDING = {"id": "f1", "cause": "hang", "usd_micro": 2_000_000, "title": "llama hung for 4 min.", "workload": WORKLOAD}
+
+
+def shown(ended_min: float | None = 60, **more):
+    """The answer of `show`, of a run that pays a dollar every ten minutes and speaks twice a minute."""
+    points = [
+        [step, at(step / 2), 1 / (step + 1), 60_000 * step, 50_000 * step] for step in range(2 * int(ended_min or 60))
+    ]
+    return {
+        "run": "carp", "experiment": "sft", "team": "nlp", "workload": WORKLOAD, "attempts": 2, "outcome": "succeeded",
+        "ended": None if ended_min is None else iso(at(ended_min), UTC), "gpu_ms": 7_200_000, "gpu_hours": 2.0,
+        "usd_micro": 6_000_001, "usd": 6.0, "goodput": 0.75, "steps": 119,
+        "metrics": {"loss": points, "lr": points[:1]},
+        "states": [
+            {"state": "train", "family": "useful", "gpu_ms": 5_400_000, "usd_micro": 4_500_001},
+            {"state": "hang", "family": "waste", "gpu_ms": 1_800_000, "usd_micro": 1_500_000},
+        ],
+        **more,
+    }  # fmt: skip
+
+
+def run(stamp: Stamp | None = None) -> Found:
+    """A run in MLflow, stamped before or not."""
+    tracked = TrackedRun("mlflow", "abc", "carp", None, at(0), None, None)
+    told = metrics_of(stamp, Found(tracked, {}, {})) if stamp else []
+    last = {}
+    for point in told:  # as MLflow has it: the last step, then the last time
+        last[point["key"]] = max(
+            last.get(point["key"], (0, -1, 0.0)), (point["timestamp"], point["step"], point["value"])
+        )
+    return Found(tracked, stamp.tags if stamp else {}, last)
+
+
+def test_it_is_told_whose_it_is_what_it_cost_and_what_was_found():
+    stamp = stamp_of(shown(), [FINDING], at_ms=at(90), public_url="https://p.example.com/")
+    assert stamp.tags == {
+        "pyrometer.run": "carp", "pyrometer.workload": "PyTorchJob ml/llama", "pyrometer.experiment": "sft",
+        "pyrometer.team": "nlp", "pyrometer.attempts": "2", "pyrometer.outcome": "succeeded",
+        "pyrometer.causes": "hang", "pyrometer.findings": "$2.00 hang: llama hung for 4 min.",
+        "pyrometer.url": "https://p.example.com/run?run=carp",
+    }  # fmt: skip
+    assert stamp.figures == {
+        "pyrometer/wasted_usd": 1.5, "pyrometer/goodput": 0.75, "pyrometer/attempts": 2.0,
+        "pyrometer/share/train": 0.75, "pyrometer/share/hang": 0.25,
+    }  # fmt: skip
+    assert stamp.whole == {"pyrometer/gpu_hours": 2.0, "pyrometer/usd": 6.000001}
+    assert (stamp.at_ms, stamp.step) == (at(60), 119)
+
+
+def test_dollars_are_a_curve_with_a_point_a_minute():
+    stamp = stamp_of(shown(), [], at_ms=at(90))
+    assert [(spent.time_ms, spent.step) for spent in stamp.curve] == [(at(minute), 2 * minute) for minute in range(60)]
+    assert [spent.usd for spent in stamp.curve] == pytest.approx([0.1 * minute for minute in range(60)])
+
+
+def test_while_it_goes_on_the_last_minutes_are_left_for_later():
+    stamp = stamp_of(shown(ended_min=None, outcome="running"), [], at_ms=at(30))
+    assert max(spent.time_ms for spent in stamp.curve) == at(28)
+    assert stamp.whole == {}
+
+
+def test_what_is_there_already_is_not_told_again():
+    stamp = stamp_of(shown(), [FINDING], at_ms=at(90))
+    assert len(metrics_of(stamp, run())) == 2 * 60 + 5 + 2
+    assert metrics_of(stamp, run(stamp)) == []
+    early = stamp_of(shown(ended_min=None), [], at_ms=at(30))
+    later = [point for point in metrics_of(stamp, run(early)) if point["key"] == "pyrometer/usd"]
+    assert [point["timestamp"] for point in later] == [at(minute) for minute in range(29, 61)]
+
+
+def test_another_total_at_the_same_time_becomes_the_latest():
+    stamp = stamp_of(shown(), [], at_ms=at(90))
+    dearer = stamp_of(shown(usd_micro=7_000_000), [], at_ms=at(90))
+    (point,) = metrics_of(dearer, run(stamp))
+    assert point == {"key": "pyrometer/usd", "value": 7.0, "timestamp": at(60) + 1, "step": 119}
+
+
+def test_without_a_price_there_are_no_dollars():
+    unpriced = [[step, time_ms, value, gpu_ms, None] for step, time_ms, value, gpu_ms, _ in shown()["metrics"]["loss"]]
+    states = [{**state, "usd_micro": None} for state in shown()["states"]]
+    stamp = stamp_of(shown(usd_micro=None, usd=None, metrics={"loss": unpriced}, states=states), [], at_ms=at(90))
+    assert not any("usd" in point["key"] for point in metrics_of(stamp, run()))
+
+
+def test_a_hundred_findings_are_still_a_tag():
+    many = [{**FINDING, "title": "x" * 1_000, "usd_micro": number} for number in range(100)]
+    tag = stamp_of(shown(), many, at_ms=at(90)).tags["pyrometer.findings"]
+    assert len(tag) <= LONGEST_TAG
+
+
+def test_a_summary_has_all_of_it():
+    stamp = stamp_of(shown(), [FINDING], at_ms=at(90))
+    summary = summary_of(stamp)
+    assert summary["pyrometer/usd"] == 6.000001
+    assert summary["pyrometer/stamped_ms"] == at(60)
+    assert set(stamp.tags) < set(summary)
+
+
+class Asked:
+    """A server's answers."""
+
+    def __init__(self) -> None:
+        self.questions: list[str] = []
+
+    async def __call__(self, what, parameters):
+        self.questions.append(what)
+        row = {**shown(), "trackers": [{"tracker": "mlflow", "id": "abc"}, {"tracker": "wandb", "id": "x/y"}]}
+        return {
+            "runs": {"rows": [row, {**row, "ended": iso(at(-3_000), UTC)}]},
+            "why": {"window": {"to": iso(at(90), UTC)}, "findings": [FINDING]},
+            "show": row,
+        }[what]
+
+
+def test_a_tracker_that_is_away_costs_one_question_and_is_tried_again():
+    async def twice() -> Stamper:
+        mlflow = Mlflow(f"http://127.0.0.1:{free_port()}")
+        stamper = Stamper(mlflow, asked)
+        await stamper.look()
+        await stamper.look()
+        await mlflow.close()
+        return stamper
+
+    asked = Asked()
+    stamper = asyncio.run(twice())
+    assert stamper.counts == {("mlflow", "failed"): 2}
+    assert "does not answer" in (stamper.trouble or "")
+    assert asked.questions == ["runs", "why", "show"] * 2
