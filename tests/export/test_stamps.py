@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
 from datetime import UTC
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,6 +23,7 @@ from pyrometer.collect.tracked import TrackedRun
 from pyrometer.export.mlflow import metrics_of
 from pyrometer.export.stamps import LONGEST_TAG, Stamp, stamp_of
 from pyrometer.export.wandb import summary_of
+from trained import SOURCES
 
 WORKLOAD = {"uid": "llama", "kind": "PyTorchJob", "namespace": "ml", "name": "llama"}
 FINDING = {"id": "f1", "cause": "hang", "usd_micro": 2_000_000, "title": "llama hung for 4 min.", "workload": WORKLOAD}
@@ -146,3 +154,69 @@ def test_a_tracker_that_is_away_costs_one_question_and_is_tried_again():
     assert stamper.counts == {("mlflow", "failed"): 2}
     assert "does not answer" in (stamper.trouble or "")
     assert asked.questions == ["runs", "why", "show"] * 2
+
+
+class Wandb(BaseHTTPRequestHandler):
+    """What W&B's server would answer to its client, for one run."""
+
+    summary: ClassVar[dict[str, Any]] = {"loss": 0.5}
+    changes: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        told = asked.get("variables") or {}
+        viewer = {"id": "1", "entity": "us", "username": "u", "email": "e", "flags": "{}", "teams": {"edges": []}}
+        answer: dict[str, Any] = {"viewer": viewer}
+        if "mutation" in asked.get("query", ""):
+            self.changes.append(told["id"])
+            self.summary.update(json.loads(told["summaryMetrics"]))
+            answer = {"upsertBucket": {"bucket": {"id": told["id"]}}}
+        elif "run(" in asked.get("query", ""):
+            named = {"id": "r1", "name": told["name"], "displayName": "carp", "state": "finished", "projectId": "1"}
+            texts = {"config": "{}", "systemMetrics": "{}", "summaryMetrics": json.dumps(self.summary)}
+            found = {**named, **texts, "tags": [], "user": {"name": "u", "username": "u"}, "internalId": "aW50"}
+            found |= dict.fromkeys(("sweepName", "group", "jobType", "commit", "description", "notes", "historyKeys"))
+            found |= {"readOnly": False, "createdAt": "2026-11-16T00:00:00", "heartbeatAt": "2026-11-16T00:00:00"}
+            answer = {"project": {"internalId": "cDE=", "run": found if told["name"] == "abc" else None}}
+        body = json.dumps({"data": answer}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nobody reads it."""
+
+
+STAMPING = """
+import sys
+sys.path[:0] = ["tests", "tests/export"]
+from test_stamps import FINDING, shown, at
+from pyrometer.export.stamps import stamp_of
+from pyrometer.export.wandb import stamp_online
+stamp = stamp_of(shown(), [FINDING], at_ms=at(90))
+for _ in range(2):
+    print(*stamp_online({"us/vision/abc": stamp, "us/vision/gone": stamp}))
+"""
+
+
+@pytest.mark.heavy
+def test_the_real_client_of_wandb_changes_the_summary_of_a_run_once(tmp_path):
+    pytest.importorskip("wandb", reason="make test-all installs wandb")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Wandb) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        variables = {
+            "WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}", "WANDB_API_KEY": "0" * 40,
+            "WANDB_DIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(SOURCES),
+        }  # fmt: skip
+        said = subprocess.run(
+            [sys.executable, "-c", STAMPING], env={**os.environ, **variables}, cwd=SOURCES.parent, text=True,
+            capture_output=True, check=False,
+        )  # fmt: skip
+        server.shutdown()
+    assert said.stdout.splitlines() == ["1 1", "1 1"], said.stderr
+    assert Wandb.changes == ["r1"]
+    assert Wandb.summary["loss"] == 0.5
+    assert Wandb.summary["pyrometer/usd"] == 6.000001
+    assert Wandb.summary["pyrometer.findings"] == "$2.00 hang: llama hung for 4 min."

@@ -39,7 +39,7 @@ TRACKERS = ("mlflow", "wandb")
     "folder",
     metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="wandb: the folder `wandb` with runs.",
+    help="wandb: the folder `wandb` with offline runs. Default: W&B's server.",
 )
 @share_option
 @read_options(default_last="12h", formats=())
@@ -53,7 +53,7 @@ def command(
     share_platform: str | None,
 ) -> None:
     """Files for chargeback: csv, the rows of `cost` for a spreadsheet; focus, charges by day as FOCUS 1.2. And into
-    trackers, about everything: mlflow, tags and metrics of its runs; wandb, a part with a summary beside each run."""
+    trackers, about everything: mlflow, tags and metrics of its runs; wandb, their summary."""
     if by is not None and form != "csv":
         raise click.UsageError(f"--by says how csv is grouped: {form} has its own rows.")
     if form in TRACKERS:

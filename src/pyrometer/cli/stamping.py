@@ -42,12 +42,13 @@ async def _into_mlflow(mlflow: Mlflow, asked: Asked) -> None:
 
 
 def into_wandb(asked: Asked, folder: Path | None) -> None:
-    """A part with a summary beside each run in a folder of W&B."""
-    if folder is None:
-        raise click.UsageError("Which runs? --wandb-dir names the folder `wandb` that the program made.")
-    stamped = wandb.stamp(folder, dict(_stamps(asked, "wandb")))
-    _say(stamped.written, stamped.missing, f"{folder} does not have", "pyrometer import wandb")
-    if stamped.written:
+    """The summary of runs on W&B's server; or a part with a summary beside each run in a folder of offline ones."""
+    stamps = dict(_stamps(asked, "wandb"))
+    if not stamps:
+        _say(0, 0, "", "pyrometer import wandb")
+    stamped = wandb.stamp_online(stamps) if folder is None else wandb.stamp(folder, stamps)
+    _say(stamped.written, stamped.missing, f"{folder or 'W&B'} does not have", "pyrometer import wandb")
+    if stamped.written and folder is not None:
         click.echo("`wandb sync` sends them along.")
 
 

@@ -1,8 +1,8 @@
 """Stamps as Weights & Biases takes them: the summary of a run, written by its own client.
 
-Another part of the run is written beside it, an offline folder as a resumed run has them, with a summary and nothing
+Offline, another part of the run is written beside it, a folder as a resumed run has them, with a summary and nothing
 else: `wandb sync` sends the parts of a run one after the other. The folder of the run itself is not touched. What was
-stamped before is replaced, unless it was sent already.
+stamped before is replaced, unless it was sent already. Online, the client's public API changes the summary of a run.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyrometer.collect.source import SourceError
+from pyrometer.collect.source import SourceError, words
 from pyrometer.collect.wandb import STAMPED, Folder, folders
 from pyrometer.export.stamps import GPU_HOURS, USD, Stamp
 
 
 class Stamped(NamedTuple):
-    """How many runs are stamped, and how many are not in that folder."""
+    """How many runs are stamped, and how many are not there."""
 
     written: int
     missing: int
@@ -31,6 +31,25 @@ def summary_of(stamp: Stamp) -> dict[str, Any]:
     cost = {GPU_HOURS: last.gpu_hours, USD: last.usd} if last else {}
     known = {name: value for name, value in cost.items() if value is not None}
     return {**stamp.tags, **stamp.figures, **known, **stamp.whole, STAMPED: stamp.at_ms}
+
+
+def stamp_online(stamps: Mapping[str, Stamp]) -> Stamped:
+    """Stamps runs on W&B's server, with the key and the address that its client knows."""
+    wandb = _client()
+    try:
+        api = wandb.Api()
+    except (wandb.Error, ValueError) as error:
+        raise SourceError(f"W&B does not let its client in: {words(error)[:300]}") from None
+    missing = 0
+    for run_id, found in stamps.items():
+        summary = summary_of(found)
+        try:
+            told = api.run(run_id).summary
+            if any(told.get(name) != value for name, value in summary.items()):
+                told.update(summary)
+        except (wandb.Error, ValueError):  # offline, deleted, or another server's
+            missing += 1
+    return Stamped(len(stamps) - missing, missing)
 
 
 def stamp(path: Path, stamps: Mapping[str, Stamp]) -> Stamped:
@@ -57,10 +76,7 @@ def stamp(path: Path, stamps: Mapping[str, Stamp]) -> Stamped:
 
 def _write(beside: Folder, summary: Mapping[str, Any]) -> None:
     """Made elsewhere, and moved when it is whole: the client would point `latest-run` at it."""
-    try:
-        import wandb
-    except ImportError:
-        raise SourceError("W&B's runs are stamped by its own client: pip install 'pyrometer[wandb]'") from None
+    wandb = _client()
     told = beside.run
     settings = wandb.Settings(
         silent=True, console="off", disable_git=True, disable_code=True, save_code=False, x_disable_stats=True,
@@ -75,3 +91,11 @@ def _write(beside: Folder, summary: Mapping[str, Any]) -> None:
         run.summary.update(dict(summary))
         run.finish()
         made.rename(beside.path.parent / made.name)
+
+
+def _client() -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise SourceError("W&B's runs are stamped by its own client: pip install 'pyrometer[wandb]'") from None
+    return wandb

@@ -1,0 +1,67 @@
+"""`import` and `export` of trackers, from the command line: what is printed, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import zlib
+from struct import pack
+
+import pytest
+
+from pyrometer.collect.wandb import _RECORD
+
+START_S = 1_794_600_000
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def offline_run(folder, run_id: str = "abcd1234", **environment) -> None:
+    """A folder as W&B's client leaves it, of an hour of training."""
+    run = {"run_id": run_id, "project": "vision", "host": "box", "start_time": {"seconds": START_S}}
+    told = [_RECORD(run=run), _RECORD(environment=environment)]
+    for step in range(60):
+        named = {"_timestamp": START_S + 60.0 * step, "_step": step, "val_loss": 1 / (step + 1)}
+        items = [{"nested_key": [name], "value_json": str(value)} for name, value in named.items()]
+        told.append(_RECORD(history={"item": items}))
+    told.append(_RECORD(exit={"exit_code": 0}))
+    file = bytearray(pack("<4sHB", b":W&B", 0xBEE1, 0))
+    for record in told:  # all of them fit into one block
+        body = record.SerializeToString()
+        file += pack("<IHB", zlib.crc32(b"\1" + body), len(body), 1) + body
+    place = folder / "wandb" / f"offline-run-20261114_000000-{run_id}"
+    place.mkdir(parents=True)
+    (place / f"run-{run_id}.wandb").write_bytes(file)
+
+
+def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known(told, tmp_path):
+    offline_run(tmp_path, gpu_nvidia=[{"name": H100}] * 8)
+    said = told("import", "wandb", tmp_path, "--out", tmp_path / "data")
+    assert said.out.startswith("1 run; 1 joined to nothing.")
+    (row,) = told("worth", "vision", "--data", tmp_path / "data", "--price", "2", "-o", "json").json["runs"]
+    assert (row["run"], row["best"]) == ("vision/abcd1234", 1 / 60)
+    assert row["usd_micro"] == round(8 * 2_000_000 * 59 / 60)  # the last word came in its last minute
+    said = told("show", "vision/abcd1234", "--data", tmp_path / "data").out
+    assert "wandb_run of rank 0: vision/abcd1234" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("import", "mlflow", "sqlite:///mlflow.db"), 1, "is not the address of an MLflow tracking server"),
+        (("import", "wandb", "nowhere"), 2, "nowhere is not there"),
+        (("import", "wandb", "."), 1, "has no folders run-DATE-ID"),
+        (("import", "openb", "nowhere"), 2, "nowhere is not there"),
+    ],
+)
+def test_what_cannot_be_read_is_said(pyrometer, tmp_path, monkeypatch, arguments, code, words):
+    monkeypatch.chdir(tmp_path)
+    said = pyrometer(*arguments, "--out", tmp_path / "data").failed(code)
+    assert words in said
+
+
+def test_what_cannot_be_stamped_is_said(pyrometer, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    offline_run(tmp_path)
+    data = tmp_path / "data"
+    pyrometer("import", "wandb", tmp_path, "--out", data)
+    assert "--tracking-uri" in pyrometer("export", "mlflow", "--data", data).failed(2)
+    none = pyrometer("export", "mlflow", "--tracking-uri", "http://127.0.0.1:9", "--data", data).failed(1)
+    assert "No run here is known to be one of that tracker" in none
