@@ -32,7 +32,7 @@ from histories import (
 )
 
 from pyrometer.model import events
-from pyrometer.model.records import Price
+from pyrometer.model.records import Allocation, Price, Run
 from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 
@@ -56,6 +56,7 @@ def test_the_ledger_is_about_the_records_and_not_about_how_they_came(history: Hi
         _built_hour_by_hour(history),
         _in_any_order_and_any_batches(history),
         _growing_with_time(history),
+        _with_a_tracker_that_tells_of_it(history),
     ):
         assert_same(found, whole.rows)
         assert_same(energy, whole.energy)
@@ -64,6 +65,20 @@ def test_the_ledger_is_about_the_records_and_not_about_how_they_came(history: Hi
 def _built_hour_by_hour(history: History) -> Built:
     hourly = ledger(*history.records, now_ms=history.now_ms, chunk_slot_minutes=1)
     return hourly.rows, hourly.energy
+
+
+def _with_a_tracker_that_tells_of_it(history: History) -> Built:
+    """Its runs began and ended anywhere in what was held: that says nothing of what the GPUs did."""
+    holds = [record for record in history.records if isinstance(record, Allocation)]
+    told = [
+        Run(
+            hold.time_ms, "of-a-tracker", 1, rank, hold.from_ms, pod_uid=hold.pod_uid, node_uid=hold.node_uid,
+            slot_index=hold.slot_index, ended_ms=hold.from_ms + rank % 7 * MINUTE, outcome="failed", source="mlflow",
+        )
+        for rank, hold in enumerate(holds)
+    ]  # fmt: skip
+    found = ledger(*history.records, *told, now_ms=history.now_ms, chunk_slot_minutes=ONE_CHUNK)
+    return found.rows, found.energy
 
 
 def _in_any_order_and_any_batches(history: History) -> Built:

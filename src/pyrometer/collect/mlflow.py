@@ -6,6 +6,7 @@ Numbers are JSON's, which has every digit of a double.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import math
@@ -31,7 +32,7 @@ from pyrometer.collect.tracked import (
     where_of,
 )
 
-CONNECT_S, ANSWER_S = 10.0, 60.0
+CONNECT_S, ANSWER_S, WHOLE_S = 10.0, 60.0, 120.0  # between two signs of life, and in all
 MOST_BYTES = 64 * 2**20  # of one answer
 ATTEMPTS = 3  # of a request that breaks off
 RUNS_AT_ONCE, EXPERIMENTS_AT_ONCE = 200, 100  # what a search may ask for
@@ -233,7 +234,10 @@ class Mlflow:
 
     async def _request(self, method: str, path: str, **asked: Any) -> tuple[int, bytes]:
         body = bytearray()
-        async with self._client.stream(method, path, headers=self._headers, **asked) as response:
+        async with (
+            asyncio.timeout(WHOLE_S),
+            self._client.stream(method, path, headers=self._headers, **asked) as response,
+        ):
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > MOST_BYTES:

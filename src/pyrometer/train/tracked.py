@@ -15,8 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pyrometer.train import identity
-
 if TYPE_CHECKING:
     from pyrometer.train.hooks import Hooks
 
@@ -50,6 +48,8 @@ def names(hooks: Hooks, asked: dict[str, Any]) -> dict[str, str]:
     if hooks.rank is not None:
         known = dict(hooks.rank.identity)
     else:
+        from pyrometer.train import identity  # not in every Python that is watched
+
         told = {name: asked[name] for name in ("run", "experiment") if asked.get(name)}
         known = {**identity.identify(launch=identity.next_launch()), **told}
     if known["rank"] != 0:  # the launch is what rank 0 calls it
