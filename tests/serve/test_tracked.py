@@ -14,6 +14,7 @@ from pyrometer.account.scope import only
 from pyrometer.account.sums import Window
 from pyrometer.collect.mlflow import Mlflow
 from pyrometer.collect.tracked import Point, TrackedRun, Where
+from pyrometer.explain.progress import Progress
 from pyrometer.explain.runs import runs, show
 from pyrometer.explain.worth import worth
 from pyrometer.model.settings import Settings
@@ -150,3 +151,14 @@ def test_alone_in_a_folder_it_has_a_device_and_on_a_server_it_has_none(tmp_path)
             build(store, Settings(), now_ms=at(120))
             (row,) = runs(store, DAY, zone=UTC)["rows"]
             assert row["gpu_ms"] == gpu_ms
+
+
+def test_how_it_is_doing_is_told_for_as_long_as_its_tracker_speaks(store):
+    one = tracked(host="llama-0")._replace(ended_ms=None, outcome=None)
+    take(store, (one, [Point(at(minute), "loss", 1 / minute, minute) for minute in (100, 1_000, 1_445)]))
+    progress = Progress()
+    progress.read(store, at(1_446), at(1_430))  # a day after it began
+    assert progress.runs["abc"].metrics == {"loss": 1 / 1_445}
+    assert (progress.runs["abc"].ranks, progress.runs["abc"].workload) == (4, "ml/llama")
+    progress.read(store, at(2_300), at(2_290))
+    assert progress.runs == {}

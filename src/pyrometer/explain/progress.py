@@ -44,7 +44,7 @@ GROUP BY ALL ORDER BY 5, 4
 """
 
 _METRICS = """
-SELECT run, attempt, name, value FROM metric WHERE time_ms > $1 AND time_ms <= $2
+SELECT run, attempt, name, value, time_ms FROM metric WHERE time_ms > $1 AND time_ms <= $2
 QUALIFY row_number() OVER (PARTITION BY run, name ORDER BY attempt DESC, time_ms DESC, step DESC, rank) = 1
 ORDER BY run, goal IS NULL, name  -- those that say what they aim at come first
 """
@@ -157,10 +157,11 @@ class Progress:
     def _metrics(self, store: Reading, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
         store.expose(["metric"], from_ms, end_ms + 1)
         more: Counter[str] = Counter()
-        for run, attempt, name, value in store.connection.execute(_METRICS, [from_ms, end_ms]).fetchall():
+        for run, attempt, name, value, time_ms in store.connection.execute(_METRICS, [from_ms, end_ms]).fetchall():
             doing = known.get(run)
             if doing is None or attempt != doing.attempt:
                 continue
+            doing.heard_ms = max(doing.heard_ms, time_ms)  # all that is heard of a run that only a tracker knows
             if name in doing.metrics or len(doing.metrics) < MOST_METRICS:
                 doing.metrics[name] = value
             else:

@@ -7,6 +7,7 @@ are read, never written to: `act/stamping.py` does that, where it is switched on
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -41,6 +42,7 @@ JOINED = {
 }
 
 Told = tuple[TrackedRun, list[Point]]
+log = logging.getLogger("pyrometer")
 
 
 class Tracking:
@@ -187,6 +189,7 @@ class FollowingMlflow:
         self._mlflow = mlflow
         self._curves = Curves(mlflow)
         self._ended: dict[str, tuple[int | None, int]] = {}  # runs that were read to their end: when, how many metrics
+        self._said: set[str] = set()  # runs that may be more than one thing
         self._mark = f"mlflow_read_until {mlflow.uri}"
 
     @property
@@ -200,8 +203,8 @@ class FollowingMlflow:
         return self.tracking.stored
 
     def shortcomings(self) -> list[str]:
-        """Why nothing comes, if nothing does; and which runs may be more than one thing."""
-        return [*([self.trouble] if self.trouble else []), *self.tracking.ambiguous.values()]
+        """Why nothing comes, if nothing does. A run that may be two things is none: somebody would be woken by it."""
+        return [self.trouble] if self.trouble else []
 
     async def run(self) -> None:
         """Until it is cancelled. A server that does not answer is asked again."""
@@ -223,6 +226,10 @@ class FollowingMlflow:
         async with self.lock:
             await asyncio.to_thread(self.tracking.write)
             await asyncio.to_thread(self.tracking.store.set_meta, self._mark, str(began_ms))
+        for run_id, words in self.tracking.ambiguous.items():
+            if run_id not in self._said:
+                log.warning("%s", words)
+        self._said = set(self.tracking.ambiguous)
         self.looks += 1
 
     async def _news(self, since_ms: int) -> AsyncIterator[Told]:
