@@ -266,17 +266,20 @@ def _shown(families: Iterable[Metric]) -> list[tuple[str, ...]]:
 def api() -> str:
     """Every question with its parameters, from the OpenAPI document."""
     told = document()
-    operations = {path: methods["get"] for path, methods in told["paths"].items()}
-    everywhere = set.intersection(*({_named(p) for p in one["parameters"]} for one in operations.values()))
-    first = next(iter(operations.values()))
+    operations = [
+        (f"{method.upper()} {path}", one) for path, methods in told["paths"].items() for method, one in methods.items()
+    ]
+    questions = [one for named, one in operations if named.startswith("GET ")]
+    everywhere = set.intersection(*({_named(p) for p in one["parameters"]} for one in questions))
+    first = questions[0]
     shared = [one for one in first["parameters"] if _named(one) in everywhere]
     parts = []
-    for path, one in operations.items():
-        own = [p for p in one["parameters"] if _named(p) not in everywhere]
+    for named, one in operations:
+        own = [p for p in one.get("parameters", ()) if _named(p) not in everywhere]
         kind = next(iter(one["responses"]["200"]["content"]))
         name = one["operationId"]
         form = f"a file, `{kind}`" if name.startswith("export_") else f"[`{name}`](answers.md#{name})"
-        parts += [f"## GET {path}", one["summary"], f"Answers with {form}.", _parameters(own) if own else ""]
+        parts += [f"## {named}", one["summary"], f"Answers with {form}.", _parameters(own) if own else ""]
     refusals = [(code(status), said["description"]) for status, said in first["responses"].items()]
     return page(
         "HTTP API: questions",
@@ -320,8 +323,7 @@ def _kind(schema: dict[str, Any]) -> str:
 def answers() -> str:
     """The JSON of every answer, field by field."""
     parts = []
-    for methods in document()["paths"].values():
-        one = methods["get"]
+    for one in (one for methods in document()["paths"].values() for one in methods.values()):
         schema = one["responses"]["200"]["content"].get("application/json", {}).get("schema")
         if schema is None or not one["operationId"].isidentifier() or one["operationId"].startswith("export_"):
             continue

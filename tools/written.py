@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 REPOSITORY = Path(__file__).parent.parent
 PAGES = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")))
-LANGUAGES = ("sh", "console", "cron", "text", "yaml", "python", "promql", "json", "sql")
+LANGUAGES = ("sh", "console", "cron", "text", "yaml", "python", "promql", "json", "sql", "csv")
 
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>```+)(?P<language>\w*) *(?:\{(?P<braces>[^}]*)\})? *(?P<about>.*)")
 _TITLE = re.compile(r'title="([^"]+)"')

@@ -55,6 +55,7 @@ CLUSTER = "needs a cluster: tests/kube runs it against a real API server"
 PROMETHEUS = "needs a Prometheus with a past: tests/prometheus runs it against a real one"
 NODE = "needs a GPU's driver, and does not end: tests/serve/test_agent.py runs it"
 INSTALLS = "installs: benchmarks/newcomer.py does"
+TRACKER = "needs a tracker: tests/torch/test_both_worlds.py and tests/cli/test_cli_trackers.py run it against real ones"
 NOT_RUN = {
     "make demo": "takes a quarter of a minute: the gate runs it",
     "pyrometer demo": "the same, and on a terminal it serves until Ctrl-C: tests/cli/test_cli_demo.py runs it",
@@ -81,10 +82,19 @@ NOT_RUN = {
     "kubectl -n pyrometer exec pyrometer-0 -- /opt/pyrometer/bin/pyrometer why --data /data": CLUSTER,
     "kubectl -n pyrometer exec pyrometer-0 -- /opt/pyrometer/bin/pyrometer token create me --role viewer "
     "--data /data": CLUSTER,
+    "pyrometer close 2026-10 --data DIR": "another month than the folder's: tests/docs/test_chargeback.py closes one",
+    "pyrometer export mlflow --tracking-uri http://mlflow:5000 --data DIR": TRACKER,
+    "pyrometer export wandb --data DIR": TRACKER,
+    "pyrometer export wandb --wandb-dir ./wandb --data DIR": TRACKER,
+    "pyrometer import mlflow http://mlflow:5000 --out DIR": TRACKER,
+    "pyrometer import wandb ./wandb --out DIR": TRACKER,
     "oauth2-proxy --upstream=http://pyrometer:8411 --provider=oidc --oidc-issuer-url=https://login.example.com "
     "--email-domain=example.com --pass-user-headers=true --reverse-proxy=true": "needs a provider to sign in with",
     "install -m 600 /dev/stdin /etc/pyrometer/webhook-url <<< 'https://hooks.slack.com/services/…'": "writes to /etc",
 }
+
+# Examples that other tests follow to the last figure, by the page whose consoles they are.
+EXACT = {"docs/chargeback.md": "tests/docs/test_chargeback.py"}
 
 # What stands for something of the reader's own, and what is there instead.
 STANDS_FOR = {
@@ -93,6 +103,7 @@ STANDS_FOR = {
     "/srv/pyrometer": "data",
     "/srv/reports/night.html": "night.html",
     "LOGS": "logs",
+    "EXPERIMENT": "lr-sweep",
     "RUN": RUN,
     "two-ranks": RUN,
     "bad-row": RUN,
@@ -110,6 +121,8 @@ KINDS = "kinds of jobs"
 YAML = {
     "docs/concepts.md: - {kind: Sweep, group: example.com, gang: spec.workers, rank: label:sweep-index}": KINDS,
     "docs/prices.md: prices:": PRICES,
+    "docs/chargeback.md: prices:": PRICES,
+    "docs/trackers.md: env:": "a pod's template",
     "docs/grafana.md: # prometheus.yml": "Prometheus",
     "docs/prometheus.md: # prometheus.yml": "Prometheus",
     "docs/prometheus.md: spec:": "the Prometheus operator",
@@ -176,7 +189,9 @@ def test_what_is_not_run_is_still_written_somewhere():
 
 
 @pytest.mark.parametrize("text", NOT_RUN)
-def test_what_is_not_run_is_spelled_as_pyrometer_and_make_take_it(text):
+def test_what_is_not_run_is_spelled_as_pyrometer_and_make_take_it(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wandb").mkdir()
     for piece in text.split(" | "):
         words = shlex.split(piece)
         if words[0] == "make":
@@ -271,6 +286,7 @@ def home(tmp_path_factory) -> Path:
     (home / "logs").mkdir()
     (home / "logs" / "2024-10-10_Muon.log").write_text(SPEEDRUN)
     (home / "train.py").write_text(TRAIN)
+    (home / "bill.csv").write_text(next(block.text for block in BLOCKS.values() if block.language == "csv"))
     return home
 
 
@@ -317,15 +333,21 @@ def places(*, heavy: bool) -> list[str]:
         place
         for place, block in BLOCKS.items()
         if block.page not in STORIES
+        and not is_exact(block)
         and (left := [command for command in block.commands() if not declared(command)])
         and any(map(needs_more, left)) is heavy
         and not any(set(left) < set(other.commands()) for other in BLOCKS.values() if other is not block)
     ]
 
 
+def is_exact(block: Block) -> bool:
+    return block.page in EXACT and block.language == "console"
+
+
 def test_every_command_is_run_or_says_why_not():
     run = [BLOCKS[place] for place in (*places(heavy=False), *places(heavy=True))]
-    run += [block for block in BLOCKS.values() if block.page in STORIES]
+    run += [block for block in BLOCKS.values() if block.page in STORIES or is_exact(block)]
+    assert all((REPOSITORY / test).exists() for test in EXACT.values())
     tried = {one_line(command.text) for block in run for command in block.commands()}
     assert {one_line(command.text) for _, command in commands()} - tried - set(NOT_RUN) == set()
 

@@ -16,8 +16,8 @@ ROOTS = (
     REPOSITORY / "docs",
     REPOSITORY / "benchmarks",
 )
-# Paths that are not of this repository: of a data folder, of a reader's own.
-ELSEWHERE = ("DIR/", "~/", "inbox/", "parts/", "reports/", "images/")
+# Paths that are not of this repository: of a data folder, of a reader's own, of a repository that a page quotes.
+ELSEWHERE = ("DIR/", "~/", "inbox/", "parts/", "reports/", "images/", "tooling/")
 
 
 def named(page) -> set[str]:

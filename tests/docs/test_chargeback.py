@@ -10,11 +10,11 @@ import pytest
 
 from pyrometer.cli import main
 
-DOC = (Path(__file__).parent.parent / "docs" / "chargeback.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).parents[2] / "docs" / "chargeback.md").read_text(encoding="utf-8")
 
 
 def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{kind}\b.*?\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
 
 
 def masked(text: str) -> list[str]:
