@@ -114,7 +114,7 @@ docs-serve: $(DOCS) ## the same on http://127.0.0.1:8000, anew with every change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 reference: setup ## write docs/reference/ again, from the code
-	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/reference_pages.py
 
 clean: ## remove what the other targets made
 	rm -rf .venv .venv-* $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-import reference
+import reference_pages as reference
 from written import PAGES, blocks
 
 from pyrometer.cli import COMMANDS

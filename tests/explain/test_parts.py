@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nights import HOUR, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job, pod, run
+from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import PARTS, Window, cost, open_names
+from pyrometer.account.sums import PARTS, Window, open_names
 from pyrometer.explain.pipelines import NoSuchPipelineError, show_pipeline
 from pyrometer.explain.runs import runs, show
 from pyrometer.explain.sweeps import NoSuchSweepError, show_sweep

@@ -28,6 +28,8 @@ IMPORTS = {
     "playwright": "from playwright.sync_api import sync_playwright",
     "axe_playwright_python": "from axe_playwright_python.sync_playwright import Axe",
     "schemathesis": "import schemathesis",
+    "nbclient": "from nbclient import NotebookClient",
+    "ipykernel": "import ipykernel",
     "tensorboard": "from torch.utils.tensorboard import SummaryWriter",
     "ray": "from ray.train.torch import TorchTrainer",
     "torchdata": "from torchdata.stateful_dataloader import StatefulDataLoader",

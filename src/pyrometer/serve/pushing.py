@@ -28,7 +28,6 @@ from pyrometer.act.post import Outcome, is_address, post
 from pyrometer.export.otlp_push import MARKS, Marks, Pushed, ended_runs, metric_bodies, run_body, step_bodies
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.serve.access import RefusedError
-from pyrometer.serve.vitals import Vitals
 
 if TYPE_CHECKING:
     from pyrometer.serve.app import Server
@@ -80,7 +79,7 @@ class Pushing:
     async def _push_metrics(self, headers: dict[str, str]) -> None:
         def bodies() -> list[bytes]:
             server = self._server
-            families = [one for part in (server.counted, server.training, Vitals(server)) for one in part.collect()]
+            families = [one for part in server.exposed() for one in part.collect()]
             return list(metric_bodies(families, self._resource, self._since_ms, time.time_ns() // 1_000_000))
 
         for body in await asyncio.to_thread(bodies):

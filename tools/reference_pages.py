@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: `python tools/reference.py`. What stands there is what the code says.
+"""Writes docs/reference/ from the code: `python tools/reference_pages.py`. What stands there is what the code says.
 
 Commands come from their options, settings from the table that reads them, metrics from the collectors that show them,
 routes and answers from the OpenAPI document, states and causes from the model and the detectors. Examples are the
