@@ -39,7 +39,7 @@ why --data --server --last --since --until --month --all --tz --price --team --e
 -o|--output=table|json|html --kube --context --prometheus --file --send
 cost --by --share-platform=none|even|proportional --data --server --last --since --until --month --all --tz --price \
 --team --experiment -o|--output=table|json
-export FORMAT=csv|focus|mlflow|wandb --by --out --tracking-uri --wandb-dir \
+export FORMAT=csv|focus|mlflow|wandb --by --out --tracking-uri --wandb-dir --run \
 --share-platform=none|even|proportional --data --server --last --since --until --month --all --tz --price --team \
 --experiment
 close [YYYY-MM] --list --data --server --tz -o|--output=table|json
@@ -117,6 +117,8 @@ otlp_interval_s = 60
 mlflow_tracking_uri = ''
 mlflow_token_file = ''
 mlflow_stamp = 'no'
+wandb_stamp = 'no'
+wandb_dir = ''
 """
 
 SDK_VARIABLES = (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from struct import pack
 
 import pytest
 
-from pyrometer.collect.wandb import _RECORD
+from pyrometer.collect.wandb import _RECORD, Folder, folders
+from serving import serving
 
 START_S = 1_794_600_000
 H100 = "NVIDIA H100 80GB HBM3"
@@ -65,3 +67,26 @@ def test_what_cannot_be_stamped_is_said(pyrometer, tmp_path, monkeypatch):
     assert "--tracking-uri" in pyrometer("export", "mlflow", "--data", data).failed(2)
     none = pyrometer("export", "mlflow", "--tracking-uri", "http://127.0.0.1:9", "--data", data).failed(1)
     assert "No run here is known to be one of that tracker" in none
+
+
+@pytest.mark.heavy
+def test_a_server_tells_offline_runs_of_wandb_what_they_cost(pyrometer, tmp_path):
+    pytest.importorskip("wandb", reason="needs wandb: make test-all")
+    offline_run(tmp_path, gpu_nvidia=[{"name": H100}] * 8)
+    data, runs = tmp_path / "data", tmp_path / "wandb"
+    assert pyrometer("import", "wandb", tmp_path, "--out", data).code == 0
+    (data / "settings.yaml").write_text(f'wandb_stamp: "yes"\nwandb_dir: {runs}\n')
+    with serving(data, PYROMETER_PRICE_BOOK=str(book(tmp_path))) as client:
+        deadline = time.monotonic() + 60
+        while 'tracker="wandb"' not in (said := client.get("/metrics").text) and time.monotonic() < deadline:
+            time.sleep(0.2)
+    assert 'pyrometer_tracker_stamps_total{outcome="sent",tracker="wandb"} 1.0' in said
+    (part,) = [Folder(place) for place in folders(runs) if "20261114_000000" not in place.name]
+    assert not part.read()  # it is no run, but a stamp beside one
+    assert part.summary["pyrometer/usd"] == pytest.approx(8 * 2 * 59 / 60, abs=0.3)
+
+
+def book(folder):
+    path = folder / "prices.yaml"
+    path.write_text("prices:\n  - {usd_per_gpu_hour: 2.00}\n")
+    return path

@@ -17,7 +17,7 @@ import pytest
 from kube.server import free_port
 from nights import at
 from pyrometer.account.sums import iso
-from pyrometer.act.stamping import Stamper
+from pyrometer.act.stamping import MlflowStamper, WandbStamper
 from pyrometer.collect.mlflow import Found, Mlflow
 from pyrometer.collect.tracked import TrackedRun
 from pyrometer.export.mlflow import metrics_of
@@ -141,9 +141,9 @@ class Asked:
 
 
 def test_a_tracker_that_is_away_costs_one_question_and_is_tried_again():
-    async def twice() -> Stamper:
+    async def twice() -> MlflowStamper:
         mlflow = Mlflow(f"http://127.0.0.1:{free_port()}")
-        stamper = Stamper(mlflow, asked)
+        stamper = MlflowStamper(mlflow, asked)
         await stamper.look()
         await stamper.look()
         await mlflow.close()
@@ -151,7 +151,7 @@ def test_a_tracker_that_is_away_costs_one_question_and_is_tried_again():
 
     asked = Asked()
     stamper = asyncio.run(twice())
-    assert stamper.counts == {("mlflow", "failed"): 2}
+    assert stamper.counts == {"failed": 2}
     assert "does not answer" in (stamper.trouble or "")
     assert asked.questions == ["runs", "why", "show"] * 2
 
@@ -220,3 +220,15 @@ def test_the_real_client_of_wandb_changes_the_summary_of_a_run_once(tmp_path):
     assert Wandb.summary["loss"] == 0.5
     assert Wandb.summary["pyrometer/usd"] == 6.000001
     assert Wandb.summary["pyrometer.findings"] == "$2.00 hang: llama hung for 4 min."
+
+
+def test_the_client_of_wandb_is_another_process_whose_word_is_told():
+    async def looked() -> WandbStamper:
+        stamper = WandbStamper(Asked(), lambda: (f"http://127.0.0.1:{free_port()}", "secret"))
+        await stamper.look()
+        return stamper
+
+    stamper = asyncio.run(looked())
+    assert stamper.counts == {"failed": 1}
+    assert "does not answer" in (stamper.trouble or "")
+    assert "secret" not in (stamper.trouble or "")

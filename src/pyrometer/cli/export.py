@@ -41,6 +41,7 @@ TRACKERS = ("mlflow", "wandb")
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="wandb: the folder `wandb` with offline runs. Default: W&B's server.",
 )
+@click.option("--run", "only", metavar="RUN", multiple=True, help="mlflow, wandb: this run; several times, too.")
 @share_option
 @read_options(default_last="12h", formats=())
 def command(
@@ -50,6 +51,7 @@ def command(
     path: Path | None,
     uri: str | None,
     folder: Path | None,
+    only: tuple[str, ...],
     share_platform: str | None,
 ) -> None:
     """Files for chargeback: csv, the rows of `cost` for a spreadsheet; focus, charges by day as FOCUS 1.2. And into
@@ -60,9 +62,9 @@ def command(
         from pyrometer.cli.stamping import into_mlflow, into_wandb  # httpx, or the client of W&B: only here
 
         if form == "mlflow":
-            into_mlflow(asked, uri)
+            into_mlflow(asked, uri, only)
         else:
-            into_wandb(asked, folder)
+            into_wandb(asked, folder, only)
         return
     download = CHARGEBACK[form]
     answer = asked.answer(download.what, **({} if by is None else {"by": by}), **shared_by(share_platform))

@@ -16,7 +16,7 @@ import click
 import uvicorn
 
 from pyrometer.act.post import secret_of
-from pyrometer.act.stamping import Stamper
+from pyrometer.act.stamping import MlflowStamper, WandbStamper
 from pyrometer.act.teller import receivers
 from pyrometer.cli.addresses import address_of, is_loopback
 from pyrometer.cli.running import data_folder
@@ -117,8 +117,12 @@ async def serve(
         tasks.append(asyncio.create_task(_again(server.teller.run)))
     if server.pushing.is_on:
         tasks.append(asyncio.create_task(_again(server.pushing.run)))
-    if server.stamper is not None:
-        tasks.append(asyncio.create_task(_again(server.stamper.run)))
+    if settings.wandb_stamp == "yes":
+        server.stampers.append(
+            WandbStamper(server.say, lambda: server.address or ("", None), folder=settings.wandb_dir)
+        )
+        log.info("Runs of W&B are told what they cost, %s.", settings.wandb_dir or "on its server")
+    tasks += [asyncio.create_task(_again(stamper.run)) for stamper in server.stampers]
     if beside is not None:
         tasks.append(asyncio.create_task(beside(server)))
     server.address = address.publish(store.folder, host, port)
@@ -162,7 +166,7 @@ def _mlflow(server: Server) -> Mlflow | None:
     mlflow = Mlflow(settings.mlflow_tracking_uri, secret_of("mlflow_token_file", path) if path else None)
     log.info("Runs of %s are read every minute.", mlflow.uri)
     if settings.mlflow_stamp == "yes":
-        server.stamper = Stamper(mlflow, server.say, public_url=settings.public_url)
+        server.stampers.append(MlflowStamper(mlflow, server.say, public_url=settings.public_url))
         log.info("Runs of %s are told what they cost.", mlflow.uri)
     return mlflow
 

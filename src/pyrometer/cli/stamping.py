@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,17 @@ from pyrometer.export.mlflow import stamp
 from pyrometer.export.stamps import Stamp, stamp_of
 
 
-def into_mlflow(asked: Asked, uri: str | None) -> None:
+def into_mlflow(asked: Asked, uri: str | None, only: Collection[str]) -> None:
     """Tags and metrics of the runs of a tracking server."""
     if not uri:
         raise click.UsageError("Which tracking server? Say --tracking-uri, or set MLFLOW_TRACKING_URI.")
-    asyncio.run(_into_mlflow(Mlflow(uri, os.environ.get("MLFLOW_TRACKING_TOKEN")), asked))
+    asyncio.run(_into_mlflow(Mlflow(uri, os.environ.get("MLFLOW_TRACKING_TOKEN")), asked, only))
 
 
-async def _into_mlflow(mlflow: Mlflow, asked: Asked) -> None:
+async def _into_mlflow(mlflow: Mlflow, asked: Asked, only: Collection[str]) -> None:
     stamped = missing = 0
     try:
-        for run_id, found in _stamps(asked, "mlflow"):
+        for run_id, found in _stamps(asked, "mlflow", only):
             try:
                 await stamp(mlflow, run_id, found)
                 stamped += 1
@@ -41,9 +41,9 @@ async def _into_mlflow(mlflow: Mlflow, asked: Asked) -> None:
     _say(stamped, missing, f"{mlflow.uri} does not have", "pyrometer import mlflow")
 
 
-def into_wandb(asked: Asked, folder: Path | None) -> None:
+def into_wandb(asked: Asked, folder: Path | None, only: Collection[str]) -> None:
     """The summary of runs on W&B's server; or a part with a summary beside each run in a folder of offline ones."""
-    stamps = dict(_stamps(asked, "wandb"))
+    stamps = dict(_stamps(asked, "wandb", only))
     if not stamps:
         _say(0, 0, "", "pyrometer import wandb")
     stamped = wandb.stamp_online(stamps) if folder is None else wandb.stamp(folder, stamps)
@@ -52,10 +52,14 @@ def into_wandb(asked: Asked, folder: Path | None) -> None:
         click.echo("`wandb sync` sends them along.")
 
 
-def _stamps(asked: Asked, tracker: str) -> Iterator[tuple[str, Stamp]]:
+def _stamps(asked: Asked, tracker: str, only: Collection[str]) -> Iterator[tuple[str, Stamp]]:
     """Ids of a tracker's runs, and what to tell them. Questions are asked one after the other: runs are few."""
     url = read_settings(os.environ, asked.data).public_url
-    rows = [row for row in asked.answer("runs")["rows"] if any(one["tracker"] == tracker for one in row["trackers"])]
+    rows = [
+        row
+        for row in asked.answer("runs")["rows"]
+        if any(one["tracker"] == tracker for one in row["trackers"]) and (not only or row["run"] in only)
+    ]
     with progress_bar("Stamping") as progress:
         for number, row in enumerate(rows, 1):
             shown: dict[str, Any] = asked.answer("show", run=row["run"], without="windows")

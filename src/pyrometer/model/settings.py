@@ -81,6 +81,8 @@ class Settings(NamedTuple):
     mlflow_tracking_uri: str = ""
     mlflow_token_file: str = ""
     mlflow_stamp: str = "no"
+    wandb_stamp: str = "no"
+    wandb_dir: str = ""
 
 
 HELP: dict[str, str] = {
@@ -144,6 +146,11 @@ HELP: dict[str, str] = {
     "mlflow_tracking_uri": "address of an MLflow tracking server whose runs are read as curves: http://127.0.0.1:5000",
     "mlflow_token_file": "path of a file with what it asks for: a bearer token, or `USER:PASSWORD`",
     "mlflow_stamp": "whether its runs are told what they cost and what was found: `yes` or `no`",
+    "wandb_stamp": (
+        "whether runs of W&B are told what they cost and what was found, by its client with the server's "
+        "WANDB_API_KEY: `yes` or `no`"
+    ),
+    "wandb_dir": "path of a folder `wandb` with offline runs, which are told then in place of those on W&B's server",
 }
 
 
@@ -155,6 +162,7 @@ CHOICES = {
     "proxy_role": ("viewer", "team_viewer"),
     "webhook_form": ("slack", "json"),
     "mlflow_stamp": ("yes", "no"),
+    "wandb_stamp": ("yes", "no"),
 }
 LEAST = {"pue": 1.0}
 MOST_NUMBER = 1_000_000

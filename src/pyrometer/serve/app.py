@@ -127,7 +127,7 @@ class Server:
         self.live = Live()
         self.teller = Teller(settings, store.folder, self.last_night)
         self.pushing = Pushing(self)
-        self.stamper: Stamper | None = None
+        self.stampers: list[Stamper] = []
         self._lives: Lives | None = None  # what was found, once somebody has looked
         self._books: Books | None = None
         self._kept = Kept()
@@ -176,8 +176,10 @@ class Server:
         """What is not known because it may not be read."""
         source = self.collector.source if self.collector else None
         said = source.shortcomings() if source else []
-        if self.stamper is not None and self.stamper.trouble is not None:
-            said = [*said, f"What runs cost is not written into MLflow: {self.stamper.trouble}"]
+        said = [
+            *said,
+            *(f"What runs cost is not written into {one.named}: {one.trouble}" for one in self.stampers if one.trouble),
+        ]
         return [*said, *(text for one in self.telemetry for text in one.source.shortcomings())]
 
     def node_uid_of(self, name: str) -> str | None:

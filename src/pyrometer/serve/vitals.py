@@ -82,7 +82,8 @@ class Vitals:
             "pyrometer_tracker_stamps", "Runs of trackers that were told what they cost, by what became of it",
             labels=["tracker", "outcome"],
         )  # fmt: skip
-        for (tracker, outcome), count in sorted(server.stamper.counts.items() if server.stamper else ()):
-            stamped.add_metric([tracker, outcome], count)
+        for stamper in server.stampers:
+            for outcome, count in sorted(stamper.counts.items()):
+                stamped.add_metric([stamper.tracker, outcome], count)
         yield stamped
         yield from ProcessCollector(registry=None).collect()  # memory, CPU, files
