@@ -63,7 +63,7 @@ serve --data --listen --kube --context --scrape --prometheus
 agent --listen --every --pod-resources --proc
 doctor --context --prometheus --no-kube -o|--output=table|json
 token create|list|revoke
-check DIR
+check DIR --repair
 completion SHELL=bash|zsh|fish
 """
 

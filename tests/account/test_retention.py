@@ -6,9 +6,11 @@ import pytest
 
 from nights import HOUR, START_MS, at, cluster, job, machine, samples
 from pyrometer.account.ledger import build
+from pyrometer.account.repair import new_catalogue
 from pyrometer.account.retention import forget, kept_from_ms
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
+from pyrometer.store.store import DATABASE
 
 HOURS = 29
 NOW_MS = START_MS + HOURS * HOUR
@@ -67,3 +69,18 @@ def test_forgetting_less_later_brings_nothing_back(tmp_path):
         covered = build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=FIVE_HOURS)
         assert covered is not None
         assert covered.from_ms == at(0) + (HOURS - 24) * HOUR
+
+
+def test_what_was_forgotten_is_not_built_again_from_what_is_left_of_it(tmp_path):
+    """A new catalogue does not know of retention: of objects alone, the past would look idle."""
+    with Store(tmp_path, create=True) as store:
+        store.append([*cluster(hours=HOURS), *job(pods=1, gpus=1)])
+        store.seal()
+        build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=FIVE_HOURS)
+        forget(store, keep_days=1, now_ms=NOW_MS)
+        before = ledger(store)
+    (tmp_path / DATABASE).write_bytes(b"torn")
+    assert "A new catalogue" in next(new_catalogue(tmp_path))
+    with Store(tmp_path) as store:
+        build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=FIVE_HOURS)
+        assert ledger(store) == before

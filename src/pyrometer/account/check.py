@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import duckdb
 
@@ -13,25 +14,32 @@ from pyrometer.store import Store
 from pyrometer.store.catalog import Part, first_row
 
 
-def problems(store: Store, progress: Callable[[int, int], None] = lambda done, total: None) -> Iterator[str]:
-    """What is wrong, one sentence each; nothing when all is well."""
+class Problem(NamedTuple):
+    """What is wrong, in one sentence, and with which part."""
+
+    text: str
+    part: Part | None = None
+
+
+def problems(store: Store, progress: Callable[[int, int], None] = lambda done, total: None) -> Iterator[Problem]:
+    """What is wrong; nothing when all is well."""
     parts = store.parts()
     store.expose_all(["node", "slot"])
     unread = False
     for done, part in enumerate(parts):
         progress(done, len(parts))
         try:
-            yield from _file(store, part)
+            yield from (Problem(text, part) for text in _file(store, part))
             if part.kind == "ledger_row":
-                yield from _ledger(store, part)
+                yield from (Problem(text, part) for text in _ledger(store, part))
         except FileNotFoundError:
             unread = True
-            yield f"{part.path} is listed and missing: {part.row_count} {part.kind} rows are lost."
+            yield Problem(f"{part.path} is listed and missing: {part.row_count} {part.kind} rows are lost.", part)
         except duckdb.Error as error:
             unread = True
-            yield f"{part.path} cannot be read: {str(error).splitlines()[0]}"
+            yield Problem(f"{part.path} cannot be read: {str(error).splitlines()[0]}", part)
     if not unread:
-        yield from _lives(store)
+        yield from map(Problem, _lives(store))
     yield from _overlaps([part for part in parts if part.kind == "ledger_row"])
     progress(len(parts), len(parts))
 
@@ -42,10 +50,12 @@ def _file(store: Store, part: Part) -> Iterator[str]:
     time_column = "minute_ms" if part.kind == "ledger_row" else "time_ms"
     row = first_row(
         store.connection.execute(
-            f"SELECT count(*), min({time_column}), max({time_column}) FROM read_parquet(?)", [str(path)]
+            f"SELECT count(*), min({time_column}), max({time_column}), bit_xor(hash(part)) "
+            "FROM read_parquet(?) AS part",
+            [str(path)],  # the last of it reads every column
         )
     )
-    rows, oldest, newest = row or (0, None, None)
+    rows, oldest, newest, _ = row or (0, None, None, None)
     if size != part.bytes:
         yield f"{part.path} has {size:,} bytes, {part.bytes:,} are listed: it was changed."
     if rows != part.row_count:
@@ -96,7 +106,7 @@ def _lives(store: Store) -> Iterator[str]:
             yield f"Slot {slot_index} of {node_uid} lived for {to_ms - from_ms:,} ms; the ledger has {ms:,}."
 
 
-def _overlaps(parts: list[Part]) -> Iterator[str]:
+def _overlaps(parts: list[Part]) -> Iterator[Problem]:
     for part, following in pairwise(sorted(parts, key=lambda part: part.from_ms)):
         if following.from_ms < part.to_ms:
-            yield f"{part.path} and {following.path} are about the same hours."
+            yield Problem(f"{part.path} and {following.path} are about the same hours.", part)

@@ -1,41 +1,76 @@
-"""`pyrometer check`: verifies a data folder."""
+"""`pyrometer check`: verifies a data folder, and mends what can be mended."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from pyrometer.account.check import problems
+from pyrometer.account.check import Problem, problems
 from pyrometer.account.closed import problems as of_closed
+from pyrometer.account.repair import mend, new_catalogue
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import bring_up_to_date, open_store
 from pyrometer.cli.settings import read_settings
 from pyrometer.explain.words import counted
+from pyrometer.store import Store
+from pyrometer.store.store import DATABASE, StoreBrokenError
 
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-def command(folder: Path) -> int:
+@click.option("--repair", is_flag=True, help="Mend what can be: build again, put aside, make a new catalogue.")
+def command(folder: Path, repair: bool) -> int:
     """Verifies a data folder: files are there and whole, every slot-minute has 60,000 ms, nothing stands twice, closed
     months are as they were closed."""
-    with open_store(folder) as store:
-        with progress_bar("Checking") as progress:
-            found = [*problems(store, progress), *of_closed(store.folder, store.connection)]
-        if (
+    with _opened(folder, repair=repair) as store:
+        found = list(_problems(store))
+        if found and repair:
+            for problem in found:
+                click.echo(problem.text)
+            for done in mend(store, found):
+                click.echo(f"Mended: {done}")
+            bring_up_to_date(store, read_settings(os.environ, folder))
+            found = list(_problems(store))
+        elif (
             not found
             and (covered := bring_up_to_date(store, read_settings(os.environ, folder)))
             and covered.chunks_built
         ):
-            found = list(problems(store))
+            found = list(_problems(store))
         parts = store.parts()
         rejected = store.rejections()
     for problem in found:
-        click.echo(problem)
+        click.echo(problem.text)
     for (kind, reason), count in rejected.items():
         click.echo(f"{counted(count, f'{kind} record')} rejected: {reason}.")
     rows = sum(part.row_count for part in parts)
     size = sum(part.bytes for part in parts) / 1e6
     click.echo(f"{counted(len(parts), 'part')}, {rows:,} rows, {size:,.1f} MB: {'not ' if found else ''}all is well.")
     return 1 if found else 0
+
+
+def _problems(store: Store) -> Iterator[Problem]:
+    with progress_bar("Checking") as progress:
+        yield from problems(store, progress)
+    yield from map(Problem, of_closed(store.folder, store.connection))
+
+
+def _opened(folder: Path, *, repair: bool) -> Store:
+    """The folder; one whose catalogue is broken or gone, with a new one."""
+    if repair and not (folder / DATABASE).exists() and (folder / "parts").is_dir():
+        _say(new_catalogue(folder))
+    try:
+        return open_store(folder)
+    except StoreBrokenError:
+        if not repair:
+            raise
+    _say(new_catalogue(folder))
+    return open_store(folder)
+
+
+def _say(done: Iterator[str]) -> None:
+    for text in done:
+        click.echo(f"Mended: {text}")

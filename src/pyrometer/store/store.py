@@ -39,6 +39,10 @@ class StoreBusyError(StoreError):
     """Another process has the data folder: DuckDB admits one."""
 
 
+class StoreBrokenError(StoreError):
+    """The catalogue of the data folder cannot be read: its file is torn, or no database."""
+
+
 class NewPart(NamedTuple):
     """A derived part to be written: the result of `query`, for the range [from_ms, to_ms) of `kind`."""
 
@@ -86,7 +90,8 @@ class Store(Reading):
             leftovers = catalog.unlisted_files(connection, folder)
         except (CatalogError, duckdb.Error) as error:
             connection.close()
-            raise StoreError(f"{folder} cannot be opened: {str(error).splitlines()[0]}.") from None
+            kind = StoreError if isinstance(error, CatalogError) else StoreBrokenError
+            raise kind(f"{folder} cannot be opened: {str(error).splitlines()[0]}.") from None
         for leftover in leftovers:
             leftover.unlink()
         super().__init__(folder, connection)
@@ -260,6 +265,14 @@ class Store(Reading):
             catalog.list_parts(self.connection, written)
         self._remove(old)
 
+    def list_as_it_is(self, old: Part, now: Part) -> None:
+        """Lists a part as its file turned out to be."""
+        self.changes += 1
+        with self._transaction():
+            catalog.unlist_parts(self.connection, [old])
+            catalog.list_parts(self.connection, [now])
+        self._write_manifest()
+
     def drop_parts(self, old: Iterable[Part]) -> None:
         """Takes parts out of the store for good."""
         self.changes += 1
@@ -368,7 +381,10 @@ def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
         except duckdb.Error as error:
             holder = re.search(r"PID (\d+)", str(error))
             if holder is None:
-                raise StoreError(f"{path} cannot be opened: {str(error).splitlines()[0]}") from None
+                raise StoreBrokenError(
+                    f"{path} cannot be opened: {str(error).splitlines()[0].rstrip('.')}. "
+                    "`pyrometer check DIR --repair` makes another one from the parts."
+                ) from None
             if time.monotonic() >= deadline:
                 raise StoreBusyError(
                     f"{path.parent} is in use by process {holder[1]}: a data folder admits one process at a time. "

@@ -1,0 +1,56 @@
+"""Mends a data folder: what is derived is built again, what is broken is put aside, what is left is listed as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import duckdb
+
+from pyrometer.account.check import Problem
+from pyrometer.account.retention import DERIVED, KEPT_FROM
+from pyrometer.store import Store
+from pyrometer.store.catalog import Part
+from pyrometer.store.rebuild import LOST, as_it_is, put_aside, rebuild
+
+
+def new_catalogue(folder: Path) -> Iterator[str]:
+    """A folder whose catalogue cannot be read gets another one, from its parts. Says what was done."""
+    made = rebuild(folder, DERIVED)
+    if made.derived_from_ms is not None:
+        with Store(folder) as store:  # what was forgotten on purpose is not built again from what is left of it
+            store.set_meta(KEPT_FROM, str(made.derived_from_ms))
+    yield f"A new catalogue lists {made.parts:,} parts with {made.rows:,} rows; the old one lies in {LOST}/."
+    yield "What was not sealed yet is lost: measurements of the last two hours, objects of the last day."
+    for path in made.unread:
+        yield f"{path} cannot be read and lies in {LOST}/."
+
+
+def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
+    """Mends what can be mended; says what was done, and what is lost."""
+    for part in dict.fromkeys(problem.part for problem in found if problem.part is not None):
+        path = store.folder / part.path
+        if part.kind in DERIVED:
+            store.drop_parts([part, *_made_with(store, part)])
+            store.set_meta("ledger_fingerprint", "")
+            yield f"{part.path} is built again."
+            continue
+        try:
+            now = as_it_is(store.connection, store.folder, part)
+        except (duckdb.Error, OSError):
+            if path.exists():
+                put_aside(store.folder, path)
+                where = f", which lies in {LOST}/"
+            else:
+                where = ""
+            store.drop_parts([part])
+            yield f"{part.row_count:,} {part.kind} rows are lost with {part.path}{where}."
+            continue
+        store.list_as_it_is(part, now)
+        yield f"{part.path} is listed as it is: {now.row_count:,} rows, not {part.row_count:,}."
+
+
+def _made_with(store: Store, part: Part) -> list[Part]:
+    """The ledger of the hours that a derived part is about, or that hand it over: whose absence has all built again."""
+    ledger = store.parts("ledger_row") if part.kind != "ledger_row" else []
+    return [one for one in ledger if one.from_ms <= part.from_ms <= one.to_ms]

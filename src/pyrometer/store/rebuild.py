@@ -1,0 +1,94 @@
+"""A catalogue from the parts alone: for a folder whose DuckDB file is broken or gone, and for a copy of its parts.
+
+Facts say by their place what they are and of when. They are never replaced, and each was written without the rows that
+lay in others before, so every one that is there counts, also one that a crash left unlisted. What is derived from facts
+is not listed; it is built again. What was hot (the last hours) and which batches were taken was in the broken file, and
+is lost.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.store import catalog, files
+from pyrometer.store.catalog import Part
+from pyrometer.store.reading import time_column_of
+from pyrometer.store.store import DATABASE
+
+LOST = "lost"  # the folder in which what is broken is kept
+_PATH = re.compile(r"parts/(?P<kind>\w+)/(?P<date>\d{4}-\d\d-\d\d)/(?P<hour>\d\d)-[\w-]+\.parquet")
+
+
+class Rebuilt(NamedTuple):
+    """What a new catalogue lists, and what could not be read."""
+
+    parts: int
+    rows: int
+    unread: tuple[str, ...]
+    derived_from_ms: int | None  # where what is derived began
+
+
+def rebuild(folder: Path, derived: Iterable[str]) -> Rebuilt:
+    """Gives a folder a new catalogue; the old one, and parts that cannot be read, are put aside."""
+    derived = frozenset(derived)
+    for broken in (folder / DATABASE, folder / f"{DATABASE}.wal"):
+        if broken.exists():
+            put_aside(folder, broken)
+    paths = sorted(path.relative_to(folder) for path in (folder / "parts").rglob("*.parquet"))
+    places = [place for place in map(_place, paths) if place is not None]
+    began = [place.from_ms for place in places if place.kind in derived]
+    unread, listed = [], []
+    with duckdb.connect(str(folder / DATABASE)) as connection:
+        catalog.prepare(connection)
+        for place in places:
+            if place.kind in derived:
+                continue  # the store removes what nobody lists
+            try:
+                listed.append(as_it_is(connection, folder, place))
+            except duckdb.Error:
+                unread.append(place.path)
+                put_aside(folder, folder / place.path)
+        with catalog.transaction(connection):
+            catalog.list_parts(connection, listed)
+    return Rebuilt(len(listed), sum(part.row_count for part in listed), tuple(unread), min(began, default=None))
+
+
+def as_it_is(connection: duckdb.DuckDBPyConnection, folder: Path, part: Part) -> Part:
+    """A part with what its file really has; an error when any of it cannot be read."""
+    time_column = time_column_of(SCHEMAS[part.kind])
+    path = folder / part.path
+    rows = connection.execute(
+        f"SELECT count(*), max({time_column}), bit_xor(hash(part)) FROM read_parquet(?) AS part", [str(path)]
+    ).fetchall()
+    names = connection.execute("SELECT name FROM parquet_schema(?)", [str(path)]).fetchall()
+    has = {name for (name,) in names}
+    columns = ",".join(name for name in SCHEMAS[part.kind].column_names if name in has)
+    return part._replace(row_count=rows[0][0], newest_ms=rows[0][1], bytes=path.stat().st_size, columns=columns)
+
+
+def put_aside(folder: Path, path: Path) -> Path:
+    """Moves a file to `lost/`, under its own name and when that was: nothing is thrown away."""
+    to = folder / LOST / f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}" / path.relative_to(folder)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    path.rename(to)
+    files.fsync_path(to.parent)
+    return to
+
+
+def _place(path: Path) -> Part | None:
+    """What a file is by its place; None when it is no part of a kind that is known."""
+    told = _PATH.fullmatch(path.as_posix())
+    if told is None or told["kind"] not in SCHEMAS:
+        return None
+    schema = SCHEMAS[told["kind"]]
+    at = datetime.fromisoformat(f"{told['date']}T{told['hour']}:00").replace(tzinfo=UTC)
+    from_ms = schema.partition_of(round(at.timestamp() * 1000))
+    return Part(schema.name, from_ms, from_ms + schema.partition_ms, path.as_posix(), 0, 0, None, "")
