@@ -39,7 +39,7 @@ from pyrometer.account.closing import ClosingError, close, closed_answer
 from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
 from pyrometer.account.retention import forget
-from pyrometer.account.sums import Window, open_names
+from pyrometer.account.sums import GROUPINGS, Window, open_names
 from pyrometer.model.records import LedgerRow, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, usd_micro
@@ -242,6 +242,16 @@ def test_groupings_that_are_not_kept_and_other_times_are_the_ledger_s(store: Sto
     answer = cost(store, october, ["hour"], zone=UTC, basis=basis_of(store, october, ["hour"], UTC))
     assert answer["total"]["usd_micro"] == 240_000
     assert (answer["books"]["basis"], answer["books"]["closed_time"]) == ("ledger", True)
+
+
+def test_whatever_can_be_asked_for_is_answered_of_closed_months_and_after(store: Store) -> None:
+    closing(store, OCTOBER)
+    write_days(store, {OCTOBER: _held(OCTOBER, 7_200_000)})
+    for name in set(GROUPINGS) - {"cause"}:  # which takes a ledger with causes
+        answers = [month(store, day, (name, "team")) for day in (OCTOBER, NOVEMBER)]
+        assert all(answer["rows"] for answer in answers), name
+        kept = [answer["books"]["basis"] for answer in answers] == ["closed", "open"]
+        assert kept or answers[1]["books"]["adjustments_left_out"], name
 
 
 def test_what_cannot_be_closed_says_why(store: Store) -> None:

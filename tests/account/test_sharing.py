@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from booked import FIRST, a_day, ms_of, objects, some_days, write_days
-from histories import folder
+from histories import at, folder, hold, node, pod, until
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -21,9 +21,10 @@ from pyrometer.account.charges import charges
 from pyrometer.account.charges import groupings as charged_by
 from pyrometer.account.closing import close
 from pyrometer.account.cost import Subject, cost, pot_of
+from pyrometer.account.ledger import build
 from pyrometer.account.scope import only
 from pyrometer.account.sums import Window, open_names
-from pyrometer.model.records import LedgerRow, Workload
+from pyrometer.model.records import GpuSample, LedgerRow, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, round_nested
 from pyrometer.store import Store
@@ -157,6 +158,33 @@ def test_by_example() -> None:
         "even": {"a": 1_333_334, "b": 2_333_334, "c": 3_333_333},
         "proportional": {"a": 1_166_667, "b": 2_333_334, "c": 3_500_000},
     }
+
+
+@pytest.mark.parametrize("by", [("team",), ("team", "state", "hour")])
+def test_a_team_s_share_has_its_energy(by: tuple[str, ...]) -> None:
+    """An hour of which a pod has half: what the GPU drew in the other half is its team's, too."""
+    with folder() as store:
+        drawn = [GpuSample(at(minute), "n0", 0, energy_j=minute * 60_000, power_w=1000) for minute in range(61)]
+        store.append([node(), until(at(60)), pod("a"), hold("a", at(0), at(30)), *drawn])
+        build(store, Settings(), now_ms=at(61))
+        window = Window(at(0), at(60))
+        everybody = told(store, by, "even", window=window)["total"]
+        own = told(store, by, "even", "research", window)["total"]
+        assert everybody["energy_wh"] == 1000
+        assert own == everybody
+
+
+def test_what_is_held_by_a_pod_that_nobody_saw_is_not_counted_twice() -> None:
+    """Its team is not known: it pays its part all the same."""
+    with folder() as store:
+        day = ms_of(FIRST)
+        free = LedgerRow(day, "n1", 0, None, 1, "free", 1, 3_600_000, 60_000)
+        store.append(objects(random.Random(0), day))
+        write_days(store, {FIRST: [free, free._replace(node_uid="n0", pod_uid="unseen", state="startup")]})
+        for by in (("team",), ("state",), ("team", "state")):
+            answer = told(store, by, "even")
+            assert answer["total"]["gpu_ms"] == 120_000, by
+        assert by_team(told(store, ("team",), "even")) == {None: (120_000, 120_000)}
 
 
 def _of(pod: str, team: str, time_ms: int) -> Any:

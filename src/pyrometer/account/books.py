@@ -35,7 +35,7 @@ from pyrometer.store import Reading
 from pyrometer.store.reading import quoted
 
 ADJUSTS = "adjusts"  # of a row that corrects a closed month: which one
-NOT_KEPT = ("hour", "cause", "outcome")  # groupings that frozen charges do not have
+KEPT = {*NAMES, "workload", "month", HELD, PRICE}  # what frozen charges can be grouped by
 _UIDS = ("day", "pod_uid", "node_uid", "state", PRICE)  # what a charge is told apart by, whatever it is called
 _HOLDER = ("team", "experiment", "namespace", "user", "queue", "pod")
 _WORKLOAD = ("workload_uid", "workload_kind", "workload_namespace", "workload_name")
@@ -82,7 +82,7 @@ def basis_of(
 
 def groupable(by: Iterable[str]) -> bool:
     """Whether frozen charges have what an answer is grouped by."""
-    return not set(by) & set(NOT_KEPT)
+    return set(by) <= KEPT
 
 
 def zone_name(zone: tzinfo) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pyrometer.account.books import ADJUSTS, LEDGER, Basis, books_json, charged_sums
 from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, open_energy
 from pyrometer.account.sharing import NONE, Pot, is_platform, parts_of, pot_groupings, shared
-from pyrometer.account.sums import HELD, Sum, Window, is_priced, sums, time_and_money, window_json
+from pyrometer.account.sums import HELD, PRICE, Sum, Window, is_priced, sums, time_and_money, window_json
 from pyrometer.model.units import MS_PER_HOUR, round_nested
 from pyrometer.store import Reading
 
@@ -56,7 +56,9 @@ def pot_of(store: Reading, about: Subject, by: Sequence[str], how: str) -> Pot |
         return None
     everybody = about._replace(basis=about.basis._replace(team=None, experiment=None))
     parts = parts_of(_groups(store, everybody, ("team", HELD)), how)
-    return Pot(parts, is_platform(_groups(store, everybody, pot_groupings(by))))
+    known = PRICE not in by and about.basis.kind != "closed" and drawn_in(store, *about.window).gpu_ms
+    energy = open_energy(store, *about.window) if known else ""  # what is told apart by price says none
+    return Pot(parts, is_platform(_groups(store, everybody, pot_groupings(by), energy)))
 
 
 def told(store: Reading, about: Subject, by: Sequence[str], *, energy: str = "") -> Told:

@@ -55,7 +55,7 @@ def shared(groups: Sequence[Sum], by: Sequence[str], pot: Pot, team: str | None)
             divided += [
                 _times(group, part, (*_with(key, place["team"], name), adjusts)) for name, part in pot.parts.items()
             ]
-    if team in pot.parts:
+    if team is not None and team in pot.parts:
         shown = [name for name in by if name in SHOWN_TO_A_TEAM]
         for group in pot.platform:
             known = {**dict(zip(shown, group.key, strict=False)), "team": team}

@@ -31,7 +31,10 @@ def print_books(books: dict[str, Any] | None) -> None:
         ledger, adjusted = (dollars(books[part]["usd_micro"] or 0) for part in ("ledger", "adjustments"))
         click.echo(f"{books['month']}: {ledger} by the ledger, {adjusted} adjust months that are closed.", err=True)
     elif books["adjustments_left_out"]:
-        click.echo("Adjustments of closed months are not in it: they have no hour, cause or outcome.", err=True)
+        click.echo(
+            "Adjustments of closed months are not in it: they have no hour, cause, outcome, pipeline or sweep.",
+            err=True,
+        )
     elif books["closed_time"]:
         click.echo(
             "Months that are closed are in this time. These are the ledger's figures as they are now; --month of a "
