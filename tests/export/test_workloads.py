@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nights import HOUR, START_MS, all_ranks, at, cluster, job, pod, run
 from pyrometer.account.ledger import build
+from pyrometer.account.sums import Window
 from pyrometer.explain.progress import Progress
+from pyrometer.explain.runs import runs
 from pyrometer.explain.standing import PHASES
 from pyrometer.export.exposition import exposition
 from pyrometer.export.workloads import Workloads
@@ -128,6 +131,37 @@ def test_what_the_sdk_and_the_controller_add(store: Store) -> None:
     assert figures["lost_work_gpu_seconds"] == 1200
     assert figures["last_progress_timestamp_seconds"] == at(58) / 1000  # the later of both
     assert (figures["progress_ratio"], figures["remaining_seconds"]) == (0.62, pytest.approx(480, abs=1))
+
+
+def test_a_program_s_own_metric_is_not_its_controller_s_word(store: Store) -> None:
+    own = [
+        Metric(at(50), "llama", 1, 0, name, value, step=7)
+        for name, value in (("progress", 0.5), ("remaining_seconds", 1e307))
+    ]
+    store.append([*job(), *(one._replace(run="llama") for one in run()), *own])
+    shown = Shown(store)
+    shown.at(60)
+    assert not {"progress_ratio", "remaining_seconds"} & set(shown.of("ml/llama"))
+    window = Window(at(0), at(60))
+    assert [row["progress"] for row in runs(store, window, zone=UTC)["rows"]] == [None]
+    store.append([Metric(at(61), "llama", 1, 0, name, 1e307) for name in ("progress", "remaining_seconds")])
+    shown.at(62)
+    assert shown.of("ml/llama")["progress_ratio"] == 1
+    assert "remaining_seconds" not in shown.of("ml/llama")  # no end in sight
+
+
+def test_how_long_it_was_queued_is_remembered_until_its_pods_are_there(store: Store) -> None:
+    shown = Shown(store)
+    queued = waiting("queued/q/main/0", 0)
+    store.append([Workload(at(0), "test", "llama", "PyTorchJob", "ml", "llama", team="nlp", created_ms=at(0)), queued])
+    shown.at(3)
+    admitted = Event(at(4.5), "admitted", 270_000, "test", workload_uid="llama")
+    store.append([admitted, queued._replace(time_ms=at(4.5), ended_ms=at(4.5), phase="Succeeded")])
+    shown.at(5)
+    assert shown.of("ml/llama") == {}  # admitted, and no pod was made yet
+    store.append([waiting("llama-0", 6)])
+    shown.at(7)
+    assert (shown.of("ml/llama")["pending"], shown.of("ml/llama")["queued_seconds"]) == (1, 270)
 
 
 def test_a_new_attempt_stands_where_its_pods_stand(store: Store) -> None:

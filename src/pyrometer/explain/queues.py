@@ -79,7 +79,7 @@ def progress(night: Night) -> dict[str, float]:
     """How far workloads are, 0 to 1, where their controller says so (Kubeflow Trainer)."""
     night.store.expose(["metric"], *night.window)
     rows = night.ask(
-        "SELECT run, arg_max(value, time_ms) FROM metric WHERE name = 'progress' AND time_ms < $1 "
+        "SELECT run, arg_max(value, time_ms) FROM metric WHERE name = 'progress' AND step IS NULL AND time_ms < $1 "
         "AND run IN (SELECT workload_uid FROM the_workload) GROUP BY run",
         night.window.to_ms,
     )

@@ -118,6 +118,7 @@ class Standings:
         self._queued_ms: Counter[str] = Counter()
         self._restarts: Counter[str] = Counter()
         self._progress: dict[str, dict[str, Any]] = {}
+        self._heard_ms: dict[str, int] = {}  # when something of a workload was last remembered
         self._read_ms: int | None = None
 
     def read(self, store: Reading, end_ms: int, runs: Iterable[Doing] = ()) -> None:
@@ -131,10 +132,14 @@ class Standings:
                 stepped[doing.workload] = max(stepped.get(doing.workload, 0), doing.stepped_ms)
         rows = store.connection.execute(_STANDING, [end_ms, end_ms - ENDED_MS]).fetchall()
         self.workloads = [self._standing(row, stepped) for row in rows]
-        known = {one.uid for one in self.workloads}
-        for memory in (self._queued_ms, self._restarts, self._progress):
-            for uid in [uid for uid in memory if uid not in known]:
-                del memory[uid]
+        self._forget({one.uid for one in self.workloads}, end_ms)
+
+    def _forget(self, there: set[str], end_ms: int) -> None:
+        """Workloads that are gone. One that was admitted a moment ago may have no pod yet."""
+        gone = [uid for uid, at_ms in self._heard_ms.items() if uid not in there and at_ms < end_ms - ENDED_MS]
+        for uid in gone:
+            for memory in (self._queued_ms, self._restarts, self._progress, self._heard_ms):
+                memory.pop(uid, None)
 
     def _happened(self, store: Reading, end_ms: int) -> None:
         """What is new since the last look."""
@@ -142,12 +147,17 @@ class Standings:
         store.expose(["event"], since_ms, end_ms + 1)
         kinds = [events.ADMITTED, events.CONTAINER_RESTARTED]
         for uid, kind, count, took_ms in store.connection.execute(_HAPPENED, [kinds, since_ms, end_ms]).fetchall():
-            if uid is not None and kind == events.ADMITTED:
+            if uid is None:
+                continue
+            self._heard_ms[uid] = end_ms
+            if kind == events.ADMITTED:
                 self._queued_ms[uid] += int(took_ms)
-            elif uid is not None:
+            else:
                 self._restarts[uid] += count
         store.expose(["metric"], since_ms - TOLD_MS, end_ms + 1)
-        self._progress |= progress_of_all(store, end_ms + 1)
+        told = progress_of_all(store, end_ms + 1)
+        self._progress |= told
+        self._heard_ms |= dict.fromkeys(told, end_ms)
         self._read_ms = end_ms
 
     def _standing(self, row: tuple[Any, ...], stepped: dict[str, int]) -> Standing:

@@ -37,9 +37,11 @@ WINDOW of_attempt AS (PARTITION BY workload_uid, there.attempt),
     in_order AS (of_attempt ORDER BY there.rank NULLS LAST, pod_uid, hold.node_uid, hold.slot_index)
 """
 
+# A program may call a metric of its own so: that has a step, which no controller says.
 _TOLD = """
 SELECT run, name, arg_max(value, time_ms), max(time_ms) FROM metric
-WHERE name IN (SELECT unnest($1)) AND time_ms < $2 AND isfinite(value) GROUP BY ALL
+WHERE name IN (SELECT unnest($1)) AND time_ms < $2 AND isfinite(value) AND step IS NULL
+    AND run IN (SELECT workload_uid FROM the_workload) GROUP BY ALL
 """
 
 
@@ -56,7 +58,7 @@ def told_runs(store: Reading) -> set[str]:
 
 
 def progress_of_all(store: Reading, to_ms: int) -> dict[str, dict[str, Any]]:
-    """How far workloads are, as their controllers last said it before a time, by UID. Metrics are open."""
+    """How far workloads are, as their controllers last said it before a time, by UID. Names and metrics are open."""
     told: dict[str, dict[str, tuple[float, int]]] = {}
     for uid, name, value, at_ms in store.connection.execute(_TOLD, [[PROGRESS, REMAINING], to_ms]).fetchall():
         told.setdefault(uid, {})[name] = (value, at_ms)
@@ -66,7 +68,7 @@ def progress_of_all(store: Reading, to_ms: int) -> dict[str, dict[str, Any]]:
             continue
         share, at_ms = values[PROGRESS]
         left = values.get(REMAINING)
-        eta_ms = None if left is None else max(0, round(left[0] * 1000) - (to_ms - left[1]))
+        eta_ms = None if left is None else max(0, round(min(left[0] * 1000, 2.0**62)) - (to_ms - left[1]))
         found[uid] = {
             "share": min(max(share / 100, 0.0), 1.0),
             "eta_ms": eta_ms if eta_ms is None or eta_ms < LONGEST_MS else None,
