@@ -39,6 +39,7 @@ from pyrometer.account.closing import ClosingError, close, closed_answer
 from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
 from pyrometer.account.retention import forget
+from pyrometer.account.scope import NobodyError, only
 from pyrometer.account.sums import GROUPINGS, Window, open_names
 from pyrometer.model.records import LedgerRow, Price, Workload
 from pyrometer.model.settings import Settings
@@ -302,6 +303,20 @@ def test_what_a_team_sees_of_closed_months_is_its_own(store: Store) -> None:
     assert own["months"][0]["total"]["usd_micro"] == 60_000
     assert own["months"][0]["closed_by"] is own["months"][0]["sha256"] is None
     assert (everything["next"], own["next"]) == ("2026-11", "2026-11")
+
+
+def test_a_team_that_holds_nothing_any_more_still_sees_what_it_was_charged(store: Store) -> None:
+    window = month_window("2026-10", UTC)
+    (before,) = {row["team"] for row in month(store, OCTOBER)["rows"]} - {"platform"}
+    closing(store, OCTOBER)
+    store.append([_job("another", 5)])
+    with only(store, before, None):
+        assert [row["team"] for row in month(store, OCTOBER, team=before)["rows"]] == [before]
+        assert [row["usd_micro"] < 0 for row in month(store, NOVEMBER, team=before)["rows"]] == [True]
+        assert closed_answer(store, before)["months"][0]["total"]["usd_micro"] > 0
+        assert not charges(store, window, zone=UTC)["rows"]
+    with pytest.raises(NobodyError), only(store, "nobody-at-all", None):
+        pass
 
 
 def test_nothing_is_read_of_a_month_whose_ledger_has_not_changed(store: Store) -> None:

@@ -122,6 +122,15 @@ def charged_sums(
     return entry_sums(store, _limited(relation, basis), by, price_usd_micro)
 
 
+def was_charged(store: Reading, team: str | None, experiment: str | None) -> bool:
+    """Whether a closed month has charges of a team and an experiment: those that are nobody's any more have, too."""
+    months = closed_months(store.folder)
+    for name, value in (("team", team), ("experiment", experiment)):
+        store.connection.execute(f"SET VARIABLE book_{name} = ?", [value])
+    query = _limited(_frozen(store, months), Basis(team=team, experiment=experiment)) if months else ""
+    return bool(query and store.connection.execute(f"{query} LIMIT 1").fetchall())
+
+
 def entry_sums(store: Reading, relation: str, by: Sequence[str], price_usd_micro: int | None) -> list[Sum]:
     """Charges, summed by groupings; the month that each adjusts is the last of a key."""
     price = price_of(price_usd_micro)

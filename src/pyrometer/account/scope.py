@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyrometer.account.books import was_charged
 from pyrometer.account.sums import PLATFORM, open_names
 from pyrometer.store import Reading
 
@@ -151,7 +152,7 @@ def only(store: Reading, team: str | None, experiment: str | None) -> Iterator[N
     for statement in _SCOPE.split(";\n"):
         store.connection.execute(statement, _named(statement, team=team, experiment=experiment, nobody=nobody))
     (known,) = store.connection.execute("SELECT EXISTS (FROM scope_pod) OR EXISTS (FROM scope_workload)").fetchall()
-    if not (known[0] or nobody):
+    if not (known[0] or nobody or was_charged(store, team, experiment)):
         raise NobodyError(_words(team, experiment))
     with store.only(_kept(nobody=nobody)):
         yield
