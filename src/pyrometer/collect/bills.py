@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal, InvalidOperation
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 USAGE, TAX, CREDIT, FEE, OTHER = KINDS = ("usage", "tax", "credit", "commitment_fee", "other")
 LONGEST_CELL = 1_000_000
+FIRST_YEAR, LAST_YEAR = 1970, 9998  # that can be asked about
 Line = Mapping[str, str]  # by the name of a column, in small letters
 
 # Instances that have GPUs, by their names: what is billed and unknown to the ledger is looked for among them.
@@ -244,9 +246,9 @@ def _lines(path: Path) -> Iterator[Line]:
             reader = csv.reader(stream)
             names = [name.strip().lower() for name in next(reader, [])]
             for cells in reader:
-                if cells:
-                    yield dict(zip(names, cells, strict=False))
-    except (OSError, UnicodeDecodeError, EOFError, csv.Error) as error:
+                if cells:  # a line that breaks off says nothing in what is missing
+                    yield dict.fromkeys(names, "") | dict(zip(names, cells, strict=False))
+    except (OSError, UnicodeDecodeError, EOFError, csv.Error, zlib.error) as error:
         raise BillError(f"{path} cannot be read as CSV: {' '.join(str(error).split())}.") from None
 
 
@@ -263,13 +265,20 @@ def _number(text: str, path: Path, number: int) -> Decimal:
 def _day(text: str, zone: tzinfo, path: Path, number: int) -> date:
     """The day that a time lies in, in the zone; a day by itself is itself."""
     try:
-        if found := re.fullmatch(r"(\d{1,2})/(\d{1,2})/(\d{4})", text):  # Azure: month first
-            return date(int(found[3]), int(found[1]), int(found[2]))
-        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-            return date.fromisoformat(text)
-        moment = datetime.fromisoformat(text.replace(" UTC", "+00:00"))
-    except ValueError:
+        day = _read_day(text, zone)
+        if not FIRST_YEAR <= day.year <= LAST_YEAR:
+            raise ValueError
+    except (ValueError, OverflowError):
         raise BillError(f"{path}, line {number + 1}: {text[:40]!r} is not a day.") from None
+    return day
+
+
+def _read_day(text: str, zone: tzinfo) -> date:
+    if found := re.fullmatch(r"(\d{1,2})/(\d{1,2})/(\d{4})", text):  # Azure: month first
+        return date(int(found[3]), int(found[1]), int(found[2]))
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+        return date.fromisoformat(text)
+    moment = datetime.fromisoformat(text.replace(" UTC", "+00:00"))
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(zone).date()
 
 
