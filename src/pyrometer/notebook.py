@@ -28,6 +28,7 @@ SHOWN_ROWS = 20  # in a notebook
 WORKLOAD = ("uid", "kind", "namespace", "name")
 TIMES = ("from", "to", "at", "started", "ended", "seen", "detected", "since")  # names of columns end like this
 DOLLARS = 1e-6  # of a micro-dollar
+PARTS = {"pipeline": "steps", "sweep": "trials"}  # of `show`: which table is inside of what
 CURVE = ("step", "time", "value", "gpu_ms", "usd_micro")  # a point, as `show` and `worth` have it
 # The table that is meant where none is named; else `rows`, else the first.
 MEANT = {
@@ -98,7 +99,8 @@ class Client:
         return self.ask("runs", **about)
 
     def show(self, run: str, **about: About) -> Answer:
-        """One run. Tables: metrics (all curves, with dollars), windows, lifecycle, findings."""
+        """One run. Tables: metrics (all curves, with dollars), windows, lifecycle, findings; of a pipeline's run its
+        steps, of a sweep its trials."""
         return self.ask("show", run=run, **about)
 
     def signals(self, run: str, **about: About) -> Answer:
@@ -206,7 +208,8 @@ def _tables(answer: dict[str, Any]) -> dict[str, list[Row]]:
     """The lists of an answer, as rows."""
     found: dict[str, list[Row]] = {}
     columns = answer.get("columns")
-    for name, value in answer.items():
+    inside = [(table, answer[name][table]) for name, table in PARTS.items() if table in (answer.get(name) or {})]
+    for name, value in (*inside, *answer.items()):
         if name == "rows" and columns:
             found[name] = [dict(zip(columns, row, strict=True)) for row in value]
         elif name == "metrics" and isinstance(value, dict):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import pyrometer as sdk
 from pyrometer.cli import main
 from pyrometer.model.records import PipelineRun
 from pyrometer.serve.openapi import document
@@ -22,6 +23,16 @@ def night(tmp_path_factory) -> Path:
         main(["simulate", "kubeflow", "--hours", "6", "--out", str(folder)])
     assert ended.value.code == 0
     return folder
+
+
+def test_a_notebook_has_steps_and_trials_as_tables(night):
+    asking = sdk.connect(night)
+    for by, table in (("pipeline_run", "steps"), ("sweep", "trials")):
+        named = next(row[by] for row in asking.cost(by=by, all=True)["rows"] if row[by])
+        shown = asking.show(named)
+        assert shown.tables[0] == table
+        total = (shown["pipeline"] or shown["sweep"])["total"]
+        assert sum(shown.arrow()["usd_micro"].to_pylist()) == total["usd_micro"]
 
 
 @pytest.mark.heavy

@@ -399,10 +399,7 @@ def _closing() -> dict[str, Any]:
         "parameters": asked,
         "responses": {
             "200": {"description": "As it was closed.", "content": {"application/json": {"schema": _CLOSED}}},
-            **{
-                status: {"description": _REFUSALS[status], "content": refused}
-                for status in ("400", "401", "403", "409")
-            },
+            **{status: {"description": _REFUSALS[status], "content": refused} for status in _OF_CLOSING},
         },
     }
 
