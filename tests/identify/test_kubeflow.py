@@ -26,6 +26,7 @@ from pyrometer.collect.said import Who, Window
 from pyrometer.identify.cluster import Cluster
 from pyrometer.identify.pipelines import Step, step_of
 from pyrometer.identify.runs import Known, Runs
+from pyrometer.identify.sweeps import EXPERIMENT, TRIAL
 from pyrometer.model.records import PipelineRun, PipelineStep, Pod, Run, Sweep, Trial, Workload
 from pyrometer.model.settings import Settings
 
@@ -268,6 +269,24 @@ def test_every_step_that_trains_is_a_run_of_its_own() -> None:
     assert names == ["wf-1/train", "wf-1/distil", "pt-9"]
 
 
+def resumed(*pods: Pod) -> Watched:
+    """A new process that has read what was written down of pods which are gone."""
+    watched = Watched()
+    watched.cluster.resume([], pods, [], [], [])
+    return watched
+
+
+def test_a_run_whose_pods_are_gone_is_followed_to_its_end_by_a_new_process() -> None:
+    (held,) = only(step_pod(Watched(), "retry-0", "root.train.executor(0)"), Pod)
+    watched = resumed(held._replace(ended_ms=T0 + 50_000, phase="Succeeded"))
+    watched.cluster.tick(T0 + 200_000_000)
+    records = watched.changed(workflow(phase="Succeeded", finishedAt=iso(T0 + 95_000)))
+    (run,) = only(records, PipelineRun)
+    assert (run.run_id, run.state, run.ended_ms) == ("run-17", "succeeded", T0 + 95_000)
+    assert only(records, PipelineStep)
+    assert resumed().changed(workflow()) == []
+
+
 # -- sweeps -----------------------------------------------------------------------------------------------------------
 
 EXPERIMENT_OWNER = {"apiVersion": "kubeflow.org/v1beta1", "kind": "Experiment", "name": "lr-search", "uid": "exp-1"}
@@ -306,6 +325,19 @@ def test_other_trials_of_a_sweep_follow_and_changes_are_written() -> None:
     (pending,) = only(watched.changed(other), Trial)
     assert (pending.state, pending.value) == ("created", None)
     assert watched.changed(other) == []
+
+
+@pytest.mark.parametrize("first", ["experiment", "trial"])
+def test_a_sweep_whose_pods_are_gone_is_followed_to_its_end_by_a_new_process(first: str) -> None:
+    (held,) = only(Watched().see(pod("worker-0"), pytorchjob(), trial(), MADE["experiment"]), Pod)
+    watched = resumed(held._replace(ended_ms=T0 + 50_000, phase="Succeeded"))
+    assert {EXPERIMENT, TRIAL} <= set(watched.cluster.followed_kinds())
+    things = {"experiment": MADE["experiment"], "trial": trial()}
+    second = next(name for name in things if name != first)
+    records = watched.changed(things[first]) + watched.changed(things[second])
+    assert [one.sweep_uid for one in only(records, Sweep)] == ["exp-1"]
+    assert [one.trial_uid for one in only(records, Trial)] == ["trial-1"]
+    assert not {EXPERIMENT, TRIAL} & set(resumed().cluster.followed_kinds())  # where nobody has Katib, nobody asks
 
 
 @pytest.mark.parametrize("latest", ["unavailable", None, "nan", {"a": 1}])

@@ -164,7 +164,7 @@ class Cluster:
 
     def followed_kinds(self) -> list[tuple[str, str]]:
         """The kinds that are followed before any pod names them: jobs say by a label which run they belong to."""
-        return [pipelines.WORKFLOW]
+        return [pipelines.WORKFLOW, *self._sweeps.followed_kinds()]
 
     # -- what was known before this process began ---------------------------------------------------------------------
 
@@ -173,6 +173,9 @@ class Cluster:
         owners: Iterable[Owner],
     ) -> None:  # fmt: skip
         """Goes on from what was written down: the newest record of each object that is still there."""
+        pods = list(pods)
+        self._pipelines.resume({pod.pipeline_run for pod in pods if pod.pipeline_run})
+        self._sweeps.resume({pod.trial_uid for pod in pods if pod.trial_uid})
         names = {}
         for node in nodes:
             self._nodes[node.name] = _Node(node, gpus.GpuNode(node.gpu_count, node.gpu_model, 1, 0, None))

@@ -126,6 +126,11 @@ class Pipelines:
         self._ids: dict[tuple[str, str], str] = {}  # their UIDs, by namespace and run
         self._runs: dict[str, PipelineRun] = {}  # those that use GPUs, as they were last written down
         self._tries: dict[str, dict[Step, PipelineStep]] = {}
+        self._resumed: set[str] = set()  # runs that used GPUs before this process began
+
+    def resume(self, run_ids: set[str]) -> None:
+        """Runs whose pods were written down before: they are followed to their end, though those may be gone."""
+        self._resumed = run_ids
 
     def part_of(self, pod: objects.Pod, chain: Sequence[objects.Owner]) -> Part | None:
         """The run and the step that a pod belongs to: by its owners, else by the label or the reference of its job."""
@@ -181,7 +186,7 @@ class Pipelines:
             self._ids.pop((meta.namespace, run_id), None)
             return []
         self._learn(workflow)
-        return self._news(run_id, workflow, seen_ms) if run_id in self._runs else []
+        return self._news(run_id, workflow, seen_ms) if run_id in self._runs or run_id in self._resumed else []
 
     def use(self, part: Part, namespace: str, seen_ms: int) -> list[PipelineRun | PipelineStep]:
         """A pod with GPUs belongs to a run: from now on it is written down."""

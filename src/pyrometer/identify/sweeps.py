@@ -95,6 +95,15 @@ class Sweeps:
         self._trials: dict[str, dict[str, Told]] = {}  # by sweep and UID
         self._sweeps: dict[str, Told] = {}
         self._written: dict[str, Sweep | Trial] = {}  # by UID, of sweeps that use GPUs
+        self._resumed: set[str] = set()  # trials that used GPUs before this process began, and their sweeps
+
+    def resume(self, trial_uids: set[str]) -> None:
+        """Trials whose pods were written down before: their sweeps are followed, though those may be gone."""
+        self._resumed = trial_uids
+
+    def followed_kinds(self) -> list[tuple[str, str]]:
+        """The kinds that are followed before any pod names them."""
+        return [EXPERIMENT, TRIAL] if self._resumed else []
 
     def trial_of(self, chain: Sequence[objects.Owner]) -> objects.Owner | None:
         """The trial above a pod."""
@@ -116,7 +125,11 @@ class Sweeps:
         else:
             sweep_uid = told.record.sweep_uid
             self._trials.setdefault(sweep_uid, {})[uid] = told
-        return self._news(told, seen_ms) if sweep_uid in self._written else []
+        if uid in self._resumed and sweep_uid not in self._resumed:
+            self._resumed.add(sweep_uid)
+            everything = [self._sweeps.get(sweep_uid), *self._trials[sweep_uid].values()]
+            return [record for one in everything if one is not None for record in self._news(one, seen_ms)]
+        return self._news(told, seen_ms) if sweep_uid in self._written or sweep_uid in self._resumed else []
 
     def use(self, chain: Sequence[objects.Owner], seen_ms: int) -> list[Sweep | Trial]:
         """A pod with GPUs belongs to a trial: from now on its sweep, with all of its trials, is written down."""
