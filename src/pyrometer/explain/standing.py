@@ -67,7 +67,7 @@ lost AS (
     WHERE restated_before.state = 'lost_work' AND restated_before.to_ms > restated_before.from_ms
     GROUP BY there.workload_uid
 ),
-named AS (SELECT workload_uid, any_value(team) AS team FROM holder_name GROUP BY workload_uid)
+named AS (SELECT workload_uid, min(team) AS team FROM holder_name GROUP BY workload_uid)
 SELECT w.workload_uid, w.kind, w.namespace, w.name, coalesce(named.team, w.team, w.queue, w.namespace),
     coalesce(w.created_ms, first.created_ms, w.time_ms), latest.attempt, coalesce(latest.pods, 0), latest.open,
     latest.unscheduled, latest.unstarted, latest.failed, latest.ended_ms, coalesce(latest.share, 0)::DOUBLE,
