@@ -347,6 +347,16 @@ def test_a_file_that_was_changed_or_is_gone_is_found(store: Store) -> None:
     ]  # fmt: skip
 
 
+def test_a_closing_leaves_nothing_in_memory(store: Store) -> None:
+    closing(store, OCTOBER)
+    write_days(store, {OCTOBER: _held(OCTOBER, 7_200_000)})
+    closing(store, NOVEMBER)
+    with pytest.raises(ClosingError):
+        closing(store, DECEMBER)
+    left = "SELECT table_name FROM duckdb_tables() WHERE temporary AND table_name LIKE 'book%'"
+    assert store.connection.execute(left).fetchall() == []
+
+
 def test_a_closing_that_came_to_no_end_leaves_nothing_behind(store: Store) -> None:
     into = store.folder / FOLDER
     into.mkdir()

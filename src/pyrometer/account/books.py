@@ -294,6 +294,12 @@ def _table(store: Reading, name: str, query: str) -> str:
     return f"FROM {name}"
 
 
+def put_away(store: Reading) -> None:
+    """Drops what was worked out here: a month of a large cluster has a million charges."""
+    for name in ("entry", "summed", "charged", "now", "adjustment", "closing"):
+        store.connection.execute(f"DROP TABLE IF EXISTS temp.book_{name}")
+
+
 def books_json(basis: Basis, sums: dict[str, Any]) -> dict[str, Any] | None:
     """What an answer says of the books; None as long as no month is closed."""
     closed = basis.closed

@@ -19,6 +19,7 @@ from pyrometer.account.books import (
     entries,
     entry_sums,
     ledger_digests,
+    put_away,
     zone_name,
 )
 from pyrometer.account.closed import Closed, closed_months
@@ -44,6 +45,19 @@ def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms:
     month = datetime.fromtimestamp(window.from_ms / 1000, zone).strftime("%Y-%m")
     months = closed_months(store.folder)
     _refuse(store, months, month, window, zone, now_ms)
+    try:
+        found = _frozen(store, settings, months, month, window, zone, {"closed_ms": now_ms, "closed_by": by})
+    finally:
+        put_away(store)
+    store.changes += 1  # answers that are kept are of another time
+    return found
+
+
+def _frozen(
+    store: Store, settings: Settings, months: list[Closed], month: str, window: Window, zone: tzinfo,
+    said: dict[str, Any],
+) -> Closed:  # fmt: skip
+    """Its charges, written down."""
     relation = entries(store, window, zone)
     if months:
         adjusted = adjustments(store, Basis("open", month, months[-1]), zone)
@@ -59,17 +73,15 @@ def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms:
     if not first_row(store.connection.execute("FROM book_closing LIMIT 1")):
         raise ClosingError(f"There is nothing in {month} to close.")
     tariff = tariff_of(settings)
-    found = files.write(
+    return files.write(
         store.folder, store.connection, "book_closing", month,
         {
-            "timezone": zone_name(zone), "from_ms": window.from_ms, "to_ms": window.to_ms, "closed_ms": now_ms,
-            "closed_by": by, "pyrometer": __version__, **sums, "price_book_sha256": _digest(settings.price_book),
+            "timezone": zone_name(zone), "from_ms": window.from_ms, "to_ms": window.to_ms, **said,
+            "pyrometer": __version__, **sums, "price_book_sha256": _digest(settings.price_book),
             "tariff": {name: None if value is None else str(value) for name, value in tariff._asdict().items()},
             "ledger_digests": ledger_digests(store, window.to_ms, zone),
         },
     )  # fmt: skip
-    store.changes += 1  # answers that are kept are of another time
-    return found
 
 
 def closed_answer(store: Reading, team: str | None = None, experiment: str | None = None) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def _print_notes(total: dict[str, Any]) -> None:
 
 def _hours(gpu_ms: int) -> str:
     value = gpu_ms / MS_PER_HOUR
-    return f"{value:,.1f}" if value >= 10 else f"{value:,.3f}"
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.3f}"
 
 
 def _figure(amount: int | None, unit: int) -> str:
