@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import time
 from types import SimpleNamespace
 
@@ -159,6 +160,17 @@ def test_the_entry_point_tells_where_a_validation_begins_and_ends_whatever_it_ca
         evaluated_ms = [watched.amounts(number)["evaluate"] // 1_000_000 for number in range(1, trainer.global_step)]
     assert [number for number, ms in enumerate(evaluated_ms, 1) if ms >= 100] == [6, 12]
     assert sum(evaluated_ms[:5]) == 0
+
+
+def test_processes_that_are_spawned_get_a_callback_that_needs_nothing_of_ours(pl, tmp_path, monkeypatch):
+    """`ddp_spawn` and `ddp_notebook` pickle the Trainer with its callbacks."""
+    with watching(tmp_path) as watched:
+        monkeypatch.setattr(entry.boot, "_hooks", watched.hooks)
+        (callback,) = entry._callbacks(pl.__name__)
+    spawned = pickle.loads(pickle.dumps(trainer_for(pl, tmp_path, callbacks=[callback])))
+    assert type(callback).__name__ == "Pyrometer"
+    assert pl.callbacks.Callback in map(type, spawned.callbacks)
+    assert all(type(one).__module__.startswith(pl.__name__) for one in spawned.callbacks)
 
 
 def test_loggers_hear_it_and_we_hear_it_once(pl, tmp_path):

@@ -43,6 +43,12 @@ def _callback(base: type) -> Any:
 
         return told
 
+    def reduced(self: Any) -> tuple[type, tuple[()]]:
+        """Strategies that spawn processes pickle all callbacks: there it is one that does nothing, and needs nothing
+        of ours. Validations are seen in those, too, only not to the moment."""
+        return base, ()
+
     begins = dict.fromkeys(("on_sanity_check_start", "on_validation_start", "on_test_start", "on_predict_start"), True)
     ends = dict.fromkeys(("on_sanity_check_end", "on_validation_end", "on_test_end", "on_predict_end"), False)
-    return type("Pyrometer", (base,), {name: evaluates(yes) for name, yes in (begins | ends).items()})()
+    told = {name: evaluates(yes) for name, yes in (begins | ends).items()}
+    return type("Pyrometer", (base,), {**told, "__reduce__": reduced})()

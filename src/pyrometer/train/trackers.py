@@ -259,11 +259,13 @@ def _ray_worker(module: Any, heard: Heard, hooks: Hooks) -> None:
         try:
             result = target()
         except BaseException as error:
-            if hooks.rank is not None:
-                hooks.rank.excepted(type(error), error, error.__traceback__)
+            with suppress(Exception):  # the program's own error is the one that counts
+                if hooks.rank is not None:
+                    hooks.rank.excepted(type(error), error, error.__traceback__)
             raise
-        if hooks.rank is not None:
-            hooks.rank.close()
+        with suppress(Exception):  # the program has succeeded
+            if hooks.rank is not None:
+                hooks.rank.close()
         return result
 
     @functools.wraps(original)
