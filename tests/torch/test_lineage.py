@@ -146,6 +146,23 @@ def test_data_that_is_gone_before_anybody_looked_has_its_name_and_no_row_is_gues
     assert said == (unknown(loop.trained) if is_part else loop.trained)
 
 
+def test_what_data_opens_when_it_is_asked_for_is_not_opened_by_us(tmp_path):
+    """Files that are opened before workers are forked are shared by all of them: HDF5 reads rubbish then."""
+    opened = []
+
+    class Lazily(Rows):
+        info = indices = _indices = _fingerprint = dataset = pipeline = property(opened.append)
+
+    with watching(tmp_path) as watched:
+        loop = Loop(copies=True)
+        for x in DataLoader(Lazily(20), batch_size=4):
+            loop.train(x)
+        batches = watched.told("batch")
+    assert {b["dataset"] for b in batches} == {"Lazily"}
+    assert len(batches) == 5
+    assert opened == []
+
+
 @EVERY
 def test_a_loop_in_another_thread_than_the_one_that_began(tmp_path, copies):
     loops = []

@@ -65,7 +65,7 @@ class Loader:
         self._dataset = _weakly(dataset)  # programs that make one for every epoch must get rid of them
         self.places = key_places(dataset)
         self.name = name_of(dataset)  # now: a short program is over, and its data gone, before anybody looks
-        self.plain = not hasattr(dataset, "indices") and getattr(dataset, "_indices", None) is None  # indices are rows
+        self.plain = _own(dataset, "indices") is None and _own(dataset, "_indices") is None  # indices are rows
         self.epoch = -1
         self.sent: dict[int, Any] = {}  # asked for and not drawn yet, by number
         self.taken = 0  # batches drawn in this epoch
@@ -392,7 +392,7 @@ def content_of(batch: Any, places: Mapping[str, Any]) -> list[str] | None:
 def key_places(dataset: Any) -> dict[str, int]:
     """Where a WebDataset puts keys and shards, if it makes tuples of its samples."""
     places: dict[str, int] = {}
-    for stage in getattr(dataset, "pipeline", None) or ():
+    for stage in _own(dataset, "pipeline") or ():
         if getattr(getattr(stage, "f", None), "__name__", "").strip("_") == "to_tuple":
             fields = stage.args[0].split() if len(stage.args) == 1 else stage.args
             places = {name: place for place, name in enumerate(fields) if name in ("__key__", "__url__")}
@@ -462,12 +462,12 @@ def names_of(dataset: Any, samples: Any) -> list[int | str] | None:
 
 def _row(dataset: Any, index: Any) -> int | str:
     for _ in range(8):  # subsets of subsets
-        indices = getattr(dataset, "indices", None)  # torch.utils.data.Subset
-        inner = getattr(dataset, "dataset", None)
+        indices = _own(dataset, "indices")  # torch.utils.data.Subset
+        inner = _own(dataset, "dataset")
         if indices is not None and inner is not None and hasattr(indices, "__getitem__"):
             index, dataset = indices[index], inner
             continue
-        mapping = getattr(dataset, "_indices", None)  # a Hugging Face dataset that was shuffled or selected from
+        mapping = _own(dataset, "_indices")  # a Hugging Face dataset that was shuffled or selected from
         if mapping is not None and hasattr(mapping, "column"):
             index = mapping.column(0)[int(index)].as_py()
         break
@@ -482,15 +482,21 @@ def _row(dataset: Any, index: Any) -> int | str:
     return index if isinstance(index, int) else str(index)
 
 
+def _own(dataset: Any, name: str) -> Any:
+    """What a data set has of its own. Properties are not asked: one that opens a file would do so in this process, and
+    loaders' workers, forked later, would share it."""
+    return getattr(dataset, "__dict__", {}).get(name)
+
+
 def name_of(dataset: Any) -> str:
     """What to call a data set: its class, and for Hugging Face's its name and fingerprint."""
-    info = getattr(dataset, "info", None)
-    fingerprint = getattr(dataset, "_fingerprint", None)
+    fingerprint = _own(dataset, "_fingerprint")
     if isinstance(fingerprint, str):
+        info = _own(dataset, "_info")
         title = getattr(info, "dataset_name", None) or getattr(info, "builder_name", None) or "dataset"
         return f"{title}@{fingerprint}"
-    inner = getattr(dataset, "dataset", None)
-    if inner is not None and hasattr(dataset, "indices"):
+    inner = _own(dataset, "dataset")
+    if inner is not None and _own(dataset, "indices") is not None:
         return name_of(inner)
     return type(dataset).__name__
 
