@@ -252,6 +252,7 @@ def test_an_address_is_told_without_its_password():
         tracked.without_secrets("https://u:p@mlflow.example.com:5000/x?token=t") == "https://mlflow.example.com:5000/x"
     )
     assert tracked.without_secrets("sqlite:////data/mlflow.db") == "sqlite:////data/mlflow.db"
+    assert tracked.without_secrets("postgresql://u:p/a?s#s@db/x") == "postgresql://db/x"
 
 
 def test_a_tracker_that_is_not_as_it_was_disturbs_nobody(tmp_path):

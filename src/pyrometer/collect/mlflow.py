@@ -13,8 +13,8 @@ import math
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2 as httpx
 import msgspec
@@ -38,6 +38,7 @@ ATTEMPTS = 3  # of a request that breaks off
 RUNS_AT_ONCE, EXPERIMENTS_AT_ONCE = 200, 100  # what a search may ask for
 VALUES_AT_ONCE = 10_000
 MOST_EXPERIMENTS = 10_000
+MOST_PAGES = 10_000  # of one question, however little is on them
 OUTCOMES = {"FINISHED": "succeeded", "FAILED": "failed", "KILLED": "killed"}
 
 
@@ -46,11 +47,22 @@ class _Pair(msgspec.Struct):
     value: str = ""
 
 
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]  # as a store keeps them
+
+
 class _Value(msgspec.Struct):
     key: str = ""
     value: float | str = 0.0  # what JSON has no number for is a text
-    timestamp: int = 0
-    step: int = 0
+    timestamp: _Int64 = 0
+    step: _Int64 = 0
+
+    @property
+    def number(self) -> float:
+        """What is no number at all is not one."""
+        try:
+            return float(self.value)
+        except ValueError:
+            return math.nan
 
 
 class _Info(msgspec.Struct):
@@ -59,8 +71,8 @@ class _Info(msgspec.Struct):
     experiment_id: str = ""
     user_id: str = ""
     status: str = "RUNNING"
-    start_time: int | None = None
-    end_time: int | None = None
+    start_time: _Int64 | None = None
+    end_time: _Int64 | None = None
 
 
 class _Data(msgspec.Struct):
@@ -111,7 +123,7 @@ class Mlflow:
 
     def __init__(self, uri: str, secret: str | None = None, ca_file: str = "") -> None:
         self.uri = _shown(uri)
-        self._headers = _authorization(secret or _user_of(uri))
+        self._headers = _headers(secret or _user_of(uri))
         self._client = httpx.AsyncClient(
             base_url=self.uri, timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S), follow_redirects=False,
             verify=ssl.create_default_context(cafile=ca_file) if ca_file else True,
@@ -124,13 +136,9 @@ class Mlflow:
     async def experiments(self) -> dict[str, str]:
         """Names of all experiments, by id."""
         found: dict[str, str] = {}
-        token = ""
-        while len(found) < MOST_EXPERIMENTS:
-            asked = {"max_results": 1_000, "page_token": token} if token else {"max_results": 1_000}
-            answer = await self.post("experiments/search", asked)
+        async for answer in self._pages("POST", "experiments/search", {"max_results": 1_000}):
             found |= {one.experiment_id: one.name for one in answer.experiments}
-            token = answer.next_page_token
-            if not token:
+            if len(found) >= MOST_EXPERIMENTS:
                 break
         return found
 
@@ -141,20 +149,16 @@ class Mlflow:
         ids = list(experiments)
         count = 0
         for first in range(0, len(ids), EXPERIMENTS_AT_ONCE):
-            token = ""
-            while True:
-                asked = {
-                    "experiment_ids": ids[first : first + EXPERIMENTS_AT_ONCE], "filter": chosen,
-                    "max_results": RUNS_AT_ONCE, "order_by": ["attributes.start_time DESC"],
-                    **({"page_token": token} if token else {}),
-                }  # fmt: skip
-                answer = await self.post("runs/search", asked)
+            asked = {
+                "experiment_ids": ids[first : first + EXPERIMENTS_AT_ONCE], "filter": chosen,
+                "max_results": RUNS_AT_ONCE, "order_by": ["attributes.start_time DESC"],
+            }  # fmt: skip
+            async for answer in self._pages("POST", "runs/search", asked):
                 for one in answer.runs:
                     if (found := self._found(one, experiments.get(one.info.experiment_id))) is not None:
                         yield found
                         count += 1
-                token = answer.next_page_token
-                if not token or count >= most:
+                if count >= most:
                     break
 
     async def run(self, run_id: str) -> Found:
@@ -169,21 +173,27 @@ class Mlflow:
         """The values of a metric in the order of time, without the first `after` of them."""
         if after:
             with suppress(SourceError):  # a store whose pages begin elsewhere
-                return await self._pages(run_id, name, _token(after))
-        return (await self._pages(run_id, name, ""))[after:]
+                return await self._values(run_id, name, _token(after))
+        return (await self._values(run_id, name, ""))[after:]
 
-    async def _pages(self, run_id: str, name: str, token: str) -> list[Point]:
+    async def _values(self, run_id: str, name: str, token: str) -> list[Point]:
         points: list[Point] = []
-        while len(points) < MOST_VALUES:
-            asked = {"run_id": run_id, "metric_key": name, "max_results": str(VALUES_AT_ONCE)}
-            answer = await self._ask(
-                "GET", "metrics/get-history", params=asked | ({"page_token": token} if token else {})
-            )
-            points += [Point(one.timestamp, name, float(one.value), one.step) for one in answer.metrics]
-            token = answer.next_page_token
-            if not token:
+        asked = {"run_id": run_id, "metric_key": name, "max_results": str(VALUES_AT_ONCE)}
+        async for answer in self._pages("GET", "metrics/get-history", asked, token):
+            points += [Point(one.timestamp, name, one.number, one.step) for one in answer.metrics]
+            if len(points) >= MOST_VALUES:
                 break
         return points
+
+    async def _pages(self, method: str, path: str, asked: dict[str, Any], token: str = "") -> AsyncIterator[_Answer]:
+        """One answer after the other, until the server has no more, or says the same again."""
+        into = "json" if method == "POST" else "params"
+        for _ in range(MOST_PAGES):
+            answer = await self._ask(method, path, **{into: asked | ({"page_token": token} if token else {})})
+            yield answer
+            before, token = token, answer.next_page_token
+            if token in ("", before):
+                return
 
     async def post(self, path: str, body: dict[str, Any]) -> _Answer:
         """Asks for something, or sets it."""
@@ -204,7 +214,7 @@ class Mlflow:
             OUTCOMES.get(info.status) if ended_ms else None, where_of(tags, gpus=min(len(gpus), 64)),
             f"{told}: {parameters}" if parameters else told,
         )  # fmt: skip
-        last = {one.key: (one.timestamp, one.step, float(one.value)) for one in run.data.metrics}
+        last = {one.key: (one.timestamp, one.step, one.number) for one in run.data.metrics}
         return Found(tracked, tags, last)
 
     async def _ask(self, method: str, path: str, **asked: Any) -> _Answer:
@@ -238,6 +248,11 @@ class Mlflow:
             asyncio.timeout(WHOLE_S),
             self._client.stream(method, path, headers=self._headers, **asked) as response,
         ):
+            if response.headers.get("Content-Encoding", "gzip") not in (
+                "gzip",
+                "identity",
+            ):  # others, twice over: bombs
+                raise SourceError(f"{self.uri} answers in an encoding that it was not asked for.")
             async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > MOST_BYTES:
@@ -262,6 +277,9 @@ class Curves:
         self.left_out += max(len(names) - MOST_NAMES, 0)
         points: list[Point] = []
         for name in names[:MOST_NAMES]:
+            if len(points) >= MOST_VALUES:
+                self.left_out += 1
+                continue
             last, count = before.get(name, (None, 0))
             if last is not None and _same(last, found.last[name]) and not over:
                 continue
@@ -286,28 +304,34 @@ def _token(offset: int) -> str:
 
 
 def _shown(uri: str) -> str:
-    """The address without a password."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SourceError(
-            f"{uri!r} is not the address of an MLflow tracking server: http://127.0.0.1:5000. "
-            "Before a file or a database, put one: mlflow server --backend-store-uri …"
-        )
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")).rstrip("/")
+    """The address without a password, in errors too: that of a database has one."""
+    try:
+        parts = urlsplit(uri)
+        if parts.scheme in ("http", "https") and parts.hostname:
+            plain = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
+            return urlunsplit(plain).rstrip("/")
+    except ValueError:
+        pass
+    shown = f"{uri.partition('://')[0][:20]}://…" if "@" in uri or "?" in uri else uri
+    raise SourceError(
+        f"{shown!r} is not the address of an MLflow tracking server: http://127.0.0.1:5000. "
+        "Before a file or a database, put one: mlflow server --backend-store-uri …"
+    )
 
 
 def _user_of(uri: str) -> str | None:
     parts = urlsplit(uri)
-    return f"{parts.username}:{parts.password}" if parts.username and parts.password else None
+    return f"{unquote(parts.username)}:{unquote(parts.password)}" if parts.username and parts.password else None
 
 
-def _authorization(secret: str | None) -> dict[str, str]:
-    """As MLflow takes it: a bearer token, or a user and a password."""
+def _headers(secret: str | None) -> dict[str, str]:
+    """With a secret as MLflow takes it: a bearer token, or a user and a password."""
+    encoding = {"Accept-Encoding": "gzip"}
     if secret is None:
-        return {}
+        return encoding
     if ":" in secret:
-        return {"Authorization": f"Basic {base64.b64encode(secret.encode()).decode()}"}
-    return {"Authorization": f"Bearer {secret}"}
+        return {**encoding, "Authorization": f"Basic {base64.b64encode(secret.encode()).decode()}"}
+    return {**encoding, "Authorization": f"Bearer {secret}"}
 
 
 def newer_than(ended_ms: int) -> Iterable[str]:

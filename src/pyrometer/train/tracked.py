@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MLFLOW_RUN, WANDB_RUN = "mlflow_run", "wandb_run"  # kinds of events, as `model/events.py` has them
 TAG = "pyrometer."
 MOST_RUNS = 1_000  # of trackers, in one process: a program may have one for every evaluation
-_USER = re.compile(r"//[^/]*@")  # and a password
+_USER = re.compile(r"//.*@")  # and a password, which may have any character in it
 _NAMED = ("run", "launch", "experiment", "host", "namespace", "pod_name", "pod_uid")
 
 
