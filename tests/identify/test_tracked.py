@@ -41,6 +41,7 @@ GANG = [*pod("llama-0", "llama", "n0"), *pod("llama-1", "llama", "n1")]
         ({"host": "llama-0"}, "pod"),  # as in Kubernetes
         ({"workload": "llama"}, "tag"),
         ({"workload": "ml/llama"}, "tag"),
+        ({"workload": "PyTorchJob ml/llama"}, "tag"),  # as a stamp has it
         ({"host": "node-0"}, "host"),
     ],
 )
@@ -97,6 +98,28 @@ def test_what_may_be_two_things_is_neither_and_both_are_said():
 def test_a_host_is_a_pod_only_while_that_lives(from_min, joined):
     joiner = Joiner(known(*pod("llama-0", "llama", "n0", to_min=60)))
     assert bool(joiner.join(tracked(from_min, from_min + 0.5, host="llama-0")).pods) is joined
+
+
+def test_a_name_that_is_used_again_is_the_workload_that_was_there_then():
+    again = Workload(at(0), "test", "uid-2", "PyTorchJob", "ml", "llama")
+    elsewhere = Workload(at(0), "test", "uid-3", "PyTorchJob", "other", "llama")
+    pods = [*pod("llama-0", "llama", "n0", to_min=60), *pod("b-0", "uid-2", "n0", from_min=100)]
+    joiner = Joiner(known(*pods)._replace(workloads=[*WORKLOADS, again, elsewhere]))
+    assert [one.pod_uid for one in joiner.join(tracked(workload="llama")).pods] == ["llama-0"]
+    assert [one.pod_uid for one in joiner.join(tracked(110, 130, workload="llama")).pods] == ["b-0"]
+    assert joiner.join(tracked(70, 80, workload="llama")) == Join()
+    pods = [*pod("b-0", "uid-2", "n0"), *pod("c-0", "uid-3", "n1")]
+    joiner = Joiner(known(*pods)._replace(workloads=[again, elsewhere]))
+    assert len(joiner.join(tracked(workload="llama")).candidates) == 2
+    assert [one.pod_uid for one in joiner.join(tracked(workload="llama", namespace="other")).pods] == ["c-0"]
+
+
+def test_two_pods_that_a_host_s_name_is_too_short_for():
+    long = "a" * 63
+    pods = [*pod(f"{long}-0", "llama", "n0"), *pod(f"{long}-1", "bert", "n1")]
+    joiner = Joiner(known(*pods))
+    assert joiner.join(tracked(host=long)).candidates
+    assert [one.workload_uid for one in joiner.join(tracked(pod_name=f"{long}-1")).pods] == ["bert"]
 
 
 def test_nothing_is_known_of_where_it_was():

@@ -8,7 +8,7 @@ from datetime import UTC
 import pytest
 
 from kube.server import free_port
-from nights import START_MS, all_ranks, at, cluster, job, run
+from nights import START_MS, all_ranks, at, cluster, job, pod, run
 from pyrometer.account.ledger import build
 from pyrometer.account.scope import only
 from pyrometer.account.sums import Window
@@ -73,6 +73,19 @@ def test_a_job_without_sdk_has_loss_against_dollars_and_the_ledger_is_as_it_was(
     assert sum(state["gpu_ms"] for state in shown["states"]) == row["gpu_ms"]
     (of_run,) = worth(store, "llama-sft", DAY, zone=UTC)["runs"]
     assert (of_run["best"], of_run["usd_micro"]) == (4 / 70, row["usd_micro"])
+
+
+def test_a_run_that_began_again_is_one_curve_of_as_many_ranks_as_it_had_at_once(tmp_path):
+    again = pod("llama-b", "llama", "n0", from_min=40, attempt=2)
+    with Store(tmp_path / "data", create=True) as store:
+        store.append([*cluster(), *job(pods=1, to_min=30), *again])
+        take(store, (tracked(workload="llama"), curve()))
+        build(store, Settings(), now_ms=at(120))
+        (row,) = runs(store, DAY, zone=UTC)["rows"]
+        assert (row["attempts"], row["ranks"], row["gpu_ms"]) == (2, 2, (30 + 80) * 2 * 60_000)
+        (of_run,) = worth(store, "llama-sft", DAY, zone=UTC)["runs"]
+        assert of_run["best"] == 4 / 70
+        assert len(show(store, "abc", DAY, Settings(), zone=UTC)["metrics"]["val_loss"]) == 60
 
 
 def test_reading_it_again_changes_nothing(store):

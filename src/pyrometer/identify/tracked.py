@@ -12,8 +12,9 @@ one held meanwhile: one process speaks to a tracker for all ranks. A tracker's w
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import Any, NamedTuple
 
 from pyrometer.collect.dcgm import host_uid
@@ -83,7 +84,7 @@ class Joiner:
             return Join("told", run=told)
         if where.run in self._runs:
             return Join("tag", run=where.run)
-        if where.workload is not None and (pods := self._pods_of(where.workload)):
+        if where.workload is not None and (pods := self._pods_of(where.workload, tracked)):
             return self._one("tag", tracked, pods)
         if where.pod_uid in self._pods:
             return self._one("pod", tracked, [self._pods[where.pod_uid]])
@@ -92,14 +93,14 @@ class Joiner:
             return self._one("pod", tracked, pods)
         return self._on_host(tracked)
 
-    def _pods_of(self, workload: str) -> list[Pod]:
-        named = [
-            uid for uid, one in self._workloads.items() if workload in (uid, one.name, f"{one.namespace}/{one.name}")
-        ]
-        return [pod for uid in named for pod in self._of_workload[uid]]
+    def _pods_of(self, workload: str, tracked: TrackedRun) -> list[Pod]:
+        """Names are used again: of the workloads that have one, those that were there meanwhile."""
+        named = [uid for uid, one in self._workloads.items() if workload in (uid, *_names(one, tracked))]
+        pods = (pod for uid in named for pod in self._of_workload[uid])
+        return [pod for pod in pods if _overlaps(tracked, pod.started_ms or pod.time_ms, pod.ended_ms)]
 
     def _called(self, name: str, namespace: str | None, tracked: TrackedRun) -> list[Pod]:
-        pods = self._named.get(name[:LONGEST_HOST], [])
+        pods = (pod for pod in self._named.get(name[:LONGEST_HOST], []) if name in (pod.name, pod.name[:LONGEST_HOST]))
         return [pod for pod in pods if namespace in (None, pod.namespace) and _began_in(tracked, pod)]
 
     def _on_host(self, tracked: TrackedRun) -> Join:
@@ -150,15 +151,17 @@ class Joiner:
         until_ms = max([tracked.ended_ms or 0, tracked.started_ms, *(point.time_ms for point in points[-1:])])
         said_ms = until_ms if own else min(tracked.started_ms, self.known.newest_ms or tracked.started_ms)
         places = _own_places(tracked, until_ms) if own else places or [_Place()]
+        ranks = Counter(place.attempt for place in places)
+        numbers = {attempt: count() for attempt in ranks}
         runs = [
             Run(
-                said_ms, tracked.run_id, place.attempt, rank, max(tracked.started_ms, place.from_ms),
-                ranks=len(places), cluster=place.cluster, experiment=None if join.pods else tracked.experiment,
+                said_ms, tracked.run_id, place.attempt, next(numbers[place.attempt]),
+                max(tracked.started_ms, place.from_ms), ranks=ranks[place.attempt], cluster=place.cluster, experiment=None if join.pods else tracked.experiment,
                 workload_uid=place.workload_uid, pod_uid=place.pod_uid, node_uid=place.node_uid,
                 slot_index=place.slot_index, ended_ms=_ended(tracked, place, places), source=tracked.tracker,
                 outcome=tracked.outcome if place.attempt == places[-1].attempt else None,
             )
-            for rank, place in enumerate(places)
+            for place in places
         ]  # fmt: skip
         known = {(run.attempt, run.rank): run for run in before}
         news = list(_news(runs, known))
@@ -200,6 +203,14 @@ class _Place(NamedTuple):
     slot_index: int | None = None
     from_ms: int = 0
     to_ms: int | None = None
+
+
+def _names(workload: Workload, tracked: TrackedRun) -> Iterable[str]:
+    """What a workload is called; the last is how a stamp says it."""
+    if tracked.where.namespace in (None, workload.namespace):
+        yield workload.name
+    yield f"{workload.namespace}/{workload.name}"
+    yield f"{workload.kind} {workload.namespace}/{workload.name}"
 
 
 def _began_in(tracked: TrackedRun, pod: Pod) -> bool:
