@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="make setup installs torch")
 import pyrometer  # noqa: E402
 from pyrometer.train import boot, identity, tracked  # noqa: E402
+from pyrometer.train.metrics import Metrics  # noqa: E402
 from trained import environment, hooked, watching  # noqa: E402
 
 heavy = pytest.mark.heavy
@@ -253,6 +254,17 @@ def test_an_address_is_told_without_its_password():
     )
     assert tracked.without_secrets("sqlite:////data/mlflow.db") == "sqlite:////data/mlflow.db"
     assert tracked.without_secrets("postgresql://u:p/a?s#s@db/x") == "postgresql://db/x"
+
+
+def test_a_rank_that_leaves_the_curve_to_another_still_tells_that_its_loss_is_not_finite():
+    told = []
+    metrics = Metrics(lambda: 0, lambda *what: told.append(what))
+    metrics.told_elsewhere(["train/loss"])
+    for step, loss in enumerate((1.0, math.nan, math.nan, 2.0)):
+        metrics.backward(torch.tensor(loss), None)
+        metrics.closed(step)
+    assert [(kind, step) for kind, step, _ in told] == [("nonfinite_loss", 1), ("finite_loss", 3)]
+    assert not metrics.waiting
 
 
 def test_a_tracker_that_is_not_as_it_was_disturbs_nobody(tmp_path):

@@ -1,4 +1,4 @@
-"""Which metric of several says how good a model is, and in which direction it gets better."""
+"""Which metric says how good a model is, in which direction it gets better, and whose values are its curve."""
 
 from __future__ import annotations
 
@@ -64,3 +64,30 @@ def _place(aim: Aim) -> tuple[int, int]:
 def _words(name: str) -> set[str]:
     parts = _PART.findall(name)  # "f1" and "mAP" are whole, "validLoss" is two
     return {word.lower() for part in parts for word in (part, *_WORD.findall(part))}
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+# A curve is one rank's: the first that tells the metric. A rank that logs nothing tells the loss that its own backward
+# begins with, so that a jump is found in whichever rank's data it was (`spikes.py`). Where one rank logs for all, those
+# losses are no part of its curve; and where it calls its loss otherwise, they are no second one. That a loss is not
+# finite is told by any rank, as an event: `diverged.py` looks at no curve.
+OWN_LOSS = "loss"  # what the SDK calls the loss of a backward
+_TRAINING_LOSS = "contains(lower(name), 'loss') AND NOT regexp_matches(lower(name), 'val|test')"
+
+
+def is_training_loss(name: str) -> bool:
+    """Whether that is the name of a loss that is trained on."""
+    lower = name.lower()
+    return "loss" in lower and "val" not in lower and "test" not in lower
+
+
+def curves(where: str) -> str:
+    """A query for the rows of `metric` that are parts of curves, of the runs and the time that a condition names."""
+    return f"""(
+    SELECT metric.* FROM metric SEMI JOIN (
+        SELECT run, attempt, name, min(rank) AS rank FROM metric WHERE {where} GROUP BY run, attempt, name
+        QUALIFY name != '{OWN_LOSS}' OR min(rank) =
+            min(CASE WHEN {_TRAINING_LOSS} THEN min(rank) END) OVER (PARTITION BY run, attempt)
+    ) told USING (run, attempt, name, rank) WHERE {where}
+)"""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyrometer.account.sums import Window, open_names
+from pyrometer.explain.metrics import OWN_LOSS, is_training_loss
 from pyrometer.explain.spending import NOTHING, WEIGHED, costs, open_places, open_ranks
 from pyrometer.explain.throughput import nothing, phases_of_all, throughput
 from pyrometer.model.events import CHECKPOINT_SAVED, FINITE_LOSS, NONFINITE_LOSS, STUCK, UNSTUCK
@@ -44,8 +45,8 @@ GROUP BY ALL ORDER BY 5, 4
 """
 
 _METRICS = """
-SELECT run, attempt, name, value, time_ms FROM metric WHERE time_ms > $1 AND time_ms <= $2
-QUALIFY row_number() OVER (PARTITION BY run, name ORDER BY attempt DESC, time_ms DESC, step DESC, rank) = 1
+SELECT run, attempt, name, rank, value, time_ms FROM metric WHERE time_ms > $1 AND time_ms <= $2
+QUALIFY row_number() OVER (PARTITION BY run, name ORDER BY attempt DESC, rank, time_ms DESC, step DESC) = 1
 ORDER BY run, goal IS NULL, name  -- those that say what they aim at come first
 """
 
@@ -72,6 +73,7 @@ class Doing:
     speed: dict[str, Any] = field(default_factory=nothing)
     phases: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    told_by: dict[str, int] = field(default_factory=dict)  # metrics: the first rank that told each
     more_metrics: int = 0  # that have no place there
     stuck: set[int] = field(default_factory=set)  # ranks
     nonfinite: bool = False  # it trains on although its loss is no number any more
@@ -79,7 +81,15 @@ class Doing:
     def begin(self, attempt: int) -> None:
         """A new attempt knows nothing of the one before but its checkpoints and metrics."""
         if attempt > self.attempt:
-            self.attempt, self.stuck, self.nonfinite = attempt, set(), False
+            self.attempt, self.stuck, self.nonfinite, self.told_by = attempt, set(), False, {}
+
+    def tells(self, name: str, rank: int) -> bool:
+        """Whether a rank's values of a metric are the run's curve, by all that was heard."""
+        losses = [told for other, told in self.told_by.items() if is_training_loss(other)]
+        if name == OWN_LOSS and self.told_by[name] > min(losses):  # somebody logs it under another name
+            self.metrics.pop(name, None)
+            return False
+        return rank == self.told_by[name]
 
 
 class Progress:
@@ -157,15 +167,18 @@ class Progress:
     def _metrics(self, store: Reading, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
         store.expose(["metric"], from_ms, end_ms + 1)
         more: Counter[str] = Counter()
-        for run, attempt, name, value, time_ms in store.connection.execute(_METRICS, [from_ms, end_ms]).fetchall():
-            doing = known.get(run)
-            if doing is None or attempt != doing.attempt:
-                continue
+        rows = store.connection.execute(_METRICS, [from_ms, end_ms]).fetchall()
+        told = [(known[row[0]], *row[2:]) for row in rows if row[0] in known and row[1] == known[row[0]].attempt]
+        for doing, name, rank, _, time_ms in told:
             doing.heard_ms = max(doing.heard_ms, time_ms)  # all that is heard of a run that only a tracker knows
+            doing.told_by[name] = min(rank, doing.told_by.get(name, rank))
+        for doing, name, rank, value, _ in told:
+            if not doing.tells(name, rank):
+                continue
             if name in doing.metrics or len(doing.metrics) < MOST_METRICS:
                 doing.metrics[name] = value
             else:
-                more[run] += 1
+                more[doing.run] += 1
         for run, doing in known.items():
             doing.more_metrics = more[run]
 

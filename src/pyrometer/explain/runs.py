@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from pyrometer.account.sums import Window, amounts, iso, open_names, rounded, workload_json
+from pyrometer.explain.metrics import curves
 from pyrometer.explain.spending import (
     NOTHING,
     Spent,
@@ -217,11 +218,11 @@ def _lifecycle(store: Reading, run: str, zone: tzinfo) -> list[dict[str, Any]]:
 def _best(store: Reading, run: str) -> dict[str, dict[str, Any]]:
     """For each metric that says what it aims at: its best value, when that was, and its last."""
     rows = store.connection.execute(
-        """
+        f"""
         SELECT name, max(goal) AS goal, arg_max(step, time_ms), arg_max(value, time_ms),
             CASE WHEN max(goal) = 'max' THEN max(value) ELSE min(value) END,
             CASE WHEN max(goal) = 'max' THEN arg_max(step, value) ELSE arg_min(step, value) END
-        FROM metric WHERE run = $1 AND isfinite(value) GROUP BY name HAVING max(goal) IS NOT NULL ORDER BY name
+        FROM {curves("run = $1")} WHERE isfinite(value) GROUP BY name HAVING max(goal) IS NOT NULL ORDER BY name
         """,
         [run],
     ).fetchall()

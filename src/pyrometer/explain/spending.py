@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.account import sql
 from pyrometer.account.sums import Sum, Window, open_names, price_of
+from pyrometer.explain.metrics import curves
 from pyrometer.explain.trainer import add_told_runs, told_runs
 from pyrometer.model.units import usd_micro
 from pyrometer.store import Reading
@@ -227,7 +228,7 @@ def beside_costs(store: Reading, told: str, *values: Any) -> list[tuple[Any, ...
 def metrics_of(store: Reading, run: str) -> dict[str, list[list[Any]]]:
     """Each value beside what the run had cost by then. A value that is not finite is null."""
     metrics: dict[str, list[list[Any]]] = {}
-    told = "SELECT name, attempt, time_ms, step, run, value FROM metric WHERE run = ?"
+    told = f"SELECT name, attempt, time_ms, step, run, value FROM {curves('run = $1')}"
     for name, _, time_ms, step, _, value, gpu_ms, micro in beside_costs(store, told, run):
         shown = value if math.isfinite(value) else None
         metrics.setdefault(name, []).append([step, time_ms, shown, gpu_ms, micro])

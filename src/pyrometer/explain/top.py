@@ -8,7 +8,7 @@ from datetime import tzinfo
 from typing import Any, NamedTuple
 
 from pyrometer.account.sums import Sum, Window, amounts, iso, open_names, price_of, rounded, window_json
-from pyrometer.explain.metrics import Reported, chosen
+from pyrometer.explain.metrics import Reported, chosen, curves
 from pyrometer.explain.spending import open_ranks
 from pyrometer.identify.happenings import PROGRESS, REMAINING
 from pyrometer.model.states import STATE
@@ -18,6 +18,8 @@ from pyrometer.store import Reading
 MOST_ROWS = 200
 RECENT_MS = 5 * MS_PER_MINUTE  # by which a state is told: a minute may be one checkpoint
 SLICES = 20
+
+_CURVES = curves("run IN (FROM top_said UNION ALL FROM top_shown) AND time_ms >= $1 AND time_ms < $2")
 
 # Who held what in the window. The newest minute says what is held now, and at which rate it burns.
 _HELD = """
@@ -216,9 +218,7 @@ class _Said:
         self._first: dict[tuple[str, str], tuple[float, int]] = {}
         rows = ask(
             "SELECT run, name, max(goal), count(*), arg_max(value, (time_ms, -rank)), max(time_ms), "
-            "arg_min(value, (time_ms, rank)), min(time_ms) FROM metric "
-            "WHERE run IN (FROM top_said UNION ALL FROM top_shown) AND isfinite(value) "
-            "AND time_ms >= $1 AND time_ms < $2 GROUP BY run, name",
+            f"arg_min(value, (time_ms, rank)), min(time_ms) FROM {_CURVES} WHERE isfinite(value) GROUP BY run, name",
             list(window),
         ).fetchall()
         for run, name, goal, values, newest, newest_ms, first, first_ms in rows:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pyrometer.account.sums import Window, added, amounts, iso, rounded, total, window_json
 from pyrometer.explain.dominated import Reached, beaten_since
-from pyrometer.explain.metrics import Aim, Reported, aim_of, chosen
+from pyrometer.explain.metrics import Aim, Reported, aim_of, chosen, curves
 from pyrometer.explain.spending import (
     NOTHING,
     Spent,
@@ -71,10 +71,10 @@ SELECT run, experiment, team, started_ms, ended_ms, coalesce(outcome, 'running')
 FROM listed_run ORDER BY started_ms DESC, run
 """
 
-_REPORTED = """
-SELECT experiment, metric.name, max(goal), count(DISTINCT run), count(*)
-FROM metric JOIN listed_run USING (run)
-WHERE isfinite(value) AND time_ms >= $1 AND time_ms < $2 GROUP BY ALL ORDER BY ALL
+_REPORTED = f"""
+SELECT experiment, curve.name, max(goal), count(DISTINCT run), count(*)
+FROM {curves("time_ms >= $1 AND time_ms < $2")} curve JOIN listed_run USING (run)
+WHERE isfinite(value) GROUP BY ALL ORDER BY ALL
 """
 
 # Of a metric that several ranks report, the first rank's; of its values those that are better than all before, and some

@@ -156,7 +156,8 @@ class Joiner:
         runs = [
             Run(
                 said_ms, tracked.run_id, place.attempt, next(numbers[place.attempt]),
-                max(tracked.started_ms, place.from_ms), ranks=ranks[place.attempt], cluster=place.cluster, experiment=None if join.pods else tracked.experiment,
+                max(tracked.started_ms, place.from_ms), ranks=ranks[place.attempt], cluster=place.cluster,
+                experiment=None if join.pods else tracked.experiment,
                 workload_uid=place.workload_uid, pod_uid=place.pod_uid, node_uid=place.node_uid,
                 slot_index=place.slot_index, ended_ms=_ended(tracked, place, places), source=tracked.tracker,
                 outcome=tracked.outcome if place.attempt == places[-1].attempt else None,
