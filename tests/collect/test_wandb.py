@@ -9,13 +9,14 @@ import subprocess
 import sys
 import zlib
 from struct import pack
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.collect.source import SourceError
-from pyrometer.collect.wandb import BLOCK, Folder, folders, read, records
+from pyrometer.collect.wandb import _RECORD, BLOCK, STAMPED, Folder, folders, read, records
 
 
 def written(bodies: list[bytes]) -> bytes:
@@ -110,3 +111,51 @@ def test_a_run_of_the_real_client_is_read_to_the_last_digit(tmp_path):
     assert values[:50] == [value for _, value in curve[:-1]]
     assert [record.num for record in theirs] == list(range(1, len(theirs) + 1))
     assert Folder(folder).read()
+
+
+def folder_of(path, *records) -> Folder:
+    path.mkdir(parents=True)
+    (path / "run-x.wandb").write_bytes(written([record.SerializeToString() for record in records]))
+    return Folder(path)
+
+
+def begun(seconds: int = 1_790_000_000) -> Any:
+    record = _RECORD()
+    record.run.run_id = "x"
+    record.run.start_time.seconds = seconds
+    return record
+
+
+def said(what: str, **values: str) -> Any:
+    record = _RECORD()
+    for name, text in values.items():
+        getattr(record, what).item.add(key=name, value_json=text)
+    return record
+
+
+def test_values_that_nobody_can_have_meant_stop_nothing(tmp_path):
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    strange = {"huge": "1" + "0" * 400, "deep": deep, "endless": "[" * 100_000, "loss": "0.5"}
+    folder = folder_of(
+        tmp_path / "run-x", begun(), said("summary", **strange), said("config", **strange),
+        said("history", _timestamp="1790000001.5", _step="1" + "0" * 40, **strange),
+        said("history", _timestamp="1" + "0" * 400, _step="2", loss="0.4"),
+    )  # fmt: skip
+    assert folder.read()
+    assert [(point.name, point.value, point.step) for point in folder.points] == [
+        ("huge", math.inf, None), ("loss", 0.5, None),
+    ]  # fmt: skip
+
+
+def test_a_run_without_a_time_is_none(tmp_path):
+    assert not folder_of(tmp_path / "before", begun(0)).read()
+    assert not folder_of(tmp_path / "after", begun(2**62)).read()
+
+
+def test_a_run_that_goes_on_after_it_was_stamped_is_somebody_s_work(tmp_path):
+    """Online, a stamp is in the summary of the run itself; whoever resumes it has it in theirs."""
+    stamped = said("summary", **{STAMPED: "1790000000000"})
+    alone = folder_of(tmp_path / "stamp", begun(), stamped)
+    assert (alone.read(), alone.is_stamp) == (False, True)
+    resumed = folder_of(tmp_path / "work", begun(), stamped, said("history", _timestamp="1790000001", loss="0.5"))
+    assert (resumed.read(), resumed.is_stamp) == (True, False)

@@ -35,6 +35,8 @@ from pyrometer.collect.tracked import (
 
 BLOCK = 32 * 2**10
 MOST_RECORD_BYTES = 16 * 2**20
+MOST_NESTED = 50  # of dictionaries in dictionaries
+GREATEST = 2**62  # of whole numbers: what is beyond has no place in a store
 _HEADER, _PIECE = Struct("<4sHB"), Struct("<IHB")  # of the file; of a piece: checksum, length, kind
 _MAGIC = (b":W&B", 0xBEE1)
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
@@ -130,6 +132,7 @@ class Folder:
         self.gpus: list[str] = []
         self.last_ms = 0
         self.left_out = 0
+        self._has_history = False
         self._names: set[str] = set()
 
     @property
@@ -137,9 +140,15 @@ class Folder:
         """The run's, as the SDK names it."""
         return "/".join(part for part in (self.run.entity, self.run.project, self.run.run_id) if part)
 
+    @property
+    def is_stamp(self) -> bool:
+        """Whether it is of our own making. A run that goes on with what was stamped online has our summary as well, but
+        also a history: that is somebody's work."""
+        return self.run is not None and STAMPED in self.summary and not self._has_history
+
     def read(self) -> bool:
         """Whether there is a run in it that is not of our own making."""
-        (file,) = self.path.glob("run-*.wandb")
+        file = min(self.path.glob("run-*.wandb"))
         try:
             with file.open("rb") as stream:
                 for record in records(stream):
@@ -148,7 +157,7 @@ class Folder:
             raise SourceError(f"{file} cannot be read: {error.strerror}.") from None
         except DecodeError:
             raise SourceError(f"{file} is no file of Weights & Biases.") from None
-        return self.run is not None and STAMPED not in self.summary
+        return self.run is not None and is_time(_ms(self.run.start_time)) and not self.is_stamp
 
     def _take(self, record: Any) -> None:
         if record.HasField("history"):
@@ -169,6 +178,7 @@ class Folder:
             self.gpus = self.gpus or [gpu.name for gpu in told.gpu_nvidia] or [told.gpu_type] * told.gpu_count
 
     def _history(self, items: Any) -> None:
+        self._has_history = True
         values = dict(_values(items))
         seconds, step = values.get("_timestamp"), values.get("_step")
         time_ms = round(seconds * 1000) if isinstance(seconds, float | int) and math.isfinite(seconds) else None
@@ -205,10 +215,12 @@ def _values(items: Iterable[Any]) -> Iterator[tuple[str, Any]]:
             yield name, item.number if item.HasField("number") else item.integer
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flat(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
-        for inner, one in value.items():
-            yield from _flat(f"{name}.{inner}", one)
+        for inner, one in value.items() if depth < MOST_NESTED else ():
+            yield from _flat(f"{name}.{inner}", one, depth + 1)
+    elif isinstance(value, int) and not -GREATEST <= value <= GREATEST:
+        yield name, float(value) if abs(value) < 2**1023 else math.inf
     elif isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
         yield name, float(value)
     else:

@@ -60,7 +60,7 @@ def stamp(path: Path, stamps: Mapping[str, Stamp]) -> Stamped:
         folder = Folder(place)
         if folder.read():
             runs[folder.id] = folder
-        elif folder.run is not None:
+        elif folder.is_stamp:
             before.setdefault(folder.id, []).append(folder)
     here = {run_id: found for run_id, found in stamps.items() if run_id in runs}
     for run_id, found in here.items():
