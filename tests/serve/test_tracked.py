@@ -12,7 +12,7 @@ from nights import START_MS, all_ranks, at, cluster, job, pod, run
 from pyrometer.account.ledger import build
 from pyrometer.account.scope import only
 from pyrometer.account.sums import Window
-from pyrometer.collect.mlflow import Mlflow
+from pyrometer.collect.mlflow import Found, Mlflow
 from pyrometer.collect.tracked import Point, TrackedRun, Where
 from pyrometer.explain.progress import Progress
 from pyrometer.explain.runs import runs, show
@@ -108,6 +108,43 @@ def test_a_run_of_the_sdk_keeps_its_cost(store):
     assert {**row, "trackers": []} == before[0]
     assert [one["id"] for one in row["trackers"]] == ["abc"]
     assert "val_loss" in show(store, "run", DAY, Settings(), zone=UTC)["metrics"]  # nobody else told it
+
+
+def test_what_two_trackers_tell_of_one_run_is_said_once(store):
+    store.append([*run(launch="1a2b"), *all_ranks(0, 60)])
+    build(store, Settings(), now_ms=at(120))
+    other = tracked("other", host="llama-0")._replace(tracker="wandb")
+    late = [point._replace(time_ms=point.time_ms + 1) for point in curve()]
+    take(store, (tracked(host="llama-0"), curve()), (other, late))
+    points = show(store, "run", DAY, Settings(), zone=UTC)["metrics"]["val_loss"]
+    assert [time_ms for _, time_ms, *_ in points] == [point.time_ms for point in curve()]
+
+
+def test_what_could_not_be_written_down_is_read_again(store, monkeypatch):
+    one = Found(tracked(host="llama-0"), {}, {"val_loss": (at(69), 69, 4 / 70)})
+
+    class Told(Mlflow):
+        """A server with one run."""
+
+        async def experiments(self):
+            return {"1": "sft"}
+
+        async def search(self, *_):
+            yield one
+
+        async def history(self, run_id, name, after=0):
+            return curve()[after:]
+
+    async def looks() -> None:
+        following = FollowingMlflow(store, asyncio.Lock(), Told("http://127.0.0.1"))
+        with monkeypatch.context() as disk_full:
+            disk_full.setattr(store, "append", lambda _: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await following.look()
+        await following.look()
+
+    asyncio.run(looks())
+    assert len(show(store, "abc", DAY, Settings(), zone=UTC)["metrics"]["val_loss"]) == 60
 
 
 def test_what_is_joined_to_nothing_costs_nothing_and_moves_no_end(store):

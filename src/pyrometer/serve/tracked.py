@@ -19,7 +19,7 @@ from pyrometer.collect.mlflow import Curves, Mlflow, newer_than
 from pyrometer.collect.source import SourceError
 from pyrometer.collect.tracked import MLFLOW, WANDB, Point, TrackedRun
 from pyrometer.identify.tracked import EVENT, LATE_MS, Joiner, Known
-from pyrometer.model.records import Allocation, Node, Pod, Run, Workload
+from pyrometer.model.records import Allocation, Metric, Node, Pod, Run, Workload
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Store
 from pyrometer.store.newest import newest
@@ -80,7 +80,11 @@ class Tracking:
                 self.ambiguous[run.run_id] = (
                     f"Run {run.run_id} ({run.where}) may be any of {fitting}: it is joined to none."
                 )
-            records += joiner.records(run, join, points, before.get(run.run_id, ()), has.get(join.run or "", ()))
+            told_of = has.setdefault(join.run or "", set())
+            news = joiner.records(run, join, points, before.get(run.run_id, ()), told_of)
+            if join.run is not None:  # two trackers tell of one run: what the first said is not said again
+                told_of.update(record.name for record in news if isinstance(record, Metric))
+            records += news
         self.store.append(records)
         self.stored += len(records)
 
@@ -217,7 +221,16 @@ class FollowingMlflow:
             await asyncio.sleep(self.every_s)
 
     async def look(self) -> None:
-        """Reads what is new."""
+        """Reads what is new. What could not be written down is read again."""
+        try:
+            await self._look()
+        except SourceError:
+            raise  # what was read by then is kept, and written with what comes
+        except Exception:
+            self._curves, self._ended = Curves(self._mlflow), {}
+            raise
+
+    async def _look(self) -> None:
         began_ms = time.time_ns() // 1_000_000
         since_ms = int(self.tracking.store.meta(self._mark) or began_ms - FIRST_LOOK_MS) - OVERLAP_MS
         async for run, points in self._news(since_ms):
