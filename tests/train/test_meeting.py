@@ -10,10 +10,10 @@ from pyrometer.train.meeting import MOST_STEPS, Meeting
 from pyrometer.train.ring import DEFAULT_ROWS
 
 
-def windows(lengths_s: list[float], window_s: float = 10.0) -> list[int]:
+def windows(lengths_s: list[float], window_s: float = 10.0, meeting: Meeting | None = None) -> list[int]:
     """The sizes of the windows of one rank whose steps take so long, as its thread would find them each second."""
     ends = list(accumulate(lengths_s, initial=0.0))
-    meeting, sizes, first, now_s = Meeting(None, window_s), [], 1, 0.0
+    meeting, sizes, first, now_s = meeting or Meeting(None, window_s), [], 1, 0.0
 
     def steps_s(begin: int, after: int) -> float:
         return ends[after] - ends[begin]
@@ -54,6 +54,16 @@ def test_the_ring_has_room_for_two_windows_however_short_the_steps_are():
         sizes = windows([step_s] * int(20 / step_s))
         assert max(sizes) <= MOST_STEPS <= DEFAULT_ROWS // 2
         assert set(sizes[1:]) == {MOST_STEPS}
+
+
+def test_steps_that_become_that_short_later_are_planned_for_once():
+    """Every plan is a key in the store of the process group, which keeps it as long as the training lasts."""
+    for slow in (500, 620, 5_003):
+        meeting = Meeting(None, 10.0)
+        sizes = windows([0.05] * slow + [0.0002] * 250_000, meeting=meeting)
+        assert max(sizes) <= MOST_STEPS
+        assert sizes[-2] > MOST_STEPS / 3
+        assert len(meeting._plans) <= 3
 
 
 def test_noise_and_single_slow_steps_are_no_change():

@@ -101,9 +101,9 @@ class Meeting:
             return
         from_step, size = self._plans[-1]
         whole_s = _took_s(first, min(first + size, count), steps_s) * size / min(size, done)
-        off = max(whole_s / self._window_s, self._window_s / max(whole_s, 1e-9))
-        as_far_as_it_goes = size == (1 if whole_s > self._window_s else MOST_STEPS)
-        if first > from_step and off > FAR and done * 2 > size and not as_far_as_it_goes:
+        wanted = self._wanted(whole_s / size)
+        too_long, too_short = whole_s > FAR * self._window_s and size > wanted, wanted > FAR * size
+        if first > from_step and (too_long or too_short) and done * 2 > size:
             # far enough ahead for all to hear of it; at a step where windows of either length end
             new_from = ((count + 2 * size) // size + 1) * size
             self._plan(new_from, whole_s / size)
@@ -143,10 +143,14 @@ class Meeting:
         few = round(NEARLY_ALL * len(took_s))
         self._before = (took_s[few], median(took_s), took_s[-1 - few]) if len(took_s) > 2 * CHANGED else None
 
+    def _wanted(self, step_s: float) -> int:
+        """How many steps a window should have."""
+        return min(max(1, round(self._window_s / max(step_s, 1e-9))), MOST_STEPS)
+
     def _plan(self, from_step: int, step_s: float) -> None:
-        size = min(max(1, round(self._window_s / max(step_s, 1e-9))), MOST_STEPS)
+        size = self._wanted(step_s)
         if from_step:
-            size = max(1, from_step // max(1, from_step // size))  # so that a window begins there
+            size = max(1, from_step // -(-from_step // size))  # so that a window begins there; never more than wanted
             from_step -= from_step % size
         if self._plans and self._plans[-1] == (from_step, size):
             return
