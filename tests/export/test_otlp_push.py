@@ -15,7 +15,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from conventions import conventional
 from otlp_receiver import plain
 from pyrometer.export import otlp_push
-from pyrometer.export.otlp_push import LOOK_BACK_MS, SETTLED_MS, Marks, ended_runs, metric_bodies, run_body, step_bodies
+from pyrometer.export.otlp_push import (
+    LOOK_BACK_MS,
+    SETTLED_MS,
+    Marks,
+    ended_runs,
+    key_values,
+    metric_bodies,
+    run_body,
+    step_bodies,
+)
 from pyrometer.model.records import Node, Pod, Run, Slot, Span, Workload
 from pyrometer.store import Store
 
@@ -191,3 +200,9 @@ def test_a_run_that_is_over_and_does_not_begin_again(tmp_path: Path):
     (of_resource,) = ExportTraceServiceRequest.FromString(body).resource_spans
     assert [(one.name, one.trace_id.hex()) for one in of_resource.scope_spans[0].spans] == [("again", "0" * 31 + "1")]
     assert run_body(trace, NOW + 80) is None
+
+
+def test_attributes_that_otlp_has_no_number_for_are_texts():
+    (number, text) = key_values({"a": 2**80, "b": "\ud800", "c": None})
+    assert number.value.string_value == str(2**80)
+    assert text.value.string_value == "?"

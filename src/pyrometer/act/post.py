@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import httpx2 as httpx
 
 from pyrometer.model.settings import SettingError
 
-CONNECT_S, ANSWER_S = 10.0, 30.0
+CONNECT_S, ANSWER_S, WHOLE_S = 10.0, 30.0, 60.0  # between two signs of life, and in all
 MOST_OF_AN_ANSWER = 4_096  # bytes
 LONGEST_WAIT_S = 3_600.0  # that a receiver may ask for
 _SAID = re.compile(r"[A-Za-z0-9_ .,:-]{1,100}")  # Slack says what is wrong in a word
@@ -35,14 +36,16 @@ class Outcome(NamedTuple):
 async def post(url: str, body: Any, headers: dict[str, str] | None = None) -> Outcome:
     """Sends JSON, or bytes as they are. Redirects are not followed: they would take the secret elsewhere."""
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+    headers = {"Accept-Encoding": "identity", **(headers or {})}  # an answer is not unpacked: it may be a bomb
     sent: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
     try:
         async with (
+            asyncio.timeout(WHOLE_S),
             httpx.AsyncClient(timeout=timeout, follow_redirects=False) as client,
             client.stream("POST", url, **sent, headers=headers) as response,
         ):
             said = b""
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.aiter_raw():
                 said += chunk
                 if len(said) > MOST_OF_AN_ANSWER:
                     break

@@ -44,19 +44,19 @@ Rank = tuple[str, int, int]  # run, attempt, rank
 
 
 def key_values(attributes: Attributes) -> Iterator[KeyValue]:
-    """Attributes as messages; what is None is absent."""
+    """Attributes as messages; what is None is absent. They are others' words: what OTLP has no number for is a text."""
     for key, value in attributes.items():
         if value is None:
             continue
         made = KeyValue(key=key)
         if isinstance(value, bool):
             made.value.bool_value = value
-        elif isinstance(value, int):
+        elif isinstance(value, int) and -(2**63) <= value < 2**63:
             made.value.int_value = value
         elif isinstance(value, float):
             made.value.double_value = value
         else:
-            made.value.string_value = str(value)
+            made.value.string_value = str(value).encode(errors="replace").decode()
         yield made
 
 

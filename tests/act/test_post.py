@@ -1,0 +1,44 @@
+"""The one way out: bounded in time, whatever the receiver does."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+
+from receiving import receiving
+
+from pyrometer.act import post as sending
+from pyrometer.act.post import MOST_OF_AN_ANSWER, post
+
+
+def test_a_receiver_that_says_a_little_again_and_again_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(sending, "WHOLE_S", 0.3)
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(b"HTTP/1.1 200 OK\r\n")
+            while not writer.is_closing():
+                writer.write(b"X-More: yes\r\n")
+                await asyncio.sleep(0.02)
+        finally:
+            writer.close()
+
+    async def sent() -> sending.Outcome:
+        server = await asyncio.start_server(drip, "127.0.0.1", 0)
+        try:
+            async with asyncio.timeout(10):
+                return await post(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", {})
+        finally:
+            server.close()
+
+    outcome = asyncio.run(sent())
+    assert (outcome.sent, outcome.hopeless) == (False, False)
+    assert "does not answer" in outcome.said
+
+
+def test_an_answer_is_not_unpacked():
+    with receiving() as receiver:
+        receiver.answers.append((400, {"Content-Encoding": "gzip"}, gzip.compress(b"a" * 10_000_000)))
+        outcome = asyncio.run(post(receiver.url, {}))
+    assert outcome.said == "HTTP 400"
+    assert len(outcome.answer) <= MOST_OF_AN_ANSWER
