@@ -228,11 +228,11 @@ def test_a_run_of_wandb_is_named_here_and_this_one_in_its_summary(offline, tmp_p
 def test_mlflow_finds_the_plug_in_where_it_is_installed_and_a_process_that_nobody_watches_says_nothing(tmp_path):
     """As `pip install` leaves it: the entry point that pyproject.toml declares, in the metadata of a distribution."""
     declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
-    ((group, points),) = declared.items()
+    group = "mlflow.run_context_provider"
     metadata = tmp_path / "pyrometer_here-0.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: pyrometer-here\nVersion: 0.0\n")
-    listed = "".join(f"{name} = {place}\n" for name, place in points.items())
+    listed = "".join(f"{name} = {place}\n" for name, place in declared[group].items())
     (metadata / "entry_points.txt").write_text(f"[{group}]\n{listed}")
     program = (
         "import sys, mlflow\nfrom mlflow.tracking.context import registry\n"

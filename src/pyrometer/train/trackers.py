@@ -117,14 +117,14 @@ def _mlflow_client(module: Any, heard: Heard, hooks: Hooks) -> None:
     def one(
         client: Any, run_id: str, key: str, value: float, timestamp: Any = None, step: int | None = None, **more: Any
     ) -> None:
-        tracked.meet_mlflow(hooks, run_id, client.tracking_uri)
         heard({key: value}, step)
+        tracked.meet_mlflow(hooks, run_id, client.tracking_uri)
 
     def several(client: Any, run_id: str, metrics: Any = (), *more: Any, **options: Any) -> None:
-        tracked.meet_mlflow(hooks, run_id, client.tracking_uri)
         for metric in metrics:
             if not metric.key.startswith("system/"):  # of the machine, by a thread of MLflow
                 heard({metric.key: metric.value}, metric.step)
+        tracked.meet_mlflow(hooks, run_id, client.tracking_uri)
 
     tracked.mlflow_runs(module.MlflowClient, "create_run", hooks)
     _after(module.MlflowClient, "log_metric", one)
