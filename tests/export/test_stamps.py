@@ -156,6 +156,62 @@ def test_a_tracker_that_is_away_costs_one_question_and_is_tried_again():
     assert asked.questions == ["runs", "why", "show"] * 2
 
 
+class Deleted(BaseHTTPRequestHandler):
+    """What MLflow answers of runs, of which `gone` was deleted: it may be read, and takes nothing."""
+
+    stamped: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        run_id = self.path.rpartition("=")[2]
+        self.say(200, {"run": {"info": {"run_id": run_id, "start_time": at(0)}}})
+
+    def do_POST(self) -> None:
+        run_id = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["run_id"]
+        if run_id == "gone":
+            words = "The run gone must be in the 'active' state. Current state is deleted."
+            self.say(400, {"error_code": "INVALID_PARAMETER_VALUE", "message": words})
+        else:
+            self.stamped.append(run_id)
+            self.say(200, {})
+
+    def say(self, status: int, answer: dict[str, Any]) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_run_that_takes_nothing_any_more_keeps_no_other_from_being_stamped():
+    class Several(Asked):
+        async def __call__(self, what, parameters):
+            answer = await super().__call__(what, parameters)
+            if what == "runs":
+                row = answer["rows"][0]
+                ids = ("gone", "there")
+                return {"rows": [{**row, "trackers": [{"tracker": "mlflow", "id": one}]} for one in ids]}
+            return answer
+
+    async def twice() -> Stamper:
+        mlflow = Mlflow(f"http://127.0.0.1:{server.server_port}")
+        stamper = Stamper(mlflow, Several())
+        await stamper.look()
+        await stamper.look()
+        await mlflow.close()
+        return stamper
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Deleted) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        stamper = asyncio.run(twice())
+        server.shutdown()
+    assert Deleted.stamped == ["there"]
+    assert stamper.counts == {("mlflow", "refused"): 1, ("mlflow", "sent"): 1}
+    assert stamper.trouble is None
+
+
 class Wandb(BaseHTTPRequestHandler):
     """What W&B's server would answer to its client, for one run."""
 

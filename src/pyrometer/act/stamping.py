@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from pyrometer.act.lives import ms_of
-from pyrometer.collect.mlflow import Mlflow, NoSuchRunError
+from pyrometer.collect.mlflow import Mlflow, NotTakenError
 from pyrometer.collect.source import SourceError
 from pyrometer.export.mlflow import stamp
 from pyrometer.export.stamps import stamp_of
@@ -115,7 +115,8 @@ class MlflowStamper(Stamper):
             found = stamp_of(shown, of_workload(shown, findings), at_ms=at_ms, public_url=self._public_url)
             try:
                 await stamp(self._mlflow, one.run_id, found)
-            except NoSuchRunError:  # another server's, or deleted
+            except NotTakenError as error:  # another server's, or deleted
+                log.info("Run %s is not told what it cost: %s", one.run_id, error)
                 self._told(one, "refused")
                 continue
             except SourceError as error:

@@ -13,7 +13,7 @@ import click
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import Asked
 from pyrometer.cli.settings import read_settings
-from pyrometer.collect.mlflow import Mlflow, NoSuchRunError
+from pyrometer.collect.mlflow import Mlflow, NotTakenError
 from pyrometer.explain.words import counted
 from pyrometer.export import wandb
 from pyrometer.export.mlflow import stamp
@@ -34,7 +34,7 @@ async def _into_mlflow(mlflow: Mlflow, asked: Asked, only: Collection[str]) -> N
             try:
                 await stamp(mlflow, run_id, found)
                 stamped += 1
-            except NoSuchRunError:
+            except NotTakenError:
                 missing += 1
     finally:
         await mlflow.close()

@@ -114,8 +114,12 @@ class Found(NamedTuple):
     last: dict[str, tuple[int, int, float]]  # of each metric: time, step, value
 
 
-class NoSuchRunError(SourceError):
-    """It has no run of that id: another server's, or one that was deleted."""
+class NotTakenError(SourceError):
+    """It answers, and does not take what it was asked: of a run that was deleted, or of another server."""
+
+
+class NoSuchRunError(NotTakenError):
+    """It has no run of that id."""
 
 
 class Mlflow:
@@ -240,7 +244,8 @@ class Mlflow:
             raise SourceError(f"{self.uri} answers HTTP {status}: is it the address of an MLflow tracking server?")
         if answer.error_code == "RESOURCE_DOES_NOT_EXIST":
             raise NoSuchRunError(f"{self.uri}: {answer.message[:200]}")
-        raise SourceError(f"{self.uri} answers HTTP {status}: {' '.join(answer.message.split())[:200]}")
+        kind = NotTakenError if status in (400, 404, 409, 413, 422) else SourceError
+        raise kind(f"{self.uri} answers HTTP {status}: {' '.join(answer.message.split())[:200]}")
 
     async def _request(self, method: str, path: str, **asked: Any) -> tuple[int, bytes]:
         body = bytearray()
