@@ -35,7 +35,7 @@ def asked():
                 heard.append(self.headers)
                 body, headers = answer(self.path)
                 body = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(200)
+                self.send_response(int(headers.get("status", 200)))
                 for name, value in {**headers, "Content-Length": str(len(body))}.items():
                     self.send_header(name, value)
                 self.end_headers()
@@ -98,6 +98,23 @@ def test_values_that_are_no_numbers_and_a_run_with_too_many(asked, monkeypatch):
     (points, left_out), _ = asked(answer, read)
     assert [str(value) for value in points] == ["nan", "nan", "1e+300"]
     assert left_out == 1
+
+
+def test_a_metric_that_the_server_cannot_read_keeps_no_other_from_being_read(asked):
+    value = {"value": 1, "timestamp": NOW_MS, "step": 1}
+
+    def answer(path: str) -> Said:
+        if "get-history" in path and "metric_key=a" in path:
+            return {"error_code": "INVALID_PARAMETER_VALUE", "message": "no"}, {"status": "400"}
+        metrics = [{**value, "key": name} for name in "ab"]
+        return {"runs": [{**RUN, "data": {"metrics": metrics}}], "metrics": [{**value, "key": "b"}]}, {}
+
+    async def read(mlflow: Mlflow) -> Any:
+        curves = Curves(mlflow)
+        (found,) = await found_runs(mlflow)
+        return [point.name for point in await curves.points(found)], curves.left_out
+
+    assert asked(answer, read)[0] == (["b"], 1)
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,11 @@ class Curves:
             last, count = before.get(name, (None, 0))
             if last is not None and _same(last, found.last[name]) and not over:
                 continue
-            fresh = await self._mlflow.history(found.run.run_id, name, 0 if over else count)
+            try:
+                fresh = await self._mlflow.history(found.run.run_id, name, 0 if over else count)
+            except NotTakenError:  # the run was deleted meanwhile, or the server cannot read this one: others can be
+                self.left_out += 1
+                continue
             before[name] = (found.last[name], count + len(fresh))
             usable = [point for point in fresh if is_time(point.time_ms)]
             self.left_out += len(fresh) - len(usable)
