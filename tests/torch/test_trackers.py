@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="make setup installs torch")
 import pyrometer  # noqa: E402
-from pyrometer.train import boot, identity, tracked  # noqa: E402
+from pyrometer.train import boot, identity, tracked, trackers  # noqa: E402
 from pyrometer.train.metrics import Metrics  # noqa: E402
 from trained import environment, hooked, watching  # noqa: E402
 
@@ -265,6 +266,22 @@ def test_a_rank_that_leaves_the_curve_to_another_still_tells_that_its_loss_is_no
         metrics.closed(step)
     assert [(kind, step) for kind, step, _ in told] == [("nonfinite_loss", 1), ("finite_loss", 3)]
     assert not metrics.waiting
+
+
+def test_an_error_of_ours_is_not_the_end_of_a_worker_of_ray():
+    class Module:
+        class ThreadRunner:
+            def run(self, target):
+                return target()
+
+    def fails(*_):
+        raise OSError("of ours")
+
+    hooks = SimpleNamespace(rank=SimpleNamespace(close=fails, excepted=fails))
+    trackers._ray_worker(Module, None, hooks)
+    assert Module.ThreadRunner().run(lambda: 7) == 7
+    with pytest.raises(KeyError, match="of theirs"):
+        Module.ThreadRunner().run(lambda: {}["of theirs"])
 
 
 def test_a_tracker_that_is_not_as_it_was_disturbs_nobody(tmp_path):
