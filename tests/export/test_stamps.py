@@ -195,9 +195,9 @@ def test_a_run_that_takes_nothing_any_more_keeps_no_other_from_being_stamped():
                 return {"rows": [{**row, "trackers": [{"tracker": "mlflow", "id": one}]} for one in ids]}
             return answer
 
-    async def twice() -> Stamper:
+    async def twice() -> MlflowStamper:
         mlflow = Mlflow(f"http://127.0.0.1:{server.server_port}")
-        stamper = Stamper(mlflow, Several())
+        stamper = MlflowStamper(mlflow, Several())
         await stamper.look()
         await stamper.look()
         await mlflow.close()
