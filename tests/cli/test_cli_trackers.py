@@ -40,8 +40,10 @@ def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known
     (row,) = told("worth", "vision", "--data", tmp_path / "data", "--price", "2", "-o", "json").json["runs"]
     assert (row["run"], row["best"]) == ("vision/abcd1234", 1 / 60)
     assert row["usd_micro"] == round(8 * 2_000_000 * 59 / 60)  # the last word came in its last minute
+    assert row["goodput"] is None  # nobody saw its steps: that is not none of its time
     said = told("show", "vision/abcd1234", "--data", tmp_path / "data").out
     assert "wandb_run of rank 0: vision/abcd1234" in said
+    assert "training" not in said
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pyrometer.cli.sparks import BLOCKS
 from pyrometer.cli.step_text import KINDS, length
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.throughput import PHASES
-from pyrometer.explain.words import counted, dollars, duration
+from pyrometer.explain.words import counted, dollars, duration, wrapped
 from pyrometer.identify.happenings import PROGRESS, REMAINING
 
 SPARK_WIDTH = 48
@@ -49,10 +49,8 @@ def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     goodput = "" if answer["goodput"] is None else f", {100 * answer['goodput']:.0f} % of it training"
     yield style(f"{answer['run']}: {answer['outcome']}", bold=True)
     yield f"{money} for {answer['gpu_hours']:,.2f} GPU-hours{goodput}"
-    yield (
-        f"experiment {answer['experiment']}, team {answer['team']}, {answer['steps']:,} steps, "
-        f"{answer['ranks']} rank(s), {answer['attempts']} attempt(s)"
-    )
+    counts = ", ".join(counted(answer[f"{noun}s"], noun) for noun in ("step", "rank", "attempt"))
+    yield f"experiment {answer['experiment']}, team {answer['team']}, {counts}"
     for line in [
         *_part_of(answer),
         *_progress(answer),
@@ -61,7 +59,7 @@ def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
         *_outliers(answer),
         *_saved(answer),
     ]:
-        yield from [line] if len(line) <= width or "\x1b" in line else textwrap.wrap(line, width)
+        yield from [line] if len(line) <= width or "\x1b" in line else wrapped(line, width)
     yield ""
     yield from _lifecycle(answer["lifecycle"], width)
     metrics = {name: points for name, points in answer["metrics"].items() if name not in (PROGRESS, REMAINING)}
@@ -93,7 +91,9 @@ def _progress(answer: dict[str, Any]) -> Iterator[str]:
 def _speed(answer: dict[str, Any]) -> Iterator[str]:
     """Rates and lengths of steps, as far as they are known."""
     if answer["step_p50_ms"] is not None:
-        slow = f", {length(answer['step_p99_ms'])} at the 99th percentile" if answer["step_p99_ms"] else ""
+        # Windows of many steps tell their median and their slowest: of a few windows the percentile is only the median.
+        known = (answer["step_p99_ms"] or 0) > answer["step_p50_ms"]
+        slow = f", {length(answer['step_p99_ms'])} at the 99th percentile" if known else ""
         yield f"step {length(answer['step_p50_ms'])}{slow}, the slowest {length(answer['step_max_ms'])}"
     said = []
     if answer["samples_per_s"]:
@@ -152,7 +152,8 @@ def _saved(answer: dict[str, Any]) -> Iterator[str]:
     saved = answer["checkpoints"]
     if not saved["count"]:
         return
-    took = f", {_length(saved['median_duration_ms'])} each" if saved["median_duration_ms"] else ""
+    each = " each" if saved["count"] > 1 else ""
+    took = f", {_length(saved['median_duration_ms'])}{each}" if saved["median_duration_ms"] else ""
     every = f", every {_length(saved['median_interval_ms'])}" if saved["median_interval_ms"] else ""
     left = "before the end" if answer["ended"] else "ago"
     yield (
@@ -174,19 +175,28 @@ def _lifecycle(marks: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
     for mark in marks:
         key = (mark["attempt"], mark["what"])
         group = groups[key]
-        if len(group) > REPEATED and key in told:
+        folded = len(group) > REPEATED or _by_rank(group)
+        if folded and key in told:
             continue
         told.add(key)
         step = "" if mark["step"] is None else f" (step {mark['step']:,})"
         text = f"{mark['what']}{step}"
-        if len(group) > REPEATED:
-            text = f"{len(group)} × {mark['what']}{_until(group)}"
+        if folded:
+            times = "" if _by_rank(group) else f"{len(group)} × "
+            text = f"{times}{mark['what']}{_until(group)}"
         said = [mark["reason"] or "", *(mark["message"] or "").strip().splitlines()[:1]]
         if mark["what"] in SAID:
             of = "" if mark["rank"] is None else f" of rank {mark['rank']}"
             text += f"{of}: {', '.join(filter(None, said))}"
         head = f"  {datetime.fromisoformat(mark['at']):%d %b %H:%M:%S}  attempt {mark['attempt']}  "
         yield from textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * len(head))
+
+
+def _by_rank(group: Sequence[dict[str, Any]]) -> bool:
+    """Whether several ranks said the same, each of them once, and no more than that they did."""
+    ranks = {mark["rank"] for mark in group}
+    plain_marks = all(mark["step"] is None and mark["what"] not in SAID for mark in group)
+    return plain_marks and None not in ranks and 1 < len(ranks) == len(group)
 
 
 def _until(group: Sequence[dict[str, Any]]) -> str:

@@ -111,8 +111,9 @@ def _waiting(answer: dict[str, Any]) -> str:
     if late is not None:
         why = ""
         if late["phase"] is not None and late["excess_ms"] > 0:
+            name = "time outside of all phases" if late["phase"] == "other" else late["phase"]
             why = (
-                f": its {late['phase']} took {length(late['phase_ms'])}, {length(late['excess_ms'])} more than "
+                f": its {name} took {length(late['phase_ms'])}, {length(late['excess_ms'])} more than "
                 f"{'the others’' if late['ranks'] > 1 else 'the other’s'}"
             )
         who = "The other rank" if late["ranks"] == 1 else f"{late['ranks']} ranks"

@@ -238,7 +238,7 @@ def metrics_of(store: Reading, run: str) -> dict[str, list[list[Any]]]:
 def _spent(store: Reading, query: str) -> dict[str, Spent]:
     told = told_runs(store)
     return {
-        run: Spent(Sum((run,), int(ms), int(ms_price), int(unpriced_ms)), None if run in told else int(train_ms))
+        run: Spent(Sum((run,), int(ms), int(ms_price), int(unpriced_ms)), int(train_ms) or (None if run in told else 0))
         for run, ms, ms_price, unpriced_ms, train_ms in store.connection.execute(query).fetchall()
     }
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from pyrometer.explain.words import counted, coverage, dollars, duration, emission, energy, hours, percent
+from pyrometer.explain.words import counted, coverage, dollars, duration, emission, energy, hours, percent, wrapped
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 
 WIDTH = 80
 BAR = 22
@@ -87,7 +87,9 @@ def _bar(share: float) -> str:
 
 
 def _compact_hours(gpu_ms: int) -> str:
-    return f"{gpu_ms / 3_600_000:,.1f} h" if gpu_ms >= 3_600_000 else f"{gpu_ms / 60_000:,.1f} min"
+    if gpu_ms < MS_PER_MINUTE:
+        return f"{gpu_ms / 1000:,.1f} s" if gpu_ms >= 1000 else f"{gpu_ms} ms"
+    return f"{gpu_ms / MS_PER_HOUR:,.1f} h" if gpu_ms >= MS_PER_HOUR else f"{gpu_ms / MS_PER_MINUTE:,.1f} min"
 
 
 def _told(answer: dict[str, Any], style: Style) -> Iterator[str]:
@@ -125,7 +127,7 @@ def _sentence(evidence: list[str]) -> str:
 
 def _wrapped(first: str, text: str, style: Style, **look: Any) -> Iterator[str]:
     indent = " " * len(first)
-    for number, line in enumerate(textwrap.wrap(text, WIDTH - len(first))):
+    for number, line in enumerate(wrapped(text, WIDTH - len(first))):
         yield (first if number == 0 else indent) + style(line, **look)
 
 

@@ -52,9 +52,9 @@ def add_told_runs(store: Reading) -> None:
 
 
 def told_runs(store: Reading) -> set[str]:
-    """The runs of which only a controller tells. Ranks are open."""
-    rows = store.connection.execute("SELECT DISTINCT run FROM the_run WHERE framework = ?", [FRAMEWORK]).fetchall()
-    return {run for (run,) in rows}
+    """The runs of which only a controller or a tracker tells: nobody saw their steps. Ranks are open."""
+    asked = "SELECT DISTINCT run FROM the_run WHERE framework = ? OR source IS NOT NULL"
+    return {run for (run,) in store.connection.execute(asked, [FRAMEWORK]).fetchall()}
 
 
 def progress_of_all(store: Reading, to_ms: int) -> dict[str, dict[str, Any]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
-from pyrometer.model.units import MS_PER_HOUR
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 
 
 def duration(ms: int) -> str:
@@ -25,9 +26,11 @@ def duration(ms: int) -> str:
 
 
 def dollars(usd_micro: int | None) -> str:
-    """Money: cents below ten dollars, whole dollars above; "unpriced" where no price is known."""
+    """Money: cents below ten dollars, whole dollars above; "unpriced" without a known price. Little is not nothing."""
     if usd_micro is None:
         return "unpriced"
+    if 0 < usd_micro < 5_000:
+        return "<$0.01"
     sign, amount = "−" if usd_micro < 0 else "", abs(usd_micro)
     if amount < 10_000_000:
         return f"{sign}${amount / 1e6:,.2f}"
@@ -35,7 +38,9 @@ def dollars(usd_micro: int | None) -> str:
 
 
 def hours(gpu_ms: int) -> str:
-    """GPU time: "3,840 GPU-hours", or minutes when it is less than one."""
+    """GPU time: "3,840 GPU-hours"; minutes when it is less than one, seconds when it is less than a minute."""
+    if 0 < gpu_ms < MS_PER_MINUTE:
+        return f"{gpu_ms / 1000:.1f} GPU-seconds"
     if gpu_ms < MS_PER_HOUR:
         return f"{gpu_ms / 60_000:.1f} GPU-minutes"
     value = gpu_ms / MS_PER_HOUR
@@ -106,3 +111,8 @@ def counted(number: int, noun: str) -> str:
     """A count with its noun: "1 pod", "12 pods", "2 batches"."""
     plural = "es" if noun.endswith(("ch", "sh", "s", "x")) else "s"
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{plural}"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of a paragraph. No line begins with a percent sign whose figure ended the one before."""
+    return [line.replace("\xa0%", " %") for line in textwrap.wrap(text.replace(" %", "\xa0%"), width)]

@@ -34,13 +34,12 @@ export const ratio = (value) => (value === null || value === undefined ? "–" :
 export function duration(ms) {
   if (ms === null || ms === undefined) return "–";
   if (ms < 1000) return `${ms >= 100 ? Math.round(ms) : ms >= 10 ? ms.toFixed(1) : ms.toFixed(2)} ms`;
-  const s = ms / 1000;
-  if (s < 60) return `${s < 10 ? s.toFixed(2) : s.toFixed(1)} s`;
+  if (ms < 59_950) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
-  const first = units.findIndex(([, size]) => s >= size);
-  const count = Math.floor(s / units[first][1]);
-  const next = units[first + 1];
-  const left = next ? Math.floor((s - count * units[first][1]) / next[1]) : 0;
+  const least = units[Math.min(units.findIndex(([, size]) => ms / 1000 >= size) + 1, 3)][1]; // to the nearest, as the commands say it
+  const s = Math.round(ms / 1000 / least) * least;
+  const first = units.findIndex(([, size]) => s >= size), count = Math.floor(s / units[first][1]);
+  const next = units[first + 1], left = next ? Math.floor((s - count * units[first][1]) / next[1]) : 0;
   return `${count} ${units[first][0]}${left ? ` ${left} ${next[0]}` : ""}`;
 }
 
