@@ -7,7 +7,7 @@ DOCS := .venv/.ready-docs
 TORCHTITAN := .venv-torchtitan/.ready
 FOCUS := .venv-focus/.ready
 KUBEFLOW := .venv-kubeflow/.ready
-DEMO ?= demo
+DEMO ?= pyrometer-demo
 DEPLOY ?= deploy/base
 CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 # One more than there are cores: many of the heavy tests wait for servers and for other processes.

@@ -1,6 +1,6 @@
 """The questions of the commands, asked from Python: answers as Arrow tables, pandas frames, and what a notebook shows.
 
-    pyrometer.connect("demo").cost(by="team,state").pandas()
+    pyrometer.connect("pyrometer-demo").cost(by="team,state").pandas()
 
 Whom to ask, the words of the questions and the answers are the commands' own: `pyrometer cost --by team,state -o json`.
 Nothing is worked out here.

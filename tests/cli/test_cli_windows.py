@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -237,3 +238,19 @@ def test_a_century_is_not_too_long(pyrometer, autumn):
     assert pyrometer("cost", "--data", autumn, "--last", "36500d", "-o", "json").json["total"]["gpu_hours"] == 90
     assert pyrometer("why", "--data", autumn, "--last", "36500d").code == 0
     assert timedelta(days=36_500) > timedelta(days=99 * 365)
+
+
+def test_of_a_time_without_anything_it_is_said_that_there_is_nothing(told, autumn):
+    for command in ("why", "cost"):
+        said = told(command, "--data", autumn, "--month", "2024-02")
+        assert said.lines[-1] == "Nothing is accounted for in this time; --all asks about everything there is."
+        assert "$" not in said.out
+        assert "no waste" not in said.out
+    assert told("cost", "--data", autumn, "--month", "2024-02", "-o", "json").json["rows"] == []
+
+
+def test_an_exported_file_is_named_with_what_is_in_it(told, autumn, tmp_path):
+    for name in ("charges.csv", "charges.parquet"):
+        said = told("export", "csv", "--data", autumn, "--all", "--price", "2", "--out", tmp_path / name)
+        assert said.out == ""
+        assert re.fullmatch(rf"\d+ rows?, \$[\d,.]+: .*/{name}\n", said.err)

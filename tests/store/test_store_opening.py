@@ -17,6 +17,7 @@ from pyrometer.model.records import Event
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Store, StoreBusyError, StoreError, catalog
 from pyrometer.store import store as store_module
+from pyrometer.store.inbox import of_training
 from pyrometer.store.store import DATABASE
 
 DAY = 1_760_054_400_000  # 2025-10-10T00:00Z
@@ -127,10 +128,17 @@ def test_a_closed_folder_is_free_for_another_process(folder):
 
 def test_a_folder_without_data_names_the_way_out(tmp_path):
     for asked in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(StoreError, match=r"not a Pyrometer data folder.*pyrometer import.*--data") as told:
+        with pytest.raises(StoreError, match=r"not a Pyrometer data folder.*`pyrometer run`.*`import`.*--data") as told:
             Store(asked)
         assert str(told.value).startswith(str(asked))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_none_names_those_beside_it(tmp_path):
+    Store(tmp_path / "pyrometer-demo", create=True).close()
+    of_training(tmp_path / "runs").folder.mkdir(parents=True)  # what `pyrometer run` leaves before anybody asked
+    with pytest.raises(StoreError, match=r"no such folder\)\. Beside it: .*/pyrometer-demo, .*/runs\. --data DIR"):
+        Store(tmp_path / "demo")
 
 
 def test_a_file_is_not_a_folder(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import click
@@ -16,6 +17,11 @@ share_option = click.option(
 )
 
 
+def to_the_second(time: str) -> str:
+    """A time of an answer, in UTC, for people."""
+    return f"{datetime.fromisoformat(time):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def shared_by(share_platform: str | None) -> dict[str, str]:
     """The parameter of a question, where the option was said."""
     return {} if share_platform is None else {"share_platform": share_platform}
@@ -26,7 +32,9 @@ def print_books(books: dict[str, Any] | None) -> None:
     if books is None:
         return
     if books["basis"] == "closed":
-        click.echo(f"{books['month']} was closed at {books['closed']}: these figures do not change.", err=True)
+        click.echo(
+            f"{books['month']} was closed at {to_the_second(books['closed'])}: these figures do not change.", err=True
+        )
     elif books["basis"] == "open" and books["adjustments"]["usd_micro"] is not None:
         ledger, adjusted = (dollars(books[part]["usd_micro"] or 0) for part in ("ledger", "adjustments"))
         click.echo(f"{books['month']}: {ledger} by the ledger, {adjusted} adjust months that are closed.", err=True)

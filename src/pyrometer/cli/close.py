@@ -12,6 +12,7 @@ import click
 
 from pyrometer.account.closing import close, json_of
 from pyrometer.account.windows import zone_of
+from pyrometer.cli.chargeback import to_the_second
 from pyrometer.cli.running import Asked, bring_up_to_date, data_folder, open_store, print_json
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
@@ -85,7 +86,7 @@ def _print(months: list[dict[str, Any]]) -> None:
     headings = ["month", "time zone", "closed", "by", "ledger", "adjustments", "total"]
     rows = [
         [
-            month["month"], month["timezone"], month["closed"], month["closed_by"],
+            month["month"], month["timezone"], to_the_second(month["closed"]), month["closed_by"],
             *(_money(month[part]["usd_micro"]) for part in ("ledger", "adjustments", "total")),
         ]
         for month in months

@@ -12,6 +12,7 @@ from pyrometer.account.sums import GROUPINGS
 from pyrometer.cli.chargeback import print_books, share_option, shared_by
 from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.tables import print_table
+from pyrometer.explain.text import NOTHING
 from pyrometer.explain.words import coverage, dollars, hours
 from pyrometer.model.units import MS_PER_HOUR
 
@@ -25,6 +26,9 @@ def command(asked: Asked, by: str, share_platform: str | None) -> None:
     answer = asked.answer("cost", by=by, **shared_by(share_platform))
     if asked.output == "json":
         print_json(answer)
+        return
+    if not answer["rows"]:
+        click.echo(NOTHING)
         return
     names = answer["by"]
     total = answer["total"]

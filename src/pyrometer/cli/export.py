@@ -11,7 +11,7 @@ import click
 from pyrometer.account.sums import GROUPINGS
 from pyrometer.cli.chargeback import print_books, share_option, shared_by
 from pyrometer.cli.running import Asked, read_options
-from pyrometer.explain.words import hours
+from pyrometer.explain.words import counted, dollars, hours
 from pyrometer.serve.downloads import CHARGEBACK, Download
 
 TRACKERS = ("mlflow", "wandb")
@@ -54,8 +54,8 @@ def command(
     only: tuple[str, ...],
     share_platform: str | None,
 ) -> None:
-    """Files for chargeback: csv, the rows of `cost` for a spreadsheet; focus, charges by day as FOCUS 1.2. And into
-    trackers, about everything: mlflow, tags and metrics of its runs; wandb, their summary."""
+    """Files for chargeback, CSV or Parquet: csv, the rows of `cost` for a spreadsheet; focus, charges by day as FOCUS
+    1.2. And into trackers, about everything: mlflow, tags and metrics of its runs; wandb, their summary."""
     if by is not None and form != "csv":
         raise click.UsageError(f"--by says how csv is grouped: {form} has its own rows.")
     if form in TRACKERS:
@@ -69,6 +69,9 @@ def command(
     download = CHARGEBACK[form]
     answer = asked.answer(download.what, **({} if by is None else {"by": by}), **shared_by(share_platform))
     _write(download, answer, path)
+    if path is not None:
+        money = "" if answer["total"]["usd_micro"] is None else f", {dollars(answer['total']['usd_micro'])}"
+        click.echo(f"{counted(len(answer['rows']), 'row')}{money}: {path}", err=True)
     print_books(answer["books"])
     unpriced_ms = answer["total"]["unpriced_gpu_ms"]
     if unpriced_ms:

@@ -27,7 +27,7 @@ from pyrometer.serve import questions
 from pyrometer.serve.address import Address, ServerError, UnreachableError, ask, published
 from pyrometer.serve.questions import NothingError, Question, QuestionError, question
 from pyrometer.serve.tokens import TokenError
-from pyrometer.store import Store, StoreBusyError, StoreError
+from pyrometer.store import Store, StoreBusyError, StoreError, data_folders
 from pyrometer.store.inbox import of_training
 
 WAIT_FOR_FOLDER_S = 10.0
@@ -187,5 +187,7 @@ def data_folder(named: Path | str | None) -> Path:
     """The data folder that `--data` or PYROMETER_DATA names."""
     found = named or os.environ.get("PYROMETER_DATA")
     if not found:
-        raise click.UsageError("Which data folder? Say --data DIR, or set PYROMETER_DATA.")
+        near = data_folders(Path())
+        here = f"Here: {', '.join(near)}. " if near else ""
+        raise click.UsageError(f"Which data folder? {here}Say --data DIR, or set PYROMETER_DATA.")
     return Path(found)

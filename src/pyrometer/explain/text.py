@@ -16,6 +16,8 @@ MOST_UNEXPLAINED = 3
 MOST_QUEUES = 2
 WAITED_MS = 600_000  # less is not worth a line
 
+NOTHING = "Nothing is accounted for in this time; --all asks about everything there is."
+
 COLOURS = {
     "useful": "green",
     "overhead": "yellow",
@@ -34,6 +36,8 @@ def plain(text: str, **_: object) -> str:
 
 def render_text(answer: dict[str, Any], style: Style = plain) -> str:
     """The report. `style` is `click.style` on a terminal."""
+    if not answer["total"]["gpu_ms"]:
+        return "\n".join([next(head(answer, style)), NOTHING]) + "\n"
     return "\n".join([*head(answer, style), *_bars(answer, style), *_told(answer, style), *_foot(answer, style)]) + "\n"
 
 

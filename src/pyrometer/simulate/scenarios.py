@@ -166,7 +166,7 @@ SCENARIOS: dict[str, Scenario] = {
     "kubeflow": Scenario(
         kubeflow, "sdk", "120 GPUs, two runs of a pipeline, a sweep, a TrainJob that reports progress"
     ),
-    **{cause: Scenario(one_cause(cause), "sdk", f"80 GPUs, and {cause}") for cause in FAULTS},
+    **{cause: Scenario(one_cause(cause), "sdk", f"80 GPUs, {cause} planted") for cause in FAULTS},
 }
 
 

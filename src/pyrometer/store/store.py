@@ -17,6 +17,7 @@ import duckdb
 from pyrometer.model.columns import SCHEMAS, Schema, schema_of
 from pyrometer.store import catalog, files
 from pyrometer.store.catalog import CatalogError, HotTable, Part, transaction
+from pyrometer.store.inbox import of_training
 from pyrometer.store.reading import Reading, quoted, time_column_of
 
 if TYPE_CHECKING:
@@ -69,16 +70,25 @@ class Snapshot(Reading):
         self._store._let_go(self)
 
 
+def data_folders(inside: Path, most: int = 5) -> list[str]:
+    """The data folders that lie in a folder: what somebody may have meant. Of one that only `pyrometer run` has written
+    to, and nobody asked yet, there is the inbox."""
+    with suppress(OSError):
+        found = {path for path in inside.iterdir() if (path / DATABASE).exists() or of_training(path).folder.is_dir()}
+        return sorted(map(str, found))[:most]
+    return []
+
+
 class Store(Reading):
     """One data folder, open for reading and writing by this process alone. One thread uses it at a time."""
 
     def __init__(self, folder: Path | str, *, create: bool = False, wait_s: float = 0.0) -> None:
         folder = Path(folder)
         if not create and not (folder / DATABASE).exists():
-            raise StoreError(
-                f"{folder} is not a Pyrometer data folder (it has no {DATABASE}). "
-                "Make one with `pyrometer import`, or name another with --data."
-            )
+            near = data_folders(folder.parent)
+            ways = f"Beside it: {', '.join(near)}." if near else "Make one with `pyrometer run`, `demo` or `import`."
+            wrong = f"it has no {DATABASE}" if folder.is_dir() else "there is no such folder"
+            raise StoreError(f"{folder} is not a Pyrometer data folder ({wrong}). {ways} --data DIR names another.")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
