@@ -3,7 +3,7 @@
 import {fetched, listen, Refused, session} from "./api.js";
 import {forget} from "./chart.js";
 import {h} from "./dom.js";
-import {clock, exactly, zoneName} from "./format.js";
+import {clock, day, exactly, when, zoneName} from "./format.js";
 import {begin, settle} from "./parts.js";
 import {go, Place, windowOf, withWindow} from "./place.js";
 
@@ -180,7 +180,7 @@ function frameLive() {
       frameLive();
       if (live.on) show({refresh: true});
     },
-  }, h("span.dot", {"aria-hidden": "true"}), text, live.to ? h("small", {}, ` ${clock(live.to)} ${zoneName()}`) : null));
+  }, h("span.dot", {"aria-hidden": "true"}), text, live.to ? h("small", {}, ` ${(day(live.to) === day(Date.now()) ? clock : when)(live.to)} ${zoneName()}`) : null));
 }
 
 let stopListening = null;

@@ -48,7 +48,7 @@ function looks(height) {
     height, autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {family: getComputedStyle(document.body).fontFamily, size: 12, color: soft},
     margin: {l: 56, r: 12, t: 8, b: 32}, hoverlabel: {bgcolor: colour("--card"), bordercolor: line, font: {color: ink, size: 12}, align: "left"},
-    axis: {gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, fixedrange: false, tickfont: {size: 12}},
+    axis: {separatethousands: true, gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, fixedrange: false, tickfont: {size: 12}},
   };
 }
 

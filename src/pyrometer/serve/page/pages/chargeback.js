@@ -16,7 +16,7 @@ export async function show(place) {
   return [
     h("h1", {"data-short": "Chargeback"}, h("b", {}, usdMicro(total.usd_micro)), " to charge"),
     h("p.lede", {}, span(answer.window), ". Rows add up to the total, to the micro-dollar.", booked(answer.books)), months(place),
-    h("dl.tiles", {}, tile("GPU-hours", number(Math.round(total.gpu_hours)), null), tile("Teams", number(new Set(answer.rows.map((row) => row.team)).size), null),
+    h("dl.tiles", {}, tile("GPU-hours", number(Math.round(total.gpu_hours)), null), tile("Teams", number(new Set(answer.rows.map((row) => row.team).filter((team) => team !== "platform")).size), null),
       tile("Paid by the platform", usdMicro(owed(answer.rows, "platform")), share(owed(answer.rows, "platform"), total.usd_micro)),
       tile("Without a price", `${hours(total.unpriced_gpu_ms / 3.6e6)} h`, "in no team's bill")),
     section("By day", null, days(byDay)),
@@ -41,7 +41,7 @@ function months(place) {
 }
 
 function files(place) {
-  return h("p.controls", {}, "Download ", link(fileOf("csv", place, {by: "team,experiment,month"}), "CSV"), link(fileOf("focus", place), "FOCUS 1.2"), link(fileOf("csv", place, {by: "day,team,experiment,workload"}), "CSV by day and workload"));
+  return h("p.controls", {}, "Download ", link(fileOf("csv", place, {by: "team,experiment,month"}), "CSV"), link(fileOf("focus", place), "FOCUS 1.2"), link(fileOf("focus", place, {as: "parquet"}), "the same as Parquet"), link(fileOf("csv", place, {by: "day,team,experiment,workload"}), "CSV by day and workload"));
 }
 
 function days(answer) {
