@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
+from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import Style
-from pyrometer.explain.words import counted, dollars, duration
+from pyrometer.explain.words import counted, dollars, duration, wrapped
 
 BAR = 24  # columns of the axis of time
 FRONT = "★"  # beside a trial that no other one beats for less
@@ -22,7 +24,7 @@ def print_pipeline(answer: dict[str, Any], style: Style) -> None:
     run = answer["pipeline"]
     click.echo(style(f"{run['name']}: {run['state']}", bold=True))
     click.echo(_cost(run["total"]))
-    click.echo(f"a run of pipeline {run['pipeline']} in {run['namespace']}{_when(run)}, id {run['id']}")
+    _echo(f"a run of pipeline {run['pipeline']} in {run['namespace']}{_when(run)}, id {run['id']}")
     click.echo("")
     from_ms, to_ms = _axis(run["steps"])
     rows = []
@@ -31,7 +33,7 @@ def print_pipeline(answer: dict[str, Any], style: Style) -> None:
         for each in step["attempts"] if len(step["attempts"]) > 1 else ():
             rows.append(_step(each, f"  attempt {each['attempt']}", from_ms, to_ms))
     headings = ["step", "state", "started", "", "took", "GPU-hours", "cost", "wasted", "goodput"]
-    print_table(headings, rows, figures=5)
+    print_table(headings, rows, figures=5, spare=("goodput", "started", "GPU-hours", ""))
     for step in run["steps"]:
         for each in step["attempts"]:
             if each["message"] and each["state"] in ("failed", "retried"):
@@ -41,6 +43,11 @@ def print_pipeline(answer: dict[str, Any], style: Style) -> None:
         click.echo(f"\n  {dollars(finding['usd_micro'])}  {finding['title']}{where}.")
 
 
+def _echo(text: str) -> None:
+    """A sentence; on a terminal, in lines as wide as that."""
+    click.echo("\n".join(wrapped(text, terminal_width())) if sys.stdout.isatty() else text)
+
+
 def print_sweep(answer: dict[str, Any], style: Style) -> None:
     """A sweep: the trial that won first, then the others, the most expensive first."""
     sweep = answer["sweep"]
@@ -48,7 +55,7 @@ def print_sweep(answer: dict[str, Any], style: Style) -> None:
     click.echo(_cost(sweep["total"]))
     less = {"min": ", less is better", "max": ", more is better", None: ""}[sweep["goal"]]
     by = f", by {sweep['algorithm']}" if sweep["algorithm"] else ""
-    click.echo(f"a sweep of {counted(len(sweep['trials']), 'trial')} in {sweep['namespace']}{_when(sweep)}{by}")
+    _echo(f"a sweep of {counted(len(sweep['trials']), 'trial')} in {sweep['namespace']}{_when(sweep)}{by}")
     click.echo("")
     names = list(dict.fromkeys(name for row in sweep["trials"] for name in row["parameters"]))[:MOST_PARAMETERS]
     print_table(
@@ -62,6 +69,7 @@ def print_sweep(answer: dict[str, Any], style: Style) -> None:
             for row in sweep["trials"]
         ],
         figures=5 + len(names),
+        spare=("goodput", "GPU-hours", "wasted"),
     )  # fmt: skip
     click.echo("")
     if sweep["metric"]:

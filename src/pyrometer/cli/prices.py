@@ -103,7 +103,7 @@ def _print_answer(answer: dict[str, Any], entries: Sequence[Entry]) -> None:
         for row in answer["rows"]
     ]
     headings = ["GPU model", "pool", "cluster", "purchase", "instance type", "price from", "GPUs", "per GPU-hour"]
-    print_table(headings, rows, figures=2)
+    print_table(headings, rows, figures=2, spare=("cluster", "purchase", "instance type"))
     for number, arithmetic in {(row["entry"], row["arithmetic"]): None for row in answer["rows"] if row["arithmetic"]}:
         click.echo(f"{'Data' if number is None else f'Entry {number}'}: {arithmetic}.")
     if answer["unused_entries"]:

@@ -47,6 +47,7 @@ def command(asked: Asked) -> None:
             for row in answer["rows"]
         ],
         figures=8 + with_mfu + 2 * told,
+        spare=("attempts", "ranks", "team", "samples/s", "started", "GPU-hours", "experiment", "MFU"),
     )  # fmt: skip
 
 

@@ -64,6 +64,7 @@ def _print_experiments(answer: dict[str, Any]) -> None:
             for row in answer["rows"]
         ],
         figures=7,
+        spare=("running", "last seen", "team", "GPU-hours", "trend", "goodput"),
     )  # fmt: skip
     runs = sum(row["runs"] for row in answer["rows"])
     click.echo(f"\n{_spent(answer['total'])} went into {counted(runs, 'run')} of {_experiments(answer)}.")
@@ -99,6 +100,7 @@ def _print_runs(answer: dict[str, Any]) -> None:
             for row in rows
         ],
         figures=9 + (target is not None) + compiled,
+        spare=("compile", "startup", "steps", "GPU-hours", "started", "trend", "last tenth", "at step", "outcome"),
     )  # fmt: skip
     click.echo(f"\n{_metric_sentence(answer)}")
     click.echo(_sentence(answer))
