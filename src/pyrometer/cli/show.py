@@ -17,8 +17,9 @@ from pyrometer.cli.sparks import BLOCKS
 from pyrometer.cli.step_text import KINDS, length
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.throughput import PHASES
-from pyrometer.explain.words import counted, dollars, duration, wrapped
+from pyrometer.explain.words import counted, dollars, duration, hours, wrapped
 from pyrometer.identify.happenings import PROGRESS, REMAINING
+from pyrometer.model.units import MS_PER_MINUTE
 
 SPARK_WIDTH = 48
 PHASE_BAR = 48
@@ -48,7 +49,8 @@ def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     money = "unpriced" if answer["usd_micro"] is None else dollars(answer["usd_micro"])
     goodput = "" if answer["goodput"] is None else f", {100 * answer['goodput']:.0f} % of it training"
     yield style(f"{answer['run']}: {answer['outcome']}", bold=True)
-    yield f"{money} for {answer['gpu_hours']:,.2f} GPU-hours{goodput}"
+    spent = hours(answer["gpu_ms"]) if 0 < answer["gpu_ms"] < MS_PER_MINUTE else f"{answer['gpu_hours']:,.2f} GPU-hours"
+    yield f"{money} for {spent}{goodput}"
     counts = ", ".join(counted(answer[f"{noun}s"], noun) for noun in ("step", "rank", "attempt"))
     yield f"experiment {answer['experiment']}, team {answer['team']}, {counts}"
     for line in [
