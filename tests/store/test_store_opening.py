@@ -127,11 +127,13 @@ def test_a_closed_folder_is_free_for_another_process(folder):
 
 
 def test_a_folder_without_data_names_the_way_out(tmp_path):
-    for asked in (tmp_path, tmp_path / "nowhere"):
+    alone = tmp_path / "alone" / "here"  # folders that lie beside it would be named
+    alone.mkdir(parents=True)
+    for asked in (alone, alone / "nowhere"):
         with pytest.raises(StoreError, match=r"not a Pyrometer data folder.*`pyrometer run`.*`import`.*--data") as told:
             Store(asked)
         assert str(told.value).startswith(str(asked))
-    assert list(tmp_path.iterdir()) == []
+    assert list(alone.iterdir()) == []
 
 
 def test_a_folder_that_is_none_names_those_beside_it(tmp_path):
