@@ -63,6 +63,7 @@ def watching(folder: Path, **told: Any) -> Iterator[Watched]:
     torch.set_num_threads(1)  # tests run side by side
     hooks = hooked()
     hooks.let_go()
+    hooks.tracked.clear()  # what other tests told trackers
     hooks.faulthandler_taken = True  # pytest's
     identity = {"run": "test", **told.pop("identity", {})}
     hooks.rank = Rank(hooks, Told(folder / "spool", None, identity, **told), torch)

@@ -50,7 +50,8 @@ def train() -> None:
             torch.save(model.module.state_dict(), Path(folder) / "model.pt")
             saved = ray.train.Checkpoint.from_directory(folder) if epoch == EPOCHS - 1 else None
             ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=saved)
-        print(f"epoch {epoch} loss {loss.item():.4f}")
+        if ray.train.get_context().get_world_rank() == 0:
+            print(f"epoch {epoch} loss {loss.item():.4f}")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def hangs(data: Path) -> list[dict]:
 
 @pytest.mark.heavy
 def test_a_rank_asleep_is_found_with_its_stack_and_a_loop_that_ended_is_no_hang(tmp_path):
-    said, data = ran(tmp_path, "asleep", "sleep_on", ranks=2, length_s=6.0)
+    said, data = ran(tmp_path, "asleep", "sleep_on", ranks=2, length_s=10.0)
     check(said, ["asleep"], 2)
     assert sorted(one.rank for one in of_kind(said, "loop_ended")) == [0, 1]
     assert {one["culprit"]["rank"] for one in hangs(data)} == {1}
@@ -75,7 +75,7 @@ def test_a_rank_in_c_and_a_stopped_one_are_found_from_outside(tmp_path):
 
 @pytest.mark.heavy
 def test_an_evaluation_and_a_checkpoint_may_take_longer_than_a_step(tmp_path):
-    said, data = ran(tmp_path, "evaluate", "checkpoint", ranks=2, length_s=6.0)
+    said, data = ran(tmp_path, "evaluate", "checkpoint", ranks=2, length_s=10.0)
     assert not of_kind(said, "stuck")
     assert len(of_kind(said, "checkpoint_saved")) == 2
     assert hangs(data) == []

@@ -33,6 +33,7 @@ def offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="make test-all installs wandb")
     for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
+    wandb.teardown()  # its client reads variables once: another test may have used it
     return wandb
 
 

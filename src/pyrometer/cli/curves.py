@@ -69,7 +69,8 @@ def look_for(encoding: str | None) -> Look:
 def round_axis(low: float, high: float, most: int, written: Callable[[float, int], str]) -> Axis:
     """The shortest axis with round marks, about as many as there is room for; `written` gets the decimals that tell two
     marks apart."""
-    span = (high - low) or abs(high) or 1.0
+    least = 1e-9 * max(abs(low), abs(high))  # closer values are one: marks between them could not be told apart
+    span = high - low if high - low > least else abs(high) or 1.0
     rough = span / max(1, most)
     power = 10.0 ** math.floor(math.log10(rough))
     every = next(base * power for base in (1, 2, 5, 10) if base * power >= rough * (1 - 1e-9))

@@ -115,4 +115,7 @@ def counted(number: int, noun: str) -> str:
 
 def wrapped(text: str, width: int) -> list[str]:
     """Lines of a paragraph. No line begins with a percent sign whose figure ended the one before."""
-    return [line.replace("\xa0%", " %") for line in textwrap.wrap(text.replace(" %", "\xa0%"), width)]
+    return [
+        line.replace("\xa0%", " %")
+        for line in textwrap.wrap(text.replace(" %", "\xa0%"), width, break_on_hyphens=False)
+    ]

@@ -46,6 +46,7 @@ class Meeting:
         self._changes: list[int] = []  # windows end there, too: where steps began to take another time, and some later
         # the seconds that steps took before: hardly ever less, as a rule, hardly ever more
         self._before: tuple[float, float, float] | None = None
+        self.is_calling = False  # the store, which answers from C++
 
     @property
     def size(self) -> int:
@@ -174,19 +175,26 @@ class Meeting:
         return f"{PLAN}/{len(self._plans) + len(self._changes) // 2}"
 
     def _look(self, key: str) -> str | None:
+        self.is_calling = True
         try:
             store = self._store()
             return str(store.get(key).decode()) if store is not None and store.check([key]) else None
         except RuntimeError:  # whoever keeps it is gone
             return None
+        finally:
+            self.is_calling = False
 
     def _tell(self, key: str, text: str) -> bool:
-        with suppress(RuntimeError):
-            store = self._store()
-            if store is not None:
-                store.set(key, text)
-                return True
-        return False
+        self.is_calling = True
+        try:
+            with suppress(RuntimeError):
+                store = self._store()
+                if store is not None:
+                    store.set(key, text)
+                    return True
+            return False
+        finally:
+            self.is_calling = False
 
     def _store(self) -> Any:
         """That of the process group, while there is one. It is not kept: its port is free when the group is gone."""

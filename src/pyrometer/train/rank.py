@@ -44,6 +44,7 @@ SENDER_EVERY_S = 60.0
 LAUNCH_WAIT_S = 60.0  # for rank 0 to say what this launch is called
 LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 900.0, "evaluate": 300.0}
 LAST_WAIT_S = 5.0
+LAST_WAIT_FOR_STORE_S = 60.0
 MOST_STACK = 16_384
 FAR_ON = 10  # steps: less is a habit of counting
 MOST_EVENTS = 10_000
@@ -562,8 +563,11 @@ class Rank:
                 if caught is not None:
                     self.excepted(type(caught), caught, caught.__traceback__)
                     return
-        if not self._lock.acquire(timeout=LAST_WAIT_S):
-            return  # our thread waits for a dead disk or store: the program does not, and the watcher has the ring
+        if not self._lock.acquire(timeout=LAST_WAIT_S) and not (
+            # A thread that comes back from C++ when Python has ended is thrown out of it, and takes the process along.
+            self._meeting.is_calling and self._lock.acquire(timeout=LAST_WAIT_FOR_STORE_S)
+        ):
+            return  # our thread waits for a dead disk: the program does not, and the watcher has the ring
         try:
             self._close(outcome)
         except Exception as error:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +70,8 @@ def meet(hooks: Hooks, kind: str, named: str, words: str) -> None:
         hooks.rank.event(kind, reason=named, message=words)
 
 
-def returned(owner: Any, name: str, tell: Callable[[Any], None]) -> None:
-    """Calls `tell` with what a function gives back."""
+def returned(owner: Any, name: str, tell: Callable[[Any], None], also: Sequence[str] = ()) -> None:
+    """Calls `tell` with what a function gives back; also where packages have it under the same name already."""
     original = vars(owner).get(name)
     if original is None:
         return
@@ -83,6 +84,9 @@ def returned(owner: Any, name: str, tell: Callable[[Any], None]) -> None:
         return result
 
     setattr(owner, name, telling)
+    for package in map(sys.modules.get, also):
+        if package is not None and vars(package).get(name) is original:  # imported before anybody was to be told
+            setattr(package, name, telling)
 
 
 # -- MLflow ------------------------------------------------------------------------------------------------------------
@@ -103,7 +107,7 @@ def mlflow_runs(owner: Any, name: str, hooks: Hooks) -> None:
 
         meet_mlflow(hooks, run.info.run_id, get_tracking_uri(), run.info)
 
-    returned(owner, name, tell)
+    returned(owner, name, tell, also=("mlflow", "mlflow.tracking"))
 
 
 def meet_mlflow(hooks: Hooks, run_id: str, uri: str, info: Any = None) -> None:
@@ -136,4 +140,4 @@ def wandb_runs(module: Any, hooks: Hooks) -> None:
         if is_new:
             run.summary.update(names(hooks, boot.asked()))
 
-    returned(module, "init", tell)
+    returned(module, "init", tell, also=("wandb", "wandb.sdk"))
