@@ -301,3 +301,23 @@ def test_a_launch_has_the_name_that_was_said_before_it_began():
     assert identity.next_launch() == expected
     assert identity.identify()["launch"] == expected
     assert identity.identify()["launch"] != expected  # who is a rank again is of another launch
+
+
+IMPORTED_FIRST = """
+import wandb, torch, pyrometer
+pyrometer.init(endpoint="http://127.0.0.1:9", run="mine")
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+run = wandb.init(project="x", mode="offline", settings=wandb.Settings(disable_git=True, silent=True))
+print(run.summary["pyrometer.run"])
+run.finish()
+"""
+
+
+@heavy
+def test_a_tracker_that_was_imported_before_the_sdk_began_is_met_all_the_same(tmp_path):
+    pytest.importorskip("wandb", reason="make test-all installs wandb")
+    said = subprocess.run(
+        [sys.executable, "-c", IMPORTED_FIRST], capture_output=True, text=True, cwd=tmp_path,
+        env=environment(None, WANDB_DIR=str(tmp_path), PYROMETER_FLUSH_S="0", TMPDIR=str(tmp_path)),
+    )  # fmt: skip
+    assert (said.returncode, said.stdout) == (0, "mine\n"), said.stderr
