@@ -20,14 +20,14 @@ import click
 import pyarrow as pa
 
 from pyrometer.cli.running import Asked
+from pyrometer.export.csv import WORKLOAD
+from pyrometer.model.units import USD_MICRO_PER_USD
 
 Row = dict[str, Any]
 About = str | int | float | bool | datetime | Iterable[str] | None  # how Python says what options say in text
 
 SHOWN_ROWS = 20  # in a notebook
-WORKLOAD = ("uid", "kind", "namespace", "name")
 TIMES = ("from", "to", "at", "started", "ended", "seen", "detected", "since")  # names of columns end like this
-DOLLARS = 1e-6  # of a micro-dollar
 PARTS = {"pipeline": "steps", "sweep": "trials"}  # of `show`: which table is inside of what
 CURVE = ("step", "time", "value", "gpu_ms", "usd_micro")  # a point, as `show` and `worth` have it
 # The table that is meant where none is named; else `rows`, else the first.
@@ -229,7 +229,7 @@ def _points(curve: list[list[Any]]) -> Iterator[Row]:
         point = dict(zip(CURVE, values, strict=False))
         usd_micro = point.get("usd_micro")
         point["time"] = datetime.fromtimestamp(point["time"] / 1000, UTC)
-        yield point | {"usd": None if usd_micro is None else usd_micro * DOLLARS}
+        yield point | {"usd": None if usd_micro is None else usd_micro / USD_MICRO_PER_USD}
 
 
 def _flat(rows: list[Row]) -> list[Row]:

@@ -45,11 +45,6 @@ def rank() -> Rank | None:
     return _hooks.rank if _hooks is not None else None
 
 
-def is_on() -> bool:
-    """Whether anybody wants to know."""
-    return _hooks is not None
-
-
 def hooks() -> Hooks | None:
     """The hooks of this process, if anybody wants to know of it."""
     return _hooks

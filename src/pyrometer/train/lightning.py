@@ -28,7 +28,7 @@ def _callbacks(package: str) -> list[Any]:
     """The callback, if anybody wants to know; an error here would end a program that has nothing to do with us."""
     with suppress(Exception):
         boot.start()
-        if boot.is_on():
+        if boot.hooks() is not None:
             return [_callback(importlib.import_module(f"{package}.callbacks").Callback)]
     return []
 
