@@ -34,19 +34,28 @@ def generate(store, gpus: int, hours: int) -> int:
     con.execute(f"SET VARIABLE gpus = {gpus}; SET VARIABLE start_ms = {START_MS}; SET VARIABLE hours = {hours}")
     con.execute(_SLOTS)
     rows = 0
-    objects = {kind: con.sql(query).to_arrow_table() for kind, query in _OBJECTS.items()}
+    objects = {kind: _table(con, kind, query) for kind, query in _OBJECTS.items()}
     store.append_tables(objects)
     rows += sum(table.num_rows for table in objects.values())
     store.seal()
     for hour in range(hours):
         con.execute(f"SET VARIABLE hour_ms = {START_MS + hour * HOUR_MS}")
         for kind, query in _MEASURED.items():
-            table = con.sql(query).to_arrow_table()
+            table = _table(con, kind, query)
             store.append_tables({kind: table})
             rows += table.num_rows
         store.seal()
     con.execute("DROP TABLE slots")
     return rows
+
+
+def _table(con, kind: str, query: str):
+    """Rows of a kind; columns that the query does not say are absent values."""
+    from pyrometer.model.columns import SCHEMAS
+
+    said = con.sql(query).columns
+    absent = [f"NULL::{c.duckdb_type} AS {c.name}" for c in SCHEMAS[kind].columns if c.name not in said]
+    return con.sql(f"SELECT {', '.join(['*', *absent])} FROM ({query})").to_arrow_table()
 
 
 # A slot's job: node // (1 to 8 nodes); 15 % of the nodes are free. hash() gives every slot its own, repeatable noise.

@@ -243,6 +243,6 @@ def test_a_site_draws_more_than_its_gpus_and_what_it_pays_is_exact() -> None:
     kilowatt_hour = Drawn(HOUR_J * 1000, 1)
     assert energy_total(kilowatt_hour, tariff) == {
         "energy_wh": 1000, "kwh": 1.0, "energy_usd_micro": 143_000, "energy_usd": 0.14, "co2e_g": 494,
-        "energy_gpu_ms": 1, "energy_estimated_gpu_ms": 0,
+        "energy_gpu_ms": 1, "energy_estimated_gpu_ms": 0, "activity": None,
     }  # fmt: skip
     assert tariff_of(Settings()) == Tariff()

@@ -11,6 +11,7 @@ from pyrometer.account.sums import GROUPINGS
 ENERGY = {"energy_wh", "kwh", "energy_usd_micro", "energy_usd", "co2e_g"}
 TOTAL = {
     "gpu_ms", "gpu_hours", "usd_micro", "usd", "unpriced_gpu_ms", *ENERGY, "energy_gpu_ms", "energy_estimated_gpu_ms",
+    "activity",
 }  # fmt: skip
 FINDING = {
     "id", "cause", "workload", "experiment", "team", "culprit", "from", "to", "gpu_ms", "usd_micro", "usd",
@@ -97,7 +98,7 @@ def test_cost_has_the_keys_of_its_contract(ask, recorded, by):
     assert answer["by"] == [by]
     assert answer["total"].keys() == TOTAL
     for row in answer["rows"]:
-        assert row.keys() == {by, "gpu_ms", "gpu_hours", "usd_micro", "usd", "adjusts", *ENERGY}
+        assert row.keys() == {by, "gpu_ms", "gpu_hours", "usd_micro", "usd", "adjusts", "activity", *ENERGY}
 
 
 def test_cost_knows_every_grouping_of_its_contract():
@@ -280,6 +281,7 @@ def test_a_price_of_ones_own_prices_what_has_none(ask, unpriced, autumn):
         "unpriced_gpu_ms": 0,
         "energy_gpu_ms": 0,
         "energy_estimated_gpu_ms": 0,
+        "activity": None,
         **dict.fromkeys(ENERGY),
     }
     answer = ask(autumn, "cost", "--by", "node", "--price", "$1")

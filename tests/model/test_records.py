@@ -2,7 +2,7 @@
 
 A new column that may be absent is safe: parts written before it read as absent values. Anything else (a column renamed
 or removed, another type, key, sort or partition) needs a migration in `store/catalog.py`; for derived kinds
-(`ledger_row`, `energy`, `carry`) it is enough that they are built anew.
+(`ledger_row`, `energy`, `carry`, `hour_sum`, `minute_sum`, `quarter_use`) it is enough that they are built anew.
 """
 
 from __future__ import annotations
@@ -373,6 +373,35 @@ energy by hour
     energy_mj int64
     ms int32
     estimated_ms int32
+hour_sum by hour
+    key node_uid, pod_uid, state, evidence, usd_micro_per_hour, time_ms
+    sort node_uid, pod_uid, state, evidence, usd_micro_per_hour, time_ms
+    time_ms int64
+    node_uid string
+    pod_uid string?
+    state string
+    evidence int16
+    usd_micro_per_hour int64?
+    ms int64
+minute_sum by hour
+    key state, held, usd_micro_per_hour, time_ms
+    sort state, held, usd_micro_per_hour, time_ms
+    time_ms int64
+    state string
+    held bool
+    usd_micro_per_hour int64?
+    ms int64
+quarter_use by hour
+    key node_uid, pod_uid, time_ms
+    sort node_uid, pod_uid, time_ms
+    time_ms int64
+    node_uid string
+    pod_uid string?
+    energy_mj int64
+    ms int64
+    estimated_ms int64
+    readings int64
+    activity_sum int64
 carry by hour
     key node_uid, slot_index, pod_uid, instance, time_ms
     sort node_uid, slot_index, pod_uid, instance, time_ms

@@ -10,8 +10,10 @@ import duckdb
 
 from pyrometer.account.retention import kept_from_ms
 from pyrometer.model.states import STATE
+from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Store
 from pyrometer.store.catalog import Part, first_row
+from pyrometer.store.reading import quoted
 
 
 class Problem(NamedTuple):
@@ -32,6 +34,8 @@ def problems(store: Store, progress: Callable[[int, int], None] = lambda done, t
             yield from (Problem(text, part) for text in _file(store, part))
             if part.kind == "ledger_row":
                 yield from (Problem(text, part) for text in _ledger(store, part))
+            if part.kind in ("hour_sum", "minute_sum"):
+                yield from (Problem(text, part) for text in _sums(store, part))
         except FileNotFoundError:
             unread = True
             yield Problem(f"{part.path} is listed and missing: {part.row_count} {part.kind} rows are lost.", part)
@@ -87,6 +91,23 @@ def _ledger(store: Store, part: Part) -> Iterator[str]:
         row = first_row(store.connection.execute(query, values))
         if row and row[0]:
             yield f"{part.path}: {row[0]:,} {law}."
+
+
+def _sums(store: Store, part: Part) -> Iterator[str]:
+    """What was summed up is what the ledger's rows add up to, in every hour, state and price."""
+    rows = [one.path for one in store.parts("ledger_row") if (one.from_ms, one.to_ms) == (part.from_ms, part.to_ms)]
+    if not rows:
+        yield f"{part.path} adds up a ledger that is not there."
+        return
+    queries = [
+        f"SELECT {time} // {MS_PER_HOUR} AS hour, state, usd_micro_per_hour, {sign}ms AS ms "
+        f"FROM read_parquet('{quoted(store.folder / path)}')"
+        for path, time, sign in ((rows[0], "minute_ms", ""), (part.path, "time_ms", "-"))
+    ]
+    wrong = f"SELECT count(*) FROM (SELECT 1 FROM ({' UNION ALL '.join(queries)}) GROUP BY hour, state, "
+    row = first_row(store.connection.execute(f"{wrong} usd_micro_per_hour HAVING sum(ms) != 0)"))
+    if row and row[0]:
+        yield f"{part.path}: {row[0]:,} sums do not add up to the ledger."
 
 
 def _lives(store: Store) -> Iterator[str]:

@@ -94,7 +94,7 @@ def cost(
     about = Subject(window, zone, price_usd_micro, basis, ledger, pot)
     frozen = basis.closed if basis.kind == "closed" else None
     whole = Drawn() if frozen else drawn_in(store, *window)
-    energy = open_energy(store, *window, by, ledger) if whole.gpu_ms else ""
+    energy = open_energy(store, *window, by, ledger) if whole.gpu_ms or whole.readings else ""
     answer = told(store, about, by, energy=energy)
     unit = pot.unit if pot else 1
     if frozen or pot:
@@ -103,7 +103,7 @@ def cost(
     drawn = energy_rows([row.drawn for row in answer.rows], whole, tariff)
     rows = [
         {name: _shown(name, value) for name, value in zip(by, row.key, strict=True)}
-        | time_and_money(row.gpu_ms, row.usd_micro) | energy | {ADJUSTS: row.adjusts}
+        | time_and_money(row.gpu_ms, row.usd_micro) | energy | {"activity": row.drawn.activity, ADJUSTS: row.adjusts}
         for row, energy in zip(answer.rows, drawn, strict=True)
     ]  # fmt: skip
     return {

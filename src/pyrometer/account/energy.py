@@ -5,10 +5,11 @@ It is never part of the bill: a rented GPU's price has its power in it, and so h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from pyrometer.account.summed import Span, whole_steps
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_QUARTER, USD_MICRO_PER_USD, largest_remainder, usd
 from pyrometer.store import Reading
@@ -16,6 +17,7 @@ from pyrometer.store.catalog import first_row
 
 MJ_PER_WH = 3_600_000
 WH_PER_KWH = 1_000
+SUMMED = "sum(energy_mj), sum(ms), sum(estimated_ms), sum(readings), sum(activity_sum)"  # the fields of `Drawn`
 
 
 class Tariff(NamedTuple):
@@ -27,11 +29,19 @@ class Tariff(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Millijoules; of how many GPU-milliseconds they are known; and of how many of these by power readings alone."""
+    """Millijoules; of how many GPU-milliseconds they are known; of how many of these by power readings alone; and how
+    busy those GPUs were while somebody held them: readings, and their sum in thousandths."""
 
     mj: int = 0
     gpu_ms: int = 0
     estimated_gpu_ms: int = 0
+    readings: int = 0
+    activity_sum: int = 0
+
+    @property
+    def activity(self) -> float | None:
+        """The mean of all readings; None when there is none."""
+        return round(self.activity_sum / self.readings / 1000, 4) if self.readings else None
 
 
 def tariff_of(settings: Settings) -> Tariff:
@@ -47,32 +57,19 @@ def open_energy(store: Reading, from_ms: int, to_ms: int, by: Sequence[str] = ()
     """Makes the energy of a window readable, with the columns by which the ledger can be grouped; says its name.
 
     A quarter of an hour that the window cuts, and one whose rows of the ledger are in several groups, is divided as its
-    milliseconds are. Running amounts are rounded, so that windows and groups add up.
+    milliseconds are. Running amounts are rounded, so that windows and groups add up. Activity is that of the quarters
+    that begin in the window; of states and causes nobody knows it.
     """
-    first_ms, last_ms = -(-from_ms // MS_PER_QUARTER) * MS_PER_QUARTER, to_ms // MS_PER_QUARTER * MS_PER_QUARTER
-    store.expose(["energy"], from_ms - MS_PER_QUARTER, to_ms)
-    store.expose(["ledger_row"], from_ms - MS_PER_QUARTER, to_ms + MS_PER_QUARTER, suffix="_around")
-    store.connection.execute(
-        f"""
-        CREATE OR REPLACE TEMP VIEW energy_here AS
-        SELECT time_ms AS minute_ms, node_uid, slot_index, pod_uid, energy_mj, ms, estimated_ms FROM energy
-        WHERE time_ms >= {first_ms} AND time_ms < {last_ms}
-        UNION ALL
-        SELECT time_ms, energy.node_uid, energy.slot_index, energy.pod_uid,
-            {", ".join(_cut(name, "energy", "before_ms", "until_ms", "whole_ms") for name in _AMOUNTS)}
-        FROM energy JOIN (
-            SELECT minute_ms // {MS_PER_QUARTER} * {MS_PER_QUARTER} AS quarter_ms, node_uid, slot_index, pod_uid,
-                sum(ms)::BIGINT AS whole_ms,
-                coalesce(sum(ms) FILTER (WHERE minute_ms < {from_ms}), 0)::BIGINT AS before_ms,
-                coalesce(sum(ms) FILTER (WHERE minute_ms < {to_ms}), 0)::BIGINT AS until_ms
-            FROM ledger_row_around
-            WHERE (minute_ms >= {first_ms - MS_PER_QUARTER} AND minute_ms < {first_ms} AND {from_ms} < {first_ms})
-                OR (minute_ms >= {last_ms} AND minute_ms < {last_ms + MS_PER_QUARTER} AND {to_ms} > {last_ms})
-            GROUP BY ALL
-        ) held ON held.quarter_ms = energy.time_ms AND {_same_holder("held", "energy")}
-        """
-    )
+    first_ms, last_ms = whole_steps(store, from_ms, to_ms, MS_PER_QUARTER)
     keys = [name for name in by if name in ("state", "cause")]
+    store.expose(["energy", "quarter_use"], from_ms - MS_PER_QUARTER, to_ms)
+    read = [f"{_SLOTS if keys else _HOLDERS} WHERE time_ms >= {first_ms} AND time_ms < {last_ms}"]
+    begun_ms = [first_ms - MS_PER_QUARTER] if from_ms < first_ms else []
+    ended_ms = [last_ms] if last_ms < to_ms else []
+    for number, quarter_ms in enumerate({*begun_ms, *ended_ms}):  # one and the same, where the window lies inside of it
+        active = not keys and quarter_ms >= from_ms
+        read += _cut_quarter(store, quarter_ms, Span(from_ms, to_ms), f"_cut_{number}", active=active)
+    store.connection.execute(f"CREATE OR REPLACE TEMP VIEW energy_here AS {' UNION ALL '.join(read)}")
     if not keys:
         return "energy_here"
     if ledger == "ledger_row":
@@ -92,19 +89,42 @@ def open_energy(store: Reading, from_ms: int, to_ms: int, by: Sequence[str] = ()
             FROM held WINDOW in_order AS (PARTITION BY place ORDER BY {", ".join(keys)} ROWS UNBOUNDED PRECEDING)
         )
         SELECT minute_ms, node_uid, slot_index, pod_uid, {", ".join(keys)},
-            {", ".join(_cut(name, "energy", "(until_ms - held_ms)", "until_ms", "whole_ms") for name in _AMOUNTS)}
+            {", ".join(_cut(name, "energy", "(until_ms - held_ms)", "until_ms", "whole_ms") for name in _AMOUNTS)},
+            0 AS readings, 0 AS activity_sum
         FROM running JOIN (SELECT *, {place} FROM energy_here) energy USING (place)
         """
     )
     return "energy_divided"
 
 
+def _cut_quarter(store: Reading, quarter_ms: int, inside: Span, suffix: str, *, active: bool) -> Iterator[str]:
+    """What is in a window of a quarter of an hour that it cuts, and its activity."""
+    end_ms = quarter_ms + MS_PER_QUARTER
+    from_ms, to_ms = inside
+    store.expose(["ledger_row"], quarter_ms, end_ms, suffix=suffix)
+    parts = ", ".join(_cut(name, "energy", "before_ms", "until_ms", "whole_ms") for name in _AMOUNTS)
+    yield f"""
+        SELECT time_ms, energy.slot_index, energy.node_uid, energy.pod_uid, {parts}, 0, 0
+        FROM energy JOIN (
+            SELECT node_uid, slot_index, pod_uid, sum(ms)::BIGINT AS whole_ms,
+                coalesce(sum(ms) FILTER (WHERE minute_ms < {from_ms}), 0)::BIGINT AS before_ms,
+                coalesce(sum(ms) FILTER (WHERE minute_ms < {to_ms}), 0)::BIGINT AS until_ms
+            FROM ledger_row{suffix} WHERE minute_ms >= {quarter_ms} AND minute_ms < {end_ms} GROUP BY ALL
+        ) held ON energy.time_ms = {quarter_ms} AND {_same_holder("held", "energy")}
+    """
+    if active:
+        yield f"""
+            SELECT time_ms, -1, node_uid, pod_uid, 0, 0, 0, readings, activity_sum
+            FROM quarter_use WHERE time_ms = {quarter_ms}
+        """
+
+
 def drawn_in(store: Reading, from_ms: int, to_ms: int) -> Drawn:
     """What everything drew in a window."""
-    if not any(part.row_count for part in store.parts("energy") if part.from_ms < to_ms and part.to_ms > from_ms):
+    if not any(part.row_count for part in store.parts("quarter_use") if part.from_ms < to_ms and part.to_ms > from_ms):
         return Drawn()
     relation = open_energy(store, from_ms, to_ms)
-    row = first_row(store.connection.execute(f"SELECT sum(energy_mj), sum(ms), sum(estimated_ms) FROM {relation}"))
+    row = first_row(store.connection.execute(f"SELECT {SUMMED} FROM {relation}"))
     return Drawn(*(int(amount or 0) for amount in row or ()))
 
 
@@ -119,12 +139,22 @@ def energy_rows(drawn: Sequence[Drawn], whole: Drawn, tariff: Tariff) -> list[di
 
 
 def energy_total(whole: Drawn, tariff: Tariff) -> dict[str, Any]:
-    """The energy of an answer's total, and of how much of its GPU time it is known."""
+    """The energy of an answer's total, of how much of its GPU time it is known, and how busy those GPUs were."""
     (row,) = energy_rows([whole], whole, tariff)
-    return row | {"energy_gpu_ms": whole.gpu_ms, "energy_estimated_gpu_ms": whole.estimated_gpu_ms}
+    known = {"energy_gpu_ms": whole.gpu_ms, "energy_estimated_gpu_ms": whole.estimated_gpu_ms}
+    return row | known | {"activity": whole.activity}
 
 
 _AMOUNTS = ("energy_mj", "ms", "estimated_ms")
+_SLOTS = f"""
+    SELECT time_ms AS minute_ms, slot_index, node_uid, pod_uid, {", ".join(_AMOUNTS)}, 0 AS readings,
+        0 AS activity_sum
+    FROM energy
+"""
+_HOLDERS = f"""
+    SELECT time_ms AS minute_ms, -1 AS slot_index, node_uid, pod_uid, {", ".join(_AMOUNTS)}, readings, activity_sum
+    FROM quarter_use
+"""
 
 
 def _cut(name: str, table: str, before: str, until: str, whole: str) -> str:

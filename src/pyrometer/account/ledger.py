@@ -31,6 +31,8 @@ DATED = ("node", "slot", "pod", "allocation", "run", "event", "gpu_sample", "ste
 # Slot-minutes built at once: enough to keep two cores busy, few enough for little more than a gigabyte.
 CHUNK_SLOT_MINUTES = 3_000_000
 CHUNK_DAYS = 7
+# Slot-minutes of a chunk from which on sums of its ledger are written, too: fewer rows are added up as quickly.
+SUMMED_SLOT_MINUTES = 50_000
 
 Progress = Callable[[int, int], None]
 
@@ -257,6 +259,7 @@ class _Build:
                 sql.run(self.connection, absent.get(step, step))
         finally:
             self.connection.execute("RESET preserve_insertion_order")
+        summed = self._worth_summing(sampled=sql.ENERGY not in absent)
         carried = first_row(self.connection.execute("SELECT sum(hash(carry))::VARCHAR FROM chunk_carry carry"))
         self.store.replace(
             [
@@ -265,12 +268,19 @@ class _Build:
                     sql.text(sql.LEDGER), digest,
                 ),
                 NewPart("energy", chunk.from_ms, chunk.to_ms, "FROM chunk_energy", digest),
+                *(NewPart(kind, chunk.from_ms, chunk.to_ms, sql.text(sql.SUMMED[kind]), digest) for kind in summed),
                 NewPart(
                     "carry", chunk.to_ms, chunk.to_ms + MS_PER_HOUR, "FROM chunk_carry ORDER BY node_uid, slot_index",
                     str(carried and carried[0]),
                 ),
             ]
         )  # fmt: skip
+
+    def _worth_summing(self, *, sampled: bool) -> list[str]:
+        """Which sums are written with the chunk. Those of use are read for what they say, the others for speed."""
+        row = first_row(self.connection.execute(f"SELECT sum(to_ms - from_ms) // {MS_PER_MINUTE} FROM slot_span"))
+        large = row is not None and (row[0] or 0) >= SUMMED_SLOT_MINUTES
+        return [kind for kind in sql.SUMMED if (sampled if kind == "quarter_use" else large)]
 
     def _absent(self, chunk: Chunk, reach_ms: int) -> dict[str, str]:
         """What stands for steps without anything to read: planning them would take longer than all the rest."""
@@ -280,7 +290,7 @@ class _Build:
         handed_over = any(part.row_count for part in self.store.parts("carry") if part.from_ms == chunk.from_ms)
         sampled = self.store.has("gpu_sample", chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
         if not sampled:
-            instead[sql.ENERGY] = sql.NO_ENERGY
+            instead |= {sql.ENERGY: sql.NO_ENERGY, sql.ACTIVITY: sql.NO_ACTIVITY}
             if not handed_over:
                 instead[sql.SAMPLES] = sql.NO_SAMPLES
         return instead
@@ -292,7 +302,7 @@ class _Build:
         self.store.drop_parts(
             [
                 part
-                for kind in ("ledger_row", "energy")
+                for kind in ("ledger_row", "energy", *sql.SUMMED)
                 for part in self.store.parts(kind)
                 if Chunk(part.from_ms, part.to_ms) not in kept
             ]
@@ -309,7 +319,10 @@ def _first_minute(store: Store) -> int | None:
 
 def _rules(settings: Settings) -> str:
     """Changes with the rules themselves: another Pyrometer builds the ledger anew."""
-    texts = [sql.text(step) for step in (sql.RUNS, sql.OBJECTS, sql.GANGS, *sql.CHUNK_STEPS, sql.LEDGER)]
+    texts = [
+        sql.text(step)
+        for step in (sql.RUNS, sql.OBJECTS, sql.GANGS, *sql.CHUNK_STEPS, sql.LEDGER, *sql.SUMMED.values())
+    ]
     return _hash(*texts, repr(settings[:5]))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pyrometer.account import sql
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 from pyrometer.store import Reading, Store
 
 KEPT_FROM = "kept_from_ms"
-DERIVED = ("ledger_row", "carry", "energy")  # built from the rest, and built again where they are missing
+DERIVED = ("ledger_row", "carry", "energy", *sql.SUMMED)  # built from the rest, and built again where they are missing
 
 
 def forget(store: Store, *, keep_days: int, now_ms: int) -> int:

@@ -11,7 +11,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrometer.account import sql
+from pyrometer.account.energy import SUMMED as DRAWN
 from pyrometer.account.energy import Drawn
+from pyrometer.account.summed import has_whole_hours, open_hours
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, gpu_hours, round_rows, usd, usd_micro
 from pyrometer.store import Reading
@@ -72,33 +74,36 @@ def sums(
 ) -> list[Sum]:
     """The ledger of a window, summed by groupings. `ledger` may be any relation with the ledger's columns, `energy` one
     that `open_energy` made."""
+    timed = bool(set(by) & set(_TIME))
     if ledger == "ledger_row":
-        store.expose(["ledger_row"], *window)
+        if not timed or has_whole_hours(zone, *window):
+            ledger = open_hours(store, *window)
+        else:
+            store.expose(["ledger_row"], *window)
     price = price_of(price_usd_micro)
     raw, named = _columns(by)
-    if set(by) & set(_TIME):
+    if timed:
         label_quarters(store, window, zone)
     metered = f"""
             UNION ALL
-            SELECT {", ".join([*raw, ""])} 0, 0, 0, sum(energy_mj), sum(ms), sum(estimated_ms)
-            FROM {energy} GROUP BY ALL
+            SELECT {", ".join([*raw, ""])} 0, 0, 0, {DRAWN} FROM {energy} GROUP BY ALL
     """
     rows = store.connection.execute(
         f"""
         WITH compact AS (  -- few rows before names are joined to them
             SELECT {", ".join([*raw, ""])} sum(ms) AS gpu_ms, coalesce(sum(ms * {price}), 0) AS ms_price,
                 coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0) AS unpriced_ms,
-                0 AS energy_mj, 0 AS energy_ms, 0 AS estimated_ms
+                0 AS energy_mj, 0 AS energy_ms, 0 AS estimated_ms, 0 AS readings, 0 AS activity_sum
             FROM {ledger} WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}
             GROUP BY ALL
             {metered if energy else ""}
         )
         SELECT {", ".join([*named, ""])} sum(gpu_ms), sum(ms_price), sum(unpriced_ms),
-            sum(energy_mj), sum(energy_ms), sum(estimated_ms)
+            sum(energy_mj), sum(energy_ms), sum(estimated_ms), sum(readings), sum(activity_sum)
         FROM compact
         {"LEFT JOIN holder_name USING (pod_uid)" if "pod_uid" in raw else ""}
         {"LEFT JOIN node_name USING (node_uid)" if "node_uid" in raw else ""}
-        {"LEFT JOIN quarter_label USING (quarter)" if set(by) & set(_TIME) else ""}
+        {"LEFT JOIN quarter_label USING (quarter)" if timed else ""}
         GROUP BY ALL ORDER BY {_order(by)}
         """
     ).fetchall()
@@ -201,7 +206,7 @@ def _columns(by: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _order(by: Sequence[str]) -> str:
     """Most expensive first; what has a time in it, in the order in which it was asked for and passed."""
-    keys = ["min(quarter)" if name in _TIME else str(place) for place, name in enumerate(by, 1)]
+    keys = [f"min({name}_first)" if name in _TIME else str(place) for place, name in enumerate(by, 1)]
     amounts_first = [f"{len(by) + 2} DESC", f"{len(by) + 1} DESC"]
     return ", ".join([*keys, *amounts_first] if set(by) & set(_TIME) else [*amounts_first, *keys])
 
@@ -236,13 +241,18 @@ def _quarters(first: int, end: int, zone: tzinfo) -> pa.Table:
     """The labels of quarters; a month has three thousand, and is asked about more than once."""
     import pyarrow as pa
 
-    rows = []
+    labels: dict[str, list[str]] = {name: [] for name in _TIME}
     for quarter in range(first, end):
         local = datetime.fromtimestamp(quarter * MS_PER_QUARTER / 1000, zone)
-        offset = local.isoformat()[19:]
-        rows.append((quarter, f"{local:%Y-%m-%dT%H}:00{offset}", f"{local:%Y-%m-%d}", f"{local:%Y-%m}"))
-    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    return pa.table(dict(zip(("quarter", "hour_label", "day_label", "month_label"), columns, strict=True)))
+        labels["hour"].append(f"{local:%Y-%m-%dT%H}:00{local.isoformat()[19:]}")
+        labels["day"].append(f"{local:%Y-%m-%d}")
+        labels["month"].append(f"{local:%Y-%m}")
+    columns: dict[str, Sequence[int | str]] = {"quarter": range(first, end)}
+    for name, said in labels.items():
+        begins: dict[str, int] = {}  # words are not in the order of time where the clock repeats an hour
+        columns[f"{name}_label"] = said
+        columns[f"{name}_first"] = [begins.setdefault(label, place) for place, label in enumerate(said, first)]
+    return pa.table(columns)
 
 
 def whole_hours(window: Window) -> Iterable[int]:

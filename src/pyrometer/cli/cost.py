@@ -43,15 +43,16 @@ def command(asked: Asked, by: str, share_platform: str | None) -> None:
 
 
 def _columns(total: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], str]]:
-    """The columns of figures: energy only where some of it is known."""
+    """The columns of figures: activity and energy only where some of it is known."""
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "GPU-hours": lambda row: _hours(row["gpu_ms"]),
         "cost": lambda row: _money(row["usd_micro"]),
+        "active": lambda row: "–" if row["activity"] is None else f"{row['activity']:.0%}",
         "kWh": lambda row: _figure(row["energy_wh"], WH_PER_KWH),
         "for power": lambda row: _money(row["energy_usd_micro"]),
         "kg CO2e": lambda row: _figure(row["co2e_g"], 1_000),
     }
-    known = {"kWh": "energy_wh", "for power": "energy_usd_micro", "kg CO2e": "co2e_g"}
+    known = {"active": "activity", "kWh": "energy_wh", "for power": "energy_usd_micro", "kg CO2e": "co2e_g"}
     return {name: shown for name, shown in columns.items() if name not in known or total[known[name]] is not None}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyrometer.account import sums as ledger
 from pyrometer.account.energy import drawn_in, energy_total, tariff_of
+from pyrometer.account.summed import open_hours, open_minutes
 from pyrometer.account.sums import (
     Sum,
     Window,
@@ -39,7 +40,7 @@ RATE_MS = 5 * MS_PER_MINUTE  # the newest minutes say how fast it burns
 _BURN = """
 CREATE OR REPLACE TEMP TABLE burn AS
 SELECT {bucket} AS minute_ms, pod_uid, state, evidence, {price} AS usd_micro_per_hour, sum(ms) AS ms
-FROM ledger_row WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}
+FROM {ledger} WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}
 GROUP BY ALL
 """
 
@@ -48,7 +49,7 @@ _TIMELINE = """
 WITH compact AS (  -- few rows before anything is multiplied
     SELECT (minute_ms + {offset_ms}) // {bucket_ms} * {bucket_ms} - {offset_ms} AS bucket, state, {price} AS price,
         sum(ms) AS ms
-    FROM ledger_row WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms} GROUP BY ALL
+    FROM {ledger} WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms} GROUP BY ALL
 )
 SELECT bucket, state, sum(ms), coalesce(sum(ms * price), 0), coalesce(sum(ms) FILTER (WHERE price IS NULL), 0)
 FROM compact GROUP BY ALL ORDER BY ALL
@@ -60,7 +61,6 @@ def burn(
 ) -> dict[str, Any]:
     """What burned in a window."""
     open_names(store)
-    store.expose(["ledger_row"], *window)
     open_burn(store, window, None, price_usd_micro)
     burned = Burned(store, window, zone)
     teams = burned.teams()
@@ -77,7 +77,8 @@ def open_burn(store: Reading, window: Window, bucket_ms: int | None, price_usd_m
     """Makes the table `burn`: the ledger of a window without its slots, in buckets of time or (None) all in one."""
     bucket = str(window.from_ms) if bucket_ms is None else f"minute_ms // {bucket_ms} * {bucket_ms}"
     price, (from_ms, to_ms) = price_of(price_usd_micro), window
-    store.connection.execute(_BURN.format(bucket=bucket, price=price, from_ms=from_ms, to_ms=to_ms))
+    rows = open_hours(store, *window) if bucket_ms is None else "ledger_row"
+    store.connection.execute(_BURN.format(bucket=bucket, price=price, ledger=rows, from_ms=from_ms, to_ms=to_ms))
 
 
 def bucket_of(window: Window, most: int) -> int:
@@ -138,7 +139,7 @@ class Burned:
         bucket_ms = bucket_of(self._window, MOST_BUCKETS)
         asked = _TIMELINE.format(
             bucket_ms=bucket_ms, offset_ms=_offset_ms(self._window, self._zone), price=price_of(price_usd_micro),
-            from_ms=self._window.from_ms, to_ms=self._window.to_ms,
+            from_ms=self._window.from_ms, to_ms=self._window.to_ms, ledger=open_minutes(self._store, *self._window),
         )  # fmt: skip
         groups = [
             Sum((bucket, state), int(ms), int(ms_price), int(unpriced))
@@ -230,12 +231,12 @@ def _rate(store: Reading, window: Window, zone: tzinfo, price_usd_micro: int | N
     newest_ms = store.newest_ms(["ledger_row"], window.to_ms - 1)
     to_ms = max(window.from_ms, window.from_ms if newest_ms is None else newest_ms + MS_PER_MINUTE)
     from_ms = max(window.from_ms, to_ms - RATE_MS)
-    store.expose(["ledger_row"], from_ms, to_ms, suffix="_newest")
+    newest = open_minutes(store, from_ms, to_ms)
     price = price_of(price_usd_micro)
     rows = store.connection.execute(
-        f"SELECT state, pod_uid IS NOT NULL, sum(ms), coalesce(sum(ms * {price}::HUGEINT), 0), "
+        f"SELECT state, held, sum(ms), coalesce(sum(ms * {price}::HUGEINT), 0), "
         f"coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0) "
-        f"FROM ledger_row_newest WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms} GROUP BY ALL"
+        f"FROM {newest} GROUP BY ALL"
     ).fetchall()
     groups = [Sum((held, state), int(ms), int(price), int(unpriced)) for state, held, ms, price, unpriced in rows]
     whole, waste = added((), groups), added((), _wasted(groups))

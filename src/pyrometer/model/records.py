@@ -499,6 +499,45 @@ class Energy(NamedTuple):
     estimated_ms: Int32  # of that, how much by power readings, because there was no counter
 
 
+@record(key=("node_uid", "pod_uid", "state", "evidence", "usd_micro_per_hour", "time_ms"))
+class HourSum(NamedTuple):
+    """The ledger of the hour from `time_ms` on without its minutes and slots: what most questions add up."""
+
+    time_ms: Int64
+    node_uid: Text
+    pod_uid: Text | None
+    state: Text
+    evidence: Int16
+    usd_micro_per_hour: Int64 | None
+    ms: Int64
+
+
+@record(key=("state", "held", "usd_micro_per_hour", "time_ms"))
+class MinuteSum(NamedTuple):
+    """The ledger of the minute from `time_ms` on without its slots and holders: what a timeline draws."""
+
+    time_ms: Int64
+    state: Text
+    held: Flag  # by anybody
+    usd_micro_per_hour: Int64 | None
+    ms: Int64
+
+
+@record(key=("node_uid", "pod_uid", "time_ms"))
+class QuarterUse(NamedTuple):
+    """What a holder drew on a node in the quarter of an hour from `time_ms` on, and how busy its GPUs were, as far as
+    telemetry shows."""
+
+    time_ms: Int64
+    node_uid: Text
+    pod_uid: Text | None  # None: nobody held it
+    energy_mj: Int64
+    ms: Int64  # of the holder's time, how much the energy is known of
+    estimated_ms: Int64  # of that, how much by power readings, because there was no counter
+    readings: Int64  # of activity while it held a GPU
+    activity_sum: Int64  # of them, in thousandths
+
+
 @record(key=("node_uid", "slot_index", "pod_uid", "instance", "time_ms"))
 class Carry(NamedTuple):
     """What the accounting of an hour must know of the hours before it; `time_ms` is the hour that reads it."""

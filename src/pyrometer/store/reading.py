@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -58,10 +58,19 @@ class Reading:
         """A small text kept with the store."""
         return self._meta.get(name)
 
-    def expose(self, kinds: Iterable[str], from_ms: int, to_ms: int, *, suffix: str = "") -> None:
-        """Makes each kind readable as a temporary view of its name, over the partitions that touch [from_ms, to_ms)."""
+    @property
+    def is_limited(self) -> bool:
+        """Whether only some of it can be read."""
+        return self._kept is not None
+
+    def expose(
+        self, kinds: Iterable[str], from_ms: int, to_ms: int, *, suffix: str = "", without: Iterable[Part] = ()
+    ) -> None:
+        """Makes each kind readable as a temporary view of its name, over the partitions that touch [from_ms, to_ms);
+        parts can be left out."""
+        left_out = {part.path for part in without}
         for kind in kinds:
-            name, query = f"{kind}{suffix}", self._query(SCHEMAS[kind], from_ms, to_ms)
+            name, query = f"{kind}{suffix}", self._query(SCHEMAS[kind], from_ms, to_ms, left_out)
             if self._views.get(name) != query:
                 self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
                 self._views[name] = query
@@ -92,15 +101,15 @@ class Reading:
                 if but is None or not name.startswith(but):
                     self.connection.execute(f'DROP {what} temp."{name}"')
 
-    def _query(self, schema: Schema, from_ms: int, to_ms: int) -> str:
-        rows = self._rows(schema, from_ms, to_ms)
+    def _query(self, schema: Schema, from_ms: int, to_ms: int, left_out: Collection[str]) -> str:
+        rows = self._rows(schema, from_ms, to_ms, left_out)
         if self._kept is None:
             return rows
         return self._kept.get(schema.name, "FROM {rows} WHERE false").format(rows=f"({rows}) {schema.name}")
 
-    def _rows(self, schema: Schema, from_ms: int, to_ms: int) -> str:
+    def _rows(self, schema: Schema, from_ms: int, to_ms: int, left_out: Collection[str]) -> str:
         touched = [part for part in self.parts(schema.name) if part.from_ms < to_ms and part.to_ms > from_ms]
-        queries = self._read(schema, touched)
+        queries = self._read(schema, [part for part in touched if part.path not in left_out])
         queries += [
             self._distinct_hot(schema, table.from_ms)
             for table in self.hot_tables(schema.name)

@@ -45,7 +45,8 @@ class StoreBrokenError(StoreError):
 
 
 class NewPart(NamedTuple):
-    """A derived part to be written: the result of `query`, for the range [from_ms, to_ms) of `kind`."""
+    """A derived part to be written: the result of `query`, for the range [from_ms, to_ms) of `kind`. The query may read
+    parts that were written before it, each as `new_KIND`."""
 
     kind: str
     from_ms: int
@@ -258,12 +259,12 @@ class Store(Reading):
     def replace(self, new_parts: Iterable[NewPart]) -> None:
         """Writes derived parts and lists them instead of those whose time they cover, all in one transaction."""
         new_parts = list(new_parts)
-        written = [
-            self._write_part(SCHEMAS[new.kind], new.from_ms, new.to_ms, new.query, uuid.uuid4().hex[:12])._replace(
-                digest=new.digest
-            )
-            for new in new_parts
-        ]
+        written = []
+        for new in new_parts:
+            part = self._write_part(SCHEMAS[new.kind], new.from_ms, new.to_ms, new.query, uuid.uuid4().hex[:12])
+            written.append(part._replace(digest=new.digest))
+            path = quoted(self.folder / part.path)
+            self.connection.execute(f"CREATE OR REPLACE TEMP VIEW new_{new.kind} AS FROM read_parquet('{path}')")
         old = [
             part
             for new in new_parts

@@ -5,6 +5,8 @@ CREATE OR REPLACE TEMP TABLE sampled AS
 SELECT * EXCLUDE (work) FROM (
     SELECT every_slot.slot_id, instance, time_ms, energy_j,
         CASE WHEN gpu_sample.power_w >= 0 THEN gpu_sample.power_w END AS power_w,
+        -- how busy it was, by the best counter that is there
+        coalesce(sm_active_permille, graphics_active_permille, gpu_util_permille) AS activity,
         -- profiling counters; utilisation alone says only that a kernel was there
         greatest(sm_active_permille, tensor_active_permille, dram_active_permille) AS work,
         (CASE

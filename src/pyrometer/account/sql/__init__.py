@@ -1,5 +1,5 @@
 """The steps of accounting, one file each, run in the order of their numbers: 00-04 once for a build,
-05-15 for every chunk of hours (13 is the query of its rows); 20 names things for the questions that follow."""
+05-19 for every chunk of hours (13 and 17-19 are queries of what is written); 20 names things for questions."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ LEDGER = "13_ledger"
 WINDOWS, NO_WINDOWS = "08_windows", "08_no_windows"
 SAMPLES, NO_SAMPLES = "09_samples", "09_no_samples"
 ENERGY, NO_ENERGY = "15_energy", "15_no_energy"
+ACTIVITY, NO_ACTIVITY = "16_activity", "16_no_activity"
+# what questions read instead of the ledger where they can, by kind
+SUMMED = {"hour_sum": "17_hour_sum", "minute_sum": "18_minute_sum", "quarter_use": "19_quarter_use"}
 CHUNK_STEPS = (
     SLOTS,
     "06_tenants",
@@ -30,6 +33,7 @@ CHUNK_STEPS = (
     "12_shares",
     "14_carry",
     ENERGY,
+    ACTIVITY,
 )
 
 

@@ -1,0 +1,90 @@
+"""The ledger of a window as it is read by questions that need neither slots nor single minutes: from sums that were
+written with it, as far as there are any, else from its rows. Both are the same milliseconds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, tzinfo
+from typing import NamedTuple
+
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
+from pyrometer.store import Reading
+from pyrometer.store.catalog import Part
+
+HOURS = "ledger_hours"
+MINUTES = "ledger_minutes"
+_COLUMNS = "node_uid, pod_uid, state, evidence, usd_micro_per_hour, ms"
+
+
+class Span(NamedTuple):
+    """Some time, the end not included."""
+
+    from_ms: int
+    to_ms: int
+
+
+def open_hours(store: Reading, from_ms: int, to_ms: int) -> str:
+    """Makes the ledger of a window readable with whole hours as one row where nothing else is asked; says its name.
+    `minute_ms` is the hour then. Hours that the window cuts are read minute by minute."""
+    hours = whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
+    summed = _summed(store, "hour_sum")
+    if hours.from_ms >= hours.to_ms or not summed:
+        store.expose(["ledger_row"], from_ms, to_ms)
+        return "ledger_row"
+    store.expose(["hour_sum"], *hours)
+    read = [f"SELECT time_ms AS minute_ms, {_COLUMNS} FROM hour_sum {_inside('time_ms', hours)}"]
+    beside = {"before": Span(from_ms, hours.from_ms), "between": hours, "after": Span(hours.to_ms, to_ms)}
+    for name, span in beside.items():
+        known = summed if span is hours else []
+        if span.from_ms < span.to_ms and _has_more(store, span, known):
+            store.expose(["ledger_row"], *span, suffix=f"_{name}", without=known)
+            read.append(f"SELECT minute_ms, {_COLUMNS} FROM ledger_row_{name} {_inside('minute_ms', span)}")
+    store.connection.execute(f"CREATE OR REPLACE TEMP VIEW {HOURS} AS {' UNION ALL '.join(read)}")
+    return HOURS
+
+
+def open_minutes(store: Reading, from_ms: int, to_ms: int) -> str:
+    """Makes the ledger of a window readable without slots and holders (`held`: whether there is any); says its
+    name."""
+    span = Span(from_ms, to_ms)
+    summed = [] if store.is_limited else _summed(store, "minute_sum")  # those are of everybody together
+    store.expose(["minute_sum"], *span)
+    store.expose(["ledger_row"], *span, suffix="_beside", without=summed)
+    columns = "state, held, usd_micro_per_hour, ms"
+    read = [f"SELECT time_ms AS minute_ms, {columns} FROM minute_sum {_inside('time_ms', span)}"] if summed else []
+    if _has_more(store, span, summed) or not summed:
+        rows = "SELECT *, pod_uid IS NOT NULL AS held FROM ledger_row_beside"
+        read.append(f"SELECT minute_ms, {columns} FROM ({rows}) {_inside('minute_ms', span)}")
+    store.connection.execute(f"CREATE OR REPLACE TEMP VIEW {MINUTES} AS {' UNION ALL '.join(read)}")
+    return MINUTES
+
+
+def whole_steps(store: Reading, from_ms: int, to_ms: int, step_ms: int) -> Span:
+    """The hours, or other steps, that are in a window with all that the ledger has of them: the newest one is, when the
+    ledger ends before the window does."""
+    newest_ms = max((part.newest_ms for part in store.parts("ledger_row") if part.newest_ms is not None), default=0)
+    ended = step_ms - 1 if newest_ms < to_ms else 0
+    return Span(-(-from_ms // step_ms) * step_ms, (to_ms + ended) // step_ms * step_ms)
+
+
+def has_whole_hours(zone: tzinfo, from_ms: int, to_ms: int) -> bool:
+    """Whether the hours of a zone are those of UTC, all the while: some are half an hour or a quarter beside them."""
+    times = [*range(from_ms, to_ms, MS_PER_DAY), to_ms]
+    offsets = {datetime.fromtimestamp(time_ms / 1000, zone).utcoffset() or timedelta() for time_ms in times}
+    return all(offset % timedelta(hours=1) == timedelta() for offset in offsets)
+
+
+def _summed(store: Reading, kind: str) -> list[Part]:
+    """The parts of the ledger that have such sums."""
+    known = {(part.from_ms, part.to_ms) for part in store.parts(kind)}
+    return [part for part in store.parts("ledger_row") if (part.from_ms, part.to_ms) in known]
+
+
+def _has_more(store: Reading, span: Span, known: list[Part]) -> bool:
+    """Whether parts of the ledger other than these touch some time."""
+    paths = {part.path for part in known}
+    touched = [part for part in store.parts("ledger_row") if part.from_ms < span.to_ms and part.to_ms > span.from_ms]
+    return any(part.path not in paths for part in touched)
+
+
+def _inside(column: str, span: Span) -> str:
+    return f"WHERE {column} >= {span.from_ms} AND {column} < {span.to_ms}"
