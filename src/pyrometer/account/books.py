@@ -110,15 +110,15 @@ def charged_sums(
 ) -> list[Sum]:
     """What the books have beside the ledger, by groupings and by the month that is adjusted: of a closed month
     everything, of the one after it the adjustments."""
+    if basis.kind not in ("closed", "open"):
+        return []
     for name in ("team", "experiment"):
         store.connection.execute(f"SET VARIABLE book_{name} = ?", [getattr(basis, name)])
     if basis.kind == "closed":
         assert basis.closed is not None  # noqa: S101 - it is the month's own
         relation = _frozen(store, [basis.closed])
-    elif basis.kind == "open":
-        relation = adjustments(store, basis, zone)
     else:
-        return []
+        relation = adjustments(store, basis, zone)
     return entry_sums(store, _limited(relation, basis), by, price_usd_micro)
 
 

@@ -12,7 +12,7 @@ from datetime import tzinfo
 from typing import Any, NamedTuple
 
 from pyrometer.account.books import ADJUSTS, LEDGER, Basis, books_json, charged_sums
-from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, open_energy
+from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, has_use, open_energy
 from pyrometer.account.sharing import NONE, Pot, is_platform, parts_of, pot_groupings, shared
 from pyrometer.account.sums import HELD, PRICE, Sum, Window, is_priced, sums, time_and_money, window_json
 from pyrometer.model.units import MS_PER_HOUR, round_nested
@@ -93,11 +93,13 @@ def cost(
     """The answer of `pyrometer cost`."""
     about = Subject(window, zone, price_usd_micro, basis, ledger, pot)
     frozen = basis.closed if basis.kind == "closed" else None
-    whole = Drawn() if frozen else drawn_in(store, *window)
-    energy = open_energy(store, *window, by, ledger) if whole.gpu_ms or whole.readings else ""
+    known = not frozen and has_use(store, *window)
+    energy = open_energy(store, *window, by, ledger) if known else ""
     answer = told(store, about, by, energy=energy)
     unit = pot.unit if pot else 1
-    if frozen or pot:
+    if known and not pot and {"state", "cause"} & set(by):
+        whole = drawn_in(store, *window)  # of those, nobody knows the activity
+    else:
         whole = Drawn(*((2 * sum(of) + unit) // (2 * unit) for of in zip(*(r.drawn for r in answer.rows), strict=True)))
     tariff = frozen.energy_tariff if frozen else tariff or Tariff()
     drawn = energy_rows([row.drawn for row in answer.rows], whole, tariff)

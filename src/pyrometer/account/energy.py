@@ -119,9 +119,14 @@ def _cut_quarter(store: Reading, quarter_ms: int, inside: Span, suffix: str, *, 
         """
 
 
+def has_use(store: Reading, from_ms: int, to_ms: int) -> bool:
+    """Whether anything is known of it."""
+    return any(part.row_count for part in store.parts("quarter_use") if part.from_ms < to_ms and part.to_ms > from_ms)
+
+
 def drawn_in(store: Reading, from_ms: int, to_ms: int) -> Drawn:
-    """What everything drew in a window."""
-    if not any(part.row_count for part in store.parts("quarter_use") if part.from_ms < to_ms and part.to_ms > from_ms):
+    """What everything drew in a window, and how busy it was."""
+    if not has_use(store, from_ms, to_ms):
         return Drawn()
     relation = open_energy(store, from_ms, to_ms)
     row = first_row(store.connection.execute(f"SELECT {SUMMED} FROM {relation}"))

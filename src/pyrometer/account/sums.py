@@ -30,6 +30,7 @@ _TIME = ("hour", "day", "month")
 GROUPINGS = (*_HOLDER, *_SLOT, *_ROW, *_TIME)
 PRICE = "usd_micro_per_hour"
 HELD = "held"  # whether anybody did: a team may call itself `platform`
+_NAMING = ("pod", "workload", "node", "slot", "pipeline_run", "sweep", "trial")
 PLATFORM = "platform"  # pays for what nobody held
 
 
@@ -50,11 +51,24 @@ class Sum(NamedTuple):
     drawn: Drawn = Drawn()
 
 
-def open_names(store: Reading) -> None:
-    """Makes the names of holders and slots readable for `sums`."""
-    store.expose_all(["pod", "workload", "node", "slot", "pipeline_run", "sweep", "trial"])
-    store.connection.execute("SET VARIABLE bill_to = ?", [billed_to(store)])
-    sql.run(store.connection, sql.NAMES)
+def open_names(store: Reading, tables: Sequence[str] = sql.NAMED) -> None:
+    """Makes the names of holders and slots readable, or only some of these tables. They are remembered until they
+    change."""
+    made_from = billed_to(store), store.fingerprint(_NAMING, -(2**62), 2**62)
+    known, made = store.remembered.get("names", (None, {}))
+    if store.is_limited or known != made_from or tables == sql.NAMED:
+        store.expose_all(_NAMING)
+    if store.is_limited or known != made_from:
+        store.connection.execute("SET VARIABLE bill_to = ?", [billed_to(store)])
+        sql.run(store.connection, sql.NAMES)
+        if not store.is_limited:
+            made = {name: store.connection.sql(f"FROM {name}").to_arrow_table() for name in sql.NAMED}
+            store.remembered["names"] = made_from, made
+        return
+    for name in tables:
+        store.connection.register("remembered_rows", made[name])
+        store.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM remembered_rows")
+    store.connection.unregister("remembered_rows")
 
 
 def billed_to(store: Reading) -> str:

@@ -174,7 +174,7 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
         raise QuestionError(f"--by {by!r} names no grouping, or one twice.")
 
     def answer(store: Reading, about: _About) -> Answer:
-        open_names(store)
+        open_names(store, ("holder_name", "node_name"))
         ledger = with_causes(store, about.window, about.settings, about.zone) if "cause" in names else "ledger_row"
         return cost(
             store, about.window, names, zone=about.zone, price_usd_micro=about.price_usd_micro, ledger=ledger,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import duckdb
 
@@ -29,6 +29,9 @@ class Reading:
         self._stamps: dict[str, str] = {}  # by hot table, until rows are added to it
         self._views: dict[str, str] = {}  # what is exposed now, by name
         self._kept: Mapping[str, str] | None = None  # what may be read of each kind; None: everything
+        self.remembered: dict[
+            str, tuple[Any, Any]
+        ] = {}  # by what it is: what it was worked out from, and what came of it
 
     def __enter__(self) -> Self:
         return self

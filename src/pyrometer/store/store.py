@@ -63,6 +63,7 @@ class Snapshot(Reading):
         connection.execute("BEGIN")
         super().__init__(store.folder, connection)  # reads: from here on, nothing changes
         self._store = store
+        self.remembered = store.remembered
         self.parts(), self.hot_tables()
 
     def close(self) -> None:

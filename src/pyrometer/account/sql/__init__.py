@@ -15,6 +15,14 @@ RESTATEMENTS = "03_restatements"
 DIGESTS = "04_digests"
 SLOTS = "05_slots"
 NAMES = "20_names"
+NAMED = (
+    "the_workload",
+    "the_pipeline_run",
+    "the_sweep",
+    "the_trial",
+    "holder_name",
+    "node_name",
+)  # the tables it makes
 LEDGER = "13_ledger"
 WINDOWS, NO_WINDOWS = "08_windows", "08_no_windows"
 SAMPLES, NO_SAMPLES = "09_samples", "09_no_samples"
