@@ -7,7 +7,7 @@ from pathlib import Path
 
 import duckdb
 
-from pyrometer.account.check import Problem
+from pyrometer.account.problems import Problem
 from pyrometer.account.retention import DERIVED, KEPT_FROM
 from pyrometer.store import Store
 from pyrometer.store.catalog import Part
@@ -28,6 +28,8 @@ def new_catalogue(folder: Path) -> Iterator[str]:
 
 def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
     """Mends what can be mended; says what was done, and what is lost."""
+    found = list(found)
+    yield from dict.fromkeys(problem.mend(store) for problem in found if problem.mend is not None)
     for part in dict.fromkeys(problem.part for problem in found if problem.part is not None):
         path = store.folder / part.path
         if part.kind in DERIVED:

@@ -39,7 +39,9 @@ COMMANDS = {
     "agent": _Listed("agent", "GPU exporter on a node: dcgm-exporter's metrics without DCGM", extra="agent"),
     "doctor": _Listed("doctor", "what is connected, and what missing evidence costs"),
     "token": _Listed("token", "who may ask a server: bearer tokens by role"),
-    "check": _Listed("check", "verify a data folder: files, sums, nothing twice"),
+    "backup": _Listed("backup", "a data folder as it is now, beside the backups before: of a running server, too"),
+    "restore": _Listed("restore", "a data folder from a backup, to the last digit"),
+    "check": _Listed("check", "verify a data folder, or its backups: files, sums, nothing twice"),
     "completion": _Listed("completion", "what bash, zsh or fish need to complete commands and options"),
 }
 COMPLETE = "_PYROMETER_COMPLETE"  # set by a shell that asks how a line goes on

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import click
 
-from pyrometer.account.check import Problem, problems
+from pyrometer.account.check import derived_problems, problems
 from pyrometer.account.closed import problems as of_closed
+from pyrometer.account.problems import Problem
 from pyrometer.account.repair import mend, new_catalogue
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import bring_up_to_date, open_store
 from pyrometer.cli.settings import read_settings
 from pyrometer.explain.words import counted
+from pyrometer.serve.unread import unread_bodies
 from pyrometer.store import Store
+from pyrometer.store.place import Place, Taken
 from pyrometer.store.store import DATABASE, StoreBrokenError
 
 
@@ -24,22 +27,19 @@ from pyrometer.store.store import DATABASE, StoreBrokenError
 @click.option("--repair", is_flag=True, help="Mend what can be: build again, put aside, make a new catalogue.")
 def command(folder: Path, repair: bool) -> int:
     """Verifies a data folder: files are there and whole, every slot-minute has 60,000 ms, nothing stands twice, closed
-    months are as they were closed."""
+    months are as they were closed. Of a folder with backups: every file is as it was backed up."""
+    if not (folder / DATABASE).exists() and (backups := Place(folder).backups()):
+        if repair:
+            raise click.UsageError(f"{folder} has backups, which are never changed: take another one.")
+        return _verify(Place(folder), backups)
     with _opened(folder, repair=repair) as store:
-        found = list(_problems(store))
+        found = _found(store)
         if found and repair:
             for problem in found:
                 click.echo(problem.text)
             for done in mend(store, found):
                 click.echo(f"Mended: {done}")
-            bring_up_to_date(store, read_settings(os.environ, folder))
-            found = list(_problems(store))
-        elif (
-            not found
-            and (covered := bring_up_to_date(store, read_settings(os.environ, folder)))
-            and covered.chunks_built
-        ):
-            found = list(_problems(store))
+            found = _found(store)
         parts = store.parts()
         rejected = store.rejections()
     for problem in found:
@@ -52,10 +52,32 @@ def command(folder: Path, repair: bool) -> int:
     return 1 if found else 0
 
 
+def _found(store: Store) -> list[Problem]:
+    """What is wrong with what lies there; where nothing is, with the ledger that is made of it now."""
+    found = list(_problems(store))
+    if found:
+        return found
+    covered = bring_up_to_date(store, read_settings(os.environ, store.folder))
+    again = list(_problems(store)) if covered and covered.chunks_built else []
+    return again or list(derived_problems(store))
+
+
 def _problems(store: Store) -> Iterator[Problem]:
     with progress_bar("Checking") as progress:
         yield from problems(store, progress)
     yield from map(Problem, of_closed(store.folder, store.connection))
+    yield from unread_bodies(store.folder)
+
+
+def _verify(place: Place, backups: list[Taken]) -> int:
+    """Every backup of a place."""
+    with progress_bar("Verifying") as progress:
+        found = list(place.problems(backups, progress))
+    for text in found:
+        click.echo(text)
+    size = sum(path.stat().st_size for path in place.folder.rglob("*") if path.is_file()) / 1e6
+    click.echo(f"{counted(len(backups), 'backup')}, {size:,.1f} MB: {'not ' if found else ''}all is well.")
+    return 1 if found else 0
 
 
 def _opened(folder: Path, *, repair: bool) -> Store:

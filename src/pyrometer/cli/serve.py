@@ -139,6 +139,7 @@ async def serve(
     def stop() -> None:
         http.should_exit = True
         server.live.end()  # who listens would keep it from ending
+        server.backups.end()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)

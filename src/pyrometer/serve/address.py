@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pyrometer.collect.source import words
 from pyrometer.serve.tokens import PREFIX
 from pyrometer.store import files
+
+if TYPE_CHECKING:
+    import httpx2 as httpx
 
 FILE = "server.json"
 CONNECT_S = 5.0
@@ -72,9 +76,44 @@ def tell(address: Address, what: str, parameters: Mapping[str, str], body: bytes
     return _answered(address, "POST", what, parameters, body)
 
 
+@contextmanager
+def streamed(address: Address, what: str, body: bytes) -> Iterator[Iterator[bytes]]:
+    """What a server sends piece by piece when it is told something."""
+    import httpx2 as httpx
+
+    asked = _request(address, "POST", what)
+    asked["headers"]["Accept-Encoding"] = "identity"  # it is compressed already
+    shown = address.url.rstrip("/")
+    try:
+        with httpx.stream(**asked, content=body) as response:
+            if response.status_code != 200:
+                response.read()
+                raise _refusal(shown, response)
+            yield response.iter_bytes()
+    except httpx.RemoteProtocolError:
+        raise ServerError(f"{shown} broke off: its log says why. What was there before is as it was.") from None
+    except (httpx.HTTPError, OSError) as error:
+        raise UnreachableError(f"{shown} does not answer: {words(error)}.") from None
+
+
 def _answered(
     address: Address, method: str, what: str, parameters: Mapping[str, str], body: bytes | None = None
 ) -> dict[str, Any]:
+    import httpx2 as httpx
+
+    shown = address.url.rstrip("/")
+    try:
+        response = httpx.request(**_request(address, method, what), params=dict(parameters), content=body)
+    except (httpx.HTTPError, OSError) as error:
+        raise UnreachableError(f"{shown} does not answer: {words(error)}.") from None
+    answer = _said(response)
+    if response.status_code == 200 and answer is not None:
+        return answer
+    raise _refusal(shown, response)
+
+
+def _request(address: Address, method: str, what: str) -> dict[str, Any]:
+    """Whom to ask, and how."""
     import httpx2 as httpx
 
     shown = address.url.rstrip("/")
@@ -84,22 +123,24 @@ def _answered(
         host = None
     if not host:
         raise ServerError(f"--server {address.url!r} is not an address: http://127.0.0.1:8411.", usage=True)
-    headers = {"Authorization": f"Bearer {address.token}"} if address.token else {}
-    try:
-        response = httpx.request(
-            method, f"{shown}/api/v1/{what}", params=dict(parameters), headers=headers, content=body,
-            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
-            trust_env=host not in LOCAL,  # what is asked of this machine goes through no proxy
-        )  # fmt: skip
-    except (httpx.HTTPError, OSError) as error:
-        raise UnreachableError(f"{shown} does not answer: {words(error)}.") from None
+    return {
+        "method": method, "url": f"{shown}/api/v1/{what}",
+        "headers": {"Authorization": f"Bearer {address.token}"} if address.token else {},
+        "timeout": httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+        "trust_env": host not in LOCAL,  # what is asked of this machine goes through no proxy
+    }  # fmt: skip
+
+
+def _said(response: httpx.Response) -> dict[str, Any] | None:
     try:
         answer = response.json()
     except ValueError:
-        answer = None
-    if response.status_code == 200 and isinstance(answer, dict):
-        return answer
-    said = answer.get("error") if isinstance(answer, dict) else None
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _refusal(shown: str, response: httpx.Response) -> ServerError:
+    said = (_said(response) or {}).get("error")
     if not isinstance(said, str):
-        raise ServerError(f"{shown} answers HTTP {response.status_code}: is it a Pyrometer server?")
-    raise ServerError(said, usage=response.status_code == 400)
+        return ServerError(f"{shown} answers HTTP {response.status_code}: is it a Pyrometer server?")
+    return ServerError(said, usage=response.status_code == 400)

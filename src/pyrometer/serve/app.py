@@ -51,6 +51,7 @@ from pyrometer.serve.answers import (
     tag,
 )
 from pyrometer.serve.audit import Audit
+from pyrometer.serve.backups import Backups
 from pyrometer.serve.closing import Closing
 from pyrometer.serve.collector import Collector
 from pyrometer.serve.downloads import DOWNLOADS, FILES, file_name
@@ -112,6 +113,7 @@ class Server:
         self.remote_write = RemoteWrite(self)
         self.otlp = Otlp(self)
         self.closing = Closing(self)
+        self.backups = Backups(self)
         self.tokens = Tokens(store.folder)
         self.address: Address | None = None  # as it lies in the folder
         self.access = Access(
@@ -312,6 +314,7 @@ class Server:
     async def end(self) -> None:
         """Nobody waits any more for what is worked out."""
         self.live.end()
+        self.backups.end()
         while tasks := [*self._making.values(), *self._renewing.values()]:
             await asyncio.to_thread(self.store.interrupt_readers)
             await asyncio.wait(tasks, timeout=0.1)
@@ -597,6 +600,7 @@ def application(server: Server) -> Starlette:
             Route("/api/v1/live", server.guarded("view", server.listen)),
             Route("/api/v1/openapi.json", server.guarded("view", server.document)),
             Route("/api/v1/close", server.guarded("administer", server.closing.take), methods=["POST"]),
+            Route("/api/v1/backup", server.guarded("administer", server.backups.take), methods=["POST"]),
             Route("/api/v1/export/{form}", server.guarded("view", server.download)),
             Route("/api/v1/{what}", server.guarded("view", server.answer)),
         ],

@@ -7,7 +7,7 @@ list does not exist as far as any query is concerned.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS parts (
 """
 
 # How to bring a catalogue of version N to N + 1. New columns of records need no entry: parts say which columns they
-# have.
+# have. A restored backup has today's tables already and the rows of its version: a step adds columns IF NOT EXISTS.
 MIGRATIONS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {}
 
 
@@ -79,6 +79,24 @@ def prepare(
                 raise CatalogError(f"there is no way from schema {step} to {step + 1}: import the data again")
             steps[step](connection)
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", [str(version)])
+
+
+def refuse_unknown(connection: duckdb.DuckDBPyConnection, known: Mapping[str, Collection[str]]) -> None:
+    """Leaves a folder alone that holds kinds or columns of records which this version does not know, by kind: they
+    would be lost when an hour is sealed."""
+    for kind, columns in connection.execute("SELECT DISTINCT kind, columns FROM parts").fetchall():
+        more = set(columns.split(",")) - set(known.get(kind, ()))
+        if kind not in known or more:
+            what = f"`{min(more)}` of {kind} records" if kind in known else f"{kind} records"
+            raise CatalogError(
+                f"it was written by a newer Pyrometer (it has {what}, which this one does not know): upgrade Pyrometer"
+            )
+    for table in hot_tables(connection):
+        if table.kind not in known:
+            raise CatalogError(
+                f"it was written by a newer Pyrometer (it has {table.kind} records, which this one does not know): "
+                "upgrade Pyrometer"
+            )
 
 
 class transaction:  # noqa: N801 - reads as a statement

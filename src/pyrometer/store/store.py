@@ -52,7 +52,7 @@ class NewPart(NamedTuple):
     from_ms: int
     to_ms: int
     query: str
-    digest: str
+    digest: str | None  # None: of facts
 
 
 class Snapshot(Reading):
@@ -98,6 +98,7 @@ class Store(Reading):
         connection = _connect(folder / DATABASE, wait_s)
         try:
             catalog.prepare(connection)
+            catalog.refuse_unknown(connection, {name: schema.column_names for name, schema in SCHEMAS.items()})
             _widen_hot_tables(connection)
             leftovers = catalog.unlisted_files(connection, folder)
         except (CatalogError, duckdb.Error) as error:
@@ -411,16 +412,20 @@ def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
 
 
 def _widen_hot_tables(connection: duckdb.DuckDBPyConnection) -> None:
-    """Hot tables that an older version left get the columns that were added since, with absent values."""
+    """Hot tables that an older version left get the columns that were added since, with absent values, and room for the
+    numbers that have become larger."""
     tables = catalog.hot_tables(connection)
     if not tables:  # the question below takes as long as all the rest of opening a folder
         return
-    rows = connection.execute("SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal").fetchall()
-    known = set(rows)
+    listed = "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
+    known = {(table, column): kind for table, column, kind in connection.execute(listed).fetchall()}
     for table in tables:
         for column in SCHEMAS[table.kind].columns:
-            if column.nullable and (table.name, column.name) not in known:
+            kind = known.get((table.name, column.name))
+            if column.nullable and kind is None:
                 connection.execute(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.duckdb_type}")
+            elif kind not in (None, column.duckdb_type):
+                connection.execute(f"ALTER TABLE {table.name} ALTER {column.name} TYPE {column.duckdb_type}")
 
 
 def _refused(kind: str, error: Exception) -> StoreError:

@@ -1,0 +1,101 @@
+"""`pyrometer backup`: a data folder as it is now, beside the backups before."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from pyrometer.cli.progress import progress_bar
+from pyrometer.cli.running import data_folder, open_store, print_json
+from pyrometer.cli.settings import read_settings
+from pyrometer.explain.words import counted
+from pyrometer.serve.address import Address, published, streamed
+from pyrometer.serve.audit import note
+from pyrometer.store import Store, StoreBusyError
+from pyrometer.store.backup import Member, Moment, Sent, clear_leftovers, of_inbox
+from pyrometer.store.place import Place, Received
+from pyrometer.store.tarred import unpacked
+
+
+@click.command()
+@click.option("--out", metavar="BACKUP", type=click.Path(path_type=Path), help="The folder in which backups lie.")
+@click.option(
+    "--data", metavar="DIR", type=click.Path(path_type=Path), help="The data folder. Default: PYROMETER_DATA."
+)
+@click.option("--server", metavar="URL", help="Of this running server, with an admin's token in PYROMETER_TOKEN.")
+@click.option("--keep", metavar="N", type=click.IntRange(1), help="Then forget all but the newest N backups.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
+def command(out: Path | None, data: Path | None, server: str | None, keep: int | None, output: str) -> None:
+    """Takes a backup: everything as it is at one moment, while a server goes on. Parts that the backups before have are
+    not copied again. Tokens are not in it."""
+    if data is not None and server is not None:
+        raise click.UsageError("Say --data or --server, not both.")
+    if out is None:
+        raise click.UsageError("Where to? Say --out BACKUP.")
+    place = Place(out)
+    with place.alone():
+        have = place.parts()
+        members = _of_server(server, have) if server is not None else _of_folder(data_folder(data), have)
+        with members as sent, progress_bar("Copying") as progress:
+            received = place.take(sent, progress)
+        forgotten = place.prune(keep) if keep is not None else []
+    _say(out, received, forgotten, output)
+
+
+@contextmanager
+def _of_server(url: str, have: set[str]) -> Iterator[Iterator[Member]]:
+    body = json.dumps({"have": sorted(have)}).encode()
+    with streamed(Address(url, os.environ.get("PYROMETER_TOKEN")), "backup", body) as pieces:
+        yield unpacked(pieces)
+
+
+@contextmanager
+def _of_folder(folder: Path, have: set[str]) -> Iterator[Iterator[Member]]:
+    address = published(folder)
+    try:
+        store = open_store(folder, wait_s=None if address is None else 0.0)
+    except StoreBusyError:
+        if address is None:
+            raise
+        raise click.ClickException(
+            f"A server has {folder}, and only an admin may take a backup there: say --server {address.url}, with an "
+            "admin's token in PYROMETER_TOKEN."
+        ) from None
+    with store:
+        clear_leftovers(folder)
+        book = read_settings(os.environ, folder).price_book
+        note(folder, "backup", who=f"uid {os.getuid()}")
+        yield _members(store, have, [Path(book)] if book else [])
+
+
+def _members(store: Store, have: set[str], also: list[Path]) -> Iterator[Member]:
+    sent: Sent = {}
+    yield from of_inbox(store.folder, sent)
+    moment = Moment(store, also)
+    try:
+        yield from moment.members(have, sent)
+    finally:
+        moment.close()
+
+
+def _say(out: Path, received: Received, forgotten: list[str], output: str) -> None:
+    backup = received.backup
+    parts = len(backup.contents["parts"])
+    if output == "json":
+        print_json(
+            {
+                "backup": backup.name, "folder": str(out), "taken_ms": backup.taken_ms, "parts": parts,
+                "parts_copied": received.parts_copied, "bytes": backup.bytes, "bytes_copied": received.bytes_copied,
+                "forgotten": forgotten,
+            }
+        )  # fmt: skip
+        return
+    copied = f"{received.bytes_copied / 1e6:,.1f} MB were copied ({received.parts_copied:,} of {counted(parts, 'part')})"
+    click.echo(f"{out / backup.name}: {backup.bytes / 1e6:,.1f} MB, of which {copied}.")
+    if forgotten:
+        click.echo(f"Forgotten: {', '.join(forgotten)}.")

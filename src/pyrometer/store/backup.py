@@ -1,0 +1,190 @@
+"""What a backup is made of: a store as it was at one moment, as files to be kept elsewhere.
+
+Parts never change, so whoever has one already is not given it again. The rest (hot tables, marks of producers, small
+files) belongs to one backup alone. What was acknowledged and is not in the tables yet lies in the inbox: it is copied
+first and the moment is taken after that, so that every body is in the one or in the other; keys make it count once.
+
+Not in it: tokens, whose revoked ones would come back to life, the audit log, and the address of a running server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Container, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyrometer import __version__
+from pyrometer.store import catalog
+from pyrometer.store.catalog import HotTable, Part
+from pyrometer.store.inbox import HALF
+from pyrometer.store.reading import quoted
+from pyrometer.store.store import Snapshot, Store, StoreError
+
+FORMAT = 1
+CONTENTS = "backup.json"  # comes last: what there is, with the digest of everything that was sent
+EXPECTED = "expected.json"  # comes once the moment is known: how much will come
+INBOX, CLOSED, PARTS, HOT = "inbox", "closed", "parts", "hot"
+SMALL = ("settings.yaml", "told.json", "truth.json")
+CHUNK = 1 << 20
+
+
+class BackupError(StoreError):
+    """A backup cannot be taken, or is not whole; the text names it and the way out."""
+
+
+Sent = dict[str, dict[str, Any]]  # by path: `bytes` and `sha256` of what has passed
+
+
+class Member(NamedTuple):
+    """One file of a backup, piece by piece."""
+
+    path: str
+    size: int  # in bytes
+    chunks: Iterable[bytes]
+
+
+def of_inbox(folder: Path, sent: Sent) -> Iterator[Member]:
+    """What lies in the inbox of a data folder now. What goes away meanwhile is in the tables by then."""
+    for path in sorted((folder / INBOX).rglob("*")):
+        if path.suffix != HALF and path.is_file():
+            try:
+                body = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            yield _counted(Member(path.relative_to(folder).as_posix(), len(body), [body]), sent)
+
+
+class Moment:
+    """A store as it was at one moment. It is taken while nothing is written, which takes milliseconds, and read while
+    others write. `also` are files of the folder that its settings name."""
+
+    def __init__(self, store: Store, also: Iterable[Path] = ()) -> None:
+        self.taken_ms = time.time_ns() // 1_000_000
+        self._folder = store.folder
+        self._small = {name: body for name in _named(store.folder, also) if (body := _read(store.folder / name))}
+        # a closed month is never changed
+        closed = (path for path in (store.folder / CLOSED).glob("*") if path.suffix != HALF and path.is_file())
+        self._closed = sorted(path.relative_to(store.folder).as_posix() for path in closed)
+        self._snapshot: Snapshot = store.snapshot()
+
+    def close(self) -> None:
+        """It is not needed any more: what was replaced since may go."""
+        self._snapshot.close()
+
+    def members(self, have: Container[str], sent: Sent) -> Iterator[Member]:
+        """Everything, but the parts that somebody has and the inbox, which was `sent` before. Each is read before the
+        next one is asked for."""
+        parts, hot = self._snapshot.parts(), self._snapshot.hot_tables()
+        missing = [part for part in parts if part.path not in have]
+        expected = json.dumps({"bytes": sum(part.bytes for part in missing), "parts": len(missing)}).encode()
+        yield Member(EXPECTED, len(expected), [expected])
+        told = self._catalogue(parts, hot)
+        for member in chain(self._of_hot(hot), self._of_small()):
+            yield _counted(member, sent)
+        self._snapshot.connection.execute("COMMIT")  # parts are files: nothing of the database is needed for them
+        for path in self._closed:
+            yield _counted(_of_file(self._folder, path), sent)
+        for part in missing:
+            yield _counted(self._of_part(part), sent)
+        files = {part.path: {"bytes": part.bytes} for part in parts} | sent
+        contents = json.dumps({**told, "files": files}, indent=1).encode()
+        yield Member(CONTENTS, len(contents), [contents])
+
+    def _catalogue(self, parts: list[Part], hot: list[HotTable]) -> dict[str, Any]:
+        ask = self._snapshot.connection.execute
+        meta = catalog.meta(self._snapshot.connection)
+        return {
+            "format": FORMAT,
+            "pyrometer": __version__,
+            "schema_version": int(meta["schema_version"]),
+            "taken_ms": self.taken_ms,
+            "meta": meta,
+            "marks": ask("SELECT producer, sequence FROM marks ORDER BY ALL").fetchall(),
+            "rejections": ask("SELECT kind, reason, row_count FROM rejections ORDER BY ALL").fetchall(),
+            "hot": [table._asdict() for table in hot],
+            "parts": [part._asdict() for part in parts],
+        }
+
+    def _of_hot(self, tables: list[HotTable]) -> Iterator[Member]:
+        """Hot tables as Parquet, one after the other, their rows in the order in which they came: of two that state the
+        same fact, the first one counts."""
+        spare = self._folder / "tmp"
+        spare.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="backup-", dir=spare) as made:
+            for table in tables:
+                path = Path(made) / f"{table.name}.parquet"
+                self._snapshot.connection.execute(
+                    f"COPY (FROM {table.name} ORDER BY rowid) TO '{quoted(path)}' (FORMAT parquet, COMPRESSION zstd)"
+                )
+                yield Member(f"{HOT}/{path.name}", path.stat().st_size, chunks_of(path))
+                path.unlink()
+
+    def _of_small(self) -> Iterator[Member]:
+        for name, body in self._small.items():
+            yield Member(name, len(body), [body])
+
+    def _of_part(self, part: Part) -> Member:
+        way_out = "`pyrometer check DIR` says what is wrong with a data folder."
+        try:
+            member = _of_file(self._folder, part.path)
+        except FileNotFoundError:
+            raise BackupError(f"{part.path} is listed and missing: no backup was taken. {way_out}") from None
+        if member.size != part.bytes:
+            raise BackupError(
+                f"{part.path} has {member.size:,} bytes, {part.bytes:,} are listed: no backup was taken. {way_out}"
+            )
+        return member
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Removes what a backup that was killed has left in a data folder."""
+    for left in (folder / "tmp").glob("backup-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _named(folder: Path, also: Iterable[Path]) -> list[str]:
+    """The small files that are kept, by their names: those of every folder, and those that lie in this one."""
+    inside = [path.resolve() for path in also]
+    root = folder.resolve()
+    more = [path.relative_to(root).as_posix() for path in inside if path.is_relative_to(root)]
+    return list(dict.fromkeys((*SMALL, *more)))
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+
+
+def _of_file(folder: Path, path: str) -> Member:
+    return Member(path, (folder / path).stat().st_size, chunks_of(folder / path))
+
+
+def chunks_of(path: Path) -> Iterator[bytes]:
+    """A file, piece by piece."""
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            yield chunk
+
+
+def _counted(member: Member, sent: Sent) -> Member:
+    """The same member; once it has passed, `sent` has its size and digest."""
+
+    def passing() -> Iterator[bytes]:
+        digest, size = hashlib.sha256(), 0
+        for chunk in member.chunks:
+            digest.update(chunk)
+            size += len(chunk)
+            yield chunk
+        if size != member.size:
+            raise BackupError(f"{member.path} changed while it was read: no backup was taken. Take it again.")
+        sent[member.path] = {"bytes": size, "sha256": digest.hexdigest()}
+
+    return member._replace(chunks=passing())

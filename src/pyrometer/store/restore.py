@@ -1,0 +1,85 @@
+"""A data folder from a backup: to the last digit what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+
+from pyrometer.model import records  # noqa: F401 - declares the schemas
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.store import catalog, files
+from pyrometer.store.backup import HOT, BackupError, chunks_of
+from pyrometer.store.catalog import HotTable, Part
+from pyrometer.store.place import Place, Taken, written
+from pyrometer.store.reading import quoted
+from pyrometer.store.store import DATABASE
+
+UNFINISHED = ".restoring"  # in a folder that is being restored: one that came to no end may be restored again
+FOREIGN = ("lost+found",)  # what a new volume has
+
+Progress = Callable[[int, int], None]
+
+
+def restore(place: Place, backup: Taken, into: Path, progress: Progress = lambda done, total: None) -> None:
+    """Makes a data folder of a backup. The caller has verified it; every file is held to its digest again."""
+    _claim(into)
+    total, done = backup.bytes, 0
+    for path, file in backup.files.items():
+        progress(done, total)
+        done += file["bytes"]
+        if path.startswith(f"{HOT}/"):
+            continue  # its rows go into the database
+        final = into / path
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if written(chunks_of(place.path_of(backup, path)), final) != file:
+            raise BackupError(f"{path} changed while it was restored. Restore again.")
+    _make_database(place, backup, into)
+    (into / UNFINISHED).unlink()
+    files.fsync_path(into)
+    progress(total, total)
+
+
+def _claim(into: Path) -> None:
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        there = [path.name for path in into.iterdir() if path.name not in FOREIGN]
+    except OSError as error:
+        raise BackupError(f"{into} cannot be made a data folder: {error.strerror}. Name another.") from None
+    if there and UNFINISHED not in there:
+        raise BackupError(f"{into} is not empty ({', '.join(sorted(there)[:3])}…): restore into a new folder.")
+    (into / UNFINISHED).touch()
+
+
+def _make_database(place: Place, backup: Taken, into: Path) -> None:
+    """The catalogue and the hot tables; under its own name only when it is whole."""
+    temporary = into / f"{DATABASE}.tmp"
+    for left in (temporary, into / f"{temporary.name}.wal"):
+        left.unlink(missing_ok=True)
+    told = backup.contents
+    with duckdb.connect(str(temporary)) as connection:
+        catalog.prepare(connection)
+        with catalog.transaction(connection):
+            catalog.list_parts(connection, (Part(**part) for part in told["parts"]))
+            kept = {"meta": told["meta"].items(), "marks": told["marks"], "rejections": told["rejections"]}
+            for name, rows in kept.items():
+                for row in rows:
+                    values = ", ".join("?" * len(row))
+                    connection.execute(f"INSERT OR REPLACE INTO {name} VALUES ({values})", list(row))
+            for table in (HotTable(**one) for one in told["hot"]):
+                _fill(connection, table, place.path_of(backup, f"{HOT}/{table.name}.parquet"))
+        catalog.prepare(connection)  # of an older version: brought up to date
+    files.publish(temporary, into / DATABASE)
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, table: HotTable, path: Path) -> None:
+    """A hot table under the name that it had, by which the ledger knows it, its rows in the order of their coming."""
+    schema = SCHEMAS[table.kind]
+    rows = f"read_parquet('{quoted(path)}', file_row_number = true)"
+    found = connection.execute(f"SELECT column_name FROM (DESCRIBE FROM {rows})").fetchall()
+    there = {name for (name,) in found}
+    columns = ", ".join(name for name in schema.column_names if name in there)
+    connection.execute(f"CREATE TABLE {table.name} ({schema.duckdb_columns()})")
+    connection.execute("INSERT INTO hot VALUES (?, ?, ?)", list(table))
+    connection.execute(f"INSERT INTO {table.name} ({columns}) SELECT {columns} FROM {rows} ORDER BY file_row_number")
