@@ -138,8 +138,9 @@ stretch AS (
     QUALIFY present
 ),
 slot AS (
-    SELECT node_uid, slot_index, min(time_ms) // 60000 * 60000 AS from_ms
-    FROM (SELECT node_uid, time_ms, unnest(range(gpu_count)) AS slot_index FROM node WHERE time_ms < $end_ms)
+    SELECT node_uid, slot_index, (min(time_ms) + CASE WHEN arg_min(present, time_ms) THEN 0 ELSE 59999 END)
+        // 60000 * 60000 AS from_ms
+    FROM (SELECT node_uid, time_ms, present, unnest(range(gpu_count)) AS slot_index FROM node WHERE time_ms < $end_ms)
     GROUP BY ALL
 ),
 expected AS (
@@ -151,8 +152,8 @@ kept AS (
     SELECT node_uid, slot_index, sum(ms) AS ms FROM ledger_row SEMI JOIN slot USING (node_uid, slot_index) GROUP BY ALL
 )
 SELECT count(*), coalesce(sum(expected.ms), 0)::BIGINT, coalesce(sum(kept.ms), 0)::BIGINT
-FROM expected FULL JOIN kept USING (node_uid, slot_index)
-WHERE coalesce(expected.ms, 0) != coalesce(kept.ms, 0)
+FROM expected LEFT JOIN kept USING (node_uid, slot_index)
+WHERE expected.ms > 0 AND expected.ms != coalesce(kept.ms, 0)  -- others are there only while they are held
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Iterable, Iterator
+from typing import IO
 
 from pyrometer.store.backup import CHUNK, BackupError, Member
 
@@ -37,10 +38,12 @@ def unpacked(stream: Iterable[bytes]) -> Iterator[Member]:
         raise BackupError(_BROKEN) from None
 
 
-def _pieces(content: object) -> Iterator[bytes]:
-    assert isinstance(content, io.BufferedReader)  # noqa: S101 - what tarfile gives for files
-    while chunk := content.read(CHUNK):
-        yield chunk
+def _pieces(content: IO[bytes]) -> Iterator[bytes]:
+    try:
+        while chunk := content.read(CHUNK):
+            yield chunk
+    except tarfile.TarError:
+        raise BackupError(_BROKEN) from None
 
 
 class _File(io.RawIOBase):
