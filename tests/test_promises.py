@@ -63,6 +63,8 @@ serve --data --listen --kube --context --scrape --prometheus
 agent --listen --every --pod-resources --proc
 doctor --context --prometheus --no-kube -o|--output=table|json
 token create|list|revoke
+backup --out --data --server --keep -o|--output=table|json
+restore BACKUP --out --at --tz --list -o|--output=table|json
 check DIR --repair
 completion SHELL=bash|zsh|fish
 """

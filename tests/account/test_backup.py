@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from histories import LATER, History, account, folder, law, node, rows_of
 
-from account.histories import LATER, History, account, folder, law, node, rows_of
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR
@@ -177,7 +176,7 @@ def test_what_came_to_no_end_leaves_those_before_whole(store, place) -> None:
 def test_a_stream_that_breaks_off_or_is_changed_is_no_backup(store, place) -> None:
     whole = b"".join(packed(members(store, set())))
     for torn in (whole[: len(whole) // 2], whole[:100], b"garbage" * 500, b""):
-        with place.alone(), pytest.raises(BackupError, match="broke off|ended before"):
+        with place.alone(), pytest.raises(BackupError, match=r"broke off|ended before"):
             place.take(unpacked([torn]))
     position = whole.index(b"timezone: Europe")
     with place.alone(), pytest.raises(BackupError, match=r"settings\.yaml is not as it was sent"):
@@ -260,7 +259,7 @@ def test_one_of_a_newer_version_is_refused(store, place, name) -> None:
     backup = back_up(store, place).backup
     path = place.folder / f"{backup.name}.json"
     path.write_text(json.dumps({**backup.contents, name: 99}))
-    with pytest.raises(BackupError, match="newer Pyrometer .*: upgrade Pyrometer"):
+    with pytest.raises(BackupError, match=r"newer Pyrometer .*: upgrade Pyrometer"):
         place.backups()
 
 
@@ -279,4 +278,4 @@ def test_what_is_replaced_while_a_backup_is_read_is_in_it(store, place) -> None:
     assert {part["path"] for part in backup.contents["parts"]} == before
     assert list(place.problems([backup])) == []
     assert {path for path in before if not (store.folder / path).exists()}  # they are gone now
-    assert os.listdir(store.folder / "tmp") == []
+    assert list((store.folder / "tmp").iterdir()) == []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from pyrometer.account.problems import Problem
 from pyrometer.account.retention import kept_from_ms
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.states import CAUSES, STATE
+from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.store import Store, files
 from pyrometer.store.catalog import first_row
 from pyrometer.store.catalog import manifest as manifest_of
@@ -73,15 +76,6 @@ def restatements(store: Store) -> Iterator[Problem]:
         yield Problem(f"{row[0]:,} restatements are of no state that there is.")
 
 
-_CLAIMED = """
-WITH minute AS (SELECT minute_ms, sum(ms) AS ms FROM ledger_row GROUP BY minute_ms),
-said AS (FROM finding WHERE from_ms >= ? QUALIFY row_number() OVER (PARTITION BY finding_id ORDER BY time_ms DESC) = 1)
-SELECT finding_id, gpu_ms, coalesce(sum(minute.ms), 0)::BIGINT AS there_ms
-FROM said LEFT JOIN minute ON minute_ms >= from_ms - 60000 AND minute_ms < to_ms + 60000
-GROUP BY finding_id, gpu_ms HAVING gpu_ms > there_ms ORDER BY finding_id
-"""
-
-
 def findings(store: Store) -> Iterator[Problem]:
     """What was found is of a cause that there is, and claims no more time than there was."""
     if not store.has("finding"):
@@ -92,5 +86,11 @@ def findings(store: Store) -> Iterator[Problem]:
     row = first_row(ask(wrong, [list(CAUSES)]))
     if row and row[0]:
         yield Problem(f"{row[0]:,} findings are of no cause that there is, end before they begin, or claim below zero.")
-    for finding_id, gpu_ms, there_ms in ask(_CLAIMED, [kept_from_ms(store)]).fetchall():
-        yield Problem(f"Finding {finding_id} claims {gpu_ms:,} ms; all GPUs together had {there_ms:,} then.")
+    minutes = ask("SELECT minute_ms, sum(ms)::BIGINT FROM ledger_row GROUP BY ALL ORDER BY ALL").fetchall()
+    times = [minute_ms for minute_ms, _ in minutes]
+    until = [0, *accumulate(ms for _, ms in minutes)]
+    said = "SELECT finding_id, from_ms, to_ms, gpu_ms FROM finding WHERE from_ms >= ? ORDER BY ALL"
+    for finding_id, from_ms, to_ms, gpu_ms in ask(said, [kept_from_ms(store)]).fetchall():
+        there_ms = until[bisect_left(times, to_ms + MS_PER_MINUTE)] - until[bisect_left(times, from_ms - MS_PER_MINUTE)]
+        if gpu_ms > there_ms:
+            yield Problem(f"Finding {finding_id} claims {gpu_ms:,} ms; all GPUs together had {there_ms:,} then.")

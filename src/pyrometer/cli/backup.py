@@ -95,7 +95,9 @@ def _say(out: Path, received: Received, forgotten: list[str], output: str) -> No
             }
         )  # fmt: skip
         return
-    copied = f"{received.bytes_copied / 1e6:,.1f} MB were copied ({received.parts_copied:,} of {counted(parts, 'part')})"
+    copied = (
+        f"{received.bytes_copied / 1e6:,.1f} MB were copied ({received.parts_copied:,} of {counted(parts, 'part')})"
+    )
     click.echo(f"{out / backup.name}: {backup.bytes / 1e6:,.1f} MB, of which {copied}.")
     if forgotten:
         click.echo(f"Forgotten: {', '.join(forgotten)}.")

@@ -13,6 +13,7 @@ from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import print_json
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.words import counted
+from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.store.backup import BackupError
 from pyrometer.store.place import Place, Taken
 from pyrometer.store.restore import restore
@@ -21,7 +22,7 @@ from pyrometer.store.restore import restore
 @click.command()
 @click.argument("folder", metavar="BACKUP", type=click.Path(path_type=Path))
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="The data folder to make: new, or empty.")
-@click.option("--at", metavar="TIME", help="The newest one that is not later: 2026-11-14, '2026-11-14 20:00'.")
+@click.option("--at", metavar="TIME", help="The newest that is not later: '2026-11-14 20:00'; or its name.")
 @click.option("--tz", metavar="ZONE", default="UTC", help="Time zone of --at: Europe/Berlin. Default: UTC.")
 @click.option("--list", "listed", is_flag=True, help="Say which backups there are, and restore nothing.")
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
@@ -33,7 +34,7 @@ def command(folder: Path, out: Path | None, at: str | None, tz: str, listed: boo
     if out is None:
         _print(place.backups(), output)
         return
-    backup = place.at(None if at is None else time_ms(at, zone_of(tz)))
+    backup = _chosen(place, at, tz)
     with progress_bar("Verifying") as progress:
         wrong = list(place.problems([backup], progress))
     if wrong:
@@ -46,6 +47,13 @@ def command(folder: Path, out: Path | None, at: str | None, tz: str, listed: boo
         return
     click.echo(f"{out}: as it was at {iso(backup.taken_ms, UTC)}, {counted(len(backup.contents['parts']), 'part')}.")
     click.echo("Tokens are not in a backup: `pyrometer token create` makes new ones.")
+
+
+def _chosen(place: Place, at: str | None, tz: str) -> Taken:
+    named = [backup for backup in place.backups() if backup.name == at]
+    if named or at is None:
+        return named[0] if named else place.newest()
+    return place.newest(time_ms(at, zone_of(tz)) + MS_PER_MINUTE)  # a time is a minute, and all of it counts
 
 
 def _row(backup: Taken) -> dict[str, str | int]:

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from pyrometer.serve.access import RefusedError, Who
-from pyrometer.serve.bodies import BODY_S, body_of
+from pyrometer.serve.bodies import BODY_S, TAR, body_of
 from pyrometer.store.backup import BackupError, Member, Moment, Sent, clear_leftovers, of_inbox
 from pyrometer.store.tarred import packed
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyrometer.serve.app import Server
 
 MOST_BYTES = 32 << 20  # of a list of parts: half a million
-TAR = "application/x-tar"
 
 _log = logging.getLogger("pyrometer")
 

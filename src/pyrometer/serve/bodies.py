@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 BODY_S = 30.0  # for a whole body to come
 RETRY_S = 5
+TAR = "application/x-tar"
 
 
 async def body_of(request: Request, most_bytes: int) -> bytes:

@@ -8,6 +8,7 @@ from pyrometer import __version__
 from pyrometer.account.sharing import HOW
 from pyrometer.account.sums import GROUPINGS
 from pyrometer.serve.answers import MOST_ROWS, PAGED
+from pyrometer.serve.bodies import TAR
 from pyrometer.serve.downloads import DOWNLOADS, FILES, PARQUET
 from pyrometer.serve.questions import (
     ASKED_ALWAYS,
@@ -346,6 +347,11 @@ _REFUSALS = {
     "429": "Too many questions, or wrong tokens, at once; `Retry-After` says when to come again.",
 }
 _OF_CLOSING = ("400", "401", "403", "409")
+_OF_BACKUPS = {
+    "400": "The body is no list of parts.",
+    "409": "A backup is being taken already.",
+    "413": "The list of parts is too long.",
+}
 
 
 def document() -> dict[str, Any]:
@@ -369,6 +375,7 @@ def document() -> dict[str, Any]:
             **{f"/api/v1/{what}": {"get": _operation(what)} for what in _SUMMARIES},
             **{f"/api/v1/export/{form}": {"get": _download(form)} for form in DOWNLOADS},
             "/api/v1/close": {"post": _closing()},
+            "/api/v1/backup": {"post": _backup()},
         },
     }
 
@@ -400,6 +407,26 @@ def _closing() -> dict[str, Any]:
         "responses": {
             "200": {"description": "As it was closed.", "content": {"application/json": {"schema": _CLOSED}}},
             **{status: {"description": _REFUSALS[status], "content": refused} for status in _OF_CLOSING},
+        },
+    }
+
+
+def _backup() -> dict[str, Any]:
+    """The operation that takes a backup."""
+    refused = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    reasons = {**{status: _REFUSALS[status] for status in ("401", "403")}, **_OF_BACKUPS}
+    tar = {TAR: {"schema": {"type": "string", "format": "binary"}}}
+    return {
+        "operationId": "backup",
+        "summary": "Everything as it is now, as a tar: for admins. Parts that the client has are left out; "
+        "`pyrometer backup --server` keeps what comes.",
+        "requestBody": {
+            "description": "The parts that the client has, by their paths. Without a body: none.",
+            "content": {"application/json": {"schema": _object(have=_list(_TEXT))}},
+        },
+        "responses": {
+            "200": {"description": "Files; the last one is `backup.json`, with the SHA-256 of all.", "content": tar},
+            **{status: {"description": text, "content": refused} for status, text in reasons.items()},
         },
     }
 

@@ -192,10 +192,10 @@ class Place:
         _remove_empty(self.folder / PARTS)
         return [backup.name for backup in old]
 
-    def at(self, before_ms: int | None) -> Taken:
-        """The newest backup, or the newest that is not later than a time."""
+    def newest(self, before_ms: int | None = None) -> Taken:
+        """The newest backup, or the newest from before a time."""
         backups = self.backups()
-        found = [backup for backup in backups if before_ms is None or backup.taken_ms <= before_ms]
+        found = [backup for backup in backups if before_ms is None or backup.taken_ms < before_ms]
         if found:
             return found[-1]
         if backups:

@@ -1,0 +1,125 @@
+"""Folders of every earlier version: today's code opens them, and says of them what that version said."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.model.records import Span
+from pyrometer.store import Store, StoreError
+from pyrometer.store.catalog import SCHEMA_VERSION
+
+FOLDERS = Path(__file__).parents[1] / "data" / "folders"
+NAMES = sorted(path.stem for path in FOLDERS.glob("*.json"))
+SEVERAL_SECONDS = pytest.mark.heavy
+EACH = [NAMES[0], *(pytest.param(name, marks=SEVERAL_SECONDS) for name in NAMES[1:])]
+
+
+def unpacked(name: str, into: Path) -> Path:
+    with tarfile.open(FOLDERS / f"{name}.tar.xz") as tar:
+        tar.extractall(into, filter="data")
+    return into / "data"
+
+
+def told_by(name: str) -> dict:
+    return json.loads((FOLDERS / f"{name}.json").read_text())
+
+
+def rows_of(answer: dict) -> dict:
+    return {
+        (row["hour"], row["node"], row["workload"] and row["workload"]["uid"], row["state"]): (
+            row["gpu_ms"], row["usd_micro"],
+        )
+        for row in answer["rows"]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_folder_of_an_earlier_version_says_what_it_said(name, tmp_path, pyrometer):
+    folder, told = unpacked(name, tmp_path), told_by(name)["answers"]
+    hot = pyrometer("check", folder)
+    assert (hot.code, hot.out.endswith(": all is well.\n")) == (0, True)
+    cost = pyrometer("cost", "--data", folder, "--all", "--by", "hour,node,workload,state", "-o", "json").json
+    assert rows_of(cost) == rows_of(told["cost"])
+    for amount in ("gpu_ms", "usd_micro", "unpriced_gpu_ms"):
+        assert cost["total"].get(amount) == told["cost"]["total"].get(amount, 0)
+    assert cost["total"]["gpu_ms"] == 2 * 3 * 3_600_000  # capacity × time
+    why = pyrometer("why", "--data", folder, "--all", "-o", "json").json
+    states = {state["state"]: state["gpu_ms"] for state in told["why"]["states"]}
+    assert {state["state"]: state["gpu_ms"] for state in why["states"]} == states
+    assert [finding["cause"] for finding in why["findings"]] == told["why"]["causes"]
+    runs = pyrometer("runs", "--data", folder, "-o", "json").json["rows"]
+    for name in ("run", "experiment", "attempts", "ranks", "steps", "gpu_hours", "usd", "goodput"):
+        assert [row[name] for row in runs] == [row[name] for row in told["runs"]["rows"]]
+    _opens_again_as_it_is(folder, pyrometer)
+
+
+def _opens_again_as_it_is(folder: Path, pyrometer) -> None:
+    """Nothing is built or written anew, and what was hot can be sealed."""
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")}
+    assert pyrometer("cost", "--data", folder, "--all").code == 0
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.parquet")} == before
+    with Store(folder) as store:
+        assert store.hot_tables()
+        store.seal()
+    assert pyrometer("check", folder).code == 0
+
+
+def test_a_later_schema_leaves_a_folder_behind():
+    now = {name: {column.name: column.type for column in schema.columns} for name, schema in sorted(SCHEMAS.items())}
+    newest = told_by(NAMES[-1])
+    assert (newest["kinds"], newest["schema_version"]) == (now, SCHEMA_VERSION), (
+        "What is stored is not what it was: keep a folder of it, with "
+        f"`python tools/old_folder.py tests/data/folders/{len(NAMES) + 1:02d}-what-changed`, and say in the README "
+        "there what was added."
+    )
+
+
+def test_room_is_made_for_numbers_that_have_become_larger(tmp_path):
+    folder = unpacked("07-batches-and-span-order", tmp_path)
+    with Store(folder) as store:
+        store.expose_all(["span"])
+        ((newest_ms,),) = store.connection.execute("SELECT max(time_ms) FROM span").fetchall()
+        store.append([Span(newest_ms, "trace", "late", "step", 1, "sft", 1, 0, 1, after_us=100_000)])
+        store.expose_all(["span"])
+        late = store.connection.execute("SELECT after_us FROM span WHERE span_id = 'late'").fetchall()
+    assert late == [(100_000,)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE meta SET value = '99' WHERE name = 'schema_version'",
+        "INSERT INTO parts SELECT * REPLACE ('quantum_sample' AS kind, 'parts/q' AS path) FROM parts LIMIT 1",
+        "UPDATE parts SET columns = columns || ',qubits' WHERE kind = 'node'",
+        "INSERT INTO hot VALUES ('quantum_sample', 0, 'hot_quantum_sample_0')",
+    ],
+)
+def test_a_folder_of_a_newer_version_is_left_alone(tmp_path, pyrometer, change):
+    folder = unpacked(NAMES[-1], tmp_path)
+    with Store(folder) as store:
+        store.connection.execute(change)
+    before = {path: path.read_bytes() for path in folder.rglob("*.parquet")}
+    said = pyrometer("cost", "--data", folder).failed(1)
+    assert "it was written by a newer Pyrometer (" in said
+    assert said.endswith(": upgrade Pyrometer.")
+    assert pyrometer("check", folder, "--repair").failed(1) == said
+    assert {path: path.read_bytes() for path in folder.rglob("*.parquet")} == before
+    with pytest.raises(StoreError):
+        Store(folder)
+
+
+def test_a_database_of_a_newer_duckdb_is_said_plainly(tmp_path, pyrometer):
+    folder = unpacked(NAMES[-1], tmp_path)
+    path = folder / "pyrometer.duckdb"
+    body = bytearray(path.read_bytes())
+    assert body[8:12] == b"DUCK"  # after a checksum; then the version of the storage
+    body[12:20] = (10_000).to_bytes(8, "little")
+    path.write_bytes(body)
+    said = pyrometer("cost", "--data", folder).failed(1)
+    assert str(path) in said
+    assert "cannot be opened" in said
