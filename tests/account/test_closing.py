@@ -347,6 +347,17 @@ def test_a_file_that_was_changed_or_is_gone_is_found(store: Store) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("amount", ["gpu_ms", "usd_micro"])
+def test_a_total_that_its_charges_do_not_add_up_to_is_found(store: Store, amount: str) -> None:
+    closing(store, OCTOBER)
+    told = store.folder / FOLDER / "2026-10.json"
+    closed = json.loads(told.read_text())
+    closed["total"][amount] += 1_000_000
+    told.write_text(json.dumps(closed))
+    (found,) = problems(store.folder, store.connection)
+    assert found.endswith(" does not add up to what closed/2026-10.json says.")
+
+
 def test_a_closing_leaves_nothing_in_memory(store: Store) -> None:
     closing(store, OCTOBER)
     write_days(store, {OCTOBER: _held(OCTOBER, 7_200_000)})

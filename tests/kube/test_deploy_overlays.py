@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -66,9 +67,36 @@ def test_monitoring_has_the_rules_and_the_dashboards() -> None:
     assert ("ServiceMonitor", "pyrometer") in things
 
 
+def test_a_backup_is_taken_by_who_may_nothing_else() -> None:
+    things = rendered("overlays/backup")
+    job = things["CronJob", "pyrometer-backup"]["spec"]
+    pod = job["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == IMAGE
+    server = things["StatefulSet", "pyrometer"]["spec"]["template"]["spec"]
+    assert container["securityContext"] == server["containers"][0]["securityContext"]
+    assert pod["securityContext"] == server["securityContext"]
+    assert (job["concurrencyPolicy"], pod["automountServiceAccountToken"]) == ("Forbid", False)
+    assert "serviceAccountName" not in pod  # the default one, without a token
+    egress = things["NetworkPolicy", "pyrometer-backup"]["spec"]["egress"]
+    assert {port["port"] for rule in egress for port in rule["ports"]} == {53, 8411}
+    ports = things["Service", "pyrometer"]["spec"]["ports"]
+    assert f"http://pyrometer.pyrometer:{ports[0]['port']}" in container["args"]
+    command = importlib.import_module(f"pyrometer.cli.{container['args'][0]}").command
+    with command.make_context("backup", container["args"][1:]) as context:
+        assert (str(context.params["out"]), context.params["keep"]) == (container["volumeMounts"][0]["mountPath"], 14)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_server_accepts_it(kubectl: Kubectl, overlay: str) -> None:
-    for thing in rendered(f"overlays/{overlay}").values():
+    for thing in map(_as_a_job, rendered(f"overlays/{overlay}").values()):
         if thing["kind"] not in ("ServiceMonitor", "PrometheusRule"):  # those kinds come with the Prometheus operator
             assert kubectl.apply(thing)["metadata"]["name"] == thing["metadata"]["name"]
+
+
+def _as_a_job(thing: dict[str, Any]) -> dict[str, Any]:
+    """A CronJob as the Job that it makes: batch/v1 has CronJobs since Kubernetes 1.21, and the server here is older."""
+    if thing["kind"] != "CronJob":
+        return thing
+    return {**thing, "kind": "Job", "spec": thing["spec"]["jobTemplate"]["spec"]}

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from pyrometer.account.energy import Tariff
+from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import StoreError, files
 from pyrometer.store.reading import quoted
 
@@ -124,10 +125,15 @@ def problems(folder: Path, connection: duckdb.DuckDBPyConnection) -> Iterator[st
         elif digest_of(path) != closed.sha256:
             yield f"{shown} was changed after {closed.month} was closed: its digest is another."
         else:
-            ((gpu_ms, rows),) = connection.execute(
-                f"SELECT coalesce(sum(gpu_ms), 0)::BIGINT, count(*) FROM read_parquet('{quoted(path)}')"
+            ((gpu_ms, rows, usd_micro_ms),) = connection.execute(
+                "SELECT coalesce(sum(gpu_ms), 0)::BIGINT, count(*), sum(gpu_ms::HUGEINT * usd_micro_per_hour) "
+                f"FROM read_parquet('{quoted(path)}')"
             ).fetchall()
-            if (gpu_ms, rows) != (closed.total["gpu_ms"], closed.row_count):
+            made_of = closed.ledger["gpu_ms"] + closed.adjustments["gpu_ms"]
+            usd_micro = int(usd_micro_ms or 0) // MS_PER_HOUR
+            if (gpu_ms, rows, gpu_ms) != (closed.total["gpu_ms"], closed.row_count, made_of) or (
+                abs((closed.total["usd_micro"] or 0) - usd_micro) > 1  # rounded, once
+            ):
                 yield f"{shown} does not add up to what {FOLDER}/{closed.month}.json says."
     for before, after in pairwise(months):
         if digest_of(folder / FOLDER / f"{before.month}.json") != after.previous_sha256:
