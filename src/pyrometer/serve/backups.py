@@ -73,7 +73,7 @@ class Backups:
         if self._busy:  # of two that came at once, one
             raise BackupError("A backup is being taken already.")
         self._busy = True
-        began_s, size, whole = time.monotonic(), 0, False
+        began_s, held_s, size, whole = time.monotonic(), 0.0, 0, False
         moment: Moment | None = None
         sent: Sent = {}
         folder = self._server.store.folder
@@ -83,7 +83,9 @@ class Backups:
                 size += len(chunk)
                 yield chunk
             async with self._server.lock:
+                held_s = time.monotonic()
                 moment = await asyncio.to_thread(self._moment)
+                held_s = time.monotonic() - held_s
             async for chunk in iterate_in_threadpool(packed(self._going_on(moment.members(have, sent)))):
                 size += len(chunk)
                 yield chunk
@@ -97,6 +99,7 @@ class Backups:
                 moment.close()
             took_s = round(time.monotonic() - began_s, 3)
             about = {"files": len(sent), "bytes": size, "whole": whole, "seconds": took_s}
+            about["held_ms"] = round(1000 * held_s, 1)  # nobody else could use the store
             self._server.audit.say("backup", who=who.name, role=who.role, **about)
 
     def _moment(self) -> Moment:
