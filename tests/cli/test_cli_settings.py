@@ -86,6 +86,11 @@ def test_a_folder_that_is_not_there_has_no_settings(tmp_path):
         ("just words", "name: value"),
         ("idle_gap_ms: [", "cannot be read"),
         ("\tidle_gap_ms: 5", "cannot be read"),
+        ("timezone: 2026-13-45", "cannot be read"),
+        ("idle_gap_ms: " + "9" * 90, "whole number from 0 to"),
+        ("retention_days: 1000000000", "from 0 to 1,000,000"),
+        ("pue: " + "9" * 90, "a number from 0 to"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\ntimezone: [*b, *b]", "there is no setting 'a'"),
     ],
 )
 @pytest.mark.parametrize("place", ["folder", "file"])

@@ -217,3 +217,13 @@ def test_nan_and_infinities_are_numbers_here():
     values = [value for _, _, value, _ in read_twice("a NaN\nb +Inf\nc -Inf\n").samples]
     assert math.isnan(values[0])
     assert values[1:] == [math.inf, -math.inf]
+
+
+def test_a_line_that_is_no_text_costs_no_other():
+    good = LINE.encode()
+    text = b"\n".join([good, good.replace(b"L4", b"L\xff"), b"\xfe\x00", good.replace(b"16", b"\xff"), good, b""])
+    kept = reader()
+    for _ in range(2):
+        parsed = kept.read(text)
+        assert [value for _, _, value, _ in parsed.samples] == [16.365, 16.365]
+        assert parsed.unreadable == 3

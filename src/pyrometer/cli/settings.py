@@ -32,12 +32,12 @@ def read_settings(environment: Mapping[str, str], folder: Path | None = None) ->
 
 
 def _from_file(settings: Settings, path: Path) -> Settings:
-    import yaml
+    from pyrometer.identify.yaml_text import YamlError, parsed
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingError(f"Settings file {path} cannot be read: {str(error).splitlines()[0]}") from None
+        values = parsed(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, YamlError) as error:
+        raise SettingError(f"Settings file {path} cannot be read: {error}.") from None
     if not isinstance(values, dict):
         raise SettingError(f"Settings file {path} is not a list of `name: value`.")
     return with_values(settings, values, f"Settings file {path}")

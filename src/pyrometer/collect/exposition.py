@@ -87,6 +87,8 @@ class Reader(Generic[Name, Labels]):
                 except (ValueError, OverflowError):
                     unreadable += 1
         if not readable:
+            if _is_binary(whole):
+                raise ScrapeError("The answer is binary, not metrics text: is it the right port?")
             raise ScrapeError(
                 f"The answer is no metrics text: not one of its {unreadable} lines can be read."
                 if unreadable
@@ -99,6 +101,8 @@ class Reader(Generic[Name, Labels]):
         """A line by the official parser; its name and block are known from now on, if they are written as usual."""
         if len(line) > LONGEST_LINE:
             raise ValueError("a line that is too long")
+        if _is_binary(line):
+            raise ValueError("a line that is no text")
         regular = _REGULAR.match(line)
         if regular and self._make_name(regular[1]) is None:
             self._names[regular[1]] = None
@@ -134,7 +138,13 @@ def _whole_lines(text: bytes) -> tuple[str, str]:
     if text.lstrip()[:1] == b"<":
         raise ScrapeError("The answer is a web page, not metrics: is the path right, and is no login before it?")
     whole, _, rest = text.rpartition(b"\n")
+    return whole.decode(errors="surrogateescape"), rest.decode(errors="replace").strip()
+
+
+def _is_binary(text: str) -> bool:
+    """Whether bytes in it were no UTF-8."""
     try:
-        return whole.decode(), rest.decode(errors="replace").strip()
-    except UnicodeDecodeError:
-        raise ScrapeError("The answer is binary, not metrics text: is it the right port?") from None
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False

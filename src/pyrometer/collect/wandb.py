@@ -11,6 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Any, BinaryIO
@@ -35,6 +36,7 @@ from pyrometer.collect.tracked import (
 
 BLOCK = 32 * 2**10
 MOST_RECORD_BYTES = 16 * 2**20
+MOST_GPUS = 64  # of a machine
 MOST_NESTED = 50  # of dictionaries in dictionaries
 GREATEST = 2**62  # of whole numbers: what is beyond has no place in a store
 _HEADER, _PIECE = Struct("<4sHB"), Struct("<IHB")  # of the file; of a piece: checksum, length, kind
@@ -97,7 +99,8 @@ _FIELDS: dict[str, dict[str, tuple[int, Any]]] = {  # names, numbers, and kinds:
 
 
 def _record() -> Any:
-    file = FileDescriptorProto(name="pyrometer/wandb.proto", package="wandb", syntax="proto2")
+    # Theirs are proto3, whose texts are UTF-8; `optional` in it is a choice of one.
+    file = FileDescriptorProto(name="pyrometer/wandb.proto", package="wandb", syntax="proto3")
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
         for field, (number, kind) in fields.items():
@@ -106,7 +109,10 @@ def _record() -> Any:
             typed = (
                 {"type": one} if isinstance(one, int) else {"type": _KIND.TYPE_MESSAGE, "type_name": f".wandb.{one}"}
             )
-            message.field.add(name=field, number=number, label=label, **typed)
+            added = message.field.add(name=field, number=number, label=label, **typed)
+            if label == _KIND.LABEL_OPTIONAL and isinstance(one, int):
+                added.proto3_optional, added.oneof_index = True, len(message.oneof_decl)
+                message.oneof_decl.add(name=f"_{field}")
     pool = DescriptorPool()  # of our own: the client brings the whole description
     pool.AddSerializedFile(file.SerializeToString())
     return GetMessageClass(pool.FindMessageTypeByName("wandb.Record"))
@@ -152,11 +158,10 @@ class Folder:
         try:
             with file.open("rb") as stream:
                 for record in records(stream):
-                    self._take(_RECORD.FromString(record))
+                    with suppress(DecodeError):  # the next one may be right
+                        self._take(_RECORD.FromString(record))
         except OSError as error:
             raise SourceError(f"{file} cannot be read: {error.strerror}.") from None
-        except DecodeError:
-            raise SourceError(f"{file} is no file of Weights & Biases.") from None
         return self.run is not None and is_time(_ms(self.run.start_time)) and not self.is_stamp
 
     def _take(self, record: Any) -> None:
@@ -175,7 +180,8 @@ class Folder:
         elif record.HasField("environment"):
             told = record.environment
             self.host = self.host or told.host or None
-            self.gpus = self.gpus or [gpu.name for gpu in told.gpu_nvidia] or [told.gpu_type] * told.gpu_count
+            self.gpus = self.gpus or [gpu.name for gpu in told.gpu_nvidia][:MOST_GPUS]
+            self.gpus = self.gpus or [told.gpu_type] * min(told.gpu_count, MOST_GPUS)
 
     def _history(self, items: Any) -> None:
         self._has_history = True
@@ -266,7 +272,7 @@ def _run(parts: list[Folder]) -> TrackedRun:
     started_ms = min(_ms(part.run.start_time) for part in parts)
     ended_ms = max(last.last_ms, _ms(last.run.start_time)) if last.exit_code is not None else None
     outcome = None if last.exit_code is None else "succeeded" if last.exit_code == 0 else "failed"
-    gpus = first.gpus[:64]
+    gpus = first.gpus
     named = last.run.display_name or first.run.run_id
     told, parameters = f"“{named}” in {first.path.name}", described(config.items())
     return TrackedRun(

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
+from pyrometer.identify.yaml_text import YamlError, parsed
 
 PLACES = ("label", "annotation", "env")
 _FIELDS = ("kind", "group", "key", "name", "serves", "gang", "attempt", "rank", "parts", "ends")
@@ -92,9 +92,9 @@ def place_of(text: str, where: str) -> Place:
 
 def _entries(text: str, where: str) -> list[Kind]:
     try:
-        entries = yaml.safe_load(text) or []
-    except yaml.YAMLError as error:
-        raise RuleError(f"{where} cannot be read: {' '.join(str(error).split())}.") from None
+        entries = parsed(text) or []
+    except YamlError as error:
+        raise RuleError(f"{where} cannot be read: {error}.") from None
     if not isinstance(entries, list):
         raise RuleError(f"{where} is not a list of rules.")
     return [_entry(entry, f"{where}, rule {number}") for number, entry in enumerate(entries, 1)]

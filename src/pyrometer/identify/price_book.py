@@ -19,9 +19,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from pyrometer.identify.gpu_models import gpu_model
+from pyrometer.identify.yaml_text import YamlError, parsed
 from pyrometer.model.records import Price
 from pyrometer.model.units import USD_MICRO_PER_USD
 
@@ -70,9 +69,9 @@ def read_entries(path: Path) -> list[Entry]:
             content = stream.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise PriceError(f"Price book {path} has more than {MOST_BYTES:,} bytes: it is not a price book.")
-        book = yaml.safe_load(content.decode("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise PriceError(f"Price book {path} cannot be read: {' '.join(str(error).split())}.") from None
+        book = parsed(content.decode("utf-8"))
+    except (OSError, UnicodeDecodeError, YamlError) as error:
+        raise PriceError(f"Price book {path} cannot be read: {error}.") from None
     listed = book.get("prices") if isinstance(book, dict) else None
     if not isinstance(listed, list):
         raise PriceError(f"Price book {path} has no list `prices`.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import NamedTuple
 
 
@@ -166,6 +167,7 @@ CHOICES = {
 }
 LEAST = {"pue": 1.0}
 MOST_NUMBER = 1_000_000
+MOST_SMALL = 10**15  # of what is counted in milliseconds or micro-dollars: 30,000 years, a billion dollars
 
 
 class SettingError(ValueError):
@@ -177,19 +179,21 @@ def with_values(settings: Settings, values: dict[str, object], origin: str) -> S
     changes: dict[str, object] = {}
     for name, value in values.items():
         if name not in Settings._fields:
-            raise SettingError(f"{origin}: there is no setting {name!r}. Known: {', '.join(Settings._fields)}.")
-        fits, what, converted = _fitting(type(Settings._field_defaults[name]), value)
+            raise SettingError(f"{origin}: there is no setting {reprlib.repr(name)}. Known: {', '.join(Settings._fields)}.")
+        said = f"{origin}: setting {name!r} has value {reprlib.repr(value)}."
+        most = MOST_SMALL if name.endswith(("_ms", "_usd_micro")) else MOST_NUMBER
+        fits, what, converted = _fitting(type(Settings._field_defaults[name]), value, most)
         if not fits:
-            raise SettingError(f"{origin}: setting {name!r} has value {value!r}. Not {what}.")
+            raise SettingError(f"{said} Not {what}.")
         if name in CHOICES and converted not in CHOICES[name]:
-            raise SettingError(f"{origin}: setting {name!r} has value {value!r}. Known: {', '.join(CHOICES[name])}.")
+            raise SettingError(f"{said} Known: {', '.join(CHOICES[name])}.")
         if isinstance(converted, float) and converted < LEAST.get(name, 0.0):
-            raise SettingError(f"{origin}: setting {name!r} has value {value!r}. It is {LEAST[name]} at least.")
+            raise SettingError(f"{said} It is {LEAST[name]} at least.")
         changes[name] = converted
     return settings._replace(**changes)  # type: ignore[arg-type]
 
 
-def _fitting(kind: type, value: object) -> tuple[bool, str, object]:
+def _fitting(kind: type, value: object, most: int) -> tuple[bool, str, object]:
     """Whether a value, as YAML or a variable has it, is of a setting's kind; what that is; and the value as such."""
     if kind is str:
         return isinstance(value, str), "a text: put it in quotes", value  # YAML takes 10:30 for a number
@@ -200,21 +204,22 @@ def _fitting(kind: type, value: object) -> tuple[bool, str, object]:
     if kind is float:
         number = _number(value)
         return number is not None, f"a number from 0 to {MOST_NUMBER:,}", number
-    fits = _is_count(value)
-    return fits, "a whole number from 0 on", int(value) if fits else 0  # type: ignore[call-overload]
+    count = _count(value)
+    return 0 <= count <= most, f"a whole number from 0 to {most:,}", count
 
 
 def _number(value: object) -> float | None:
     """A value, as YAML or a variable has it, as a number that is neither negative nor absurd; None when it is none."""
     try:
         number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else -1.0
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if 0 <= number <= MOST_NUMBER else None
 
 
-def _is_count(value: object) -> bool:
-    """Whether a value, as YAML or a variable has it, is a whole number from 0 on."""
+def _count(value: object) -> int:
+    """A value, as YAML or a variable has it, as a whole number; below 0 when it is none."""
     if isinstance(value, str):
-        return value.strip().isdecimal()
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        digits = value.strip()
+        return int(digits) if digits.isdecimal() and len(digits) <= len(str(MOST_SMALL)) else -1
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1

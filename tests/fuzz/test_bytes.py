@@ -1,0 +1,35 @@
+"""Whatever bytes come: kept inputs once more, and accidents to them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from mangle import mangled
+from targets import CORPUS, TARGETS
+
+from effort import EFFORT
+
+EXAMPLES = settings(max_examples=60 * EFFORT, suppress_health_check=list(HealthCheck))
+KEPT = {name: [path.read_bytes() for path in sorted((CORPUS / name).glob("*"))] for name in TARGETS}
+MOST_KEPT_BYTES = 300_000
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_was_thrown_at_it_before(target):
+    assert KEPT[target]
+    for content in KEPT[target]:
+        TARGETS[target](content)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_whatever_comes(target):
+    @EXAMPLES
+    @given(mangled(KEPT[target]))
+    def throw(content):
+        TARGETS[target](content)
+
+    throw()
+
+
+def test_what_is_kept_is_small():
+    assert sum(len(content) for kept in KEPT.values() for content in kept) < MOST_KEPT_BYTES

@@ -1,0 +1,93 @@
+"""Looks for bytes that break a reader, led by coverage: `make fuzz TARGET=otlp_json SECONDS=60`.
+
+The targets are those of `tests/fuzz/targets.py`. What is found is kept in `.fuzz/TARGET` between runs; with `--keep`, the
+smallest inputs that reach as much go to `tests/fuzz/corpus/TARGET`, where `make test` replays them. An input that breaks
+a promise is written to `.fuzz/crash-…` with the traceback on the terminal, and ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parent.parent
+TESTS = REPOSITORY / "tests"
+WORK = REPOSITORY / ".fuzz"
+CORPUS = TESTS / "fuzz" / "corpus"
+LONGEST_INPUT = 16_384  # bytes: a whole scrape, and no more
+SLOWEST_S, MOST_MIB = 5, 2_048  # of one input: beyond, it hangs, or grows
+INSTRUMENTED = ["pyrometer", "yaml", "prometheus_client"]
+
+sys.path[:0] = [str(REPOSITORY / "src"), str(TESTS / "fuzz"), str(TESTS / "collect"), str(TESTS)]
+
+
+def fuzz(target: str, arguments: list[str]) -> None:
+    """Hands one target to libFuzzer, which ends this process."""
+    import atheris
+
+    with atheris.instrument_imports(include=INSTRUMENTED):
+        from targets import TARGETS
+    # libFuzzer begins itself again to compare corpora: by these words, in a shell
+    program = f"{sys.executable} {Path(__file__).resolve()} {target} --inside"
+    atheris.Setup([program, *arguments], TARGETS[target])
+    atheris.Fuzz()
+
+
+def run(target: str, *arguments: str) -> int:
+    """One run of libFuzzer in a process of its own."""
+    limits = [
+        f"-timeout={SLOWEST_S}", f"-rss_limit_mb={MOST_MIB}", f"-max_len={LONGEST_INPUT}", f"-artifact_prefix={WORK}/",
+    ]  # fmt: skip
+    command = [sys.executable, __file__, target, "--inside", *limits, *arguments]
+    return subprocess.run(command, check=False, env={**os.environ, "PYTHONHASHSEED": "0"}).returncode
+
+
+def main() -> int:
+    """Every target that is named, one after the other."""
+    if "--inside" in sys.argv:
+        fuzz(sys.argv[1], sys.argv[3:])
+    from targets import TARGETS
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target", nargs="*", help=f"of {', '.join(TARGETS)}; all of them, if none is named")
+    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--keep", action="store_true", help="write the smallest inputs that reach as much to the tests")
+    asked = parser.parse_args()
+    if unknown := set(asked.target) - set(TARGETS):
+        parser.error(f"There is no target {', '.join(sorted(unknown))}. Known: {', '.join(TARGETS)}.")
+    import seeds
+
+    seeds.write_missing()
+    failed = 0
+    for target in asked.target or TARGETS:
+        print(f"== {target}: {asked.seconds} s", flush=True)
+        found = WORK / target
+        found.mkdir(parents=True, exist_ok=True)
+        began_s = time.monotonic()
+        times = f"-max_total_time={asked.seconds}"
+        failed |= run(target, str(found), str(CORPUS / target), times, "-print_final_stats=1", "-verbosity=1")
+        print(f"== {target}: {time.monotonic() - began_s:.0f} s", flush=True)
+        if asked.keep:
+            keep(target, found)
+    return min(failed, 1)
+
+
+def keep(target: str, found: Path) -> None:
+    """The corpus of the tests: what is there, and of what was found all that reaches more."""
+    merged = WORK / f"{target}.merged"
+    shutil.rmtree(merged, ignore_errors=True)
+    merged.mkdir(parents=True)
+    run(target, "-merge=1", str(merged), str(CORPUS / target), str(found))
+    seeds = [path.read_bytes() for path in (CORPUS / target).glob("seed-*")]
+    for path in merged.iterdir():
+        if path.read_bytes() not in seeds:
+            shutil.copy(path, CORPUS / target / path.name[:12])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
