@@ -295,6 +295,22 @@ def test_a_record_of_protobuf_that_is_broken_loses_no_other() -> None:
     assert (received.size, received.refused) == (2, Counter(malformed=1))
 
 
+@pytest.mark.parametrize("bad", [rb'"\ud83d"', rb'"\udc00\ud800"', b'"\xff"', b"1" * 5_000, b"1e400"])
+def test_a_text_or_number_that_is_none_loses_no_other(bad: bytes) -> None:
+    """A text that was cut in the middle of a character, as JavaScript and Python write it; bytes that are no UTF-8."""
+    about = spoken.record("event", {"time_ms": NOW - 1000, "kind": "odd", "message": "BAD"})
+    body = json.dumps(logs(GOOD, about, GOOD)).encode().replace(b'"BAD"', bad)
+    received = otlp.read("logs", body, is_json=True, now_ms=NOW)
+    assert received.size + received.refused.total() == 3
+    assert received.size >= 2
+
+
+def test_whole_characters_are_left_as_they_are() -> None:
+    about = spoken.record("event", {"time_ms": NOW - 1000, "kind": "odd", "message": "😀 \\ud83d \ud83d"})
+    received = otlp.read("logs", json.dumps(logs(about)).encode(), is_json=True, now_ms=NOW)
+    assert [one.message for _, said in received.said for one in said] == ["😀 \\ud83d \ufffd"]
+
+
 def test_long_words_are_cut() -> None:
     event = ("event", {"time_ms": T0, "kind": "stuck", "message": "x" * (MOST_WORDS + 7)})
     ((_, [happened]),) = read("logs", logs(event)).said

@@ -199,3 +199,17 @@ def test_a_scrape_waits_from_its_first_piece_on():
     assert scrapes.take(before_s=10) == []
     assert scrapes.take(before_s=10.5) == first
     assert scrapes.waiting == len(second)
+
+
+@pytest.mark.parametrize("bad", [b"\x0a\xff", b"\x12\x01\x09", b"\x0a\x04\x0a\x02\xff\xff", b"\xff" * 20])
+def test_a_series_that_is_broken_loses_no_other(bad):
+    """Bytes that are no series; a label that is no UTF-8."""
+    good = bytes(cramjam.snappy.decompress_raw(body_of(series_of(NODE_A, NOW_MS))))
+    measure = body_of([({"__name__": "DCGM_FI_DEV_GPU_TEMP"}, [(NOW_MS, 1.0)])])
+    named = bytes(cramjam.snappy.decompress_raw(measure))[2:]  # without the key and the length of the series
+    series = b"\x0a" + varint(len(named + bad)) + named + bad
+    received = read(packed(good + series + good))
+    assert len(received.samples) == 2 * len(read(packed(good)).samples)
+    assert received.left_out["malformed"] == 1
+    with pytest.raises(RemoteWriteError):
+        read(packed(series))

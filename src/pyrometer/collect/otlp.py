@@ -246,16 +246,35 @@ class _Metric(_Struct):
     sum: _Points | None = None
 
 
+# Half of a character that takes two escapes: a text that was cut in its middle. JavaScript and Python write it so;
+# msgspec takes no body with one.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+
+
+def _whole_escape(found: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if found[1] else found[0]
+
+
+# What msgspec says of a record that is no JSON; of texts that are no UTF-8, Python's own word.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+
+
 def _of_json(signal: _Signal, body: bytes) -> _Resources:
     if body.count(b"{") > MOST_OBJECTS:
         raise TooLargeError(f"The body has more than {MOST_OBJECTS} objects: send fewer records at a time.")
-    for raw in _field(msgspec.json.decode(body, type=dict[str, msgspec.Raw]), signal.resources, list[msgspec.Raw]):
+    try:
+        request = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        request = msgspec.json.decode(_ESCAPE.sub(_whole_escape, body), type=dict[str, msgspec.Raw])
+    for raw in _field(request, signal.resources, list[msgspec.Raw]):
         try:
             fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
             resource = _field(fields, "resource", _Resource | None)
             attributes = _of_structs(resource.attributes if resource else None)
             yield attributes, _json_records(signal, fields)
-        except (msgspec.MsgspecError, RefusedError, RecursionError):  # not one word of it
+        except (*_UNREADABLE, RefusedError):  # not one word of it
             yield {}, [None]
 
 
@@ -273,7 +292,7 @@ def _json_records(signal: _Signal, fields: dict[str, msgspec.Raw]) -> list[Any]:
             continue
         try:
             found += signal.whole.decode(records) or []
-        except (msgspec.MsgspecError, RecursionError):
+        except _UNREADABLE:
             found += [_json_record(signal, record) for record in signal.raw.decode(records) or []]
     return found
 
@@ -281,7 +300,7 @@ def _json_records(signal: _Signal, fields: dict[str, msgspec.Raw]) -> list[Any]:
 def _json_record(signal: _Signal, record: msgspec.Raw) -> Any:
     try:
         return signal.one.decode(record)
-    except (msgspec.MsgspecError, RecursionError):
+    except _UNREADABLE:
         return None
 
 

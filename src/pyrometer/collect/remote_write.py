@@ -35,6 +35,7 @@ MOST_BEHIND_MS = 31 * MS_PER_DAY
 MOST_AHEAD_MS = MS_PER_HOUR
 
 OTHER, NO_DEVICE, NO_VALUE, WRONG_TIME = "other metric", "no device", "no value", "wrong time"
+MALFORMED = "malformed"  # series, not samples: nobody knows how many it has
 
 
 class RemoteWriteError(Exception):
@@ -75,7 +76,11 @@ class Reader:
         oldest_ms, newest_ms = now_ms - MOST_BEHIND_MS, now_ms + MOST_AHEAD_MS
         count = 0
         for number, one in enumerate(_series(body)):
-            series = _TIME_SERIES.FromString(one)
+            try:
+                series = _TIME_SERIES.FromString(one)
+            except DecodeError:
+                left_out[MALFORMED] += 1
+                continue
             count += len(series.samples)
             if number >= MOST_SERIES or count > MOST_SAMPLES:
                 raise TooLargeError(
@@ -87,7 +92,11 @@ class Reader:
                 left_out[OTHER] += len(series.samples)
                 continue
             labels.remove(name)
-            measure, place = _MEASURES[name], self._place(labels)
+            try:
+                measure, place = _MEASURES[name], self._place(labels)
+            except DecodeError:  # a text that is no UTF-8
+                left_out[MALFORMED] += 1
+                continue
             if place is None:
                 left_out[NO_DEVICE] += len(series.samples)
                 continue
@@ -99,6 +108,8 @@ class Reader:
                     samples.append((measure, place, value, time_ms))
                 else:
                     left_out[WRONG_TIME] += 1
+        if left_out.keys() == {MALFORMED} and not samples:  # it is something else
+            raise ValueError("no series")
         return Received(samples, left_out)
 
     def _place(self, labels: list[bytes]) -> Place | None:
