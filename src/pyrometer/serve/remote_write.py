@@ -24,8 +24,7 @@ from pyrometer.collect.remote_write import MOST_PACKED_BYTES, Reader, Received, 
 from pyrometer.collect.whole_scrapes import SETTLE_S, Sample, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.serve.bodies import BODY_S, RETRY_S, body_of
-from pyrometer.serve.keeping import storing
-from pyrometer.store import StoreError
+from pyrometer.serve.keeping import append_what_fits, storing
 from pyrometer.store.inbox import Inbox
 from pyrometer.store.newest import slots_of
 
@@ -134,10 +133,7 @@ class RemoteWrite:
         self._unstored += self._dcgm.take(self._untaken).records
         self._untaken = []
         if self._unstored:
-            try:
-                store.append(self._unstored)
-            except StoreError as error:  # it would be refused for ever
-                _log.error("%s", error)
+            append_what_fits(store, self._unstored)
             self._unstored = []
         self._inbox.drop(self._done)
         self._done = []

@@ -22,7 +22,8 @@ from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.runs import Known, Runs, Wanted
 from pyrometer.model import events
 from pyrometer.model.records import Allocation, Pod, Run, Slot
-from pyrometer.store import Store, StoreError
+from pyrometer.serve.keeping import append_what_fits
+from pyrometer.store import Store
 from pyrometer.store.inbox import Inbox, of_training
 from pyrometer.store.newest import newest, slots_of
 
@@ -148,10 +149,7 @@ class Training:
         self._done += [b.path for b in self._bodies if not b.said and not (b.sampled and b.arrived_s >= settled_s)]
         self._bodies = [b for b in self._bodies if b.said or (b.sampled and b.arrived_s >= settled_s)]
         if self._unstored:
-            try:
-                self._store.append(self._unstored)
-            except StoreError as error:  # it would be refused for ever
-                _log.error("%s", error)
+            append_what_fits(self._store, self._unstored)
             self.stored += len(self._unstored)
             self._unstored = []
         self._inbox.drop(self._done)
