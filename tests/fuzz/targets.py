@@ -137,7 +137,7 @@ def _otlp(body: bytes, *, is_json: bool) -> None:
         received = otlp.read(signal, body[1:], is_json=is_json, now_ms=NOW_MS)
     except OtlpError:
         return
-    assert min((*received.refused.values(), *received.left_out.values()), default=1) > 0
+    assert min((*received.refused.values(), *received.left_out.values()), default=0) >= 0
     records = Dcgm(lambda host: None, near_idle_power_w).take(received.samples).records
     taken = runs.Runs().take(received.said, runs.Known(), local=True, patient=False)
     fit([*records, *taken.records])

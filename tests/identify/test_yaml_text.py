@@ -12,7 +12,10 @@ LAUGHS = "a0: &a0 {k0: 1}\n" + "".join(
 
 
 def test_what_is_right_is_read():
-    assert parsed("a: &x {b: 0x10, c: 1_000}\nd: {<<: *x, b: 2}") == {"a": {"b": 16, "c": 1000}, "d": {"b": 2, "c": 1000}}
+    assert parsed("a: &x {b: 0x10, c: 1_000}\nd: {<<: *x, b: 2}") == {
+        "a": {"b": 16, "c": 1000},
+        "d": {"b": 2, "c": 1000},
+    }
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+MOST_PODS = 1_000_000  # beyond, it is no gang that anybody waits for
+
 
 def gang_pods(shape: str | None, spec: Any, asks_gpus: Callable[[Any], bool]) -> int | None:
     """The size of a gang; None when it is none, or nobody says. Only pods that ask for GPUs count.
@@ -14,7 +16,7 @@ def gang_pods(shape: str | None, spec: Any, asks_gpus: Callable[[Any], bool]) ->
     if shape is None or not isinstance(spec, dict):
         return None
     count = _SHAPES[shape](spec, asks_gpus) if shape in _SHAPES else _at(spec, shape)
-    return count if isinstance(count, int) and not isinstance(count, bool) and count > 1 else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and 1 < count <= MOST_PODS else None
 
 
 def _replica_specs(spec: dict[str, Any], asks_gpus: Callable[[Any], bool]) -> int:
@@ -31,9 +33,10 @@ def _replica_specs(spec: dict[str, Any], asks_gpus: Callable[[Any], bool]) -> in
 def _replicated_jobs(spec: dict[str, Any], asks_gpus: Callable[[Any], bool]) -> int:
     """JobSet: jobs of pods."""
     total = 0
-    for job in spec.get("replicatedJobs") or []:
-        of_job = (job.get("template") or {}).get("spec") or {}
-        if asks_gpus(_pod_of(of_job.get("template"))):
+    jobs = spec.get("replicatedJobs")
+    for job in jobs if isinstance(jobs, list) else ():
+        of_job = _pod_of(job.get("template")) if isinstance(job, dict) else None
+        if isinstance(of_job, dict) and asks_gpus(_pod_of(of_job.get("template"))):
             total += _count(job.get("replicas")) * _count(of_job.get("parallelism"))
     return total
 
@@ -45,7 +48,7 @@ _SHAPES: dict[str, Callable[[dict[str, Any], Callable[[Any], bool]], int]] = {
 
 
 def _pod_of(template: Any) -> Any:
-    return (template or {}).get("spec") if isinstance(template, dict) else None
+    return template.get("spec") if isinstance(template, dict) else None
 
 
 def _count(value: Any) -> int:

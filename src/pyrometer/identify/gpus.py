@@ -14,6 +14,8 @@ SHARED = ("nvidia.com/gpu.shared", "amd.com/gpu.shared")  # time-slicing with re
 _MIG = re.compile(r"nvidia\.com/mig-(\d)g\.\d+gb")
 _MIG_PRODUCT = re.compile(r"-MIG-(\d)g\.\d+gb$")
 MIG_SLICES = 7
+LONGEST_NUMBER = 19  # digits
+MOST_DEVICES = 10_000  # of a pod, or a node: anybody may write a larger number, and nobody has so many
 _MIG_PER_GPU = {1: 7, 2: 3, 3: 2, 4: 1, 7: 1}  # instances of so many slices that fit on one GPU
 
 # KAI Scheduler and Run:ai hold a GPU that pods share with a pod of their own; the sharers are who uses it.
@@ -81,10 +83,11 @@ def asked_by(pod: objects.Pod, node: GpuNode | None = None) -> Asked | None:
             elif mig:
                 instances += count
                 slices += count * int(mig[1])
+    whole, shared = min(whole, MOST_DEVICES), min(shared, MOST_DEVICES)
     if fraction is not None:
         return Asked(max(whole, 1), fraction)
     if instances:
-        return Asked(instances, SHARE_WHOLE * slices // (MIG_SLICES * instances))
+        return Asked(min(instances, MOST_DEVICES), SHARE_WHOLE * slices // (MIG_SLICES * instances))
     if shared:
         return Asked(shared, SHARE_WHOLE // max(node.replicas if node else 1, 1))
     if not whole:
@@ -104,15 +107,14 @@ def container_asks(container: objects.Container) -> bool:
 
 def asks_gpus(spec: Any) -> bool:
     """Whether a pod template, as it stands in a job's specification, asks for GPUs."""
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    names = {
-        name
-        for container in containers or []
-        if isinstance(container, dict)
-        for kind in ("requests", "limits")
-        for name in ((container.get("resources") or {}).get(kind) or {})
-    }
-    return bool(isinstance(spec, dict) and spec.get("resourceClaims")) or any(_is_gpu(name) for name in names)
+    if not isinstance(spec, dict):
+        return False
+    containers = spec.get("containers")
+    listed = containers if isinstance(containers, list) else []
+    asked = [one.get("resources") for one in listed if isinstance(one, dict)]
+    amounts = [one.get(kind) for one in asked if isinstance(one, dict) for kind in ("requests", "limits")]
+    names = {name for one in amounts if isinstance(one, dict) for name in one}
+    return bool(spec.get("resourceClaims")) or any(_is_gpu(name) for name in names)
 
 
 def node_gpus(node: objects.Node) -> GpuNode:
@@ -121,7 +123,7 @@ def node_gpus(node: objects.Node) -> GpuNode:
     capacity = node.status.allocatable or node.status.capacity or {}
     model = first_label(labels, MODEL_LABELS)
     mig = _MIG_PRODUCT.search(model or "")
-    replicas = max(_number(labels.get("nvidia.com/gpu.replicas")) or 1, 1)
+    replicas = max(quantity(labels.get("nvidia.com/gpu.replicas", 1)), 1)
     count = sum(quantity(capacity.get(name, 0)) for name in WHOLE)
     count += sum(quantity(capacity.get(name, 0)) for name in SHARED)
     slices = int(mig[1]) if mig else 0
@@ -131,10 +133,10 @@ def node_gpus(node: objects.Node) -> GpuNode:
         if found:
             physical += -(-quantity(amount) // _MIG_PER_GPU.get(int(found[1]), 1))
     if any(_MIG.fullmatch(name) for name in capacity):  # several profiles on one device: the label counts devices
-        physical = _number(labels.get("nvidia.com/gpu.count")) or physical
+        physical = quantity(labels.get("nvidia.com/gpu.count", 0)) or physical
     if model is not None:
         model = _MIG_PRODUCT.sub("", model).removesuffix("-SHARED")
-    return GpuNode(physical, model, replicas, slices, _number(labels.get("nvidia.com/gpu.memory")))
+    return GpuNode(min(physical, MOST_DEVICES), model, replicas, slices, _number(labels.get("nvidia.com/gpu.memory")))
 
 
 def first_label(labels: Mapping[str, str], names: tuple[str, ...]) -> str | None:
@@ -148,12 +150,12 @@ def purchase_of(labels: Mapping[str, str]) -> str | None:
 
 
 def quantity(amount: str | int | float) -> int:
-    """A Kubernetes quantity of whole things."""
+    """A Kubernetes quantity of whole things, as far as it makes sense."""
     text = str(amount).strip()
     for suffix, factor in (("k", 1_000), ("M", 1_000_000)):
         if text.endswith(suffix) and text[:-1].isdecimal():
-            return int(text[:-1]) * factor
-    return int(text) if text.isdecimal() else 0
+            return min((_number(text[:-1]) or 0) * factor, MOST_DEVICES)
+    return min(_number(text) or 0, MOST_DEVICES)
 
 
 def _requests(spec: objects.PodSpec) -> list[Mapping[str, str | int | float]]:
@@ -180,4 +182,5 @@ def _is_gpu(name: str) -> bool:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
+    """A whole number. One with twenty digits is nobody's, and Python reads none with thousands."""
+    return int(text[:LONGEST_NUMBER]) if text is not None and text.isdecimal() else None

@@ -23,8 +23,9 @@ REASONS = {
 }
 PROGRESS_OF = ("trainer.kubeflow.org", "TrainJob")
 
-_PULLED = re.compile(r"Successfully pulled image .*? in ((?:[\d.]+(?:h|m|s|ms|µs))+)")
-_DURATION = re.compile(r"([\d.]+)(h|ms|m|s|µs)")
+_AMOUNT = r"\d{1,9}(?:\.\d{1,9})?"
+_PULLED = re.compile(rf"Successfully pulled image .*? in ((?:{_AMOUNT}(?:h|m|s|ms|µs))+)")
+_DURATION = re.compile(rf"({_AMOUNT})(h|ms|m|s|µs)")
 _UNIT_MS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1, "µs": 0.001}
 
 
@@ -63,11 +64,13 @@ def progress_of(owner: objects.Owner, attempt: int) -> Iterator[Metric]:
     if not isinstance(told, dict):
         return
     at_ms = iso_ms(told.get("lastUpdatedTime"))
+    metrics = told.get("metrics")
+    metrics = metrics if isinstance(metrics, list) else []
     values: list[tuple[Any, Any]] = [
         (PROGRESS, told.get("progressPercentage")),
         (REMAINING, told.get("estimatedRemainingSeconds")),
     ]
-    values += [(each.get("name"), each.get("value")) for each in told.get("metrics") or [] if isinstance(each, dict)]
+    values += [(each.get("name"), each.get("value")) for each in metrics if isinstance(each, dict)]
     for name, value in values:
         number = finite(value)
         if at_ms is not None and isinstance(name, str) and number is not None:

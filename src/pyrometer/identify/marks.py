@@ -27,7 +27,7 @@ def finite(value: Any) -> float | None:
     """A number, also where it is written as a text; None where it is none, or no finite one."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 
@@ -36,5 +36,5 @@ def iso_ms(text: Any) -> int | None:
     """A time as objects write it, in milliseconds; None where there is none."""
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

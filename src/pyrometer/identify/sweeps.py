@@ -80,9 +80,10 @@ def _value(values: Json | None, objective: Json, goal: str | None) -> float | No
     if values is None:
         return None
     strategies = {
-        _object(each).get("name"): _object(each).get("value") for each in _listed(objective.get("metricStrategies"))
+        str(each.get("name")): str(each.get("value"))
+        for each in map(_object, _listed(objective.get("metricStrategies")))
     }
-    strategy = strategies.get(objective.get("objectiveMetricName")) or goal or "latest"
+    strategy = strategies.get(str(objective.get("objectiveMetricName"))) or goal or "latest"
     found: float | None = values.get(strategy, values.get("latest"))
     return found
 

@@ -179,7 +179,9 @@ def with_values(settings: Settings, values: dict[str, object], origin: str) -> S
     changes: dict[str, object] = {}
     for name, value in values.items():
         if name not in Settings._fields:
-            raise SettingError(f"{origin}: there is no setting {reprlib.repr(name)}. Known: {', '.join(Settings._fields)}.")
+            raise SettingError(
+                f"{origin}: there is no setting {reprlib.repr(name)}. Known: {', '.join(Settings._fields)}."
+            )
         said = f"{origin}: setting {name!r} has value {reprlib.repr(value)}."
         most = MOST_SMALL if name.endswith(("_ms", "_usd_micro")) else MOST_NUMBER
         fits, what, converted = _fitting(type(Settings._field_defaults[name]), value, most)

@@ -16,6 +16,7 @@ from pyrometer.model import events
 from pyrometer.model.records import Allocation, Node, Owner, Pod, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY
+from pyrometer.serve.keeping import append_what_fits
 from pyrometer.store import Store
 from pyrometer.store.catalog import first_row
 from pyrometer.store.newest import newest
@@ -71,7 +72,7 @@ class Collector:
                 await asyncio.to_thread(self._store, list(delivery.records))
 
     def _store(self, records: list[tuple[Any, ...]]) -> None:
-        self.store.append(records)
+        append_what_fits(self.store, records)
         self.stored += len(records)
 
 

@@ -5,13 +5,14 @@ Everything may be absent: the API writes an empty list as `null`.
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
 Words = dict[str, str]
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]  # as the API has them
 
 
 class _Object(Struct, rename="camel"):
@@ -97,7 +98,7 @@ class Port(_Object):
     """A port that a container says it listens on."""
 
     name: str = ""
-    container_port: int = 0
+    container_port: Int32 = 0
 
 
 class Container(_Object):
@@ -150,8 +151,8 @@ class Running(_Object):
 class Terminated(_Object):
     """How a container ended."""
 
-    exit_code: int = 0
-    signal: int = 0
+    exit_code: Int32 = 0
+    signal: Int32 = 0
     reason: str = ""
     message: str = ""
     started_at: datetime | None = None
@@ -170,7 +171,7 @@ class ContainerStatus(_Object):
     """What a container is doing, and how it ended before."""
 
     name: str = ""
-    restart_count: int = 0
+    restart_count: Int32 = 0
     state: ContainerState = field(default_factory=ContainerState)
     last_state: ContainerState = field(default_factory=ContainerState)
 
@@ -255,7 +256,7 @@ class Concerned(_Object):
 class Series(_Object):
     """How often an event happened, and when last."""
 
-    count: int = 1
+    count: Int32 = 1
     last_observed_time: datetime | None = None
 
 
@@ -320,7 +321,7 @@ class PodSet(_Object):
     """Pods of one kind that a queued workload needs."""
 
     name: str = ""
-    count: int = 1
+    count: Int32 = 1
     template: Any = None
 
 
@@ -383,4 +384,6 @@ class Bookmark(_Object):
 
 def ms(moment: datetime | None) -> int | None:
     """A time of the API in milliseconds; its clock ticks in seconds, or for some events in microseconds."""
-    return None if moment is None else round(moment.timestamp() * 1000)
+    if moment is None:
+        return None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

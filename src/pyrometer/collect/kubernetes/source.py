@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
@@ -27,6 +28,9 @@ HEARTBEAT_S = 30.0
 LINGER_S = 0.02  # what comes together is stored together: a transaction costs more than a record
 LONGEST_ANNOTATION = 512
 REMEMBERED_MS = 3_600_000  # owners that are gone
+MOST_UNUSABLE = 1_000  # objects of which it is remembered that they were spoken of
+
+_log = logging.getLogger("pyrometer")
 
 
 # What was there when a cluster was last watched: by group and kind, UID → namespace and name.
@@ -109,6 +113,8 @@ class KubernetesSource:
         self._owners: dict[str, objects.Owner] = {}
         self._changed_owners: dict[str, Seen] = {}
         self._gone_owners: dict[str, int] = {}
+        self.unusable = 0  # how often an object was passed over
+        self._unusable: set[str] = set()
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
         """Records, as things happen."""
@@ -131,7 +137,7 @@ class KubernetesSource:
                             records = []
                 changed, self._changed_owners = self._changed_owners, {}
                 for seen in changed.values():
-                    records += self._translator.take(seen)
+                    records += self._taken(seen)
                 if self._due_s <= time.monotonic():
                     self._due_s = time.monotonic() + self._heartbeat_s
                     records.append(self._alive())
@@ -155,6 +161,9 @@ class KubernetesSource:
             watch = self.watches.get((need.group, need.kind))
             if watch is not None and watch.denied:
                 said.append(f"{watch.resource.name} may not be read: {need.costs}")
+        unreadable = sum(watch.unreadable for watch in self.watches.values()) + self.unusable
+        if unreadable:
+            said.append(f"objects in a form that is not known were passed over {unreadable} times: the log names them")
         for name, why in sorted(self.denied_owners.items()):
             said.append(f"{name} may not be read: pods below stay where the chain of owners ends ({why})")
         return said
@@ -228,7 +237,25 @@ class KubernetesSource:
             self._notice_exporter(change)
         if isinstance(change.object, objects.Pod | objects.Queued) and not change.vanished:
             change = change._replace(chain=await self._chain(change.object.metadata))
-        return self._translator.take(change)
+        return self._taken(change)
+
+    def _taken(self, change: Seen) -> list[tuple[Any, ...]]:
+        """What to write down about an object. One that nobody was prepared for costs no other."""
+        try:
+            return self._translator.take(change)
+        except Exception:
+            self._is_unusable(change.object)
+            return []
+
+    def _is_unusable(self, thing: Any) -> None:
+        """Says so once; anybody may write objects, and again and again."""
+        meta: objects.Meta = thing.metadata
+        self.unusable += 1
+        if meta.uid not in self._unusable:
+            if len(self._unusable) >= MOST_UNUSABLE:
+                self._unusable.clear()
+            self._unusable.add(meta.uid)
+            _log.exception("%s %s/%s is passed over", type(thing).__name__, meta.namespace, meta.name)
 
     def _notice_exporter(self, change: Seen) -> None:
         uid = change.object.metadata.uid
@@ -303,7 +330,7 @@ class KubernetesSource:
         except DeniedError as error:
             self.denied_owners[f"{reference.kind}.{reference.group}"] = str(error)
             return known
-        except (ApiError, msgspec.DecodeError):
+        except (ApiError, msgspec.MsgspecError, ValueError, RecursionError):
             return known
         if owner.metadata.uid != reference.uid:  # another object of that name
             return known
@@ -328,4 +355,9 @@ class KubernetesSource:
         notes = owner.metadata.annotations
         if notes:
             owner.metadata.annotations = {k: v for k, v in notes.items() if len(v) <= LONGEST_ANNOTATION}
-        return self._translator.shrink(owner)
+        try:
+            return self._translator.shrink(owner)
+        except Exception:
+            self._is_unusable(owner)
+            owner.spec = owner.status = None
+            return owner

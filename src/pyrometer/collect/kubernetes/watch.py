@@ -90,6 +90,7 @@ class Watch:
         self.denied: str | None = None
         self.trouble: str | None = None
         self.listings = 0
+        self.unreadable = 0  # objects in a form that the API does not have
         self.last_live_ms = last_live_ms  # when it was last known to see everything
         self._clock_ms = clock_ms
         self._decoder = msgspec.json.Decoder(resource.type)
@@ -124,7 +125,11 @@ class Watch:
                 self._version = ""
                 self.synced.set()
                 await asyncio.sleep(DENIED_PAUSE_S)
-            except (ApiError, msgspec.DecodeError) as error:
+            except RecursionError:  # of a page: nothing of it can be read, and others are not to wait for it
+                self.trouble = f"{self.resource.name}: an object is nested deeper than anything that is read"
+                self.synced.set()
+                await asyncio.sleep(DENIED_PAUSE_S)
+            except (ApiError, msgspec.DecodeError, ValueError) as error:
                 self.trouble = str(error)
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret: so that not all come at once
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
@@ -139,7 +144,7 @@ class Watch:
                 await self.api.get(self.resource.path, params, self.resource.accept(listed=True))
             )  # fmt: skip
             at_ms = self._clock_ms()
-            decoded = [self._decoder.decode(item) for item in page.items or ()]
+            decoded = [found for item in page.items or () if (found := self._decoded(item)) is not None]
             for item in decoded:
                 seen[item.metadata.uid] = (item.metadata.namespace, item.metadata.name)
             yield [Seen(self._kinded(item), at_ms) for item in decoded]
@@ -170,14 +175,20 @@ class Watch:
             self.denied = self.trouble = None
 
     def _line(self, line: bytes, at_ms: int) -> Seen | None:
-        event = _LINE.decode(line)
+        try:
+            event = _LINE.decode(line)
+        except RecursionError:
+            self.unreadable += 1
+            return None
         if event.type == "BOOKMARK":
             self._version = _BOOKMARK.decode(event.object).metadata.resource_version
             return None
         if event.type == "ERROR":
             status = _STATUS.decode(event.object)
             raise (GoneError if status.code == 410 else ApiError)(status.message or status.reason)
-        item = self._decoder.decode(event.object)
+        item = self._decoded(event.object)
+        if item is None:
+            return None
         meta: Meta = item.metadata
         self._version = meta.resource_version
         gone = event.type == "DELETED"
@@ -186,6 +197,14 @@ class Watch:
         else:
             self._known[meta.uid] = (meta.namespace, meta.name)
         return Seen(self._kinded(item), at_ms, gone)
+
+    def _decoded(self, raw: msgspec.Raw) -> Any:
+        """An object; None when it makes no sense, which costs no other."""
+        try:
+            return self._decoder.decode(raw)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            self.unreadable += 1
+            return None
 
     def _kinded(self, item: Any) -> Any:
         """Items of a list do not say what they are, and metadata alone calls itself that."""
