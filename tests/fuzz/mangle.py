@@ -16,7 +16,8 @@ NUMBERS = (
     b"2147483648", b"65536", b"-9223372036854775809", "٣".encode(), b"null", b"true", b'"12"', b"",
 )  # fmt: skip
 TEXTS = (
-    b"\x00", b"\xff", b"\xed\xa0\x80", "\u202e".encode(), "\ufeff".encode(), b"\r\n", b"\n", b"\\", b'"', b"'", b"{", b"}",
+    b"\x00", b"\xff", b"\xed\xa0\x80", "\u202e".encode(), "\ufeff".encode(), b"\r\n", b"\n", b"\\", b'"', b"'", b"{",
+    b"}",
     b"[", b"]", b",", b":", b" ", b"#", b"&a", b"*a", b"!!int x", b"!!timestamp x", b"<<", b"../", b"%s", b"\\ud800",
     b"a" * 20_000, b"[" * 3_000, b'{"a":' * 3_000, b"\x80" * 12, b"\x0a\x00" * 100, b"2026-13-45", b"0001-01-01",
 )  # fmt: skip

@@ -79,7 +79,8 @@ def _said() -> dict[str, dict]:
                 [
                     ("run", {"time_ms": at_ms, "first_step_ms": at_ms}),
                     spoken.window(at_ms, 1),
-                    ("batch", {"time_ms": at_ms, "loader": 0, "epoch": 1, "send_index": 3, "step": 7, "samples": [1, "b"]}),
+                    ("batch", {"time_ms": at_ms, "loader": 0, "epoch": 1, "send_index": 3, "step": 7,
+                               "samples": [1, "b"]}),
                     ("event", {"time_ms": at_ms, "kind": "checkpoint_saved", "step": 7, "message": "/ckpt/7"}),
                     ("span", {"start_ns": at_ms * 10**6 + 5_000, "duration_ns": 1_500_000, "name": "forward", "step": 7,
                               "attributes": {"note": "a", "n": 1, "x": 0.5}, **ids}),
@@ -99,7 +100,7 @@ def _wandb() -> list[bytes]:
     told = [
         {"run": {"run_id": "x", "project": "p", "display_name": "first", "host": "node-a", "config": items(lr="0.1"),
                  "start_time": {"seconds": NOW_MS // 1000}}},
-        {"environment": {"host": "node-a", "gpu_type": "NVIDIA H200", "gpu_count": 8, "gpu_nvidia": [{"name": "H200"}]}},
+        {"environment": {"host": "node-a", "gpu_type": "H200", "gpu_count": 8, "gpu_nvidia": [{"name": "H200"}]}},
         {"environment": {"gpu_type": "NVIDIA H200", "gpu_count": 2}},
         {"history": items(_timestamp=str(NOW_MS // 1000), _step="1", loss="0.5", deep='{"a": {"b": "NaN"}}')},
         {"summary": items(loss="0.5", tokens="12345")},

@@ -28,77 +28,32 @@ from pyrometer.model.settings import Settings
 EXAMPLES = settings(max_examples=150 * EFFORT, suppress_health_check=list(HealthCheck))
 IDENTIFY = Path(__file__).parents[1] / "identify"
 MADE = json.loads((IDENTIFY / "kubeflow" / "made.json").read_text())
-T0 = "2026-11-01T10:00:00Z"
+THINGS = yaml.safe_load((Path(__file__).parent / "objects.yaml").read_text())
 NOW_MS = 1_794_700_000_000
-
-
-def _pod(**metadata: Any) -> dict[str, Any]:
-    return {
-        "metadata": {
-            "name": "p-0", "namespace": "ns", "uid": "p", "creationTimestamp": T0, "labels": {"team": "a"},
-            "annotations": {"workflows.argoproj.io/node-name": "wf.root.train.executor(1)", "gpu-fraction": "0.5"},
-            **metadata,
-        },
-        "spec": {
-            "nodeName": "n0", "schedulingGroup": {"podGroupName": "g"},
-            "containers": [{"name": "main", "resources": {"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": 2}},
-                            "env": [{"name": "RANK", "value": "3"}, {"name": "WORLD_SIZE", "value": "4"}]}],
-            "initContainers": [{"name": "i", "restartPolicy": "Always", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}],
-            "resourceClaims": [{"name": "gpu", "resourceClaimName": "claim-1"}],
-        },
-        "status": {
-            "phase": "Running", "startTime": T0, "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": T0}],
-            "containerStatuses": [{"name": "main", "restartCount": 1, "state": {"running": {"startedAt": T0}},
-                                   "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "startedAt": T0, "finishedAt": T0}}}],
-            "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "claim-1"}],
-        },
-    }  # fmt: skip
-
-
-NODE = {
-    "metadata": {"name": "n0", "uid": "n", "creationTimestamp": T0, "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}},
-    "spec": {"unschedulable": True, "taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": T0}]},
-    "status": {"capacity": {"nvidia.com/gpu": "8", "cpu": "96"}, "allocatable": {"nvidia.com/gpu": "8"},
-               "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": T0}]},
-}  # fmt: skip
-EVENT = {
-    "metadata": {"name": "e", "namespace": "ns", "uid": "e", "creationTimestamp": T0},
-    "involvedObject": {"kind": "Pod", "namespace": "ns", "name": "p-0", "uid": "p"}, "reason": "Pulled",
-    "message": 'Successfully pulled image "a" in 1m2.5s (1m3s including waiting)', "type": "Normal", "lastTimestamp": T0,
-    "series": {"count": 2, "lastObservedTime": T0},
-}  # fmt: skip
-CLAIM = {
-    "metadata": {"name": "claim-1", "namespace": "ns", "uid": "c"},
-    "status": {"reservedFor": [{"name": "p-0", "uid": "p", "resource": "pods"}],
-               "allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com", "pool": "n0", "device": "gpu-1", "request": "r"}]}}},
-}  # fmt: skip
-QUEUED = {
-    "metadata": {"name": "w", "namespace": "ns", "uid": "q", "creationTimestamp": T0},
-    "spec": {"queueName": "research", "podSets": [{"name": "main", "count": 4, "template": {"spec": _pod()["spec"]}}]},
-    "status": {"conditions": [{"type": "QuotaReserved", "status": "True", "lastTransitionTime": T0}]},
-}  # fmt: skip
-WORKFLOW = {
-    "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": "wf", "namespace": "ns", "uid": "wf", "creationTimestamp": T0},
-    "status": {"phase": "Running", "startedAt": T0, "nodes": {"a": {"name": "wf.root.train.executor(1)", "type": "Pod", "phase": "Running",
-               "startedAt": T0, "finishedAt": T0, "message": "m", "templateName": "t"}}},
-}  # fmt: skip
-TRAIN_JOB = {
-    "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "t", "namespace": "ns", "uid": "t"},
-    "spec": {"trainer": {"numNodes": 4}}, "status": {"trainerStatus": {"progressPercentage": 45, "estimatedRemainingSeconds": 60,
-    "lastUpdatedTime": T0, "metrics": [{"name": "loss", "value": "0.5"}]}},
-}  # fmt: skip
+NODE = THINGS["node"]
+GOLDEN = [yaml.safe_load(path.read_text())["owners"] for path in sorted((IDENTIFY / "golden").glob("*.yaml"))]
 OWNERS = [
-    WORKFLOW, TRAIN_JOB, MADE["experiment"], MADE["trial"],
-    *(owner for path in sorted((IDENTIFY / "golden").glob("*.yaml")) for owner in yaml.safe_load(path.read_text())["owners"]),
+    THINGS["workflow"], THINGS["train_job"], MADE["experiment"], MADE["trial"],
+    *(one for owners in GOLDEN for one in owners),
 ]  # fmt: skip
 KINDS: dict[str, tuple[type, list[Any]]] = {
-    "pod": (objects.Pod, [_pod()]), "node": (objects.Node, [NODE]), "event": (objects.Event, [EVENT]),
-    "claim": (objects.ResourceClaim, [CLAIM]), "queued": (objects.Queued, [QUEUED]), "owner": (objects.Owner, OWNERS),
-    "namespace": (objects.Namespace, [{"metadata": {"name": "ns", "uid": "ns", "labels": {"team": "b"}}}]),
-}  # fmt: skip
+    "pod": (objects.Pod, [THINGS["pod"]]),
+    "node": (objects.Node, [NODE]),
+    "event": (objects.Event, [THINGS["event"]]),
+    "claim": (objects.ResourceClaim, [THINGS["claim"]]),
+    "queued": (objects.Queued, [THINGS["queued"]]),
+    "owner": (objects.Owner, OWNERS),
+    "namespace": (objects.Namespace, [THINGS["namespace"]]),
+}
 ANY_OBJECT = st.sampled_from(sorted(KINDS)).flatmap(
     lambda kind: st.tuples(st.just(kind), mangled_value(KINDS[kind][1]))
 )
+
+
+def _pod(**metadata: Any) -> dict[str, Any]:
+    pod = copy.deepcopy(THINGS["pod"])
+    pod["metadata"] |= metadata
+    return pod
 
 
 def decoded(kind: str, thing: Any) -> Any:
@@ -187,4 +142,4 @@ def test_an_event_says_whatever_its_writer_likes(took):
     cluster = Cluster("test", Settings())
     message = f'Successfully pulled image "a" in {took}'
     cluster.take(Seen(decoded("pod", _pod()), NOW_MS))
-    fit(cluster.take(Seen(decoded("event", EVENT | {"message": message}), NOW_MS)))
+    fit(cluster.take(Seen(decoded("event", THINGS["event"] | {"message": message}), NOW_MS)))

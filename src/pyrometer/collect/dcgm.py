@@ -315,7 +315,8 @@ class Dcgm:
 
 def _in_our_units(values: _Values, column: Integers, percent_hosts: set[str]) -> Numbers:
     """Values as whole numbers of the columns' units; NaN is an absent value."""
-    number = values.value * _FACTOR[values.measure]
+    with np.errstate(over="ignore"):  # 1e308 of any unit is nonsense, and is left out below
+        number = values.value * _FACTOR[values.measure]
     if percent_hosts:
         of_host = np.array([place.hosts[0] in percent_hosts for place in values.places])[values.place]
         number[of_host & (values.measure == _NUMBER_OF[DOUBTFUL])] *= PERCENT_IN_RATIO
