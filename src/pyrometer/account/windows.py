@@ -15,6 +15,7 @@ from pyrometer.model.units import MS_PER_MINUTE
 # Times that a clock can show in every zone.
 FIRST_YEAR, LAST_YEAR = 1970, 9998
 LONGEST = timedelta(days=36_500)
+MOST_DIGITS = 19  # of a length: with more it is as much too long, and Python reads none with thousands
 
 
 class WindowError(ValueError):
@@ -59,11 +60,12 @@ def window_of(
 
 def _length(text: str) -> timedelta:
     found = re.fullmatch(r"(\d+)\s*([smhdw])", text.strip())
-    if not found or int(found[1]) == 0:
+    number = int(found[1][:MOST_DIGITS]) if found else 0
+    if not found or number == 0:
         raise WindowError(f"--last {text!r} is not a length of time: 90m, 12h, 7d.")
     unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[found[2]]
     try:
-        length = timedelta(minutes=-(-timedelta(**{unit: int(found[1])}) // timedelta(minutes=1)))
+        length = timedelta(minutes=-(-timedelta(**{unit: number}) // timedelta(minutes=1)))
     except OverflowError:
         length = timedelta.max
     if length > LONGEST:
