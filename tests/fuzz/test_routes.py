@@ -43,16 +43,22 @@ CHECKED = settings(max_examples=100 * EFFORT, suppress_health_check=list(HealthC
 RIGHT: dict[str, tuple[str, ...]] = {
     "last": ("12h", "90m", "7d"), "since": ("2026-10-08", "2026-10-08 20:00"), "until": ("2027-01-01",), "all": ("1",),
     "month": ("2026-10",), "tz": ("Europe/Berlin", "UTC"), "price": ("2.5", "$3"), "team": (TEAM,), "step": ("12", "0"),
-    "experiment": (f"{two_teams.OURS}-sft", f"{two_teams.OURS}-baseline"), "by": ("team,experiment", "day", "state,cause"),
-    "run": (OUR_RUN, SAME_RUN, THEIR_RUN), "attempt": ("1", "2"), "metric": ("loss",), "sample": ("7",), "limit": ("5",),
-    "target": ("0.5",), "share_platform": ("even",), "without": ("windows",), "spikes": ("1",), "checkpoint": ("10",),
+    "experiment": (f"{two_teams.OURS}-sft", f"{two_teams.OURS}-baseline"),
+    "by": ("team,experiment", "day", "state,cause"),
+    "run": (OUR_RUN, SAME_RUN, THEIR_RUN), "attempt": ("1", "2"), "metric": ("loss",), "sample": ("7",),
+    "limit": ("5",), "target": ("0.5",), "share_platform": ("even",), "without": ("windows",), "spikes": ("1",),
+    "checkpoint": ("10",),
     "offset": ("3",), "at": ("2026-10-08 20:00",), "stale": ("ok",), "as": ("parquet",),
 }  # fmt: skip
 WRONG = (
-    "", " ", "0", "-1", "-0", "NaN", "inf", "1e400", "1e999999999", "9" * 30, "9" * 5_000, "1" * 4_400 + "h", "0h", "9" * 20 + "d",
-    "\x00", "\ud7ff", "\u202e", "٣", "½", "a" * 3_000, ",", ",,", "team,team", "..", "../../etc/passwd", "%", "'", '"', "\\",
-    "'; DROP TABLE run; --", "*", "{}", "[]", "$1", "Europe", "Europe/", "/etc/passwd", "UTC\x00", "0001-01-01", "9999-12-31",
-    "2026-13-45", "2026-10-08T20:00:00+99:99", "2026-W41", "1970-01-01", "9998-12", "0000-00", "2026-10-25 02:30", "true", "null",
+    "", " ", "0", "-1", "-0", "NaN", "inf", "1e400", "1e999999999", "9" * 30, "9" * 5_000, "1" * 4_400 + "h", "0h",
+    "9" * 20 + "d",
+    "\x00", "\ud7ff", "\u202e", "٣", "½", "a" * 3_000, ",", ",,", "team,team", "..", "../../etc/passwd", "%", "'",
+    '"', "\\",
+    "'; DROP TABLE run; --", "*", "{}", "[]", "$1", "Europe", "Europe/", "/etc/passwd", "UTC\x00", "0001-01-01",
+    "9999-12-31",
+    "2026-13-45", "2026-10-08T20:00:00+99:99", "2026-W41", "1970-01-01", "9998-12", "0000-00", "2026-10-25 02:30",
+    "true", "null",
 )  # fmt: skip
 NAMES = (*ASKED_ALWAYS, *{name for names in ASKED_BY.values() for name in names}, "stale", "as", "page", "unknown", "")
 
@@ -125,13 +131,16 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         server.audit.close()
 
 
-ANSWERS = (*(f"/api/v1/{what}" for what in (*known(), "nothing")), *(f"/api/v1/export/{form}" for form in (*DOWNLOADS, "x")),
+ANSWERS = (*(f"/api/v1/{what}" for what in (*known(), "nothing")),
+           *(f"/api/v1/export/{form}" for form in (*DOWNLOADS, "x")),
            "/report")  # fmt: skip
 HEADERS = st.dictionaries(
     st.sampled_from(("If-None-Match", "Accept", "Accept-Encoding", "Range", "Cookie", "Origin", "Sec-Fetch-Site",
                      "Content-Type", "X-Forwarded-For", "X-HTTP-Method-Override", "Authorization", "Host")),
-    st.sampled_from(("", "*", '"x"', "W/", "gzip;q=nan", "bytes=0-99999999999999999999", "pyrometer_session=x; ;=;", "null",
-                     "Bearer", "Bearer " + "x" * 3_000, "Basic !!!", "cross-site", "a" * 3_000, "\xff", "text/html;q=1e400")),
+    st.sampled_from(("", "*", '"x"', "W/", "gzip;q=nan", "bytes=0-99999999999999999999", "pyrometer_session=x; ;=;",
+                     "null",
+                     "Bearer", "Bearer " + "x" * 3_000, "Basic !!!", "cross-site", "a" * 3_000, "\xff",
+                     "text/html;q=1e400")),
     max_size=3,
 )  # fmt: skip
 
@@ -152,12 +161,17 @@ def test_whatever_is_asked(served, path, said, role, headers):
 
 BODIES = {
     "/v1/logs": ("otlp_json", "application/json"), "/v1/traces": ("otlp_protobuf", "application/x-protobuf"),
-    "/v1/metrics": ("otlp_json", "application/json"), "/api/v1/write": ("remote_write_packed", "application/x-protobuf"),
+    "/v1/metrics": ("otlp_json", "application/json"),
+    "/api/v1/write": ("remote_write_packed", "application/x-protobuf"),
 }  # fmt: skip
 
 
 @ASKED
-@given(st.data(), st.sampled_from(sorted(BODIES)), st.sampled_from(("", "gzip", "snappy", "zstd", "identity", "gzip, gzip")))
+@given(
+    st.data(),
+    st.sampled_from(sorted(BODIES)),
+    st.sampled_from(("", "gzip", "snappy", "zstd", "identity", "gzip, gzip")),
+)
 def test_whatever_is_sent(served, data, path, encoding):
     kept, kind = BODIES[path]
     body = data.draw(mangled(KEPT[kept]))[1 if "otlp" in kept else 0 :]
@@ -167,7 +181,9 @@ def test_whatever_is_sent(served, data, path, encoding):
 
 
 @ASKED
-@given(mangled_value([{"token": "x"}, {"month": "2026-10", "force": True}, ["x"]]), st.sampled_from(("session", "close")))
+@given(
+    mangled_value([{"token": "x"}, {"month": "2026-10", "force": True}, ["x"]]), st.sampled_from(("session", "close"))
+)
 def test_whatever_is_told(served, said, path):
     for role, kind in (("admin", "application/json"), ("nobody", "application/json"), ("admin", "text/plain")):
         answer = served.ask("POST", f"/api/v1/{path}", role, content=as_json(said), headers={"Content-Type": kind})

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pyrometer.collect.source import Delivery, SourceError
+from pyrometer.collect.source import Delivery, SourceError, words
 from pyrometer.model import events
 from pyrometer.model.records import Allocation, Event, GpuSample, Metric, Pod, Run, Slot, StepWindow, Workload
 from pyrometer.model.units import SHARE_WHOLE
@@ -73,8 +73,17 @@ class Recordings:
             name = path.name.removesuffix("-gpu.csv")
             try:
                 records = list(self._records(name))
-            except (AttributeError, KeyError, TypeError, ValueError, OSError, csv.Error) as error:
-                raise SourceError(f"Recording {name!r} in {self.path} cannot be read: {error}.") from None
+            except (
+                AttributeError,
+                LookupError,
+                TypeError,
+                ArithmeticError,
+                RecursionError,
+                ValueError,
+                OSError,
+                csv.Error,
+            ) as error:
+                raise SourceError(f"Recording {name!r} in {self.path} cannot be read: {words(error)}.") from None
             yield Delivery(records, number / len(found))
 
     def _records(self, name: str) -> Iterator[tuple[Any, ...]]:
@@ -308,7 +317,7 @@ def _rows(path: Path, convert: Callable[[dict[str, str]], Row]) -> Iterator[Row]
         except KeyError as error:
             raise SourceError(f"{path} has no column {error}: is it the right file?") from None
         except (ValueError, OverflowError, csv.Error) as error:
-            raise SourceError(f"{path}, line {max(reader.line_num, 1)}: {error}.") from None
+            raise SourceError(f"{path}, line {max(reader.line_num, 1)}: {words(error)}.") from None
 
 
 def _ms(seconds: str | float) -> int:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 from pyrometer.store import Store
 
+MOST_WORDS = 500  # characters of what others say: some repeat the value that they do not like
+
 
 class Delivery(NamedTuple):
     """Records that belong together: they are stored in one transaction, or not at all."""
@@ -29,8 +31,8 @@ class SourceError(Exception):
 
 
 def words(error: BaseException) -> str:
-    """What an error of a library says, on one line; its name when it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """What an error of a library says, on one line that has an end; its name when it says nothing."""
+    return " ".join(str(error)[:MOST_WORDS].split()) or type(error).__name__
 
 
 async def drain(source: Source, store: Store, *, producer: str = "") -> AsyncIterator[Delivery]:

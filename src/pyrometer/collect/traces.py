@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pyrometer.collect.source import Delivery, SourceError
+from pyrometer.collect.source import Delivery, SourceError, words
 from pyrometer.model.records import Allocation, Pod, Workload
 from pyrometer.model.units import MS_PER_SECOND, SHARE_WHOLE, share_parts
 
@@ -143,5 +143,5 @@ def _in_deliveries(path: Path, needed: tuple[str, ...], records: Any) -> Iterato
                     yield Delivery(batch, read / size)
                     batch = []
         except (TypeError, ValueError, OverflowError, csv.Error) as error:
-            raise SourceError(f"{path}, line {max(reader.line_num, 1)}: {error}.") from None
+            raise SourceError(f"{path}, line {max(reader.line_num, 1)}: {words(error)}.") from None
         yield Delivery(batch, 1.0)

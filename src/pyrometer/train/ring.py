@@ -99,8 +99,8 @@ class Ring:
         descriptor = os.open(path, os.O_RDWR)
         try:
             size = os.fstat(descriptor).st_size
-            if size < 8 * HEADER:
-                raise RingError(f"{path} is too short to be a ring.")
+            if size < 8 * HEADER or size % 8:
+                raise RingError(f"{path} has {size} bytes: it is not a ring.")
             memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)

@@ -142,7 +142,7 @@ class Spool:
         launcher = os.getppid()
         process = processes.living(launcher)
         path = self.ranks / f"{launcher}-{process.started if process else 0}.launch"
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UnicodeError):
             if path.exists():
                 return path.read_text(encoding="ascii") or launch
             _write(path, launch.encode("ascii"))
@@ -212,7 +212,7 @@ class Spool:
             return dict(identity), [(str(kind), dict(said)) for kind, said in messages]
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, EOFError):
+        except (ValueError, TypeError, EOFError, MemoryError):
             self.refuse(part)
             return None
 
@@ -249,7 +249,8 @@ class Spool:
                     if time.time() - path.stat().st_mtime > ABANDONED_S:
                         path.unlink()
         for path in _listed(self.ranks, ".launch"):
-            if processes.living(int(path.name.partition("-")[0])) is None:
+            pid = path.name.partition("-")[0]
+            if not pid.isdecimal() or processes.living(int(pid)) is None:
                 path.unlink(missing_ok=True)
         self.trim()
 

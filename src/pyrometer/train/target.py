@@ -242,7 +242,7 @@ def _rejected(said: bytes) -> str:
     try:
         partial = json.loads(said)["partialSuccess"]
         rejected = {name: int(count) for name, count in partial.items() if name.startswith("rejected")}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return ""
     if not any(rejected.values()):
         return ""

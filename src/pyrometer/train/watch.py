@@ -135,7 +135,7 @@ class Watcher:
 
     def _read_identity(self, rank: _Rank) -> None:
         path = rank.ring.path.with_suffix(".json")
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             written = path.stat().st_mtime_ns
             if written == rank.told_at:
                 return
