@@ -53,6 +53,7 @@ NAMES: dict[str, tuple[str, float]] = {
 DOUBTFUL = "DCGM_FI_DEV_GPU_UTIL_RATIO"
 SURELY_PERCENT = 2.0  # whole percentages go on with 2; no ratio does
 PERCENT_IN_RATIO = 0.01
+MOST_IN_PERCENT = 100_000  # hosts
 
 # Above this a value is none, but a blank or nonsense. Ratios a little above one have been seen, on MIG: they are one.
 MOST = {
@@ -307,6 +308,8 @@ class Dcgm:
             for host in np.unique(host_of).tolist():
                 shown = values.value[doubtful][host_of == host]
                 if ((shown >= SURELY_PERCENT) & (shown <= 100)).any():
+                    if len(self._in_percent) >= MOST_IN_PERCENT:  # of machines that are gone: others show it again
+                        self._in_percent.clear()
                     self._in_percent.add(host)
                 elif ((shown > 0) & (shown < 1)).any():  # it was updated
                     self._in_percent.discard(host)

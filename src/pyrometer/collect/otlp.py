@@ -97,6 +97,7 @@ class Received(NamedTuple):
     samples: list[Sample]
     left_out: Counter[str]
     refused: Counter[str]
+    body_bytes: int = 0  # about what it takes in memory
 
     @property
     def size(self) -> int:
@@ -123,7 +124,7 @@ def unpacked(packed: bytes, encoding: str) -> bytes:
 def read(signal: str, body: bytes, *, is_json: bool, now_ms: int) -> Received:
     """What an export request of that signal says."""
     signal_of = _SIGNALS[signal]
-    found = Received([], [], Counter(), Counter())
+    found = Received([], [], Counter(), Counter(), len(body))
     into = signal_of.reader(found, now_ms + MOST_AHEAD_MS)
     try:
         for attributes, records in (_of_json if is_json else _of_protobuf)(signal_of, body):

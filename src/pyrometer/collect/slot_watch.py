@@ -19,6 +19,7 @@ from pyrometer.model.xids import FATAL_XIDS, HARDWARE_XIDS
 
 WORKS_AGAIN_MS = 10 * MS_PER_MINUTE  # a board at work so long after a fatal code is in service, whatever still stands
 MOST_REMEMBERED = 10_000  # slots, beyond twice those that were there a day ago
+MOST_SLOTS = 500_000  # in all: who makes up machines makes up many in a day
 
 _CODE = re.compile(r"XID (\d+)")
 
@@ -105,5 +106,8 @@ class SlotWatch:
     def _forget(self, before_ms: int) -> None:
         """Slots of machines that are gone: where nodes come and go every day, there is no end of them."""
         self._known = {key: known for key, known in self._known.items() if self._seen_ms.get(key, 0) >= before_ms}
+        if len(self._known) > MOST_SLOTS // 2:
+            newest = sorted(self._known, key=lambda key: self._seen_ms[key], reverse=True)
+            self._known = {key: self._known[key] for key in newest[: MOST_SLOTS // 2]}
         self._seen_ms = {key: self._seen_ms[key] for key in self._known}
-        self._forget_at = MOST_REMEMBERED + 2 * len(self._known)
+        self._forget_at = min(MOST_REMEMBERED + 2 * len(self._known), MOST_SLOTS)

@@ -30,6 +30,7 @@ KIND = "Run"
 SOURCE = "sdk"
 MOST_ATTEMPTS = 2**15 - 1
 MOST_REMEMBERED = 200_000  # ranks
+MOST_PATHS = 1_000  # of checkpoints of one run: the newest, which may be resumed from
 MOST_AGE_MS = 366 * MS_PER_DAY  # of a process; one that says to be older has a clock that was not set
 SILENT_MS = 10 * MS_PER_MINUTE
 # What several said of an end: a rank knows best that it failed, and whoever saw it vanish knows least.
@@ -274,7 +275,10 @@ class Runs:
         }
 
     def _save(self, run: str, attempt: int, path: str, time_ms: int, step: int) -> None:
-        of_path = self._saved.setdefault(run, {}).setdefault(path, {})
+        paths = self._saved.setdefault(run, {})
+        if path not in paths and len(paths) >= MOST_PATHS:
+            del paths[next(iter(paths))]  # the oldest
+        of_path = paths.setdefault(path, {})
         of_path[attempt] = max(of_path.get(attempt, (0, 0)), (time_ms, step))
 
     def _resumed(self, launch: _Launch, rank: _Rank) -> int | None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 16  # bodies that are being read
 MOST_WAITING = 200_000  # messages: 8,000 ranks for four minutes, 200 MB
+MOST_WAITING_BYTES = 512 * 2**20  # of bodies: a message may be a stack of 64 kB, and a thousand of them pack to nothing
 STORE_EVERY_S = 1.0
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
@@ -65,7 +66,7 @@ class Otlp:
         self._reading = asyncio.Lock()
         self._inside = 0
         self._arrived: list[tuple[Path, Received]] = []
-        self._waiting = 0
+        self._waiting = self._waiting_bytes = 0
 
     def route(self, signal: str) -> Callable[[Request], Awaitable[Response]]:
         """The route of a signal. 200: what can be used of the body will be in the store, whatever happens."""
@@ -80,7 +81,7 @@ class Otlp:
         foreign = _foreign(request.headers, kind)
         if foreign:
             return _refusal(kind, 415, foreign)
-        if self._inside >= MOST_AT_ONCE or self._waiting >= MOST_WAITING:
+        if self._inside >= MOST_AT_ONCE or self._waiting >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES:
             return _refusal(kind, 503, f"More is waiting to be stored than should: try again in {RETRY_S} s.")
         self._inside += 1
         try:
@@ -115,6 +116,7 @@ class Otlp:
         if path is not None:
             self._arrived.append((path, received))
             self._waiting += received.size
+            self._waiting_bytes += received.body_bytes
         return received
 
     def _count(self, signal: str, received: Received) -> None:
@@ -147,6 +149,8 @@ class Otlp:
                 await asyncio.to_thread(self._training.store, everything=everything)
             finally:
                 self._waiting = self._training.waiting + sum(received.size for _, received in self._arrived)
+                since = sum(received.body_bytes for _, received in self._arrived)
+                self._waiting_bytes = self._training.waiting_bytes + since
 
     def _look(self, *, everything: bool = False) -> None:
         """Reads what was put into the folder: by a process on this machine, or by a server before it crashed."""

@@ -73,11 +73,12 @@ def take_in(store: Store) -> Counter[str]:
 class _Body:
     """A body, and what of it is not stored yet."""
 
-    __slots__ = ("arrived_s", "local", "path", "said", "sampled")
+    __slots__ = ("arrived_s", "body_bytes", "local", "path", "said", "sampled")
 
     def __init__(self, path: Path, received: Received, arrived_s: float) -> None:
         self.path = path
         self.said = received.said
+        self.body_bytes = received.body_bytes
         self.sampled = bool(received.samples)
         self.arrived_s = arrived_s
         self.local = not was_sent(path)
@@ -111,6 +112,11 @@ class Training:
         """How many messages and samples are not stored yet."""
         said = sum(len(messages) for body in self._bodies for _, messages in body.said)
         return said + self._scrapes.waiting + len(self._unstored)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How large the bodies were of which something is not stored yet."""
+        return sum(body.body_bytes for body in self._bodies)
 
     @property
     def paths(self) -> set[Path]:
