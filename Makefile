@@ -7,6 +7,8 @@ DOCS := .venv/.ready-docs
 TORCHTITAN := .venv-torchtitan/.ready
 FOCUS := .venv-focus/.ready
 KUBEFLOW := .venv-kubeflow/.ready
+FUZZ := .venv-fuzz/.ready
+SECONDS ?= 60
 DEMO ?= pyrometer-demo
 DEPLOY ?= deploy/base
 CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -14,7 +16,7 @@ CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 MORE_CORES ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test peers test-all lint format bench dashboards manifests docs docs-serve reference clean
+.PHONY: help setup demo test peers test-all fuzz lint format bench dashboards manifests docs docs-serve reference clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -72,6 +74,18 @@ test: setup ## the tests that need nothing but this checkout
 
 test-all: $(HEAVY) $(TORCHTITAN) $(FOCUS) $(KUBEFLOW) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
 	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-2} $(BIN)/pytest -q $(MORE_CORES)
+
+# atheris, 35 MB to load and 130 installed, which has libFuzzer in it: on top of .venv, since only this needs it.
+$(FUZZ): $(SETUP)
+	$(PYTHON) -m venv .venv-fuzz
+	@.venv-fuzz/bin/python -c 'import pathlib, sysconfig; \
+		beneath = sorted(pathlib.Path(".venv").resolve().glob("lib/python*/site-packages"))[0]; \
+		pathlib.Path(sysconfig.get_path("purelib"), "beneath.pth").write_text(f"import site; site.addsitedir({str(beneath)!r})\n")'
+	.venv-fuzz/bin/pip install --quiet atheris==3.0.0
+	@touch $@
+
+fuzz: $(FUZZ) ## throw bytes at what reads them, led by coverage: make fuzz [TARGET=otlp_json] [SECONDS=60] [KEEP=--keep]
+	.venv-fuzz/bin/python tools/fuzz.py $(TARGET) --seconds $(SECONDS) $(KEEP)
 
 lint: setup ## style, types, layers
 	$(BIN)/ruff check .

@@ -20,6 +20,7 @@ TESTS = REPOSITORY / "tests"
 WORK = REPOSITORY / ".fuzz"
 CORPUS = TESTS / "fuzz" / "corpus"
 LONGEST_INPUT = 16_384  # bytes: a whole scrape, and no more
+KEPT_BYTES = 16_000  # of what was found for one target
 SLOWEST_S, MOST_MIB = 5, 2_048  # of one input: beyond, it hangs, or grows
 INSTRUMENTED = ["pyrometer", "yaml", "prometheus_client"]
 
@@ -78,15 +79,19 @@ def main() -> int:
 
 
 def keep(target: str, found: Path) -> None:
-    """The corpus of the tests: what is there, and of what was found all that reaches more."""
-    merged = WORK / f"{target}.merged"
+    """The corpus of the tests: the seeds, and the smallest inputs that together reach every line that any reaches."""
+    merged, kept = WORK / f"{target}.merged", CORPUS / target
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir(parents=True)
-    run(target, "-merge=1", str(merged), str(CORPUS / target), str(found))
-    seeds = [path.read_bytes() for path in (CORPUS / target).glob("seed-*")]
-    for path in merged.iterdir():
-        if path.read_bytes() not in seeds:
-            shutil.copy(path, CORPUS / target / path.name[:12])
+    run(target, "-merge=1", "-use_counters=0", str(merged), str(kept), str(found))
+    seeds = {path.read_bytes() for path in kept.glob("seed-*")}
+    for path in kept.glob("[!s]*"):
+        path.unlink()
+    room = KEPT_BYTES
+    for path in sorted(merged.iterdir(), key=lambda path: (path.stat().st_size, path.name)):
+        room -= path.stat().st_size
+        if room >= 0 and path.read_bytes() not in seeds:
+            shutil.copy(path, kept / path.name[:12])
 
 
 if __name__ == "__main__":

@@ -141,3 +141,56 @@ def test_pipelines_and_sweeps_are_read_whole_and_in_small_pages() -> None:
 def test_a_cluster_without_kubeflow_misses_nothing() -> None:
     records = asyncio.run(_collected(Recorded({"/api/v1/pods": [pod("alone")]}, groups={}), {Pod}))
     assert [one.name for one in only(records, Pod)] == ["alone"]
+
+
+class Stumbling(Cluster):
+    """One that is not prepared for everything."""
+
+    def take(self, seen: Any) -> Any:
+        if seen.object.metadata.name == "poison":
+            raise KeyError("poison")
+        return super().take(seen)
+
+    def shrink(self, owner: Any) -> Any:
+        if owner.metadata.name == "poison":
+            raise TypeError("poison")
+        return super().shrink(owner)
+
+
+async def _beside(api: Any, names: set[str]) -> tuple[set[str], list[str]]:
+    """The pods that are written down, and what is said to be missing."""
+    translator = Stumbling("recorded", Settings())
+    source = KubernetesSource(api, translator, cluster="recorded", always=translator.followed_kinds(), heartbeat_s=0.05)
+    found: set[str] = set()
+    async with asyncio.timeout(20):
+        async for delivery in source.deliveries():
+            found |= {one.name for one in only(list(delivery.records), Pod)}
+            if source.ready.is_set() and found >= names:
+                break
+    return found, source.shortcomings()
+
+
+def test_an_object_that_nobody_was_prepared_for_costs_no_other() -> None:
+    broken = pod("broken") | {"status": {"phase": ["Pending"]}}
+    flow = WORKFLOW | {"metadata": WORKFLOW["metadata"] | {"name": "poison", "uid": "poison"}}
+    listed = {
+        "/apis/argoproj.io/v1alpha1/workflows": [flow, WORKFLOW],
+        "/api/v1/pods": [pod("poison"), broken, *OBJECTS["/api/v1/pods"]],
+    }
+    found, said = asyncio.run(_beside(Recorded(listed), {"step", "alone"}))
+    assert found >= {"step", "alone"}
+    assert "poison" not in found
+    assert any("passed over" in text for text in said)
+
+
+def test_an_object_that_is_nested_too_deeply_keeps_nobody_waiting() -> None:
+    api = Recorded({"/api/v1/pods": OBJECTS["/api/v1/pods"]})
+
+    async def get(path: str, params: Any = None, accept: str = "application/json") -> bytes:
+        if path.endswith("/workflows"):
+            return b'{"metadata":{"resourceVersion":"7"},"items":[%s]}' % (b'{"a":' * 5_000 + b"1" + b"}" * 5_000)
+        return await Recorded.get(api, path, params, accept)
+
+    api.get = get  # type: ignore[method-assign]
+    found, _ = asyncio.run(_beside(api, {"step", "alone"}))
+    assert found >= {"step", "alone", "try"}
