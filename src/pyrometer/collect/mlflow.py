@@ -231,7 +231,7 @@ class Mlflow:
                     raise SourceError(f"{self.uri} does not answer: {words(error)}.") from None
         try:
             answer = _ANSWER.decode(body or b"{}")
-        except (msgspec.MsgspecError, UnicodeError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             answer = None
         if status == 200 and answer is not None:
             return answer

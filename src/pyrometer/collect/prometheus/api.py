@@ -58,6 +58,9 @@ class _Labels(msgspec.Struct):
 
 _MATRIX = msgspec.json.Decoder(_Matrix)
 _LABELS = msgspec.json.Decoder(_Labels)
+# What msgspec and numpy say of what is no answer; numpy's word for a list with other things in it is a warning yet.
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError, DeprecationWarning)
+_LATEST_S = 2**33  # above any time
 
 
 class Prometheus:
@@ -90,13 +93,13 @@ class Prometheus:
         asked = {"match[]": selector, "start": _seconds(from_ms), "end": _seconds(to_ms)}
         try:
             return _LABELS.decode(await self._ask("/api/v1/series", asked)).data or []
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             raise self._nonsense() from None
 
     async def _matrix(self, path: str, asked: Mapping[str, str]) -> list[Series]:
         try:
             return _matrix(_MATRIX.decode(await self._ask(path, asked)))
-        except (msgspec.DecodeError, ValueError):
+        except _UNREADABLE:
             raise self._nonsense() from None
 
     def _nonsense(self) -> SourceError:
@@ -127,7 +130,7 @@ class Prometheus:
     def _refusal(self, status: int, body: bytes) -> SourceError:
         try:
             said = _MATRIX.decode(body).error
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             said = ""
         if status in (401, 403):
             return SourceError(
@@ -157,6 +160,7 @@ def _matrix(answer: _Matrix) -> list[Series]:
 def _numbers(pairs: msgspec.Raw) -> tuple[Integers, Numbers]:
     """`[[1700000000.5,"0.25"],…]` as times and values, without an object for each: there are millions."""
     flat = np.fromstring(bytes(pairs).translate(None, b'[]"'), sep=",").reshape(-1, 2)
+    flat = flat[(flat[:, 0] >= 0) & (flat[:, 0] < _LATEST_S)]  # a time that is none has no value either
     return np.rint(flat[:, 0] * 1000).astype(np.int64), flat[:, 1].copy()
 
 
