@@ -85,7 +85,8 @@ def test_a_collector_may_split_merge_reorder_repeat_and_add_to_resources(seed: A
 
 def test_both_forms_say_the_same() -> None:
     for signal, request in spoken.requests(story.story(T0)).items():
-        assert repr(read(signal, request, form="json")) == repr(read(signal, request, form="protobuf"))
+        told, likewise = (read(signal, request, form=form)._replace(body_bytes=0) for form in ("json", "protobuf"))
+        assert repr(told) == repr(likewise)
 
 
 def test_the_exporter_of_opentelemetry_is_understood() -> None:
