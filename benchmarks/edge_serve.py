@@ -1,0 +1,32 @@
+"""`pyrometer serve` with a clock that goes faster than this machine's: beside `edge.py`, and of no other use.
+
+    python benchmarks/edge_serve.py REAL_MS CLUSTER_MS SPEED serve --data DIR …
+
+Whoever asks for the time gets the cluster's, and exporters are scraped every fifteen seconds of it. All else is as it
+is: how long answers may take, how often the ledger is built, the code.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+
+
+def main() -> None:
+    real_ms, cluster_ms, speed = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    if speed != 1.0 or real_ms != cluster_ms:
+        real_ns = time.time_ns
+        time.time_ns = lambda: cluster_ms * 1_000_000 + int((real_ns() - real_ms * 1_000_000) * speed)
+        time.time = lambda: time.time_ns() / 1e9
+    from pyrometer.cli import serve
+    from pyrometer.cli import main as command
+    from pyrometer.collect.scrape import INTERVAL_S, Scrapes
+
+    serve.Scrapes = functools.partial(Scrapes, interval_s=INTERVAL_S / speed)  # type: ignore[misc]
+    sys.argv[:] = ["pyrometer", *sys.argv[4:]]
+    command()
+
+
+if __name__ == "__main__":
+    main()
