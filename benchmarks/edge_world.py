@@ -30,7 +30,7 @@ TEAMS = 40
 SCRAPE_MS, WINDOW_MS = 15_000, 10_000
 CHANGES_A_GPU_S = 0.003  # "a busy cluster changes a few hundred pods a second"
 STARTS = 25  # of so many changes, one ends a pod and one begins another; the others say nothing that matters
-AT_ONCE = 12  # bodies that are on their way: a server reads sixteen at a time, and tells others to come again
+AT_ONCE = 64  # bodies that are on their way
 DAY = "2026-11-01T"
 
 

@@ -21,9 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx2 as httpx
-
-from pyrometer.collect import dcgm, node_exporter
+from pyrometer.collect import dcgm, fetching, node_exporter
 from pyrometer.collect.dcgm import Dcgm, DeviceUse, Taken
 from pyrometer.collect.exposition import MOST_KEPT, Reader, ScrapeError
 from pyrometer.collect.node_exporter import NodeExporters
@@ -226,17 +224,11 @@ class Scrapes:
 
     async def _answer(self, target: Target, state: State) -> bytes:
         headers = _HEADERS | _authorization(target)
-        # A client an answer: a pool of connections that are never used again would only be searched in vain.
-        async with (
-            httpx.AsyncClient(
-                verify=self._trust(target.ca_file), trust_env=False, follow_redirects=False,
-                timeout=httpx.Timeout(self._answer_s, connect=min(CONNECT_S, self._answer_s)),
-            ) as client,
-            client.stream("GET", target.url, headers=headers) as response,
-        ):  # fmt: skip
-            if response.status_code != 200:
-                raise ScrapeError(_refusal(response.status_code, target.token_file))
-            return await _body(response, self._most_bytes, state.counts)
+        connect_s = min(CONNECT_S, self._answer_s)
+        async with fetching.get(target.url, headers, self._trust(target.ca_file), connect_s=connect_s) as answer:
+            if answer.status != 200:
+                raise ScrapeError(_refusal(answer.status, target.token_file))
+            return await _body(answer, self._most_bytes, state.counts)
 
     def _trust(self, ca_file: str | None) -> ssl.SSLContext:
         if ca_file not in self._trusted:
@@ -252,41 +244,40 @@ class Scrapes:
     def _words(self, error: Exception) -> tuple[str, bool]:
         """An error as one sentence, and whether it was to be expected."""
         said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        distrust = _cause(error, ssl.SSLCertVerificationError)
         if isinstance(error, ScrapeError):
             return str(error), True
-        if isinstance(error, httpx.ConnectTimeout):
+        if isinstance(error, fetching.ConnectTimeoutError):
             return "Nobody takes the call: is the address right, or a firewall between?", True
-        if isinstance(error, TimeoutError | httpx.TimeoutException):
+        if isinstance(error, TimeoutError):
             return f"It does not answer within {self._answer_s:g} s: is the exporter, or this machine, too busy?", True
-        if distrust is not None:
-            return f"Its certificate is not trusted ({distrust.verify_message}): name its authority in a CA file.", True
-        if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL | UnicodeError):
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"Its certificate is not trusted ({error.verify_message}): name its authority in a CA file.", True
+        if isinstance(error, fetching.UrlError | UnicodeError):
             return "The address is no URL like http://node:9400/metrics.", True
-        if isinstance(error, httpx.HTTPError | OSError):
+        if isinstance(error, fetching.ProtocolError | OSError):
             return f"It does not answer: {said}.", True
         return f"Its answer could not be used: {type(error).__name__}: {said}.", False
 
 
-async def _body(response: httpx.Response, most_bytes: int, counts: Counter[str]) -> bytes:
+async def _body(answer: fetching.Answer, most_bytes: int, counts: Counter[str]) -> bytes:
     """The answer, unpacked. One that is larger than it may be is not read to its end."""
     too_large = ScrapeError(f"Its answer is larger than {most_bytes} bytes: is it a GPU exporter?")
-    announced = response.headers.get("Content-Length", "")
+    announced = answer.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > most_bytes:
         raise too_large
-    packing = response.headers.get("Content-Encoding", "identity").lower()
+    packing = answer.headers.get("content-encoding", "identity").lower()
     if packing not in ("identity", "gzip"):
         raise ScrapeError(f"Its answer is packed with {packing!r}, which nobody asked for.")
     unpack = zlib.decompressobj(wbits=31) if packing == "gzip" else None
     body = bytearray()
     try:
-        async for chunk in response.aiter_raw():
+        async for chunk in answer.pieces():
             body += unpack.decompress(chunk, most_bytes - len(body) + 1) if unpack else chunk
             if len(body) > most_bytes:
                 raise too_large
     except zlib.error:
         raise ScrapeError("Its answer says that it is packed with gzip, and is not.") from None
-    except (httpx.RemoteProtocolError, httpx.ReadError):
+    except (fetching.ProtocolError, OSError):
         if not body:
             raise
         counts["answers cut short"] += 1  # the lines that came are good
@@ -311,7 +302,7 @@ def _at_our_time(
 def _authorization(target: Target) -> dict[str, str]:
     if target.token_file is None:
         return {}
-    url = httpx.URL(target.url)
+    url = fetching.parsed(target.url)
     if url.scheme != "https" and not _is_loopback(url.host):
         raise ScrapeError("Its token would travel for all to read: use https, or leave the token out.")
     try:
@@ -332,27 +323,19 @@ def _refusal(status: int, token_file: str | None) -> str:
     return f"The token in {token_file} may not read metrics (HTTP 403): grant it that."
 
 
-def _cause(
-    error: BaseException | None, kind: type[ssl.SSLCertVerificationError]
-) -> ssl.SSLCertVerificationError | None:
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__ or error.__context__
-    return error
-
-
 def _host(url: str) -> str | None:
     try:
-        return httpx.URL(url).host or None
-    except (httpx.InvalidURL, UnicodeError):
+        return fetching.parsed(url).host or None
+    except fetching.UrlError:
         return None
 
 
 def _shown(url: str) -> str:
     """A URL without what may be secret in it."""
     try:
-        parsed = httpx.URL(url)
+        parsed = fetching.parsed(url)
         return str(parsed.copy_with(username=None, password=None, query=None, fragment=None))
-    except (httpx.InvalidURL, UnicodeError):
+    except fetching.UrlError:
         return "A target"
 
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
@@ -30,13 +30,13 @@ from pyrometer.collect import otlp
 from pyrometer.collect.otlp import OtlpError, Received, TooLargeError
 from pyrometer.serve.bodies import BODY_S, RETRY_S, body_of
 from pyrometer.serve.keeping import storing
-from pyrometer.serve.training import Training, suffix_of, was_sent
+from pyrometer.serve.training import SENT, Training, signal_of, suffix_of, was_sent
 from pyrometer.store.inbox import of_training
 
 if TYPE_CHECKING:
     from pyrometer.serve.app import Server
 
-MOST_AT_ONCE = 16  # bodies that are being read
+MOST_AT_ONCE, MOST_BYTES_AT_ONCE = 256, 256 * 2**20  # bodies that are on their way in; a machine's has a few kB
 MOST_WAITING = 200_000  # messages: 8,000 ranks for four minutes, 200 MB
 MOST_WAITING_BYTES = 512 * 2**20  # of bodies: a message may be a stack of 64 kB, and a thousand of them pack to nothing
 STORE_EVERY_S = 1.0
@@ -52,6 +52,16 @@ _ANSWERS: dict[str, tuple[Any, str]] = {
 _log = logging.getLogger("pyrometer")
 
 
+class _Sent(NamedTuple):
+    """A body as it was sent, and who waits to hear what became of it."""
+
+    signal: str
+    body: bytes
+    is_json: bool
+    packed: bool
+    received: asyncio.Future[Received]
+
+
 class Otlp:
     """What was sent, on its way to the store. It is stored as long as the server is `keeping` it."""
 
@@ -63,8 +73,9 @@ class Otlp:
             server.store, self._inbox, node_uid_of=lambda host: server.node_uid_of(host),
             follows=lambda: server.collector is not None,
         )  # fmt: skip
-        self._reading = asyncio.Lock()
-        self._inside = 0
+        self._unread: list[_Sent] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._inside = self._inside_bytes = 0
         self._arrived: list[tuple[Path, Received]] = []
         self._waiting = self._waiting_bytes = 0
 
@@ -81,14 +92,15 @@ class Otlp:
         foreign = _foreign(request.headers, kind)
         if foreign:
             return _refusal(kind, 415, foreign)
-        if self._inside >= MOST_AT_ONCE or self._waiting >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES:
+        size = _announced(request.headers)
+        crowded = self._inside >= MOST_AT_ONCE or self._inside_bytes + size > MOST_BYTES_AT_ONCE
+        if crowded or self._waiting >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES:
             return _refusal(kind, 503, f"More is waiting to be stored than should: try again in {RETRY_S} s.")
-        self._inside += 1
+        self._inside, self._inside_bytes = self._inside + 1, self._inside_bytes + size
         try:
             body = await body_of(request, otlp.MOST_PACKED_BYTES)
             packed = request.headers.get("Content-Encoding", "").strip().lower() == "gzip"
-            async with self._reading:
-                received = await self._read(signal, body, is_json=kind == JSON, packed=packed)
+            received = await self._read(signal, body, is_json=kind == JSON, packed=packed)
         except TooLargeError as error:
             return _refusal(kind, 413, str(error))
         except OtlpError as error:
@@ -99,25 +111,59 @@ class Otlp:
             _log.warning("%s cannot be written: %s", self._inbox.folder, error.strerror)
             return _refusal(kind, 503, "The disk of the server takes nothing: try again later.")
         finally:
-            self._inside -= 1
+            self._inside, self._inside_bytes = self._inside - 1, self._inside_bytes - size
         self._count(signal, received)
         return _answer(kind, signal, received.refused)
 
     async def _read(self, signal: str, body: bytes, *, is_json: bool, packed: bool) -> Received:
-        """Reads a body and keeps it on disk, if there is anything in it."""
+        """What a body says, once it is on disk. Those that come while others are read are read next, together: a disk
+        takes as long for many as for one."""
+        sent = _Sent(signal, body, is_json, packed, asyncio.get_running_loop().create_future())
+        self._unread.append(sent)
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_all())
+        return await sent.received
 
-        def read() -> tuple[Received, Path | None]:
-            unpacked = otlp.unpacked(body, "gzip" if packed else "")
-            received = otlp.read(signal, unpacked, is_json=is_json, now_ms=time.time_ns() // 1_000_000)
-            suffix = suffix_of(signal, is_json=is_json, packed=packed)
-            return received, self._inbox.put(body, suffix) if received.size else None
+    async def _read_all(self) -> None:
+        while self._unread:
+            sent, self._unread = self._unread, []
+            path, found = await asyncio.to_thread(self._read_together, sent)
+            for one, received in zip(sent, found, strict=True):
+                if isinstance(received, Received) and received.size and path is not None:
+                    self._arrived.append((path, received))
+                    self._waiting += received.size
+                    self._waiting_bytes += received.body_bytes
+                if one.received.done():  # whoever sent it is gone
+                    continue
+                if isinstance(received, Received):
+                    one.received.set_result(received)
+                else:
+                    one.received.set_exception(received)
 
-        received, path = await asyncio.to_thread(read)
-        if path is not None:
-            self._arrived.append((path, received))
-            self._waiting += received.size
-            self._waiting_bytes += received.body_bytes
-        return received
+    def _read_together(self, sent: list[_Sent]) -> tuple[Path | None, list[Received | Exception]]:
+        """What each of them says, or why it says nothing; and the file that those are in which say something."""
+        found: list[Received | Exception] = []
+        kept: list[tuple[str, bytes]] = []
+        now_ms = time.time_ns() // 1_000_000
+        for signal, body, is_json, packed, _ in sent:
+            try:
+                unpacked = otlp.unpacked(body, "gzip" if packed else "")
+                received = otlp.read(signal, unpacked, is_json=is_json, now_ms=now_ms)
+            except Exception as error:  # told to whoever sent it, and to nobody else
+                found.append(error)
+                continue
+            found.append(received)
+            if received.size:
+                kept.append((suffix_of(signal, is_json=is_json, packed=packed), body))
+        try:
+            return self._keep(kept), found
+        except OSError as error:
+            return None, [error if isinstance(one, Received) and one.size else one for one in found]
+
+    def _keep(self, bodies: list[tuple[str, bytes]]) -> Path | None:
+        if len(bodies) > 1:
+            return self._inbox.put_together(bodies, f".{SENT}")
+        return self._inbox.put(bodies[0][1], bodies[0][0]) if bodies else None
 
     def _count(self, signal: str, received: Received) -> None:
         self.counts[signal, "taken"] += received.size
@@ -157,8 +203,14 @@ class Otlp:
         known = self._training.paths
         for path in self._inbox.paths():
             if path not in known and (everything or not was_sent(path)):
-                received = self._training.read(path, path.read_bytes())
-                self._count(path.name.partition(".")[2].partition(".")[0], received)
+                for name, received in self._training.read(path):
+                    self._count(signal_of(name), received)
+
+
+def _announced(headers: Mapping[str, str]) -> int:
+    """How large a body may turn out to be."""
+    length = headers.get("Content-Length", "")
+    return min(int(length), otlp.MOST_PACKED_BYTES) if length.isdecimal() else otlp.MOST_PACKED_BYTES
 
 
 def _foreign(headers: Mapping[str, str], kind: str) -> str | None:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pyrometer.collect import otlp
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.otlp import OtlpError, Received
@@ -44,12 +46,16 @@ def was_sent(path: Path) -> bool:
     return f".{SENT}." in path.name
 
 
-def read(path: Path, body: bytes) -> Received:
+def signal_of(name: str) -> str:
+    """The signal of a body of that name."""
+    return name.partition(".")[2].partition(".")[0]
+
+
+def read(name: str, body: bytes) -> Received:
     """What a body in the inbox says; its name says what it is."""
-    _, _, ending = path.name.partition(".")
-    signal, _, form = ending.partition(".")
+    signal, form = signal_of(name), name.partition(".")[2].partition(".")[2]
     if signal not in otlp.SIGNALS or form not in _FORMS:
-        raise OtlpError(f"Nobody writes files of the name {path.name}.")
+        raise OtlpError(f"Nobody writes files of the name {name}.")
     unpacked = otlp.unpacked(body, "gzip" if form.endswith(".gz") else "")
     return otlp.read(signal, unpacked, is_json="json" in form, now_ms=time.time_ns() // 1_000_000)
 
@@ -62,8 +68,9 @@ def take_in(store: Store) -> Counter[str]:
     inbox = of_training(store.folder)
     training = Training(store, inbox)
     refused: Counter[str] = Counter()
-    for path, body in inbox.left():
-        refused += training.read(path, body).refused
+    for path in inbox.paths():
+        for _, received in training.read(path):
+            refused += received.refused
         if training.waiting > AT_ONCE:
             training.store(everything=True)
     training.store(everything=True)
@@ -123,16 +130,18 @@ class Training:
         """The bodies that are on their way."""
         return {body.path for body in self._bodies}
 
-    def read(self, path: Path, body: bytes) -> Received:
-        """Takes a body of the inbox. One that cannot be read is put aside."""
+    def read(self, path: Path) -> list[tuple[str, Received]]:
+        """Takes the bodies of a file of the inbox, and gives what each says, by its name. A file that cannot be read is
+        put aside."""
         try:
-            received = read(path, body)
-        except OtlpError as error:
+            read_all = [(name, read(name, body)) for name, body in self._inbox.bodies(path)]
+        except (OtlpError, msgspec.MsgspecError) as error:
             _log.warning("%s is put aside: %s", path, error)
             self._inbox.refuse(path)
-            return Received([], [], Counter(), Counter({otlp.MALFORMED: 1}))
-        self.add(path, received)
-        return received
+            return [(path.name, Received([], [], Counter(), Counter({otlp.MALFORMED: 1})))]
+        for _, received in read_all:
+            self.add(path, received)
+        return read_all
 
     def add(self, path: Path, received: Received) -> None:
         """Takes what a body of the inbox says."""
@@ -158,7 +167,8 @@ class Training:
             append_what_fits(self._store, self._unstored)
             self.stored += len(self._unstored)
             self._unstored = []
-        self._inbox.drop(self._done)
+        unfinished = {body.path for body in self._bodies}  # others of the same file may have to wait
+        self._inbox.drop(path for path in self._done if path not in unfinished)
         self._done = []
 
     def _joined(self, now_s: float) -> list[tuple[Any, ...]]:

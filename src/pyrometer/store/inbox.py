@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 
+import msgspec
+
 from pyrometer.store import files
 
-HALF, REFUSED = ".tmp", ".refused"
+HALF, REFUSED, TOGETHER = ".tmp", ".refused", ".together"
 ABANDONED_S = 3600.0  # a file takes milliseconds to write
 
 
@@ -34,6 +36,10 @@ class Inbox:
         files.publish(temporary, final)
         return final
 
+    def put_together(self, bodies: list[tuple[str, bytes]], suffix: str) -> Path:
+        """Keeps bodies, each with a suffix of its own, in one file: forcing many to disk takes as long as one."""
+        return self.put(_TOGETHER.encode(bodies), suffix + TOGETHER)
+
     def paths(self) -> list[Path]:
         """What is still there, the oldest first. What a crash left half written was never acknowledged, and goes."""
         found = []
@@ -44,6 +50,13 @@ class Inbox:
             elif path.suffix != REFUSED and not path.is_dir():
                 found.append(path)
         return found
+
+    def bodies(self, path: Path) -> list[tuple[str, bytes]]:
+        """What is in a file: what it is called, and the body. One that was kept alone is called as its file."""
+        content = path.read_bytes()
+        if path.suffix != TOGETHER:
+            return [(path.name, content)]
+        return [(path.name.partition(".")[0] + suffix, body) for suffix, body in _EACH.decode(content)]
 
     def left(self) -> Iterator[tuple[Path, bytes]]:
         """What is still there, with its body."""
@@ -60,6 +73,9 @@ class Inbox:
             path.unlink(missing_ok=True)
 
 
+_TOGETHER, _EACH = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[tuple[str, bytes]])
+
+
 def _changed_s(path: Path) -> float:
     """When a file was last written to; now, if it has just been finished."""
     try:
@@ -70,5 +86,5 @@ def _changed_s(path: Path) -> float:
 
 def of_training(folder: Path) -> Inbox:
     """What training processes said to a data folder: NAME.SIGNAL.json.gz that `pyrometer run` put there, and
-    NAME.SIGNAL.http.FORM that was sent to its server."""
+    NAME.SIGNAL.http.FORM that was sent to its server; what was sent at the same time is in NAME.http.together."""
     return Inbox(folder / "inbox" / "otlp", shared=True)
