@@ -38,7 +38,8 @@ class Parsed(NamedTuple, Generic[Name, Labels]):
 
 
 class Reader(Generic[Name, Labels]):
-    """Reads the texts of one exporter. A name, or labels, of which None is made are left out."""
+    """Reads the texts of one exporter. A name, or labels, of which None is made are left out. What is made of names may
+    be shared among the readers of many exporters: those of one kind have the same."""
 
     def __init__(
         self,
@@ -46,10 +47,11 @@ class Reader(Generic[Name, Labels]):
         labels: Callable[[Mapping[str, str]], Labels | None],
         *,
         most_kept: int = MOST_KEPT,
+        names: dict[str, Name | None] | None = None,
     ) -> None:
         self._make_name, self._make_labels = name, labels
         self._most_kept = most_kept
-        self._names: dict[str, Name | None] = {}
+        self._names: dict[str, Name | None] = {} if names is None else names
         self._blocks: dict[str, Labels | None] = {}
 
     def read(self, text: bytes) -> Parsed[Name, Labels]:

@@ -11,6 +11,7 @@ conventions for hardware (`hw.gpu.*`), are samples of GPUs, whoever sends them.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import itertools
 import json
@@ -112,8 +113,11 @@ def unpacked(packed: bytes, encoding: str) -> bytes:
     if encoding != "gzip":
         return packed
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
-            body = stream.read(MOST_BYTES + 1)
+        unpack = zlib.decompressobj(wbits=31)
+        body = unpack.decompress(packed, MOST_BYTES + 1)
+        if not unpack.eof or unpack.unused_data:  # several pieces, something behind it, too large, or cut short
+            with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+                body = stream.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error):
         raise OtlpError(f"The body of {len(packed)} bytes is not gzip, as its Content-Encoding says.") from None
     if len(body) > MOST_BYTES:
@@ -137,7 +141,7 @@ def read(signal: str, body: bytes, *, is_json: bool, now_ms: int) -> Received:
 
 # -- forms: each gives the attributes of a resource and its records; one that cannot be read is None ------------------
 
-_Resources = Iterator[tuple[Attributes, Iterable[Any]]]
+_Resources = Iterator[tuple[Attributes | msgspec.Raw, Iterable[Any]]]  # of JSON, a resource as it is written
 
 
 def _of_protobuf(signal: _Signal, body: bytes) -> _Resources:
@@ -263,8 +267,20 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 def _of_json(signal: _Signal, body: bytes) -> _Resources:
+    """All at once; one resource at a time where that fails, since something in it is not as it should be."""
     if body.count(b"{") > MOST_OBJECTS:
         raise TooLargeError(f"The body has more than {MOST_OBJECTS} objects: send fewer records at a time.")
+    try:
+        request = signal.request.decode(body)
+    except _UNREADABLE:
+        yield from _piece_by_piece(signal, body)
+        return
+    for of_resource in request.resources or ():
+        records = [record for scope in of_resource.scopes or () for record in scope.records or ()]
+        yield of_resource.resource or msgspec.Raw(b"{}"), records
+
+
+def _piece_by_piece(signal: _Signal, body: bytes) -> _Resources:
     try:
         request = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.DecodeError:
@@ -272,11 +288,20 @@ def _of_json(signal: _Signal, body: bytes) -> _Resources:
     for raw in _field(request, signal.resources, list[msgspec.Raw]):
         try:
             fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-            resource = _field(fields, "resource", _Resource | None)
-            attributes = _of_structs(resource.attributes if resource else None)
-            yield attributes, _json_records(signal, fields)
-        except (*_UNREADABLE, RefusedError):  # not one word of it
+            yield _resource(fields.get("resource", msgspec.Raw(b"{}"))), _json_records(signal, fields)
+        except _UNREADABLE:  # not one word of it
             yield {}, [None]
+
+
+def _resource(raw: msgspec.Raw) -> Attributes:
+    resource = _RESOURCE_STRUCT.decode(raw)
+    try:
+        return _of_structs(resource.attributes if resource else None)
+    except RefusedError as error:
+        raise msgspec.ValidationError(str(error)) from None
+
+
+_RESOURCE_STRUCT = msgspec.json.Decoder(_Resource | None)
 
 
 def _field(fields: dict[str, msgspec.Raw], name: str, kind: Any) -> Any:
@@ -305,20 +330,22 @@ def _json_record(signal: _Signal, record: msgspec.Raw) -> Any:
         return None
 
 
-def _of_structs(attributes: Iterable[_KeyValue] | None) -> Attributes:
+def _of_structs(attributes: Iterable[_KeyValue] | None, within: str = "") -> Attributes:
+    """Attributes by name; `within` a namespace, only those, without its name."""
     found: Attributes = {}
+    skip = len(within)
     for attribute in attributes or ():
         value = attribute.value
-        if value is None:
+        if value is None or not attribute.key.startswith(within):
             continue
-        if value.string_value is not None:
-            found[attribute.key] = value.string_value
-        elif value.int_value is not None:
-            found[attribute.key] = _int(value.int_value)
+        if (whole := value.int_value) is not None and value.string_value is None:
+            found[attribute.key[skip:]] = whole if type(whole) is int else _int(whole)
+        elif value.string_value is not None:
+            found[attribute.key[skip:]] = value.string_value
         elif value.double_value is not None:
-            found[attribute.key] = _float(value.double_value)
+            found[attribute.key[skip:]] = _float(value.double_value)
         elif value.bool_value is not None:
-            found[attribute.key] = value.bool_value
+            found[attribute.key[skip:]] = value.bool_value
     return found
 
 
@@ -346,6 +373,13 @@ def _attributes(record: Any) -> Attributes:
     return _of_messages(record.attributes)
 
 
+def _our_attributes(record: Any) -> Attributes:
+    """Those in our namespace, without its name."""
+    if isinstance(record, _Struct):
+        return _of_structs(record.attributes, NAMESPACE)  # type: ignore[attr-defined]
+    return _ours(_of_messages(record.attributes))
+
+
 # -- signals: what the records of each say ----------------------------------------------------------------------------
 
 _who = reading(Who)
@@ -358,21 +392,25 @@ class _Reader:
         self.found = found
         self.newest_ms = newest_ms
 
-    def take(self, resource: Attributes, records: Iterable[Any]) -> None:
+    def take(self, resource: Attributes | msgspec.Raw, records: Iterable[Any]) -> None:
         """What one resource says."""
         said: list[Message] = []
         refused: str | None = None
         who: Who | None = None
-        if resource.get(NAMESPACE + "launch"):
-            try:
-                who = _who(_identity(resource))
-            except RefusedError as error:
-                refused = str(error)
+        about: Attributes = {}
+        try:
+            about = self.about(resource)
+            who = self.speaker(resource, about)
+        except RefusedError as error:
+            refused = str(error)
+        except _UNREADABLE:  # not one word of it
+            self.found.refused[MALFORMED] += 1
+            return
         for record in records:
             try:
                 if record is None:
                     raise RefusedError(MALFORMED)
-                for message in self.of(record, resource, who, refused):
+                for message in self.of(record, about, who, refused):
                     if message.time_ms > self.newest_ms:
                         raise RefusedError(WRONG_TIME)
                     said.append(message)
@@ -380,6 +418,24 @@ class _Reader:
                 self.found.refused[str(error)] += 1
         if who is not None and said:
             self.found.said.append((who, said))
+
+    def about(self, resource: Attributes | msgspec.Raw) -> Attributes:
+        """What is said of a resource, where more than who speaks is asked for, or it lies there anyway."""
+        return {} if isinstance(resource, msgspec.Raw) else resource
+
+    def speaker(self, resource: Attributes | msgspec.Raw, about: Attributes) -> Who | None:
+        """Who speaks. A process says the same of itself in every body, so it is made sense of once."""
+        if about or not isinstance(resource, msgspec.Raw):
+            return _speaker(about)
+        known = hashlib.blake2b(resource, digest_size=16).digest()
+        who = _SPEAKERS.get(known)
+        if who is None:
+            who = _speaker(_resource(resource))
+            if who is not None:
+                if len(_SPEAKERS) >= MOST_SPEAKERS:
+                    _SPEAKERS.clear()
+                _SPEAKERS[known] = who
+        return who
 
     def of(self, record: Any, resource: Attributes, who: Who | None, refused: str | None) -> Iterator[Message]:
         """The messages of one record."""
@@ -393,6 +449,14 @@ class _Reader:
     def said(self, record: Any) -> Iterator[Message]:
         """The messages of one record of ours."""
         raise NotImplementedError
+
+
+MOST_SPEAKERS = 2**18  # 100 bytes each, beside what is remembered of ranks anyway
+_SPEAKERS: dict[bytes, Who] = {}  # by a digest of what they say of themselves
+
+
+def _speaker(resource: Attributes) -> Who | None:
+    return _who(_identity(resource)) if resource.get(NAMESPACE + "launch") else None
 
 
 def _identity(resource: Attributes) -> Attributes:
@@ -410,13 +474,12 @@ class _Logs(_Reader):
     """Log records: news of a rank, windows, batches, events."""
 
     def said(self, record: Any) -> Iterator[Message]:
-        attributes = _attributes(record)
-        name = record.event_name or attributes.get("event.name")
+        name = record.event_name or _attributes(record).get("event.name")
         reads = _EVENTS.get(name) if isinstance(name, str) else None
         if reads is None:
             self.found.left_out[FOREIGN] += 1
             return
-        values = _ours(attributes)
+        values = _our_attributes(record)
         values["time_ms"] = _int(record.time_unix_nano or record.observed_time_unix_nano) // 1_000_000
         yield reads(values)
 
@@ -518,6 +581,10 @@ class _Metrics(_Reader):
         super().__init__(found, newest_ms)
         self._places: dict[frozenset[tuple[str, Any]], Place | None] = {}
 
+    def about(self, resource: Attributes | msgspec.Raw) -> Attributes:
+        """All of it: it may name a device."""
+        return _resource(resource) if isinstance(resource, msgspec.Raw) else resource
+
     def of(self, record: Any, resource: Attributes, who: Who | None, refused: str | None) -> Iterator[Message]:
         points = _points(record)
         named, factor = _HARDWARE.get(record.name.lower(), (record.name.upper(), 1.0))
@@ -543,7 +610,7 @@ class _Metrics(_Reader):
         if number is None:
             self.found.left_out[NO_VALUE] += 1
             return None
-        values = _ours(_attributes(point))
+        values = _our_attributes(point)
         value = _value({**values, "time_ms": _int(point.time_unix_nano) // 1_000_000, "name": name, "value": number})
         if value.time_ms > self.newest_ms:
             raise RefusedError(WRONG_TIME)
@@ -624,6 +691,25 @@ def _number(point: Any) -> float | None:
     return None if kind is None else float(getattr(point, kind))
 
 
+def _request_of(signal: _Signal, struct: Any) -> Any:
+    """A whole export request: resources, their scopes, their records."""
+    scope = _defined("Scope", {"records": (signal.records, list[struct] | None)})
+    of_resource = _defined(
+        "OfResource", {"resource": ("resource", msgspec.Raw), "scopes": (signal.scopes, list[scope] | None)}
+    )
+    return _defined("Request", {"resources": (signal.resources, list[of_resource] | None)})
+
+
+def _defined(name: str, fields: dict[str, tuple[str, Any]]) -> Any:
+    """A struct of fields that are called otherwise in JSON."""
+    return msgspec.defstruct(
+        name,
+        [(field, kind, msgspec.Raw() if kind is msgspec.Raw else None) for field, (_, kind) in fields.items()],
+        rename={field: written for field, (written, _) in fields.items()},
+        gc=False,
+    )
+
+
 class _Signal:
     """How one signal is written, and who reads it."""
 
@@ -632,6 +718,7 @@ class _Signal:
         self.message = message
         self.reader = reader
         self.whole = msgspec.json.Decoder(list[struct] | None)
+        self.request = msgspec.json.Decoder(_request_of(self, struct))
         self.raw = msgspec.json.Decoder(list[msgspec.Raw] | None)
         self.one = msgspec.json.Decoder(struct)
 

@@ -36,9 +36,9 @@ MOST_BYTES = 16 * 2**20  # a node with 56 MIG instances and a hundred metrics of
 LARGE_BYTES = 2**20  # read beside the loop, so that the others do not wait
 SLOWER_WHEN_DOWN = 4  # intervals between two attempts, at most
 CLOCK_LIMIT_MS = 5 * MS_PER_MINUTE  # a time in the text that is further from ours than this is wrong
-WAITING_DELIVERIES = 256
+MOST_WAITING = 500_000  # records, 200 MB: a store may be busy for a minute, and 100,000 GPUs say as much meanwhile
 FORGET_EVERY, SILENT_MS = 1_000, 10 * MS_PER_MINUTE
-MOST_IN_A_DELIVERY = 5_000
+MOST_IN_A_DELIVERY = 50_000
 DELIVERIES_AN_INTERVAL = 30  # what comes at about the same time is stored together: transactions cost more than records
 
 _HEADERS = {
@@ -118,7 +118,11 @@ class Scrapes:
         self._interval_s, self._answer_s = interval_s, answer_s
         self._most_bytes = most_bytes
         self._places = asyncio.Semaphore(most_at_once)
-        self._queue: asyncio.Queue[list[tuple[Any, ...]]] = asyncio.Queue(WAITING_DELIVERIES)
+        self._names: dict[str, Any] = {}  # what metrics are called: all exporters have the same
+        self._queue: asyncio.Queue[list[tuple[Any, ...]]] = asyncio.Queue()
+        self._waiting = 0  # records in the queue
+        self._room = asyncio.Event()
+        self._room.set()
         self._following: dict[Target, asyncio.Task[None]] = {}
         self._trusted: dict[str | None, ssl.SSLContext] = {}  # by file of authorities
 
@@ -131,6 +135,9 @@ class Scrapes:
                 await asyncio.sleep(self._interval_s / DELIVERIES_AN_INTERVAL)
                 while not self._queue.empty() and len(records) < MOST_IN_A_DELIVERY:
                     records += self._queue.get_nowait()
+                self._waiting -= len(records)
+                if self._waiting < MOST_WAITING:
+                    self._room.set()
                 yield Delivery(records)
         finally:
             tasks = naming, *self._following.values()
@@ -175,14 +182,20 @@ class Scrapes:
         """Scrapes one target for ever, at its own moment of the interval."""
         state = self.states[target]
         address = partial(self._reading.place_of, node=target.node, address=_host(target.url))
-        reader: Reader[Any, Any] = Reader(self._reading.measure_of, address, most_kept=self._reading.most_kept)
+        reader: Reader[Any, Any] = Reader(
+            self._reading.measure_of, address, most_kept=self._reading.most_kept, names=self._names
+        )
         due_s = time.monotonic() + zlib.crc32(target.url.encode()) / 2**32 * self._interval_s
         while True:
             await asyncio.sleep(max(due_s - time.monotonic(), 0))
             async with self._places:
                 taken = await self._scrape(target, state, reader)
             if taken is not None and taken.records:
-                await self._queue.put(taken.records)
+                await self._room.wait()
+                self._queue.put_nowait(taken.records)
+                self._waiting += len(taken.records)
+                if self._waiting >= MOST_WAITING:
+                    self._room.clear()
             pause_s = self._interval_s * min(2 ** min(state.failures, 8), SLOWER_WHEN_DOWN)
             late_s = time.monotonic() - due_s
             due_s += max(pause_s, late_s - late_s % self._interval_s)  # what was missed is not made up for
