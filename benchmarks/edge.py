@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
-import psutil
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
@@ -32,6 +31,7 @@ from remote_write import free_port  # noqa: E402 - beside this file
 
 QUESTIONS = ("burn", "cost?by=team,experiment", "top", "why")
 PATIENCE_S = 1800.0
+SETTLE_S = 0.5
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -58,23 +58,23 @@ class Edge:
         self.began_s = time.monotonic()
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
-        self.watched = psutil.Process(self.process.pid)
+        self.watched = Path("/proc") / str(self.process.pid)
         self.samples: list[dict[str, Any]] = []
         self.phases: dict[str, dict[str, Any]] = {}
 
     # -- looking at it ------------------------------------------------------------------------------------------------
 
     def cpu_s(self) -> float:
-        used = self.watched.cpu_times()
-        return used.user + used.system
+        user, system = (self.watched / "stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def look(self) -> dict[str, Any]:
         """The server and its folder, now."""
-        with self.watched.oneshot():
-            seen = {
-                "at_s": time.monotonic() - self.began_s, "cpu_s": self.cpu_s(),
-                "rss_mb": self.watched.memory_info().rss / 2**20, "files": self.watched.num_fds(),
-            }  # fmt: skip
+        pages = int((self.watched / "statm").read_text().split()[1])
+        seen = {
+            "at_s": time.monotonic() - self.began_s, "cpu_s": self.cpu_s(),
+            "rss_mb": pages * os.sysconf("SC_PAGE_SIZE") / 2**20, "files": len([*(self.watched / "fd").iterdir()]),
+        }  # fmt: skip
         sizes = [_size(path) for path in self.folder.rglob("*")]
         inbox = self.folder / "inbox" / "otlp"
         seen |= {"disk_mb": sum(sizes) / 2**20, "inbox": len(list(inbox.glob("*"))) if inbox.exists() else 0}
@@ -107,17 +107,23 @@ class Edge:
         except httpx.TransportError:
             return False
 
-    def phase(self, name: str, seconds: float, *, otlp: bool = False, watch: bool = False, asked: bool = False) -> None:
-        """Feeds it for a while, and keeps what it took in meanwhile and what that cost."""
+    def phase(
+        self, name: str, seconds: float, *, otlp: bool = False, watch: bool = False, asked: bool = False,
+        until: tuple[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Feeds it for a while, or until one of the counts is that high, and keeps what it took in meanwhile and what
+        that cost."""
         before, cpu_s, began_s = self.world.tell("nothing"), self.cpu_s(), time.monotonic()
         stop = threading.Event()
         looking = threading.Thread(target=self._keep_looking, args=(stop, max(seconds / 50, 0.5)))
         asking = Asking(self.url) if asked else None
         looking.start()
         after = self.world.tell("feed", seconds, otlp, watch)
+        while until is not None and after[until[0]] < until[1]:
+            after = self.world.tell("feed", seconds, otlp, watch)
         stop.set()
         looking.join()
-        took_s, used_s = time.monotonic() - began_s, self.cpu_s() - cpu_s
+        took_s, used_s = time.monotonic() - began_s, max(self.cpu_s() - cpu_s, 0.01)
         done = {what: after[what] - before[what] for what in ("scrapes", "windows", "changes", "refused", "cpu_s")}
         need = {
             "scrapes": self.size.nodes * 1000 / SCRAPE_MS, "changes": self.size.gpus * CHANGES_A_GPU_S,
@@ -145,7 +151,7 @@ class Edge:
             scrapes, records,
         ):  # fmt: skip
             scrapes, records = now
-            time.sleep(max(SCRAPE_MS / 1000 / self.clock.speed, 1.0) + 2.0)
+            time.sleep(SCRAPE_MS / 1000 / self.clock.speed + SETTLE_S)
         self.phases["accounting"] = {"took_s": self.metrics()["pyrometer_accounting_seconds"]}
 
     def end(self) -> int:
@@ -226,7 +232,7 @@ def tell(name: str, phase: dict[str, Any]) -> None:
         if one["count"]:
             print(
                 f"  {what:8} {one['a_second']:>9,.0f}/s = {one['real_time']:6.2f} × real time ({one['need']:,.0f}/s); "
-                f"{one['a_cpu_second']:>9,.0f} a CPU second = {one['a_cpu_second'] / one['need']:.2f} × real time on one core"
+                f"{one['a_cpu_second']:>9,.0f} a CPU second = {one['a_cpu_second'] / one['need']:.2f} × on one core"
             )
     if phase["windows"]["count"]:
         print(
@@ -266,10 +272,10 @@ def run(size: Size, minutes: float, speed: float, alone_s: float, scratch: Path)
     try:
         edge.list_all()
         edge.phase("watch alone", alone_s, watch=True)
-        edge.phase("OTLP, new ranks", alone_s, otlp=True)
+        edge.phase("OTLP, new ranks", alone_s / 5, otlp=True, until=("windows", size.training * GPUS_A_NODE))
         edge.phase("OTLP alone", alone_s, otlp=True)
         edge.world.tell("announce", "ADDED")
-        edge.phase("scrapes, new exporters", max(alone_s, SCRAPE_MS / 1000 / speed))
+        edge.phase("scrapes, new exporters", alone_s / 5, until=("least_scrapes", 1))
         edge.phase("scrapes alone", alone_s)
         edge.phase("together", seconds, otlp=True, watch=True, asked=True)
         edge.settle()

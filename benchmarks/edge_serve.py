@@ -19,8 +19,8 @@ def main() -> None:
         real_ns = time.time_ns
         time.time_ns = lambda: cluster_ms * 1_000_000 + int((real_ns() - real_ms * 1_000_000) * speed)
         time.time = lambda: time.time_ns() / 1e9
-    from pyrometer.cli import serve
     from pyrometer.cli import main as command
+    from pyrometer.cli import serve
     from pyrometer.collect.scrape import INTERVAL_S, Scrapes
 
     serve.Scrapes = functools.partial(Scrapes, interval_s=INTERVAL_S / speed)  # type: ignore[misc]

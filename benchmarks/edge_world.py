@@ -95,7 +95,7 @@ class Exporters:
         text = self.texts[node >= self.size.training]
         text = text.replace(b"@NODE@", b"%05d" % node).replace(b"@TEAM@", b"%02d" % team_of(node))
         self.answers[node] += 1
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
         return head % len(text) + text
 
     def _text(self, number: int, trains: bool) -> bytes:
@@ -416,7 +416,7 @@ class _World:
         self.changes = self.body_number = 0
 
     async def run(self) -> None:
-        exporting = await asyncio.start_server(self.exporters.serve, "0.0.0.0", 0, backlog=4096)  # noqa: S104 - 127.1.*
+        exporting = await asyncio.start_server(self.exporters.serve, "0.0.0.0", 0, backlog=4096)
         self.api = ApiServer(self.size, self.clock, exporting.sockets[0].getsockname()[1])
         listening = await asyncio.start_server(self.api.serve, "127.0.0.1", 0)
         self.pipe.send(listening.sockets[0].getsockname()[1])

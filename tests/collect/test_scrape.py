@@ -220,6 +220,53 @@ def test_a_packed_answer_is_read_though_none_is_asked_for():
     asyncio.run(scenario())
 
 
+def test_an_answer_in_chunks_is_read():
+    """As Go's servers write what is longer than a few kB, dcgm-exporter's among them."""
+    text = text_of([Gpu(0)])
+    pieces = [text[begin : begin + 100] for begin in range(0, len(text), 100)]
+    body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+    async def scenario():
+        async with exporter(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body) as one:
+            async with running(scrapes(one.url)) as records:
+                await until(lambda: records)
+            return one.heads[0], records
+
+    head, records = asyncio.run(scenario())
+    assert "\r\nHost: 127.0.0.1:" in head
+    assert sum(isinstance(record, GpuSample) for record in records) >= 1
+
+
+def test_who_asks_may_stand_in_the_address():
+    async def scenario():
+        async with exporter(GOOD) as one:
+            async with running(scrapes(one.url.replace("//", f"//me:{SECRET}@"))) as records:
+                await until(lambda: records)
+            return one.heads[0]
+
+    assert "\r\nAuthorization: Basic bWU6czNjcmV0\r\n" in asyncio.run(scenario())
+
+
+def test_a_store_that_is_busy_costs_no_answer():
+    """What was scraped meanwhile waits, in its order."""
+
+    async def scenario():
+        async with exporter(GOOD) as one:
+            source = scrapes(one.url)
+            async with aclosing(source.deliveries()) as deliveries:
+                await anext(deliveries)
+                asked = len(one.heads)
+                await until(lambda: len(one.heads) >= asked + 20)  # nobody takes a delivery
+                held = await anext(deliveries)
+                return sorted({record.time_ms for record in held.records if isinstance(record, GpuSample)}), held
+
+    times, held = asyncio.run(scenario())
+    assert len(times) >= 18
+    assert [r.time_ms for r in held.records if isinstance(r, GpuSample)] == sorted(
+        r.time_ms for r in held.records if isinstance(r, GpuSample)
+    )
+
+
 def test_an_answer_that_is_cut_short_keeps_its_whole_lines():
     text = text_of([Gpu()])
     cut = text[: text.index(b"DCGM_FI_DEV_XID") + 40]

@@ -183,6 +183,29 @@ def test_what_was_acknowledged_before_a_crash_is_stored_after_it_once(tmp_path: 
     assert not list((tmp_path / "torn" / "inbox" / "otlp").iterdir())
 
 
+def test_bodies_that_come_together_share_a_file_and_survive_a_crash(tmp_path: Path) -> None:
+    """One that nobody can read is told to its sender, and costs the others nothing."""
+    bodies = [spoken.bodies(story.story(T0)[:1])["logs"], *(b for b in spoken.bodies(story.story(T0)).values())]
+
+    async def alone(server: Server, client: httpx.AsyncClient) -> None:
+        for body in bodies[1:]:
+            assert (await send(client, SIGNALS[bodies.index(body) - 1], body, JSON)).status_code == 200
+
+    async def together(server: Server, client: httpx.AsyncClient) -> None:
+        sent = [("logs", bodies[0]), *zip(SIGNALS, bodies[1:], strict=True), ("logs", b"no JSON")]
+        answers = await asyncio.gather(*(send(client, signal, body, JSON) for signal, body in sent))
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 200, 400]
+
+    once = in_store(tmp_path / "once", alone)
+    in_store(tmp_path / "torn", together, crash=True)
+    inbox = tmp_path / "torn" / "inbox" / "otlp"
+    assert 1 <= len(list(inbox.iterdir())) < 4  # the first one alone, those that came meanwhile together
+    again = in_store(tmp_path / "torn", nothing)
+    for kind in ("step_window", "span", "batch", "metric", "event"):
+        assert again[kind] == once[kind]
+    assert not list(inbox.iterdir())
+
+
 def test_a_server_takes_what_a_run_puts_into_its_folder(tmp_path: Path) -> None:
     """There, and only there, a rank without a GPU has a device of its own."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,7 +18,6 @@ import h11
 import httpx2 as httpx
 
 READ_BYTES = 2**18
-OTHER_ADDRESS_S = 0.25  # a name with several addresses: until the next one is tried beside the first
 
 ProtocolError = h11.RemoteProtocolError
 
@@ -66,9 +64,8 @@ async def get(
         raise UrlError(url)
     tls = address.scheme == "https"
     connecting = asyncio.open_connection(
-        address.host, address.port or (443 if tls else 80), limit=READ_BYTES, ssl=trust if tls else None,
-        happy_eyeballs_delay=None if is_ip(address.host) else OTHER_ADDRESS_S,
-    )  # fmt: skip
+        address.host, address.port or (443 if tls else 80), limit=READ_BYTES, ssl=trust if tls else None
+    )
     try:
         async with asyncio.timeout(connect_s):
             reader, writer = await connecting
@@ -102,12 +99,3 @@ def _basic(address: httpx.URL) -> dict[str, str]:
         return {}
     who = f"{address.username}:{address.password}".encode()
     return {"Authorization": f"Basic {base64.b64encode(who).decode('ascii')}"}
-
-
-def is_ip(host: str) -> bool:
-    """Whether a host is written as its address."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -693,8 +693,8 @@ def _number(point: Any) -> float | None:
 
 def _request_of(signal: _Signal, struct: Any) -> Any:
     """A whole export request: resources, their scopes, their records."""
-    scope = _defined("Scope", {"records": (signal.records, list[struct] | None)})
-    of_resource = _defined(
+    scope: Any = _defined("Scope", {"records": (signal.records, list[struct] | None)})
+    of_resource: Any = _defined(
         "OfResource", {"resource": ("resource", msgspec.Raw), "scopes": (signal.scopes, list[scope] | None)}
     )
     return _defined("Request", {"resources": (signal.resources, list[of_resource] | None)})

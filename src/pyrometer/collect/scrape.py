@@ -118,6 +118,7 @@ class Scrapes:
         self._interval_s, self._answer_s = interval_s, answer_s
         self._most_bytes = most_bytes
         self._places = asyncio.Semaphore(most_at_once)
+        self._turn = asyncio.Lock()  # hundreds of answers may be there at once: between two, others go on
         self._names: dict[str, Any] = {}  # what metrics are called: all exporters have the same
         self._queue: asyncio.Queue[list[tuple[Any, ...]]] = asyncio.Queue()
         self._waiting = 0  # records in the queue
@@ -206,14 +207,7 @@ class Scrapes:
         try:
             async with asyncio.timeout(self._answer_s):
                 body = await self._answer(target, state)
-            large = len(body) > LARGE_BYTES
-            parsed = await asyncio.to_thread(reader.read, body) if large else reader.read(body)
-            if not parsed.samples:
-                what = self._reading.what
-                raise ScrapeError(f"It shows metrics, but none of {what}: is it the address of such an exporter?")
-            state.counts["unfinished lines"] += parsed.unfinished
-            state.counts["unreadable lines"] += parsed.unreadable
-            taken = self._reading.take(_at_our_time(parsed.samples, asked_ms, state.counts))
+            taken = await self._taken(body, asked_ms, state, reader)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -225,6 +219,18 @@ class Scrapes:
             state.up, state.since_ms, state.error, state.failures = True, asked_ms, None, 0
         state.answered_ms, state.uses = asked_ms, tuple(taken.uses)
         return taken
+
+    async def _taken(self, body: bytes, asked_ms: int, state: State, reader: Reader[Any, Any]) -> Taken:
+        """What an answer says."""
+        large = await asyncio.to_thread(reader.read, body) if len(body) > LARGE_BYTES else None
+        async with self._turn:
+            parsed = large or reader.read(body)
+            if not parsed.samples:
+                what = self._reading.what
+                raise ScrapeError(f"It shows metrics, but none of {what}: is it the address of such an exporter?")
+            state.counts["unfinished lines"] += parsed.unfinished
+            state.counts["unreadable lines"] += parsed.unreadable
+            return self._reading.take(_at_our_time(parsed.samples, asked_ms, state.counts))
 
     def _is_down(self, target: Target, state: State, error: Exception) -> None:
         if state.up is not False:
