@@ -107,6 +107,7 @@ bench: $(HEAVY) ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/remote_write.py
 	$(BIN)/python benchmarks/otlp.py
 	$(BIN)/python benchmarks/serve.py
+	$(BIN)/python benchmarks/edge.py --minutes 10
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/lineage.py
