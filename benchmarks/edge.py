@@ -145,6 +145,7 @@ class Edge:
 
     def settle(self) -> None:
         """Until nothing is on its way any more: exporters are gone, and everything is stored."""
+        self.world.tell("close")
         self.world.tell("announce", "DELETED")
         scrapes, records = -1, -1.0
         while (now := (self.world.tell("nothing")["scrapes"], self.metrics()["pyrometer_records_stored_total"])) != (

@@ -88,6 +88,7 @@ class Exporters:
         self.round = -1
         self.texts: tuple[bytes, bytes] = (b"", b"")  # of a node that trains, and of another
         self.answers = [0] * size.nodes
+        self.closed = False
 
     def answer(self, node: int) -> bytes:
         if (number := self.clock.now_ms() // SCRAPE_MS) != self.round:
@@ -126,7 +127,8 @@ class Exporters:
         try:
             await reader.readuntil(b"\r\n\r\n")
             _, _, high, low = writer.get_extra_info("sockname")[0].split(".")
-            writer.write(self.answer(int(high) * 256 + int(low)))
+            answer = b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"
+            writer.write(answer if self.closed else self.answer(int(high) * 256 + int(low)))
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             return
@@ -441,6 +443,11 @@ class _World:
 
     async def nothing(self) -> None:
         """Only counts."""
+
+    async def close(self) -> None:
+        """Exporters say nothing any more: what they have said is on its way."""
+        self.exporters.closed = True
+        await asyncio.sleep(0.5)
 
     async def announce(self, kind: str) -> None:
         """The pods of all exporters come, or go."""

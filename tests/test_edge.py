@@ -21,6 +21,7 @@ def edge():
         sys.path[:] = before
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="exporters are told apart by addresses of 127.1.0.0/16")
 def test_what_a_cluster_sends_is_what_is_stored(edge, tmp_path):
     found = edge.run(edge.Size(64, gpus_a_pod=4), minutes=0.75, speed=30, alone_s=0.25, scratch=tmp_path)
