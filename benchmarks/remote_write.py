@@ -1,15 +1,17 @@
 """Remote write: how many samples a second become records in the store, beside a store that is made for them.
 
 1,500 exporters of eight GPUs with 20 metrics each, every 15 s, in bodies of 2,000 samples as Prometheus sends them.
-First in one process, step by step; then the same bodies over HTTP into `pyrometer serve` and into VictoriaMetrics, one
-after the other, by the CPU time of each server. The first round, of whose series nothing is known, counts for itself.
+First in one process, step by step; then the same bodies over HTTP into `pyrometer serve`, into VictoriaMetrics and into
+a Prometheus, one after the other, by the CPU time of each server. The first round, of whose series nothing is known,
+counts for itself.
 
-    python benchmarks/remote_write.py [--exporters 1500] [--gpus 8] [--rounds 4]
+    python benchmarks/remote_write.py [--exporters 1500] [--gpus 8] [--rounds 4] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2 as httpx
@@ -50,7 +53,8 @@ def bodies_of(exporters: int, gpus: int, rounds: int) -> list[list[bytes]]:
             time_ms = started_ms + number * INTERVAL_MS + exporter * INTERVAL_MS // exporters
             target = {"job": "dcgm-exporter", "instance": f"10.{exporter >> 8}.{exporter & 255}.7:9400"}
             for name, block, value in LINE.findall(text_of(exporter, gpus).decode()):
-                series.append(({"__name__": name, **dict(LABEL.findall(block)), **target}, [(time_ms, float(value))]))
+                labels = {"__name__": name, **dict(LABEL.findall(block)), **target}
+                series.append((dict(sorted(labels.items())), [(time_ms, float(value))]))
         cuts = range(0, len(series), SAMPLES_A_BODY)
         sent.append([body_of(series[begin : begin + SAMPLES_A_BODY]) for begin in cuts])
     return sent
@@ -60,7 +64,7 @@ def step_by_step(rounds: list[list[bytes]]) -> list[dict[str, float]]:
     """Seconds of CPU that each step takes, round by round."""
     from pyrometer.collect.remote_write import Reader
     from pyrometer.collect.whole_scrapes import WholeScrapes
-    from pyrometer.store import Store
+    from pyrometer.store import Store, tables_of
 
     reader, scrapes, dcgm = Reader(), WholeScrapes(), new_dcgm()
     now_ms = time.time_ns() // 1_000_000
@@ -79,7 +83,8 @@ def step_by_step(rounds: list[list[bytes]]) -> list[dict[str, float]]:
                 timed("join", scrapes.add, timed("read", reader.read, body, now_ms).samples, number)
                 if number % 10 == 0 or number == len(bodies):  # about what comes in a second
                     settled = timed("join", scrapes.take, number - 10 if number < len(bodies) else number + 1)
-                    timed("store", store.append, timed("records", dcgm.take, settled).records)
+                    table, others = timed("records", dcgm.take_table, settled)
+                    timed("store", store.append_tables, {"gpu_sample": table} | tables_of(others))
     return took
 
 
@@ -133,11 +138,27 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
+def servers(folder: str, port: int) -> Iterator[tuple[str, list[str], str]]:
+    """Who takes remote write: name, command, and where it says that it is ready."""
+    at = f"127.0.0.1:{port}"
+    yield (
+        "pyrometer",
+        [sys.executable, "-m", "pyrometer", "serve", "--data", f"{folder}/ours", "--listen", at],
+        "/healthz",
+    )
+    yield "victoria-metrics", [f"-httpListenAddr={at}", f"-storageDataPath={folder}/victoria"], "/health"
+    config = Path(folder) / "prometheus.yml"
+    config.write_text("")
+    arguments = [f"--config.file={config}", f"--web.listen-address={at}", f"--storage.tsdb.path={folder}/prometheus"]
+    yield "prometheus", [*arguments, "--web.enable-remote-write-receiver"], "/-/ready"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--exporters", type=int, default=1500)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     rounds = bodies_of(args.exporters, args.gpus, args.rounds)
     samples = args.exporters * args.gpus * 20
@@ -146,33 +167,37 @@ def main() -> None:
     first, *others = step_by_step(rounds)
     again = {step: sum(took[step] for took in others) / len(others) for step in STEPS}
     cpu_s, known_s = sum(first.values()), sum(again.values())
-    print(f"in one process: {samples / cpu_s:,.0f} samples/s at first, then {samples / known_s:,.0f}/s")
+    figures: dict[str, dict[str, float]] = {
+        "one process": {"first": samples / cpu_s, "then": samples / known_s}
+        | {f"{step}_share": took_s / known_s for step, took_s in again.items()}
+    }
+    print(f"in one process: {samples / cpu_s:,.0f} samples a CPU second at first, then {samples / known_s:,.0f}")
     print("  " + ", ".join(f"{step} {took_s / known_s:.0%}" for step, took_s in again.items()))
     print(f"  every {INTERVAL_MS // 1000} s: {known_s / INTERVAL_MS * 1000:.0%} of one core")
+    print(f"{'samples a CPU second over HTTP':<32}{'first round':>12}{'then':>12}{'a second':>12}{'peak MB':>10}")
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
-        command = [
-            sys.executable, "-m", "pyrometer", "serve", "--data", f"{folder}/ours", "--listen", f"127.0.0.1:{port}",
-        ]  # fmt: skip
-        ours = over_http(command, f"http://127.0.0.1:{port}", "/healthz", rounds)
-        _tell("HTTP → pyrometer serve", samples, len(others), ours)
-        if shutil.which("victoria-metrics") is None:
-            print("VictoriaMetrics is not installed: apt-get install victoria-metrics")
-            return
-        port = free_port()
-        command = ["victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", f"-storageDataPath={folder}/theirs"]
-        theirs = over_http(command, f"http://127.0.0.1:{port}", "/health", rounds)
-        _tell("HTTP → VictoriaMetrics", samples, len(others), theirs)
-        ratios = (ours[part] / theirs[part] for part in ("first_s", "again_s"))
-        print("  CPU time against its: {:.1f}× at first, then {:.1f}×".format(*ratios))
-
-
-def _tell(what: str, samples: int, others: int, took: dict[str, float]) -> None:
-    again = samples * others
-    print(
-        f"{what}: {samples / took['first_s']:,.0f} samples a CPU second at first, then {again / took['again_s']:,.0f}; "
-        f"{again / took['wall_s']:,.0f} a second, {took['memory_mb']:.0f} MB"
-    )
+        for name, command, ready in servers(folder, port):
+            program = command if name == "pyrometer" else [name, *command]
+            if shutil.which(program[0]) is None:
+                print(f"  {name} is not installed: apt-get install {name}")
+                continue
+            took = over_http(program, f"http://127.0.0.1:{port}", ready, rounds)
+            figures[name] = {
+                "first": samples / took["first_s"],
+                "then": samples * len(others) / took["again_s"],
+                "a_second": samples * len(others) / took["wall_s"],
+                "peak_mb": took["memory_mb"],
+            }
+            print(
+                f"  {name:<30}"
+                + "{first:>12,.0f}{then:>12,.0f}{a_second:>12,.0f}{peak_mb:>10,.0f}".format(**figures[name])
+            )
+    for name in figures.keys() - {"one process", "pyrometer"}:
+        ratios = (figures["pyrometer"][part] / figures[name][part] for part in ("first", "then"))
+        print("  pyrometer against {}: {:.1f}× at first, then {:.2f}×".format(name, *ratios))
+    if args.json:
+        args.json.write_text(json.dumps({"samples_a_round": samples, "figures": figures}, indent=1))
 
 
 if __name__ == "__main__":

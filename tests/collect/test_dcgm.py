@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyrometer.collect.dcgm import COLUMNS, Dcgm, DeviceUse, measure_of, place_of
 from pyrometer.collect.exposition import Reader
 from pyrometer.collect.recording import Recordings
-from pyrometer.collect.slot_watch import WORKS_AGAIN_MS
+from pyrometer.collect.slot_watch import WORKS_AGAIN_MS, Sight, SlotWatch
 from pyrometer.collect.source import Delivery
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.columns import schema_of
@@ -551,3 +551,25 @@ def test_every_name_is_a_column_of_the_sample():
     assert "DCGM_FI_DEV_MEM_COPY_UTIL" in OLD
     assert measure_of("DCGM_FI_DEV_MEM_COPY_UTIL") is None
     assert len(known) == 24
+
+
+class LooksAtAll(SlotWatch):
+    """One that takes no sight for what is known."""
+
+    def _is_as_before(self, sight):
+        return False
+
+
+BOARDS = st.sampled_from([(), (("GPU-a", "H100"),), (("GPU-b", "H100"),), (("GPU-a", "H100"), ("GPU-b", None))])
+SIGHTS = st.builds(
+    Sight, st.sampled_from(["a", "b"]), st.integers(0, 1), st.integers(0, 4).map(lambda n: n * WORKS_AGAIN_MS), BOARDS,
+    st.sampled_from([None, 0, 13, 79]), st.booleans(),
+)  # fmt: skip
+
+
+@given(st.lists(st.lists(SIGHTS, max_size=6), max_size=5))
+def test_what_is_as_before_is_no_news(batches):
+    """Late or not, in whatever order: slots of which all sights say what is known need not be looked at."""
+    quick, thorough = SlotWatch(), LooksAtAll()
+    for sights in batches:
+        assert quick.take(sights) == thorough.take(sights)

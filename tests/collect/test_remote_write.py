@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import cramjam
 import pytest
@@ -22,8 +23,11 @@ from pyrometer.collect.remote_write import (
     RemoteWriteError,
     TooLargeError,
 )
+from pyrometer.collect.values import Values
 from pyrometer.collect.whole_scrapes import WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.model.records import GpuSample
 
 NOW_MS = 1_794_700_000_000
 NODE_A = [Gpu(0, pod="train-0"), Gpu(1, power_w=None, xid=79), Gpu(2, instance=3)]
@@ -32,7 +36,7 @@ NODE_B = [Gpu(0, host="node-b", gpu_util=100, sm_active=0, graphics=0, tensor=0,
 
 def records(samples):
     """What is written down of values, in one order."""
-    return sorted(map(repr, Dcgm(lambda host: None, near_idle_power_w).take(samples).records))
+    return sorted(map(repr, Dcgm(lambda host: None, near_idle_power_w).take(list(samples)).records))
 
 
 def read(body, now_ms=NOW_MS):
@@ -98,6 +102,93 @@ def test_what_is_not_of_a_gpu_and_what_is_no_value_is_counted_and_left_out():
     assert [sample[2:] for sample in received.samples] == [(41.0, NOW_MS)]
 
 
+def labels_of(name, more, pod, gpu, host):
+    return {"__name__": name, **more, **({"pod": pod} if pod else {}), "gpu": gpu, "node": host}
+
+
+LABELS = st.builds(
+    labels_of,
+    st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_XID_ERRORS", "up"]),
+    st.dictionaries(st.sampled_from(["a", "\x12\x10"]), st.sampled_from(["", "\x12\x10" * 9, "z" * 130]), max_size=1),
+    st.sampled_from([None, "train-0"]),
+    st.sampled_from(["0", "1", "x"]),
+    st.sampled_from(["node-a", "node-bb", "x"]),  # the last one, of seven bytes: before a zero it looks like a sample
+)
+VALUES = st.one_of(
+    st.sampled_from([0.0, -0.0, 1.0, 41.5, 300_000.0, STALE, float("nan"), float("inf"), -1.0]), st.floats()
+)
+TIMES = st.one_of(st.integers(NOW_MS - 60_000, NOW_MS), st.sampled_from([0, 1, -1, 2**34, 2**35, 2**42, 2**62]))
+SERIES = st.tuples(
+    LABELS, st.lists(st.tuples(TIMES, VALUES), min_size=1, max_size=3) | st.tuples(st.tuples(TIMES, VALUES)),
+    st.sampled_from(["usual", "usual", "usual", "time first", "exemplar", "empty"]), st.booleans(),
+)  # fmt: skip
+
+
+def message(*fields):
+    """A message of such fields: number and bytes, a number, or a value of 8 bytes."""
+    out = b""
+    for number, field in fields:
+        if isinstance(field, float):
+            out += bytes([number << 3 | 1]) + struct.pack("<d", field)
+        elif isinstance(field, int):
+            out += bytes([number << 3]) + varint(field % 2**64)
+        else:
+            out += bytes([number << 3 | 2]) + varint(len(field)) + field
+    return out
+
+
+def series_in_form(labels, samples, form, samples_first):
+    """A TimeSeries as a sender may write it: protobuf leaves the order open, and what is zero may be left out."""
+    names = [(1, message((1, name.encode()), (2, value.encode()))) for name, value in labels.items()]
+    if form == "empty":
+        shown = [(2, b"")]
+    elif form == "time first":
+        shown = [(2, message((2, time_ms), (1, value))) for time_ms, value in samples]
+    else:
+        shown = [(2, message(*([(1, value)] if value != 0 else []), (2, time_ms))) for time_ms, value in samples]
+    if form == "exemplar":
+        shown.append((3, message((2, 1.0))))
+    return 1, message(*shown, *names) if samples_first else message(*names, *shown)
+
+
+def said(received):
+    """What there is in a body, in one order."""
+    return sorted((measure, repr(place), value, t) for measure, place, value, t in received.samples), received.left_out
+
+
+@given(st.lists(st.lists(SERIES, max_size=8), min_size=1, max_size=4))
+def test_the_quick_way_and_the_general_one_say_the_same(bodies):
+    """Whatever comes, in whatever order, new or known: a reader that meets series again and again says what one says
+    that reads each by itself, as it has to where samples are before labels."""
+    quick = Reader()
+    for series in [*bodies, *bodies[::-1], *(one[::-1] for one in bodies)]:
+        general = Reader()
+        body = message(*(series_in_form(*one) for one in series), (3, b"metadata"))
+        plain = message(*(series_in_form(*one[:3], True) for one in series))
+        assert said(quick.read(packed(body), NOW_MS)) == said(general.read(packed(plain), NOW_MS))
+        assert not general._series
+
+
+def test_known_series_are_read_the_quick_way(monkeypatch):
+    reader = Reader()
+    for number in range(3):
+        body = body_of(series_of(NODE_A, NOW_MS + number))
+        assert len(reader.read(body, NOW_MS).samples) == USEFUL * len(NODE_A)
+        monkeypatch.setattr(reader, "_one_by_one", None)
+        if number:  # from then on none is looked up, but for the first one of a body
+            monkeypatch.setattr(remote_write, "_labels", None)
+
+
+@given(st.data())
+def test_a_table_of_samples_holds_what_the_records_hold(data):
+    series = series_of(data.draw(st.permutations(NODE_A + NODE_B)), NOW_MS)
+    values = read(body_of(data.draw(st.lists(st.sampled_from(series), min_size=1)))).samples
+    table, others = Dcgm(lambda host: None, near_idle_power_w).take_table(values)
+    rows = [GpuSample(*row.values()) for row in table.to_pylist()]
+    assert table.schema == SCHEMAS["gpu_sample"].arrow()
+    assert sorted(map(repr, [*rows, *others])) == records(values)
+
+
 def test_labels_are_made_sense_of_once():
     reader = Reader()
     first = reader.read(body_of(series_of(NODE_A, NOW_MS)), NOW_MS).samples
@@ -139,7 +230,7 @@ class TestNoBody:
             read(packed(b"\x0a" + varint(len(series)) + series))
 
     def test_an_empty_one_says_nothing(self):
-        assert read(packed(b"")).samples == []
+        assert list(read(packed(b"")).samples) == []
 
     @pytest.mark.parametrize(
         ("body", "words"),
@@ -181,23 +272,23 @@ def test_in_whatever_pieces_a_scrape_comes_it_is_the_same(chance: random.Random,
     chance.shuffle(sent)
     scrapes = WholeScrapes()
     for begin in range(0, len(sent), piece):
-        scrapes.add(sent[begin : begin + piece], arrived_s=begin)
+        scrapes.add(Values.of(sent[begin : begin + piece]), arrived_s=begin)
     assert scrapes.waiting == len(sent)
-    settled = scrapes.take(before_s=len(sent))
+    settled = list(scrapes.take(before_s=len(sent)))
     assert records(settled) == records(whole)
     assert [sample[3] for sample in settled] == sorted(sample[3] for sample in sent)
-    assert (scrapes.waiting, scrapes.take(before_s=float("inf"))) == (0, [])
+    assert (scrapes.waiting, list(scrapes.take(before_s=float("inf")))) == (0, [])
 
 
 def test_a_scrape_waits_from_its_first_piece_on():
-    first = read(body_of(series_of(NODE_A, NOW_MS))).samples
+    first = list(read(body_of(series_of(NODE_A, NOW_MS))).samples)
     second = read(body_of(series_of(NODE_A, NOW_MS + 15_000))).samples
     scrapes = WholeScrapes()
-    scrapes.add(first[:5], arrived_s=10)
+    scrapes.add(Values.of(first[:5]), arrived_s=10)
     scrapes.add(second, arrived_s=11)
-    scrapes.add(first[5:], arrived_s=12)
-    assert scrapes.take(before_s=10) == []
-    assert scrapes.take(before_s=10.5) == first
+    scrapes.add(Values.of(first[5:]), arrived_s=12)
+    assert list(scrapes.take(before_s=10)) == []
+    assert list(scrapes.take(before_s=10.5)) == first
     assert scrapes.waiting == len(second)
 
 

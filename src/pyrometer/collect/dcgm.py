@@ -10,13 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pyrometer.collect.slot_watch import Sight, SlotWatch
+from pyrometer.collect.values import Integers, Numbers, Sample, Values
+from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import WHOLE_DEVICE, GpuSample, Slot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # -- names and units --------------------------------------------------------------------------------------------------
 
@@ -78,10 +83,7 @@ _PROFILING = [COLUMNS.index(column) for column in PROFILING]
 _NO_TENSOR = [COLUMNS.index(column) for column in PROFILING if column != "tensor_active_permille"]
 _UTIL, _POWER, _XID = (COLUMNS.index(column) for column in ("gpu_util_permille", "power_w", "xid"))
 
-_LATEST_MS = 2**43  # above any time: a device and a time make one number
-
-Numbers = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+LATEST_MS = 2**43  # above any time: a device and a time make one number
 
 
 def measure_of(name: str) -> int | None:
@@ -201,22 +203,22 @@ class Taken(NamedTuple):
     uses: dict[DeviceUse, tuple[int, int]]
 
 
-class _Values(NamedTuple):
-    """Values side by side: of which place and measure, when, how much."""
-
-    places: list[Place]
-    place: Integers
-    measure: Integers
-    time_ms: Integers
-    value: Numbers
-
-
 class _Device(NamedTuple):
     """What has rows of its own."""
 
     node_uid: str
     slot_index: int
     instance: int
+
+
+class _Rows(NamedTuple):
+    """What devices showed, in the order of devices and times; NaN is an absent value."""
+
+    devices: list[_Device]
+    device: Integers
+    time_ms: Integers
+    table: Numbers  # a row each, a column for each of COLUMNS
+    at_work: npt.NDArray[np.bool_]  # it draws more than a board that does no work
 
 
 class Dcgm:
@@ -237,21 +239,9 @@ class Dcgm:
         self._slots = SlotWatch(known)
         self._in_percent: set[str] = set()  # hosts that say percent where they write ratio
 
-    def take(self, samples: Sequence[tuple[int, Place, float, int]]) -> Taken:
+    def take(self, samples: Sequence[Sample]) -> Taken:
         """What a scrape says: measure, place, value, time."""
-        if not samples:
-            return Taken([], {})
-        measures, places, values, times = zip(*samples, strict=True)
-        index = {place: number for number, place in enumerate(dict.fromkeys(places))}
-        return self._taken(
-            _Values(
-                places=list(index),
-                place=np.array([index[place] for place in places]),
-                measure=np.array(measures),
-                time_ms=np.array(times),
-                value=np.array(values),
-            )
-        )
+        return self._taken(Values.of(samples))
 
     def take_series(self, series: Sequence[tuple[int, Place, Integers, Numbers]]) -> Taken:
         """What Prometheus remembers: measure, place, times and values of each series."""
@@ -260,16 +250,32 @@ class Dcgm:
             return Taken([], {})
         lengths = [len(times) for _, _, times, _ in series]
         return self._taken(
-            _Values(
+            Values(
                 places=[place for _, place, _, _ in series],
                 place=np.repeat(np.arange(len(series)), lengths),
                 measure=np.repeat(np.array([measure for measure, _, _, _ in series]), lengths),
-                time_ms=np.concatenate([times for _, _, times, _ in series]).astype(np.int64),
                 value=np.concatenate([values for _, _, _, values in series]).astype(float),
+                time_ms=np.concatenate([times for _, _, times, _ in series]).astype(np.int64),
             )
         )
 
-    def _taken(self, values: _Values) -> Taken:
+    def _taken(self, values: Values) -> Taken:
+        if not len(values):
+            return Taken([], {})
+        rows, nodes, spans = self._rows(values)
+        records = [*_samples(rows), *self._of_slots(values, rows, nodes, spans)]
+        return Taken(records, _uses(values.places, nodes, spans))
+
+    def take_table(self, values: Values) -> tuple[pa.Table, list[tuple[Any, ...]]]:
+        """The samples of GPUs as a table, made without an object for each, and the other records. Nobody is told who
+        uses the devices."""
+        if not len(values):
+            return SCHEMAS["gpu_sample"].table([]), []
+        rows, nodes, spans = self._rows(values)
+        return _sample_table(rows), self._of_slots(values, rows, nodes, spans)
+
+    def _rows(self, values: Values) -> tuple[_Rows, list[str], list[tuple[int, int]]]:
+        """One row a device and time; the nodes of places, and from when to when each was there."""
         nodes = [self._node_uid(place) for place in values.places]
         devices: dict[_Device, int] = {}
         models: dict[int, str] = {}
@@ -280,27 +286,28 @@ class Dcgm:
             of_place.append(number)
         column = _COLUMN[values.measure]
         amount = _in_our_units(values, column, self._percent_hosts(values))
-        row_key, row = np.unique(np.array(of_place)[values.place] * _LATEST_MS + values.time_ms, return_inverse=True)
+        row_key, row = np.unique(np.array(of_place)[values.place] * LATEST_MS + values.time_ms, return_inverse=True)
         of_pod = np.array([place.of_pod for place in values.places])[values.place]
         table = _table(len(row_key), row, column, amount, of_pod)
-        device, time_ms = row_key // _LATEST_MS, row_key % _LATEST_MS
-        near_idle_w = np.array([self._near_idle_power_w(model or None) for model in models.values()])[device]
+        device, time_ms = row_key // LATEST_MS, row_key % LATEST_MS
+        power_w = {model: self._near_idle_power_w(model or None) for model in set(models.values())}
+        near_idle_w = np.array([power_w[model] for model in models.values()])[device]
         _forget_lost_counters(table, near_idle_w)
-        spans = _spans(values)
-        records: list[tuple[Any, ...]] = list(_samples(table, time_ms, device, list(devices)))
-        records += self._slots.take(
-            [
-                *_boards(values.places, nodes, spans),
-                *_codes(table, time_ms, device, list(devices), table[:, _POWER] > near_idle_w),
-            ]
-        )
-        return Taken(records, _uses(values.places, nodes, spans))
+        return _Rows(list(devices), device, time_ms, table, table[:, _POWER] > near_idle_w), nodes, _spans(values)
+
+    def _of_slots(
+        self, values: Values, rows: _Rows, nodes: list[str], spans: list[tuple[int, int]]
+    ) -> list[tuple[Any, ...]]:
+        """What is new about slots: boards and errors."""
+        return self._slots.take([*_boards(values.places, nodes, spans), *_codes(rows)])
 
     def _node_uid(self, place: Place) -> str:
-        found = (self._node_uid_of(host) for host in place.hosts)
-        return next((uid for uid in found if uid), host_uid(place.hosts[0]))
+        for host in place.hosts:
+            if uid := self._node_uid_of(host):
+                return uid
+        return host_uid(place.hosts[0])
 
-    def _percent_hosts(self, values: _Values) -> set[str]:
+    def _percent_hosts(self, values: Values) -> set[str]:
         """The hosts whose exporters say percent where they write ratio, by all that they have shown so far."""
         doubtful = values.measure == _NUMBER_OF[DOUBTFUL]
         if doubtful.any():
@@ -316,7 +323,7 @@ class Dcgm:
         return self._in_percent
 
 
-def _in_our_units(values: _Values, column: Integers, percent_hosts: set[str]) -> Numbers:
+def _in_our_units(values: Values, column: Integers, percent_hosts: set[str]) -> Numbers:
     """Values as whole numbers of the columns' units; NaN is an absent value."""
     with np.errstate(over="ignore"):  # 1e308 of any unit is nonsense, and is left out below
         number = values.value * _FACTOR[values.measure]
@@ -347,21 +354,41 @@ def _forget_lost_counters(table: Numbers, near_idle_w: Integers) -> None:
     table[np.ix_(np.flatnonzero(still & at_work), np.array(_PROFILING))] = np.nan
 
 
-def _samples(table: Numbers, time_ms: Integers, device: Integers, devices: list[_Device]) -> Iterable[GpuSample]:
-    kept = ~np.isnan(table).all(axis=1)
-    columns = [[None if v != v else int(v) for v in column] for column in table[kept].T.tolist()]
-    of_device = [devices[number] for number in device[kept].tolist()]
-    keys = ((time, *which) for time, which in zip(time_ms[kept].tolist(), of_device, strict=True))
+def _samples(rows: _Rows) -> Iterable[GpuSample]:
+    kept = ~np.isnan(rows.table).all(axis=1)
+    columns = [[None if v != v else int(v) for v in column] for column in rows.table[kept].T.tolist()]
+    of_device = [rows.devices[number] for number in rows.device[kept].tolist()]
+    keys = ((time, *which) for time, which in zip(rows.time_ms[kept].tolist(), of_device, strict=True))
     return [GpuSample(*key, *values) for key, values in zip(keys, zip(*columns, strict=True), strict=True)]
 
 
-def _spans(values: _Values) -> list[tuple[int, int]]:
+def _sample_table(rows: _Rows) -> pa.Table:
+    """The same records as an Arrow table."""
+    import pyarrow as pa
+
+    kept = ~np.isnan(rows.table).all(axis=1)
+    device, table = rows.device[kept], rows.table[kept]
+    absent = np.isnan(table)
+    table[absent] = 0
+    node_uids, slots, instances = zip(*rows.devices, strict=True)
+    schema = SCHEMAS["gpu_sample"].arrow()
+    columns = [
+        pa.array(rows.time_ms[kept]),
+        pa.array([node_uids[number] for number in device.tolist()], pa.string()),
+        pa.array(np.array(slots, np.int16)[device]),
+        pa.array(np.array(instances, np.int16)[device]),
+    ]
+    for number, field in enumerate(list(schema)[len(columns) :]):
+        whole = table[:, number].astype(field.type.to_pandas_dtype())
+        columns.append(pa.array(whole, mask=absent[:, number]))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _spans(values: Values) -> list[tuple[int, int]]:
     """From when to when each place was there."""
-    first = np.full(len(values.places), _LATEST_MS)
-    last = np.zeros(len(values.places), np.int64)
-    np.minimum.at(first, values.place, values.time_ms)
-    np.maximum.at(last, values.place, values.time_ms)
-    return list(zip(first.tolist(), last.tolist(), strict=True))
+    order = np.lexsort((values.time_ms, values.place))
+    times, ends = values.time_ms[order], np.cumsum(np.bincount(values.place))
+    return list(zip(times[np.r_[0, ends[:-1]]].tolist(), times[ends - 1].tolist(), strict=True))
 
 
 def _boards(places: list[Place], nodes: list[str], spans: list[tuple[int, int]]) -> Iterable[Sight]:
@@ -372,19 +399,17 @@ def _boards(places: list[Place], nodes: list[str], spans: list[tuple[int, int]])
     return [Sight(node, slot, first_ms, tuple(boards)) for (node, slot, first_ms), boards in came.items()]
 
 
-def _codes(
-    table: Numbers, time_ms: Integers, device: Integers, devices: list[_Device], at_work: npt.NDArray[np.bool_]
-) -> Iterable[Sight]:
+def _codes(rows: _Rows) -> Iterable[Sight]:
     """Which codes slots show: all that are errors, and where it changes. Rows are in the order of devices and times."""
-    shown = ~np.isnan(table[:, _XID])
-    xid, of_device, times = table[shown, _XID].astype(np.int64), device[shown], time_ms[shown]
+    shown = ~np.isnan(rows.table[:, _XID])
+    xid, of_device, times = rows.table[shown, _XID].astype(np.int64), rows.device[shown], rows.time_ms[shown]
     same = np.zeros(len(xid), bool)
     same[1:] = (of_device[1:] == of_device[:-1]) & (xid[1:] == xid[:-1])
     told = ~same | (xid > 0)
-    rows = zip(*(part[told].tolist() for part in (of_device, times, xid, at_work[shown])), strict=True)
+    sights = zip(*(part[told].tolist() for part in (of_device, times, xid, rows.at_work[shown])), strict=True)
     return [
-        Sight(devices[number].node_uid, devices[number].slot_index, at_ms, xid=code, at_work=works)
-        for number, at_ms, code, works in rows
+        Sight(rows.devices[number].node_uid, rows.devices[number].slot_index, at_ms, xid=code, at_work=works)
+        for number, at_ms, code, works in sights
     ]
 
 

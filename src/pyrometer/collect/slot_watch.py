@@ -59,12 +59,32 @@ class SlotWatch:
     def take(self, sights: Iterable[Sight]) -> list[tuple[Any, ...]]:
         """What is new about the slots."""
         records: list[tuple[Any, ...]] = []
-        ordered = sorted(sights, key=attrgetter("node_uid", "slot_index", "time_ms"))
+        sights = list(sights)
+        stirred = {sight[:2] for sight in sights if not self._is_as_before(sight)}
+        told = []
+        for sight in sights:
+            if sight[:2] in stirred:
+                told.append(sight)
+            else:
+                self._seen_ms[sight[:2]] = sight.time_ms
+                if sight.xid is not None:
+                    known = self._known[sight[:2]]
+                    known.read_ms = max(known.read_ms, sight.time_ms)
+        ordered = sorted(told, key=attrgetter("node_uid", "slot_index", "time_ms"))
         for (node_uid, slot_index, time_ms), together in groupby(ordered, key=lambda sight: sight[:3]):
             records += self._see(node_uid, slot_index, time_ms, list(together))
         if len(self._known) > self._forget_at:
-            self._forget(max(sight.time_ms for sight in ordered) - MS_PER_DAY)
+            self._forget(max(sight.time_ms for sight in sights) - MS_PER_DAY)
         return records
+
+    def _is_as_before(self, sight: Sight) -> bool:
+        """Whether a sight says what is known, as nearly all do: a slot of which all do so is not looked at further."""
+        known = self._known.get(sight[:2])
+        if known is None or not known.slot.healthy:
+            return False
+        if sight.boards and sight.boards != ((known.slot.uuid, known.slot.gpu_model),):
+            return False
+        return sight.xid is None or sight.xid == known.xid
 
     def _see(self, node_uid: str, slot_index: int, time_ms: int, sights: list[Sight]) -> Iterable[tuple[Any, ...]]:
         key = node_uid, slot_index

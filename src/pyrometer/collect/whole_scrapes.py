@@ -8,19 +8,26 @@ wait until the rest of them must have come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from pyrometer.collect.dcgm import Place
+import numpy as np
+
+from pyrometer.collect.dcgm import LATEST_MS
+from pyrometer.collect.values import Integers, Sample, Values
+
+__all__ = ["SETTLE_S", "Sample", "WholeScrapes"]
 
 SETTLE_S = 15.0  # Prometheus keeps a sample for 5 s at most before it sends it, and tries again after 5 s at most
 
-Sample = tuple[int, Place, float, int]  # measure, place, value, time in ms
-
 
 class _Scrape(NamedTuple):
+    number: int
     arrived_s: float
-    samples: list[Sample]
+
+
+class _Piece(NamedTuple):
+    values: Values
+    scrape: Integers  # the number of each value's
 
 
 class WholeScrapes:
@@ -28,23 +35,45 @@ class WholeScrapes:
 
     def __init__(self) -> None:
         self.waiting = 0  # values
-        self._scrapes: dict[tuple[str, int], _Scrape] = {}
+        self._scrapes: dict[tuple[str, int], _Scrape] = {}  # by host and time
+        self._pieces: list[_Piece] = []
+        self._count = 0  # of scrapes that were ever begun: the next one's number
 
-    def add(self, samples: Iterable[Sample], arrived_s: float) -> None:
+    def add(self, values: Values, arrived_s: float) -> None:
         """Takes a piece."""
-        for sample in samples:
-            _, place, _, time_ms = sample
-            key = place.hosts[0], time_ms
-            scrape = self._scrapes.get(key)
-            if scrape is None:
-                scrape = self._scrapes[key] = _Scrape(arrived_s, [])
-            scrape.samples.append(sample)
-            self.waiting += 1
+        seen, which = np.unique(values.place * LATEST_MS + values.time_ms, return_inverse=True)
+        places, times = seen // LATEST_MS, seen % LATEST_MS
+        numbers = [
+            self._number(values.places[place].hosts[0], time_ms, arrived_s)
+            for place, time_ms in zip(places.tolist(), times.tolist(), strict=True)
+        ]
+        self._pieces.append(_Piece(values, np.array(numbers, np.int64)[which]))
+        self.waiting += len(values)
 
-    def take(self, before_s: float) -> list[Sample]:
+    def take(self, before_s: float) -> Values:
         """Hands out, in the order of their times, the scrapes whose first piece came before."""
-        settled = [key for key, scrape in self._scrapes.items() if scrape.arrived_s < before_s]
-        scrapes = [self._scrapes.pop(key) for key in sorted(settled, key=lambda key: key[1])]
-        samples = [sample for scrape in scrapes for sample in scrape.samples]
-        self.waiting -= len(samples)
-        return samples
+        settled = {key: scrape.number for key, scrape in self._scrapes.items() if scrape.arrived_s < before_s}
+        if not settled:
+            return Values.of([])
+        first = min(scrape.number for scrape in self._scrapes.values())
+        leaves = np.zeros(self._count - first, bool)
+        leaves[np.array(list(settled.values())) - first] = True
+        taken, kept = [], []
+        for values, scrape in self._pieces:
+            mine = leaves[scrape - first]
+            taken.append(values.only(mine))
+            if not mine.all():
+                kept.append(_Piece(values.only(~mine), scrape[~mine]))
+        for key in settled:
+            del self._scrapes[key]
+        self._pieces = kept
+        whole = Values.joined(taken)
+        self.waiting -= len(whole)
+        return whole.only(np.argsort(whole.time_ms, kind="stable"))
+
+    def _number(self, host: str, time_ms: int, arrived_s: float) -> int:
+        scrape = self._scrapes.get((host, time_ms))
+        if scrape is None:
+            scrape = self._scrapes[host, time_ms] = _Scrape(self._count, arrived_s)
+            self._count += 1
+        return scrape.number

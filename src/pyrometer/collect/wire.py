@@ -13,13 +13,17 @@ def messages(body: bytes) -> Iterator[tuple[int, bytes]]:
     """The fields of a message of which all are messages or texts: their numbers, and their bytes."""
     at = 0
     while at < len(body):
-        key, at = varint(body, at)
-        length, at = varint(body, at)
-        end = at + length
-        if key & 7 != 2 or end > len(body):
-            raise ValueError("no message")
-        yield key >> 3, body[at:end]
-        at = end
+        number, begin, at = message_at(body, at)
+        yield number, body[begin:at]
+
+
+def message_at(body: bytes, at: int) -> tuple[int, int, int]:
+    """The number of the field that stands there, which is a message or a text, and where its bytes begin and end."""
+    key, at = varint(body, at)
+    length, at = varint(body, at)
+    if key & 7 != 2 or at + length > len(body):
+        raise ValueError("no message")
+    return key >> 3, at, at + length
 
 
 def varint(message: bytes, at: int) -> tuple[int, int]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyrometer.store import Store, StoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_FAILURES = 1_000  # of one batch: one bad record among a million costs twenty
 
@@ -41,20 +44,41 @@ async def storing(store: Callable[[bool], Awaitable[None]], every_s: float, who:
         await task
 
 
+Batch = TypeVar("Batch")
+
+
 def append_what_fits(store: Store, records: Sequence[tuple[Any, ...]]) -> None:
     """Stores records. Of a batch that is refused its halves are tried, and theirs: what would be refused for ever costs
     none of its neighbours, which came from others. What is left out is said once."""
-    pieces, refused = [records], ""
+    _append(store.append, records, len, lambda batch, at: (batch[:at], batch[at:]))
+
+
+def append_tables_that_fit(store: Store, tables: Mapping[str, pa.Table]) -> None:
+    """The same of tables by kind."""
+    for kind, table in tables.items():
+
+        def append(piece: pa.Table, kind: str = kind) -> None:
+            store.append_tables({kind: piece})
+
+        _append(append, table, lambda piece: piece.num_rows, lambda piece, at: (piece.slice(0, at), piece.slice(at)))
+
+
+def _append(
+    append: Callable[[Batch], object], batch: Batch, size_of: Callable[[Batch], int],
+    cut: Callable[[Batch, int], tuple[Batch, Batch]],
+) -> None:  # fmt: skip
+    pieces, refused = [batch], ""
     failures = count = 0
     while pieces:
         piece = pieces.pop()
+        size = size_of(piece)
         try:
-            store.append(piece)
+            append(piece)
         except StoreError as error:
             refused, failures = str(error), failures + 1
-            if len(piece) > 1 and failures < MOST_FAILURES:
-                pieces += [piece[len(piece) // 2 :], piece[: len(piece) // 2]]
+            if size > 1 and failures < MOST_FAILURES:
+                pieces += reversed(cut(piece, size // 2))
             else:
-                count += len(piece)
+                count += size
     if count:
-        _log.error("%d of %d records are left out: %s", count, len(records), refused)
+        _log.error("%d of %d records are left out: %s", count, size_of(batch), refused)

@@ -12,27 +12,32 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.remote_write import MOST_PACKED_BYTES, Reader, Received, RemoteWriteError, TooLargeError
-from pyrometer.collect.whole_scrapes import SETTLE_S, Sample, WholeScrapes
+from pyrometer.collect.values import Values
+from pyrometer.collect.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.serve.bodies import BODY_S, RETRY_S, body_of
-from pyrometer.serve.keeping import append_what_fits, storing
+from pyrometer.serve.keeping import append_tables_that_fit, storing
+from pyrometer.store import tables_of
 from pyrometer.store.inbox import Inbox
 from pyrometer.store.newest import slots_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pyrometer.serve.app import Server
 
 MOST_AT_ONCE = 16  # bodies that are being read
-MOST_WAITING = 1_000_000  # values: 12,000 GPUs for a minute, 150 MB
+MOST_WAITING = 1_000_000  # values: 12,000 GPUs for a minute, 40 MB
 STORE_EVERY_S = 1.0
 ALL = float("inf")
 
@@ -48,13 +53,14 @@ class RemoteWrite:
         self._inbox = Inbox(server.store.folder / "inbox")
         self._reader = Reader()
         self._reading = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "remote-write")  # always the same one: its memory stays with it
         self._inside = 0
         self._scrapes = WholeScrapes()
         self._bodies: deque[tuple[float, Path]] = deque()  # when they came, in that order
         self._done: list[Path] = []  # bodies whose values are on their way
         self._dcgm: Dcgm | None = None  # once it is known which slots there were
-        self._unstored: list[tuple[Any, ...]] = []
-        self._untaken: list[Sample] = []  # of scrapes that are whole, and not yet records
+        self._untaken: list[Values] = []  # of scrapes that are whole, and not yet records
+        self._unstored: list[dict[str, pa.Table]] = []
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -63,13 +69,14 @@ class RemoteWrite:
         foreign = _foreign(request.headers)
         if foreign:
             return _refusal(415, foreign)
-        if self._inside >= MOST_AT_ONCE or self._scrapes.waiting + len(self._unstored) >= MOST_WAITING:
+        unstored = sum(table.num_rows for tables in self._unstored for table in tables.values())
+        if self._inside >= MOST_AT_ONCE or self._scrapes.waiting + unstored >= MOST_WAITING:
             return _refusal(503, f"More is waiting to be stored than should: try again in {RETRY_S} s.", retry=True)
         self._inside += 1
         try:
             body = await body_of(request, MOST_PACKED_BYTES)
             async with self._reading:
-                received = await asyncio.to_thread(self._read, body)
+                received = await asyncio.get_running_loop().run_in_executor(self._thread, self._read, body)
         except TooLargeError as error:
             return _refusal(413, str(error))
         except RemoteWriteError as error:
@@ -88,11 +95,11 @@ class RemoteWrite:
     def _read(self, body: bytes) -> Received:
         """Reads a body and keeps it on disk, if there is anything in it."""
         received = self._reader.read(body, time.time_ns() // 1_000_000)
-        if received.samples:
+        if len(received.samples):
             self._await_rest(received.samples, self._inbox.put(body))
         return received
 
-    def _await_rest(self, samples: list[Sample], path: Path) -> None:
+    def _await_rest(self, samples: Values, path: Path) -> None:
         arrived_s = time.monotonic()
         self._scrapes.add(samples, arrived_s)
         self._bodies.append((arrived_s, path))
@@ -105,6 +112,7 @@ class RemoteWrite:
         await asyncio.to_thread(self._read_left)
         async with storing(self._store_settled, STORE_EVERY_S, "Prometheus sent"):
             yield
+        self._thread.shutdown()
 
     def _read_left(self) -> None:
         for path, body in self._inbox.left():
@@ -125,16 +133,19 @@ class RemoteWrite:
                     self._done.append(self._bodies.popleft()[1])
             await asyncio.to_thread(self._store, samples)
 
-    def _store(self, samples: list[Sample]) -> None:
+    def _store(self, samples: Values) -> None:
         store = self._server.store
-        self._untaken += samples
+        self._untaken.append(samples)
         if self._dcgm is None:
             self._dcgm = Dcgm(lambda host: self._server.node_uid_of(host), near_idle_power_w, slots_of(store))
-        self._unstored += self._dcgm.take(self._untaken).records
+        values = Values.joined(self._untaken)
+        if len(values):
+            table, records = self._dcgm.take_table(values)
+            self._unstored.append({"gpu_sample": table} | tables_of(records))
         self._untaken = []
-        if self._unstored:
-            append_what_fits(store, self._unstored)
-            self._unstored = []
+        while self._unstored:
+            append_tables_that_fit(store, self._unstored[0])
+            del self._unstored[0]
         self._inbox.drop(self._done)
         self._done = []
 

@@ -19,7 +19,8 @@ from pyrometer.collect import otlp
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.otlp import OtlpError, Received
 from pyrometer.collect.said import Happened, Said
-from pyrometer.collect.whole_scrapes import SETTLE_S, Sample, WholeScrapes
+from pyrometer.collect.values import Sample, Values
+from pyrometer.collect.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.runs import Known, Runs, Wanted
 from pyrometer.model import events
@@ -146,7 +147,7 @@ class Training:
     def add(self, path: Path, received: Received) -> None:
         """Takes what a body of the inbox says."""
         body = _Body(path, received, time.monotonic())
-        self._scrapes.add(received.samples, body.arrived_s)
+        self._scrapes.add(Values.of(received.samples), body.arrived_s)
         self._bodies.append(body)
 
     def store(self, *, everything: bool = False) -> None:

@@ -1,6 +1,6 @@
 """The one place where facts rest: hot hours in DuckDB, sealed hours in Parquet, and a catalogue of both."""
 
 from pyrometer.store.reading import Reading
-from pyrometer.store.store import Snapshot, Store, StoreBusyError, StoreError, data_folders
+from pyrometer.store.store import Snapshot, Store, StoreBusyError, StoreError, data_folders, tables_of
 
-__all__ = ["Reading", "Snapshot", "Store", "StoreBusyError", "StoreError", "data_folders"]
+__all__ = ["Reading", "Snapshot", "Store", "StoreBusyError", "StoreError", "data_folders", "tables_of"]

@@ -72,6 +72,21 @@ class Snapshot(Reading):
         self._store._let_go(self)
 
 
+def tables_of(*batches: Iterable[tuple[Any, ...]]) -> dict[str, pa.Table]:
+    """Records as Arrow tables by kind."""
+    rows_of: dict[str, list[tuple[Any, ...]]] = {}
+    for batch in batches:
+        for row in batch:
+            rows_of.setdefault(schema_of(type(row)).name, []).append(row)
+    tables = {}
+    for kind, rows in rows_of.items():
+        try:
+            tables[kind] = SCHEMAS[kind].table(rows)
+        except (ValueError, OverflowError, TypeError) as error:  # Arrow's are among them
+            raise _refused(kind, error) from None
+    return tables
+
+
 def data_folders(inside: Path, most: int = 5) -> list[str]:
     """The data folders that lie in a folder: what somebody may have meant. Of one that only `pyrometer run` has written
     to, and nobody asked yet, there is the inbox."""
@@ -137,17 +152,7 @@ class Store(Reading):
         With a producer and its sequence number a batch counts once however often it is sent; the answer is whether it
         was new.
         """
-        tables: dict[str, list[tuple[Any, ...]]] = {}
-        for batch in batches:
-            for row in batch:
-                tables.setdefault(schema_of(type(row)).name, []).append(row)
-        arrow = {}
-        for kind, rows in tables.items():
-            try:
-                arrow[kind] = SCHEMAS[kind].table(rows)
-            except (ValueError, OverflowError, TypeError) as error:  # Arrow's are among them
-                raise _refused(kind, error) from None
-        return self.append_tables(arrow, producer=producer, sequence=sequence)
+        return self.append_tables(tables_of(*batches), producer=producer, sequence=sequence)
 
     def append_tables(self, tables: Mapping[str, pa.Table], *, producer: str = "", sequence: int = -1) -> bool:
         """Takes Arrow tables by kind, as `append` does with records."""
