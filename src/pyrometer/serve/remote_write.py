@@ -1,8 +1,8 @@
 """POST /api/v1/write: takes what a Prometheus scraped of GPUs.
 
-A body that was acknowledged is on disk (`store/inbox.py`); its values wait for the rest of their scrapes and are stored
-together some seconds later. When more waits than should, the answer is 503, after which every sender tries again: after
-429 a Prometheus throws the samples away, unless it is told otherwise (`retry_on_http_429`).
+A body that was acknowledged is on disk (`store/journal.py`); its values wait for the rest of their scrapes and are
+stored together some seconds later. When more waits than should, the answer is 503, after which every sender tries
+again: after 429 a Prometheus throws the samples away, unless it is told otherwise (`retry_on_http_429`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.serve.bodies import BODY_S, RETRY_S, body_of
 from pyrometer.serve.keeping import append_tables_that_fit, storing
 from pyrometer.store import tables_of
-from pyrometer.store.inbox import Inbox
+from pyrometer.store.journal import Journal
 from pyrometer.store.newest import slots_of
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class RemoteWrite:
     def __init__(self, server: Server) -> None:
         self.counts: Counter[str] = Counter()  # samples by what became of them
         self._server = server
-        self._inbox = Inbox(server.store.folder / "inbox")
+        self._journal = Journal(server.store.folder / "inbox")
         self._reader = Reader()
         self._reading = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "remote-write")  # always the same one: its memory stays with it
         self._inside = 0
         self._scrapes = WholeScrapes()
-        self._bodies: deque[tuple[float, Path]] = deque()  # when they came, in that order
-        self._done: list[Path] = []  # bodies whose values are on their way
+        self._files: dict[Path, float] = {}  # of bodies, and when the last one in them came
+        self._done: list[Path] = []  # files of bodies whose values are on their way
         self._dcgm: Dcgm | None = None  # once it is known which slots there were
         self._untaken: list[Values] = []  # of scrapes that are whole, and not yet records
         self._unstored: list[dict[str, pa.Table]] = []
@@ -84,7 +84,7 @@ class RemoteWrite:
         except (TimeoutError, ClientDisconnect):
             return _refusal(408, f"The body did not come within {BODY_S:g} s.")
         except OSError as error:
-            _log.warning("%s cannot be written: %s", self._inbox.folder, error.strerror)
+            _log.warning("%s cannot be written: %s", self._journal.folder, error.strerror)
             return _refusal(503, "The disk of the server takes nothing: try again later.", retry=True)
         finally:
             self._inside -= 1
@@ -96,13 +96,13 @@ class RemoteWrite:
         """Reads a body and keeps it on disk, if there is anything in it."""
         received = self._reader.read(body, time.time_ns() // 1_000_000)
         if len(received.samples):
-            self._await_rest(received.samples, self._inbox.put(body))
+            self._await_rest(received.samples, self._journal.put(body))
         return received
 
     def _await_rest(self, samples: Values, path: Path) -> None:
         arrived_s = time.monotonic()
         self._scrapes.add(samples, arrived_s)
-        self._bodies.append((arrived_s, path))
+        self._files[path] = arrived_s
 
     # -- on to the store ----------------------------------------------------------------------------------------------
 
@@ -112,14 +112,15 @@ class RemoteWrite:
         await asyncio.to_thread(self._read_left)
         async with storing(self._store_settled, STORE_EVERY_S, "Prometheus sent"):
             yield
-        self._thread.shutdown()
 
     def _read_left(self) -> None:
-        for path, body in self._inbox.left():
+        for path, bodies in self._journal.bodies():
             try:
-                self._await_rest(self._reader.read(body, time.time_ns() // 1_000_000).samples, path)
+                read = [self._reader.read(body, time.time_ns() // 1_000_000).samples for body in bodies]
             except RemoteWriteError as error:
                 _log.warning("%s is left alone: %s", path, error)
+            else:
+                self._await_rest(Values.joined(read), path)
 
     async def _store_settled(self, last: bool) -> None:
         await self.store(ALL if last else time.monotonic() - SETTLE_S)
@@ -129,8 +130,9 @@ class RemoteWrite:
         async with self._server.lock:
             async with self._reading:  # no body is half in
                 samples = self._scrapes.take(before_s)
-                while self._bodies and self._bodies[0][0] < before_s:
-                    self._done.append(self._bodies.popleft()[1])
+                self._journal.turn()
+                self._done += [path for path, arrived_s in self._files.items() if arrived_s < before_s]
+                self._files = {path: arrived_s for path, arrived_s in self._files.items() if arrived_s >= before_s}
             await asyncio.to_thread(self._store, samples)
 
     def _store(self, samples: Values) -> None:
@@ -146,7 +148,7 @@ class RemoteWrite:
         while self._unstored:
             append_tables_that_fit(store, self._unstored[0])
             del self._unstored[0]
-        self._inbox.drop(self._done)
+        self._journal.drop(self._done)
         self._done = []
 
 

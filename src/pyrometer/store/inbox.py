@@ -30,7 +30,7 @@ class Inbox:
     def put(self, body: bytes, suffix: str = "") -> Path:
         """Keeps a body; after this it is on disk. The suffix says what it is."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        final = self.folder / f"{next(self._numbers):020d}{suffix}"
+        final = self._next_path(suffix)
         temporary = final.with_suffix(HALF)
         temporary.write_bytes(body)
         files.publish(temporary, final)
@@ -39,6 +39,9 @@ class Inbox:
     def put_together(self, bodies: list[tuple[str, bytes]], suffix: str) -> Path:
         """Keeps bodies, each with a suffix of its own, in one file: forcing many to disk takes as long as one."""
         return self.put(_TOGETHER.encode(bodies), suffix + TOGETHER)
+
+    def _next_path(self, suffix: str) -> Path:
+        return self.folder / f"{next(self._numbers):020d}{suffix}"
 
     def paths(self) -> list[Path]:
         """What is still there, the oldest first. What a crash left half written was never acknowledged, and goes."""

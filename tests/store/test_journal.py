@@ -1,0 +1,76 @@
+"""Bodies one behind the other: what was acknowledged is there after a crash, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pyrometer.store.journal import Journal
+
+BODIES = st.lists(st.binary(min_size=1, max_size=40), max_size=5)
+
+
+def left(folder):
+    """What a process that starts finds."""
+    return [body for _, bodies in Journal(folder).bodies() for body in bodies]
+
+
+@given(st.lists(BODIES, max_size=4))
+def test_bodies_are_there_in_the_order_of_their_coming(files):
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Path(folder) / "inbox")
+        paths = []
+        for bodies in files:
+            paths.append({journal.put(body) for body in bodies})
+            journal.turn()
+        assert [len(mine) for mine in paths] == [bool(bodies) for bodies in files]  # a file each
+        assert left(journal.folder) == [body for bodies in files for body in bodies]
+        for mine in paths:
+            journal.drop(mine)
+        assert left(journal.folder) == []
+
+
+@given(BODIES, st.integers(0, 200), st.binary(max_size=8))
+@example([b"a"], 0, bytes(8))
+def test_what_is_half_written_was_never_acknowledged(bodies, kept, torn):
+    """Cut anywhere, and what was not written yet may be anything: whole bodies before that are there."""
+    with tempfile.TemporaryDirectory() as folder:
+        journal, ends, path = Journal(Path(folder)), [], None
+        for body in bodies:
+            path = journal.put(body)
+            ends.append(path.stat().st_size)
+        journal.turn()
+        if path is None:
+            return
+        written = path.read_bytes()
+        path.write_bytes(written[:kept])
+        assert left(journal.folder) == [body for body, end in zip(bodies, ends, strict=True) if end <= kept]
+        path.write_bytes(written + torn.ljust(8, b"\1"))
+        assert left(journal.folder) == bodies
+
+
+def test_a_body_of_an_older_version_is_a_file(tmp_path):
+    (tmp_path / f"{1:020d}").write_bytes(b"old")
+    Journal(tmp_path).put(b"new")
+    assert left(tmp_path) == [b"old", b"new"]
+
+
+def test_after_an_error_bodies_go_into_another_file(tmp_path, monkeypatch):
+    journal = Journal(tmp_path)
+    first = journal.put(b"first")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fdatasync", full)
+        with pytest.raises(OSError, match="No space left"):
+            journal.put(b"second")
+    assert journal.put(b"third") != first
+    assert left(tmp_path)[0] == b"first"
+    assert left(tmp_path)[-1] == b"third"
