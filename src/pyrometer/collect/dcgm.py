@@ -367,20 +367,22 @@ def _sample_table(rows: _Rows) -> pa.Table:
     import pyarrow as pa
 
     kept = ~np.isnan(rows.table).all(axis=1)
-    device, table = rows.device[kept], rows.table[kept]
+    number, table = rows.device[kept], rows.table[kept]
     absent = np.isnan(table)
     table[absent] = 0
-    node_uids, slots, instances = zip(*rows.devices, strict=True)
+    node_uids = [device.node_uid for device in rows.devices]
+    slots = np.array([device.slot_index for device in rows.devices], np.int16)
+    instances = np.array([device.instance for device in rows.devices], np.int16)
     schema = SCHEMAS["gpu_sample"].arrow()
     columns = [
         pa.array(rows.time_ms[kept]),
-        pa.array([node_uids[number] for number in device.tolist()], pa.string()),
-        pa.array(np.array(slots, np.int16)[device]),
-        pa.array(np.array(instances, np.int16)[device]),
+        pa.array([node_uids[of] for of in number.tolist()], pa.string()),
+        pa.array(slots[number]),
+        pa.array(instances[number]),
     ]
-    for number, field in enumerate(list(schema)[len(columns) :]):
-        whole = table[:, number].astype(field.type.to_pandas_dtype())
-        columns.append(pa.array(whole, mask=absent[:, number]))
+    for column, field in enumerate(list(schema)[len(columns) :]):
+        whole = table[:, column].astype(field.type.to_pandas_dtype())
+        columns.append(pa.array(whole, mask=absent[:, column]))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
