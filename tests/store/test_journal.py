@@ -17,7 +17,7 @@ BODIES = st.lists(st.binary(min_size=1, max_size=40), max_size=5)
 
 def left(folder):
     """What a process that starts finds."""
-    return [body for _, bodies in Journal(folder).bodies() for body in bodies]
+    return [body for _, bodies in Journal(folder).left_bodies() for body in bodies]
 
 
 @given(st.lists(BODIES, max_size=4))

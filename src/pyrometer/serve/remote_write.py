@@ -114,7 +114,7 @@ class RemoteWrite:
             yield
 
     def _read_left(self) -> None:
-        for path, bodies in self._journal.bodies():
+        for path, bodies in self._journal.left_bodies():
             try:
                 read = [self._reader.read(body, time.time_ns() // 1_000_000).samples for body in bodies]
             except RemoteWriteError as error:

@@ -49,7 +49,7 @@ class Journal(Inbox):
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def bodies(self) -> Iterator[tuple[Path, list[bytes]]]:
+    def left_bodies(self) -> Iterator[tuple[Path, list[bytes]]]:
         """The files that are still there, with their bodies. One that a crash left half written ends the last file: it
         was never acknowledged. A file of an older version is one body."""
         for path, content in self.left():
