@@ -125,8 +125,6 @@ async def serve(
     tasks += [asyncio.create_task(_again(stamper.run)) for stamper in server.stampers]
     if beside is not None:
         tasks.append(asyncio.create_task(beside(server)))
-    server.address = address.publish(store.folder, host, port)
-    click.echo(f"Listening on {server.address.url}, data in {store.folder}. Ctrl-C stops it.", err=True)
     config = uvicorn.Config(
         application(server), log_config=None, access_log=False, timeout_graceful_shutdown=5, http=Bounded, ws="none",
         proxy_headers=False,  # whose word counts is a setting
@@ -143,6 +141,9 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
+    server.address = address.publish(store.folder, host, port)
+    # after the handlers: who reads this may stop it at once, and what was acknowledged is stored all the same
+    click.echo(f"Listening on {server.address.url}, data in {store.folder}. Ctrl-C stops it.", err=True)
     try:
         await http.serve(sockets=[listening])
     finally:
