@@ -17,14 +17,24 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import duckdb
 
 from pyrometer.cli import main as pyrometer
 
-QUESTIONS = ("SELECT", "FROM", "WITH", "SET", "CREATE OR REPLACE TEMP", "CREATE TEMP", "DROP VIEW", "DESCRIBE", "EXPLAIN")
+QUESTIONS = (
+    "SELECT",
+    "FROM",
+    "WITH",
+    "SET",
+    "CREATE OR REPLACE TEMP",
+    "CREATE TEMP",
+    "DROP VIEW",
+    "DESCRIBE",
+    "EXPLAIN",
+)
 
 
 class Steps:
@@ -113,15 +123,31 @@ def shift_clock(path: str) -> None:
     time.time = lambda: time.time_ns() / 1e9
 
 
+def tidy_up_early(wal_bytes: int) -> None:
+    """DuckDB writes its WAL into its file when it is that large: 16 MB are not waited for."""
+    real_connect = duckdb.connect
+
+    def connect(*values: Any, **named: Any) -> Any:
+        connection = real_connect(*values, **named)
+        connection.execute(f"SET checkpoint_threshold = '{wal_bytes} bytes'")
+        return connection
+
+    duckdb.connect = connect
+
+
+NONE: dict[str, Any] = {}
+
+
 class Faults(NamedTuple):
     """What befalls a process."""
 
     die_at: int | None = None  # the step before which it is killed
     log: str | None = None  # a file: says where it died, or how many steps it did
     clock: str | None = None  # a file: how many milliseconds its clock is off
-    set: dict[str, float] = {}  # constants of modules: an hour is not waited for
+    set: Mapping[str, float] = NONE  # constants of modules: an hour is not waited for
     most_bytes: int | None = None  # of a file: a disk that takes no more
-    variables: dict[str, str] = {}  # of its environment
+    checkpoint_bytes: int | None = None  # of the WAL, after which DuckDB tidies up
+    variables: Mapping[str, str] = NONE  # of its environment
 
 
 def run(arguments: list[str], faults: Faults, out: int, err: int) -> None:
@@ -137,6 +163,8 @@ def run(arguments: list[str], faults: Faults, out: int, err: int) -> None:
         setattr(importlib.import_module(module), constant, value)
     if faults.most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (faults.most_bytes, resource.RLIM_INFINITY))
+    if faults.checkpoint_bytes is not None:
+        tidy_up_early(faults.checkpoint_bytes)
     if faults.die_at is not None or faults.log is not None:
         steps = Steps(faults.die_at, faults.log)
         count_steps(steps)

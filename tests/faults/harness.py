@@ -1,8 +1,8 @@
 """A real server under faults: what it is sent, what it acknowledged, and what its folder has afterwards.
 
-A small cluster (two nodes of two GPUs, one job of four ranks) is told to a server over HTTP as a Prometheus and training
-processes would. A sender keeps what was not acknowledged and sends it again. Afterwards the folder is compared with its
-twin, which got the same without any fault: row by row, and the ledger's sums.
+A small cluster (two nodes of two GPUs, one job of four ranks) is told to a server over HTTP as a Prometheus and
+training processes would. A sender keeps what was not acknowledged and sends it again. Afterwards the folder is
+compared with its twin, which got the same without any fault: row by row, and the ledger's sums.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ QUICK = {  # a server that need not be waited for
     "pyrometer.serve.remote_write.SETTLE_S": 0.2, "pyrometer.serve.training.SETTLE_S": 0.2,
     "pyrometer.serve.remote_write.STORE_EVERY_S": 0.05, "pyrometer.serve.otlp.STORE_EVERY_S": 0.05,
     "pyrometer.serve.app.SEAL_EVERY_S": 0.05, "pyrometer.cli.serve.ACCOUNT_EVERY_S": 0.1,
-    "pyrometer.cli.serve.REST": 0, "pyrometer.cli.serve.RESTART_S": 0.1,
+    "pyrometer.cli.serve.REST": 0, "pyrometer.cli.serve.LOOK_EVERY_S": 1.0, "pyrometer.cli.serve.RESTART_S": 0.1,
 }  # fmt: skip
 REMOTE_WRITE = {
     "Content-Encoding": "snappy", "Content-Type": "application/x-protobuf",
@@ -99,8 +99,7 @@ def objects(hours: int = 2, start_ms: int = START_MS) -> list[Any]:
     for host in HOSTS:
         uid, pod = f"host/{host}", f"pod-{host}"
         records += [
-            Node(at_ms, "test", uid, host, 2, "NVIDIA H200")
-            for at_ms in (start_ms, start_ms + hours * MS_PER_HOUR - 1)
+            Node(at_ms, "test", uid, host, 2, "NVIDIA H200") for at_ms in (start_ms, start_ms + hours * MS_PER_HOUR - 1)
         ]
         begun_ms = start_ms + 5 * MS_PER_MINUTE
         records.append(
@@ -206,16 +205,20 @@ class Process:
         self._listens = False
         out, out_end = NURSERY.Pipe(duplex=False)
         err, err_end = NURSERY.Pipe(duplex=False)
-        self.process = NURSERY.Process(target=_run, args=(list(arguments), tuple(faults), out_end, err_end), daemon=True)
+        self.process = NURSERY.Process(
+            target=_run, args=(list(arguments), tuple(faults), out_end, err_end), daemon=True
+        )
         self.process.start()
         out_end.close()
         err_end.close()
-        self._readers = [threading.Thread(target=work, args=(end,)) for work, end in ((self._hear, err), (self._take, out))]
+        self._readers = [
+            threading.Thread(target=work, args=(end,)) for work, end in ((self._hear, err), (self._take, out))
+        ]
         for reader in self._readers:
             reader.start()
 
     def _hear(self, end: Connection) -> None:
-        with end, open(os.dup(end.fileno()), encoding="utf-8") as stream:
+        with end, os.fdopen(os.dup(end.fileno()), encoding="utf-8") as stream:
             for line in stream:
                 self.lines.append(line)
                 if "Listening on" in line:
@@ -224,7 +227,7 @@ class Process:
         self._begun.set()
 
     def _take(self, end: Connection) -> None:
-        with end, open(os.dup(end.fileno()), encoding="utf-8") as stream:
+        with end, os.fdopen(os.dup(end.fileno()), encoding="utf-8") as stream:
             self.out = stream.read()
 
     @property
@@ -265,7 +268,13 @@ class Served(Process):
         self.folder, self.port = folder, free_port()
         listen = f"127.0.0.1:{self.port}"
         super().__init__(
-            "serve", "--data", str(folder), "--listen", listen, *more, faults=faults._replace(set=QUICK | faults.set)
+            "serve",
+            "--data",
+            str(folder),
+            "--listen",
+            listen,
+            *more,
+            faults=faults._replace(set={**QUICK, **faults.set}),
         )
         self.client = httpx.Client(base_url=f"http://{listen}", timeout=30)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import time
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx2 as httpx
 from child import Faults
 from harness import Counts, Delivery, Found, Process, Sender, Served, compare, look
 
@@ -91,15 +93,11 @@ class Scene:
 
 def _ask(served: Served) -> None:
     """Has the ledger built, unless it is dead by then."""
-    try:
+    with suppress(httpx.TransportError):
         served.client.get("/api/v1/cost", params={"all": "1"})
-    except Exception:  # noqa: S110 - it died
-        pass
 
 
 def _later(seconds: float, work: Callable[[], object]) -> Callable[[], None]:
-    import threading
-
     timer = threading.Timer(seconds, work)
     timer.start()
     return timer.join
@@ -114,7 +112,7 @@ def every_step(
     faults: Faults = Faults(),  # noqa: B008 - it never changes
     first: int = 0,
 ) -> tuple[Killed, int]:
-    """Kills a command before each of its steps, runs it again without faults, and checks; also how many steps it has."""
+    """Kills a command before each of its steps, runs it again without faults, and checks; how many steps it has."""
     killed = NOBODY
     step = first
     while True:

@@ -37,9 +37,11 @@ from pyrometer.serve import address
 from pyrometer.serve.app import Server, application
 from pyrometer.serve.collector import Collector, cluster_name, remembered
 from pyrometer.serve.connections import Bounded
+from pyrometer.serve.disk import OF_DISK, OF_DUCKDB, UNACCOUNTED, UNSTORED, Disk
 from pyrometer.serve.history import History, Marks, Remembering
 from pyrometer.serve.pushing import receiver
 from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
+from pyrometer.serve.threads import to_its_end
 from pyrometer.serve.tracked import FollowingMlflow
 from pyrometer.store import Store
 from pyrometer.store.newest import slots_of
@@ -108,21 +110,23 @@ async def serve(
     prometheus = Prometheus(sources.prometheus, settings) if sources.prometheus else None
     mlflow = _mlflow(server)
     if api is not None:
-        server.collector = Collector(store, api, settings, lock)
+        server.collector = Collector(store, api, settings, lock, server.disk)
     tasks = [asyncio.create_task(_collect(server, sources.scrape, prometheus, api, mlflow))]
     # So that questions are answered at once, and those who listen are told.
-    tasks.append(asyncio.create_task(_every(ACCOUNT_EVERY_S, server.keep_books, "The ledger could not be built")))
-    tasks.append(asyncio.create_task(_every(LOOK_EVERY_S, server.look, "Findings could not be looked for")))
+    tasks.append(asyncio.create_task(_every(ACCOUNT_EVERY_S, server.keep_books, UNACCOUNTED, server.disk)))
+    tasks.append(
+        asyncio.create_task(_every(LOOK_EVERY_S, server.look, "Findings could not be looked for", server.disk))
+    )
     if server.teller.is_on:
-        tasks.append(asyncio.create_task(_again(server.teller.run)))
+        tasks.append(asyncio.create_task(_again(server.teller.run, server.disk)))
     if server.pushing.is_on:
-        tasks.append(asyncio.create_task(_again(server.pushing.run)))
+        tasks.append(asyncio.create_task(_again(server.pushing.run, server.disk)))
     if settings.wandb_stamp == "yes":
         server.stampers.append(
             WandbStamper(server.say, lambda: server.address or ("", None), folder=settings.wandb_dir)
         )
         log.info("Runs of W&B are told what they cost, %s.", settings.wandb_dir or "on its server")
-    tasks += [asyncio.create_task(_again(stamper.run)) for stamper in server.stampers]
+    tasks += [asyncio.create_task(_again(stamper.run, server.disk)) for stamper in server.stampers]
     if beside is not None:
         tasks.append(asyncio.create_task(beside(server)))
     config = uvicorn.Config(
@@ -186,7 +190,7 @@ async def _collect(
         server.reading = None
     remembers = prometheus is not None and api is None and await _remembers_pods(prometheus)
     async with server.lock:
-        server.telemetry = await asyncio.to_thread(_telemetry, server, scrape, prometheus, remembers)
+        server.telemetry = await to_its_end(_telemetry, server, scrape, prometheus, remembers)
     if prometheus is not None and remembers:
         server.telemetry.append(Remembering(server.store, server.settings, server.lock, prometheus))
     if mlflow is not None:
@@ -194,7 +198,7 @@ async def _collect(
     running = [one.run for one in server.telemetry]
     if server.collector is not None:
         running.append(server.collector.run)
-    await asyncio.gather(*(_again(run) for run in running))
+    await asyncio.gather(*(_again(run, server.disk) for run in running))
 
 
 async def _read_past(server: Server, prometheus: Prometheus, api: Api) -> None:
@@ -203,7 +207,7 @@ async def _read_past(server: Server, prometheus: Prometheus, api: Api) -> None:
     now_ms = time.time_ns() // 1_000_000 // MS_PER_MINUTE * MS_PER_MINUTE
     name = server.settings.cluster or await cluster_name(api)
     async with server.lock:
-        before = await asyncio.to_thread(remembered, server.store, name, now_ms)
+        before = await to_its_end(remembered, server.store, name, now_ms)
         begun = bool(Marks(server.store, prometheus.url).read())
         if server.store.meta(done) or (before.last_live_ms is not None and not begun):
             return
@@ -212,7 +216,7 @@ async def _read_past(server: Server, prometheus: Prometheus, api: Api) -> None:
     history = History(server.store, server.settings, from_ms, now_ms, server.lock)
     await history.read(prometheus, api, lambda done, total: None)
     async with server.lock:
-        await asyncio.to_thread(server.store.set_meta, done, str(now_ms))
+        await to_its_end(server.store.set_meta, done, str(now_ms))
 
 
 async def _remembers_pods(prometheus: Prometheus) -> bool:
@@ -244,7 +248,7 @@ def _telemetry(
         marks = Marks(server.store, prometheus.url)
         since_ms = max((to_ms for _, to_ms in marks.read()), default=time.time_ns() // 1_000_000)
         following = Following(prometheus, _dcgm(server), since_ms)
-        found.append(Telemetry(server.store, server.lock, following, who, covered=marks.add))
+        found.append(Telemetry(server.store, server.lock, following, who, covered=marks.add, disk=server.disk))
     finds = of_kubernetes and prometheus is None and server.settings.find_exporters == "yes"
     if scrape or finds:
         named = [Target(url) for url in scrape]
@@ -253,11 +257,13 @@ def _telemetry(
             source = server.collector.source if finds and server.collector else None
             return [*named, *(source.exporters.values() if source else ())]
 
-        found.append(Telemetry(server.store, server.lock, Scrapes(targets, of_gpus(_dcgm(server))), who))
+        found.append(
+            Telemetry(server.store, server.lock, Scrapes(targets, of_gpus(_dcgm(server))), who, disk=server.disk)
+        )
     if finds:
         machines = of_machines(NodeExporters(server.node_uid_of))
         scrapes = Scrapes(lambda: _gpu_machines(server), machines, interval_s=MACHINES_EVERY_S)
-        found.append(Telemetry(server.store, server.lock, scrapes, who))
+        found.append(Telemetry(server.store, server.lock, scrapes, who, disk=server.disk))
     return found
 
 
@@ -272,24 +278,30 @@ def _dcgm(server: Server) -> Dcgm:
     return Dcgm(server.node_uid_of, near_idle_power_w, slots_of(server.store))
 
 
-async def _again(run: Callable[[], Awaitable[None]]) -> None:
+async def _again(run: Callable[[], Awaitable[None]], disk: Disk) -> None:
     """Goes on for ever: what goes wrong is said, and tried again."""
     while True:
         try:
             await run()
         except asyncio.CancelledError:
             raise
+        except OF_DUCKDB as error:
+            disk.failed(UNSTORED, error)
+            await asyncio.sleep(RESTART_S)
         except Exception:
             log.exception("Something stopped; it starts again in %s s", RESTART_S)
             await asyncio.sleep(RESTART_S)
 
 
-async def _every(least_s: float, work: Callable[[], Awaitable[None]], trouble: str) -> None:
+async def _every(least_s: float, work: Callable[[], Awaitable[None]], trouble: str, disk: Disk) -> None:
     """Does something for ever, and rests in between: the longer, the longer it takes."""
     while True:
         began_s = time.monotonic()
         try:
             await work()
+            disk.worked(trouble)
+        except OF_DISK as error:
+            disk.failed(trouble, error)
         except Exception:
             log.exception("%s; it is tried again", trouble)
         await asyncio.sleep(max(least_s, REST * (time.monotonic() - began_s)))

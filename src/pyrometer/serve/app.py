@@ -54,6 +54,8 @@ from pyrometer.serve.audit import Audit
 from pyrometer.serve.backups import Backups
 from pyrometer.serve.closing import Closing
 from pyrometer.serve.collector import Collector
+from pyrometer.serve.disk import OF_DUCKDB, UNANSWERED, Disk
+from pyrometer.serve.disk import words as words_of_disk
 from pyrometer.serve.downloads import DOWNLOADS, FILES, file_name
 from pyrometer.serve.headers import Headers
 from pyrometer.serve.history import Remembering
@@ -65,6 +67,7 @@ from pyrometer.serve.questions import NothingError, Question, QuestionError, bri
 from pyrometer.serve.remote_write import RemoteWrite
 from pyrometer.serve.sessions import Sessions
 from pyrometer.serve.telemetry import Telemetry
+from pyrometer.serve.threads import to_its_end
 from pyrometer.serve.tokens import Tokens
 from pyrometer.serve.tracked import FollowingMlflow
 from pyrometer.serve.vitals import Vitals
@@ -107,6 +110,7 @@ class Server:
         self.store = store
         self.settings = settings
         self.lock = lock
+        self.disk = Disk()
         self.collector: Collector | None = None
         self.telemetry: list[Telemetry | Remembering | FollowingMlflow] = []
         self.reading: str | None = None  # what has to be read before anything is followed
@@ -182,7 +186,11 @@ class Server:
             *said,
             *(f"What runs cost is not written into {one.named}: {one.trouble}" for one in self.stampers if one.trouble),
         ]
-        return [*said, *(text for one in self.telemetry for text in one.source.shortcomings())]
+        return [
+            *self.disk.shortcomings(),
+            *said,
+            *(text for one in self.telemetry for text in one.source.shortcomings()),
+        ]
 
     def node_uid_of(self, name: str) -> str | None:
         """The node of that name, where Kubernetes knows it."""
@@ -282,14 +290,14 @@ class Server:
         """An answer that is up to date, and its tag; without its body when that is known."""
         asked = _asked(asking.what, asking.parameters, self.settings)
         async with self.lock:
-            covered, revised = await asyncio.to_thread(self._current)
+            covered, revised = await to_its_end(self._current)
             tagged = asking.tag(revised)
             if is_known(tagged, known):
                 return tagged, None
             kept = key(asking.whose, tagged)
             body = self._kept.get(kept)
             if body is None and kept not in self._making:  # who asks the same meanwhile waits for the same answer
-                snapshot = await asyncio.to_thread(self.store.snapshot)
+                snapshot = await to_its_end(self.store.snapshot)
                 self._making[kept] = asyncio.create_task(self._make(asking, tagged, asked, snapshot, covered))
                 self._making[kept].add_done_callback(lambda made: self._was_made(kept, made))
             making = self._making.get(kept)
@@ -307,6 +315,7 @@ class Server:
     ) -> bytes:
         began_s = time.monotonic()
         body = await asyncio.to_thread(lambda: asking.form.rendered(_read(asked, snapshot, covered)))
+        self.disk.worked(UNANSWERED)
         now_s = time.monotonic()
         self._kept.keep(asking.whose, Made(tagged, now_s - began_s, now_s), body)
         return body
@@ -379,7 +388,7 @@ class Server:
     async def keep_books(self) -> None:
         """Seals hours that are over, brings ledger and counters up to date, and tells those who listen."""
         async with self.lock:
-            news = await asyncio.to_thread(self._keep_books)
+            news = await to_its_end(self._keep_books)
         if news is not None:
             self.live.tell("ledger", news, lasting=True)
 
@@ -400,7 +409,7 @@ class Server:
         what is found again keeps its name."""
         answer = await self.ask("why", {})
         async with self.lock:
-            lives, news = await asyncio.to_thread(self._remember, answer)
+            lives, news = await to_its_end(self._remember, answer)
         longer = [one for one in news if one.over_ms is not None and one.from_ms < ms_of(answer["window"]["from"])]
         for one in longer[:MOST_SUMMED_UP]:
             await self._sum_up(lives, one)
@@ -424,7 +433,7 @@ class Server:
             found = (await self.ask("why", {"since": since, "until": until}))["findings"]
             learnt = [lives.learn(finding) for finding in found if finding["id"] == over.finding_id]
             async with self.lock:
-                await asyncio.to_thread(self.store.append, learnt)
+                await to_its_end(self.store.append, learnt)
 
     async def last_night(self, since: str, until: str) -> Answer | None:
         """What `why` says of some time; None when there is nothing to account for yet."""
@@ -447,6 +456,8 @@ class Server:
 
     def _keep_books(self) -> Answer | None:
         """What is to be told of the ledger."""
+        if not self.store.revive():  # a full disk may have ended the database; what was committed is there
+            return None
         if time.monotonic() >= self._seal_due_s:
             self._seal_due_s = time.monotonic() + SEAL_EVERY_S
             self.store.seal(before_ms=time.time_ns() // 1_000_000 - MS_PER_HOUR)
@@ -479,6 +490,10 @@ class Server:
             except RefusedError as refused:
                 response = _refusal(refused)
                 status = refused.status
+            except OF_DUCKDB as error:
+                self.disk.failed(UNANSWERED, error)
+                response = _refusal(RefusedError(503, _unreadable(error)))
+                status = response.status_code
             finally:
                 if what == "ingest" or request.url.path == METRICS:
                     self.audit.count(who.name, _path(request))
@@ -564,6 +579,10 @@ def _paged(page: Page, body: bytes | None, tagged: str) -> Response:
     if body is None:
         raise RefusedError(410, "That answer is not kept any more: ask again, without the cursor.")
     return Response(page.of(body, tagged), headers={"Cache-Control": "no-store"}, media_type=JSON)
+
+
+def _unreadable(error: Exception) -> str:
+    return f"The server's data cannot be used now: {words_of_disk(error)}. Its log and `pyrometer check DIR` say more."
 
 
 def _own(who: Who, parameters: dict[str, str]) -> dict[str, str]:

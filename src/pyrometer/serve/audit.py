@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -147,13 +148,18 @@ class _File(RotatingFileHandler):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, maxBytes=MOST_BYTES, backupCount=OLDER_FILES, encoding="ascii", delay=True)
-        self._said = False
+        self._fails = self._failed = False  # now, and before
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600))
 
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line."""
+        self._failed, self._fails = self._fails, False
+        super().emit(record)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging calls it so
         """A disk that is full, or a folder that is gone, is said once."""
-        if not self._said:
-            self._said = True
-            _log.exception("%s cannot be written: nobody knows who asks", self.baseFilename)
+        self._fails = True
+        if not self._failed:
+            _log.error("%s cannot be written, and nobody knows who asks: %s", self.baseFilename, sys.exc_info()[1])

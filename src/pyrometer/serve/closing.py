@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from pyrometer.account.closing import ClosingError, close, json_of
 from pyrometer.account.windows import WindowError, zone_of
 from pyrometer.serve.access import RefusedError
+from pyrometer.serve.threads import to_its_end
 
 if TYPE_CHECKING:
     from pyrometer.serve.app import Server
@@ -32,7 +32,7 @@ class Closing:
         try:
             zone = zone_of(told.get("tz") or self._server.settings.timezone)
             async with self._server.lock:
-                closed = await asyncio.to_thread(self._close, told["month"], zone, request.state.who.name)
+                closed = await to_its_end(self._close, told["month"], zone, request.state.who.name)
         except WindowError as error:
             raise RefusedError(400, str(error)) from None
         except ClosingError as error:

@@ -16,7 +16,9 @@ from pyrometer.model import events
 from pyrometer.model.records import Allocation, Node, Owner, Pod, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY
+from pyrometer.serve.disk import UNSTORED, Disk
 from pyrometer.serve.keeping import append_what_fits
+from pyrometer.serve.threads import to_its_end
 from pyrometer.store import Store
 from pyrometer.store.catalog import first_row
 from pyrometer.store.newest import newest
@@ -39,7 +41,9 @@ class Remembered(NamedTuple):
 class Collector:
     """One cluster into one store. The lock is held while the store is used: others ask it questions."""
 
-    def __init__(self, store: Store, api: Api, settings: Settings, lock: asyncio.Lock) -> None:
+    def __init__(
+        self, store: Store, api: Api, settings: Settings, lock: asyncio.Lock, disk: Disk | None = None
+    ) -> None:
         self.store = store
         self.api = api
         self.settings = settings
@@ -47,13 +51,14 @@ class Collector:
         self.source: KubernetesSource | None = None
         self.cluster: Cluster | None = None
         self.stored = 0
+        self._disk = disk or Disk()
 
     async def run(self) -> None:
         """Stores what happens, until it is cancelled."""
         name = self.settings.cluster or await cluster_name(self.api)
         now_ms = time.time_ns() // 1_000_000
         async with self.lock:
-            before = await asyncio.to_thread(remembered, self.store, name, now_ms)
+            before = await to_its_end(remembered, self.store, name, now_ms)
         since_ms = before.since_ms or now_ms
         settled_ms = since_ms if before.last_live_ms is None else before.last_live_ms - REMEMBERED_MS
         cluster = Cluster(name, self.settings, since_ms=since_ms, settled_ms=max(since_ms, settled_ms))
@@ -69,11 +74,12 @@ class Collector:
         )
         async for delivery in self.source.deliveries():
             async with self.lock:
-                await asyncio.to_thread(self._store, list(delivery.records))
+                await to_its_end(self._store, list(delivery.records))
 
     def _store(self, records: list[tuple[Any, ...]]) -> None:
         append_what_fits(self.store, records)
         self.stored += len(records)
+        self._disk.worked(UNSTORED)
 
 
 async def cluster_name(api: Api) -> str:

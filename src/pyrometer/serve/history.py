@@ -24,6 +24,7 @@ from pyrometer.model.records import Event
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve.collector import cluster_name, remembered
+from pyrometer.serve.threads import to_its_end
 from pyrometer.store import Store
 
 WITHOUT_NAME = "prometheus"  # the cluster, where nobody says what it is called
@@ -59,7 +60,7 @@ class History:
 
     async def _write(self, records: Sequence[tuple[Any, ...]]) -> None:
         async with self.lock:
-            await asyncio.to_thread(self.store.append, records)
+            await to_its_end(self.store.append, records)
 
     async def _past(
         self, prometheus: Prometheus, cluster: Cluster, name: str, nodes: list[objects.Node],
@@ -79,7 +80,7 @@ class History:
             await self._write(delivery.records)
             if delivery.covers is not None:  # after a break it goes on from here
                 async with self.lock:
-                    await asyncio.to_thread(marks.add, delivery.covers)
+                    await to_its_end(marks.add, delivery.covers)
             progress(round(1000 * delivery.progress), 1000)
 
     async def _present(self, api: Api, cluster: Cluster, name: str, nodes: list[objects.Node], *, blind: bool) -> None:
@@ -136,7 +137,7 @@ class Remembering:
         marks = Marks(self.store, self.prometheus.url)
         now_ms = time.time_ns() // 1_000_000
         async with self.lock:
-            before = await asyncio.to_thread(remembered, self.store, name, now_ms)
+            before = await to_its_end(remembered, self.store, name, now_ms)
             first_ms = min((span[0] for span in marks.read()), default=now_ms - self._history_ms())
         cluster = Cluster(name, self.settings, since_ms=first_ms, settled_ms=first_ms)
         cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
@@ -152,7 +153,7 @@ class Remembering:
             try:
                 async for delivery in source.deliveries():
                     async with self.lock:
-                        await asyncio.to_thread(self._store, delivery, marks)
+                        await to_its_end(self._store, delivery, marks)
                 cluster.tick(to_ms)
                 self.rounds += 1
                 self.trouble = None

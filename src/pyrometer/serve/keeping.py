@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
 MOST_FAILURES = 1_000  # of one batch: one bad record among a million costs twenty
 
+from pyrometer.serve.disk import OF_DISK, Disk
+
 _log = logging.getLogger("pyrometer")
 
 
 @asynccontextmanager
-async def storing(store: Callable[[bool], Awaitable[None]], every_s: float, who: str) -> AsyncIterator[None]:
+async def storing(
+    store: Callable[[bool], Awaitable[None]], every_s: float, who: str, disk: Disk
+) -> AsyncIterator[None]:
     """Calls `store` every so many seconds, and with True at the end: then all of it. The log says what `who` did."""
+    trouble = f"What {who} could not be stored, and is kept"
     stopped = asyncio.Event()
 
     async def keep() -> None:
@@ -31,6 +36,9 @@ async def storing(store: Callable[[bool], Awaitable[None]], every_s: float, who:
             last = stopped.is_set()
             try:
                 await store(last)
+                disk.worked(trouble)
+            except OF_DISK as error:
+                disk.failed(trouble, error)
             except Exception:
                 _log.exception("What %s could not be stored; it is kept, and tried again", who)
             if last:

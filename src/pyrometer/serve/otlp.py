@@ -29,7 +29,9 @@ from starlette.responses import Response
 from pyrometer.collect import otlp
 from pyrometer.collect.otlp import OtlpError, Received, TooLargeError
 from pyrometer.serve.bodies import BODY_S, RETRY_S, body_of
+from pyrometer.serve.disk import UNWRITTEN
 from pyrometer.serve.keeping import storing
+from pyrometer.serve.threads import to_its_end
 from pyrometer.serve.training import SENT, Training, signal_of, suffix_of, was_sent
 from pyrometer.store.inbox import of_training
 
@@ -108,10 +110,11 @@ class Otlp:
         except (TimeoutError, ClientDisconnect):
             return _refusal(kind, 408, f"The body did not come within {BODY_S:g} s.")
         except OSError as error:
-            _log.warning("%s cannot be written: %s", self._inbox.folder, error.strerror)
+            self._server.disk.failed(UNWRITTEN, error)
             return _refusal(kind, 503, "The disk of the server takes nothing: try again later.")
         finally:
             self._inside, self._inside_bytes = self._inside - 1, self._inside_bytes - size
+        self._server.disk.worked(UNWRITTEN)
         self._count(signal, received)
         return _answer(kind, signal, received.refused)
 
@@ -181,18 +184,20 @@ class Otlp:
     async def keeping(self) -> AsyncIterator[None]:
         """Stores what has come, beginning with what a crash left; at the end, all of it."""
         await asyncio.to_thread(self._look, everything=True)
-        async with storing(lambda last: self.store(everything=last), STORE_EVERY_S, "was sent over OTLP"):
+        async with storing(
+            lambda last: self.store(everything=last), STORE_EVERY_S, "was sent over OTLP", self._server.disk
+        ):
             yield
 
     async def store(self, *, everything: bool = False) -> None:
         """Stores what has come. What cannot be stored now stays, on disk too."""
         async with self._server.lock:
-            await asyncio.to_thread(self._look)
+            await to_its_end(self._look)
             arrived, self._arrived = self._arrived, []
             for path, received in arrived:
                 self._training.add(path, received)
             try:
-                await asyncio.to_thread(self._training.store, everything=everything)
+                await to_its_end(self._training.store, everything=everything)
             finally:
                 self._waiting = self._training.waiting + sum(received.size for _, received in self._arrived)
                 since = sum(received.body_bytes for _, received in self._arrived)

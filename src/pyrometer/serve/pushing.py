@@ -28,6 +28,7 @@ from pyrometer.act.post import Outcome, is_address, post
 from pyrometer.export.otlp_push import MARKS, Marks, Pushed, ended_runs, metric_bodies, run_body, step_bodies
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.serve.access import RefusedError
+from pyrometer.serve.threads import to_its_end
 
 if TYPE_CHECKING:
     from pyrometer.serve.app import Server
@@ -93,7 +94,7 @@ class Pushing:
         async with server.lock:
             marks = Marks.read(server.store.meta(MARKS), now_ms).advanced(now_ms)
             server.store.set_meta(MARKS, marks.text())
-            snapshot = await asyncio.to_thread(server.store.snapshot)
+            snapshot = await to_its_end(server.store.snapshot)
 
         def found() -> tuple[list[Pushed], dict[str, int]]:
             with snapshot:
@@ -131,7 +132,7 @@ class Pushing:
 
     async def _keep(self, marks: Marks) -> None:
         async with self._server.lock:
-            await asyncio.to_thread(self._server.store.set_meta, MARKS, marks.text())
+            await to_its_end(self._server.store.set_meta, MARKS, marks.text())
 
     async def _post(self, signal: str, body: bytes, headers: dict[str, str]) -> Outcome:
         packed = await asyncio.to_thread(gzip.compress, body, 5)

@@ -26,7 +26,9 @@ from pyrometer.collect.values import Values
 from pyrometer.collect.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.serve.bodies import BODY_S, RETRY_S, body_of
+from pyrometer.serve.disk import UNWRITTEN
 from pyrometer.serve.keeping import append_tables_that_fit, storing
+from pyrometer.serve.threads import to_its_end
 from pyrometer.store import tables_of
 from pyrometer.store.journal import Journal
 from pyrometer.store.newest import slots_of
@@ -84,10 +86,11 @@ class RemoteWrite:
         except (TimeoutError, ClientDisconnect):
             return _refusal(408, f"The body did not come within {BODY_S:g} s.")
         except OSError as error:
-            _log.warning("%s cannot be written: %s", self._journal.folder, error.strerror)
+            self._server.disk.failed(UNWRITTEN, error)
             return _refusal(503, "The disk of the server takes nothing: try again later.", retry=True)
         finally:
             self._inside -= 1
+        self._server.disk.worked(UNWRITTEN)
         self.counts.update(received.left_out)
         self.counts["taken"] += len(received.samples)
         return Response(status_code=204)
@@ -110,7 +113,7 @@ class RemoteWrite:
     async def keeping(self) -> AsyncIterator[None]:
         """Stores what has come, beginning with what a crash left; at the end, all of it."""
         await asyncio.to_thread(self._read_left)
-        async with storing(self._store_settled, STORE_EVERY_S, "Prometheus sent"):
+        async with storing(self._store_settled, STORE_EVERY_S, "Prometheus sent", self._server.disk):
             yield
 
     def _read_left(self) -> None:
@@ -133,7 +136,7 @@ class RemoteWrite:
                 self._journal.turn()
                 self._done += [path for path, arrived_s in self._files.items() if arrived_s < before_s]
                 self._files = {path: arrived_s for path, arrived_s in self._files.items() if arrived_s >= before_s}
-            await asyncio.to_thread(self._store, samples)
+            await to_its_end(self._store, samples)
 
     def _store(self, samples: Values) -> None:
         store = self._server.store

@@ -14,13 +14,16 @@ from pyrometer.collect.kubernetes.objects import Meta
 from pyrometer.collect.kubernetes.seen import Seen
 from pyrometer.collect.source import Source
 from pyrometer.identify.cluster import Cluster
-from pyrometer.model.records import Slot
+from pyrometer.model.records import GpuSample, NodeSample, Slot
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.serve.collector import Remembered
-from pyrometer.store import Store
+from pyrometer.serve.disk import OF_DUCKDB, UNSTORED, Disk
+from pyrometer.serve.threads import to_its_end
+from pyrometer.store import Store, StoreError
 
 LEARN_EVERY_S = 15.0
+MOST_UNSTORED = 200_000  # records that wait for a disk: 100 MB; then samples give way
 LINGER_MS = 5 * MS_PER_MINUTE  # a label may come and go for a scrape or two
 WITHOUT_NAME = "scraped"  # the cluster, where no Kubernetes says what it is called
 
@@ -44,7 +47,7 @@ class Telemetry:
 
     def __init__(
         self, store: Store, lock: asyncio.Lock, source: Telling, people: People, *,
-        covered: Callable[[tuple[int, int]], None] = lambda span: None,
+        covered: Callable[[tuple[int, int]], None] = lambda span: None, disk: Disk | None = None,
     ) -> None:  # fmt: skip
         self.store = store
         self.lock = lock
@@ -53,6 +56,9 @@ class Telemetry:
         self._people = people
         self._covered = covered
         self._learn_due_s = 0.0
+        self._disk = disk or Disk()
+        self._unstored: Records = []  # what the disk did not take
+        self._uncovered: list[tuple[int, int]] = []
 
     async def run(self) -> None:
         """Stores what comes, until it is cancelled."""
@@ -62,13 +68,28 @@ class Telemetry:
                 self._learn_due_s = time.monotonic() + LEARN_EVERY_S
                 records += self._people.learn(self.source.uses(), time.time_ns() // 1_000_000)
             async with self.lock:
-                await asyncio.to_thread(self._store, records, delivery.covers)
+                await to_its_end(self._store, records, delivery.covers)
 
     def _store(self, records: Records, covers: tuple[int, int] | None) -> None:
-        self.store.append(records)
-        self.stored += len(records)
-        if covers is not None:
-            self._covered(covers)
+        """Stores what came, with what could not be stored before: what is said of a machine is said once."""
+        self._unstored += records
+        self._uncovered += [covers] if covers is not None else []
+        try:
+            self.store.append(self._unstored)
+        except OF_DUCKDB as error:
+            self._disk.failed(UNSTORED, error)
+            if len(self._unstored) > MOST_UNSTORED:
+                self._unstored = [row for row in self._unstored if not isinstance(row, GpuSample | NodeSample)]
+                self._uncovered = []
+            return
+        except StoreError:  # it would be refused for ever
+            self._unstored, self._uncovered = [], []
+            raise
+        self._disk.worked(UNSTORED)
+        self.stored += len(self._unstored)
+        for span in self._uncovered:
+            self._covered(span)
+        self._unstored, self._uncovered = [], []
 
 
 class People(Protocol):

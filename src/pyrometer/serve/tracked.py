@@ -21,6 +21,7 @@ from pyrometer.collect.tracked import MLFLOW, WANDB, Point, TrackedRun
 from pyrometer.identify.tracked import EVENT, LATE_MS, Joiner, Known
 from pyrometer.model.records import Allocation, Metric, Node, Pod, Run, Workload
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.serve.threads import to_its_end
 from pyrometer.store import Store
 from pyrometer.store.newest import newest
 
@@ -235,10 +236,10 @@ class FollowingMlflow:
         since_ms = int(self.tracking.store.meta(self._mark) or began_ms - FIRST_LOOK_MS) - OVERLAP_MS
         async for run, points in self._news(since_ms):
             async with self.lock:
-                await asyncio.to_thread(self.tracking.take, run, points)
+                await to_its_end(self.tracking.take, run, points)
         async with self.lock:
-            await asyncio.to_thread(self.tracking.write)
-            await asyncio.to_thread(self.tracking.store.set_meta, self._mark, str(began_ms))
+            await to_its_end(self.tracking.write)
+            await to_its_end(self.tracking.store.set_meta, self._mark, str(began_ms))
         for run_id, words in self.tracking.ambiguous.items():
             if run_id not in self._said:
                 log.warning("%s", words)
@@ -266,7 +267,7 @@ class FollowingMlflow:
         if age_ms < YOUNG_MS or run.where.launch is None or age_ms > PATIENCE_MS:
             return age_ms < YOUNG_MS
         async with self.lock:
-            return not await asyncio.to_thread(_is_launch, self.tracking.store, run.where.launch)
+            return not await to_its_end(_is_launch, self.tracking.store, run.where.launch)
 
 
 def _is_launch(store: Store, launch: str) -> bool:

@@ -40,6 +40,11 @@ class Vitals:
         short = GaugeMetricFamily("pyrometer_shortcomings", "Sources that cannot be read; /readyz names them")
         short.add_metric([], len(server.shortcomings()))
         yield short
+        failed = CounterMetricFamily(
+            "pyrometer_disk_failures", "How often the disk did not take something; /readyz says what"
+        )
+        failed.add_metric([], server.disk.failures)
+        yield failed
         collector = server.collector
         stored = CounterMetricFamily("pyrometer_records_stored", "Records that were stored")
         telemetry = sum(one.stored for one in server.telemetry)

@@ -28,6 +28,10 @@ def write_text(path: Path, text: str, *, secret: bool = False) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)  # of another time, with other rights
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o666)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    publish(temporary, path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        publish(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -32,8 +32,12 @@ class Inbox:
         self.folder.mkdir(parents=True, exist_ok=True)
         final = self._next_path(suffix)
         temporary = final.with_suffix(HALF)
-        temporary.write_bytes(body)
-        files.publish(temporary, final)
+        try:
+            temporary.write_bytes(body)
+            files.publish(temporary, final)
+        except OSError:  # a disk that is full is not filled with halves
+            temporary.unlink(missing_ok=True)
+            raise
         return final
 
     def put_together(self, bodies: list[tuple[str, bytes]], suffix: str) -> Path:

@@ -23,7 +23,7 @@ from pyrometer.store.reading import Reading, quoted, time_column_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DATABASE = "pyrometer.duckdb"
+DATABASE, MANIFEST = "pyrometer.duckdb", "manifest.json"
 SEALED_TOGETHER = 16  # hot tables; a crash leaves at most their files to be written again
 MOST_PARTITIONS_PER_BATCH = 10_000
 # Times before September 2001 or after November 2286 are not times of GPUs: seconds, micro- or nanoseconds where
@@ -60,11 +60,15 @@ class Snapshot(Reading):
 
     def __init__(self, store: Store) -> None:
         connection = store.connection.cursor()
-        connection.execute("BEGIN")
-        super().__init__(store.folder, connection)  # reads: from here on, nothing changes
+        try:
+            connection.execute("BEGIN")
+            super().__init__(store.folder, connection)  # reads: from here on, nothing changes
+            self.parts(), self.hot_tables()
+        except BaseException:
+            connection.close()
+            raise
         self._store = store
         self.remembered = store.remembered
-        self.parts(), self.hot_tables()
 
     def close(self) -> None:
         """It is not needed any more: what was replaced since may go."""
@@ -110,19 +114,7 @@ class Store(Reading):
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made a data folder: {error.strerror}. Name another.") from None
-        connection = _connect(folder / DATABASE, wait_s)
-        try:
-            catalog.prepare(connection)
-            catalog.refuse_unknown(connection, {name: schema.column_names for name, schema in SCHEMAS.items()})
-            _widen_hot_tables(connection)
-            leftovers = catalog.unlisted_files(connection, folder)
-        except (CatalogError, duckdb.Error) as error:
-            connection.close()
-            kind = StoreError if isinstance(error, CatalogError) else StoreBrokenError
-            raise kind(f"{folder} cannot be opened: {str(error).splitlines()[0]}.") from None
-        for leftover in leftovers:
-            leftover.unlink()
-        super().__init__(folder, connection)
+        super().__init__(folder, _opened(folder, wait_s))
         self.changes = 0  # how often rows were added or dropped since it was opened
         self._snapshots: set[Snapshot] = set()
         self._replaced: list[tuple[Path, set[Snapshot]]] = []  # files that are still read, and by whom
@@ -131,10 +123,27 @@ class Store(Reading):
 
     def _write_manifest(self) -> None:
         """Says what is in the folder, for engines that cannot ask the catalogue."""
-        path = self.folder / "manifest.json"
+        path = self.folder / MANIFEST
         text = catalog.manifest(self.parts())
         if not path.exists() or path.read_bytes() != text.encode():
             files.write_text(path, text)
+
+    def revive(self) -> bool:
+        """Opens the folder again where DuckDB has given up on its file, as it does when a disk is full while it tidies
+        up: what was committed is there. Not as long as somebody has a snapshot; says whether the store can be used."""
+        try:
+            self.connection.execute("SELECT 1").fetchall()
+            return True
+        except (duckdb.FatalException, duckdb.ConnectionException):
+            with self._readers:
+                if self._snapshots:
+                    return False
+        self.connection.close()  # before: a process has one DuckDB of a file
+        super().__init__(self.folder, _opened(self.folder, 0.0))
+        self._replaced = []
+        self.changes += 1
+        self._write_manifest()
+        return True
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -388,6 +397,32 @@ class Store(Reading):
         if self._meta.get(name) != value:
             self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [name, value])
             self._meta[name] = value
+
+
+def _opened(folder: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
+    """The catalogue of a folder, up to date; what a crash left half done is removed."""
+    path = folder / DATABASE
+    has_parts = any((folder / "parts").rglob("*.parquet"))
+    if path.exists() and not path.stat().st_size and not has_parts and not (folder / MANIFEST).exists():
+        path.unlink()  # a first start that was killed before it wrote anything
+    if has_parts and not path.exists():
+        raise StoreBrokenError(
+            f"{folder} has parts, and no {DATABASE} that lists them: they would be taken for leftovers and removed. "
+            f"`pyrometer check {folder} --repair` makes another one from the parts."
+        )
+    connection = _connect(path, wait_s)
+    try:
+        catalog.prepare(connection)
+        catalog.refuse_unknown(connection, {name: schema.column_names for name, schema in SCHEMAS.items()})
+        _widen_hot_tables(connection)
+        leftovers = catalog.unlisted_files(connection, folder)
+    except (CatalogError, duckdb.Error) as error:
+        connection.close()
+        kind = StoreError if isinstance(error, CatalogError) else StoreBrokenError
+        raise kind(f"{folder} cannot be opened: {str(error).splitlines()[0]}.") from None
+    for leftover in leftovers:
+        leftover.unlink()
+    return connection
 
 
 def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
