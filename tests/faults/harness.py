@@ -212,7 +212,8 @@ class Process:
         out_end.close()
         err_end.close()
         self._readers = [
-            threading.Thread(target=work, args=(end,)) for work, end in ((self._hear, err), (self._take, out))
+            threading.Thread(target=work, args=(end,), daemon=True)
+            for work, end in ((self._hear, err), (self._take, out))
         ]
         for reader in self._readers:
             reader.start()

@@ -43,7 +43,7 @@ def hot(store):
 
 def tables_in(store):
     names = store.connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall()
-    return {name for (name,) in names} - {"meta", "marks", "rejections", "hot", "parts"}
+    return {name for (name,) in names} - {"meta", "marks", "rejections", "hot", "parts", "written"}
 
 
 def files_in(folder):

@@ -13,7 +13,7 @@ import duckdb
 
 from pyrometer.account import check_folder, check_ledger, check_parts
 from pyrometer.account.problems import Problem
-from pyrometer.store import Store
+from pyrometer.store import Store, catalog
 from pyrometer.store.catalog import Part
 
 Progress = Callable[[int, int], None]
@@ -52,10 +52,14 @@ def problems(store: Store, progress: Progress = lambda done, total: None) -> Ite
     """What is wrong; nothing when all is well."""
     parts = store.parts()
     store.expose_all(["node", "slot"])
-    unread = False
+    unread, digests = False, catalog.digests(store.connection)
     for done, part in enumerate(parts):
         progress(done, len(parts))
         try:
+            if check_parts.is_damaged(store, part, digests.get(part.path)):  # what is read of it may be anything
+                unread = True
+                yield Problem(f"{part.path} is damaged: its bytes are not those that were written.", part)
+                continue
             for check in OF_A_PART:
                 yield from check(store, part)
         except FileNotFoundError:

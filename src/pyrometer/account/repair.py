@@ -7,9 +7,10 @@ from pathlib import Path
 
 import duckdb
 
+from pyrometer.account.check_parts import is_damaged
 from pyrometer.account.problems import Problem
 from pyrometer.account.retention import DERIVED, KEPT_FROM
-from pyrometer.store import Store
+from pyrometer.store import Store, catalog
 from pyrometer.store.catalog import Part
 from pyrometer.store.rebuild import LOST, as_it_is, put_aside, rebuild
 
@@ -30,6 +31,7 @@ def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
     """Mends what can be mended; says what was done, and what is lost."""
     found = list(found)
     yield from dict.fromkeys(problem.mend(store) for problem in found if problem.mend is not None)
+    digests = catalog.digests(store.connection)
     for part in dict.fromkeys(problem.part for problem in found if problem.part is not None):
         path = store.folder / part.path
         if part.kind in DERIVED:
@@ -39,6 +41,8 @@ def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
             continue
         try:
             now = as_it_is(store.connection, store.folder, part)
+            if is_damaged(store, part, digests.get(part.path)):
+                raise OSError("what can be read of it may be anything")
         except (duckdb.Error, OSError):
             if path.exists():
                 put_aside(store.folder, path)

@@ -54,7 +54,9 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         return fail(str(error), 1)
     except duckdb.OutOfMemoryException as error:
         return fail(f"Not enough memory: {str(error).splitlines()[0]}", 1)
-    except (duckdb.IOException, duckdb.InvalidInputException) as error:  # a part that is gone or broken
+    except duckdb.Error as error:  # a part that is gone or broken
+        if isinstance(error, duckdb.ProgrammingError) and not isinstance(error, duckdb.InvalidInputException):
+            raise  # ours
         return fail(f"{str(error).splitlines()[0]}. `pyrometer check DIR` says what is wrong with a data folder.", 1)
 
 

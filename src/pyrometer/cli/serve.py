@@ -117,6 +117,7 @@ async def serve(
     tasks.append(
         asyncio.create_task(_every(LOOK_EVERY_S, server.look, "Findings could not be looked for", server.disk))
     )
+    tasks.append(asyncio.create_task(_again(server.scrub.run, server.disk)))
     if server.teller.is_on:
         tasks.append(asyncio.create_task(_again(server.teller.run, server.disk)))
     if server.pushing.is_on:

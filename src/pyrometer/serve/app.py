@@ -65,6 +65,7 @@ from pyrometer.serve.otlp import Otlp
 from pyrometer.serve.pushing import Pushing
 from pyrometer.serve.questions import NothingError, Question, QuestionError, bring_up_to_date, known, question
 from pyrometer.serve.remote_write import RemoteWrite
+from pyrometer.serve.scrub import Scrub
 from pyrometer.serve.sessions import Sessions
 from pyrometer.serve.telemetry import Telemetry
 from pyrometer.serve.threads import to_its_end
@@ -111,6 +112,7 @@ class Server:
         self.settings = settings
         self.lock = lock
         self.disk = Disk()
+        self.scrub = Scrub(self)
         self.collector: Collector | None = None
         self.telemetry: list[Telemetry | Remembering | FollowingMlflow] = []
         self.reading: str | None = None  # what has to be read before anything is followed
@@ -188,6 +190,7 @@ class Server:
         ]
         return [
             *self.disk.shortcomings(),
+            *self.scrub.shortcomings(),
             *said,
             *(text for one in self.telemetry for text in one.source.shortcomings()),
         ]

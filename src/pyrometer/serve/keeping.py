@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pyrometer.serve.disk import OF_DISK, Disk
 from pyrometer.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 MOST_FAILURES = 1_000  # of one batch: one bad record among a million costs twenty
 
-from pyrometer.serve.disk import OF_DISK, Disk
 
 _log = logging.getLogger("pyrometer")
 

@@ -121,7 +121,8 @@ class RemoteWrite:
             try:
                 read = [self._reader.read(body, time.time_ns() // 1_000_000).samples for body in bodies]
             except RemoteWriteError as error:
-                _log.warning("%s is left alone: %s", path, error)
+                _log.warning("%s is put aside: %s", path, error)
+                self._journal.refuse(path)
             else:
                 self._await_rest(Values.joined(read), path)
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import duckdb
 
+from pyrometer.store import files
+
 SCHEMA_VERSION = 1
 
 _TABLES = """
@@ -24,6 +26,7 @@ CREATE TABLE IF NOT EXISTS parts (
     kind VARCHAR NOT NULL, from_ms BIGINT NOT NULL, to_ms BIGINT NOT NULL, path VARCHAR NOT NULL,
     row_count BIGINT NOT NULL, bytes BIGINT NOT NULL, newest_ms BIGINT, columns VARCHAR NOT NULL, digest VARCHAR
 );
+CREATE TABLE IF NOT EXISTS written (path VARCHAR NOT NULL, sha256 VARCHAR NOT NULL);
 """
 
 # How to bring a catalogue of version N to N + 1. New columns of records need no entry: parts say which columns they
@@ -118,16 +121,25 @@ def parts(connection: duckdb.DuckDBPyConnection, kind: str | None = None) -> lis
     return sorted((part for part in listed if kind in (None, part.kind)), key=lambda p: (p.kind, p.from_ms, p.path))
 
 
-def list_parts(connection: duckdb.DuckDBPyConnection, new: Iterable[Part]) -> None:
-    """Adds parts to the catalogue; inside a transaction of the caller."""
+def list_parts(connection: duckdb.DuckDBPyConnection, new: Iterable[Part], folder: Path | None = None) -> None:
+    """Adds parts to the catalogue, with the digests of their files where those lie in `folder`; inside a transaction
+    of the caller."""
     for part in new:
         connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", list(part))
+        if folder is not None:
+            connection.execute("INSERT INTO written VALUES (?, ?)", [part.path, files.sha256(folder / part.path)])
 
 
 def unlist_parts(connection: duckdb.DuckDBPyConnection, old: Iterable[Part]) -> None:
     """Takes parts out of the catalogue; inside a transaction of the caller."""
     for part in old:
         connection.execute("DELETE FROM parts WHERE path = ?", [part.path])
+        connection.execute("DELETE FROM written WHERE path = ?", [part.path])
+
+
+def digests(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """The SHA-256 of parts as they were written, by path. Parts of an older version have none."""
+    return dict(connection.execute("SELECT path, sha256 FROM written").fetchall())
 
 
 def hot_tables(connection: duckdb.DuckDBPyConnection, kind: str | None = None) -> list[HotTable]:

@@ -57,7 +57,7 @@ def rebuild(folder: Path, derived: Iterable[str]) -> Rebuilt:
                 unread.append(place.path)
                 put_aside(folder, folder / place.path)
         with catalog.transaction(connection):
-            catalog.list_parts(connection, listed)
+            catalog.list_parts(connection, listed, folder)
     return Rebuilt(len(listed), sum(part.row_count for part in listed), tuple(unread), min(began, default=None))
 
 

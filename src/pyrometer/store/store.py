@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DATABASE, MANIFEST = "pyrometer.duckdb", "manifest.json"
+MENDING = "`pyrometer check DIR --repair` makes another one from the parts."
 SEALED_TOGETHER = 16  # hot tables; a crash leaves at most their files to be written again
 MOST_PARTITIONS_PER_BATCH = 10_000
 # Times before September 2001 or after November 2286 are not times of GPUs: seconds, micro- or nanoseconds where
@@ -263,7 +264,7 @@ class Store(Reading):
             to_ms = table.from_ms + schema.partition_ms
             parts.append(self._write_part(schema, table.from_ms, to_ms, query, self._stamp(table)))
         with self._transaction():
-            catalog.list_parts(self.connection, [part for part in parts if part.row_count])
+            catalog.list_parts(self.connection, [part for part in parts if part.row_count], self.folder)
             for table in tables:
                 self.connection.execute(f"DROP TABLE {table.name}")
                 self.connection.execute("DELETE FROM hot WHERE name = ?", [table.name])
@@ -289,7 +290,7 @@ class Store(Reading):
         ]
         with self._transaction():
             catalog.unlist_parts(self.connection, old)
-            catalog.list_parts(self.connection, written)
+            catalog.list_parts(self.connection, written, self.folder)
         self._remove(old)
 
     def list_as_it_is(self, old: Part, now: Part) -> None:
@@ -297,7 +298,7 @@ class Store(Reading):
         self.changes += 1
         with self._transaction():
             catalog.unlist_parts(self.connection, [old])
-            catalog.list_parts(self.connection, [now])
+            catalog.list_parts(self.connection, [now], self.folder)
         self._write_manifest()
 
     def drop_parts(self, old: Iterable[Part]) -> None:
@@ -408,7 +409,7 @@ def _opened(folder: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
     if has_parts and not path.exists():
         raise StoreBrokenError(
             f"{folder} has parts, and no {DATABASE} that lists them: they would be taken for leftovers and removed. "
-            f"`pyrometer check {folder} --repair` makes another one from the parts."
+            f"{MENDING}"
         )
     connection = _connect(path, wait_s)
     try:
@@ -418,8 +419,10 @@ def _opened(folder: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
         leftovers = catalog.unlisted_files(connection, folder)
     except (CatalogError, duckdb.Error) as error:
         connection.close()
-        kind = StoreError if isinstance(error, CatalogError) else StoreBrokenError
-        raise kind(f"{folder} cannot be opened: {str(error).splitlines()[0]}.") from None
+        said = f"{folder} cannot be opened: {str(error).splitlines()[0].rstrip('.')}."
+        if isinstance(error, CatalogError):
+            raise StoreError(said) from None
+        raise StoreBrokenError(f"{said} {MENDING}") from None
     for leftover in leftovers:
         leftover.unlink()
     return connection
@@ -435,8 +438,7 @@ def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
             holder = re.search(r"PID (\d+)", str(error))
             if holder is None:
                 raise StoreBrokenError(
-                    f"{path} cannot be opened: {str(error).splitlines()[0].rstrip('.')}. "
-                    "`pyrometer check DIR --repair` makes another one from the parts."
+                    f"{path} cannot be opened: {str(error).splitlines()[0].rstrip('.')}. {MENDING}"
                 ) from None
             if time.monotonic() >= deadline:
                 raise StoreBusyError(

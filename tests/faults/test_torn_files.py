@@ -1,0 +1,184 @@
+"""Files that are cut or have other bits: it is said which, mended where that can be, and no sum is silently another."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from child import Faults
+from harness import Sender, Served, command, deliveries, look, prepared, undisturbed
+
+from pyrometer.store import Store
+from pyrometer.store.store import DATABASE
+
+DERIVED = ("ledger_row", "carry", "energy")
+ASKED = ("why", "cost", "runs", "check")
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory):
+    """A folder whose hours are sealed, and what it says."""
+    folder = tmp_path_factory.mktemp("sealed") / "data"
+    found = undisturbed(folder, deliveries(60, 5))
+    return folder, found
+
+
+@pytest.fixture
+def folder(sealed, tmp_path):
+    return Path(shutil.copytree(sealed[0], tmp_path / "data"))
+
+
+def cut(path: Path, chance: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: chance.randrange(path.stat().st_size)])
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    body = bytearray(path.read_bytes())
+    body[chance.randrange(len(body))] ^= 1 << chance.randrange(8)
+    path.write_bytes(body)
+
+
+def empty(path: Path, chance: random.Random) -> None:
+    path.write_bytes(b"")
+
+
+HARMS = {"cut": cut, "flip": flip, "empty": empty}
+
+
+def asked(what: str, folder: Path):
+    """What a command says of the folder: an answer, or one sentence."""
+    arguments = [what, str(folder)] if what == "check" else [what, "--data", str(folder), "--all", "-o", "json"]
+    said = command(*arguments)
+    assert said.process.exitcode in (0, 1), said.log
+    assert "Traceback" not in said.log
+    if what != "check" and said.process.exitcode:
+        assert said.log.startswith("Error: ")
+        assert said.log.count("\n") == 1
+    return said
+
+
+@pytest.mark.parametrize("kind", ["gpu_sample", "step_window", "ledger_row", "pod"])
+@pytest.mark.parametrize("harm", HARMS)
+def test_no_part_is_harmed_without_being_found(folder, sealed, harm, kind):
+    """Most flipped bits change a number and nothing else: only a digest tells."""
+    chance = random.Random(f"{harm} {kind}")
+    parts = sorted((folder / "parts" / kind).rglob("*.parquet"))
+    HARMS[harm](chance.choice(parts), chance)
+    said = asked("check", folder)
+    assert said.process.exitcode == 1
+    assert f"parts/{kind}/" in said.out
+    mended = command("check", folder, "--repair")
+    assert (mended.process.exitcode, mended.log) == (0, "")
+    assert mended.out.endswith(": all is well.\n")
+    again = look(folder)
+    assert again.wrong == []
+    if kind in DERIVED:
+        assert (again.rows, again.ledger) == (sealed[1].rows, sealed[1].ledger)
+    else:
+        assert list((folder / "lost").rglob("*.parquet"))
+        assert "rows are lost with" in mended.out
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("harm", HARMS)
+def test_every_command_answers_or_says_in_one_sentence_what_is_harmed(folder, harm):
+    chance = random.Random(harm)
+    paths = [DATABASE, "manifest.json", *(str(p.relative_to(folder)) for p in (folder / "parts").rglob("*.parquet"))]
+    before = {what: asked(what, folder).out for what in ("why", "cost")}
+    for place in chance.sample(sorted(paths), 5):
+        kept = (folder / place).read_bytes()
+        HARMS[harm](folder / place, chance)
+        for what in ASKED:
+            asked(what, folder)
+        if place == "manifest.json":
+            assert asked("cost", folder).out == before["cost"]
+        shutil.rmtree(folder / "tmp", ignore_errors=True)
+        (folder / place).write_bytes(kept)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_harmed_catalogue_is_whole_enough_or_refused_and_no_part_is_harmed_by_it(folder, sealed, harm):
+    """What DuckDB does not read (free blocks) may be anything; what it reads has checksums."""
+    HARMS[harm](folder / DATABASE, random.Random(harm))
+    parts = {path: path.read_bytes() for path in (folder / "parts").rglob("*.parquet")}
+    served = Served(folder)
+    if not served.listens:
+        assert served.end() == 1
+        assert served.log.count("\n") == 1
+        assert "check" in served.log
+        assert {path: path.read_bytes() for path in (folder / "parts").rglob("*.parquet")} == parts
+        assert command("check", folder, "--repair").process.exitcode == 0
+    else:
+        served.stop()
+        assert "Traceback" not in served.log
+    again = look(folder)
+    assert (again.rows, again.ledger, again.wrong) == (sealed[1].rows, sealed[1].ledger, [])
+
+
+def test_parts_without_a_catalogue_are_not_taken_for_leftovers(folder, sealed):
+    (folder / DATABASE).unlink()
+    served = Served(folder)
+    assert not served.listens
+    assert served.end() == 1
+    assert "--repair" in served.log
+    assert command("check", folder, "--repair").process.exitcode == 0
+    assert look(folder).rows == sealed[1].rows
+
+
+def test_a_first_start_that_was_killed_is_no_broken_folder(tmp_path):
+    (tmp_path / DATABASE).write_bytes(b"")
+    with Store(tmp_path, create=True) as store:
+        assert store.parts() == []
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_bodies_that_are_harmed_are_put_aside_and_the_others_are_read(tmp_path, harm):
+    chance = random.Random(harm)
+    folder = prepared(tmp_path / "data")
+    served = Served(folder, faults=_patient())
+    assert served.listens
+    sender = Sender(deliveries(30, 5))
+    assert sender.send(served.client)
+    served.kill()
+    bodies = sorted(path for path in (folder / "inbox").rglob("*") if path.is_file())
+    sent, said = [one for one in bodies if not one.suffix], [one for one in bodies if one.suffix]
+    assert sent
+    assert said
+    for one in (sent[0], said[0]):
+        HARMS[harm](one, chance)
+    with Served(folder) as served:
+        pass
+    assert "Traceback" not in served.log
+    found = set(look(folder).keys)
+    lost = sender.acknowledged - found
+    assert len(lost) <= 42  # of those two bodies: two samples, forty windows
+    assert not [path for path in (folder / "inbox").rglob("*") if path.is_file() and path.suffix != ".refused"]
+
+
+def _patient() -> Faults:
+    """Stores nothing as long as it lives."""
+    return Faults(set={"pyrometer.serve.remote_write.SETTLE_S": 60.0, "pyrometer.serve.otlp.STORE_EVERY_S": 60.0})
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_was_told_may_be_harmed(folder, harm):
+    (folder / "told.json").write_text(json.dumps({"findings": {}, "reports": {"file": "2026-11-01"}}))
+    HARMS[harm](folder / "told.json", random.Random(harm))
+    with Served(folder) as served:
+        assert served.ready()["ready"]
+    assert "Traceback" not in served.log
+
+
+def test_a_server_says_which_part_rotted_under_it(folder):
+    part = max((folder / "parts").rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    flip(part, random.Random(7))
+    with Served(folder) as served:
+        ends_s = time.monotonic() + 20
+        while not any("is damaged" in text for text in served.ready()["shortcomings"]):
+            assert time.monotonic() < ends_s, served.log
+            time.sleep(0.05)
+        assert part.relative_to(folder).as_posix() in served.log
