@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import duckdb
 
 from pyrometer.cli import main as pyrometer
+from pyrometer.collect.scrape import Scrapes
 
 QUESTIONS = (
     "SELECT",
@@ -147,6 +148,7 @@ class Faults(NamedTuple):
     set: Mapping[str, float] = NONE  # constants of modules: an hour is not waited for
     most_bytes: int | None = None  # of a file: a disk that takes no more
     checkpoint_bytes: int | None = None  # of the WAL, after which DuckDB tidies up
+    scrape_every_s: float | None = None
     variables: Mapping[str, str] = NONE  # of its environment
 
 
@@ -161,6 +163,8 @@ def run(arguments: list[str], faults: Faults, out: int, err: int) -> None:
     for name, value in faults.set.items():
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
+    if faults.scrape_every_s is not None:
+        Scrapes.__init__.__kwdefaults__["interval_s"] = faults.scrape_every_s
     if faults.most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (faults.most_bytes, resource.RLIM_INFINITY))
     if faults.checkpoint_bytes is not None:

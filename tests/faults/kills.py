@@ -110,11 +110,11 @@ def every_step(
     *,
     every: int = 1,
     faults: Faults = Faults(),  # noqa: B008 - it never changes
-    first: int = 0,
+    ends: tuple[int, ...] = (0,),
 ) -> tuple[Killed, int]:
     """Kills a command before each of its steps, runs it again without faults, and checks; how many steps it has."""
     killed = NOBODY
-    step = first
+    step = 0
     while True:
         folder = make()
         log = folder.with_suffix(".log")
@@ -128,7 +128,7 @@ def every_step(
         log.unlink()
         again = Process(*arguments(folder), faults=faults)
         code = again.end()
-        counts = check(folder).plus(Counts(wrong=int(code != 0)))
+        counts = check(folder).plus(Counts(wrong=int(code not in ends)))
         if counts.is_clean:
             shutil.rmtree(folder)
         killed = killed.plus(Killed(counts, Counter(died), () if counts.is_clean else (folder,)))

@@ -17,10 +17,7 @@ from pyrometer.store.rebuild import LOST, as_it_is, put_aside, rebuild
 
 def new_catalogue(folder: Path) -> Iterator[str]:
     """A folder whose catalogue cannot be read gets another one, from its parts. Says what was done."""
-    made = rebuild(folder, DERIVED)
-    if made.derived_from_ms is not None:
-        with Store(folder) as store:  # what was forgotten on purpose is not built again from what is left of it
-            store.set_meta(KEPT_FROM, str(made.derived_from_ms))
+    made = rebuild(folder, DERIVED, KEPT_FROM)
     yield f"A new catalogue lists {made.parts:,} parts with {made.rows:,} rows; the old one lies in {LOST}/."
     yield "What was not sealed yet is lost: measurements of the last two hours, objects of the last day."
     for path in made.unread:

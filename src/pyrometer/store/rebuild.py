@@ -33,20 +33,20 @@ class Rebuilt(NamedTuple):
     parts: int
     rows: int
     unread: tuple[str, ...]
-    derived_from_ms: int | None  # where what is derived began
 
 
-def rebuild(folder: Path, derived: Iterable[str]) -> Rebuilt:
-    """Gives a folder a new catalogue; the old one, and parts that cannot be read, are put aside."""
+def rebuild(folder: Path, derived: Iterable[str], kept_from: str) -> Rebuilt:
+    """Gives a folder a new catalogue; the old one, and parts that cannot be read, are put aside. It is there as a whole
+    or not at all. `kept_from` is the name of what it says of where derived parts began."""
     derived = frozenset(derived)
-    for broken in (folder / DATABASE, folder / f"{DATABASE}.wal"):
-        if broken.exists():
-            put_aside(folder, broken)
+    new = folder / f"{DATABASE}.new"  # a catalogue that lists half of the parts would have the others removed
+    for left in (new, folder / f"{new.name}.wal"):
+        left.unlink(missing_ok=True)
     paths = sorted(path.relative_to(folder) for path in (folder / "parts").rglob("*.parquet"))
     places = [place for place in map(_place, paths) if place is not None]
     began = [place.from_ms for place in places if place.kind in derived]
     unread, listed = [], []
-    with duckdb.connect(str(folder / DATABASE)) as connection:
+    with duckdb.connect(str(new)) as connection:
         catalog.prepare(connection)
         for place in places:
             if place.kind in derived:
@@ -58,7 +58,13 @@ def rebuild(folder: Path, derived: Iterable[str]) -> Rebuilt:
                 put_aside(folder, folder / place.path)
         with catalog.transaction(connection):
             catalog.list_parts(connection, listed, folder)
-    return Rebuilt(len(listed), sum(part.row_count for part in listed), tuple(unread), min(began, default=None))
+        if began:  # what was forgotten on purpose is not built again from what is left of it
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [kept_from, str(min(began))])
+    for broken in (folder / DATABASE, folder / f"{DATABASE}.wal"):
+        if broken.exists():
+            put_aside(folder, broken)
+    files.publish(new, folder / DATABASE)
+    return Rebuilt(len(listed), sum(part.row_count for part in listed), tuple(unread))
 
 
 def as_it_is(connection: duckdb.DuckDBPyConnection, folder: Path, part: Part) -> Part:

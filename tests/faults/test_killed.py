@@ -1,0 +1,143 @@
+"""SIGKILL anywhere: what was acknowledged is there once, the folder is well, its ledger that of an undisturbed twin.
+
+A server and the commands that change a folder are killed before steps of theirs: every change to a file, every
+statement of a transaction (`child.py`). Here some of them; `benchmarks/faults.py` takes every one, and random moments.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from child import Faults
+from harness import START_MS, Counts, Found, command, compare, deliveries, look, prepared, undisturbed
+from kills import Scene, every_step
+
+from effort import THOROUGH
+from pyrometer.model.units import MS_PER_DAY
+from pyrometer.store import Store
+from pyrometer.store.store import DATABASE
+
+SOME = 6 if THOROUGH else 14  # every so manyth step
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    scratch = tmp_path_factory.mktemp("killed")
+    load = deliveries(30, 10)
+    twin = undisturbed(scratch / "twin", load)
+    return Scene(scratch, prepared(scratch / "before"), load, twin)
+
+
+@pytest.mark.parametrize("step", [20, 110])
+def test_a_server_that_is_killed_has_lost_nothing(scene, step):
+    killed = scene.server_dies_at(step)
+    assert killed is not None
+    assert killed.counts.acknowledged == 112
+    assert killed.counts.is_clean, killed
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("steps", [(150, 10), (40, 60, 30), (200,), (260, 5)])
+def test_servers_that_are_killed_one_after_the_other_have_lost_nothing(scene, steps):
+    killed = scene.server_dies_at(*steps)
+    assert killed is None or killed.counts.is_clean, killed
+
+
+@pytest.mark.heavy
+def test_a_server_that_is_killed_at_any_moment_has_lost_nothing(scene):
+    killed = scene.server_dies_sometime(random.Random(1), times=4)
+    assert killed.counts.is_clean, killed
+
+
+def folders_to_harm(scene: Scene, harm):
+    """Copies of the sealed folder, each harmed in the same way."""
+
+    def make() -> Path:
+        scene.before, before = scene.scratch / "twin", scene.before
+        folder = scene.folder()
+        scene.before = before
+        harm(folder)
+        return folder
+
+    return make
+
+
+def without_ledger(folder: Path) -> None:
+    with Store(folder) as store:
+        store.drop_parts([part for part in store.parts() if part.kind in ("ledger_row", "carry", "energy")])
+        store.set_meta("ledger_fingerprint", "")
+
+
+def without_catalogue(folder: Path) -> None:
+    (folder / DATABASE).unlink()
+
+
+def with_a_broken_part(folder: Path) -> None:
+    path = next((folder / "parts" / "ledger_row").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:100])
+
+
+COMMANDS = {
+    "build": (without_ledger, lambda folder: ["cost", "--data", str(folder), "--all"]),
+    "new catalogue": (without_catalogue, lambda folder: ["check", str(folder), "--repair"]),
+    "repair": (with_a_broken_part, lambda folder: ["check", str(folder), "--repair"]),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("what", COMMANDS)
+def test_a_command_that_is_killed_can_be_run_again(scene, what):
+    harm, arguments = COMMANDS[what]
+    killed, steps = every_step(
+        folders_to_harm(scene, harm), arguments, lambda folder: compare(look(folder), scene.twin, set()), every=SOME
+    )
+    assert steps > 10
+    assert killed.counts.is_clean, killed
+
+
+@pytest.mark.heavy
+def test_forgetting_that_is_killed_forgets_neither_more_nor_less(scene):
+    kept = Faults(variables={"PYROMETER_RETENTION_DAYS": "1"})
+    make = folders_to_harm(scene, lambda folder: None)
+    arguments = COMMANDS["build"][1]
+    twin_folder = make()
+    assert "nothing to account for" in command(*arguments(twin_folder), faults=kept).log  # all of it is older
+    twin: Found = look(twin_folder)
+    assert len(twin.ledger) < len(scene.twin.ledger)
+    killed, steps = every_step(
+        make, arguments, lambda folder: compare(look(folder), twin, set()), every=SOME, faults=kept, ends=(1,)
+    )
+    assert steps > 10
+    assert killed.counts.is_clean, killed
+
+
+@pytest.mark.heavy
+def test_a_closing_that_is_killed_closed_the_month_or_nothing(scene, tmp_path):
+    month = datetime.fromtimestamp(START_MS / 1000, UTC).strftime("%Y-%m")
+    (tmp_path / "clock").write_text(str(45 * MS_PER_DAY))
+    later = Faults(clock=str(tmp_path / "clock"))
+    make = folders_to_harm(scene, lambda folder: None)
+
+    def closed(folder: Path) -> dict:
+        told = json.loads((folder / "closed" / f"{month}.json").read_text())
+        return {name: told[name] for name in ("total", "ledger", "row_count", "sha256")}
+
+    twin_folder = make()
+    done = command("close", month, "--data", twin_folder, faults=later)
+    assert done.process.exitcode == 0, done.log
+    twin = closed(twin_folder)
+
+    def check(folder: Path) -> Counts:
+        return Counts(faults=1, unlike=int(closed(folder) != twin), wrong=len(look(folder).wrong))
+
+    killed, steps = every_step(
+        make, lambda folder: ["close", month, "--data", str(folder)], check, every=SOME, faults=later, ends=(0, 1)
+    )
+    shutil.rmtree(twin_folder)
+    assert steps > 10
+    assert killed.counts.is_clean, killed
