@@ -1,8 +1,8 @@
 """Faults, counted: a server and its commands are killed at every step and at random moments, and nothing may be lost.
 
-For each family: how many faults, how many rows were acknowledged, how many of them are lost or doubled, how many folders
-differ from an undisturbed twin, and how much `pyrometer check` finds wrong. All but the first two are to be 0. The same
-harness as `tests/faults`, with every step instead of some.
+For each family: how many faults, how many rows were acknowledged, how many of them are lost or doubled, how many
+folders differ from an undisturbed twin, and how much `pyrometer check` finds wrong. All but the first two are to be 0.
+The same harness as `tests/faults`, with every step instead of some.
 
     python benchmarks/faults.py [--every 1] [--random 50] [--flips 500] [--json FILE]
 """

@@ -1,0 +1,23 @@
+"""Days in seconds: a server holds on to nothing that grows. `benchmarks/soak.py` is a month."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+from soak_days import days, slope
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc: runs on Linux")
+def test_some_days_leave_nothing_behind(tmp_path):
+    async def live():
+        return [held async for held in days(tmp_path / "data", 3, every_minutes=60, kept_days=1, books_every_h=8)]
+
+    held = asyncio.run(live())
+    settled = held[1:]
+    for name in ("descriptors", "threads", "temporary_tables"):
+        assert len({getattr(one, name) for one in settled}) == 1, held
+    assert settled[-1].files <= settled[0].files + 2 * 24, held  # objects of a day stay, measurements go
+    assert slope([one.rss_kib for one in settled]) < 20_000, held  # an allocator breathes; a leak of rows would be more
