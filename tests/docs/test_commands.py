@@ -60,6 +60,8 @@ NOT_RUN = {
     "make demo": "takes a quarter of a minute: the gate runs it",
     "pyrometer demo": "the same, and on a terminal it serves until Ctrl-C: tests/cli/test_cli_demo.py runs it",
     "make test": "these are the tests",
+    "python benchmarks/faults.py --every 1 --random 50 --json faults.json": "takes minutes: tests/faults is its small form",
+    "python benchmarks/soak.py --days 30 --json soak.json": "takes minutes: tests/faults/test_soak.py is its small form",
     "pyrometer doctor": CLUSTER,
     "pyrometer serve --kube --data ./pyrometer": CLUSTER,
     "pyrometer why --prometheus http://prometheus.example.com:9090": PROMETHEUS,
