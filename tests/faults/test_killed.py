@@ -22,7 +22,7 @@ from pyrometer.model.units import MS_PER_DAY
 from pyrometer.store import Store
 from pyrometer.store.store import DATABASE
 
-SOME = 6 if THOROUGH else 14  # every so manyth step
+SOME = 16 if THOROUGH else 30  # every so manyth step
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_a_server_that_is_killed_has_lost_nothing(scene, step):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("steps", [(150, 10), (40, 60, 30), (200,), (260, 5)])
+@pytest.mark.parametrize("steps", [(150, 10), (40, 60, 30)])
 def test_servers_that_are_killed_one_after_the_other_have_lost_nothing(scene, steps):
     killed = scene.server_dies_at(*steps)
     assert killed is None or killed.counts.is_clean, killed
