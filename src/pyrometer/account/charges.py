@@ -6,7 +6,7 @@ from datetime import UTC, date, tzinfo
 from typing import Any
 
 from pyrometer.account.books import ADJUSTS, LEDGER, Basis, midnight_ms, month_window
-from pyrometer.account.cost import Subject, told
+from pyrometer.account.cost import Subject, Told, told
 from pyrometer.account.sharing import Pot
 from pyrometer.account.sums import PRICE, Window, iso, open_names, window_json
 from pyrometer.store import Reading
@@ -31,7 +31,13 @@ def charges(
     """
     open_names(store)
     price = price_usd_micro
-    answer = told(store, Subject(window, zone, price, basis, pot=pot), groupings(price))
+    return charges_json(
+        told(store, Subject(window, zone, price, basis, pot=pot), groupings(price)), window, zone, price
+    )
+
+
+def charges_json(answer: Told, window: Window, zone: tzinfo, price: int | None) -> dict[str, Any]:
+    """The answer, of rows by `groupings`."""
     times = {
         (day, adjusts): _times(date.fromisoformat(day), window, zone, adjusts is not None)
         for day, adjusts in dict.fromkeys((row.key[0], row.adjusts) for row in answer.rows)

@@ -12,7 +12,17 @@ from datetime import tzinfo
 from typing import Any, NamedTuple
 
 from pyrometer.account.books import ADJUSTS, LEDGER, Basis, books_json, charged_sums
-from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, has_use, open_energy
+from pyrometer.account.energy import (
+    Drawn,
+    Site,
+    Tariff,
+    drawn_in,
+    drawn_whole,
+    energy_rows,
+    energy_total,
+    has_use,
+    open_energy,
+)
 from pyrometer.account.sharing import NONE, Pot, is_platform, parts_of, pot_groupings, shared
 from pyrometer.account.sums import HELD, PRICE, Sum, Window, is_priced, sums, time_and_money, window_json
 from pyrometer.model.units import MS_PER_HOUR, round_nested
@@ -69,6 +79,15 @@ def told(store: Reading, about: Subject, by: Sequence[str], *, energy: str = "")
     else:
         unit = pot.unit
         groups = shared(_groups(store, about, (*by, HELD), energy), by, pot, about.basis.team)
+    rows, total, parts = rounded_rows(groups, by, unit)
+    return Told(rows, total, books_json(about.basis, parts))
+
+
+def rounded_rows(
+    groups: Sequence[Sum], by: Sequence[str], unit: int = 1
+) -> tuple[list[Row], dict[str, Any], dict[str, Any]]:
+    """Groups, whose keys end with the month that they adjust, in parts of a unit: as rows, their total, and that of the
+    ledger and of adjustments alone."""
     paths = [_path(by, group.key) for group in groups]
     times = round_nested([group.gpu_ms for group in groups], paths, unit)
     money = round_nested([group.ms_price for group in groups], paths, unit * MS_PER_HOUR)
@@ -83,7 +102,7 @@ def told(store: Reading, about: Subject, by: Sequence[str], *, energy: str = "")
         "ledger": _total([line for line in lines if line[0].adjusts is None]),
         "adjustments": _total([line for line in lines if line[0].adjusts is not None]),
     }
-    return Told(rows, _total(lines), books_json(about.basis, parts))
+    return rows, _total(lines), parts
 
 
 def cost(
@@ -97,20 +116,23 @@ def cost(
     energy = open_energy(store, *window, by, ledger) if known else ""
     answer = told(store, about, by, energy=energy)
     unit = pot.unit if pot else 1
-    if known and not pot and {"state", "cause"} & set(by):
-        whole = drawn_in(store, *window)  # of those, nobody knows the activity
-    else:
-        whole = Drawn(*((2 * sum(of) + unit) // (2 * unit) for of in zip(*(r.drawn for r in answer.rows), strict=True)))
-    tariff = frozen.energy_tariff if frozen else tariff or Tariff()
-    drawn = energy_rows([row.drawn for row in answer.rows], whole, tariff)
+    drawn = [row.drawn for row in answer.rows]
+    nameless = known and not pot and {"state", "cause"} & set(by)  # of those, nobody knows the activity
+    whole = drawn_in(store, *window) if nameless else drawn_whole(drawn, unit)
+    site = Site(frozen.energy_tariff if frozen else tariff or Tariff(), drawn, whole)
+    return cost_json(answer, by, window, zone, [site])
+
+
+def cost_json(answer: Told, by: Sequence[str], window: Window, zone: tzinfo, sites: Sequence[Site]) -> dict[str, Any]:
+    """The answer of `pyrometer cost`, of rows whose energy was drawn at some sites."""
     rows = [
         {name: _shown(name, value) for name, value in zip(by, row.key, strict=True)}
         | time_and_money(row.gpu_ms, row.usd_micro) | energy | {"activity": row.drawn.activity, ADJUSTS: row.adjusts}
-        for row, energy in zip(answer.rows, drawn, strict=True)
+        for row, energy in zip(answer.rows, energy_rows(sites), strict=True)
     ]  # fmt: skip
     return {
         "window": window_json(window, zone), "by": list(by), "rows": rows,
-        "total": answer.total | energy_total(whole, tariff), "books": answer.books,
+        "total": answer.total | energy_total(sites), "books": answer.books,
     }  # fmt: skip
 
 

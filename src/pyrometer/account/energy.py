@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from math import lcm
 from typing import Any, NamedTuple
 
 from pyrometer.account.summed import Span, whole_steps
@@ -42,6 +43,14 @@ class Drawn(NamedTuple):
     def activity(self) -> float | None:
         """The mean of all readings; None when there is none."""
         return round(self.activity_sum / self.readings / 1000, 4) if self.readings else None
+
+
+class Site(NamedTuple):
+    """What was drawn where one tariff holds: by each row of an answer, and in all."""
+
+    tariff: Tariff
+    rows: Sequence[Drawn]
+    whole: Drawn
 
 
 def tariff_of(settings: Settings) -> Tariff:
@@ -133,19 +142,26 @@ def drawn_in(store: Reading, from_ms: int, to_ms: int) -> Drawn:
     return Drawn(*(int(amount or 0) for amount in row or ()))
 
 
-def energy_rows(drawn: Sequence[Drawn], whole: Drawn, tariff: Tariff) -> list[dict[str, Any]]:
-    """The energy of the rows of an answer, adding up to that of its total; None for a row of which none is known."""
-    weights = [one.mj for one in drawn]
-    amounts = {name: _split(weights, whole, factor) for name, factor in _factors(tariff).items()}
+def drawn_whole(rows: Sequence[Drawn], unit: int) -> Drawn:
+    """What rows drew in all, whose amounts are in parts of a unit."""
+    return Drawn(*((2 * sum(of) + unit) // (2 * unit) for of in zip(*rows, strict=True)))
+
+
+def energy_rows(sites: Sequence[Site]) -> list[dict[str, Any]]:
+    """The energy of the rows of an answer, adding up to that of its total; None for a row of which none is known, and
+    for an amount that the tariff of one of its sites does not know."""
+    known = [sum(drawn.gpu_ms for drawn in of) for of in zip(*(site.rows for site in sites), strict=True)]
+    amounts = {unit: _split(sites, unit) for unit in _UNITS}
     return [
-        _shown({name: parts[place] if one.gpu_ms and parts else None for name, parts in amounts.items()})
-        for place, one in enumerate(drawn)
+        _shown({unit: parts[place] if gpu_ms and parts else None for unit, parts in amounts.items()})
+        for place, gpu_ms in enumerate(known)
     ]
 
 
-def energy_total(whole: Drawn, tariff: Tariff) -> dict[str, Any]:
+def energy_total(sites: Sequence[Site]) -> dict[str, Any]:
     """The energy of an answer's total, of how much of its GPU time it is known, and how busy those GPUs were."""
-    (row,) = energy_rows([whole], whole, tariff)
+    (row,) = energy_rows([site._replace(rows=[site.whole]) for site in sites])
+    whole = Drawn(*(sum(amounts) for amounts in zip(*(site.whole for site in sites), strict=True)))
     known = {"energy_gpu_ms": whole.gpu_ms, "energy_estimated_gpu_ms": whole.estimated_gpu_ms}
     return row | known | {"activity": whole.activity}
 
@@ -174,19 +190,35 @@ def _same_holder(one: str, other: str) -> str:
     )
 
 
-def _factors(tariff: Tariff) -> dict[str, Fraction | None]:
-    """What a millijoule is, in each unit of an answer."""
+_UNITS = ("energy_wh", "energy_usd_micro", "co2e_g")
+
+
+def _factor(tariff: Tariff, unit: str) -> Fraction | None:
+    """What a millijoule is, in a unit of an answer."""
+    if unit == "energy_wh":
+        return Fraction(1, MJ_PER_WH)
     site_kwh = tariff.pue / MJ_PER_WH / WH_PER_KWH  # the site draws more than its GPUs
-    cost, carbon = tariff.usd_per_kwh, tariff.carbon_g_per_kwh
-    return {
-        "energy_wh": Fraction(1, MJ_PER_WH),
-        "energy_usd_micro": None if cost is None else site_kwh * cost * USD_MICRO_PER_USD,
-        "co2e_g": None if carbon is None else site_kwh * carbon,
-    }
+    if unit == "energy_usd_micro":
+        return None if tariff.usd_per_kwh is None else site_kwh * tariff.usd_per_kwh * USD_MICRO_PER_USD
+    return None if tariff.carbon_g_per_kwh is None else site_kwh * tariff.carbon_g_per_kwh
 
 
-def _split(weights: Sequence[int], whole: Drawn, factor: Fraction | None) -> list[int] | None:
-    return None if factor is None else largest_remainder(weights, int(whole.mj * factor + Fraction(1, 2)))
+def _split(sites: Sequence[Site], unit: str) -> list[int] | None:
+    """An amount of every row, adding up to that of all sites; None where a site that drew something cannot say it."""
+    factors = [_factor(site.tariff, unit) for site in sites]
+    if any(
+        factor is None and (site.whole.gpu_ms or len(sites) == 1) for site, factor in zip(sites, factors, strict=True)
+    ):
+        return None
+    known = [(site, factor) for site, factor in zip(sites, factors, strict=True) if factor is not None]
+    scale = lcm(*(factor.denominator for _, factor in known))
+    whole = [(site, int(factor * scale)) for site, factor in known]
+    weights = [0] * len(sites[0].rows)
+    for site, factor in whole:
+        for place, drawn in enumerate(site.rows):
+            weights[place] += drawn.mj * factor
+    exact = Fraction(sum(site.whole.mj * factor for site, factor in whole), scale)
+    return largest_remainder(weights, int(exact + Fraction(1, 2)))
 
 
 def _shown(row: dict[str, int | None]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def shared(groups: Sequence[Sum], by: Sequence[str], pot: Pot, team: str | None)
         for group in pot.platform:
             known = {**dict(zip(shown, group.key, strict=False)), "team": team}
             divided.append(_times(group, pot.parts[team], (*(known.get(name) for name in by), group.key[-1])))
-    return _merged(divided)
+    return merged(divided)
 
 
 def pot_groupings(by: Sequence[str]) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def _times(group: Sum, factor: int, key: tuple[Any, ...]) -> Sum:
     return Sum(key, group.gpu_ms * factor, group.ms_price * factor, group.unpriced_gpu_ms * factor, drawn)
 
 
-def _merged(groups: list[Sum]) -> list[Sum]:
+def merged(groups: list[Sum]) -> list[Sum]:
     """Groups of the same key as one, where the first of them was."""
     found: dict[str, Sum] = {}
     for group in groups:

@@ -26,8 +26,8 @@ PARTS = ("pipeline", "pipeline_run", "pipeline_step", "sweep", "trial")  # of pi
 _HOLDER = ("team", "experiment", "workload", "namespace", "user", "queue", "pod", "outcome", *PARTS)
 _SLOT = ("node", "pool", "gpu_model", "cluster")
 _ROW = ("state", "cause")
-_TIME = ("hour", "day", "month")
-GROUPINGS = (*_HOLDER, *_SLOT, *_ROW, *_TIME)
+TIME = ("hour", "day", "month")
+GROUPINGS = (*_HOLDER, *_SLOT, *_ROW, *TIME)
 PRICE = "usd_micro_per_hour"
 HELD = "held"  # whether anybody did: a team may call itself `platform`
 _NAMING = ("pod", "workload", "node", "slot", "pipeline_run", "sweep", "trial")
@@ -88,7 +88,7 @@ def sums(
 ) -> list[Sum]:
     """The ledger of a window, summed by groupings. `ledger` may be any relation with the ledger's columns, `energy` one
     that `open_energy` made."""
-    timed = bool(set(by) & set(_TIME))
+    timed = bool(set(by) & set(TIME))
     if ledger == "ledger_row":
         if not timed or has_whole_hours(zone, *window):
             ledger = open_hours(store, *window)
@@ -209,7 +209,7 @@ def _columns(by: Sequence[str]) -> tuple[list[str], list[str]]:
         elif name in _SLOT:
             raw.append("node_uid")
             named.append(name)
-        elif name in _TIME:
+        elif name in TIME:
             raw.append(f"minute_ms // {MS_PER_QUARTER} AS quarter")
             named.append(f"{name}_label")
         else:
@@ -220,9 +220,9 @@ def _columns(by: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _order(by: Sequence[str]) -> str:
     """Most expensive first; what has a time in it, in the order in which it was asked for and passed."""
-    keys = [f"min({name}_first)" if name in _TIME else str(place) for place, name in enumerate(by, 1)]
+    keys = [f"min({name}_first)" if name in TIME else str(place) for place, name in enumerate(by, 1)]
     amounts_first = [f"{len(by) + 2} DESC", f"{len(by) + 1} DESC"]
-    return ", ".join([*keys, *amounts_first] if set(by) & set(_TIME) else [*amounts_first, *keys])
+    return ", ".join([*keys, *amounts_first] if set(by) & set(TIME) else [*amounts_first, *keys])
 
 
 def holder_column(name: str) -> str:
@@ -255,7 +255,7 @@ def _quarters(first: int, end: int, zone: tzinfo) -> pa.Table:
     """The labels of quarters; a month has three thousand, and is asked about more than once."""
     import pyarrow as pa
 
-    labels: dict[str, list[str]] = {name: [] for name in _TIME}
+    labels: dict[str, list[str]] = {name: [] for name in TIME}
     for quarter in range(first, end):
         local = datetime.fromtimestamp(quarter * MS_PER_QUARTER / 1000, zone)
         labels["hour"].append(f"{local:%Y-%m-%dT%H}:00{local.isoformat()[19:]}")

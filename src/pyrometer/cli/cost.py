@@ -10,6 +10,7 @@ import click
 from pyrometer.account.energy import WH_PER_KWH
 from pyrometer.account.sums import GROUPINGS
 from pyrometer.cli.chargeback import print_books, share_option, shared_by
+from pyrometer.cli.lakes import print_known
 from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import NOTHING
@@ -20,7 +21,7 @@ from pyrometer.model.units import MS_PER_HOUR
 @click.command()
 @click.option("--by", default="team", metavar="A,B", help=f"Any of {', '.join(GROUPINGS)}. Default: team.")
 @share_option
-@read_options(default_last="12h")
+@read_options(default_last="12h", engines=True)
 def command(asked: Asked, by: str, share_platform: str | None) -> None:
     """GPU-hours and dollars by any grouping. What nobody held is the platform's, unless --share-platform says else."""
     answer = asked.answer("cost", by=by, **shared_by(share_platform))
@@ -40,6 +41,7 @@ def command(asked: Asked, by: str, share_platform: str | None) -> None:
     print_table([*names, *columns], rows, figures=len(columns), foot=True)
     _print_notes(total)
     print_books(answer["books"])
+    print_known(answer)
 
 
 def _columns(total: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], str]]:

@@ -10,22 +10,23 @@ import click
 
 from pyrometer.account.sums import GROUPINGS
 from pyrometer.cli.chargeback import print_books, share_option, shared_by
+from pyrometer.cli.lakes import copy_folder, print_known
 from pyrometer.cli.running import Asked, read_options
 from pyrometer.explain.words import counted, dollars, hours
 from pyrometer.serve.downloads import CHARGEBACK, Download
 
 TRACKERS = ("mlflow", "wandb")
+LAKE = "lake"
 
 
 @click.command()
-@click.argument("form", metavar="FORMAT", type=click.Choice((*CHARGEBACK, *TRACKERS)))
+@click.argument("form", metavar="FORMAT", type=click.Choice((*CHARGEBACK, *TRACKERS, LAKE)))
 @click.option("--by", metavar="A,B", help=f"csv: any of {', '.join(GROUPINGS)}. Default: team.")
 @click.option(
     "--out",
-    "path",
+    "out",
     metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write there; as Parquet where it ends in .parquet. Default: CSV, to stdout.",
+    help="Write there; as Parquet where it ends in .parquet. Default: CSV, to stdout. lake: its URL.",
 )
 @click.option(
     "--tracking-uri",
@@ -43,22 +44,25 @@ TRACKERS = ("mlflow", "wandb")
 )
 @click.option("--run", "only", metavar="RUN", multiple=True, help="mlflow, wandb: this run; several times, too.")
 @share_option
-@read_options(default_last="12h", formats=())
+@read_options(default_last="12h", formats=(), engines=True)
 def command(
     asked: Asked,
     form: str,
     by: str | None,
-    path: Path | None,
+    out: str | None,
     uri: str | None,
     folder: Path | None,
     only: tuple[str, ...],
     share_platform: str | None,
 ) -> None:
     """Files for chargeback, CSV or Parquet: csv, the rows of `cost` for a spreadsheet; focus, charges by day as FOCUS
-    1.2. And into trackers, about everything: mlflow, tags and metrics of its runs; wandb, their summary."""
+    1.2. And into trackers, about everything: mlflow, tags and metrics of its runs; wandb, their summary. And lake: all
+    of a data folder, beside other clusters."""
     if by is not None and form != "csv":
         raise click.UsageError(f"--by says how csv is grouped: {form} has its own rows.")
     if form in TRACKERS:
+        if asked.lake is not None:
+            raise click.UsageError(f"{form} is told by who has the runs: say --data or --server, not --lake.")
         from pyrometer.cli.stamping import into_mlflow, into_wandb  # httpx, or the client of W&B: only here
 
         if form == "mlflow":
@@ -66,6 +70,10 @@ def command(
         else:
             into_wandb(asked, folder, only)
         return
+    if form == LAKE:
+        copy_folder(asked, out)
+        return
+    path = None if out is None else Path(out)
     download = CHARGEBACK[form]
     answer = asked.answer(download.what, **({} if by is None else {"by": by}), **shared_by(share_platform))
     _write(download, answer, path)
@@ -73,6 +81,7 @@ def command(
         money = "" if answer["total"]["usd_micro"] is None else f", {dollars(answer['total']['usd_micro'])}"
         click.echo(f"{counted(len(answer['rows']), 'row')}{money}: {path}", err=True)
     print_books(answer["books"])
+    print_known(answer)
     unpriced_ms = answer["total"]["unpriced_gpu_ms"]
     if unpriced_ms:
         how = "are not in it" if form == "focus" else "have no dollars in it"

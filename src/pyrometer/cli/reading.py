@@ -30,6 +30,8 @@ def read_and_answer(
     asked: Asked, what: str, *, prometheus: str | None, kube: bool, context: str | None
 ) -> dict[str, Any]:
     """The answer, from what a Prometheus remembers and what the cluster says; kept only in a folder that was named."""
+    if asked.lake is not None:
+        raise click.UsageError("--lake reads a lake; --kube and --prometheus read without one. Say one of them.")
     if asked.server is not None:
         raise click.UsageError("--server asks a server; --kube and --prometheus read without one. Say one of them.")
     with ExitStack() as stack:

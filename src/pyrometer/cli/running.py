@@ -28,6 +28,7 @@ from pyrometer.serve.address import Address, ServerError, UnreachableError, ask,
 from pyrometer.serve.questions import NothingError, Question, QuestionError, question
 from pyrometer.serve.tokens import TokenError
 from pyrometer.store import Store, StoreBusyError, StoreError, data_folders
+from pyrometer.store.engines import ENGINES, LOCAL, RAY
 from pyrometer.store.inbox import of_training
 
 WAIT_FOR_FOLDER_S = 10.0
@@ -60,6 +61,15 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         return fail(f"{str(error).splitlines()[0]}. `pyrometer check DIR` says what is wrong with a data folder.", 1)
 
 
+class LakeAsked(NamedTuple):
+    """What the options say of a lake: which, which clusters of it, and what divides the work."""
+
+    url: str
+    clusters: tuple[str, ...] = ()
+    engine: str = "local"
+    address: str | None = None
+
+
 class Asked(NamedTuple):
     """What the options of a read command say: whom to ask, about which time, at which price, in which form."""
 
@@ -68,10 +78,15 @@ class Asked(NamedTuple):
     parameters: dict[str, str]
     output: str
     token: str | None = None  # for the server; else PYROMETER_TOKEN
+    lake: LakeAsked | None = None
 
     def answer(self, what: str, **more: str) -> dict[str, Any]:
         """The answer, from the server that was named, the data folder, or the server that has that folder."""
         parameters = {**self.parameters, **more}
+        if self.lake is not None:
+            from pyrometer.cli.lakes import ask_lake  # what reads lakes takes a while to load
+
+            return ask_lake(self.lake, what, parameters)
         if self.server is not None:
             with waiting("Asking the server"):
                 return ask(Address(self.server, self.token or os.environ.get("PYROMETER_TOKEN")), what, parameters)
@@ -92,9 +107,10 @@ class Asked(NamedTuple):
 
 
 def read_options(
-    *, default_last: str | None, formats: tuple[str, ...] = ("table", "json")
+    *, default_last: str | None, formats: tuple[str, ...] = ("table", "json"), engines: bool = False, live: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options of every read command: which folder or server, which time, which price, which form."""
+    """The options of every read command: which folder, server or lake, which time, which price, which form. `engines`:
+    the work can be divided among machines; `live`: it is about now, of which a lake knows nothing."""
     when = f"the last {default_last}" if default_last else "everything"
     options = [
         click.option("--data", metavar="DIR", type=click.Path(path_type=Path),
@@ -114,6 +130,8 @@ def read_options(
         click.option("--team", metavar="NAME", help="Only what belongs to this team; platform: what nobody held."),
         click.option("--experiment", metavar="NAME", help="Only what belongs to this experiment."),
     ]  # fmt: skip
+    if not live:
+        options[2:2] = LAKE_OPTIONS + (ENGINE_OPTIONS if engines else [])
     if formats:
         options.append(
             click.option("-o", "--output", type=click.Choice(formats), default="table", help="The form of the answer.")
@@ -123,11 +141,14 @@ def read_options(
         def command(data: Path | None, server: str | None, everything: bool, output: str = "", **others: Any) -> Any:
             if data is not None and server is not None:
                 raise click.UsageError("Say --data or --server, not both.")
+            lake = _lake_asked(others)
+            if lake is not None and (data is not None or server is not None):
+                raise click.UsageError("Say --lake, --data or --server, not two of them.")
             told = {name: others.pop(name) for name in questions.ASKED_ALWAYS if name != "all"}
             parameters = {name: value for name, value in told.items() if value is not None}
             if everything:
                 parameters["all"] = "1"
-            return function(Asked(data, server, parameters, output), **others)
+            return function(Asked(data, server, parameters, output, lake=lake), **others)
 
         command.__doc__ = function.__doc__
         command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
@@ -137,6 +158,35 @@ def read_options(
         return decorated
 
     return with_asked
+
+
+LAKE_OPTIONS = [
+    click.option("--lake", metavar="URL", help="Read a lake, a folder or s3://BUCKET/PREFIX: all its clusters as one."),
+    click.option("--cluster", "clusters", metavar="NAME", multiple=True,
+                 help="Of a lake, this cluster only; several times, too."),
+]  # fmt: skip
+ENGINE_OPTIONS = [
+    click.option(
+        "--engine", type=click.Choice(ENGINES), help="What reads a lake: this machine, or Ray. Default: local."
+    ),
+    click.option(
+        "--address", metavar="ADDR", help="The Ray cluster: auto, HOST:6379, ray://HOST:10001. Default: auto."
+    ),
+]
+
+
+def _lake_asked(options: dict[str, Any]) -> LakeAsked | None:
+    """Takes what is said of a lake out of the options."""
+    url, clusters = options.pop("lake", None), options.pop("clusters", ())
+    engine, address = options.pop("engine", None), options.pop("address", None)
+    if url is None:
+        for name, value in (("--cluster", clusters), ("--engine", engine), ("--address", address)):
+            if value:
+                raise click.UsageError(f"{name} is about a lake: say --lake URL, too.")
+        return None
+    if address is not None and engine != RAY:
+        raise click.UsageError("--address is that of a Ray cluster: say --engine ray, too.")
+    return LakeAsked(url, clusters, engine or LOCAL, address)
 
 
 def _answer(folder: Path, settings: Settings, asked: Question, *, wait_s: float) -> dict[str, Any]:

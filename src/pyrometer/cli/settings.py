@@ -13,9 +13,11 @@ from pyrometer.model.settings import SettingError, Settings, with_values
 FOLDER_FILE = "settings.yaml"
 
 
-def read_settings(environment: Mapping[str, str], folder: Path | None = None) -> Settings:
+def read_settings(
+    environment: Mapping[str, str], folder: Path | None = None, defaults: Settings | None = None
+) -> Settings:
     """The settings that apply to a data folder."""
-    settings = Settings()
+    settings = defaults or Settings()
     if folder is not None and (folder / FOLDER_FILE).exists():
         settings = _from_file(settings, folder / FOLDER_FILE)
     if environment.get("PYROMETER_SETTINGS"):

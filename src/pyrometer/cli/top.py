@@ -29,7 +29,7 @@ Answer = dict[str, Any]
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Print once and exit; so it does without a terminal.")
 @click.option("--limit", metavar="N", help="So many workloads at most. Default: 200.")
-@read_options(default_last="1h")
+@read_options(default_last="1h", live=True)
 def command(asked: Asked, every_s: float, once: bool, limit: str | None) -> None:
     """Who holds GPUs right now: state, dollars per hour, progress and ETA, the most expensive first. On a terminal it
     looks again every two seconds: q quits, arrows or j and k move, s sorts, / filters."""

@@ -84,6 +84,9 @@ class Settings(NamedTuple):
     mlflow_stamp: str = "no"
     wandb_stamp: str = "no"
     wandb_dir: str = ""
+    lake: str = ""
+    lake_cache: str = ""
+    lake_cache_mib: int = 10_240
 
 
 HELP: dict[str, str] = {
@@ -152,6 +155,15 @@ HELP: dict[str, str] = {
         "WANDB_API_KEY: `yes` or `no`"
     ),
     "wandb_dir": "path of a folder `wandb` with offline runs, which are told then in place of those on W&B's server",
+    "lake": (
+        "where a server copies what it has sealed, beside other clusters: a folder that others see, or "
+        "s3://BUCKET/PREFIX; without it, nowhere"
+    ),
+    "lake_cache": (
+        "folder for files of lakes in buckets, where they are read; without it, `~/.cache/pyrometer/lake`, or that of "
+        "XDG_CACHE_HOME"
+    ),
+    "lake_cache_mib": "how large it may grow, in MiB: what was not used for longest goes first",
 }
 
 

@@ -100,6 +100,35 @@ class _About(NamedTuple):
 
 def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Question:
     """A question in the words of the command's options, without their dashes. Raises before any store is opened."""
+    heard = heard_as(what, parameters, settings)
+    answer = _ANSWERS[what](parameters)
+
+    def asked(store: Reading, covered: Accounted) -> Answer:
+        window, zone, price_usd_micro, team, experiment, share = heard
+        about = _About(window(covered), zone, settings, price_usd_micro, team, experiment)
+        about = about._replace(pot=_pot(store, about, what, parameters, share))
+        try:
+            with only(store, team, experiment):
+                return answer(store, about)
+        except NobodyError as error:
+            raise NothingError(str(error)) from None
+
+    return asked
+
+
+class Heard(NamedTuple):
+    """What every question says, checked."""
+
+    window: Callable[[Accounted], Window]
+    zone: tzinfo
+    price_usd_micro: int | None
+    team: str | None
+    experiment: str | None
+    share: str  # who pays for what nobody held
+
+
+def heard_as(what: str, parameters: Mapping[str, str], settings: Settings) -> Heard:
+    """What is said of time, price and whose it is."""
     if what not in _ANSWERS:
         raise NothingError(f"There is no question {what!r}. Known: {', '.join(_ANSWERS)}.")
     allowed = (*ASKED_ALWAYS, *ASKED_BY.get(what, ()))
@@ -115,19 +144,7 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
     price_usd_micro = _price(told["price"])
     # what `worth` calls an experiment is what its runs say, not who pays
     team, experiment = (None if name in ASKED_BY.get(what, ()) else _name(parameters, name) for name in SCOPE)
-    answer = _ANSWERS[what](parameters)
-    share = _share(parameters, experiment)
-
-    def asked(store: Reading, covered: Accounted) -> Answer:
-        about = _About(window(covered), zone, settings, price_usd_micro, team, experiment)
-        about = about._replace(pot=_pot(store, about, what, parameters, share))
-        try:
-            with only(store, team, experiment):
-                return answer(store, about)
-        except NobodyError as error:
-            raise NothingError(str(error)) from None
-
-    return asked
+    return Heard(window, zone, price_usd_micro, team, experiment, _share(parameters, experiment))
 
 
 def known() -> tuple[str, ...]:
@@ -164,7 +181,7 @@ def _burn(parameters: Mapping[str, str]) -> _Answering:
 
 
 def _cost(parameters: Mapping[str, str]) -> _Answering:
-    by, names = parameters.get("by", "team"), _by(parameters)
+    by, names = parameters.get("by", "team"), groupings_of(parameters)
     for name in names:
         if name not in GROUPINGS:
             near = difflib.get_close_matches(name, GROUPINGS, 1)
@@ -184,7 +201,8 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
     return answer
 
 
-def _by(parameters: Mapping[str, str]) -> list[str]:
+def groupings_of(parameters: Mapping[str, str]) -> list[str]:
+    """What an answer is grouped by."""
     return [name.strip() for name in parameters.get("by", "team").split(",") if name.strip()]
 
 
@@ -210,7 +228,7 @@ def _pot(store: Reading, about: _About, what: str, parameters: Mapping[str, str]
     if share == NONE:
         return None
     open_names(store)
-    by = _by(parameters) if what == "cost" else charged_by(about.price_usd_micro)
+    by = groupings_of(parameters) if what == "cost" else charged_by(about.price_usd_micro)
     asked = Subject(about.window, about.zone, about.price_usd_micro, about.basis(store, by))
     return pot_of(store, asked, by, share)
 

@@ -19,13 +19,15 @@ from pyrometer.store.catalog import HotTable, Part
 class Reading:
     """The facts of one data folder, to be read over one connection."""
 
-    def __init__(self, folder: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(
+        self, folder: Path, connection: duckdb.DuckDBPyConnection, meta: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.connection = connection
         # The catalogue as it is, read once.
         self._parts: list[Part] | None = None
         self._hot: list[HotTable] | None = None
-        self._meta = catalog.meta(connection)
+        self._meta = catalog.meta(connection) if meta is None else dict(meta)
         self._stamps: dict[str, str] = {}  # by hot table, until rows are added to it
         self._views: dict[str, str] = {}  # what is exposed now, by name
         self._kept: Mapping[str, str] | None = None  # what may be read of each kind; None: everything
@@ -126,9 +128,17 @@ class Reading:
     def _read(self, schema: Schema, parts: list[Part]) -> list[str]:
         """SELECTs over parts, one for all that have the same columns."""
         return [
-            _read_parts(schema, [self.folder / p.path for p in parts if p.columns == columns], columns.split(","))
+            _read_parts(schema, self._paths(p for p in parts if p.columns == columns), columns.split(","))
             for columns in sorted({part.columns for part in parts})
         ]
+
+    def _paths(self, parts: Iterable[Part]) -> list[Path]:
+        """Where parts can be read."""
+        return [self.folder / part.path for part in parts]
+
+    def sealed_query(self, schema: Schema, from_ms: int) -> str:
+        """The rows of a hot table as a part has them."""
+        return f"{self._distinct_hot(schema, from_ms)} ORDER BY {', '.join(schema.sort)}"
 
     def _distinct_hot(self, schema: Schema, from_ms: int) -> str:
         """The rows of a hot table that state a fact for the first time: not in it before, and not sealed before."""
@@ -159,7 +169,7 @@ class Reading:
             listed = self.parts(kind)
             newest += [p.newest_ms for p in listed if p.newest_ms is not None and p.newest_ms <= before_ms]
             read = [
-                _read_parts(schema, [self.folder / p.path], p.columns.split(","))
+                _read_parts(schema, self._paths([p]), p.columns.split(","))
                 for p in listed
                 if p.newest_ms is not None and p.from_ms <= before_ms < p.newest_ms
             ]
@@ -182,10 +192,10 @@ class Reading:
             stamps += [Path(part.path).stem.partition("-")[2] for part in parts]
             for table in self.hot_tables(kind):
                 if table.from_ms < to_ms and table.from_ms + step > from_ms:
-                    stamps.append(self._stamp(table))
+                    stamps.append(self.stamp(table))
         return " ".join(sorted(stamps))
 
-    def _stamp(self, table: HotTable) -> str:
+    def stamp(self, table: HotTable) -> str:
         """Says which rows a hot table holds, and later the part that it is sealed into: they are only ever added."""
         if table.name not in self._stamps:
             counted = self.connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()

@@ -18,6 +18,7 @@ from pyrometer.model.columns import SCHEMAS, Schema, schema_of
 from pyrometer.store import catalog, files
 from pyrometer.store.catalog import CatalogError, HotTable, Part, transaction
 from pyrometer.store.inbox import of_training
+from pyrometer.store.parts import write_part
 from pyrometer.store.reading import Reading, quoted, time_column_of
 
 if TYPE_CHECKING:
@@ -260,9 +261,9 @@ class Store(Reading):
         parts = []
         for table in tables:
             schema = SCHEMAS[table.kind]
-            query = f"{self._distinct_hot(schema, table.from_ms)} ORDER BY {', '.join(schema.sort)}"
+            query = self.sealed_query(schema, table.from_ms)
             to_ms = table.from_ms + schema.partition_ms
-            parts.append(self._write_part(schema, table.from_ms, to_ms, query, self._stamp(table)))
+            parts.append(self._write_part(schema, table.from_ms, to_ms, query, self.stamp(table)))
         with self._transaction():
             catalog.list_parts(self.connection, [part for part in parts if part.row_count], self.folder)
             for table in tables:
@@ -328,33 +329,8 @@ class Store(Reading):
         return len(old) + len(hot)
 
     def _write_part(self, schema: Schema, from_ms: int, to_ms: int, query: str, stamp: str) -> Part:
-        relative = _part_path(schema, from_ms, stamp)
-        final = self.folder / relative
-        final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = final.with_suffix(".tmp")
-        columns = ", ".join(schema.column_names)
-        version = "V2" if schema.delta_coded else "V1"
-        self.connection.execute(
-            f"COPY (SELECT {columns} FROM ({query})) TO '{quoted(temporary)}' "
-            f"(FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION {version})"
-        )
-        files.publish(temporary, final)
-        row = catalog.first_row(
-            self.connection.execute(
-                f"SELECT count(*), max({time_column_of(schema)}) FROM read_parquet('{quoted(final)}')"
-            )
-        )
-        assert row is not None  # noqa: S101 - an aggregate without groups has one row
-        return Part(
-            schema.name,
-            from_ms,
-            to_ms,
-            relative,
-            row[0],
-            final.stat().st_size,
-            row[1],
-            ",".join(schema.column_names),
-        )
+        path = _part_path(schema, from_ms, stamp)
+        return write_part(self.connection, self.folder, schema, (from_ms, to_ms), path, query)
 
     def _remove(self, old: Iterable[Part]) -> None:
         self._write_manifest()  # first: it names no file that is gone

@@ -1,0 +1,320 @@
+"""One answer over several clusters of a lake: each is summed by itself, under its own names, and sums are folded.
+
+Sums are whole numbers, so it makes no difference which cluster, which piece of the time or which machine a part of them
+comes from: they are added, and rounded once. What is summed where is an engine's affair (`store/engines`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, tzinfo
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyrometer.account.books import LEDGER, Basis, basis_of, books_json, charged_sums
+from pyrometer.account.charges import charges_json, groupings
+from pyrometer.account.cost import Told, cost_json, rounded_rows
+from pyrometer.account.energy import Drawn, Site, Tariff, drawn_in, drawn_whole, open_energy
+from pyrometer.account.ledger import Accounted
+from pyrometer.account.scope import NobodyError, only
+from pyrometer.account.sharing import NONE, Pot, is_platform, merged, parts_of, pot_groupings, shared
+from pyrometer.account.sums import HELD, PRICE, TIME, Sum, Window, open_names, sums
+from pyrometer.store.catalog import Part
+from pyrometer.store.engines import Engine, Progress
+from pyrometer.store.lake import Cache, LakeReading, Manifest, Place
+
+ROWS_OF_A_PIECE = 2_000_000  # of the ledger: half a second of work, so that a lost worker loses little
+MIXED = "mixed"  # books: some clusters have closed the month, others not
+
+
+class Member(NamedTuple):
+    """A cluster of a lake: what a worker needs to read it. No secret is in it."""
+
+    url: str
+    manifest: Manifest
+    cache_folder: str
+    cache_bytes: int
+    threads: int | None = None  # of DuckDB; None: as many as there are cores
+
+    @property
+    def name(self) -> str:
+        """What the cluster is called."""
+        return self.manifest.cluster
+
+    @property
+    def covered(self) -> Accounted:
+        """What its ledger covers."""
+        return Accounted(self.manifest.from_ms, self.manifest.end_ms, 0)
+
+    def reading(self) -> LakeReading:
+        """The cluster, to be read here."""
+        return LakeReading(
+            Place(self.url), self.manifest, Cache(Path(self.cache_folder), self.cache_bytes), threads=self.threads
+        )
+
+
+class Asked(NamedTuple):
+    """A question about some time of one cluster: small, and the same for every engine."""
+
+    window: Window
+    by: tuple[str, ...]
+    zone: tzinfo
+    price_usd_micro: int | None = None
+    team: str | None = None
+    experiment: str | None = None
+    energy: bool = False
+
+
+class Summed(NamedTuple):
+    """Its answer: small, too."""
+
+    groups: list[Sum]
+    whole: Drawn
+
+
+MOST_OPEN = 4
+_open: dict[tuple[str, str, int], LakeReading] = {}  # clusters that this process was asked about last, oldest first
+
+
+def _reading(member: Member) -> LakeReading:
+    """The cluster as it is read in this process, with its names; kept for the next question about it."""
+    key = (member.url, member.name, member.manifest.written_ms)
+    found = _open.pop(key, None)
+    if found is None:
+        found = member.reading()
+        open_names(found)
+    _open[key] = found
+    while len(_open) > MOST_OPEN:
+        _open.pop(next(iter(_open))).close()
+    return found
+
+
+def summed(member: Member, asked: Asked) -> Summed:
+    """The ledger of some time of a cluster. Runs wherever an engine wants."""
+    if asked.team is None and asked.experiment is None:
+        return _summed(_reading(member), asked)
+    with member.reading() as reading:  # of its own: what is opened is of them alone
+        try:
+            with only(reading, asked.team, asked.experiment):
+                open_names(reading)
+                return _summed(reading, asked)
+        except NobodyError:
+            return Summed([], Drawn())
+
+
+def _summed(reading: LakeReading, asked: Asked) -> Summed:
+    whole = drawn_in(reading, *asked.window) if asked.energy else Drawn()
+    energy = open_energy(reading, *asked.window, asked.by) if whole.gpu_ms or whole.readings else ""
+    groups = sums(
+        reading, asked.window, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro, energy=energy
+    )
+    return Summed(groups, whole)
+
+
+class Fleet:
+    """Some clusters of a lake, and what maps questions over them."""
+
+    def __init__(
+        self, members: Sequence[Member], engine: Engine, progress: Progress = lambda done, total: None
+    ) -> None:
+        self.members = list(members)
+        self._engine = engine
+        self._progress = progress
+
+    @property
+    def covered(self) -> Accounted:
+        """What the ledgers cover together."""
+        return Accounted(min(m.covered.from_ms for m in self.members), max(m.covered.end_ms for m in self.members), 0)
+
+    def cost(self, asked: Asked, tariffs: Sequence[Tariff], share: str = NONE) -> dict[str, Any]:
+        """The answer of `pyrometer cost`; `tariffs` are those of the clusters."""
+        told, sites = self._told(asked._replace(energy=True), tariffs, share)
+        return cost_json(told, asked.by, asked.window, asked.zone, sites)
+
+    def charges(self, asked: Asked, share: str = NONE) -> dict[str, Any]:
+        """The ledger as charges, for FOCUS."""
+        price = asked.price_usd_micro
+        told, _ = self._told(asked._replace(by=groupings(price)), [Tariff()] * len(self.members), share)
+        return charges_json(told, asked.window, asked.zone, price)
+
+    def _told(self, asked: Asked, tariffs: Sequence[Tariff], share: str) -> tuple[Told, list[Site]]:
+        bases = self._bases(asked)
+        parts: dict[str | None, int] = {}
+        pots: list[Pot | None] = [None] * len(self.members)
+        if share != NONE:
+            parts, pots = self._pots(asked, bases, share)
+        by = asked.by if share == NONE else (*asked.by, HELD)
+        groups = self._groups(asked._replace(by=by), bases)
+        unit = 1 if share == NONE else Pot(parts, []).unit
+        found = [
+            one.groups if pot is None else shared(one.groups, asked.by, pot, asked.team)
+            for one, pot in zip(groups, pots, strict=True)
+        ]
+        named = [_called(one, asked.by, member.name) for one, member in zip(found, self.members, strict=True)]
+        united_groups = united(named, asked.by)
+        rows, total, amounts = rounded_rows(united_groups, asked.by, unit)
+        sites = []
+        for one, of_member, basis, tariff in zip(named, groups, bases, tariffs, strict=True):
+            drawn = {repr(group.key): group.drawn for group in one}
+            lines = [drawn.get(repr(group.key), Drawn()) for group in united_groups]
+            closed = basis.closed if basis.kind == "closed" else None
+            whole = drawn_whole(lines, unit) if closed or share != NONE else of_member.whole
+            sites.append(Site(closed.energy_tariff if closed else tariff, lines, whole))
+        return Told(rows, total, _books(bases, amounts)), sites
+
+    # -- what each cluster says ---------------------------------------------------------------------------------------
+
+    def _bases(self, asked: Asked) -> list[Basis]:
+        """What each cluster answers from: some may have closed the month, and others not."""
+        self._refuse_nobody(asked)
+        found = []
+        for member in self.members:
+            if not member.manifest.beside:
+                found.append(LEDGER._replace(team=asked.team, experiment=asked.experiment))
+                continue
+            with member.reading() as reading:
+                reading.fetch_beside()
+                found.append(basis_of(reading, asked.window, asked.by, asked.zone, asked.team, asked.experiment))
+        return found
+
+    def _refuse_nobody(self, asked: Asked) -> None:
+        """A team or an experiment that no cluster knows is an error."""
+        if asked.team is None and asked.experiment is None:
+            return
+        nobody: NobodyError | None = None
+        for member in self.members:
+            with member.reading() as reading:
+                reading.fetch_beside()
+                try:
+                    with only(reading, asked.team, asked.experiment):
+                        return
+                except NobodyError as error:
+                    nobody = error
+        if nobody is not None:
+            raise nobody
+
+    def _groups(self, asked: Asked, bases: Sequence[Basis]) -> list[Summed]:
+        """Exact sums of each cluster, by groupings and by the month that they adjust, as its own answer would have."""
+        from_ledger = [m for m, basis in zip(self.members, bases, strict=True) if basis.kind != "closed"]
+        pieces = {m.name: self._pieces(m, asked.window) for m in from_ledger}
+        work = [(m, asked._replace(window=piece)) for m in from_ledger for piece in pieces[m.name]]
+        results = iter(self._engine.map(summed, work, self._progress))
+        found = []
+        for member, basis in zip(self.members, bases, strict=True):
+            mine = [next(results) for _ in pieces.get(member.name, ())]
+            groups = consecutive([one.groups for one in mine], asked.by)
+            whole = Drawn(*(sum(of) for of in zip(*(one.whole for one in mine), strict=True)))
+            in_ledger = [group._replace(key=(*group.key, None)) for group in groups]
+            found.append(Summed(in_ledger + _charged(member, basis, asked), whole))
+        return found
+
+    def _pieces(self, member: Member, window: Window) -> list[Window]:
+        return pieces(member.manifest.parts, window) if self._engine.splits else [window]
+
+    def _pots(self, asked: Asked, bases: Sequence[Basis], how: str) -> tuple[dict[str | None, int], list[Pot | None]]:
+        """Which part each team pays of what nobody held anywhere, and what that was in each cluster."""
+        everybody = asked._replace(team=None, experiment=None)
+        of_all = [basis._replace(team=None, experiment=None) for basis in bases]
+        by_team = self._groups(everybody._replace(by=("team", HELD), energy=False), of_all)
+        parts = parts_of(united([one.groups for one in by_team], ("team", HELD)), how)
+        asked_for = everybody._replace(by=pot_groupings(asked.by), energy=asked.energy and PRICE not in asked.by)
+        platform = self._groups(asked_for, of_all)
+        return parts, [Pot(parts, is_platform(one.groups)) for one in platform]
+
+
+def _charged(member: Member, basis: Basis, asked: Asked) -> list[Sum]:
+    """What the books of a cluster have beside its ledger: read here, there is little of it."""
+    if basis.kind not in ("closed", "open"):
+        return []
+    with member.reading() as reading:
+        reading.fetch_beside()
+        try:
+            with only(reading, asked.team, asked.experiment):
+                return charged_sums(reading, basis, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
+        except NobodyError:
+            return []
+
+
+def pieces(parts: Iterable[Part], window: Window) -> list[Window]:
+    """A window, cut where parts of the ledger meet, so that each is read once and pieces are about equally large."""
+    listed = [p for p in parts if p.kind == "ledger_row" and p.from_ms < window.to_ms and p.to_ms > window.from_ms]
+    cuts: list[int] = []
+    rows = 0
+    for part in sorted(listed, key=lambda p: p.from_ms):
+        if rows and rows + part.row_count > ROWS_OF_A_PIECE and window.from_ms < part.from_ms:
+            cuts.append(part.from_ms)
+            rows = 0
+        rows += part.row_count
+    edges = [window.from_ms, *cuts, window.to_ms]
+    return [Window(*edge) for edge in pairwise(edges)]
+
+
+# -- sums as one ------------------------------------------------------------------------------------------------------
+
+
+def consecutive(found: Sequence[list[Sum]], by: Sequence[str]) -> list[Sum]:
+    """Sums of pieces of time that follow each other, as one: in the order in which the whole would have them."""
+    if len(found) == 1:
+        return found[0]
+    groups = merged([group for piece in found for group in piece])
+    if set(by) & set(TIME):
+        return sorted(groups, key=lambda group: _in_time(group.key, by))
+    return sorted(groups, key=_most_expensive_first)
+
+
+def united(found: Sequence[list[Sum]], by: Sequence[str]) -> list[Sum]:
+    """Sums of several clusters as one, whose keys end with the month that they adjust: in order of time, or the most
+    expensive first."""
+    if len(found) == 1:
+        return found[0]
+    groups = merged([group for cluster in found for group in cluster])
+    if not set(by) & set(TIME):
+        return sorted(groups, key=lambda group: (group.key[-1] is not None, *_most_expensive_first(group)))
+    return sorted(groups, key=lambda group: (group.key[-1] is not None, _in_time(group.key, by), _keys(group.key[-1:])))
+
+
+def _in_time(key: tuple[Any, ...], by: Sequence[str]) -> list[tuple[bool, Any]]:
+    """What is asked for first comes first; of times, what was first."""
+    return _keys(_moment(value) if name == "hour" else value for name, value in zip(by, key, strict=False))
+
+
+def _most_expensive_first(group: Sum) -> tuple[Any, ...]:
+    return (-group.ms_price, -group.gpu_ms, _keys(group.key))
+
+
+def _keys(values: Iterable[Any]) -> list[tuple[bool, Any]]:
+    """As a database sorts: what is absent comes last."""
+    return [
+        (value is None, _keys(value.values()) if isinstance(value, dict) else "" if value is None else value)
+        for value in values
+    ]
+
+
+def _moment(label: str) -> float:
+    """Of an hour: where the clock is put back, two have the same digits."""
+    return datetime.fromisoformat(label).timestamp()
+
+
+def _called(groups: list[Sum], by: Sequence[str], name: str) -> list[Sum]:
+    """Groups by cluster have the lake's name of it: what is copied there under another name has that."""
+    if "cluster" not in by:
+        return groups
+    place = list(by).index("cluster")
+    return merged([group._replace(key=(*group.key[:place], name, *group.key[place + 1 :])) for group in groups])
+
+
+def _books(bases: Sequence[Basis], amounts: dict[str, Any]) -> dict[str, Any] | None:
+    """What an answer says of the books of all its clusters."""
+    closing = [basis for basis in bases if basis.closed is not None]
+    if not closing:
+        return None
+    if len({(basis.kind, basis.month) for basis in bases}) == 1:
+        latest = max(closing, key=lambda basis: basis.closed.closed_ms if basis.closed else 0)
+        touches = any(basis.touches_closed for basis in closing)
+        left_out = any(basis.left_out for basis in closing)
+        return books_json(latest._replace(touches_closed=touches, left_out=left_out), amounts)
+    return (books_json(closing[0], amounts) or {}) | {
+        "basis": MIXED, "month": None, "closed": None, "closed_time": any(b.touches_closed for b in bases),
+        "adjustments_left_out": any(b.left_out for b in bases),
+    }  # fmt: skip

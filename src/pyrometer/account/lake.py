@@ -1,0 +1,53 @@
+"""A data folder into a lake: what a manifest has to say of it, so that answers from there are those of the folder."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from pyrometer.account.closed import FOLDER, closed_months
+from pyrometer.account.ledger import Accounted
+from pyrometer.account.retention import KEPT_FROM
+from pyrometer.model.settings import Settings
+from pyrometer.store import Reading, Store
+from pyrometer.store.lake import LakeError
+from pyrometer.store.lake.copying import About
+
+SOURCE = "lake_source"
+META = ("bill_to", "origin", "prices_assumed", "findings_looked_ms", KEPT_FROM)  # what questions read; no addresses
+# What answers depend on: rules, limits, the zone, the tariff. No paths, no addresses.
+SETTINGS = (
+    "idle_gap_ms", "startup_limit_ms", "sample_reach_ms", "sample_jitter_ms", "hang_limit_ms", "finding_min_ms",
+    "finding_min_usd_micro", "timezone", "bill_to", "energy_usd_per_kwh", "carbon_g_per_kwh", "pue",
+)  # fmt: skip
+
+
+def identified(store: Store) -> None:
+    """Gives the folder an identity, once: no two folders write to one cluster of a lake."""
+    if store.meta(SOURCE) is None:
+        store.set_meta(SOURCE, uuid.uuid4().hex)
+
+
+def about(reading: Reading, settings: Settings, covered: Accounted) -> About:
+    """What is said of a folder that is up to date and has an identity."""
+    told: dict[str, Any] = {name: getattr(settings, name) for name in SETTINGS}
+    meta = {name: value for name in META if (value := reading.meta(name)) is not None}
+    beside = [
+        f"{FOLDER}/{path}" for month in closed_months(reading.folder) for path in (month.file, f"{month.month}.json")
+    ]
+    source = reading.meta(SOURCE) or ""
+    return About(cluster_of(reading, settings), source, covered.from_ms, covered.end_ms, meta, told, beside)
+
+
+def cluster_of(reading: Reading, settings: Settings) -> str:
+    """What the cluster is called: as the settings say, else as all its nodes say."""
+    if settings.cluster:
+        return settings.cluster
+    reading.expose_all(["node"])
+    named = [name for (name,) in reading.connection.execute("SELECT DISTINCT cluster FROM node ORDER BY 1").fetchall()]
+    if len(named) == 1 and named[0]:
+        return str(named[0])
+    several = f"its nodes are of {', '.join(map(str, named))}" if named else "it has no nodes"
+    raise LakeError(
+        f"What is the cluster of {reading.folder} called in a lake? Say it with the setting `cluster`: {several}."
+    )
