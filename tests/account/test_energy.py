@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from effort import EFFORT, STEADY
 from pyrometer.account.cost import cost
-from pyrometer.account.energy import Drawn, Tariff, drawn_in, energy_rows, energy_total, tariff_of
+from pyrometer.account.energy import Drawn, Site, Tariff, drawn_in, energy_rows, energy_total, tariff_of
 from pyrometer.account.sums import GROUPINGS, Window, open_names
 from pyrometer.explain.causes import with_causes
 from pyrometer.model.records import GpuSample
@@ -92,7 +92,7 @@ def test_the_sum_over_holders_is_the_increase_of_the_counter(seed: int) -> None:
 def test_rows_add_up_in_every_unit(drawn: list[Drawn], price: Fraction, carbon: Fraction) -> None:
     tariff = Tariff(price, carbon, Fraction("1.3"))
     whole = Drawn(sum(one.mj for one in drawn), sum(one.gpu_ms for one in drawn))
-    rows, total = energy_rows(drawn, whole, tariff), energy_total(whole, tariff)
+    rows, total = energy_rows([Site(tariff, drawn, whole)]), energy_total(whole, tariff)
     for unit in ("energy_wh", "energy_usd_micro", "co2e_g"):
         assert sum(row[unit] for row in rows) == total[unit]
     assert abs(total["energy_wh"] - whole.mj / 3_600_000) <= 0.5

@@ -18,8 +18,8 @@ from pyrometer.account.energy import (
     Tariff,
     drawn_in,
     drawn_whole,
+    energy_of_all,
     energy_rows,
-    energy_total,
     has_use,
     open_energy,
 )
@@ -132,7 +132,7 @@ def cost_json(answer: Told, by: Sequence[str], window: Window, zone: tzinfo, sit
     ]  # fmt: skip
     return {
         "window": window_json(window, zone), "by": list(by), "rows": rows,
-        "total": answer.total | energy_total(sites), "books": answer.books,
+        "total": answer.total | energy_of_all(sites), "books": answer.books,
     }  # fmt: skip
 
 

@@ -142,9 +142,14 @@ def drawn_in(store: Reading, from_ms: int, to_ms: int) -> Drawn:
     return Drawn(*(int(amount or 0) for amount in row or ()))
 
 
+def plus(*drawn: Drawn) -> Drawn:
+    """All of them together."""
+    return Drawn(*(sum(of) for of in zip(*drawn, strict=True)))
+
+
 def drawn_whole(rows: Sequence[Drawn], unit: int) -> Drawn:
     """What rows drew in all, whose amounts are in parts of a unit."""
-    return Drawn(*((2 * sum(of) + unit) // (2 * unit) for of in zip(*rows, strict=True)))
+    return Drawn(*((2 * amount + unit) // (2 * unit) for amount in plus(*rows)))
 
 
 def energy_rows(sites: Sequence[Site]) -> list[dict[str, Any]]:
@@ -158,8 +163,13 @@ def energy_rows(sites: Sequence[Site]) -> list[dict[str, Any]]:
     ]
 
 
-def energy_total(sites: Sequence[Site]) -> dict[str, Any]:
+def energy_total(whole: Drawn, tariff: Tariff) -> dict[str, Any]:
     """The energy of an answer's total, of how much of its GPU time it is known, and how busy those GPUs were."""
+    return energy_of_all([Site(tariff, (), whole)])
+
+
+def energy_of_all(sites: Sequence[Site]) -> dict[str, Any]:
+    """The same of several sites."""
     (row,) = energy_rows([site._replace(rows=[site.whole]) for site in sites])
     whole = Drawn(*(sum(amounts) for amounts in zip(*(site.whole for site in sites), strict=True)))
     known = {"energy_gpu_ms": whole.gpu_ms, "energy_estimated_gpu_ms": whole.estimated_gpu_ms}

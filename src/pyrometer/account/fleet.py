@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pyrometer.account.books import LEDGER, Basis, basis_of, books_json, charged_sums
 from pyrometer.account.charges import charges_json, groupings
 from pyrometer.account.cost import Told, cost_json, rounded_rows
-from pyrometer.account.energy import Drawn, Site, Tariff, drawn_in, drawn_whole, open_energy
+from pyrometer.account.energy import Drawn, Site, Tariff, drawn_in, drawn_whole, open_energy, plus
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.scope import NobodyError, only
 from pyrometer.account.sharing import NONE, Pot, is_platform, merged, parts_of, pot_groupings, shared
@@ -154,14 +154,18 @@ class Fleet:
         named = [_called(one, asked.by, member.name) for one, member in zip(found, self.members, strict=True)]
         united_groups = united(named, asked.by)
         rows, total, amounts = rounded_rows(united_groups, asked.by, unit)
-        sites = []
+        keys = [repr(group.key) for group in united_groups]
+        sites: dict[Tariff, Site] = {}  # clusters with one tariff are one site: what they drew is rounded once
         for one, of_member, basis, tariff in zip(named, groups, bases, tariffs, strict=True):
             drawn = {repr(group.key): group.drawn for group in one}
-            lines = [drawn.get(repr(group.key), Drawn()) for group in united_groups]
             closed = basis.closed if basis.kind == "closed" else None
-            whole = drawn_whole(lines, unit) if closed or share != NONE else of_member.whole
-            sites.append(Site(closed.energy_tariff if closed else tariff, lines, whole))
-        return Told(rows, total, _books(bases, amounts)), sites
+            whole = drawn_whole([group.drawn for group in one], 1) if closed or share != NONE else of_member.whole
+            site = Site(closed.energy_tariff if closed else tariff, [drawn.get(key, Drawn()) for key in keys], whole)
+            known = sites.get(site.tariff)
+            sites[site.tariff] = site if known is None else _both(known, site)
+        if share != NONE:
+            sites = {tariff: site._replace(whole=drawn_whole([site.whole], unit)) for tariff, site in sites.items()}
+        return Told(rows, total, _books(bases, amounts)), list(sites.values())
 
     # -- what each cluster says ---------------------------------------------------------------------------------------
 
@@ -204,7 +208,7 @@ class Fleet:
         for member, basis in zip(self.members, bases, strict=True):
             mine = [next(results) for _ in pieces.get(member.name, ())]
             groups = consecutive([one.groups for one in mine], asked.by)
-            whole = Drawn(*(sum(of) for of in zip(*(one.whole for one in mine), strict=True)))
+            whole = plus(*(one.whole for one in mine))
             in_ledger = [group._replace(key=(*group.key, None)) for group in groups]
             found.append(Summed(in_ledger + _charged(member, basis, asked), whole))
         return found
@@ -277,6 +281,11 @@ def united(found: Sequence[list[Sum]], by: Sequence[str]) -> list[Sum]:
 def _in_time(key: tuple[Any, ...], by: Sequence[str]) -> list[tuple[bool, Any]]:
     """What is asked for first comes first; of times, what was first."""
     return _keys(_moment(value) if name == "hour" else value for name, value in zip(by, key, strict=False))
+
+
+def _both(one: Site, other: Site) -> Site:
+    rows = [plus(mine, theirs) for mine, theirs in zip(one.rows, other.rows, strict=True)]
+    return Site(one.tariff, rows, plus(one.whole, other.whole))
 
 
 def _most_expensive_first(group: Sum) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pyrometer.account.energy import Drawn
+from pyrometer.account.energy import Drawn, plus
 from pyrometer.account.sums import HELD, PRICE, Sum
 
 NONE, EVEN, PROPORTIONAL = HOW = ("none", "even", "proportional")
@@ -93,8 +93,7 @@ def merged(groups: list[Sum]) -> list[Sum]:
 
 
 def _added(one: Sum, other: Sum) -> Sum:
-    drawn = Drawn(*(a + b for a, b in zip(one.drawn, other.drawn, strict=True)))
     return Sum(
         one.key, one.gpu_ms + other.gpu_ms, one.ms_price + other.ms_price, one.unpriced_gpu_ms + other.unpriced_gpu_ms,
-        drawn,
+        plus(one.drawn, other.drawn),
     )  # fmt: skip

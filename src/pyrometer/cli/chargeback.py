@@ -38,6 +38,10 @@ def print_books(books: dict[str, Any] | None) -> None:
     elif books["basis"] == "open" and books["adjustments"]["usd_micro"] is not None:
         ledger, adjusted = (dollars(books[part]["usd_micro"] or 0) for part in ("ledger", "adjustments"))
         click.echo(f"{books['month']}: {ledger} by the ledger, {adjusted} adjust months that are closed.", err=True)
+    elif books["basis"] == "mixed":
+        click.echo(
+            "Some clusters have closed this month and others not: --cluster NAME says what is charged in one.", err=True
+        )
     elif books["adjustments_left_out"]:
         click.echo(
             "Adjustments of closed months are not in it: they have no hour, cause, outcome, pipeline or sweep.",

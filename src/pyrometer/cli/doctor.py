@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import textwrap
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -14,6 +15,7 @@ from pyrometer.cli.running import print_json
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
 from pyrometer.identify.kinds import known_kinds
+from pyrometer.model.settings import Settings
 
 if TYPE_CHECKING:
     from pyrometer.collect.kubernetes.doctor import Checked
@@ -31,6 +33,7 @@ class Found(NamedTuple):
     prometheus: str | None
     told: list[Told]
     telling: list[str]  # who is told of findings
+    lake: list[str]  # what is in the lake, and how old it is
 
     @property
     def bad(self) -> list[Checked]:
@@ -67,7 +70,7 @@ async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -
 
     settings = read_settings(os.environ)
     pushed = receiver(settings)
-    found = Found(None, [], None, None, [], [*receivers(settings), *([pushed] if pushed else [])])
+    found = Found(None, [], None, None, [], [*receivers(settings), *([pushed] if pushed else [])], _lake(settings))
     if not no_kube:
         api = connect(context)
         try:
@@ -85,6 +88,24 @@ async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -
     return found
 
 
+def _lake(settings: Settings) -> list[str]:
+    """What a lake says of its clusters, in words; or what is wrong with it."""
+    if not settings.lake:
+        return []
+    from pyrometer.explain.words import duration
+    from pyrometer.store.lake import LakeError, Place, manifests
+
+    try:
+        place = Place(settings.lake)
+        now_ms = time.time_ns() // 1_000_000
+        return [
+            f"{one.cluster} in the lake {place.url}: copied {duration(max(0, now_ms - one.written_ms))} ago"
+            for one in manifests(place)
+        ]
+    except LakeError as error:
+        return [str(error).rstrip(".")]
+
+
 def _json(found: Found) -> dict[str, Any]:
     return {
         "server": found.server,
@@ -94,6 +115,7 @@ def _json(found: Found) -> dict[str, Any]:
         "prometheus": found.prometheus,
         "series": [one._asdict() for one in found.told],
         "telling": found.telling,
+        "lake": found.lake,
     }
 
 
@@ -107,10 +129,10 @@ def _print(found: Found) -> None:
             [[one.what, "" if one.series else one.costs, f"{one.series:,}"] for one in found.told],
             figures=1,
         )
-    if found.telling:
+    if found.telling or found.lake:
         click.echo()
-    for receiver in found.telling:
-        click.echo(receiver)
+    for line in (*found.telling, *found.lake):
+        click.echo(line)
 
 
 def _print_kubernetes(found: Found) -> None:

@@ -27,15 +27,16 @@ def command(asked: Asked) -> None:
         return
     with_mfu = any(row["mfu"] is not None for row in answer["rows"])
     told = any(row["progress"] for row in answer["rows"])
+    several = any("cluster" in row for row in answer["rows"])  # of a lake
     print_table(
         [
-            "run", "experiment", "team", "outcome", "started", "attempts",
+            "run", *(["cluster"] if several else []), "experiment", "team", "outcome", "started", "attempts",
             *(["done", "left"] if told else []), "ranks", "steps", "step", "samples/s",
             *(["MFU"] if with_mfu else []), "GPU-hours", "cost", "goodput",
         ],
         [
             [
-                row["run"], row["experiment"], row["team"], row["outcome"],
+                row["run"], *([row["cluster"]] if several else []), row["experiment"], row["team"], row["outcome"],
                 f"{datetime.fromisoformat(row['started']):%d %b %H:%M}",
                 row["attempts"], *(_progress(row) if told else []), row["ranks"], f"{row['steps']:,}",
                 None if row["step_p50_ms"] is None else length(row["step_p50_ms"]),

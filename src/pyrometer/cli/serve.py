@@ -37,6 +37,7 @@ from pyrometer.serve import address
 from pyrometer.serve.app import Server, application
 from pyrometer.serve.collector import Collector, cluster_name, remembered
 from pyrometer.serve.connections import Bounded
+from pyrometer.serve.copying import EVERY_S as COPY_EVERY_S
 from pyrometer.serve.disk import OF_DISK, OF_DUCKDB, UNACCOUNTED, UNSTORED, Disk
 from pyrometer.serve.history import History, Marks, Remembering
 from pyrometer.serve.pushing import receiver
@@ -122,6 +123,10 @@ async def serve(
         tasks.append(asyncio.create_task(_again(server.teller.run, server.disk)))
     if server.pushing.is_on:
         tasks.append(asyncio.create_task(_again(server.pushing.run, server.disk)))
+    if server.copying.is_on:
+        log.info("What is sealed is copied into the lake %s.", server.copying.place)
+        trouble = "Nothing could be copied into the lake"
+        tasks.append(asyncio.create_task(_every(COPY_EVERY_S, server.copying.copy, trouble, server.disk)))
     if settings.wandb_stamp == "yes":
         server.stampers.append(
             WandbStamper(server.say, lambda: server.address or ("", None), folder=settings.wandb_dir)

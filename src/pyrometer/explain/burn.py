@@ -11,7 +11,7 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from pyrometer.account import sums as ledger
-from pyrometer.account.energy import Site, drawn_in, energy_total, tariff_of
+from pyrometer.account.energy import drawn_in, energy_total, tariff_of
 from pyrometer.account.summed import open_hours, open_minutes
 from pyrometer.account.sums import (
     Sum,
@@ -105,7 +105,7 @@ class Burned:
 
     def totals(self, settings: Settings, price_usd_micro: int | None) -> dict[str, Any]:
         """What every answer about a window begins with: all of it, and by state."""
-        drawn = energy_total([Site(tariff_of(settings), (), drawn_in(self._store, *self._window))])
+        drawn = energy_total(drawn_in(self._store, *self._window), tariff_of(settings))
         return {
             "window": window_json(self._window, self._zone),
             "timezone": str(self._zone),

@@ -54,6 +54,7 @@ from pyrometer.serve.audit import Audit
 from pyrometer.serve.backups import Backups
 from pyrometer.serve.closing import Closing
 from pyrometer.serve.collector import Collector
+from pyrometer.serve.copying import Copying
 from pyrometer.serve.disk import OF_DUCKDB, UNANSWERED, Disk
 from pyrometer.serve.disk import words as words_of_disk
 from pyrometer.serve.downloads import DOWNLOADS, FILES, file_name
@@ -135,6 +136,7 @@ class Server:
         self.live = Live()
         self.teller = Teller(settings, store.folder, self.last_night)
         self.pushing = Pushing(self)
+        self.copying = Copying(self)
         self.stampers: list[Stamper] = []
         self._lives: Lives | None = None  # what was found, once somebody has looked
         self._books: Books | None = None
@@ -186,6 +188,7 @@ class Server:
         said = source.shortcomings() if source else []
         said = [
             *said,
+            *([f"Nothing is copied into the lake: {self.copying.trouble}"] if self.copying.trouble else []),
             *(f"What runs cost is not written into {one.named}: {one.trouble}" for one in self.stampers if one.trouble),
         ]
         return [

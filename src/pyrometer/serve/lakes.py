@@ -12,7 +12,7 @@ from pyrometer.account.scope import NobodyError
 from pyrometer.account.sums import iso
 from pyrometer.model.settings import Settings
 from pyrometer.serve.questions import Answer, NothingError, Question, QuestionError, groupings_of, heard_as, question
-from pyrometer.store.engines import Engine, Local, Progress
+from pyrometer.store.engines import Engine, Progress
 from pyrometer.store.lake import manifests
 from pyrometer.store.lake.place import Place
 
@@ -73,7 +73,7 @@ def _folded(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Se
 def _refuse(what: str, parameters: Mapping[str, str], engine: Engine, members: Sequence[Member]) -> None:
     """What cannot be put together from several clusters, and what is not mapped over machines."""
     asked = "cost --by cause" if what == "cost" else what
-    if not isinstance(engine, Local):
+    if engine.splits:
         raise QuestionError(f"`{asked}` is not divided among machines, only `cost` and `export` are: --engine local.")
     if len(members) > 1 and what not in LISTED:
         names = ", ".join(member.name for member in members)

@@ -91,4 +91,20 @@ class Vitals:
             for outcome, count in sorted(stamper.counts.items()):
                 stamped.add_metric([stamper.tracker, outcome], count)
         yield stamped
+        yield from self._lake()
         yield from ProcessCollector(registry=None).collect()  # memory, CPU, files
+
+    def _lake(self) -> Iterator[Metric]:
+        copying = self._server.copying
+        copies = CounterMetricFamily(
+            "pyrometer_lake_copies", "Copies into the lake, by what became of them", labels=["outcome"]
+        )
+        for outcome, count in sorted(copying.counts.items()):
+            copies.add_metric([outcome], count)
+        yield copies
+        yield CounterMetricFamily("pyrometer_lake_copied_bytes", "Bytes that were copied into the lake", copying.bytes)
+        if copying.copied_at_s:
+            yield GaugeMetricFamily(
+                "pyrometer_lake_copied_timestamp_seconds", "When the lake was last brought up to date",
+                copying.copied_at_s,
+            )  # fmt: skip

@@ -7,6 +7,7 @@ by nothing is met again by the next copy, which names it or removes it in time.
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -52,6 +53,11 @@ class Copier:
         self.place = place
         self._there: dict[str, int] | None = None
         self._before: Manifest | None = None
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Ends a copy that is under way in another thread: what it has copied is met again by the next one."""
+        self._stopped.set()
 
     def copy(self, reading: Reading, about: About, *, now_ms: int) -> Copied:
         """Brings the lake up to what a reading holds. Of what is hot, objects are copied, which are few: without them
@@ -84,6 +90,8 @@ class Copier:
                 if there.get(path) != size
             ]
             for path, size in missing:
+                if self._stopped.is_set():
+                    raise LakeError(f"Copying into the lake {self.place.url} was stopped.")
                 self.place.put(f"{under}/{path}", sources.get(path, reading.folder / path))
                 there[path] = size
         removed = self._name_them(under, about, parts, beside, now_ms)
