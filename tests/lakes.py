@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 from collections.abc import Sequence
 from datetime import UTC, date, timedelta
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 
 from booked import FIRST, a_day, ms_of, objects, write_days
 
+from pyrometer.account.fleet import Asked, Member, Summed, summed
 from pyrometer.account.lake import about, identified
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.sums import GROUPINGS
@@ -147,3 +150,16 @@ def _minute(number: int) -> str:
 
 def as_text(answer: Any) -> str:
     return json.dumps(answer, indent=1)
+
+
+def dies_once(about: tuple[Member, str], piece: Asked) -> Summed:
+    """Sums, and is killed before it can say so: the first time that anybody does, a file says whether it was."""
+    member, path = about
+    found = summed(member, piece)
+    died = Path(path)
+    if not died.exists():
+        died.write_text("killed\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+    if died.read_text() == "killed\n":
+        died.write_text("killed\nagain\n")
+    return found

@@ -162,6 +162,7 @@ class Place:
         parsed = urlsplit(endpoint if endpoint is None or "://" in endpoint else f"https://{endpoint}")
         return fs.S3FileSystem(
             region=region or "us-east-1", connect_timeout=CONNECT_S, request_timeout=REQUEST_S,
+            allow_delayed_open=True,  # small files in one request
             retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
             **({"endpoint_override": parsed.netloc, "scheme": parsed.scheme} if endpoint else {}),
         )  # fmt: skip
