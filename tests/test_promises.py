@@ -35,27 +35,29 @@ SOURCES = REPOSITORY / "src" / "pyrometer"
 
 COMMAND_LINES = """\
 demo --out --seed --no-serve --live
-why --data --server --last --since --until --month --all --tz --price --team --experiment \
+why --data --server --lake --cluster --last --since --until --month --all --tz --price --team --experiment \
 -o|--output=table|json|html --kube --context --prometheus --file --send
-cost --by --share-platform=none|even|proportional --data --server --last --since --until --month --all --tz --price \
---team --experiment -o|--output=table|json
-export FORMAT=csv|focus|mlflow|wandb --by --out --tracking-uri --wandb-dir --run \
---share-platform=none|even|proportional --data --server --last --since --until --month --all --tz --price --team \
---experiment
+cost --by --share-platform=none|even|proportional --data --server --lake --cluster --engine=local|ray --address --last \
+--since --until --month --all --tz --price --team --experiment -o|--output=table|json
+export FORMAT=csv|focus|mlflow|wandb|lake --by --out --tracking-uri --wandb-dir --run \
+--share-platform=none|even|proportional --data --server --lake --cluster --engine=local|ray --address --last --since \
+--until --month --all --tz --price --team --experiment
 close [YYYY-MM] --list --data --server --tz -o|--output=table|json
 reconcile BILL.csv --data --server --tz --map --columns --price --tolerance -o|--output=table|json
 top --every --once --limit --data --server --last --since --until --month --all --tz --price --team --experiment \
 -o|--output=table|json
 prices --data --book --starter -o|--output=table|json
-runs --data --server --last --since --until --month --all --tz --price --team --experiment -o|--output=table|json
-show RUN --data --server --last --since --until --month --all --tz --price --team --experiment -o|--output=table|json
-worth [EXPERIMENT] --metric --target --by=dollars|gpu-hours|time|step --data --server --last --since --until --month \
---all --tz --price --team --experiment -o|--output=table|json|chart
+runs --data --server --lake --cluster --last --since --until --month --all --tz --price --team --experiment \
+-o|--output=table|json
+show RUN --data --server --lake --cluster --last --since --until --month --all --tz --price --team --experiment \
+-o|--output=table|json
+worth [EXPERIMENT] --metric --target --by=dollars|gpu-hours|time|step --data --server --lake --cluster --last --since \
+--until --month --all --tz --price --team --experiment -o|--output=table|json|chart
 run --server --data --run --experiment --redact --no-gpus CMD
-trace RUN --step --sample --attempt --data --server --last --since --until --month --all --tz --price --team \
---experiment -o|--output=table|json|perfetto|otlp --file
-lineage RUN --step --sample --checkpoint --spikes --metric --attempt --limit --offset --data --server --last --since \
---until --month --all --tz --price --team --experiment -o|--output=table|json
+trace RUN --step --sample --attempt --data --server --lake --cluster --last --since --until --month --all --tz --price \
+--team --experiment -o|--output=table|json|perfetto|otlp --file
+lineage RUN --step --sample --checkpoint --spikes --metric --attempt --limit --offset --data --server --lake --cluster \
+--last --since --until --month --all --tz --price --team --experiment -o|--output=table|json
 import FORMAT=openb|philly|speedrun|recording|mlflow|wandb PATH --out --without-steps
 simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|kubeflow|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
@@ -121,6 +123,9 @@ mlflow_token_file = ''
 mlflow_stamp = 'no'
 wandb_stamp = 'no'
 wandb_dir = ''
+lake = ''
+lake_cache = ''
+lake_cache_mib = 10240
 """
 
 SDK_VARIABLES = (

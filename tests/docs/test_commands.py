@@ -56,7 +56,14 @@ PROMETHEUS = "needs a Prometheus with a past: tests/prometheus runs it against a
 NODE = "needs a GPU's driver, and does not end: tests/serve/test_agent.py runs it"
 INSTALLS = "installs: benchmarks/newcomer.py does"
 TRACKER = "needs a tracker: tests/torch/test_both_worlds.py and tests/cli/test_cli_trackers.py run it against real ones"
+BUCKET = "needs a bucket or a Ray cluster: tests/store/test_lake_engines.py reads real ones"
 NOT_RUN = {
+    "pyrometer cost --lake s3://gpu-ledger/prod --by cluster,team --month 2026-10": BUCKET,
+    "pyrometer export focus --lake s3://gpu-ledger/prod --month 2026-10 --out october.parquet": BUCKET,
+    "pyrometer why --lake s3://gpu-ledger/prod --cluster east": BUCKET,
+    "pip install 'pyrometer[ray]'": INSTALLS,
+    "pyrometer cost --lake s3://gpu-ledger/prod --by workload --month 2026-10 --engine ray --address auto": BUCKET,
+    "pyrometer cost --lake /mnt/lake --by workload --month 2026-10 --engine ray --address ray://head:10001": BUCKET,
     "make demo": "takes a quarter of a minute: the gate runs it",
     "pyrometer demo": "the same, and on a terminal it serves until Ctrl-C: tests/cli/test_cli_demo.py runs it",
     "make test": "these are the tests",

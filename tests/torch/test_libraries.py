@@ -32,6 +32,7 @@ IMPORTS = {
     "ipykernel": "import ipykernel",
     "tensorboard": "from torch.utils.tensorboard import SummaryWriter",
     "ray": "from ray.train.torch import TorchTrainer",
+    "moto": "from moto.server import ThreadedMotoServer",
     "torchdata": "from torchdata.stateful_dataloader import StatefulDataLoader",
     "webdataset": "import webdataset",
     "opentelemetry": "from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest",

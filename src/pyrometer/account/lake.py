@@ -49,5 +49,6 @@ def cluster_of(reading: Reading, settings: Settings) -> str:
         return str(named[0])
     several = f"its nodes are of {', '.join(map(str, named))}" if named else "it has no nodes"
     raise LakeError(
-        f"What is the cluster of {reading.folder} called in a lake? Say it with the setting `cluster`: {several}."
+        f"What is the cluster of {reading.folder} called in a lake? Say it with --cluster, or the setting `cluster`: "
+        f"{several}."
     )

@@ -71,8 +71,11 @@ def copy_folder(asked: Asked, url: str | None) -> None:
         raise click.UsageError("A lake is copied from a data folder: say --data DIR. A server does it by itself.")
     if asked.parameters:
         raise click.UsageError(f"All of a folder is copied into a lake: leave out --{min(asked.parameters)}.")
+    if len(asked.clusters) > 1:
+        raise click.UsageError("--cluster says what the folder's cluster is called in the lake: say it once.")
     folder = data_folder(asked.data)
     settings = read_settings(os.environ, folder)
+    settings = settings._replace(cluster=asked.clusters[0]) if asked.clusters else settings
     place = url or settings.lake
     if not place:
         raise click.UsageError("Which lake? Say --out URL, a folder or s3://BUCKET/PREFIX, or set `lake`.")
@@ -87,6 +90,4 @@ def copy_folder(asked: Asked, url: str | None) -> None:
         copied = copier.copy(store, told, now_ms=now_ms)
     removed = f", {counted(copied.removed, 'file')} removed" if copied.removed else ""
     size = f"{copied.bytes / 1e6:,.1f} MB"
-    click.echo(
-        f"{counted(copied.files, 'file')} copied, {size}{removed}: {told.cluster} in {copier.place.url}", err=True
-    )
+    click.echo(f"{counted(copied.files, 'file')} copied, {size}{removed}: {told.cluster} in {copier.place.url}")

@@ -79,6 +79,7 @@ class Asked(NamedTuple):
     output: str
     token: str | None = None  # for the server; else PYROMETER_TOKEN
     lake: LakeAsked | None = None
+    clusters: tuple[str, ...] = ()  # of a lake
 
     def answer(self, what: str, **more: str) -> dict[str, Any]:
         """The answer, from the server that was named, the data folder, or the server that has that folder."""
@@ -87,6 +88,8 @@ class Asked(NamedTuple):
             from pyrometer.cli.lakes import ask_lake  # what reads lakes takes a while to load
 
             return ask_lake(self.lake, what, parameters)
+        if self.clusters:
+            raise click.UsageError("--cluster is about a lake: say --lake URL, too.")
         if self.server is not None:
             with waiting("Asking the server"):
                 return ask(Address(self.server, self.token or os.environ.get("PYROMETER_TOKEN")), what, parameters)
@@ -141,14 +144,15 @@ def read_options(
         def command(data: Path | None, server: str | None, everything: bool, output: str = "", **others: Any) -> Any:
             if data is not None and server is not None:
                 raise click.UsageError("Say --data or --server, not both.")
-            lake = _lake_asked(others)
+            clusters = others.pop("clusters", ())
+            lake = _lake_asked(clusters, others)
             if lake is not None and (data is not None or server is not None):
                 raise click.UsageError("Say --lake, --data or --server, not two of them.")
             told = {name: others.pop(name) for name in questions.ASKED_ALWAYS if name != "all"}
             parameters = {name: value for name, value in told.items() if value is not None}
             if everything:
                 parameters["all"] = "1"
-            return function(Asked(data, server, parameters, output, lake=lake), **others)
+            return function(Asked(data, server, parameters, output, lake=lake, clusters=clusters), **others)
 
         command.__doc__ = function.__doc__
         command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
@@ -175,12 +179,12 @@ ENGINE_OPTIONS = [
 ]
 
 
-def _lake_asked(options: dict[str, Any]) -> LakeAsked | None:
+def _lake_asked(clusters: tuple[str, ...], options: dict[str, Any]) -> LakeAsked | None:
     """Takes what is said of a lake out of the options."""
-    url, clusters = options.pop("lake", None), options.pop("clusters", ())
+    url = options.pop("lake", None)
     engine, address = options.pop("engine", None), options.pop("address", None)
     if url is None:
-        for name, value in (("--cluster", clusters), ("--engine", engine), ("--address", address)):
+        for name, value in (("--engine", engine), ("--address", address)):
             if value:
                 raise click.UsageError(f"{name} is about a lake: say --lake URL, too.")
         return None

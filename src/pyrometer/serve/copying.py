@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyrometer.account.lake import about, identified
 from pyrometer.account.ledger import Accounted
+from pyrometer.serve.threads import to_its_end
 from pyrometer.store import Snapshot
 from pyrometer.store.lake import LakeError, Place
 from pyrometer.store.lake.copying import Copied, Copier
@@ -47,7 +48,7 @@ class Copying:
         if self._copier is None:
             return
         async with self._server.lock:
-            taken = await asyncio.to_thread(self._take)
+            taken = await to_its_end(self._take)
         if taken is None:
             return
         try:
