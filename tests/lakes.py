@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from booked import FIRST, a_day, ms_of, objects, write_days
 
+from pyrometer.account import sql
 from pyrometer.account.fleet import Asked, Member, Summed, summed
 from pyrometer.account.lake import about, identified
 from pyrometer.account.ledger import Accounted
@@ -76,7 +77,9 @@ def drawn(chance: random.Random, row: LedgerRow) -> Energy | None:
 def write_energy(store: Store, day: date, rows: Sequence[Energy]) -> None:
     once = {one[:4]: one for one in rows}
     store.connection.register("written_energy", SCHEMAS["energy"].table(list(once.values())))
-    store.replace([NewPart("energy", ms_of(day), ms_of(day) + MS_PER_DAY, "FROM written_energy", "")])
+    sql.run(store.connection, sql.NO_ACTIVITY)
+    wanted = {"energy": "FROM written_energy", "quarter_use": sql.text(sql.SUMMED["quarter_use"])}
+    store.replace([NewPart(kind, ms_of(day), ms_of(day) + MS_PER_DAY, query, "") for kind, query in wanted.items()])
     store.connection.unregister("written_energy")
 
 

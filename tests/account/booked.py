@@ -9,6 +9,7 @@ from collections import Counter
 from datetime import UTC, date, timedelta
 from typing import Any
 
+from pyrometer.account import sql
 from pyrometer.account.books import midnight_ms
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Allocation, LedgerRow, Node, Pod, Workload
@@ -61,7 +62,8 @@ def write_days(store: Store, days: dict[date, list[LedgerRow]]) -> None:
         store.connection.register("written_rows", table)
         digest = hashlib.sha256(repr(rows).encode()).hexdigest()
         from_ms = ms_of(day)
-        store.replace([NewPart("ledger_row", from_ms, from_ms + MS_PER_DAY, "FROM written_rows", digest)])
+        wanted = {"ledger_row": "FROM written_rows", "hour_sum": sql.text(sql.SUMMED["hour_sum"])}
+        store.replace([NewPart(kind, from_ms, from_ms + MS_PER_DAY, query, digest) for kind, query in wanted.items()])
         store.connection.unregister("written_rows")
 
 

@@ -54,6 +54,18 @@ def test_what_is_half_written_was_never_acknowledged(bodies, kept, torn):
         assert left(journal.folder) == bodies
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_body_that_is_harmed_costs_no_other_and_is_put_aside(tmp_path, number):
+    journal = Journal(tmp_path)
+    bodies = [b"first", b"second", b"third"]
+    (path,) = {journal.put(body) for body in bodies}
+    content = bytearray(path.read_bytes())
+    content[content.index(bodies[number])] ^= 1
+    path.write_bytes(content)
+    assert left(tmp_path) == [body for body in bodies if body is not bodies[number]]
+    assert [one.read_bytes() for one in tmp_path.glob("*.refused")] == [content]
+
+
 def test_a_body_of_an_older_version_is_a_file(tmp_path):
     (tmp_path / f"{1:020d}").write_bytes(b"old")
     Journal(tmp_path).put(b"new")

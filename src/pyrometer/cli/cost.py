@@ -33,7 +33,7 @@ def command(asked: Asked, by: str, share_platform: str | None) -> None:
         return
     names = answer["by"]
     total = answer["total"]
-    columns = _columns(total)
+    columns = _columns(answer["rows"])
     if any(row["adjusts"] for row in answer["rows"]):
         names = [*names, "adjusts"]
     rows = [[*(row[name] for name in names), *(shown(row) for shown in columns.values())] for row in answer["rows"]]
@@ -44,7 +44,7 @@ def command(asked: Asked, by: str, share_platform: str | None) -> None:
     print_known(answer)
 
 
-def _columns(total: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], str]]:
+def _columns(rows: list[dict[str, Any]]) -> dict[str, Callable[[dict[str, Any]], str]]:
     """The columns of figures: activity and energy only where some of it is known."""
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "GPU-hours": lambda row: _hours(row["gpu_ms"]),
@@ -55,7 +55,8 @@ def _columns(total: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], str]
         "kg CO2e": lambda row: _figure(row["co2e_g"], 1_000),
     }
     known = {"active": "activity", "kWh": "energy_wh", "for power": "energy_usd_micro", "kg CO2e": "co2e_g"}
-    return {name: shown for name, shown in columns.items() if name not in known or total[known[name]] is not None}
+    told = {name for name, field in known.items() if any(row[field] is not None for row in rows)}
+    return {name: shown for name, shown in columns.items() if name not in known or name in told}
 
 
 def _print_notes(total: dict[str, Any]) -> None:

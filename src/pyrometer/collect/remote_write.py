@@ -197,7 +197,8 @@ class Reader:
             if len(rows) + len(one.samples) > most:
                 raise _too_many()
             code = self._code(list(one.labels))
-            rows += [(code, sample.value, sample.timestamp) for sample in one.samples]
+            said = [(code, sample.value, sample.timestamp) for sample in one.samples]
+            rows += said if code != _MALFORMED else [(_MALFORMED, 0.0, 0)]
         codes, values, times = zip(*rows, strict=True) if rows else ((), (), ())
         return _Rows(np.array(codes, np.int64), np.array(values, float), np.array(times, np.int64))
 

@@ -21,6 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from pyrometer.serve.access import RefusedError, Who
 from pyrometer.serve.bodies import BODY_S, TAR, body_of
+from pyrometer.serve.threads import to_its_end
 from pyrometer.store.backup import BackupError, Member, Moment, Sent, clear_leftovers, of_inbox
 from pyrometer.store.tarred import packed
 
@@ -84,7 +85,7 @@ class Backups:
                 yield chunk
             async with self._server.lock:
                 held_s = time.monotonic()
-                moment = await asyncio.to_thread(self._moment)
+                moment = await to_its_end(self._moment)
                 held_s = time.monotonic() - held_s
             async for chunk in iterate_in_threadpool(packed(self._going_on(moment.members(have, sent)))):
                 size += len(chunk)

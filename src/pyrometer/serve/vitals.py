@@ -103,8 +103,9 @@ class Vitals:
             copies.add_metric([outcome], count)
         yield copies
         yield CounterMetricFamily("pyrometer_lake_copied_bytes", "Bytes that were copied into the lake", copying.bytes)
+        copied = GaugeMetricFamily(
+            "pyrometer_lake_copied_timestamp_seconds", "When the lake was last brought up to date"
+        )
         if copying.copied_at_s:
-            yield GaugeMetricFamily(
-                "pyrometer_lake_copied_timestamp_seconds", "When the lake was last brought up to date",
-                copying.copied_at_s,
-            )  # fmt: skip
+            copied.add_metric([], copying.copied_at_s)
+        yield copied

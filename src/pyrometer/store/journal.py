@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pyrometer.store.files import fsync_path
-from pyrometer.store.inbox import Inbox
+from pyrometer.store.inbox import REFUSED, Inbox
 
 SUFFIX = ".bodies"
 _HEAD = struct.Struct("<II")  # length and checksum of the body behind it
@@ -51,18 +51,33 @@ class Journal(Inbox):
 
     def left_bodies(self) -> Iterator[tuple[Path, list[bytes]]]:
         """The files that are still there, with their bodies. One that a crash left half written ends the last file: it
-        was never acknowledged. A file of an older version is one body."""
-        for path, content in self.left():
-            yield path, list(_bodies(content)) if path.suffix == SUFFIX else [content]
+        was never acknowledged. A file that is harmed otherwise is put aside as well, whatever can be read of it. A file
+        of an older version is one body."""
+        left = list(self.left())
+        for path, content in left:
+            if path.suffix != SUFFIX:
+                yield path, [content]
+                continue
+            bodies, harmed, rest = _bodies(content)
+            if harmed or (rest and path != left[-1][0]):
+                path.with_name(path.name + REFUSED).write_bytes(content)
+            yield path, bodies
 
 
-def _bodies(content: bytes) -> Iterator[bytes]:
-    at = 0
+def _bodies(content: bytes) -> tuple[list[bytes], int, int]:
+    """The bodies of a file; how many of them are not what was written; how many bytes at its end are no body."""
+    bodies, harmed, at = [], 0, 0
     while at + _HEAD.size <= len(content):
         length, checksum = _HEAD.unpack_from(content, at)
-        at += _HEAD.size
-        body = content[at : at + length]
-        if not length or zlib.crc32(body) != checksum:  # zeros are what a crash leaves of what was not written
-            return
-        yield body
-        at += length
+        end = at + _HEAD.size + length
+        if not length or end > len(content):  # zeros are what a crash leaves of what was not written
+            break
+        body = content[at + _HEAD.size : end]
+        if zlib.crc32(body) == checksum:
+            bodies.append(body)
+        elif end < len(content):
+            harmed += 1
+        else:
+            break
+        at = end
+    return bodies, harmed, len(content) - at
