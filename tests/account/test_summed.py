@@ -72,7 +72,7 @@ def test_hours_and_minutes_are_the_rows_of_the_ledger(history: History) -> None:
 
 def _some_are_missing(store: Store, chance: random.Random) -> None:
     """As of hours that were too small, and of a folder that was half mended."""
-    gone = [part for part in store.parts() if part.kind in ("hour_sum", "minute_sum") and chance.random() < 0.3]
+    gone = [part for part in store.parts() if part.kind in ("hour_sum", "minute_sum", "hour_use") and chance.random() < 0.3]
     store.drop_parts(gone)
 
 
@@ -99,7 +99,7 @@ def test_answers_are_the_same_with_sums_and_without(history: History) -> None:
             for zone in chance.sample((UTC, ZoneInfo("Asia/Kolkata"), ZoneInfo("Europe/Berlin")), 1)
         ]
         summed = [_told(store, *question) for question in asked]
-        store.drop_parts(part for part in store.parts() if part.kind in ("hour_sum", "minute_sum"))
+        store.drop_parts(part for part in store.parts() if part.kind in ("hour_sum", "minute_sum", "hour_use"))
         assert summed == [_told(store, *question) for question in asked]
 
 

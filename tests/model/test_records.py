@@ -2,7 +2,7 @@
 
 A new column that may be absent is safe: parts written before it read as absent values. Anything else (a column renamed
 or removed, another type, key, sort or partition) needs a migration in `store/catalog.py`; for derived kinds
-(`ledger_row`, `energy`, `carry`, `hour_sum`, `minute_sum`, `quarter_use`) it is enough that they are built anew.
+(`ledger_row`, `energy`, `carry`, `hour_sum`, `minute_sum`, `quarter_use`, `hour_use`) it is enough that they are built anew.
 """
 
 from __future__ import annotations
@@ -399,6 +399,19 @@ quarter_use by hour
     pod_uid string?
     energy_mj int64
     ms int64
+    estimated_ms int64
+    readings int64
+    activity_sum int64
+hour_use by hour
+    key node_uid, pod_uid, usd_micro_per_hour, time_ms
+    sort node_uid, pod_uid, usd_micro_per_hour, time_ms
+    time_ms int64
+    node_uid string
+    pod_uid string?
+    usd_micro_per_hour int64?
+    ms int64
+    energy_mj int64
+    energy_ms int64
     estimated_ms int64
     readings int64
     activity_sum int64

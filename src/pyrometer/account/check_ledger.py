@@ -54,14 +54,15 @@ def energy(store: Store, part: Part) -> Iterator[Problem]:
 
 def sums(store: Store, part: Part) -> Iterator[Problem]:
     """What was summed up is what the ledger's rows add up to, in every hour, state and price."""
-    if part.kind not in ("hour_sum", "minute_sum"):
+    if part.kind not in ("hour_sum", "minute_sum", "hour_use"):
         return
+    state = "state" if part.kind != "hour_use" else "''"
     rows = [one.path for one in store.parts("ledger_row") if (one.from_ms, one.to_ms) == (part.from_ms, part.to_ms)]
     if not rows:
         yield Problem(f"{part.path} adds up a ledger that is not there.", part)
         return
     both = " UNION ALL ".join(
-        f"SELECT {time} // {MS_PER_HOUR} AS hour, state, usd_micro_per_hour, {sign}ms AS ms "
+        f"SELECT {time} // {MS_PER_HOUR} AS hour, {state} AS state, usd_micro_per_hour, {sign}ms AS ms "
         f"FROM read_parquet('{quoted(store.folder / path)}')"
         for path, time, sign in ((rows[0], "minute_ms", ""), (part.path, "time_ms", "-"))
     )

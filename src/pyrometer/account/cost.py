@@ -24,7 +24,7 @@ from pyrometer.account.energy import (
     open_energy,
 )
 from pyrometer.account.sharing import NONE, Pot, is_platform, parts_of, pot_groupings, shared
-from pyrometer.account.sums import HELD, PRICE, Sum, Window, is_priced, sums, time_and_money, window_json
+from pyrometer.account.sums import HELD, PRICE, Sum, Window, hourly, is_priced, sums, time_and_money, window_json
 from pyrometer.model.units import MS_PER_HOUR, round_nested
 from pyrometer.store import Reading
 
@@ -67,7 +67,8 @@ def pot_of(store: Reading, about: Subject, by: Sequence[str], how: str) -> Pot |
     everybody = about._replace(basis=about.basis._replace(team=None, experiment=None))
     parts = parts_of(_groups(store, everybody, ("team", HELD)), how)
     known = PRICE not in by and about.basis.kind != "closed" and drawn_in(store, *about.window).gpu_ms
-    energy = open_energy(store, *about.window) if known else ""  # what is told apart by price says none
+    whole = hourly(by, about.zone, about.window)
+    energy = open_energy(store, *about.window, hourly=whole) if known else ""  # what is told apart by price says none
     return Pot(parts, is_platform(_groups(store, everybody, pot_groupings(by), energy)))
 
 
@@ -113,7 +114,7 @@ def cost(
     about = Subject(window, zone, price_usd_micro, basis, ledger, pot)
     frozen = basis.closed if basis.kind == "closed" else None
     known = not frozen and has_use(store, *window)
-    energy = open_energy(store, *window, by, ledger) if known else ""
+    energy = open_energy(store, *window, by, ledger, hourly=hourly(by, zone, window)) if known else ""
     answer = told(store, about, by, energy=energy)
     unit = pot.unit if pot else 1
     drawn = [row.drawn for row in answer.rows]

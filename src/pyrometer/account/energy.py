@@ -10,9 +10,9 @@ from fractions import Fraction
 from math import lcm
 from typing import Any, NamedTuple
 
-from pyrometer.account.summed import Span, whole_steps
+from pyrometer.account.summed import Span, beside, inside, whole_steps
 from pyrometer.model.settings import Settings
-from pyrometer.model.units import MS_PER_QUARTER, USD_MICRO_PER_USD, largest_remainder, usd
+from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, USD_MICRO_PER_USD, largest_remainder, usd
 from pyrometer.store import Reading
 from pyrometer.store.catalog import first_row
 
@@ -62,17 +62,23 @@ def tariff_of(settings: Settings) -> Tariff:
     )
 
 
-def open_energy(store: Reading, from_ms: int, to_ms: int, by: Sequence[str] = (), ledger: str = "ledger_row") -> str:
+def open_energy(
+    store: Reading, from_ms: int, to_ms: int, by: Sequence[str] = (), ledger: str = "ledger_row", *, hourly: bool = True
+) -> str:
     """Makes the energy of a window readable, with the columns by which the ledger can be grouped; says its name.
 
     A quarter of an hour that the window cuts, and one whose rows of the ledger are in several groups, is divided as its
     milliseconds are. Running amounts are rounded, so that windows and groups add up. Activity is that of the quarters
-    that begin in the window; of states and causes nobody knows it.
+    that begin in the window; of states and causes nobody knows it. Where it is not to be grouped by hours of UTC
+    (`hourly`), whole hours are not read as one.
     """
     first_ms, last_ms = whole_steps(store, from_ms, to_ms, MS_PER_QUARTER)
     keys = [name for name in by if name in ("state", "cause")]
     store.expose(["energy", "quarter_use"], from_ms - MS_PER_QUARTER, to_ms)
-    read = [f"{_SLOTS if keys else _HOLDERS} WHERE time_ms >= {first_ms} AND time_ms < {last_ms}"]
+    whole = Span(first_ms, last_ms)
+    read = (
+        [f"{_SLOTS} {inside('time_ms', whole)}"] if keys else list(_holders(store, whole, Span(from_ms, to_ms), hourly))
+    )
     begun_ms = [first_ms - MS_PER_QUARTER] if from_ms < first_ms else []
     ended_ms = [last_ms] if last_ms < to_ms else []
     for number, quarter_ms in enumerate({*begun_ms, *ended_ms}):  # one and the same, where the window lies inside of it
@@ -104,6 +110,29 @@ def open_energy(store: Reading, from_ms: int, to_ms: int, by: Sequence[str] = ()
         """
     )
     return "energy_divided"
+
+
+def _holders(store: Reading, quarters: Span, window: Span, hourly: bool) -> Iterator[str]:
+    """Quarters of an hour without their slots; of whole hours the hour, where it was summed."""
+    hours = whole_steps(store, *window, MS_PER_HOUR)
+    summed = store.parts("hour_use")
+    if hours.from_ms >= hours.to_ms or not summed or not hourly:
+        yield _of_holders("quarter_use", quarters)
+        return
+    store.expose(["hour_use"], *hours)
+    store.expose(["quarter_use"], *hours, suffix="_unsummed", without=beside(store, "quarter_use", summed))
+    yield _of_holders("hour_use", hours, ms="energy_ms")
+    yield _of_holders("quarter_use_unsummed", hours)
+    for span in (Span(quarters.from_ms, hours.from_ms), Span(hours.to_ms, quarters.to_ms)):
+        if span.from_ms < span.to_ms:
+            yield _of_holders("quarter_use", span)
+
+
+def _of_holders(relation: str, span: Span, ms: str = "ms") -> str:
+    return (
+        "SELECT time_ms AS minute_ms, -1 AS slot_index, node_uid, pod_uid, "
+        f"energy_mj, {ms} AS ms, estimated_ms, readings, activity_sum FROM {relation} {inside('time_ms', span)}"
+    )
 
 
 def _cut_quarter(store: Reading, quarter_ms: int, inside: Span, suffix: str, *, active: bool) -> Iterator[str]:
@@ -181,10 +210,6 @@ _SLOTS = f"""
     SELECT time_ms AS minute_ms, slot_index, node_uid, pod_uid, {", ".join(_AMOUNTS)}, 0 AS readings,
         0 AS activity_sum
     FROM energy
-"""
-_HOLDERS = f"""
-    SELECT time_ms AS minute_ms, -1 AS slot_index, node_uid, pod_uid, {", ".join(_AMOUNTS)}, readings, activity_sum
-    FROM quarter_use
 """
 
 

@@ -19,7 +19,7 @@ from pyrometer.account.energy import Drawn, Site, Tariff, drawn_in, drawn_whole,
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.scope import NobodyError, only
 from pyrometer.account.sharing import NONE, Pot, is_platform, merged, parts_of, pot_groupings, shared
-from pyrometer.account.sums import HELD, PRICE, TIME, Sum, Window, open_names, sums
+from pyrometer.account.sums import HELD, PRICE, TIME, Sum, Window, hourly, open_names, sums
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Engine, Progress
 from pyrometer.store.lake import Cache, LakeReading, Manifest, Place
@@ -105,7 +105,9 @@ def summed(member: Member, asked: Asked) -> Summed:
 
 def _summed(reading: LakeReading, asked: Asked) -> Summed:
     whole = drawn_in(reading, *asked.window) if asked.energy else Drawn()
-    energy = open_energy(reading, *asked.window, asked.by) if whole.gpu_ms or whole.readings else ""
+    known = bool(whole.gpu_ms or whole.readings)
+    hours = hourly(asked.by, asked.zone, asked.window)
+    energy = open_energy(reading, *asked.window, asked.by, hourly=hours) if known else ""
     groups = sums(
         reading, asked.window, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro, energy=energy
     )

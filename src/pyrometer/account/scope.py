@@ -137,6 +137,7 @@ def _kept(*, nobody: bool) -> dict[str, str]:
         "ledger_row": f"FROM {{rows}} WHERE {holder}",
         "energy": f"FROM {{rows}} WHERE {holder}",
         "hour_sum": f"FROM {{rows}} WHERE {holder}",
+        "hour_use": f"FROM {{rows}} WHERE {holder}",
         "quarter_use": f"FROM {{rows}} WHERE {holder}",
         "minute_sum": "FROM {rows} WHERE false",  # of everybody together
         "carry": "FROM {rows} WHERE false",  # of the accounting itself

@@ -3,6 +3,7 @@ written with it, as far as there are any, else from its rows. Both are the same 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
@@ -12,7 +13,6 @@ from pyrometer.store.catalog import Part
 
 HOURS = "ledger_hours"
 MINUTES = "ledger_minutes"
-_COLUMNS = "node_uid, pod_uid, state, evidence, usd_micro_per_hour, ms"
 
 
 class Span(NamedTuple):
@@ -22,22 +22,26 @@ class Span(NamedTuple):
     to_ms: int
 
 
-def open_hours(store: Reading, from_ms: int, to_ms: int) -> str:
-    """Makes the ledger of a window readable with whole hours as one row where nothing else is asked; says its name.
-    `minute_ms` is the hour then. Hours that the window cuts are read minute by minute."""
+def open_hours(store: Reading, from_ms: int, to_ms: int, *, states: bool = True) -> str:
+    """Makes the ledger of a window readable with whole hours as one row where nothing else is asked, with their states
+    or without; says its name. `minute_ms` is the hour then. Hours that the window cuts are read minute by minute."""
     hours = whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
-    summed = _summed(store, "hour_sum")
-    if hours.from_ms >= hours.to_ms or not summed:
+    by_state, by_holder = with_sums(store, "hour_sum"), [] if states else with_sums(store, "hour_use")
+    if hours.from_ms >= hours.to_ms or not by_state:
         store.expose(["ledger_row"], from_ms, to_ms)
         return "ledger_row"
-    store.expose(["hour_sum"], *hours)
-    read = [f"SELECT time_ms AS minute_ms, {_COLUMNS} FROM hour_sum {_inside('time_ms', hours)}"]
-    beside = {"before": Span(from_ms, hours.from_ms), "between": hours, "after": Span(hours.to_ms, to_ms)}
-    for name, span in beside.items():
-        known = summed if span is hours else []
+    columns = f"node_uid, pod_uid, {'state, evidence, ' if states else ''}usd_micro_per_hour, ms"
+    read = []
+    for kind, without in {"hour_use": [], "hour_sum": beside(store, "hour_sum", by_holder)}.items():
+        if kind == "hour_sum" or by_holder:
+            store.expose([kind], *hours, without=without)
+            read.append(f"SELECT time_ms AS minute_ms, {columns} FROM {kind} {inside('time_ms', hours)}")
+    rest = {"before": Span(from_ms, hours.from_ms), "between": hours, "after": Span(hours.to_ms, to_ms)}
+    for name, span in rest.items():
+        known = by_state if span is hours else []
         if span.from_ms < span.to_ms and _has_more(store, span, known):
             store.expose(["ledger_row"], *span, suffix=f"_{name}", without=known)
-            read.append(f"SELECT minute_ms, {_COLUMNS} FROM ledger_row_{name} {_inside('minute_ms', span)}")
+            read.append(f"SELECT minute_ms, {columns} FROM ledger_row_{name} {inside('minute_ms', span)}")
     store.connection.execute(f"CREATE OR REPLACE TEMP VIEW {HOURS} AS {' UNION ALL '.join(read)}")
     return HOURS
 
@@ -46,14 +50,14 @@ def open_minutes(store: Reading, from_ms: int, to_ms: int) -> str:
     """Makes the ledger of a window readable without slots and holders (`held`: whether there is any); says its
     name."""
     span = Span(from_ms, to_ms)
-    summed = [] if store.is_limited else _summed(store, "minute_sum")  # those are of everybody together
+    summed = [] if store.is_limited else with_sums(store, "minute_sum")  # those are of everybody together
     store.expose(["minute_sum"], *span)
     store.expose(["ledger_row"], *span, suffix="_beside", without=summed)
     columns = "state, held, usd_micro_per_hour, ms"
-    read = [f"SELECT time_ms AS minute_ms, {columns} FROM minute_sum {_inside('time_ms', span)}"] if summed else []
+    read = [f"SELECT time_ms AS minute_ms, {columns} FROM minute_sum {inside('time_ms', span)}"] if summed else []
     if _has_more(store, span, summed) or not summed:
         rows = "SELECT *, pod_uid IS NOT NULL AS held FROM ledger_row_beside"
-        read.append(f"SELECT minute_ms, {columns} FROM ({rows}) {_inside('minute_ms', span)}")
+        read.append(f"SELECT minute_ms, {columns} FROM ({rows}) {inside('minute_ms', span)}")
     store.connection.execute(f"CREATE OR REPLACE TEMP VIEW {MINUTES} AS {' UNION ALL '.join(read)}")
     return MINUTES
 
@@ -73,10 +77,15 @@ def has_whole_hours(zone: tzinfo, from_ms: int, to_ms: int) -> bool:
     return all(offset % timedelta(hours=1) == timedelta() for offset in offsets)
 
 
-def _summed(store: Reading, kind: str) -> list[Part]:
+def with_sums(store: Reading, kind: str) -> list[Part]:
     """The parts of the ledger that have such sums."""
-    known = {(part.from_ms, part.to_ms) for part in store.parts(kind)}
-    return [part for part in store.parts("ledger_row") if (part.from_ms, part.to_ms) in known]
+    return beside(store, "ledger_row", store.parts(kind))
+
+
+def beside(store: Reading, kind: str, parts: Iterable[Part]) -> list[Part]:
+    """The parts of a kind that are about the same hours as these."""
+    known = {(part.from_ms, part.to_ms) for part in parts}
+    return [part for part in store.parts(kind) if (part.from_ms, part.to_ms) in known]
 
 
 def _has_more(store: Reading, span: Span, known: list[Part]) -> bool:
@@ -86,5 +95,6 @@ def _has_more(store: Reading, span: Span, known: list[Part]) -> bool:
     return any(part.path not in paths for part in touched)
 
 
-def _inside(column: str, span: Span) -> str:
+def inside(column: str, span: Span) -> str:
+    """That a time is in a span."""
     return f"WHERE {column} >= {span.from_ms} AND {column} < {span.to_ms}"

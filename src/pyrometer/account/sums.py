@@ -90,8 +90,8 @@ def sums(
     that `open_energy` made."""
     timed = bool(set(by) & set(TIME))
     if ledger == "ledger_row":
-        if not timed or has_whole_hours(zone, *window):
-            ledger = open_hours(store, *window)
+        if hourly(by, zone, window):
+            ledger = open_hours(store, *window, states="state" in by)
         else:
             store.expose(["ledger_row"], *window)
     price = price_of(price_usd_micro)
@@ -128,6 +128,11 @@ def sums(
         if gpu_ms:
             found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, Drawn(*drawn)))
     return found
+
+
+def hourly(by: Sequence[str], zone: tzinfo, window: Window) -> bool:
+    """Whether hours of UTC can be added up as wholes, whatever an answer is grouped by."""
+    return not set(by) & set(TIME) or has_whole_hours(zone, *window)
 
 
 def rounded(groups: Sequence[Sum]) -> list[int | None]:

@@ -538,6 +538,22 @@ class QuarterUse(NamedTuple):
     activity_sum: Int64  # of them, in thousandths
 
 
+@record(key=("node_uid", "pod_uid", "usd_micro_per_hour", "time_ms"))
+class HourUse(NamedTuple):
+    """The hour from `time_ms` on of a holder on a node, without its states: all that is asked most."""
+
+    time_ms: Int64
+    node_uid: Text
+    pod_uid: Text | None
+    usd_micro_per_hour: Int64 | None
+    ms: Int64  # of the ledger
+    energy_mj: Int64  # this and what follows has no price of its own: it stands in one row of the hour
+    energy_ms: Int64
+    estimated_ms: Int64
+    readings: Int64
+    activity_sum: Int64
+
+
 @record(key=("node_uid", "slot_index", "pod_uid", "instance", "time_ms"))
 class Carry(NamedTuple):
     """What the accounting of an hour must know of the hours before it; `time_ms` is the hour that reads it."""

@@ -5,7 +5,17 @@ from __future__ import annotations
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.store import Store
 
-DERIVED = ("ledger_row", "carry", "energy", "hour_sum", "minute_sum", "quarter_use", "restatement", "finding")
+DERIVED = (
+    "ledger_row",
+    "carry",
+    "energy",
+    "hour_sum",
+    "minute_sum",
+    "quarter_use",
+    "hour_use",
+    "restatement",
+    "finding",
+)
 
 
 def replay(night: Store, live: Store, after_ms: int, until_ms: int) -> int:

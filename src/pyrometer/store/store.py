@@ -292,6 +292,8 @@ class Store(Reading):
         with self._transaction():
             catalog.unlist_parts(self.connection, old)
             catalog.list_parts(self.connection, written, self.folder)
+        for new in new_parts:
+            self.connection.execute(f"DROP VIEW IF EXISTS new_{new.kind}")
         self._remove(old)
 
     def list_as_it_is(self, old: Part, now: Part) -> None:

@@ -29,7 +29,12 @@ SAMPLES, NO_SAMPLES = "09_samples", "09_no_samples"
 ENERGY, NO_ENERGY = "15_energy", "15_no_energy"
 ACTIVITY, NO_ACTIVITY = "16_activity", "16_no_activity"
 # what questions read instead of the ledger where they can, by kind
-SUMMED = {"hour_sum": "17_hour_sum", "minute_sum": "18_minute_sum", "quarter_use": "19_quarter_use"}
+SUMMED = {
+    "hour_sum": "17_hour_sum",
+    "minute_sum": "18_minute_sum",
+    "quarter_use": "19_quarter_use",
+    "hour_use": "19_hour_use",
+}
 CHUNK_STEPS = (
     SLOTS,
     "06_tenants",
