@@ -27,6 +27,7 @@ from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER
 from pyrometer.store import Store
 from pyrometer.store.store import NewPart
 
+SUMS = ("hour_sum", "minute_sum", "hour_use")
 HELD = ("pod_uid", "node_uid", "state", "evidence", "usd_micro_per_hour")
 BY = (["team"], ["workload", "state"], ["node", "hour"], ["day", "experiment"], ["hour", "state"], ["pod", "node"])
 
@@ -72,8 +73,7 @@ def test_hours_and_minutes_are_the_rows_of_the_ledger(history: History) -> None:
 
 def _some_are_missing(store: Store, chance: random.Random) -> None:
     """As of hours that were too small, and of a folder that was half mended."""
-    gone = [part for part in store.parts() if part.kind in ("hour_sum", "minute_sum", "hour_use") and chance.random() < 0.3]
-    store.drop_parts(gone)
+    store.drop_parts([part for part in store.parts() if part.kind in SUMS and chance.random() < 0.3])
 
 
 def _summed(rows: list[LedgerRow], *names: str) -> dict[tuple[Any, ...], int]:
@@ -99,7 +99,7 @@ def test_answers_are_the_same_with_sums_and_without(history: History) -> None:
             for zone in chance.sample((UTC, ZoneInfo("Asia/Kolkata"), ZoneInfo("Europe/Berlin")), 1)
         ]
         summed = [_told(store, *question) for question in asked]
-        store.drop_parts(part for part in store.parts() if part.kind in ("hour_sum", "minute_sum", "hour_use"))
+        store.drop_parts(part for part in store.parts() if part.kind in SUMS)
         assert summed == [_told(store, *question) for question in asked]
 
 

@@ -2,7 +2,7 @@
 
 A new column that may be absent is safe: parts written before it read as absent values. Anything else (a column renamed
 or removed, another type, key, sort or partition) needs a migration in `store/catalog.py`; for derived kinds
-(`ledger_row`, `energy`, `carry`, `hour_sum`, `minute_sum`, `quarter_use`, `hour_use`) it is enough that they are built anew.
+(`ledger_row`, `energy`, `carry`, and sums of them) it is enough that they are built anew.
 """
 
 from __future__ import annotations

@@ -24,7 +24,19 @@ from pyrometer.account.energy import (
     open_energy,
 )
 from pyrometer.account.sharing import NONE, Pot, is_platform, parts_of, pot_groupings, shared
-from pyrometer.account.sums import HELD, PRICE, Sum, Window, hourly, is_priced, sums, time_and_money, window_json
+from pyrometer.account.sums import (
+    HELD,
+    HOUR_USE,
+    PRICE,
+    Sum,
+    Window,
+    hourly,
+    is_priced,
+    reads_hour_use,
+    sums,
+    time_and_money,
+    window_json,
+)
 from pyrometer.model.units import MS_PER_HOUR, round_nested
 from pyrometer.store import Reading
 
@@ -72,6 +84,14 @@ def pot_of(store: Reading, about: Subject, by: Sequence[str], how: str) -> Pot |
     return Pot(parts, is_platform(_groups(store, everybody, pot_groupings(by), energy)))
 
 
+def _energy(store: Reading, about: Subject, by: Sequence[str]) -> str:
+    """Where energy and activity are read from."""
+    window, zone = about.window, about.zone
+    if about.ledger == "ledger_row" and reads_hour_use(store, window, by, zone):
+        return HOUR_USE
+    return open_energy(store, *window, by, about.ledger, hourly=hourly(by, zone, window))
+
+
 def told(store: Reading, about: Subject, by: Sequence[str], *, energy: str = "") -> Told:
     """Rows by groupings, rounded so that they add up."""
     pot, unit = about.pot, 1
@@ -114,7 +134,7 @@ def cost(
     about = Subject(window, zone, price_usd_micro, basis, ledger, pot)
     frozen = basis.closed if basis.kind == "closed" else None
     known = not frozen and has_use(store, *window)
-    energy = open_energy(store, *window, by, ledger, hourly=hourly(by, zone, window)) if known else ""
+    energy = _energy(store, about, by) if known else ""
     answer = told(store, about, by, energy=energy)
     unit = pot.unit if pot else 1
     drawn = [row.drawn for row in answer.rows]

@@ -62,6 +62,13 @@ def open_minutes(store: Reading, from_ms: int, to_ms: int) -> str:
     return MINUTES
 
 
+def is_summed(store: Reading, from_ms: int, to_ms: int, kind: str) -> bool:
+    """Whether a window is whole hours, and all of them have such sums."""
+    hours = whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
+    exact = from_ms == hours.from_ms < hours.to_ms >= to_ms
+    return exact and not _has_more(store, hours, with_sums(store, kind))
+
+
 def whole_steps(store: Reading, from_ms: int, to_ms: int, step_ms: int) -> Span:
     """The hours, or other steps, that are in a window with all that the ledger has of them: the newest one is, when the
     ledger ends before the window does."""

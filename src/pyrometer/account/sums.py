@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyrometer.account import sql
 from pyrometer.account.energy import SUMMED as DRAWN
 from pyrometer.account.energy import Drawn
-from pyrometer.account.summed import has_whole_hours, open_hours
+from pyrometer.account.summed import has_whole_hours, is_summed, open_hours
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, gpu_hours, round_rows, usd, usd_micro
 from pyrometer.store import Reading
@@ -29,6 +29,8 @@ _ROW = ("state", "cause")
 TIME = ("hour", "day", "month")
 GROUPINGS = (*_HOLDER, *_SLOT, *_ROW, *TIME)
 PRICE = "usd_micro_per_hour"
+HOUR_USE = "hour_use"
+_DRAWN = ("energy_mj", "energy_ms", "estimated_ms", "readings", "activity_sum")  # what `Drawn` has
 HELD = "held"  # whether anybody did: a team may call itself `platform`
 _NAMING = ("pod", "workload", "node", "slot", "pipeline_run", "sweep", "trial")
 PLATFORM = "platform"  # pays for what nobody held
@@ -87,9 +89,14 @@ def sums(
     energy: str = "",
 ) -> list[Sum]:
     """The ledger of a window, summed by groupings. `ledger` may be any relation with the ledger's columns, `energy` one
-    that `open_energy` made."""
+    that `open_energy` made; or `HOUR_USE`, where `reads_hour_use`: that has both."""
     timed = bool(set(by) & set(TIME))
-    if ledger == "ledger_row":
+    drawn = ", ".join(f"0 AS {name}" for name in _DRAWN)
+    if energy == HOUR_USE:
+        store.expose([HOUR_USE], *window)
+        ledger, energy = f"(SELECT time_ms AS minute_ms, * FROM {HOUR_USE})", ""
+        drawn = ", ".join(f"sum({name}) AS {name}" for name in _DRAWN)
+    elif ledger == "ledger_row":
         if hourly(by, zone, window):
             ledger = open_hours(store, *window, states="state" in by)
         else:
@@ -107,13 +114,13 @@ def sums(
         WITH compact AS (  -- few rows before names are joined to them
             SELECT {", ".join([*raw, ""])} sum(ms) AS gpu_ms, coalesce(sum(ms * {price}), 0) AS ms_price,
                 coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0) AS unpriced_ms,
-                0 AS energy_mj, 0 AS energy_ms, 0 AS estimated_ms, 0 AS readings, 0 AS activity_sum
+                {drawn}
             FROM {ledger} WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}
             GROUP BY ALL
             {metered if energy else ""}
         )
         SELECT {", ".join([*named, ""])} sum(gpu_ms), sum(ms_price), sum(unpriced_ms),
-            sum(energy_mj), sum(energy_ms), sum(estimated_ms), sum(readings), sum(activity_sum)
+            {", ".join(f"sum({name})" for name in _DRAWN)}
         FROM compact
         {"LEFT JOIN holder_name USING (pod_uid)" if "pod_uid" in raw else ""}
         {"LEFT JOIN node_name USING (node_uid)" if "node_uid" in raw else ""}
@@ -124,10 +131,15 @@ def sums(
     width = len(by)
     found = []
     for row in rows:
-        gpu_ms, ms_price, unpriced_ms, *drawn = map(int, row[width:])
+        gpu_ms, ms_price, unpriced_ms, *amounts = map(int, row[width:])
         if gpu_ms:
-            found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, Drawn(*drawn)))
+            found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, Drawn(*amounts)))
     return found
+
+
+def reads_hour_use(store: Reading, window: Window, by: Sequence[str], zone: tzinfo) -> bool:
+    """Whether time, energy and activity can be read from sums of hours alone."""
+    return not set(by) & set(_ROW) and hourly(by, zone, window) and is_summed(store, *window, HOUR_USE)
 
 
 def hourly(by: Sequence[str], zone: tzinfo, window: Window) -> bool:
