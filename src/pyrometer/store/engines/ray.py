@@ -116,7 +116,8 @@ def _on_a_node(
     """Runs in a worker: says which node it is on, the result, and what was wrong with the lake as seen from there."""
     import ray
 
-    node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+    util: Any = ray.util
+    node = str(util.get_node_ip_address())
     if version != __version__:
         return node, None, f"it has Pyrometer {__version__}, this is {version}. Install the same on all nodes."
     try:
