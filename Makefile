@@ -99,6 +99,7 @@ format: setup ## put the code into form
 
 bench: $(HEAVY) ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/ledger.py
+	$(BIN)/python benchmarks/peers
 	$(BIN)/python benchmarks/backup.py
 	$(BIN)/python benchmarks/detect.py
 	$(BIN)/python benchmarks/watch.py
