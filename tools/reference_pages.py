@@ -278,7 +278,9 @@ def api() -> str:
         own = [p for p in one.get("parameters", ()) if _named(p) not in everywhere]
         kind = next(iter(one["responses"]["200"]["content"]))
         name = one["operationId"]
-        form = f"a file, `{kind}`" if name.startswith("export_") else f"[`{name}`](answers.md#{name})"
+        form = (
+            f"a file, `{kind}`" if name.startswith("export_") or name == "backup" else f"[`{name}`](answers.md#{name})"
+        )
         parts += [f"## {named}", one["summary"], f"Answers with {form}.", _parameters(own) if own else ""]
     refusals = [(code(status), said["description"]) for status, said in first["responses"].items()]
     return page(

@@ -87,7 +87,7 @@ def test_a_crash_at_any_step_leaves_the_old_lake_or_the_new_one(seed: int) -> No
                 copied(store, lake, "east", now_ms=later_ms)
                 whole(lake)
                 assert as_text(of_lake(lake, QUESTION)) == after
-        assert steps == 6, "a part, three kinds of objects, the manifest, what goes"
+        assert steps == 8, "a part and its sums, three kinds of objects, the manifest, what goes of both"
         copied(store, lake, "east", now_ms=later_ms + GRACE_MS + 1)
         assert set(lake.sizes("east")) == {*manifest_of(lake, "east").named, "manifest.json"}, "nothing else is left"
         assert not (store.folder / STAGING).exists()
