@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -18,6 +19,7 @@ from effort import EFFORT, STEADY
 from pyrometer.account import ledger
 from pyrometer.account.check import problems
 from pyrometer.account.cost import cost
+from pyrometer.account.ledger import Accounted
 from pyrometer.account.summed import open_hours, open_minutes
 from pyrometer.account.sums import Window, open_names
 from pyrometer.explain.burn import burn
@@ -47,12 +49,16 @@ def _windows(from_ms: int, end_ms: int, chance: random.Random) -> Iterator[Windo
         yield Window(*minutes)
 
 
-@law(3)
-def test_hours_and_minutes_are_the_rows_of_the_ledger(history: History) -> None:
-    chance = random.Random(len(history.records))
+@contextmanager
+def _accounted(history: History) -> Iterator[tuple[Store, Accounted | None, random.Random]]:
     with folder() as store:
         store.append(history.records)
-        covered = account(store, history.now_ms)
+        yield store, account(store, history.now_ms), random.Random(len(history.records))
+
+
+@law(3)
+def test_hours_and_minutes_are_the_rows_of_the_ledger(history: History) -> None:
+    with _accounted(history) as (store, covered, chance):
         if covered is None:
             return
         _some_are_missing(store, chance)
@@ -85,10 +91,7 @@ def _summed(rows: list[LedgerRow], *names: str) -> dict[tuple[Any, ...], int]:
 
 @law(2)
 def test_answers_are_the_same_with_sums_and_without(history: History) -> None:
-    chance = random.Random(len(history.records))
-    with folder() as store:
-        store.append(history.records)
-        covered = account(store, history.now_ms)
+    with _accounted(history) as (store, covered, chance):
         if covered is None:
             return
         open_names(store)

@@ -11,12 +11,11 @@ from pyrometer.account.retention import kept_from_ms
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.states import CAUSES, STATE
 from pyrometer.model.units import MS_PER_MINUTE
-from pyrometer.store import Store, files
+from pyrometer.store import Store
 from pyrometer.store.catalog import first_row
 from pyrometer.store.catalog import manifest as manifest_of
 from pyrometer.store.reading import time_column_of
-
-MANIFEST = "manifest.json"
+from pyrometer.store.store import MANIFEST
 
 
 def manifest(store: Store) -> Iterator[Problem]:
@@ -27,7 +26,7 @@ def manifest(store: Store) -> Iterator[Problem]:
 
 
 def _write_manifest(store: Store) -> str:
-    files.write_text(store.folder / MANIFEST, manifest_of(store.parts()))
+    store.write_manifest()
     return f"{MANIFEST} is written again."
 
 

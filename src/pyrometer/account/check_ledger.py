@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from pyrometer.account.problems import Problem
 from pyrometer.account.retention import kept_from_ms
+from pyrometer.account.summed import beside
 from pyrometer.model.states import STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER
 from pyrometer.store import Store
@@ -57,14 +58,14 @@ def sums(store: Store, part: Part) -> Iterator[Problem]:
     if part.kind not in ("hour_sum", "minute_sum", "hour_use"):
         return
     state = "state" if part.kind != "hour_use" else "''"
-    rows = [one.path for one in store.parts("ledger_row") if (one.from_ms, one.to_ms) == (part.from_ms, part.to_ms)]
-    if not rows:
+    ledger = beside(store, "ledger_row", [part])
+    if not ledger:
         yield Problem(f"{part.path} adds up a ledger that is not there.", part)
         return
     both = " UNION ALL ".join(
         f"SELECT {time} // {MS_PER_HOUR} AS hour, {state} AS state, usd_micro_per_hour, {sign}ms AS ms "
         f"FROM read_parquet('{quoted(store.folder / path)}')"
-        for path, time, sign in ((rows[0], "minute_ms", ""), (part.path, "time_ms", "-"))
+        for path, time, sign in ((ledger[0].path, "minute_ms", ""), (part.path, "time_ms", "-"))
     )
     wrong = f"SELECT 1 FROM ({both}) GROUP BY hour, state, usd_micro_per_hour HAVING sum(ms) != 0"
     row = first_row(store.connection.execute(f"SELECT count(*) FROM ({wrong})"))

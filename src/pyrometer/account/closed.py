@@ -7,7 +7,6 @@ exchanged afterwards is found (`pyrometer check`).
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
@@ -77,7 +76,7 @@ def path_of(folder: Path, closed: Closed) -> Path:
 
 def digest_of(path: Path) -> str:
     """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return files.sha256(path)
 
 
 def write(

@@ -121,9 +121,9 @@ class Store(Reading):
         self._snapshots: set[Snapshot] = set()
         self._replaced: list[tuple[Path, set[Snapshot]]] = []  # files that are still read, and by whom
         self._readers = threading.Lock()  # snapshots end in other threads
-        self._write_manifest()  # the one before may have been written just before a crash
+        self.write_manifest()  # the one before may have been written just before a crash
 
-    def _write_manifest(self) -> None:
+    def write_manifest(self) -> None:
         """Says what is in the folder, for engines that cannot ask the catalogue."""
         path = self.folder / MANIFEST
         text = catalog.manifest(self.parts())
@@ -144,7 +144,7 @@ class Store(Reading):
         super().__init__(self.folder, _opened(self.folder, 0.0))
         self._replaced = []
         self.changes += 1
-        self._write_manifest()
+        self.write_manifest()
         return True
 
     @contextmanager
@@ -253,7 +253,7 @@ class Store(Reading):
         for begin in range(0, len(over), SEALED_TOGETHER):
             sealed += self._seal(over[begin : begin + SEALED_TOGETHER])
         if over:
-            self._write_manifest()
+            self.write_manifest()
         return sealed
 
     def _seal(self, tables: list[HotTable]) -> list[Part]:
@@ -277,12 +277,14 @@ class Store(Reading):
     def replace(self, new_parts: Iterable[NewPart]) -> None:
         """Writes derived parts and lists them instead of those whose time they cover, all in one transaction."""
         new_parts = list(new_parts)
+        read_again = [f"new_{new.kind}" for new in new_parts if any(f"new_{new.kind}" in p.query for p in new_parts)]
         written = []
         for new in new_parts:
             part = self._write_part(SCHEMAS[new.kind], new.from_ms, new.to_ms, new.query, uuid.uuid4().hex[:12])
             written.append(part._replace(digest=new.digest))
-            path = quoted(self.folder / part.path)
-            self.connection.execute(f"CREATE OR REPLACE TEMP VIEW new_{new.kind} AS FROM read_parquet('{path}')")
+            if f"new_{new.kind}" in read_again:
+                path = quoted(self.folder / part.path)
+                self.connection.execute(f"CREATE OR REPLACE TEMP VIEW new_{new.kind} AS FROM read_parquet('{path}')")
         old = [
             part
             for new in new_parts
@@ -292,8 +294,8 @@ class Store(Reading):
         with self._transaction():
             catalog.unlist_parts(self.connection, old)
             catalog.list_parts(self.connection, written, self.folder)
-        for new in new_parts:
-            self.connection.execute(f"DROP VIEW IF EXISTS new_{new.kind}")
+        for view in read_again:
+            self.connection.execute(f"DROP VIEW {view}")
         self._remove(old)
 
     def list_as_it_is(self, old: Part, now: Part) -> None:
@@ -302,7 +304,7 @@ class Store(Reading):
         with self._transaction():
             catalog.unlist_parts(self.connection, [old])
             catalog.list_parts(self.connection, [now], self.folder)
-        self._write_manifest()
+        self.write_manifest()
 
     def drop_parts(self, old: Iterable[Part]) -> None:
         """Takes parts out of the store for good."""
@@ -335,7 +337,7 @@ class Store(Reading):
         return write_part(self.connection, self.folder, schema, (from_ms, to_ms), path, query)
 
     def _remove(self, old: Iterable[Part]) -> None:
-        self._write_manifest()  # first: it names no file that is gone
+        self.write_manifest()  # first: it names no file that is gone
         with self._readers:
             self._replaced += [(self.folder / part.path, set(self._snapshots)) for part in old]
         self._sweep()
