@@ -22,6 +22,7 @@ from pyrometer.account.energy import (
     energy_rows,
     has_use,
     open_energy,
+    plus,
 )
 from pyrometer.account.sharing import NONE, Pot, is_platform, parts_of, pot_groupings, shared
 from pyrometer.account.sums import (
@@ -84,12 +85,18 @@ def pot_of(store: Reading, about: Subject, by: Sequence[str], how: str) -> Pot |
     return Pot(parts, is_platform(_groups(store, everybody, pot_groupings(by), energy)))
 
 
-def _energy(store: Reading, about: Subject, by: Sequence[str]) -> str:
-    """Where energy and activity are read from."""
-    window, zone = about.window, about.zone
-    if about.ledger == "ledger_row" and reads_hour_use(store, window, by, zone):
+def energy_read(store: Reading, window: Window, by: Sequence[str], zone: tzinfo, ledger: str = "ledger_row") -> str:
+    """Where energy and activity are read from; empty, where nothing is known of them."""
+    if not has_use(store, *window):
+        return ""
+    if ledger == "ledger_row" and reads_hour_use(store, window, by, zone):
         return HOUR_USE
-    return open_energy(store, *window, by, about.ledger, hourly=hourly(by, zone, window))
+    return open_energy(store, *window, by, ledger, hourly=hourly(by, zone, window))
+
+
+def drawn_by_all(store: Reading, window: Window, by: Sequence[str], rows: Sequence[Drawn]) -> Drawn:
+    """What rows drew in all. Of states and causes nobody knows how busy they were, of all of them together one does."""
+    return drawn_in(store, *window) if {"state", "cause"} & set(by) else plus(Drawn(), *rows)
 
 
 def told(store: Reading, about: Subject, by: Sequence[str], *, energy: str = "") -> Told:
@@ -133,13 +140,10 @@ def cost(
     """The answer of `pyrometer cost`."""
     about = Subject(window, zone, price_usd_micro, basis, ledger, pot)
     frozen = basis.closed if basis.kind == "closed" else None
-    known = not frozen and has_use(store, *window)
-    energy = _energy(store, about, by) if known else ""
+    energy = "" if frozen else energy_read(store, window, by, zone, ledger)
     answer = told(store, about, by, energy=energy)
-    unit = pot.unit if pot else 1
     drawn = [row.drawn for row in answer.rows]
-    nameless = known and not pot and {"state", "cause"} & set(by)  # of those, nobody knows the activity
-    whole = drawn_in(store, *window) if nameless else drawn_whole(drawn, unit)
+    whole = drawn_by_all(store, window, by, drawn) if energy and not pot else drawn_whole(drawn, pot.unit if pot else 1)
     site = Site(frozen.energy_tariff if frozen else tariff or Tariff(), drawn, whole)
     return cost_json(answer, by, window, zone, [site])
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from pyrometer.account.books import LEDGER, Basis, basis_of, books_json, charged_sums
 from pyrometer.account.charges import charges_json, groupings
-from pyrometer.account.cost import Told, cost_json, rounded_rows
-from pyrometer.account.energy import Drawn, Site, Tariff, drawn_in, drawn_whole, open_energy, plus
+from pyrometer.account.cost import Told, cost_json, drawn_by_all, energy_read, rounded_rows
+from pyrometer.account.energy import Drawn, Site, Tariff, drawn_whole, plus
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.scope import NobodyError, only
 from pyrometer.account.sharing import NONE, Pot, is_platform, merged, parts_of, pot_groupings, shared
-from pyrometer.account.sums import HELD, PRICE, TIME, Sum, Window, hourly, open_names, sums
+from pyrometer.account.sums import HELD, PRICE, TIME, Sum, Window, open_names, sums
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Engine, Progress
 from pyrometer.store.lake import Cache, LakeReading, Manifest, Place
@@ -104,13 +104,11 @@ def summed(member: Member, asked: Asked) -> Summed:
 
 
 def _summed(reading: LakeReading, asked: Asked) -> Summed:
-    whole = drawn_in(reading, *asked.window) if asked.energy else Drawn()
-    known = bool(whole.gpu_ms or whole.readings)
-    hours = hourly(asked.by, asked.zone, asked.window)
-    energy = open_energy(reading, *asked.window, asked.by, hourly=hours) if known else ""
+    energy = energy_read(reading, asked.window, asked.by, asked.zone) if asked.energy else ""
     groups = sums(
         reading, asked.window, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro, energy=energy
     )
+    whole = drawn_by_all(reading, asked.window, asked.by, [group.drawn for group in groups]) if energy else Drawn()
     return Summed(groups, whole)
 
 
