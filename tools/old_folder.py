@@ -27,7 +27,7 @@ from pyrometer.store.catalog import SCHEMA_VERSION
 BEGIN_MS = 1_760_054_400_000  # 2025-10-10T00:00Z
 MINUTE, HOUR = 60_000, 3_600_000
 SEALED_HOURS, HOURS = 2, 3
-DERIVED = ("ledger_row", "carry", "energy", "hour_sum", "minute_sum", "quarter_use", "hour_use")
+DERIVED = ("ledger_row", "carry", "energy", "hour_sum", "minute_sum", "minute_use", "quarter_use", "hour_use")
 TOLD = (
     "node", "slot", "price", "workload", "pod", "allocation", "gpu_sample", "step_window", "run", "metric",
     "restatement",

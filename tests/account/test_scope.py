@@ -98,7 +98,7 @@ def test_every_kind_of_record_says_whose_it_is() -> None:
 
 
 # What names a team's node and is not of a pod is the platform's; of owners only roots are kept.
-NOT_THEIRS = {"owner", "slot", "node", "price", "carry", "hour_use"}
+NOT_THEIRS = {"owner", "slot", "node", "price", "carry", "hour_use", "minute_use"}
 
 
 def test_no_row_names_the_other_team_and_none_of_ours_is_missing(both: Store) -> None:

@@ -29,7 +29,7 @@ from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER
 from pyrometer.store import Store
 from pyrometer.store.store import NewPart
 
-SUMS = ("hour_sum", "minute_sum", "hour_use")
+SUMS = ("hour_sum", "minute_sum", "minute_use", "hour_use")
 HELD = ("pod_uid", "node_uid", "state", "evidence", "usd_micro_per_hour")
 BY = (["team"], ["workload", "state"], ["node", "hour"], ["day", "experiment"], ["hour", "state"], ["pod", "node"])
 

@@ -11,7 +11,7 @@ import pytest
 from pyrometer.store import Store
 from pyrometer.store.store import DATABASE
 
-DERIVED = ("ledger_row", "carry", "energy", "hour_sum", "minute_sum", "quarter_use", "hour_use")
+DERIVED = ("ledger_row", "carry", "energy", "hour_sum", "minute_sum", "minute_use", "quarter_use", "hour_use")
 
 
 @pytest.fixture

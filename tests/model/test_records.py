@@ -391,6 +391,15 @@ minute_sum by hour
     held bool
     usd_micro_per_hour int64?
     ms int64
+minute_use by hour
+    key node_uid, pod_uid, usd_micro_per_hour, time_ms
+    sort node_uid, pod_uid, usd_micro_per_hour, time_ms
+    time_ms int64
+    node_uid string
+    pod_uid string?
+    usd_micro_per_hour int64?
+    minutes int16
+    ms int64
 quarter_use by hour
     key node_uid, pod_uid, time_ms
     sort node_uid, pod_uid, time_ms

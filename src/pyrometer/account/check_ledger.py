@@ -55,17 +55,18 @@ def energy(store: Store, part: Part) -> Iterator[Problem]:
 
 def sums(store: Store, part: Part) -> Iterator[Problem]:
     """What was summed up is what the ledger's rows add up to, in every hour, state and price."""
-    if part.kind not in ("hour_sum", "minute_sum", "hour_use"):
+    if part.kind not in ("hour_sum", "minute_sum", "minute_use", "hour_use"):
         return
-    state = "state" if part.kind != "hour_use" else "''"
+    state = "state" if part.kind in ("hour_sum", "minute_sum") else "''"
+    summed = "ms * minutes" if part.kind == "minute_use" else "ms"
     ledger = beside(store, "ledger_row", [part])
     if not ledger:
         yield Problem(f"{part.path} adds up a ledger that is not there.", part)
         return
     both = " UNION ALL ".join(
-        f"SELECT {time} // {MS_PER_HOUR} AS hour, {state} AS state, usd_micro_per_hour, {sign}ms AS ms "
+        f"SELECT {time} // {MS_PER_HOUR} AS hour, {state} AS state, usd_micro_per_hour, {ms} AS ms "
         f"FROM read_parquet('{quoted(store.folder / path)}')"
-        for path, time, sign in ((ledger[0].path, "minute_ms", ""), (part.path, "time_ms", "-"))
+        for path, time, ms in ((ledger[0].path, "minute_ms", "ms"), (part.path, "time_ms", f"-({summed})"))
     )
     wrong = f"SELECT 1 FROM ({both}) GROUP BY hour, state, usd_micro_per_hour HAVING sum(ms) != 0"
     row = first_row(store.connection.execute(f"SELECT count(*) FROM ({wrong})"))

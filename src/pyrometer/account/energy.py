@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import lcm
 from typing import Any, NamedTuple
 
-from pyrometer.account.summed import Span, beside, inside, whole_steps
+from pyrometer.account.summed import Span, beside, edges, inside, minutes_before, stretches, whole_steps
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, USD_MICRO_PER_USD, largest_remainder, usd
 from pyrometer.store import Reading
@@ -67,23 +67,14 @@ def open_energy(
 ) -> str:
     """Makes the energy of a window readable, with the columns by which the ledger can be grouped; says its name.
 
-    A quarter of an hour that the window cuts, and one whose rows of the ledger are in several groups, is divided as its
-    milliseconds are. Running amounts are rounded, so that windows and groups add up. Activity is that of the quarters
+    A quarter of an hour that the window cuts is divided as its holder's milliseconds on the node are, and one whose
+    rows of the ledger are in several groups as theirs. Running amounts are rounded, so that windows and groups add up. Activity is that of the quarters
     that begin in the window; of states and causes nobody knows it. Where it is not to be grouped by hours of UTC
     (`hourly`), whole hours are not read as one.
     """
-    first_ms, last_ms = whole_steps(store, from_ms, to_ms, MS_PER_QUARTER)
+    window = Span(from_ms, to_ms)
     keys = [name for name in by if name in ("state", "cause")]
-    store.expose(["energy", "quarter_use"], from_ms - MS_PER_QUARTER, to_ms)
-    whole = Span(first_ms, last_ms)
-    read = (
-        [f"{_SLOTS} {inside('time_ms', whole)}"] if keys else list(_holders(store, whole, Span(from_ms, to_ms), hourly))
-    )
-    begun_ms = [first_ms - MS_PER_QUARTER] if from_ms < first_ms else []
-    ended_ms = [last_ms] if last_ms < to_ms else []
-    for number, quarter_ms in enumerate({*begun_ms, *ended_ms}):  # one and the same, where the window lies inside of it
-        active = not keys and quarter_ms >= from_ms
-        read += _cut_quarter(store, quarter_ms, Span(from_ms, to_ms), f"_cut_{number}", active=active)
+    read = _of_slots(store, window) if keys else _of_holders(store, window, hourly=hourly)
     store.connection.execute(f"CREATE OR REPLACE TEMP VIEW energy_here AS {' UNION ALL '.join(read)}")
     if not keys:
         return "energy_here"
@@ -104,7 +95,7 @@ def open_energy(
             FROM held WINDOW in_order AS (PARTITION BY place ORDER BY {", ".join(keys)} ROWS UNBOUNDED PRECEDING)
         )
         SELECT minute_ms, node_uid, slot_index, pod_uid, {", ".join(keys)},
-            {", ".join(_cut(name, "energy", "(until_ms - held_ms)", "until_ms", "whole_ms") for name in _AMOUNTS)},
+            {", ".join(_part(name, "energy", "(until_ms - held_ms)", "until_ms", "whole_ms") for name in _AMOUNTS)},
             0 AS readings, 0 AS activity_sum
         FROM running JOIN (SELECT *, {place} FROM energy_here) energy USING (place)
         """
@@ -112,49 +103,98 @@ def open_energy(
     return "energy_divided"
 
 
-def _holders(store: Reading, quarters: Span, window: Span, hourly: bool) -> Iterator[str]:
-    """Quarters of an hour without their slots; of whole hours the hour, where it was summed."""
-    hours = whole_steps(store, *window, MS_PER_HOUR)
-    summed = store.parts("hour_use")
-    if hours.from_ms >= hours.to_ms or not summed or not hourly:
-        yield _of_holders("quarter_use", quarters)
+def open_use(store: Reading, from_ms: int, to_ms: int) -> str:
+    """Makes the time, the energy and the activity of a window readable together, where its hours have sums of use: as
+    `hour_use` has them, with `minute_ms`; says the name."""
+    window, hours = Span(from_ms, to_ms), whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
+    store.expose(["hour_use"], *hours)
+    read = [f"SELECT time_ms AS minute_ms, * EXCLUDE (time_ms) FROM hour_use {inside('time_ms', hours)}"]
+    for number, span in enumerate(edges(window, hours)):
+        held = stretches(store, span, f"_edge_{number}")
+        read.append(f"SELECT time_ms, node_uid, pod_uid, usd_micro_per_hour, ms * minutes, 0, 0, 0, 0, 0 FROM ({held})")
+        read += [
+            "SELECT minute_ms, node_uid, pod_uid, NULL, 0, energy_mj, ms, estimated_ms, readings, activity_sum "
+            f"FROM ({drawn})"
+            for drawn in _quarters(store, span, f"_edge_{number}")
+        ]
+    store.connection.execute(f"CREATE OR REPLACE TEMP VIEW ledger_use AS {' UNION ALL '.join(read)}")
+    return "ledger_use"
+
+
+def _of_slots(store: Reading, window: Span) -> Iterator[str]:
+    """Quarters of an hour, slot by slot, without activity: nobody knows that of states and causes."""
+    quarters = whole_steps(store, *window, MS_PER_QUARTER)
+    store.expose(["energy"], window.from_ms - MS_PER_QUARTER, window.to_ms)
+    amounts = ", ".join(_AMOUNTS)
+    yield (
+        f"SELECT time_ms AS minute_ms, slot_index, node_uid, pod_uid, {amounts}, 0 AS readings, 0 AS activity_sum "
+        f"FROM energy {inside('time_ms', quarters)}"
+    )
+    for number, quarter_ms in enumerate(_cut_quarters(window, quarters)):
+        suffix, end_ms = f"_cut_{number}", quarter_ms + MS_PER_QUARTER
+        store.expose(["ledger_row"], quarter_ms, end_ms, suffix=suffix)
+        held = f"SELECT *, minute_ms AS time_ms, 1 AS minutes FROM ledger_row{suffix} "
+        held += inside("minute_ms", Span(quarter_ms, end_ms))
+        yield _cut(window, quarter_ms, "energy", held, "node_uid, slot_index, pod_uid", "energy.slot_index", "0, 0")
+
+
+def _of_holders(store: Reading, window: Span, *, hourly: bool) -> Iterator[str]:
+    """The same without slots, and with activity; of whole hours the hour, where it was summed."""
+    hours, summed = whole_steps(store, *window, MS_PER_HOUR), store.parts("hour_use")
+    if not hours or not summed or not hourly:
+        yield from _quarters(store, window, "")
         return
     store.expose(["hour_use"], *hours)
-    store.expose(["quarter_use"], *hours, suffix="_unsummed", without=beside(store, "quarter_use", summed))
-    yield _of_holders("hour_use", hours, ms="energy_ms")
-    yield _of_holders("quarter_use_unsummed", hours)
-    for span in (Span(quarters.from_ms, hours.from_ms), Span(hours.to_ms, quarters.to_ms)):
-        if span.from_ms < span.to_ms:
-            yield _of_holders("quarter_use", span)
+    yield _whole("hour_use", hours, ms="energy_ms")
+    without = beside(store, "quarter_use", summed)
+    store.expose(["quarter_use"], *hours, suffix="_unsummed", without=without)
+    yield _whole("quarter_use_unsummed", hours)
+    for number, span in enumerate(edges(window, hours)):
+        yield from _quarters(store, span, f"_edge_{number}")
 
 
-def _of_holders(relation: str, span: Span, ms: str = "ms") -> str:
+def _quarters(store: Reading, span: Span, suffix: str) -> Iterator[str]:
+    """Quarters of an hour without their slots, and what is in a span of those that it cuts."""
+    quarters = whole_steps(store, *span, MS_PER_QUARTER)
+    store.expose(["quarter_use"], span.from_ms - MS_PER_QUARTER, span.to_ms, suffix=suffix)
+    yield _whole(f"quarter_use{suffix}", quarters)
+    for number, quarter_ms in enumerate(_cut_quarters(span, quarters)):
+        quarter = Span(quarter_ms, quarter_ms + MS_PER_QUARTER)
+        held = stretches(store, quarter, f"{suffix}_cut_{number}")
+        active = ", ".join(
+            f"energy.{name}" if span.from_ms <= quarter_ms else "0" for name in ("readings", "activity_sum")
+        )
+        yield _cut(span, quarter_ms, f"quarter_use{suffix}", held, "node_uid, pod_uid", "-1", active)
+
+
+def _whole(relation: str, span: Span, ms: str = "ms") -> str:
     return (
         "SELECT time_ms AS minute_ms, -1 AS slot_index, node_uid, pod_uid, "
         f"energy_mj, {ms} AS ms, estimated_ms, readings, activity_sum FROM {relation} {inside('time_ms', span)}"
     )
 
 
-def _cut_quarter(store: Reading, quarter_ms: int, inside: Span, suffix: str, *, active: bool) -> Iterator[str]:
-    """What is in a window of a quarter of an hour that it cuts, and its activity."""
-    end_ms = quarter_ms + MS_PER_QUARTER
-    from_ms, to_ms = inside
-    store.expose(["ledger_row"], quarter_ms, end_ms, suffix=suffix)
-    parts = ", ".join(_cut(name, "energy", "before_ms", "until_ms", "whole_ms") for name in _AMOUNTS)
-    yield f"""
-        SELECT time_ms, energy.slot_index, energy.node_uid, energy.pod_uid, {parts}, 0, 0
-        FROM energy JOIN (
-            SELECT node_uid, slot_index, pod_uid, sum(ms)::BIGINT AS whole_ms,
-                coalesce(sum(ms) FILTER (WHERE minute_ms < {from_ms}), 0)::BIGINT AS before_ms,
-                coalesce(sum(ms) FILTER (WHERE minute_ms < {to_ms}), 0)::BIGINT AS until_ms
-            FROM ledger_row{suffix} WHERE minute_ms >= {quarter_ms} AND minute_ms < {end_ms} GROUP BY ALL
-        ) held ON energy.time_ms = {quarter_ms} AND {_same_holder("held", "energy")}
+def _cut_quarters(span: Span, quarters: Span) -> list[int]:
+    """The quarters that a span cuts: one and the same, where it lies inside of it."""
+    begun_ms = [quarters.from_ms - MS_PER_QUARTER] if span.from_ms < quarters.from_ms else []
+    ended_ms = [quarters.to_ms] if quarters.to_ms < span.to_ms else []
+    return sorted({*begun_ms, *ended_ms})
+
+
+def _cut(window: Span, quarter_ms: int, energy: str, held: str, holder: str, slot: str, active: str) -> str:
+    """What is in a window of a quarter of an hour that it cuts, divided as the holder's milliseconds are."""
+    before, until = minutes_before(window.from_ms), minutes_before(window.to_ms)
+    same = " AND ".join(f"held.{name} IS NOT DISTINCT FROM energy.{name}" for name in holder.split(", "))
+    parts = ", ".join(_part(name, "energy", "before_ms", "until_ms", "whole_ms") for name in _AMOUNTS)
+    return f"""
+        SELECT greatest(time_ms, {window.from_ms}) AS minute_ms, {slot} AS slot_index, energy.node_uid, energy.pod_uid,
+            {parts}, {active}
+        FROM {energy} energy JOIN (
+            SELECT {holder}, sum(ms * minutes)::BIGINT AS whole_ms, sum(ms * {before})::BIGINT AS before_ms,
+                sum(ms * {until})::BIGINT AS until_ms
+            FROM ({held}) GROUP BY ALL
+        ) held ON energy.time_ms = {quarter_ms} AND {same}
     """
-    if active:
-        yield f"""
-            SELECT time_ms, -1, node_uid, pod_uid, 0, 0, 0, readings, activity_sum
-            FROM quarter_use WHERE time_ms = {quarter_ms}
-        """
 
 
 def has_use(store: Reading, from_ms: int, to_ms: int) -> bool:
@@ -206,23 +246,11 @@ def energy_of_all(sites: Sequence[Site]) -> dict[str, Any]:
 
 
 _AMOUNTS = ("energy_mj", "ms", "estimated_ms")
-_SLOTS = f"""
-    SELECT time_ms AS minute_ms, slot_index, node_uid, pod_uid, {", ".join(_AMOUNTS)}, 0 AS readings,
-        0 AS activity_sum
-    FROM energy
-"""
 
 
-def _cut(name: str, table: str, before: str, until: str, whole: str) -> str:
+def _part(name: str, table: str, before: str, until: str, whole: str) -> str:
     amount = f"{table}.{name}"
     return f"({amount} * {until} // {whole} - {amount} * {before} // {whole}) AS {name}"
-
-
-def _same_holder(one: str, other: str) -> str:
-    return (
-        f"{one}.node_uid = {other}.node_uid AND {one}.slot_index = {other}.slot_index "
-        f"AND {one}.pod_uid IS NOT DISTINCT FROM {other}.pod_uid"
-    )
 
 
 _UNITS = ("energy_wh", "energy_usd_micro", "co2e_g")

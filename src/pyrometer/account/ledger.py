@@ -280,8 +280,8 @@ class _Build:
         """Which sums are written with the chunk. Those of use are read for what they say, the others for speed."""
         row = first_row(self.connection.execute(f"SELECT sum(to_ms - from_ms) // {MS_PER_MINUTE} FROM slot_span"))
         large = row is not None and (row[0] or 0) >= SUMMED_SLOT_MINUTES
-        wanted = {"hour_sum": large, "minute_sum": large, "quarter_use": sampled, "hour_use": large and sampled}
-        return [kind for kind in sql.SUMMED if wanted[kind]]
+        wanted = {"quarter_use": sampled, "hour_use": large and sampled}
+        return [kind for kind in sql.SUMMED if wanted.get(kind, large)]
 
     def _absent(self, chunk: Chunk, reach_ms: int) -> dict[str, str]:
         """What stands for steps without anything to read: planning them would take longer than all the rest."""

@@ -138,6 +138,7 @@ def _kept(*, nobody: bool) -> dict[str, str]:
         "energy": f"FROM {{rows}} WHERE {holder}",
         "hour_sum": f"FROM {{rows}} WHERE {holder}",
         "hour_use": f"FROM {{rows}} WHERE {holder}",
+        "minute_use": f"FROM {{rows}} WHERE {holder}",
         "quarter_use": f"FROM {{rows}} WHERE {holder}",
         "minute_sum": "FROM {rows} WHERE false",  # of everybody together
         "carry": "FROM {rows} WHERE false",  # of the accounting itself

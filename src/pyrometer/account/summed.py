@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
-from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Reading
 from pyrometer.store.catalog import Part
 
@@ -21,27 +21,38 @@ class Span(NamedTuple):
     from_ms: int
     to_ms: int
 
+    def __bool__(self) -> bool:
+        """Whether it has any."""
+        return self.from_ms < self.to_ms
+
 
 def open_hours(store: Reading, from_ms: int, to_ms: int, *, states: bool = True) -> str:
     """Makes the ledger of a window readable with whole hours as one row where nothing else is asked, with their states
     or without; says its name. `minute_ms` is the hour then. Hours that the window cuts are read minute by minute."""
-    hours = whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
+    window = Span(from_ms, to_ms)
+    hours = whole_steps(store, *window, MS_PER_HOUR)
     by_state, by_holder = with_sums(store, "hour_sum"), [] if states else with_sums(store, "hour_use")
-    if hours.from_ms >= hours.to_ms or not by_state:
-        store.expose(["ledger_row"], from_ms, to_ms)
+    if not by_state or (states and not hours):
+        store.expose(["ledger_row"], *window)
         return "ledger_row"
-    columns = f"node_uid, pod_uid, {'state, evidence, ' if states else ''}usd_micro_per_hour, ms"
+    held = f"node_uid, pod_uid, {'state, evidence, ' if states else ''}usd_micro_per_hour"
     read = []
     for kind, without in {"hour_use": [], "hour_sum": beside(store, "hour_sum", by_holder)}.items():
-        if kind == "hour_sum" or by_holder:
+        if hours and (kind == "hour_sum" or by_holder):
             store.expose([kind], *hours, without=without)
-            read.append(f"SELECT time_ms AS minute_ms, {columns} FROM {kind} {inside('time_ms', hours)}")
-    rest = {"before": Span(from_ms, hours.from_ms), "between": hours, "after": Span(hours.to_ms, to_ms)}
-    for name, span in rest.items():
-        known = by_state if span is hours else []
-        if span.from_ms < span.to_ms and _has_more(store, span, known):
-            store.expose(["ledger_row"], *span, suffix=f"_{name}", without=known)
-            read.append(f"SELECT minute_ms, {columns} FROM ledger_row_{name} {inside('minute_ms', span)}")
+            read.append(f"SELECT time_ms AS minute_ms, {held}, ms FROM {kind} {inside('time_ms', hours)}")
+    if hours and _has_more(store, hours, by_state):
+        store.expose(["ledger_row"], *hours, suffix="_between", without=by_state)
+        read.append(f"SELECT minute_ms, {held}, ms FROM ledger_row_between {inside('minute_ms', hours)}")
+    for number, span in enumerate(edges(window, hours)):
+        suffix = f"_edge_{number}"
+        if not states:
+            read.append(
+                f"SELECT time_ms AS minute_ms, {held}, ms * minutes AS ms FROM ({stretches(store, span, suffix)})"
+            )
+        elif _has_more(store, span, []):
+            store.expose(["ledger_row"], *span, suffix=suffix)
+            read.append(f"SELECT minute_ms, {held}, ms FROM ledger_row{suffix} {inside('minute_ms', span)}")
     store.connection.execute(f"CREATE OR REPLACE TEMP VIEW {HOURS} AS {' UNION ALL '.join(read)}")
     return HOURS
 
@@ -62,11 +73,41 @@ def open_minutes(store: Reading, from_ms: int, to_ms: int) -> str:
     return MINUTES
 
 
+def stretches(store: Reading, span: Span, suffix: str) -> str:
+    """A query of the ledger of some time without slots and states: minutes that are alike and follow each other may be
+    one row of so many `minutes`."""
+    summed = with_sums(store, "minute_use")
+    store.expose(["minute_use"], *span, suffix=suffix)
+    store.expose(["ledger_row"], *span, suffix=suffix, without=summed)
+    read = f"""
+        SELECT greatest(time_ms, {span.from_ms}) AS time_ms, node_uid, pod_uid, usd_micro_per_hour, ms,
+            {minutes_before(span.to_ms)} - {minutes_before(span.from_ms)} AS minutes
+        FROM minute_use{suffix} WHERE time_ms < {span.to_ms} AND time_ms + minutes * {MS_PER_MINUTE} > {span.from_ms}
+    """
+    if _has_more(store, span, summed):
+        read += f"""
+            UNION ALL SELECT minute_ms, node_uid, pod_uid, usd_micro_per_hour, ms, 1
+            FROM ledger_row{suffix} {inside("minute_ms", span)}
+        """
+    return read
+
+
+def minutes_before(time_ms: int) -> str:
+    """How many minutes of a stretch begin before a time, in SQL."""
+    return f"least(minutes, greatest(0, ({time_ms + MS_PER_MINUTE - 1} - time_ms) // {MS_PER_MINUTE}))"
+
+
 def is_summed(store: Reading, from_ms: int, to_ms: int, kind: str) -> bool:
-    """Whether a window is whole hours, and all of them have such sums."""
+    """Whether a window has whole hours, and all of them have such sums."""
     hours = whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
-    exact = from_ms == hours.from_ms < hours.to_ms >= to_ms
-    return exact and not _has_more(store, hours, with_sums(store, kind))
+    return bool(hours) and not _has_more(store, hours, with_sums(store, kind))
+
+
+def edges(window: Span, steps: Span) -> list[Span]:
+    """What a window has before and after its whole steps."""
+    if not steps:
+        return [window]
+    return [span for span in (Span(window.from_ms, steps.from_ms), Span(steps.to_ms, window.to_ms)) if span]
 
 
 def whole_steps(store: Reading, from_ms: int, to_ms: int, step_ms: int) -> Span:

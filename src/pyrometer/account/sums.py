@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrometer.account import sql
 from pyrometer.account.energy import SUMMED as DRAWN
-from pyrometer.account.energy import Drawn
+from pyrometer.account.energy import Drawn, open_use
 from pyrometer.account.summed import has_whole_hours, is_summed, open_hours
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, gpu_hours, round_rows, usd, usd_micro
@@ -93,8 +93,7 @@ def sums(
     timed = bool(set(by) & set(TIME))
     drawn = ", ".join(f"0 AS {name}" for name in _DRAWN)
     if energy == HOUR_USE:
-        store.expose([HOUR_USE], *window)
-        ledger, energy = f"(SELECT time_ms AS minute_ms, * FROM {HOUR_USE})", ""
+        ledger, energy = open_use(store, *window), ""
         drawn = ", ".join(f"sum({name}) AS {name}" for name in _DRAWN)
     elif ledger == "ledger_row":
         if hourly(by, zone, window):
@@ -138,7 +137,7 @@ def sums(
 
 
 def reads_hour_use(store: Reading, window: Window, by: Sequence[str], zone: tzinfo) -> bool:
-    """Whether time, energy and activity can be read from sums of hours alone."""
+    """Whether time, energy and activity of whole hours can be read from their sums alone."""
     return not set(by) & set(_ROW) and hourly(by, zone, window) and is_summed(store, *window, HOUR_USE)
 
 

@@ -523,6 +523,19 @@ class MinuteSum(NamedTuple):
     ms: Int64
 
 
+@record(key=("node_uid", "pod_uid", "usd_micro_per_hour", "time_ms"))
+class MinuteUse(NamedTuple):
+    """The ledger of a holder on a node without its slots and states, minute by minute from `time_ms` on: minutes of an
+    hour that are alike are one row. What is asked of hours that a window cuts."""
+
+    time_ms: Int64
+    node_uid: Text
+    pod_uid: Text | None
+    usd_micro_per_hour: Int64 | None
+    minutes: Int16
+    ms: Int64  # of each of them
+
+
 @record(key=("node_uid", "pod_uid", "time_ms"))
 class QuarterUse(NamedTuple):
     """What a holder drew on a node in the quarter of an hour from `time_ms` on, and how busy its GPUs were, as far as

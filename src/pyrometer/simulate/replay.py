@@ -11,6 +11,7 @@ DERIVED = (
     "energy",
     "hour_sum",
     "minute_sum",
+    "minute_use",
     "quarter_use",
     "hour_use",
     "restatement",

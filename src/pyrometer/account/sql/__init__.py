@@ -32,6 +32,7 @@ ACTIVITY, NO_ACTIVITY = "16_activity", "16_no_activity"
 SUMMED = {
     "hour_sum": "17_hour_sum",
     "minute_sum": "18_minute_sum",
+    "minute_use": "18_minute_use",
     "quarter_use": "19_quarter_use",
     "hour_use": "19_hour_use",
 }
