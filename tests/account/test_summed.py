@@ -106,6 +106,29 @@ def test_answers_are_the_same_with_sums_and_without(history: History) -> None:
         assert summed == [_told(store, *question) for question in asked]
 
 
+def test_windows_of_any_minutes_say_the_same_with_sums_and_without() -> None:
+    """Three hours of two pods and a change between them, with energy and activity."""
+    held = [
+        node(count=2),
+        pod("p"),
+        hold("p", at(0), at(70)),
+        pod("q"),
+        hold("q", at(70), at(171)),
+        until(at(200), count=2),
+    ]
+    busy = [GpuSample(at(m), "n0", m % 2, sm_active_permille=7 * m % 1000, power_w=100 + m) for m in range(200)]
+    windows = [Window(at(begin), at(end)) for begin in (0, 7, 37) for end in (62, 75, 119, 200)]
+    with folder() as store:
+        store.append([*held, *busy])
+        account(store)
+        open_names(store)
+        asked = [(window, by, UTC) for window in windows for by in (["pod"], ["node", "hour"])]
+        summed = [_told(store, *question) for question in asked]
+        store.drop_parts(part for part in store.parts() if part.kind in SUMS)
+        assert summed == [_told(store, *question) for question in asked]
+    assert len({answer["total"]["energy_wh"] for answer, _ in summed}) == len(windows)
+
+
 def _told(store: Store, window: Window, by: list[str], zone: Any) -> Any:
     return cost(store, window, by, zone=zone), burn(store, window, Settings(), zone=zone)
 

@@ -68,7 +68,8 @@ def open_energy(
     """Makes the energy of a window readable, with the columns by which the ledger can be grouped; says its name.
 
     A quarter of an hour that the window cuts is divided as its holder's milliseconds on the node are, and one whose
-    rows of the ledger are in several groups as theirs. Running amounts are rounded, so that windows and groups add up. Activity is that of the quarters
+    rows of the ledger are in several groups as theirs. Running amounts are rounded, so that windows and groups add up.
+    Activity is that of the quarters
     that begin in the window; of states and causes nobody knows it. Where it is not to be grouped by hours of UTC
     (`hourly`), whole hours are not read as one.
     """
@@ -135,7 +136,7 @@ def _of_slots(store: Reading, window: Span) -> Iterator[str]:
         store.expose(["ledger_row"], quarter_ms, end_ms, suffix=suffix)
         held = f"SELECT *, minute_ms AS time_ms, 1 AS minutes FROM ledger_row{suffix} "
         held += inside("minute_ms", Span(quarter_ms, end_ms))
-        yield _cut(window, quarter_ms, "energy", held, "node_uid, slot_index, pod_uid", "energy.slot_index", "0, 0")
+        yield _cut(window, quarter_ms, "energy", held, ("node_uid", "slot_index", "pod_uid"))
 
 
 def _of_holders(store: Reading, window: Span, *, hourly: bool) -> Iterator[str]:
@@ -161,10 +162,8 @@ def _quarters(store: Reading, span: Span, suffix: str) -> Iterator[str]:
     for number, quarter_ms in enumerate(_cut_quarters(span, quarters)):
         quarter = Span(quarter_ms, quarter_ms + MS_PER_QUARTER)
         held = stretches(store, quarter, f"{suffix}_cut_{number}")
-        active = ", ".join(
-            f"energy.{name}" if span.from_ms <= quarter_ms else "0" for name in ("readings", "activity_sum")
-        )
-        yield _cut(span, quarter_ms, f"quarter_use{suffix}", held, "node_uid, pod_uid", "-1", active)
+        active = span.from_ms <= quarter_ms
+        yield _cut(span, quarter_ms, f"quarter_use{suffix}", held, ("node_uid", "pod_uid"), active=active)
 
 
 def _whole(relation: str, span: Span, ms: str = "ms") -> str:
@@ -181,16 +180,21 @@ def _cut_quarters(span: Span, quarters: Span) -> list[int]:
     return sorted({*begun_ms, *ended_ms})
 
 
-def _cut(window: Span, quarter_ms: int, energy: str, held: str, holder: str, slot: str, active: str) -> str:
-    """What is in a window of a quarter of an hour that it cuts, divided as the holder's milliseconds are."""
+def _cut(
+    window: Span, quarter_ms: int, energy: str, held: str, holder: Sequence[str], *, active: bool = False
+) -> str:  # fmt: skip
+    """What is in a window of a quarter of an hour that it cuts, divided as the holder's milliseconds are, and its
+    activity."""
     before, until = minutes_before(window.from_ms), minutes_before(window.to_ms)
-    same = " AND ".join(f"held.{name} IS NOT DISTINCT FROM energy.{name}" for name in holder.split(", "))
+    same = " AND ".join(f"held.{name} IS NOT DISTINCT FROM energy.{name}" for name in holder)
+    slot = "energy.slot_index" if "slot_index" in holder else "-1"
+    use = ", ".join(f"{f'energy.{name}' if active else 0} AS {name}" for name in ("readings", "activity_sum"))
     parts = ", ".join(_part(name, "energy", "before_ms", "until_ms", "whole_ms") for name in _AMOUNTS)
     return f"""
         SELECT greatest(time_ms, {window.from_ms}) AS minute_ms, {slot} AS slot_index, energy.node_uid, energy.pod_uid,
-            {parts}, {active}
+            {parts}, {use}
         FROM {energy} energy JOIN (
-            SELECT {holder}, sum(ms * minutes)::BIGINT AS whole_ms, sum(ms * {before})::BIGINT AS before_ms,
+            SELECT {", ".join(holder)}, sum(ms * minutes)::BIGINT AS whole_ms, sum(ms * {before})::BIGINT AS before_ms,
                 sum(ms * {until})::BIGINT AS until_ms
             FROM ({held}) GROUP BY ALL
         ) held ON energy.time_ms = {quarter_ms} AND {same}
