@@ -69,9 +69,8 @@ def open_energy(
 
     A quarter of an hour that the window cuts is divided as its holder's milliseconds on the node are, and one whose
     rows of the ledger are in several groups as theirs. Running amounts are rounded, so that windows and groups add up.
-    Activity is that of the quarters
-    that begin in the window; of states and causes nobody knows it. Where it is not to be grouped by hours of UTC
-    (`hourly`), whole hours are not read as one.
+    Activity is that of the quarters that begin in the window; of states and causes nobody knows it. Where it is not to
+    be grouped by hours of UTC (`hourly`), whole hours are not read as one.
     """
     window = Span(from_ms, to_ms)
     keys = [name for name in by if name in ("state", "cause")]

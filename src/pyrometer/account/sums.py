@@ -61,16 +61,18 @@ def open_names(store: Reading, tables: Sequence[str] = sql.NAMED) -> None:
     if store.is_limited or known != made_from or tables == sql.NAMED:
         store.expose_all(_NAMING)
     if store.is_limited or known != made_from:
+        for name in sql.NAMED:
+            store.connection.unregister(name)
         store.connection.execute("SET VARIABLE bill_to = ?", [billed_to(store)])
         sql.run(store.connection, sql.NAMES)
-        if not store.is_limited:
-            made = {name: store.connection.sql(f"FROM {name}").to_arrow_table() for name in sql.NAMED}
-            store.remembered["names"] = made_from, made
-        return
+        if store.is_limited:
+            return
+        made = {name: store.connection.sql(f"FROM {name}").to_arrow_table() for name in sql.NAMED}
+        store.remembered["names"] = made_from, made
+        for name in sql.NAMED:
+            store.connection.execute(f"DROP TABLE temp.{name}")
     for name in tables:
-        store.connection.register("remembered_rows", made[name])
-        store.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS FROM remembered_rows")
-    store.connection.unregister("remembered_rows")
+        store.connection.register(name, made[name])  # as it is: a table of it would be made for one question
 
 
 def billed_to(store: Reading) -> str:

@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from pyrometer.account.closed import revision_of
 from pyrometer.account.ledger import Accounted
 from pyrometer.model.columns import SCHEMAS
@@ -103,7 +105,7 @@ class Page(NamedTuple):
 
 def as_json(answer: dict[str, Any]) -> bytes:
     """An answer as it is sent."""
-    return json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return msgspec.json.encode(answer)
 
 
 class Made(NamedTuple):

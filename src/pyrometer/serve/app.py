@@ -630,7 +630,7 @@ def application(server: Server) -> Starlette:
             Route("/api/v1/export/{form}", server.guarded("view", server.download)),
             Route("/api/v1/{what}", server.guarded("view", server.answer)),
         ],
-        middleware=[Middleware(GZipMiddleware, minimum_size=COMPRESSED_FROM, compresslevel=5)],
+        middleware=[Middleware(GZipMiddleware, minimum_size=COMPRESSED_FROM, compresslevel=2)],
         lifespan=lambda _: _keeping(server),
     )
 
