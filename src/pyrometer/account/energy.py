@@ -104,8 +104,8 @@ def open_energy(
 
 
 def open_use(store: Reading, from_ms: int, to_ms: int) -> str:
-    """Makes the time, the energy and the activity of a window readable together, where its hours have sums of use: as
-    `hour_use` has them, with `minute_ms`; says the name."""
+    """A relation of the time, the energy and the activity of a window together, where its hours have sums of use: with
+    the columns of `hour_use`, and `minute_ms` for its time."""
     window, hours = Span(from_ms, to_ms), whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
     store.expose(["hour_use"], *hours)
     read = [f"SELECT time_ms AS minute_ms, * EXCLUDE (time_ms) FROM hour_use {inside('time_ms', hours)}"]
@@ -117,8 +117,7 @@ def open_use(store: Reading, from_ms: int, to_ms: int) -> str:
             f"FROM ({drawn})"
             for drawn in _quarters(store, span, f"_edge_{number}")
         ]
-    store.connection.execute(f"CREATE OR REPLACE TEMP VIEW ledger_use AS {' UNION ALL '.join(read)}")
-    return "ledger_use"
+    return f"({' UNION ALL '.join(read)})"  # not as a view: that would be planned twice
 
 
 def _of_slots(store: Reading, window: Span) -> Iterator[str]:
