@@ -19,13 +19,19 @@ class Server:
     def __init__(self, command: Callable[[int], list[str]], folder: Path, ready: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        with (folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(command(self.port), stdout=log, stderr=log, cwd=folder)
+        self._command, self._folder, self._ready = command(self.port), folder, ready
+        self.start()
+
+    def start(self) -> None:
+        """Runs it, again too, at the same address."""
+        log_path = self._folder / "log"
+        with log_path.open("wb") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
         for _ in range(300):
             if self.process.poll() is not None:
-                raise RuntimeError((folder / "log").read_text()[-2000:])
+                raise RuntimeError(log_path.read_text()[-2000:])
             try:
-                if httpx.get(self.url + ready).status_code == 200:
+                if httpx.get(self.url + self._ready).status_code == 200:
                     return
             except httpx.HTTPError:
                 pass

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +72,70 @@ def test_who_had_gpus_is_known_and_looking_twice_changes_nothing(
     for name, true_ms in night.pods.items():
         assert abs(pods[name] - true_ms) <= 8 * 3 * EVERY_MS, name
     assert counts[0][0] <= 4  # it came, was placed, ended: and is not written down again and again
+
+
+def test_a_prometheus_that_is_gone_for_an_hour_is_said_to_be_and_costs_nothing(
+    night: Night, tmp_path: Path  # noqa: F811
+) -> None:  # fmt: skip
+    if shutil.which("prometheus") is None:
+        pytest.skip("needs prometheus: apt-get install prometheus")
+    with Store(night.folder) as store:
+        past = Exposed(store, *night.window, every_ms=EVERY_MS, honor_labels=True).lines()
+        server = prometheus(tmp_path / "prometheus", past)
+    hour_ms, end_ms = 3_600_000, night.window.to_ms + 60_000
+    clock_ms = [0]
+
+    async def until(condition: Callable[[], bool], running: asyncio.Task[None]) -> None:
+        while not condition():
+            assert not running.done(), running.result()
+            await asyncio.sleep(0.01)
+
+    async def watched(store: Store, times_ms: list[int], *, gone: bool) -> list[str]:
+        """Reads on at each of some times; between the first and the last one the Prometheus may be gone."""
+
+        def has_gone_on(before: int) -> bool:  # the round after this one, which may have begun before
+            return remembering.rounds > before + 1
+
+        api, said = Prometheus(server.url), []
+        clock_ms[0] = times_ms[0]
+        settings = Settings(prometheus_history_hours=4)
+        remembering = Remembering(store, settings, asyncio.Lock(), api, every_s=0.01, clock=lambda: clock_ms[0])
+        running = asyncio.create_task(remembering.run())
+        await until(lambda: remembering.rounds > 0, running)
+        if gone:
+            server.process.kill()
+            server.process.wait()
+        for time_ms in times_ms[1:-1]:
+            clock_ms[0] = time_ms
+            goes_on = partial(has_gone_on, remembering.rounds)
+            await until((lambda: remembering.trouble is not None) if gone else goes_on, running)
+            said += remembering.shortcomings()
+        if gone:
+            server.start()
+        clock_ms[0] = times_ms[-1]
+        await until(partial(has_gone_on, remembering.rounds), running)
+        assert remembering.shortcomings() == []
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        await api.close()
+        return said
+
+    def ledger(folder: Path, *, gone: bool) -> tuple[list[str], list[tuple[Any, ...]]]:
+        times_ms = [end_ms - hour_ms - 600_000 + minutes * 60_000 for minutes in (0, 10, 25, 40, 55, 70)]
+        with Store(folder, create=True) as store:
+            said = asyncio.run(watched(store, times_ms, gone=gone))
+            build(store, Settings(), now_ms=end_ms)
+            store.expose_all(["ledger_row"])
+            return said, store.connection.execute("FROM ledger_row ORDER BY ALL").fetchall()
+
+    try:
+        nothing, undisturbed = ledger(tmp_path / "twin", gone=False)
+        said, found = ledger(tmp_path / "data", gone=True)
+    finally:
+        server.close()
+    assert nothing == []
+    assert len(said) == 4
+    assert all(one.startswith(f"{server.url} does not answer") for one in said)
+    assert len(found) > 1_000
+    assert found == undisturbed

@@ -35,6 +35,10 @@ OVERLAP_MS = 10 * MS_PER_MINUTE
 Progress = Callable[[int, int], None]
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class History:
     """What is known of one cluster from `from_ms` to `to_ms`, and is brought into a store."""
 
@@ -111,13 +115,14 @@ class Remembering:
 
     def __init__(
         self, store: Store, settings: Settings, lock: asyncio.Lock, prometheus: Prometheus, *,
-        every_s: float = REMEMBER_EVERY_S,
+        every_s: float = REMEMBER_EVERY_S, clock: Callable[[], int] = _now_ms,
     ) -> None:  # fmt: skip
         self.store = store
         self.settings = settings
         self.lock = lock
         self.prometheus = prometheus
         self.every_s = every_s
+        self._clock = clock  # milliseconds
         self.rounds = 0
         self.stored = 0
         self.trouble: str | None = None
@@ -135,7 +140,7 @@ class Remembering:
         """Stores what was scraped, until it is cancelled. A Prometheus that does not answer is asked again."""
         name = self.settings.cluster or WITHOUT_NAME
         marks = Marks(self.store, self.prometheus.url)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._clock()
         async with self.lock:
             before = await to_its_end(remembered, self.store, name, now_ms)
             first_ms = min((span[0] for span in marks.read()), default=now_ms - self._history_ms())
@@ -147,7 +152,7 @@ class Remembering:
         )  # fmt: skip
         while True:
             read = marks.read()
-            to_ms = time.time_ns() // 1_000_000 - BEHIND_MS
+            to_ms = self._clock() - BEHIND_MS
             # what was seen last may have been gone a moment later: the end is looked at twice
             source.go_on(read[-1][1] - OVERLAP_MS if read else first_ms, to_ms, read)
             try:
