@@ -9,7 +9,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -43,7 +42,10 @@ class Ray:
     def map(
         self, function: Callable[[Any, Work], Result], work: Sequence[tuple[Any, Work]], progress: Progress
     ) -> list[Result]:
-        """The results, in the order of the work; a bounded number of tasks is under way at a time."""
+        """The results, in the order of the work; a bounded number of tasks is under way at a time.
+
+        When one fails, those under way come to their end for nobody: Ray aborts this process when it is told to cancel
+        a task that ends at that moment (ray-project/ray#54798)."""
         ray = self._ray
         shared = {id(about): ray.put(about) for about, _ in work}
         task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_on_a_node)
@@ -51,18 +53,13 @@ class Ray:
         results: list[Result | None] = [None] * len(work)
         waiting = list(enumerate(work))[::-1]
         places: dict[Any, int] = {}  # of tasks under way
-        try:
-            while waiting or places:
-                while waiting and len(places) < most:
-                    place, (about, piece) = waiting.pop()
-                    places[task.remote(function, __version__, shared[id(about)], piece)] = place
-                progress(len(work) - len(waiting) - len(places), len(work))
-                (done, *_), _ = ray.wait(list(places), num_returns=1)
-                results[places.pop(done)] = self._result(done)
-        finally:
-            for left in places:  # something went wrong: nobody wants the rest
-                with suppress(Exception):
-                    ray.cancel(left, force=True)
+        while waiting or places:
+            while waiting and len(places) < most:
+                place, (about, piece) = waiting.pop()
+                places[task.remote(function, __version__, shared[id(about)], piece)] = place
+            progress(len(work) - len(waiting) - len(places), len(work))
+            (done, *_), _ = ray.wait(list(places), num_returns=1)
+            results[places.pop(done)] = self._result(done)
         progress(len(work), len(work))
         return results  # type: ignore[return-value]  # none is left out
 
