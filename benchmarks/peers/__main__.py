@@ -132,16 +132,24 @@ def _asked(server: Server, by_rule: bool, asks: int) -> dict:
         "wall_s": spread([answer.wall_s for answer in answers]),
         "cpu_s": spread([answer.cpu_s for answer in answers]),
         "peak_mb": max(answer.peak_mb for answer in answers),
-        "workloads": answers[-1].rows,
-        "gpu_hours": answers[-1].gpu_hours,
+        "answer": answers[-1].answer,
     }
 
 
 def _held_alike(found: dict, peers: list[type[Server]]) -> None:
-    """All of them must say the same."""
-    said = {(one["workloads"], round(one["gpu_hours"])) for peer in peers for one in found[peer.name]["asked"].values()}
-    if len(said) > 1:
-        raise SystemExit(f"The answers differ: {said}")
+    """All of them must say the same of every workload: GPU-hours to a reading a GPU, activity to a thousandth. Answers
+    are taken out of what is kept."""
+    answers = [one.pop("answer") for peer in peers for one in found[peer.name]["asked"].values()]
+    first = answers[0]
+    for answer in answers[1:]:
+        if answer.keys() != first.keys():
+            raise SystemExit(f"The answers differ in {sorted(answer.keys() ^ first.keys())[:5]}.")
+        for workload, (gpu_hours, activity) in answer.items():
+            expected = first[workload]
+            if abs(gpu_hours - expected.gpu_hours) > 0.01 or abs(activity - expected.activity) > 0.001:
+                raise SystemExit(f"The answers differ: {workload} {expected} and {(gpu_hours, activity)}.")
+    found["workloads"] = len(first)
+    found["gpu_hours"] = sum(of.gpu_hours for of in first.values())
 
 
 def _line(name: str, gpus: int, one: dict) -> str:

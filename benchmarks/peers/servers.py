@@ -42,14 +42,23 @@ ZONES = (
 )
 
 
+class Of(NamedTuple):
+    """What is said of one workload."""
+
+    gpu_hours: float
+    activity: float  # of a whole
+
+
+Answer = dict[str, Of]  # by workload
+
+
 class Asked(NamedTuple):
-    """What one answer took of a server."""
+    """An answer, and what it took of a server."""
 
     wall_s: float
     cpu_s: float
     peak_mb: float
-    rows: int
-    gpu_hours: float
+    answer: Answer
 
 
 class Server:
@@ -120,9 +129,9 @@ class Server:
     def asked(self, ask) -> Asked:
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")  # the peak begins anew
         began_cpu_s, began_s = self.cpu_s(), time.perf_counter()
-        rows, gpu_hours = ask()
+        answer = ask()
         wall_s = time.perf_counter() - began_s
-        return Asked(wall_s, self.cpu_s() - began_cpu_s, self._peak_mb(), rows, gpu_hours)
+        return Asked(wall_s, self.cpu_s() - began_cpu_s, self._peak_mb(), answer)
 
 
 class PromQL(Server):
@@ -135,13 +144,13 @@ class PromQL(Server):
         found = answer.json()["data"]["result"]
         return {series["metric"]["workload"]: float(series["value"][1]) for series in found}
 
-    def question(self, from_ms: int, recorded: bool, number: int) -> tuple[int, float]:
+    def question(self, from_ms: int, recorded: bool, number: int) -> Answer:
         queries = (COUNTED % "24h", SUMMED % "24h")
         if recorded:
             queries = tuple(f"sum by (workload) (sum_over_time({name}[24h]))" for name in RULES)
         counted, summed = (self.instant(query, from_ms + DAY_MS) for query in queries)
         assert counted.keys() == summed.keys()
-        return len(counted), sum(counted.values()) / 60
+        return {name: Of(count / 60, summed[name] / count) for name, count in counted.items()}
 
     def visible(self) -> None:
         """What was sent can be asked for."""
@@ -214,14 +223,13 @@ class Pyrometer(Server):
             sys.executable, "-m", "pyrometer", "serve", "--data", str(self.folder), "--listen", f"127.0.0.1:{port}",
         ]  # fmt: skip
 
-    def question(self, from_ms: int, recorded: bool, number: int) -> tuple[int, float]:
+    def question(self, from_ms: int, recorded: bool, number: int) -> Answer:
         since, until = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in (from_ms, from_ms + DAY_MS))
         asked = {"by": "workload", "since": since, "until": until, "tz": ZONES[number % len(ZONES)]}
         answer = self.client.get("/api/v1/cost", params=asked)
         answer.raise_for_status()
         rows = [row for row in answer.json()["rows"] if row["workload"] is not None]
-        assert all(row["activity"] is not None for row in rows)
-        return len(rows), sum(row["gpu_ms"] for row in rows) / 3_600_000
+        return {row["workload"]["name"]: Of(row["gpu_ms"] / 3_600_000, row["activity"]) for row in rows}
 
 
 def spread(values: list[float]) -> dict[str, float]:
