@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -20,7 +20,15 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def _answer(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Says `ok`; or, to who asks for everything, more than anybody's buffers hold, in pieces or as a whole."""
+    """Says `ok`, or, at the end of its body, which headers there were; or, to who asks for everything, more than
+    anybody's buffers hold, in pieces or as a whole."""
+    if scope["path"] == "/headers":
+        while (await receive()).get("more_body"):
+            pass
+        said = b" ".join(name for name, _ in scope["headers"])
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"said", said)]})
+        await send({"type": "http.response.body"})
+        return
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
     for _ in range(400 if scope["path"] == "/all" else 0):
         await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
@@ -91,6 +99,49 @@ def test_the_rest_of_a_body_is_not_waited_for_either(monkeypatch: pytest.MonkeyP
             writer.write(b"x")  # never as many
             await asyncio.sleep(0.01)
         assert not state.connections
+
+    run(test)
+
+
+CHUNKED = b"POST /headers HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"GET /", b"x" * 1000),
+        (b"GET / HTTP/1.1\r\nX: ", b"x" * 1000),
+        (b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 100),
+        (GET + b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 100),
+        (CHUNKED + b"1\r\nx\r\n0\r\nX: ", b"x" * 1000),
+        (CHUNKED + b"1\r\nx\r\n0\r\n", b"X: y\r\n" * 100),
+        (CHUNKED + b"1;", b"x" * 1000),
+    ],
+    ids=["path", "header", "headers", "second", "trailer", "trailers", "extension"],
+)
+def test_heads_and_what_else_is_no_body_do_not_grow_for_ever(begin: bytes, more: bytes) -> None:
+    async def test(connect: Connect, state: ServerState) -> None:
+        reader, writer = await connect()
+        reading = asyncio.ensure_future(ended(reader))
+        writer.write(begin)
+        sent = 0
+        while not reading.done():
+            writer.write(more)
+            sent += len(more)
+            with suppress(ConnectionError):
+                await writer.drain()
+            await asyncio.sleep(0)
+            assert sent < 50_000_000
+        assert b"said" not in reading.result()
+
+    run(test)
+
+
+def test_headers_behind_a_body_are_none() -> None:
+    async def test(connect: Connect, state: ServerState) -> None:
+        reader, writer = await connect()
+        writer.write(CHUNKED + b"1\r\nx\r\n0\r\nAuthorization: Bearer x\r\n\r\n")
+        assert b"said: host transfer-encoding\r\n" in await reader.readuntil(b"\r\n\r\n")
 
     run(test)
 

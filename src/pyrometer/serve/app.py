@@ -616,13 +616,13 @@ def application(server: Server) -> Starlette:
         routes=[
             # what is asked for the most comes first: routes are tried one after the other
             Route("/api/v1/write", server.guarded("ingest", server.remote_write.take), methods=["POST"]),
-            *(Route(path, route, methods=methods) for path, (route, methods) in _open(server).items()),
-            Route("/report", server.guarded("view", server.report)),
-            Route(METRICS, server.guarded("view_all", server.metrics)),
             *(
                 Route(f"/v1/{signal}", server.guarded("ingest", server.otlp.route(signal)), methods=["POST"])
                 for signal in SIGNALS
             ),
+            *(Route(path, route, methods=methods) for path, (route, methods) in _open(server).items()),
+            Route("/report", server.guarded("view", server.report)),
+            Route(METRICS, server.guarded("view_all", server.metrics)),
             Route("/api/v1/live", server.guarded("view", server.listen)),
             Route("/api/v1/openapi.json", server.guarded("view", server.document)),
             Route("/api/v1/close", server.guarded("administer", server.closing.take), methods=["POST"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = "; ".join(
@@ -26,6 +25,8 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+# As ASGI has them: in lower case.
+_RAW = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class Headers:
@@ -39,9 +40,8 @@ class Headers:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
+                said = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(header for header in _RAW if header[0] not in said)]
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
