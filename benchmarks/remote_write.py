@@ -82,9 +82,9 @@ def step_by_step(rounds: list[list[bytes]]) -> list[dict[str, float]]:
             for number, body in enumerate(bodies, 1):
                 timed("join", scrapes.add, timed("read", reader.read, body, now_ms).samples, number)
                 if number % 10 == 0 or number == len(bodies):  # about what comes in a second
-                    settled = timed("join", scrapes.take, number - 10 if number < len(bodies) else number + 1)
-                    table, others = timed("records", dcgm.take_table, settled)
-                    timed("store", store.append_tables, {"gpu_sample": table} | tables_of(others))
+                    for batch in timed("join", scrapes.take, number - 10 if number < len(bodies) else number + 1):
+                        table, others = timed("records", dcgm.take_table, batch)
+                        timed("store", store.append_tables, {"gpu_sample": table} | tables_of(others))
     return took
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections import Counter
 
 import cramjam
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sent import STALE, USEFUL, WriteRequest, body_of, packed, series_of
 
-from pyrometer.collect import exposition, remote_write
+from pyrometer.collect import exposition, remote_write, whole_scrapes
 from pyrometer.collect.dcgm import Dcgm, measure_of, place_of
 from pyrometer.collect.remote_write import (
     NO_DEVICE,
@@ -260,9 +261,15 @@ class TestNoBody:
         assert taken(packed(bytes(body))) <= len(series)
 
 
-@given(st.randoms(use_true_random=False), st.integers(1, 40))
-def test_in_whatever_pieces_a_scrape_comes_it_is_the_same(chance: random.Random, piece):
+@given(st.randoms(use_true_random=False), st.integers(1, 40), st.sampled_from([1, 30, 10**6]))
+def test_in_whatever_pieces_a_scrape_comes_it_is_the_same(chance: random.Random, piece, batch_size):
     """Cut anywhere, in any order, some of it twice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole_scrapes, "VALUES_OF_A_BATCH", batch_size)
+        _in_pieces(chance, piece)
+
+
+def _in_pieces(chance: random.Random, piece: int) -> None:
     whole = [
         sample
         for scrape in range(3)
@@ -274,10 +281,15 @@ def test_in_whatever_pieces_a_scrape_comes_it_is_the_same(chance: random.Random,
     for begin in range(0, len(sent), piece):
         scrapes.add(Values.of(sent[begin : begin + piece]), arrived_s=begin)
     assert scrapes.waiting == len(sent)
-    settled = list(scrapes.take(before_s=len(sent)))
+    batches = [list(batch) for batch in scrapes.take(before_s=len(sent))]
+    settled = [sample for batch in batches for sample in batch]
     assert records(settled) == records(whole)
-    assert [sample[3] for sample in settled] == sorted(sample[3] for sample in sent)
-    assert (scrapes.waiting, list(scrapes.take(before_s=float("inf")))) == (0, [])
+    assert Counter(settled) == Counter(sent)
+    for batch in batches:
+        assert [sample[3] for sample in batch] == sorted(sample[3] for sample in batch)
+    in_batches = [{(place.hosts[0], time_ms) for _, place, _, time_ms in batch} for batch in batches]
+    assert sum(map(len, in_batches)) == len(set().union(*in_batches))  # no scrape is in two of them
+    assert (scrapes.waiting, scrapes.take(before_s=float("inf"))) == (0, [])
 
 
 def test_a_scrape_waits_from_its_first_piece_on():
@@ -287,9 +299,12 @@ def test_a_scrape_waits_from_its_first_piece_on():
     scrapes.add(Values.of(first[:5]), arrived_s=10)
     scrapes.add(second, arrived_s=11)
     scrapes.add(Values.of(first[5:]), arrived_s=12)
-    assert list(scrapes.take(before_s=10)) == []
-    assert list(scrapes.take(before_s=10.5)) == first
+    assert scrapes.take(before_s=10) == []
+    (settled,) = scrapes.take(before_s=10.5)
+    assert list(settled) == first
     assert scrapes.waiting == len(second)
+    (settled,) = scrapes.take(before_s=11.5)
+    assert list(settled) == list(second)
 
 
 @pytest.mark.parametrize("bad", [b"\x0a\xff", b"\x12\x01\x09", b"\x0a\x04\x0a\x02\xff\xff", b"\xff" * 20])

@@ -376,7 +376,7 @@ def _sample_table(rows: _Rows) -> pa.Table:
     schema = SCHEMAS["gpu_sample"].arrow()
     columns = [
         pa.array(rows.time_ms[kept]),
-        pa.array([node_uids[of] for of in number.tolist()], pa.string()),
+        pa.array(node_uids, pa.string()).take(pa.array(number)),
         pa.array(slots[number]),
         pa.array(instances[number]),
     ]

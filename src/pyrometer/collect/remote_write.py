@@ -22,7 +22,6 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
-from numpy.lib.stride_tricks import sliding_window_view
 
 from pyrometer.collect.dcgm import NAMES, Place, measure_of, place_of
 from pyrometer.collect.values import Integers, Numbers, Values
@@ -69,19 +68,45 @@ class _Rows(NamedTuple):
 
 # Of useful series, a code is the number of the place × the number of measures + the measure.
 _OTHER, _NO_DEVICE, _MALFORMED = -1, -2, -3
-_SEVEN_BITS = 1 << (7 * np.arange(6))  # of each byte of a time
 
 
 class _Series:
-    """A series as it comes again and again: what is before its sample, and which one came after it the last time."""
+    """A series as it comes again and again: what is before its sample, how many bytes it has with that, its number; and
+    the one that came after it the last time, spread out, since that is looked at for every sample that comes."""
 
-    __slots__ = ("after", "code", "head", "size")
+    __slots__ = ("after", "head", "number", "size")
 
-    def __init__(self, head: bytes | tuple[()], size: int, code: int) -> None:
+    def __init__(self, head: bytes | tuple[()], size: int, number: int) -> None:
         self.head = head
-        self.size = size  # with the sample
-        self.code = code
-        self.after = self
+        self.size = size
+        self.number = number
+        self.after: tuple[bytes | tuple[()], int, int, _Series] = (head, size, number, self)
+
+    def comes_before(self, other: _Series) -> None:
+        """What to expect the next time."""
+        self.after = (other.head, other.size, other.number, other)
+
+
+class _Grown:
+    """Whole numbers that become more: an array with room for others."""
+
+    def __init__(self) -> None:
+        self._kept = np.empty(1024, np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, number: int) -> None:
+        if self._count == len(self._kept):
+            self._kept = np.concatenate([self._kept, np.empty_like(self._kept)])
+        self._kept[self._count] = number
+        self._count += 1
+
+    def at(self, places: Integers) -> Integers:
+        """Those at some places."""
+        found: Integers = self._kept[places]
+        return found
 
 
 class Reader:
@@ -93,7 +118,8 @@ class Reader:
 
     def _forget(self) -> None:
         self._series: dict[bytes, _Series] = {}  # by their heads
-        self._last = _Series((), 0, _OTHER)  # nothing begins with one of no heads
+        self._codes, self._sizes = _Grown(), _Grown()  # of series, by their numbers
+        self._last = _Series((), 0, -1)  # nothing begins with one of no heads
         self._numbers: dict[bytes, int] = {}  # of the labels without the name: which place
         self._places: list[Place] = []  # values that were handed out keep the list that there was
         self._kept_bytes = 0
@@ -126,39 +152,42 @@ class Reader:
 
     def _rows(self, body: bytes) -> _Rows:
         """All samples: those in the usual form together, then the others."""
-        found: list[_Series] = []
-        ends: list[int] = []
+        found: list[int] = []  # numbers of series
         others: list[bytes] = []
+        between = [(0, 0)]  # bytes of others, and before which of those found
         last, at, size, begins_with = self._last, 0, len(body), body.startswith
         while at < size:
-            series = last.after
-            if begins_with(series.head, at):
-                last, at = series, at + series.size
-                found.append(series)
-                ends.append(at)
+            head, length, number, series = last.after
+            if begins_with(head, at):
+                last, at = series, at + length
+                found.append(number)
                 continue
-            number, begin, end = message_at(body, at)
-            if number == 1:  # a series; metadata is passed over
-                met = self._met(body, at, begin, end)
-                if met is None:
+            field, begin, end = message_at(body, at)
+            met = self._met(body, at, begin, end) if field == 1 else None
+            if met is not None:
+                last.comes_before(met)
+                last = met
+                found.append(met.number)
+            else:
+                between.append((len(found), end - at))
+                if field == 1:  # a series; metadata is passed over
                     others.append(body[begin:end])
-                else:
-                    last.after = met
-                    last = met
-                    found.append(met)
-                    ends.append(end)
-                if len(found) + len(others) > MOST_SERIES:
-                    raise _too_many()
+            if len(found) + len(others) > MOST_SERIES:
+                raise _too_many()
             at = end
         self._last = last
         if at > size:
             raise ValueError("a series without an end")
         if len(found) + len(others) > MOST_SERIES:
             raise _too_many()
-        code = np.array([series.code for series in found], np.int64)
-        value, time_ms, usual = _last_samples(body, np.array(ends, np.int64))
+        numbers = np.array(found, np.int64)
+        sizes, skipped = self._sizes.at(numbers), np.zeros(len(found) + 1, np.int64)
+        np.add.at(skipped, *np.array(between).T)
+        ends = np.cumsum(sizes + skipped[:-1])
+        code = self._codes.at(numbers)
+        value, time_ms, usual = _last_samples(body, ends)
         for number in np.flatnonzero(~usual).tolist():
-            _, begin, end = message_at(body, ends[number] - found[number].size)
+            _, begin, end = message_at(body, int(ends[number] - sizes[number]))
             others.append(body[begin:end])
         if not others:
             return _Rows(code, value, time_ms)
@@ -181,7 +210,9 @@ class Reader:
         if series is None:
             labels = _labels(body[begin:until])
             if labels is not None:
-                series = self._series[head] = _Series(head, end - at, self._code(labels))
+                series = self._series[head] = _Series(head, end - at, len(self._codes))
+                self._codes.append(self._code(labels))
+                self._sizes.append(end - at)
                 self._kept_bytes += len(head) + KEPT_OF_SERIES_BYTES
         return series
 
@@ -259,13 +290,16 @@ def _last_samples(body: bytes, ends: Integers) -> tuple[Numbers, Integers, npt.N
     In the usual form a sample is 12 10 09 (value: 8 bytes) 10 (time: 6 bytes); one that is zero is 12 07 10 (time)."""
     if not len(ends):
         return np.empty(0), ends, np.empty(0, bool)
-    sample = sliding_window_view(np.frombuffer(body, np.uint8), 18)[ends - 18]
-    full = (sample[:, 0] == 0x12) & (sample[:, 1] == 0x10)
-    form = np.where(full, sample[:, 2] == 0x09, (sample[:, 9] == 0x12) & (sample[:, 10] == 0x07))
-    time = sample[:, 12:]
-    usual = form & (sample[:, 11] == 0x10) & (time[:, :5] >= 0x80).all(axis=1) & (time[:, 5] < 0x80)
-    value = np.where(full, np.ascontiguousarray(sample[:, 3:11]).view("<f8")[:, 0], 0.0)
-    return value, (time & 0x7F).astype(np.int64) @ _SEVEN_BITS, usual
+    words: npt.NDArray[np.uint64] = np.ndarray(len(body) - 7, "<u8", body, strides=(1,))  # one from each byte on
+    first, zero, last = words[ends - 18], words[ends - 9], words[ends - 8]
+    full = first & 0xFFFF == 0x1012
+    form = np.where(full, first & 0xFF0000 == 0x090000, zero & 0xFFFF == 0x0712)
+    usual = form & (
+        last & 0x80808080_8080FF00 == 0x00808080_80801000
+    )  # of each byte of a time but the last, another comes
+    value = np.where(full, words[ends - 15].view("<f8"), 0.0)
+    time_ms = sum((last >> 16 + 8 * byte & 0x7F) << 7 * byte for byte in range(6))
+    return value, np.asarray(time_ms).astype(np.int64), usual
 
 
 def _too_many() -> TooLargeError:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyrometer.serve.app import Server
 
 MOST_AT_ONCE = 16  # bodies that are being read
-MOST_WAITING = 1_000_000  # values: 12,000 GPUs for a minute, 40 MB
+MOST_WAITING = 4_000_000  # values, 160 MB: twice what 100,000 GPUs say within SETTLE_S, 20 metrics every 15 s
 STORE_EVERY_S = 1.0
 ALL = float("inf")
 
@@ -62,7 +62,7 @@ class RemoteWrite:
         self._done: list[Path] = []  # files of bodies whose values are on their way
         self._dcgm: Dcgm | None = None  # once it is known which slots there were
         self._untaken: list[Values] = []  # of scrapes that are whole, and not yet records
-        self._unstored: list[dict[str, pa.Table]] = []
+        self._unstored: dict[str, pa.Table] | None = None  # records that the store has not taken yet
 
     # -- in -----------------------------------------------------------------------------------------------------------
 
@@ -71,8 +71,8 @@ class RemoteWrite:
         foreign = _foreign(request.headers)
         if foreign:
             return _refusal(415, foreign)
-        unstored = sum(table.num_rows for tables in self._unstored for table in tables.values())
-        if self._inside >= MOST_AT_ONCE or self._scrapes.waiting + unstored >= MOST_WAITING:
+        waiting = self._scrapes.waiting + sum(map(len, self._untaken))
+        if self._inside >= MOST_AT_ONCE or waiting >= MOST_WAITING:
             return _refusal(503, f"More is waiting to be stored than should: try again in {RETRY_S} s.", retry=True)
         self._inside += 1
         try:
@@ -133,25 +133,24 @@ class RemoteWrite:
         """Stores what came before a time. What cannot be stored now stays, on disk too."""
         async with self._server.lock:
             async with self._reading:  # no body is half in
-                samples = self._scrapes.take(before_s)
+                batches = await to_its_end(self._scrapes.take, before_s)
                 self._journal.turn()
                 self._done += [path for path, arrived_s in self._files.items() if arrived_s < before_s]
                 self._files = {path: arrived_s for path, arrived_s in self._files.items() if arrived_s >= before_s}
-            await to_its_end(self._store, samples)
+                self._untaken += batches
+            await to_its_end(self._store)
 
-    def _store(self, samples: Values) -> None:
+    def _store(self) -> None:
         store = self._server.store
-        self._untaken.append(samples)
         if self._dcgm is None:
             self._dcgm = Dcgm(lambda host: self._server.node_uid_of(host), near_idle_power_w, slots_of(store))
-        values = Values.joined(self._untaken)
-        if len(values):
-            table, records = self._dcgm.take_table(values)
-            self._unstored.append({"gpu_sample": table} | tables_of(records))
-        self._untaken = []
-        while self._unstored:
-            append_tables_that_fit(store, self._unstored[0])
-            del self._unstored[0]
+        while self._untaken or self._unstored:
+            if self._unstored is None:
+                table, records = self._dcgm.take_table(self._untaken[0])
+                self._unstored = {"gpu_sample": table} | tables_of(records)
+                del self._untaken[0]
+            append_tables_that_fit(store, self._unstored)
+            self._unstored = None
         self._journal.drop(self._done)
         self._done = []
 

@@ -156,7 +156,7 @@ class Training:
         now_s = time.monotonic()
         settled_s = float("inf") if everything else now_s - SETTLE_S
         self._unstored += self._joined(now_s)
-        self._untaken += self._scrapes.take(settled_s)
+        self._untaken += [sample for batch in self._scrapes.take(settled_s) for sample in batch]
         if self._untaken:
             if self._dcgm is None:
                 self._dcgm = Dcgm(self._node_uid_of, near_idle_power_w, slots_of(self._store))
