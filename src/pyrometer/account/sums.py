@@ -30,6 +30,7 @@ TIME = ("hour", "day", "month")
 GROUPINGS = (*_HOLDER, *_SLOT, *_ROW, *TIME)
 PRICE = "usd_micro_per_hour"
 HOUR_USE = "hour_use"
+_TIMED = ("gpu_ms", "ms_price", "unpriced_ms")
 _DRAWN = ("energy_mj", "energy_ms", "estimated_ms", "readings", "activity_sum")  # what `Drawn` has
 HELD = "held"  # whether anybody did: a team may call itself `platform`
 _NAMING = ("pod", "workload", "node", "slot", "pipeline_run", "sweep", "trial")
@@ -120,8 +121,7 @@ def sums(
             GROUP BY ALL
             {metered if energy else ""}
         )
-        SELECT {", ".join([*named, ""])} sum(gpu_ms), sum(ms_price), sum(unpriced_ms),
-            {", ".join(f"sum({name})" for name in _DRAWN)}
+        SELECT {", ".join([*named, ""])} {", ".join(f"sum({name})::VARCHAR" for name in (*_TIMED, *_DRAWN))}
         FROM compact
         {"LEFT JOIN holder_name USING (pod_uid)" if "pod_uid" in raw else ""}
         {"LEFT JOIN node_name USING (node_uid)" if "node_uid" in raw else ""}
@@ -131,7 +131,7 @@ def sums(
     ).fetchall()
     width = len(by)
     found = []
-    for row in rows:
+    for row in rows:  # texts: numbers of 128 bits are read from those in half of the time
         gpu_ms, ms_price, unpriced_ms, *amounts = map(int, row[width:])
         if gpu_ms:
             found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, Drawn(*amounts)))
@@ -239,7 +239,7 @@ def _columns(by: Sequence[str]) -> tuple[list[str], list[str]]:
 def _order(by: Sequence[str]) -> str:
     """Most expensive first; what has a time in it, in the order in which it was asked for and passed."""
     keys = [f"min({name}_first)" if name in TIME else str(place) for place, name in enumerate(by, 1)]
-    amounts_first = [f"{len(by) + 2} DESC", f"{len(by) + 1} DESC"]
+    amounts_first = ["sum(ms_price) DESC", "sum(gpu_ms) DESC"]
     return ", ".join([*keys, *amounts_first] if set(by) & set(TIME) else [*amounts_first, *keys])
 
 

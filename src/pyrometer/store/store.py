@@ -64,8 +64,9 @@ class Snapshot(Reading):
         connection = store.connection.cursor()
         try:
             connection.execute("BEGIN")
-            super().__init__(store.folder, connection)  # reads: from here on, nothing changes
-            self.parts(), self.hot_tables()
+            connection.execute("FROM hot LIMIT 0")  # reads: from here on, nothing changes
+            super().__init__(store.folder, connection, store._meta)
+            self._parts, self._hot, self._stamps = store.parts(), store.hot_tables(), dict(store._stamps)
         except BaseException:
             connection.close()
             raise
