@@ -13,6 +13,9 @@ import multiprocessing
 import sys
 import time
 import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -149,6 +152,37 @@ def _node(number: int) -> str:
     )
 
 
+class Stream:
+    """What changed of a kind, for whoever watches it: the newest one alone, from the version that it names on."""
+
+    MOST_UNREAD, MOST_KEPT = 256, 20_000
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[int, bytes]] = deque(maxlen=self.MOST_KEPT)
+        self._unread = self._watch = 0
+        self._moved = asyncio.Condition()
+
+    async def add(self, version: int, line: bytes) -> None:
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._unread < self.MOST_UNREAD)
+            self._lines.append((version, line))
+            self._unread += 1
+            self._moved.notify_all()
+
+    async def after(self, since: int) -> AsyncIterator[bytes]:
+        self._watch = watch = self._watch + 1
+        self._unread = sum(version > since for version, _ in self._lines)
+        while True:
+            async with self._moved:
+                self._moved.notify_all()
+                await self._moved.wait_for(lambda: self._unread or watch != self._watch)
+                if watch != self._watch:
+                    return
+                line = self._lines[-self._unread][1]
+                self._unread -= 1
+            yield line
+
+
 class ApiServer:
     """Lists nodes, jobs and pods, and streams what changes of them. Everything is written when it is asked for."""
 
@@ -156,7 +190,7 @@ class ApiServer:
         self.size, self.clock, self.exporter_port = size, clock, exporter_port
         self.started = self.ended = self.sent = 0
         self.version = 1
-        self.watching: dict[str, asyncio.Queue[bytes]] = {}
+        self.streams: dict[str, Stream] = {}
         self._pod = json.dumps(self._template()).replace("%", "%%").replace("@GPUS@", str(size.gpus_a_pod))
         for name in ("POD", "UID", "TEAM", "JOB", "NODE", "PHASE", "STATE", "VERSION"):
             self._pod = self._pod.replace(f"@{name}@", f"%({name})s").replace(f'"%({name})s{{}}"', f"%({name})s")
@@ -248,7 +282,7 @@ class ApiServer:
                 parts = urlsplit(target)
                 asked = parse_qs(parts.query)
                 if "watch" in asked:
-                    await self._stream(parts.path, writer)
+                    await self._stream(parts.path, int(asked["resourceVersion"][0]), writer)
                     return
                 text = self.get(parts.path, asked)
                 status, body = ("200 OK", text) if text is not None else ("404 Not Found", '{"message": "none"}')
@@ -260,17 +294,16 @@ class ApiServer:
         finally:
             writer.close()
 
-    async def _stream(self, path: str, writer: asyncio.StreamWriter) -> None:
-        lines = self.watching[path] = asyncio.Queue(maxsize=256)
+    async def _stream(self, path: str, since: int, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
-        while True:
-            line = await lines.get()
+        async for line in self.streams.setdefault(path, Stream()).after(since):
             writer.write(b"%x\r\n%s\r\n" % (len(line), line))
             await writer.drain()
 
-    async def say(self, path: str, kind: str, item: str) -> None:
+    async def say(self, path: str, kind: str, write: Callable[[], str]) -> None:
         self.version += 1
-        await self.watching[path].put(f'{{"type": "{kind}", "object": {item}}}\n'.encode())
+        line = f'{{"type": "{kind}", "object": {write()}}}\n'.encode()
+        await self.streams.setdefault(path, Stream()).add(self.version, line)
 
     async def change(self, number: int) -> None:
         """The next change: as a rule one that says nothing that matters here."""
@@ -281,17 +314,19 @@ class ApiServer:
         if number % STARTS == 1 and node in self._short:
             name = f"short-{self._short.pop(node)}"
             over = f'{{"terminated": {{"startedAt": "{DAY}10:01:00Z", "finishedAt": "{at}", "exitCode": 0}}}}'
-            await self.say("/api/v1/pods", "MODIFIED", self._starting(name, node, "Succeeded", over))
+            await self.say("/api/v1/pods", "MODIFIED", lambda: self._starting(name, node, "Succeeded", over))
             self.ended += 1
         elif number % STARTS == 2:
             name = f"short-{short}"
             self._short[node] = short
-            await self.say("/apis/kubeflow.org/v1/pytorchjobs", "ADDED", self.owner(f"{name}-job", team_of(node)))
-            await self.say("/api/v1/pods", "ADDED", self._starting(name, node))
+            await self.say(
+                "/apis/kubeflow.org/v1/pytorchjobs", "ADDED", lambda: self.owner(f"{name}-job", team_of(node))
+            )
+            await self.say("/api/v1/pods", "ADDED", lambda: self._starting(name, node))
             self.started += 1
         else:
             pods = self.size.training * self.size.pods_a_node
-            await self.say("/api/v1/pods", "MODIFIED", self.training_pod(number * 7919 % pods))
+            await self.say("/api/v1/pods", "MODIFIED", lambda: self.training_pod(number * 7919 % pods))
         self.sent += 1
 
     def _starting(self, name: str, node: int, phase: str = "Running", state: str = "") -> str:
@@ -452,7 +487,7 @@ class _World:
     async def announce(self, kind: str) -> None:
         """The pods of all exporters come, or go."""
         for node in range(self.size.nodes):
-            await self.api.say("/api/v1/pods", kind, self.api.exporter(node))
+            await self.api.say("/api/v1/pods", kind, partial(self.api.exporter, node))
 
     async def feed(self, seconds: float, otlp: bool, watch: bool) -> None:
         """Sends for some seconds of this machine, no faster than the cluster's clock goes."""
