@@ -109,6 +109,7 @@ bench: $(HEAVY) ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/otlp.py
 	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/edge.py --minutes 10
+	$(BIN)/python benchmarks/sizing.py
 	$(BIN)/python benchmarks/faults.py --every 12 --random 10
 	$(BIN)/python benchmarks/soak.py --days 10
 	$(BIN)/python benchmarks/page.py
