@@ -54,8 +54,11 @@ class Bounded(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """The head is whole. The parser is lenient: of two hosts, others may believe another one than we do."""
         self._in_head, self._came_on = False, True
+        version, hosts = self.parser.get_http_version(), sum(name == b"host" for name, _ in self.headers)
+        if version not in ("1.0", "1.1") or hosts > 1 or (version == "1.1" and not hosts):
+            raise ValueError("not HTTP")  # the parser's callbacks say so by an error; it is answered with 400
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
