@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -179,7 +180,8 @@ def _of(spread: dict[str, float], unit: float, digits: int) -> str:
 def _versions() -> dict[str, str]:
     import duckdb
 
-    told = {"python": platform.python_version(), "duckdb": duckdb.__version__, "machine": platform.platform()}
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
+    told = {"python": platform.python_version(), "duckdb": duckdb.__version__, "machine": machine}
     dpkg = subprocess.run(
         ["dpkg-query", "-W", "-f", "${Package} ${Version}\n", "prometheus", "victoria-metrics"],
         capture_output=True, text=True, check=False,
