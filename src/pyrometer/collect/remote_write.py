@@ -294,9 +294,7 @@ def _last_samples(body: bytes, ends: Integers) -> tuple[Numbers, Integers, npt.N
     first, zero, last = words[ends - 18], words[ends - 9], words[ends - 8]
     full = first & 0xFFFF == 0x1012
     form = np.where(full, first & 0xFF0000 == 0x090000, zero & 0xFFFF == 0x0712)
-    usual = form & (
-        last & 0x80808080_8080FF00 == 0x00808080_80801000
-    )  # of each byte of a time but the last, another comes
+    usual = form & (last & 0x80808080_8080FF00 == 0x00808080_80801000)  # a time, of six bytes
     value = np.where(full, words[ends - 15].view("<f8"), 0.0)
     time_ms = sum((last >> 16 + 8 * byte & 0x7F) << 7 * byte for byte in range(6))
     return value, np.asarray(time_ms).astype(np.int64), usual

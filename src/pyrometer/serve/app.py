@@ -303,7 +303,7 @@ class Server:
             kept = key(asking.whose, tagged)
             body = self._kept.get(kept)
             if body is None and kept not in self._making:  # who asks the same meanwhile waits for the same answer
-                snapshot = self.store.snapshot()  # takes less than a thread does to begin
+                snapshot = await to_its_end(self.store.snapshot)
                 self._making[kept] = asyncio.create_task(self._make(asking, tagged, asked, snapshot, covered))
                 self._making[kept].add_done_callback(lambda made: self._was_made(kept, made))
             making = self._making.get(kept)

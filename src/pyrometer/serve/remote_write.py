@@ -133,12 +133,15 @@ class RemoteWrite:
         """Stores what came before a time. What cannot be stored now stays, on disk too."""
         async with self._server.lock:
             async with self._reading:  # no body is half in
-                batches = await to_its_end(self._scrapes.take, before_s)
-                self._journal.turn()
-                self._done += [path for path, arrived_s in self._files.items() if arrived_s < before_s]
-                self._files = {path: arrived_s for path, arrived_s in self._files.items() if arrived_s >= before_s}
-                self._untaken += batches
+                await to_its_end(self._take, before_s)
             await to_its_end(self._store)
+
+    def _take(self, before_s: float) -> None:
+        """Values and the files that they lie in go on together, in the thread: who is cancelled loses neither."""
+        self._untaken += self._scrapes.take(before_s)
+        self._journal.turn()
+        self._done += [path for path, arrived_s in self._files.items() if arrived_s < before_s]
+        self._files = {path: arrived_s for path, arrived_s in self._files.items() if arrived_s >= before_s}
 
     def _store(self) -> None:
         store = self._server.store
