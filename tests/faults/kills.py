@@ -111,10 +111,10 @@ def every_step(
     every: int = 1,
     faults: Faults = Faults(),  # noqa: B008 - it never changes
     ends: tuple[int, ...] = (0,),
+    step: int = 0,
 ) -> tuple[Killed, int]:
     """Kills a command before each of its steps, runs it again without faults, and checks; how many steps it has."""
     killed = NOBODY
-    step = 0
     while True:
         folder = make()
         log = folder.with_suffix(".log")

@@ -18,6 +18,7 @@ from harness import START_MS, Counts, Found, command, compare, deliveries, look,
 from kills import Scene, every_step
 
 from effort import THOROUGH
+from pyrometer.account.ledger import take_down
 from pyrometer.model.units import MS_PER_DAY
 from pyrometer.store import Store
 from pyrometer.store.store import DATABASE
@@ -69,8 +70,7 @@ def folders_to_harm(scene: Scene, harm):
 
 def without_ledger(folder: Path) -> None:
     with Store(folder) as store:
-        store.drop_parts([part for part in store.parts() if part.kind in ("ledger_row", "carry", "energy")])
-        store.set_meta("ledger_fingerprint", "")
+        take_down(store, [part for part in store.parts() if part.kind in ("ledger_row", "carry", "energy")])
 
 
 def without_catalogue(folder: Path) -> None:
@@ -97,6 +97,17 @@ def test_a_command_that_is_killed_can_be_run_again(scene, what):
         folders_to_harm(scene, harm), arguments, lambda folder: compare(look(folder), scene.twin, set()), every=SOME
     )
     assert steps > 10
+    assert killed.counts.is_clean, killed
+
+
+def test_a_repair_that_is_killed_with_the_ledger_taken_down_builds_it_the_next_time(scene):
+    harm, arguments = COMMANDS["repair"]
+    taken_down, once = 10, 1_000
+    killed, _ = every_step(
+        folders_to_harm(scene, harm), arguments, lambda folder: compare(look(folder), scene.twin, set()),
+        step=taken_down, every=once,
+    )  # fmt: skip
+    assert killed.counts.faults == 1
     assert killed.counts.is_clean, killed
 
 

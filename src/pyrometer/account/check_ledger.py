@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from pyrometer.account.ledger import take_down
 from pyrometer.account.problems import Problem
 from pyrometer.account.retention import kept_from_ms
 from pyrometer.account.summed import beside
@@ -176,6 +177,5 @@ def capacity(store: Store) -> Iterator[Problem]:
 
 
 def _build_all_again(store: Store) -> str:
-    store.drop_parts(store.parts("ledger_row"))
-    store.set_meta("ledger_fingerprint", "")
+    take_down(store, store.parts("ledger_row"))
     return "The ledger is built again."

@@ -21,7 +21,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.model.states import INTERVAL_STATES, STATES
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER, SHARE_WHOLE
 from pyrometer.store import Store
-from pyrometer.store.catalog import first_row
+from pyrometer.store.catalog import Part, first_row
 from pyrometer.store.store import NewPart
 
 OBJECTS = ("node", "slot", "pod", "workload", "allocation", "run", "event", "restatement", "price")
@@ -78,6 +78,12 @@ def build(
         built = 0
     from_ms = _first_minute(store)
     return None if from_ms is None else Accounted(from_ms, end_ms, built)
+
+
+def take_down(store: Store, parts: Iterable[Part]) -> None:
+    """Drops parts of what is derived: the next build makes them again."""
+    store.set_meta("ledger_fingerprint", "")  # first: who is killed in between leaves no word that all is built
+    store.drop_parts(parts)
 
 
 class _Build:

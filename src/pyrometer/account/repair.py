@@ -8,6 +8,7 @@ from pathlib import Path
 import duckdb
 
 from pyrometer.account.check_parts import is_damaged
+from pyrometer.account.ledger import take_down
 from pyrometer.account.problems import Problem
 from pyrometer.account.retention import DERIVED, KEPT_FROM
 from pyrometer.store import Store, catalog
@@ -32,8 +33,7 @@ def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
     for part in dict.fromkeys(problem.part for problem in found if problem.part is not None):
         path = store.folder / part.path
         if part.kind in DERIVED:
-            store.drop_parts([part, *_made_with(store, part)])
-            store.set_meta("ledger_fingerprint", "")
+            take_down(store, [part, *_made_with(store, part)])
             yield f"{part.path} is built again."
             continue
         try:
