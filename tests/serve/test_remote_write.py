@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -100,6 +101,33 @@ def test_what_was_acknowledged_before_a_crash_is_stored_after_it(tmp_path: Path)
     stored = in_store(tmp_path, rest)["gpu_sample"]
     assert [None in row for row in stored] == [False, False]
     assert not list((tmp_path / "inbox").iterdir())
+
+
+@pytest.mark.parametrize("moment", ["_take", "_store"])
+def test_who_is_stopped_while_scrapes_are_handed_on_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    at_ms, inside, go_on = now_ms(), threading.Event(), threading.Event()
+    handing_on = getattr(remote_write.RemoteWrite, moment)
+
+    def slowly(self: remote_write.RemoteWrite, *values: float) -> None:
+        inside.set()
+        assert go_on.wait(10)
+        handing_on(self, *values)
+
+    async def stopped(server: Server, client: httpx.AsyncClient) -> None:
+        assert (await send(client, body_of(series_of(GPUS, at_ms)))).status_code == 204
+        with monkeypatch.context() as slow:
+            slow.setattr(remote_write.RemoteWrite, moment, slowly)
+            storing = asyncio.create_task(server.remote_write.store(remote_write.ALL))
+            assert await asyncio.to_thread(inside.wait, 10)
+            storing.cancel()
+            asyncio.get_running_loop().call_later(0.05, go_on.set)
+            with pytest.raises(asyncio.CancelledError):
+                await storing
+
+    assert len(in_store(tmp_path, stopped)["gpu_sample"]) == len(GPUS)
+    assert list((tmp_path / "inbox").glob("*.bodies")) == []
 
 
 def test_values_from_before_are_taken_and_codes_that_come_late_are_no_news(tmp_path: Path) -> None:

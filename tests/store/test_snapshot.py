@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -113,3 +114,21 @@ def test_a_snapshot_is_read_in_another_thread_while_rows_come_in(tmp_path) -> No
         snapshot.close()
         assert set(seen) == {8}
         assert len(read(store)) == 40
+
+
+def test_readers_are_interrupted_while_others_end(tmp_path) -> None:
+    with Store(tmp_path, create=True) as store, ThreadPoolExecutor(1) as thread:
+        done = threading.Event()
+
+        def interrupt() -> int:
+            times = 0
+            while not done.is_set():
+                store.interrupt_readers()
+                times += 1
+            return times
+
+        interrupting = thread.submit(interrupt)
+        for _ in range(1_000):
+            store.snapshot().close()
+        done.set()
+        assert interrupting.result() > 0

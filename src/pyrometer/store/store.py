@@ -75,8 +75,8 @@ class Snapshot(Reading):
 
     def close(self) -> None:
         """It is not needed any more: what was replaced since may go."""
+        self._store._let_go(self)  # first: who interrupts readers meets none that is closed
         super().close()
-        self._store._let_go(self)
 
 
 def tables_of(*batches: Iterable[tuple[Any, ...]]) -> dict[str, pa.Table]:
@@ -377,7 +377,10 @@ class Store(Reading):
     def set_meta(self, name: str, value: str) -> None:
         """Keeps a small text with the store."""
         if self._meta.get(name) != value:
-            self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [name, value])
+            if name in self._meta:  # a third of the time of INSERT OR REPLACE, which also leaves a kilobyte behind
+                self.connection.execute("UPDATE meta SET value = ? WHERE name = ?", [value, name])
+            else:
+                self.connection.execute("INSERT INTO meta VALUES (?, ?)", [name, value])
             self._meta[name] = value
 
 
