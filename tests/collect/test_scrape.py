@@ -368,6 +368,29 @@ def test_addresses_that_lead_nowhere(url, said):
     assert said in asyncio.run(trouble_with(url))
 
 
+def test_an_answer_that_nothing_can_be_made_of_costs_none_of_the_others():
+    dcgm = Dcgm(lambda host: None, near_idle_power_w)
+
+    def take(values):
+        if any(place.hosts[0] == "broken" for _, place, _, _ in values):
+            raise ZeroDivisionError
+        return dcgm.take(values)
+
+    async def scenario():
+        async with exporter(GOOD) as good, exporter(reply(text_of([Gpu(host="broken")]))) as broken:
+            listed = [Target(good.url), Target(broken.url)]
+            source = Scrapes(lambda: listed, of_gpus(dcgm)._replace(take=take), interval_s=EVERY_S)
+            async with running(source) as records:
+                await until(lambda: source.states and source.states[listed[1]].error)
+                seen = len(records)
+                await until(lambda: len(records) > seen + 4)
+            return records, [source.states[target].error for target in listed]
+
+    records, errors = asyncio.run(scenario())
+    assert {record.node_uid for record in records} == {"host/node-a"}
+    assert errors == [None, "Its answer could not be used: ZeroDivisionError: ZeroDivisionError."]
+
+
 def test_one_that_hangs_does_not_hold_up_the_others():
     async def hang(head):
         await asyncio.Event().wait()

@@ -259,6 +259,10 @@ class Dcgm:
             )
         )
 
+    def uses_of(self, places: Iterable[Place]) -> set[DeviceUse]:
+        """Who uses devices, by their labels."""
+        return {_use(self._node_uid(place), place) for place in places if place.of_pod}
+
     def _taken(self, values: Values) -> Taken:
         if not len(values):
             return Taken([], {})
@@ -286,10 +290,9 @@ class Dcgm:
             of_place.append(number)
         column = _COLUMN[values.measure]
         amount = _in_our_units(values, column, self._percent_hosts(values))
-        row_key, row = np.unique(np.array(of_place)[values.place] * LATEST_MS + values.time_ms, return_inverse=True)
+        row, device, time_ms = _row_of(np.array(of_place)[values.place], values.time_ms)
         of_pod = np.array([place.of_pod for place in values.places])[values.place]
-        table = _table(len(row_key), row, column, amount, of_pod)
-        device, time_ms = row_key // LATEST_MS, row_key % LATEST_MS
+        table = _table(len(device), row, column, amount, of_pod)
         power_w = {model: self._near_idle_power_w(model or None) for model in set(models.values())}
         near_idle_w = np.array([power_w[model] for model in models.values()])[device]
         _forget_lost_counters(table, near_idle_w)
@@ -311,16 +314,32 @@ class Dcgm:
         """The hosts whose exporters say percent where they write ratio, by all that they have shown so far."""
         doubtful = values.measure == _NUMBER_OF[DOUBTFUL]
         if doubtful.any():
-            host_of = np.array([place.hosts[0] for place in values.places])[values.place[doubtful]]
-            for host in np.unique(host_of).tolist():
-                shown = values.value[doubtful][host_of == host]
-                if ((shown >= SURELY_PERCENT) & (shown <= 100)).any():
-                    if len(self._in_percent) >= MOST_IN_PERCENT:  # of machines that are gone: others show it again
-                        self._in_percent.clear()
-                    self._in_percent.add(host)
-                elif ((shown > 0) & (shown < 1)).any():  # it was updated
-                    self._in_percent.discard(host)
+            shown, host_of = (
+                values.value[doubtful],
+                [values.places[p].hosts[0] for p in values.place[doubtful].tolist()],
+            )
+            hosts, of = np.unique(host_of, return_inverse=True)
+            percent = np.bincount(of, (shown >= SURELY_PERCENT) & (shown <= 100)) > 0
+            ratio = np.bincount(of, (shown > 0) & (shown < 1)) > 0
+            for host in hosts[percent].tolist():
+                if len(self._in_percent) >= MOST_IN_PERCENT:  # of machines that are gone: others show it again
+                    self._in_percent.clear()
+                self._in_percent.add(host)
+            self._in_percent.difference_update(hosts[ratio & ~percent].tolist())  # they were updated
         return self._in_percent
+
+
+def _row_of(device: Integers, time_ms: Integers) -> tuple[Integers, Integers, Integers]:
+    """The row of each value, one a device and time; and the devices and times of rows, in that order."""
+    if (time_ms[1:] >= time_ms[:-1]).all():  # as nearly always: then devices alone are sorted, by few bits
+        order = np.argsort(device.astype(np.min_scalar_type(device.max(initial=0))), kind="stable")
+    else:
+        order = np.lexsort((time_ms, device))
+    device, time_ms = device[order], time_ms[order]
+    begins = np.r_[True, (device[1:] != device[:-1]) | (time_ms[1:] != time_ms[:-1])]
+    row = np.empty(len(order), np.int64)
+    row[order] = np.cumsum(begins) - 1
+    return row, device[begins], time_ms[begins]
 
 
 def _in_our_units(values: Values, column: Integers, percent_hosts: set[str]) -> Numbers:
@@ -355,7 +374,8 @@ def _forget_lost_counters(table: Numbers, near_idle_w: Integers) -> None:
 
 
 def _samples(rows: _Rows) -> Iterable[GpuSample]:
-    kept = ~np.isnan(rows.table).all(axis=1)
+    kept = np.flatnonzero(~np.isnan(rows.table).all(axis=1))
+    kept = kept[np.argsort(rows.time_ms[kept], kind="stable")]  # as they came
     columns = [[None if v != v else int(v) for v in column] for column in rows.table[kept].T.tolist()]
     of_device = [rows.devices[number] for number in rows.device[kept].tolist()]
     keys = ((time, *which) for time, which in zip(rows.time_ms[kept].tolist(), of_device, strict=True))
@@ -388,17 +408,22 @@ def _sample_table(rows: _Rows) -> pa.Table:
 
 def _spans(values: Values) -> list[tuple[int, int]]:
     """From when to when each place was there."""
-    order = np.lexsort((values.time_ms, values.place))
-    times, ends = values.time_ms[order], np.cumsum(np.bincount(values.place))
-    return list(zip(times[np.r_[0, ends[:-1]]].tolist(), times[ends - 1].tolist(), strict=True))
+    first_ms = np.full(len(values.places), LATEST_MS)
+    last_ms = np.zeros_like(first_ms)
+    np.minimum.at(first_ms, values.place, values.time_ms)
+    np.maximum.at(last_ms, values.place, values.time_ms)
+    return list(zip(first_ms.tolist(), last_ms.tolist(), strict=True))
 
 
 def _boards(places: list[Place], nodes: list[str], spans: list[tuple[int, int]]) -> Iterable[Sight]:
     """Which boards came into which slots, and when."""
-    came: dict[tuple[str, int, int], set[tuple[str | None, str | None]]] = {}
+    came: dict[tuple[str, int, int], tuple[tuple[str | None, str | None], ...]] = {}
     for place, node, (first_ms, _) in zip(places, nodes, spans, strict=True):
-        came.setdefault((node, place.slot_index, first_ms), set()).add((place.uuid, place.gpu_model))
-    return [Sight(node, slot, first_ms, tuple(boards)) for (node, slot, first_ms), boards in came.items()]
+        key, board = (node, place.slot_index, first_ms), (place.uuid, place.gpu_model)
+        known = came.get(key, ())
+        if board not in known:
+            came[key] = (*known, board)
+    return [Sight(*key, boards) for key, boards in came.items()]
 
 
 def _codes(rows: _Rows) -> Iterable[Sight]:
@@ -419,10 +444,14 @@ def _uses(places: list[Place], nodes: list[str], spans: list[tuple[int, int]]) -
     uses: dict[DeviceUse, tuple[int, int]] = {}
     for place, node, (first_ms, last_ms) in zip(places, nodes, spans, strict=True):
         if place.of_pod:
-            use = DeviceUse(
-                node, place.slot_index, place.instance, place.uuid, place.gpu_model, place.profile, place.namespace,
-                place.pod, place.pod_uid, place.claim,
-            )  # fmt: skip
+            use = _use(node, place)
             before = uses.get(use, (first_ms, last_ms))
             uses[use] = min(before[0], first_ms), max(before[1], last_ms)
     return uses
+
+
+def _use(node_uid: str, place: Place) -> DeviceUse:
+    return DeviceUse(
+        node_uid, place.slot_index, place.instance, place.uuid, place.gpu_model, place.profile, place.namespace,
+        place.pod, place.pod_uid, place.claim,
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """One GET over a connection of its own: what a scrape needs of HTTP, and no more.
 
-h11 reads the protocol, asyncio has the connection. A client with pools, redirects, cookies and proxies takes four times
-as long for an answer, and thousands of exporters are asked every quarter of a minute.
+httptools reads the protocol, asyncio has the connection. A client with pools, redirects, cookies and proxies takes many
+times as long for an answer, and thousands of exporters are asked every quarter of a minute.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
-import h11
+import httptools
 import httpx2 as httpx
 
-READ_BYTES = 2**18
-
-ProtocolError = h11.RemoteProtocolError
+MOST_HEAD_BYTES = 2**16
 
 
 class UrlError(ValueError):
@@ -28,6 +25,23 @@ class UrlError(ValueError):
 
 class ConnectTimeoutError(TimeoutError):
     """Nobody takes the call."""
+
+
+class ProtocolError(Exception):
+    """What the other side says is no answer of HTTP."""
+
+
+class TooLargeError(Exception):
+    """The answer is larger than it may be."""
+
+
+class Answer(NamedTuple):
+    """What came, as it was on the wire; not `whole`, where it ended before its time."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    whole: bool
 
 
 @lru_cache(maxsize=2**16)
@@ -39,58 +53,117 @@ def parsed(url: str) -> httpx.URL:
         raise UrlError(url) from None
 
 
-class Answer:
-    """The head of an answer, and its body as it comes."""
-
-    def __init__(self, reader: asyncio.StreamReader, connection: h11.Connection, head: h11.Response) -> None:
-        self.status = head.status_code
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
-        self._reader, self._connection = reader, connection
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The body, as it is on the wire. One that ends before its time raises an error."""
-        while not isinstance(event := await _next(self._reader, self._connection), h11.EndOfMessage):
-            if isinstance(event, h11.Data):
-                yield bytes(event.data)
-
-
-@asynccontextmanager
 async def get(
-    url: str, headers: Mapping[str, str], trust: ssl.SSLContext, *, connect_s: float
-) -> AsyncIterator[Answer]:
-    """Asks for a URL. How long the answer may take is the caller's business."""
+    url: str, headers: Mapping[str, str], trust: ssl.SSLContext, *, connect_s: float, most_bytes: int
+) -> Answer:
+    """Asks for a URL. How long the answer may take is the caller's business; one that is too large is given up."""
     address = parsed(url)
     if address.scheme not in ("http", "https") or not address.host:
         raise UrlError(url)
     tls = address.scheme == "https"
-    connecting = asyncio.open_connection(
-        address.host, address.port or (443 if tls else 80), limit=READ_BYTES, ssl=trust if tls else None
-    )
+    sent = {"Host": address.netloc.decode("ascii"), "Connection": "close", **_basic(address), **headers}
+    lines = [f"GET {address.raw_path.decode('ascii')} HTTP/1.1", *(f"{name}: {text}" for name, text in sent.items())]
+    loop = asyncio.get_running_loop()
+    connecting = loop.create_connection(
+        lambda: _Exchange(loop, most_bytes), address.host, address.port or (443 if tls else 80),
+        ssl=trust if tls else None,
+    )  # fmt: skip
     try:
         async with asyncio.timeout(connect_s):
-            reader, writer = await connecting
+            transport, exchange = await connecting
     except TimeoutError:
         raise ConnectTimeoutError from None
     try:
-        connection = h11.Connection(h11.CLIENT)
-        sent = {"Host": address.netloc.decode("ascii"), "Connection": "close", **_basic(address), **headers}
-        request = h11.Request(method="GET", target=address.raw_path, headers=list(sent.items()))
-        writer.write((connection.send(request) or b"") + (connection.send(h11.EndOfMessage()) or b""))
-        while not isinstance(head := await _next(reader, connection), h11.Response):
-            pass  # 1xx: more is to come
-        yield Answer(reader, connection, head)
+        transport.write("\r\n".join([*lines, "", ""]).encode("ascii"))
+        return await exchange.answer
     finally:
-        writer.transport.abort()
+        transport.abort()
 
 
-async def _next(reader: asyncio.StreamReader, connection: h11.Connection) -> h11.Event | type[Any]:
-    """The next thing that the other side says."""
-    while (event := connection.next_event()) is h11.NEED_DATA:
-        data = await reader.read(READ_BYTES)
-        if not data and connection.their_state is h11.SEND_RESPONSE:
-            raise ProtocolError("it hangs up without an answer")
-        connection.receive_data(data)
-    return event
+class _Exchange(asyncio.Protocol):
+    """One answer as it comes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, most_bytes: int) -> None:
+        self.answer: asyncio.Future[Answer] = loop.create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._most_bytes = most_bytes
+        self._status, self._head_bytes = 0, 0
+        self._in_body = self._complete = False
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    # -- the connection's part ----------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Some of the answer."""
+        if self.answer.done():
+            return
+        if not self._in_body:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._complete:  # what comes behind it is nobody's business
+                self._fail(ProtocolError(str(error)))
+                return
+        if self._complete or self._is_refused():
+            self._end(whole=self._complete)
+        elif self._body_bytes > self._most_bytes or self._announced() > self._most_bytes:
+            self._fail(TooLargeError())
+        elif not self._in_body and self._head_bytes > MOST_HEAD_BYTES:
+            self._fail(ProtocolError("its head has no end"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The other side hung up, as it may where nothing says how long the answer is."""
+        if self.answer.done():
+            return
+        unbounded = self._in_body and not {"content-length", "transfer-encoding"} & set(self._headers)
+        if unbounded and error is None:
+            self._end(whole=True)
+        elif self._body_bytes:
+            self._end(whole=False)
+        else:
+            self._fail(error or ProtocolError("it hangs up without an answer"))
+
+    # -- the parser's part --------------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header; behind the body there may be others, which are of no use."""
+        if not self._in_body:
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        self._status = self._parser.get_status_code()
+        if self._status < 200:  # more is to come
+            self._headers = {}
+        else:
+            self._in_body = True
+
+    def on_body(self, piece: bytes) -> None:
+        """Some of the body."""
+        self._body.append(piece)
+        self._body_bytes += len(piece)
+
+    def on_message_complete(self) -> None:
+        """All of it is there."""
+        self._complete = self._in_body
+
+    # -- both ---------------------------------------------------------------------------------------------------------
+
+    def _is_refused(self) -> bool:
+        return self._in_body and self._status != 200  # whatever else it says
+
+    def _announced(self) -> int:
+        length = self._headers.get("content-length", "")
+        return int(length) if self._in_body and length.isdecimal() else 0
+
+    def _end(self, *, whole: bool) -> None:
+        self.answer.set_result(Answer(self._status, self._headers, b"".join(self._body), whole))
+
+    def _fail(self, error: Exception) -> None:
+        self.answer.set_exception(error)
 
 
 def _basic(address: httpx.URL) -> dict[str, str]:

@@ -37,7 +37,8 @@ LARGE_BYTES = 2**20  # read beside the loop, so that the others do not wait
 SLOWER_WHEN_DOWN = 4  # intervals between two attempts, at most
 CLOCK_LIMIT_MS = 5 * MS_PER_MINUTE  # a time in the text that is further from ours than this is wrong
 MOST_WAITING = 500_000  # records, 200 MB: a store may be busy for a minute, and 100,000 GPUs say as much meanwhile
-FORGET_EVERY, SILENT_MS = 1_000, 10 * MS_PER_MINUTE
+FORGET_EVERY, SILENT_MS = 100, 10 * MS_PER_MINUTE
+MOST_TOGETHER = 10_000  # values that become records at once, 5 ms: of few, each takes five times as long
 MOST_IN_A_DELIVERY = 50_000
 DELIVERIES_AN_INTERVAL = 30  # what comes at about the same time is stored together: transactions cost more than records
 
@@ -57,19 +58,23 @@ class Target(NamedTuple):
     ca_file: str | None = None  # whom to believe besides the system's authorities
 
 
+Value = tuple[Any, Any, float, int]  # measure, place, value, time in ms
+
+
 class Reading(NamedTuple):
     """How the answers of one kind of exporter are made sense of."""
 
     measure_of: Callable[[str], Any]
     place_of: Callable[..., Any]
-    take: Callable[[list[tuple[Any, Any, float, int]]], Taken]
+    take: Callable[[list[Value]], Taken]
+    uses_of: Callable[[Iterable[Any]], Iterable[DeviceUse]]
     what: str  # its metrics are of
     most_kept: int = MOST_KEPT
 
 
 def of_gpus(normaliser: Dcgm) -> Reading:
     """Exporters of GPU metrics."""
-    return Reading(dcgm.measure_of, dcgm.place_of, normaliser.take, "a GPU")
+    return Reading(dcgm.measure_of, dcgm.place_of, normaliser.take, normaliser.uses_of, "a GPU")
 
 
 def of_machines(normaliser: NodeExporters) -> Reading:
@@ -77,13 +82,15 @@ def of_machines(normaliser: NodeExporters) -> Reading:
 
     calls = count(1)
 
-    def take(samples: list[tuple[Any, Any, float, int]]) -> Taken:
+    def take(samples: list[Value]) -> Taken:
         rows: list[tuple[Any, ...]] = list(normaliser.take(samples))
         if next(calls) % FORGET_EVERY == 0:  # machines that are gone
             rows += normaliser.rest(_now_ms() - SILENT_MS)
         return Taken(rows, {})
 
-    return Reading(node_exporter.measure_of, node_exporter.place_of, take, "a machine", most_kept=8_192)
+    return Reading(
+        node_exporter.measure_of, node_exporter.place_of, take, lambda places: (), "a machine", most_kept=8_192
+    )
 
 
 @dataclass(slots=True)
@@ -96,7 +103,15 @@ class State:
     failures: int = 0  # one after the other
     answered_ms: int | None = None
     counts: Counter[str] = field(default_factory=Counter)  # what was left out of its answers
-    uses: tuple[DeviceUse, ...] = ()  # by its last answer
+    places: tuple[Any, ...] = ()  # what its last answer was about
+
+
+class _Said(NamedTuple):
+    """An answer that is read, and whose."""
+
+    target: Target
+    state: State
+    values: list[Value]
 
 
 class Scrapes:
@@ -120,8 +135,10 @@ class Scrapes:
         self._places = asyncio.Semaphore(most_at_once)
         self._turn = asyncio.Lock()  # hundreds of answers may be there at once: between two, others go on
         self._names: dict[str, Any] = {}  # what metrics are called: all exporters have the same
-        self._queue: asyncio.Queue[list[tuple[Any, ...]]] = asyncio.Queue()
-        self._waiting = 0  # records in the queue
+        self._said: list[_Said] = []  # not yet records
+        self._said_values = 0
+        self._records: list[tuple[Any, ...]] = []  # not yet delivered
+        self._came = asyncio.Event()  # there is any of both
         self._room = asyncio.Event()
         self._room.set()
         self._following: dict[Target, asyncio.Task[None]] = {}
@@ -132,14 +149,16 @@ class Scrapes:
         naming = asyncio.create_task(self._follow_targets())
         try:
             while True:
-                records = await self._next_records(naming)
+                await self._something_came(naming)
                 await asyncio.sleep(self._interval_s / DELIVERIES_AN_INTERVAL)
-                while not self._queue.empty() and len(records) < MOST_IN_A_DELIVERY:
-                    records += self._queue.get_nowait()
-                self._waiting -= len(records)
-                if self._waiting < MOST_WAITING:
+                self._make_records()
+                records, self._records = self._records[:MOST_IN_A_DELIVERY], self._records[MOST_IN_A_DELIVERY:]
+                if not self._records:
+                    self._came.clear()
+                if len(self._records) < MOST_WAITING:
                     self._room.set()
-                yield Delivery(records)
+                if records:
+                    yield Delivery(records)
         finally:
             tasks = naming, *self._following.values()
             for task in tasks:  # all of them first: none is to take the place of another now
@@ -150,22 +169,35 @@ class Scrapes:
 
     def uses(self) -> set[DeviceUse]:
         """Who uses which device, by the newest labels of every exporter that answers."""
-        return {use for state in self.states.values() if state.up for use in state.uses}
+        up = [place for state in self.states.values() if state.up for place in state.places]
+        return set(self._reading.uses_of(up))
 
     def shortcomings(self) -> list[str]:
         """Which exporters do not answer, and why."""
         return [f"{_shown(target.url)}: {state.error}" for target, state in self.states.items() if state.error]
 
-    async def _next_records(self, naming: asyncio.Task[None]) -> list[tuple[Any, ...]]:
-        """The next records; what goes wrong with the list of targets is raised here."""
-        getting = asyncio.create_task(self._queue.get())
+    async def _something_came(self, naming: asyncio.Task[None]) -> None:
+        """Waits for an answer; what goes wrong with the list of targets is raised here."""
+        coming = asyncio.create_task(self._came.wait())
         try:
-            await asyncio.wait({getting, naming}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({coming, naming}, return_when=asyncio.FIRST_COMPLETED)
             if naming.done():
                 naming.result()
-            return list(await getting)
         finally:
-            await _ended(getting)
+            await _ended(coming)
+
+    def _make_records(self) -> None:
+        """Records of what was said. An answer that nothing can be made of costs none of the others."""
+        said, self._said, self._said_values = self._said, [], 0
+        try:
+            self._records += self._reading.take([value for one in said for value in one.values]).records
+        except Exception as error:
+            if len(said) == 1:
+                self._is_down(said[0].target, said[0].state, error)
+                return
+            for one in said:
+                self._said = [one]
+                self._make_records()
 
     async def _follow_targets(self) -> None:
         while True:
@@ -190,24 +222,30 @@ class Scrapes:
         while True:
             await asyncio.sleep(max(due_s - time.monotonic(), 0))
             async with self._places:
-                taken = await self._scrape(target, state, reader)
-            if taken is not None and taken.records:
+                values = await self._scrape(target, state, reader)
+            if values:
                 await self._room.wait()
-                self._queue.put_nowait(taken.records)
-                self._waiting += len(taken.records)
-                if self._waiting >= MOST_WAITING:
-                    self._room.clear()
+                self._take(_Said(target, state, values))
             pause_s = self._interval_s * min(2 ** min(state.failures, 8), SLOWER_WHEN_DOWN)
             late_s = time.monotonic() - due_s
             due_s += max(pause_s, late_s - late_s % self._interval_s)  # what was missed is not made up for
 
-    async def _scrape(self, target: Target, state: State, reader: Reader[Any, Any]) -> Taken | None:
+    def _take(self, said: _Said) -> None:
+        self._said.append(said)
+        self._said_values += len(said.values)
+        self._came.set()
+        if self._said_values >= MOST_TOGETHER:
+            self._make_records()
+            if len(self._records) >= MOST_WAITING:
+                self._room.clear()
+
+    async def _scrape(self, target: Target, state: State, reader: Reader[Any, Any]) -> list[Value] | None:
         """One answer; what goes wrong is remembered, and said when it is new."""
         asked_ms = _now_ms()
         try:
             async with asyncio.timeout(self._answer_s):
                 body = await self._answer(target, state)
-            taken = await self._taken(body, asked_ms, state, reader)
+            values = await self._values(body, asked_ms, state, reader)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -217,10 +255,10 @@ class Scrapes:
             if state.up is False:
                 _log.info("%s answers again", _shown(target.url))
             state.up, state.since_ms, state.error, state.failures = True, asked_ms, None, 0
-        state.answered_ms, state.uses = asked_ms, tuple(taken.uses)
-        return taken
+        state.answered_ms, state.places = asked_ms, tuple({place for _, place, _, _ in values})
+        return values
 
-    async def _taken(self, body: bytes, asked_ms: int, state: State, reader: Reader[Any, Any]) -> Taken:
+    async def _values(self, body: bytes, asked_ms: int, state: State, reader: Reader[Any, Any]) -> list[Value]:
         """What an answer says."""
         large = await asyncio.to_thread(reader.read, body) if len(body) > LARGE_BYTES else None
         async with self._turn:
@@ -230,7 +268,7 @@ class Scrapes:
                 raise ScrapeError(f"It shows metrics, but none of {what}: is it the address of such an exporter?")
             state.counts["unfinished lines"] += parsed.unfinished
             state.counts["unreadable lines"] += parsed.unreadable
-            return self._reading.take(_at_our_time(parsed.samples, asked_ms, state.counts))
+            return _at_our_time(parsed.samples, asked_ms, state.counts)
 
     def _is_down(self, target: Target, state: State, error: Exception) -> None:
         if state.up is not False:
@@ -244,10 +282,17 @@ class Scrapes:
     async def _answer(self, target: Target, state: State) -> bytes:
         headers = _HEADERS | _authorization(target)
         connect_s = min(CONNECT_S, self._answer_s)
-        async with fetching.get(target.url, headers, self._trust(target.ca_file), connect_s=connect_s) as answer:
-            if answer.status != 200:
-                raise ScrapeError(_refusal(answer.status, target.token_file))
-            return await _body(answer, self._most_bytes, state.counts)
+        try:
+            answer = await fetching.get(
+                target.url, headers, self._trust(target.ca_file), connect_s=connect_s, most_bytes=self._most_bytes
+            )
+        except fetching.TooLargeError:
+            raise _too_large(self._most_bytes) from None
+        if answer.status != 200:
+            raise ScrapeError(_refusal(answer.status, target.token_file))
+        if not answer.whole:
+            state.counts["answers cut short"] += 1  # the lines that came are good
+        return _unpacked(answer, self._most_bytes)
 
     def _trust(self, ca_file: str | None) -> ssl.SSLContext:
         if ca_file not in self._trusted:
@@ -278,34 +323,29 @@ class Scrapes:
         return f"Its answer could not be used: {type(error).__name__}: {said}.", False
 
 
-async def _body(answer: fetching.Answer, most_bytes: int, counts: Counter[str]) -> bytes:
-    """The answer, unpacked. One that is larger than it may be is not read to its end."""
-    too_large = ScrapeError(f"Its answer is larger than {most_bytes} bytes: is it a GPU exporter?")
-    announced = answer.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > most_bytes:
-        raise too_large
+def _unpacked(answer: fetching.Answer, most_bytes: int) -> bytes:
+    """The body of an answer. One that would be larger than it may be is not unpacked to its end."""
     packing = answer.headers.get("content-encoding", "identity").lower()
-    if packing not in ("identity", "gzip"):
+    if packing == "identity":
+        return answer.body
+    if packing != "gzip":
         raise ScrapeError(f"Its answer is packed with {packing!r}, which nobody asked for.")
-    unpack = zlib.decompressobj(wbits=31) if packing == "gzip" else None
-    body = bytearray()
     try:
-        async for chunk in answer.pieces():
-            body += unpack.decompress(chunk, most_bytes - len(body) + 1) if unpack else chunk
-            if len(body) > most_bytes:
-                raise too_large
+        body = zlib.decompressobj(wbits=31).decompress(answer.body, most_bytes + 1)
     except zlib.error:
         raise ScrapeError("Its answer says that it is packed with gzip, and is not.") from None
-    except (fetching.ProtocolError, OSError):
-        if not body:
-            raise
-        counts["answers cut short"] += 1  # the lines that came are good
-    return bytes(body)
+    if len(body) > most_bytes:
+        raise _too_large(most_bytes)
+    return body
+
+
+def _too_large(most_bytes: int) -> ScrapeError:
+    return ScrapeError(f"Its answer is larger than {most_bytes} bytes: is it a GPU exporter?")
 
 
 def _at_our_time(
     samples: Iterable[tuple[Any, Any, float, int | None]], now_ms: int, counts: Counter[str]
-) -> list[tuple[Any, Any, float, int]]:
+) -> list[Value]:
     """Values with the time at which they were asked for, unless they bring a time that may be true."""
     timed = []
     for measure, place, value, time_ms in samples:
@@ -329,6 +369,8 @@ def _authorization(target: Target) -> dict[str, str]:
     except (OSError, UnicodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ScrapeError(f"The token file {target.token_file} cannot be read: {said}.") from None
+    if not token.isprintable():
+        raise ScrapeError(f"The token file {target.token_file} holds more than a token.")
     return {"Authorization": f"Bearer {token}"}
 
 
