@@ -714,7 +714,13 @@ def test_on_an_open_server_no_other_site_sends_anything(store: Store) -> None:
                 "/api/v1/session", json={"token": "pyr_x"}, headers={"Origin": "http://127.0.0.1:8411"}
             )
             assert (signs_in.json()["sign_in"], signs_in.headers.get("Set-Cookie")) == ("open", None)
-            foreign = await client.get("/api/v1/session", headers={"Host": "evil.test"})
-            assert foreign.status_code == 403
+            for host in ("127.0.0.1", "localhost:8411", "LOCALHOST", "[::1]:8411", "[::1]"):
+                assert (await client.get("/api/v1/session", headers={"Host": host})).status_code == 200, host
+            for host in (
+                "evil.test", "127.0.0.1.evil.test", "evil.test:127.0.0.1", "[::1]evil.test", "x@127.0.0.1", "::1",
+                "127.0.0.1/x", "127.0.0.1:1:2", "",
+            ):  # fmt: skip
+                assert (await client.get("/api/v1/session", headers={"Host": host})).status_code == 403, host
+                assert (await client.post("/v1/logs", headers={"Host": host})).status_code == 403, host
 
     asyncio.run(test())

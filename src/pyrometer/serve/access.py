@@ -7,6 +7,7 @@ look, and what changes something has to come from the server's own pages.
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from pyrometer.serve.tokens import MAY, TokenError, Tokens, digest_of, same
 
 COOKIE = "pyrometer_session"
 HOSTS = ("127.0.0.1", "localhost", "::1")  # this machine's own names for itself
+_HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\[\]:]+)(?::\d*)?")
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 10_000
 MOST_REMEMBERED = 10_000  # who came in from where
@@ -181,7 +183,7 @@ class Access:
         with _readable():
             if not self._open_to_all or self.tokens.listed():
                 return None
-        if (request.url.hostname or "").strip("[]") not in HOSTS:  # another site's name for this machine
+        if not _is_own_name(request.headers.get("Host")):  # but another site's for this machine
             raise RefusedError(403, "This server answers only to its own name.")
         says = "sec-fetch-site" in request.headers or "origin" in request.headers
         if request.method not in SAFE and says:
@@ -247,6 +249,12 @@ class Access:
         except ValueError:
             return False
         return origin.scheme in ("http", "https") and bool(origin.netloc) and origin.netloc in hosts
+
+
+def _is_own_name(host: str | None) -> bool:
+    """Whether a Host is this machine's name for itself. HTTP/1.0 may leave it out, and no browser is so old."""
+    named = None if host is None else _HOST.fullmatch(host)
+    return host is None or (named is not None and named[1].strip("[]").lower() in HOSTS)
 
 
 @contextmanager

@@ -68,6 +68,7 @@ from pyrometer.serve.questions import NothingError, Question, QuestionError, bri
 from pyrometer.serve.remote_write import RemoteWrite
 from pyrometer.serve.scrub import Scrub
 from pyrometer.serve.sessions import Sessions
+from pyrometer.serve.straight import Straight
 from pyrometer.serve.telemetry import Telemetry
 from pyrometer.serve.threads import to_its_end
 from pyrometer.serve.tokens import Tokens
@@ -296,7 +297,7 @@ class Server:
         """An answer that is up to date, and its tag; without its body when that is known."""
         asked = _asked(asking.what, asking.parameters, self.settings)
         async with self.lock:
-            covered, revised = await to_its_end(self._current)
+            covered, revised = self._current() if self._books_hold() else await to_its_end(self._current)
             tagged = asking.tag(revised)
             if is_known(tagged, known):
                 return tagged, None
@@ -378,9 +379,9 @@ class Server:
 
     def account(self, *, may_rest: bool = True) -> Books:
         """Brings the ledger up to date, unless it is still, or may rest. The caller has the lock."""
-        began_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
-        if self._books is not None and self._books.hold(self.store.changes, now_ms, began_s, may_rest=may_rest):
+        if self._books is not None and self._books_hold(may_rest=may_rest):
             return self._books
+        began_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
         covered = bring_up_to_date(self.store, self.settings, now_ms=now_ms)
         revised = "" if covered is None else revision(self.store, covered)
         done_s = time.monotonic()
@@ -390,6 +391,13 @@ class Server:
         self.accounted_at_s = time.time()
         self.end_ms = covered.end_ms if covered else 0
         return self._books
+
+    def _books_hold(self, *, may_rest: bool = True) -> bool:
+        """Whether there is nothing to do to have them up to date."""
+        now_ms = time.time_ns() // 1_000_000
+        return self._books is not None and self._books.hold(
+            self.store.changes, now_ms, time.monotonic(), may_rest=may_rest
+        )
 
     async def keep_books(self) -> None:
         """Seals hours that are over, brings ledger and counters up to date, and tells those who listen."""
@@ -612,14 +620,17 @@ def _refusal(refused: RefusedError) -> Response:
 
 def application(server: Server) -> Starlette:
     """The routes, each for those who may."""
+    senders = [
+        Route("/api/v1/write", server.guarded("ingest", server.remote_write.take), methods=["POST"]),
+        *(
+            Route(f"/v1/{signal}", server.guarded("ingest", server.otlp.route(signal)), methods=["POST"])
+            for signal in SIGNALS
+        ),
+    ]
     return _Application(
+        senders,
         routes=[
-            # what is asked for the most comes first: routes are tried one after the other
-            Route("/api/v1/write", server.guarded("ingest", server.remote_write.take), methods=["POST"]),
-            *(
-                Route(f"/v1/{signal}", server.guarded("ingest", server.otlp.route(signal)), methods=["POST"])
-                for signal in SIGNALS
-            ),
+            *senders,
             *(Route(path, route, methods=methods) for path, (route, methods) in _open(server).items()),
             Route("/report", server.guarded("view", server.report)),
             Route(METRICS, server.guarded("view_all", server.metrics)),
@@ -647,10 +658,15 @@ def _open(server: Server) -> dict[str, tuple[Handler, list[str]]]:
 
 
 class _Application(Starlette):
-    """One whose every response has the headers, those that say that something went wrong as well."""
+    """One whose every response has the headers, those that say that something went wrong as well; senders go straight
+    to their routes."""
+
+    def __init__(self, senders: list[Route], **options: Any) -> None:
+        self._senders = senders
+        super().__init__(**options)
 
     def build_middleware_stack(self) -> ASGIApp:
-        return Headers(super().build_middleware_stack())
+        return Headers(Straight(super().build_middleware_stack(), self._senders))
 
 
 @asynccontextmanager

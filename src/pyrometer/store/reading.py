@@ -75,7 +75,7 @@ class Reading:
         parts can be left out."""
         left_out = {part.path for part in without}
         for kind in kinds:
-            name, query = f"{kind}{suffix}", self._query(SCHEMAS[kind], from_ms, to_ms, left_out)
+            name, query = f"{kind}{suffix}", self.query(kind, from_ms, to_ms, left_out)
             if self._views.get(name) != query:
                 self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
                 self._views[name] = query
@@ -106,7 +106,9 @@ class Reading:
                 if but is None or not name.startswith(but):
                     self.connection.execute(f'DROP {what} temp."{name}"')
 
-    def _query(self, schema: Schema, from_ms: int, to_ms: int, left_out: Collection[str]) -> str:
+    def query(self, kind: str, from_ms: int, to_ms: int, left_out: Collection[str] = ()) -> str:
+        """A query of what would be exposed, to be put into another one: a view is planned twice."""
+        schema = SCHEMAS[kind]
         rows = self._rows(schema, from_ms, to_ms, left_out)
         if self._kept is None:
             return rows
