@@ -97,7 +97,7 @@ format: setup ## put the code into form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(HEAVY) ## the benchmarks; some take minutes
+bench: $(HEAVY) ## the benchmarks; some take half an hour
 	$(BIN)/python benchmarks/ledger.py
 	$(BIN)/python benchmarks/peers
 	$(BIN)/python benchmarks/backup.py
@@ -111,7 +111,7 @@ bench: $(HEAVY) ## the benchmarks; some take minutes
 	$(BIN)/python benchmarks/edge.py --minutes 10
 	$(BIN)/python benchmarks/sizing.py
 	$(BIN)/python benchmarks/faults.py --every 12 --random 10
-	$(BIN)/python benchmarks/soak.py --days 10
+	$(BIN)/python benchmarks/soak.py
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/lineage.py

@@ -65,6 +65,8 @@ async def days(
     settings = Settings(retention_days=kept_days)
     serving.REST = 0
     with clock_ahead() as ahead, Store(folder, create=True) as store:
+        # Four GPUs fill the WAL in two weeks, which is when it goes into the database's file; thousands do in minutes.
+        store.connection.execute("SET checkpoint_threshold = '512KB'")
         server = Server(store, settings, asyncio.Lock(), open_to_all=True)
         app = application(server)
         transport = httpx.ASGITransport(app)

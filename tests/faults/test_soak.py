@@ -1,4 +1,4 @@
-"""Days in seconds: a server holds on to nothing that grows. `benchmarks/soak.py` is a month."""
+"""Days in seconds: a server holds on to nothing that grows. `benchmarks/soak.py` is two months."""
 
 from __future__ import annotations
 
