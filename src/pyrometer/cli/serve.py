@@ -263,9 +263,8 @@ def _telemetry(
             source = server.collector.source if finds and server.collector else None
             return [*named, *(source.exporters.values() if source else ())]
 
-        found.append(
-            Telemetry(server.store, server.lock, Scrapes(targets, of_gpus(_dcgm(server))), who, disk=server.disk)
-        )
+        scrapes = Scrapes(targets, of_gpus(_dcgm(server)), interval_s=server.settings.scrape_interval_s)
+        found.append(Telemetry(server.store, server.lock, scrapes, who, disk=server.disk))
     if finds:
         machines = of_machines(NodeExporters(server.node_uid_of))
         scrapes = Scrapes(lambda: _gpu_machines(server), machines, interval_s=MACHINES_EVERY_S)

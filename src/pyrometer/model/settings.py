@@ -58,6 +58,7 @@ class Settings(NamedTuple):
     prometheus_tenant: str = ""
     prometheus_history_hours: int = 12
     find_exporters: str = "yes"
+    scrape_interval_s: int = 15
     energy_usd_per_kwh: float = 0.0
     carbon_g_per_kwh: float = 0.0
     pue: float = 1.0
@@ -118,6 +119,10 @@ HELP: dict[str, str] = {
     "prometheus_tenant": "whose data to ask for, where a store has several tenants (Mimir: X-Scope-OrgID)",
     "prometheus_history_hours": "how much of a Prometheus' past a new server reads when it first starts",
     "find_exporters": "whether a server scrapes GPU exporters that it finds among the cluster's pods: `yes` or `no`",
+    "scrape_interval_s": (
+        "how many seconds lie between two scrapes of a GPU exporter, 60 at most: the more, the less CPU; what is "
+        "shorter is seen by chance"
+    ),
     "energy_usd_per_kwh": "what a kilowatt-hour costs, for `energy_usd` beside the bill; 0 is not known",
     "carbon_g_per_kwh": "grams of CO2e that a kilowatt-hour emits, for `co2e_g`; 0 is not known",
     "pue": "what the site draws for each watt of its machines, in both of these; not in `kwh`, which is the GPUs' own",
@@ -177,7 +182,8 @@ CHOICES = {
     "mlflow_stamp": ("yes", "no"),
     "wandb_stamp": ("yes", "no"),
 }
-LEAST = {"pue": 1.0}
+LEAST = {"pue": 1.0, "scrape_interval_s": 1}
+MOST = {"scrape_interval_s": 60}  # a sample speaks for that long
 MOST_NUMBER = 1_000_000
 MOST_SMALL = 10**15  # of what is counted in milliseconds or micro-dollars: 30,000 years, a billion dollars
 
@@ -201,8 +207,10 @@ def with_values(settings: Settings, values: dict[str, object], origin: str) -> S
             raise SettingError(f"{said} Not {what}.")
         if name in CHOICES and converted not in CHOICES[name]:
             raise SettingError(f"{said} Known: {', '.join(CHOICES[name])}.")
-        if isinstance(converted, float) and converted < LEAST.get(name, 0.0):
+        if name in LEAST and isinstance(converted, int | float) and converted < LEAST[name]:
             raise SettingError(f"{said} It is {LEAST[name]} at least.")
+        if name in MOST and isinstance(converted, int | float) and converted > MOST[name]:
+            raise SettingError(f"{said} It is {MOST[name]} at most.")
         changes[name] = converted
     return settings._replace(**changes)  # type: ignore[arg-type]
 
