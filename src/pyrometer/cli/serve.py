@@ -39,6 +39,7 @@ from pyrometer.serve.collector import Collector, cluster_name, remembered
 from pyrometer.serve.connections import Bounded
 from pyrometer.serve.copying import EVERY_S as COPY_EVERY_S
 from pyrometer.serve.disk import OF_DISK, OF_DUCKDB, UNACCOUNTED, UNSTORED, Disk
+from pyrometer.serve.garbage import collect_seldom
 from pyrometer.serve.history import History, Marks, Remembering
 from pyrometer.serve.pushing import receiver
 from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
@@ -119,6 +120,7 @@ async def serve(
         asyncio.create_task(_every(LOOK_EVERY_S, server.look, "Findings could not be looked for", server.disk))
     )
     tasks.append(asyncio.create_task(_again(server.scrub.run, server.disk)))
+    tasks.append(asyncio.create_task(collect_seldom()))
     if server.teller.is_on:
         tasks.append(asyncio.create_task(_again(server.teller.run, server.disk)))
     if server.pushing.is_on:

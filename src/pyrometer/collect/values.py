@@ -30,14 +30,13 @@ class Values:
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> Values:
         """The same as rows have it."""
-        measures, places, values, times = zip(*samples, strict=True) if samples else ((), (), (), ())
-        number_of = {place: number for number, place in enumerate(dict.fromkeys(places))}
+        number_of = {place: number for number, place in enumerate(dict.fromkeys([sample[1] for sample in samples]))}
         return cls(
             list(number_of),
-            np.array([number_of[place] for place in places], np.int64),
-            np.array(measures, np.int64),
-            np.array(values, float),
-            np.array(times, np.int64),
+            np.array([number_of[sample[1]] for sample in samples], np.int64),
+            np.array([sample[0] for sample in samples], np.int64),
+            np.array([sample[2] for sample in samples], float),
+            np.array([sample[3] for sample in samples], np.int64),
         )
 
     @classmethod
