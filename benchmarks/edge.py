@@ -6,7 +6,8 @@ while questions are asked. Inputs come no faster than the cluster's clock, which
 machine's: what the server does not keep up with comes late. At the end, what was sent is compared with what is stored,
 and the folder is checked. What a real cluster needs is one times real time of each.
 
-    python benchmarks/edge.py [--gpus 100000] [--minutes 60] [--speed 4] [--alone 15] [--json FILE]
+    python benchmarks/edge.py [--gpus 100000] [--minutes 60] [--speed 4] [--alone 15] [--scrape-every 15]
+        [--window 10] [--json FILE]
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import httpx2 as httpx
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
-from edge_world import CHANGES_A_GPU_S, GPUS_A_NODE, SCRAPE_MS, WINDOW_MS, Clock, Size, World  # noqa: E402
+from edge_world import CHANGES_A_GPU_S, GPUS_A_NODE, Clock, Size, World  # noqa: E402
 from remote_write import free_port  # noqa: E402 - beside this file
 
 QUESTIONS = ("burn", "cost?by=team,experiment", "top", "why")
@@ -54,7 +55,10 @@ class Edge:
         (scratch / "kubeconfig").write_text(KUBECONFIG.format(port=self.world.api_port))
         command = [sys.executable, str(Path(__file__).with_name("edge_serve.py")), *map(str, clock), "serve"]
         command += ["--data", str(self.folder), "--listen", f"127.0.0.1:{port}", "--kube"]
-        environment = {**os.environ, "KUBECONFIG": str(scratch / "kubeconfig")}
+        environment = {
+            **os.environ, "KUBECONFIG": str(scratch / "kubeconfig"),
+            "PYROMETER_SCRAPE_INTERVAL_S": str(size.scrape_ms // 1000),
+        }  # fmt: skip
         self.began_s = time.monotonic()
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
@@ -126,8 +130,8 @@ class Edge:
         took_s, used_s = time.monotonic() - began_s, max(self.cpu_s() - cpu_s, 0.01)
         done = {what: after[what] - before[what] for what in ("scrapes", "windows", "changes", "refused", "cpu_s")}
         need = {
-            "scrapes": self.size.nodes * 1000 / SCRAPE_MS, "changes": self.size.gpus * CHANGES_A_GPU_S,
-            "windows": self.size.training * GPUS_A_NODE * 1000 / WINDOW_MS,
+            "scrapes": self.size.nodes * 1000 / self.size.scrape_ms, "changes": self.size.gpus * CHANGES_A_GPU_S,
+            "windows": self.size.training * GPUS_A_NODE * 1000 / self.size.window_ms,
         }  # fmt: skip
         self.phases[name] = {
             "took_s": took_s, "cpu_s": used_s, "world_cpu_s": done["cpu_s"], "refused": done["refused"],
@@ -154,7 +158,7 @@ class Edge:
             scrapes, records = now
             # while the ledger is built nothing is stored, and nothing of the watch is read once enough waits
             accounting_s = self.metrics()["pyrometer_accounting_seconds"]
-            time.sleep(SCRAPE_MS / 1000 / self.clock.speed + 2 * accounting_s + SETTLE_S)
+            time.sleep(self.size.scrape_ms / 1000 / self.clock.speed + 2 * accounting_s + SETTLE_S)
         self.phases["accounting"] = {"took_s": self.metrics()["pyrometer_accounting_seconds"]}
 
     def end(self) -> int:
@@ -293,7 +297,7 @@ def run(size: Size, minutes: float, speed: float, alone_s: float, scratch: Path)
     )
     tell_all(edge, code, stored, check)
     return {
-        "gpus": size.gpus, "speed": speed, "phases": edge.phases, "samples": edge.samples, "stored": stored,
+        **size._asdict(), "speed": speed, "phases": edge.phases, "samples": edge.samples, "stored": stored,
         "code": code, "check": check.returncode, "said": edge.log.read_text().splitlines()[-20:],
     }  # fmt: skip
 
@@ -305,12 +309,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="of cluster time, with everything together")
     parser.add_argument("--speed", type=float, default=4.0, help="how many times as fast as real time it may go")
     parser.add_argument("--alone", type=float, default=15.0, help="seconds of this machine for each input alone")
+    parser.add_argument("--scrape-every", type=int, default=15, help="seconds between two scrapes of an exporter")
+    parser.add_argument("--window", type=int, default=10, help="seconds of steps that a rank tells of at once")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    size = Size(args.gpus, args.gpus_a_pod)
+    size = Size(args.gpus, args.gpus_a_pod, args.scrape_every * 1000, args.window * 1000)
     print(
-        f"{size.gpus:,} GPUs on {size.nodes:,} nodes, {args.speed:g} times as fast as real time, if it can", flush=True
-    )
+        f"{size.gpus:,} GPUs on {size.nodes:,} nodes, scraped every {args.scrape_every} s, windows of {args.window} s, "
+        f"{args.speed:g} times as fast as real time, if it can", flush=True,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         found = run(size, args.minutes, args.speed, args.alone, Path(scratch))
     if args.json:

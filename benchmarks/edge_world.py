@@ -30,18 +30,19 @@ GPUS_A_NODE = 8
 NODES_A_JOB = 16
 SHORT_NODES = 50  # one of so many has pods that come and go
 TEAMS = 40
-SCRAPE_MS, WINDOW_MS = 15_000, 10_000
 CHANGES_A_GPU_S = 0.003  # "a busy cluster changes a few hundred pods a second"
 STARTS = 25  # of so many changes, one ends a pod and one begins another; the others say nothing that matters
-AT_ONCE = 64  # bodies that are on their way
+AT_ONCE = 250  # bodies that are on their way: a server takes 256, and a node's sender would try again
 DAY = "2026-11-01T"
 
 
 class Size(NamedTuple):
-    """How large the cluster is."""
+    """How large the cluster is, and how often its exporters are asked and its ranks speak."""
 
     gpus: int
     gpus_a_pod: int = GPUS_A_NODE
+    scrape_ms: int = 15_000
+    window_ms: int = 10_000
 
     @property
     def nodes(self) -> int:
@@ -94,7 +95,7 @@ class Exporters:
         self.closed = False
 
     def answer(self, node: int) -> bytes:
-        if (number := self.clock.now_ms() // SCRAPE_MS) != self.round:
+        if (number := self.clock.now_ms() // self.size.scrape_ms) != self.round:
             self.round, self.texts = number, (self._text(number, True), self._text(number, False))
         text = self.texts[node >= self.size.training]
         text = text.replace(b"@NODE@", b"%05d" % node).replace(b"@TEAM@", b"%02d" % team_of(node))
@@ -379,12 +380,12 @@ class Senders:
     def body(self, node: int, number: int) -> bytes:
         job = node // NODES_A_JOB
         nodes = min(NODES_A_JOB, self.size.training - job * NODES_A_JOB)
-        from_ms = self._started_ms + number * WINDOW_MS
+        from_ms = self._started_ms + number * self.size.window_ms
         rank = node % NODES_A_JOB * GPUS_A_NODE
         values: dict[bytes, Any] = {b"RANK%d" % gpu: rank + gpu for gpu in range(GPUS_A_NODE)}
         values |= {
             b"JOB": b"%08d" % job, b"TEAM": b"%02d" % team_of(node), b"NODE": b"%05d" % node, b"STEP": number * 10,
-            b"FROM_NS": from_ms * 1_000_000, b"TO": from_ms + WINDOW_MS, b"STARTED": self._started_ms,
+            b"FROM_NS": from_ms * 1_000_000, b"TO": from_ms + self.size.window_ms, b"STARTED": self._started_ms,
             b"RANKS": nodes * GPUS_A_NODE,
         }  # fmt: skip
         return self._body % values
@@ -494,9 +495,9 @@ class _World:
         self.senders.took_s.clear()
         tasks = [asyncio.sleep(seconds)]
         if otlp:
-            now = (self.clock.now_ms() - self.clock.cluster_ms) // WINDOW_MS * self.size.training
+            now = (self.clock.now_ms() - self.clock.cluster_ms) // self.size.window_ms * self.size.training
             self.body_number = max(self.body_number, now)  # what was not sent meanwhile was never said
-            pace = _Pace(seconds, self.size.training * 1000 / WINDOW_MS * self.clock.speed)
+            pace = _Pace(seconds, self.size.training * 1000 / self.size.window_ms * self.clock.speed)
             tasks += [self._send(pace) for _ in range(AT_ONCE)]
         if watch:
             tasks.append(self._change(_Pace(seconds, self.size.gpus * CHANGES_A_GPU_S * self.clock.speed)))

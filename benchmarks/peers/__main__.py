@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -31,22 +32,30 @@ from day import DAY_MS, MINUTE_MS, Sender, nodes_of, objects, recorded
 from servers import RULES, Prometheus, PromQL, Pyrometer, Server, VictoriaMetrics, spread
 
 PEERS = (Pyrometer, VictoriaMetrics, Prometheus)
+SHARDS = 2
 FROM_MS = time.time_ns() // 1_000_000 // DAY_MS * DAY_MS - 2 * DAY_MS
 
 
 def load(server: Server, sender: Sender, hours: int) -> dict[str, float]:
-    """Sends the day; at every full hour a peer's recording rules are evaluated and written down."""
+    """Sends the day, two bodies at a time as shards of a Prometheus would; at every full hour a peer's recording rules
+    are evaluated and written down."""
     idle_s, rules_s = server.cpu_s(), 0.0
-    for minute in range(hours * 60):
-        for body in sender.bodies(minute, FROM_MS + minute * MINUTE_MS + MINUTE_MS // 2):
-            server.write(body)
-        if minute % 60 == 59 and isinstance(server, PromQL):
-            server.visible()
-            before_s = server.cpu_s()
-            at_ms = FROM_MS + (minute + 1) * MINUTE_MS - 1
-            for name, query in RULES.items():
-                server.write(recorded(name, server.instant(query, at_ms), at_ms))
-            rules_s += server.cpu_s() - before_s
+
+    def bodies(minute: int) -> list[bytes]:
+        return list(sender.bodies(minute, FROM_MS + minute * MINUTE_MS + MINUTE_MS // 2))
+
+    with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(SHARDS) as shards:
+        following = ahead.submit(bodies, 0)
+        for minute in range(hours * 60):
+            told, following = following.result(), ahead.submit(bodies, minute + 1)
+            list(shards.map(server.write, told))
+            if minute % 60 == 59 and isinstance(server, PromQL):
+                server.visible()
+                before_s = server.cpu_s()
+                at_ms = FROM_MS + (minute + 1) * MINUTE_MS - 1
+                for name, query in RULES.items():
+                    server.write(recorded(name, server.instant(query, at_ms), at_ms))
+                rules_s += server.cpu_s() - before_s
     server.settled()
     samples = sender.samples_a_minute * hours * 60
     return {"cpu_s": server.cpu_s() - idle_s - rules_s, "rules_s": rules_s, "samples": samples}
@@ -193,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gpus", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--hours", type=int, default=24)
-    parser.add_argument("--loads", type=int, default=5, help="of the smallest size; larger ones are loaded once")
+    parser.add_argument("--loads", type=int, default=5, help="of each server and size")
     parser.add_argument("--asks", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="+", choices=[peer.name for peer in PEERS])
@@ -210,8 +219,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         for gpus in args.gpus:
-            loads = args.loads if gpus == min(args.gpus) else 1
-            results["sizes"].append(measure(gpus, args.hours, loads, args.asks, peers, Path(folder)))
+            results["sizes"].append(measure(gpus, args.hours, args.loads, args.asks, peers, Path(folder)))
             if args.json:
                 args.json.write_text(json.dumps(results, indent=1))
     for size in results["sizes"]:
