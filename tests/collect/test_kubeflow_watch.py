@@ -1,79 +1,28 @@
 """Kubeflow's objects on their way from an API to records: discovery, lists, the chain of owners.
 
-The API server of these tests dies of custom resources (see tests/kube), so that what one would answer is recorded here:
-paths, pages and objects in its words.
+The API server of these tests dies of custom resources (see tests/kube), so that what one would answer is recorded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyrometer.collect.kubernetes.api import MissingError
+from recorded_api import CREATED, Recorded, pod
+
 from pyrometer.collect.kubernetes.source import KubernetesSource
 from pyrometer.identify.cluster import Cluster
 from pyrometer.model.records import PipelineRun, PipelineStep, Pod, Sweep, Trial, Workload
 from pyrometer.model.settings import Settings
 
 MADE = json.loads((Path(__file__).parents[1] / "identify" / "kubeflow" / "made.json").read_text())
-GROUPS = {
-    "argoproj.io": ("v1alpha1", {"workflows": "Workflow"}),
-    "kubeflow.org": ("v1beta1", {"experiments": "Experiment", "trials": "Trial"}),
-}
-CORE = {"nodes": "Node", "namespaces": "Namespace", "pods": "Pod", "events": "Event"}
-CREATED = "2026-11-01T10:00:00Z"
-
-
-class Recorded:
-    """What an API server answers to who only reads; nothing happens after the lists."""
-
-    cluster = "recorded"
-
-    def __init__(self, objects: Mapping[str, list[dict[str, Any]]], groups: Mapping[str, Any] = GROUPS) -> None:
-        self.objects, self.groups = objects, groups  # by the path of their list; what is installed
-        self.asked: list[tuple[str, str, str]] = []  # path, limit, form
-
-    async def get(self, path: str, params: Mapping[str, str] | None = None, accept: str = "application/json") -> bytes:
-        self.asked.append((path, (params or {}).get("limit", ""), accept))
-        group, _, version = path.removeprefix("/apis/").partition("/")
-        if path == "/api/v1":
-            return _resources(CORE)
-        if group in self.groups and not version:
-            return json.dumps({"preferredVersion": {"version": self.groups[group][0]}}).encode()
-        if group in self.groups and version == self.groups[group][0]:
-            return _resources(self.groups[group][1])
-        listed = path.removeprefix("/api/v1/") in CORE or path in self.objects
-        if not listed:
-            raise MissingError(f"{path} is not there")
-        metadata = {"resourceVersion": "7"}
-        return json.dumps({"metadata": metadata, "items": self.objects.get(path, [])}).encode()
-
-    async def lines(
-        self, path: str, params: Mapping[str, str], accept: str, silent_s: float
-    ) -> AsyncIterator[list[bytes]]:
-        await asyncio.Event().wait()
-        yield []
-
-
-def _resources(kinds: Mapping[str, str]) -> bytes:
-    verbs = ["get", "list", "watch"]
-    return json.dumps({"resources": [{"name": n, "kind": k, "verbs": verbs} for n, k in kinds.items()]}).encode()
 
 
 def owned(thing: dict[str, Any], kind: str, name: str, uid: str, version: str) -> dict[str, Any]:
     reference = {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}
     return thing | {"metadata": thing["metadata"] | {"ownerReferences": [reference], "creationTimestamp": CREATED}}
-
-
-def pod(name: str, **meta: Any) -> dict[str, Any]:
-    container = {"name": "main", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
-    return {
-        "metadata": {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": CREATED, **meta},
-        "spec": {"containers": [container]}, "status": {"phase": "Pending"},
-    }  # fmt: skip
 
 
 NODE = {"id": "a", "name": "wf-abc12.root.train.executor", "type": "Pod", "phase": "Running", "startedAt": CREATED}

@@ -23,7 +23,7 @@ from pyrometer.model import events
 from pyrometer.model.records import Event
 
 MOST_IN_A_DELIVERY = 5_000
-WAITING_BATCHES = 64  # a store that is slow slows the watches down, and no more than this is kept in memory
+MOST_WAITING = 20_000  # changes, 100 MB: a store may be busy for a minute, and 100,000 GPUs change as much meanwhile
 HEARTBEAT_S = 30.0
 LINGER_S = 0.02  # what comes together is stored together: a transaction costs more than a record
 LONGEST_ANNOTATION = 512
@@ -108,7 +108,10 @@ class KubernetesSource:
         self._due_s = 0.0
         self._listed = False  # everything that is followed from the start on
         self._discovery = Discovery(api)
-        self._queue: asyncio.Queue[list[Seen | Gap] | None] = asyncio.Queue(WAITING_BATCHES)
+        self._queue: asyncio.Queue[list[Seen | Gap] | None] = asyncio.Queue()
+        self._waiting = 0  # changes in it, and those of which no records are made yet
+        self._room = asyncio.Event()  # a store that is slow slows the watches down
+        self._room.set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._owners: dict[str, objects.Owner] = {}
         self._changed_owners: dict[str, Seen] = {}
@@ -126,15 +129,15 @@ class KubernetesSource:
             while True:
                 batches = [await self._queue.get()]
                 await asyncio.sleep(LINGER_S)
-                while not self._queue.empty() and len(batches) < WAITING_BATCHES:
+                while not self._queue.empty():
                     batches.append(self._queue.get_nowait())
                 records: list[tuple[Any, ...]] = []
-                for batch in batches:
-                    for change in batch or ():
-                        records += await self._translate(change)
-                        if len(records) >= MOST_IN_A_DELIVERY:
-                            yield Delivery(records)
-                            records = []
+                for change in (change for batch in batches for change in batch or ()):
+                    records += await self._translate(change)
+                    self._make_room()
+                    if len(records) >= MOST_IN_A_DELIVERY:
+                        yield Delivery(records)
+                        records = []
                 changed, self._changed_owners = self._changed_owners, {}
                 for seen in changed.values():
                     records += self._taken(seen)
@@ -182,7 +185,7 @@ class KubernetesSource:
             watch = self._follow(Resource(need.group, version, need.plural, need.kind, need.type))
             await watch.synced.wait()
         self._listed = True
-        await self._queue.put(None)  # nothing else may come for a while
+        self._wake()  # nothing else may come for a while
 
     async def _place_of(self, need: Need) -> Place | None:
         """Where the cluster has what is needed, as soon as it answers; None when it does not have it."""
@@ -208,13 +211,29 @@ class KubernetesSource:
         async for changes in watch.changes():
             if watch.resource.type is objects.Owner:
                 self._remember(changes)
+            elif changes:
+                await self._room.wait()
+                self._waiting += len(changes)
+                if self._waiting >= MOST_WAITING:
+                    self._room.clear()
+                self._queue.put_nowait(changes)
             else:
-                await self._queue.put(changes or None)
+                self._wake()
+
+    def _make_room(self) -> None:
+        self._waiting -= 1
+        if self._waiting < MOST_WAITING:
+            self._room.set()
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            await self._queue.put(None)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Something is to be looked at besides changes."""
+        if self._queue.empty():
+            self._queue.put_nowait(None)
 
     def _alive(self) -> Event:
         """Moves the end of what is accounted for, on a cluster on which nothing happens."""
@@ -348,8 +367,7 @@ class KubernetesSource:
                     self._owners[uid] = self._shrunk(change.object)
                     self._gone_owners.pop(uid, None)
                 self._changed_owners[uid] = change
-        with suppress(asyncio.QueueFull):
-            self._queue.put_nowait(None)
+        self._wake()
 
     def _shrunk(self, owner: objects.Owner) -> objects.Owner:
         notes = owner.metadata.annotations
