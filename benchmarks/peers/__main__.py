@@ -23,13 +23,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from day import DAY_MS, MINUTE_MS, Sender, nodes_of, objects, recorded
-from servers import RULES, Prometheus, PromQL, Pyrometer, Server, VictoriaMetrics, spread
+from servers import RULES, Answer, Prometheus, PromQL, Pyrometer, Server, VictoriaMetrics, spread
 
 PEERS = (Pyrometer, VictoriaMetrics, Prometheus)
 SHARDS = 2
@@ -110,10 +111,12 @@ def _accounted(server: Pyrometer, sender: Sender, hours: int) -> dict[str, float
     }
 
 
-def measure(gpus: int, hours: int, loads: int, asks: int, peers: list[type[Server]], where: Path) -> dict:
-    """One size of a cluster."""
+def measure(found: dict, hours: int, loads: int, asks: int, peers: list[type[Server]], where: Path) -> Iterator[str]:
+    """One size of a cluster; says what was found of each server, when it is."""
+    gpus = found["gpus"]
     sender = Sender(nodes_of(gpus))
-    found: dict = {"gpus": gpus, "samples": sender.samples_a_minute * hours * 60}
+    found["samples"] = sender.samples_a_minute * hours * 60
+    answers: list[Answer] = []
     for peer in peers:
         runs = []
         for number in range(loads):
@@ -125,13 +128,15 @@ def measure(gpus: int, hours: int, loads: int, asks: int, peers: list[type[Serve
                 shutil.rmtree(folder.parent)
         kinds = (False, True) if issubclass(peer, PromQL) else (False,)
         asked = {"by rule" if by_rule else "anew": _asked(server, by_rule, asks) for by_rule in kinds}
+        answers += [one.pop("answer") for one in asked.values()]
         server.stop()
         shutil.rmtree(folder.parent)
         columns = {name: spread([run[name] for run in runs]) for name in runs[0] if name != "samples"}
-        found[peer.name] = {"load": columns, "asked": asked}
-        print(_line(peer.name, gpus, found[peer.name]), flush=True)
-    _held_alike(found, peers)
-    return found
+        found[peer.name] = {"loads": loads, "load": columns, "asked": asked}
+        yield _line(peer.name, gpus, found[peer.name])
+    _held_alike(answers)
+    found["workloads"] = len(answers[0])
+    found["gpu_hours"] = sum(of.gpu_hours for of in answers[0].values())
 
 
 def _asked(server: Server, by_rule: bool, asks: int) -> dict:
@@ -146,20 +151,16 @@ def _asked(server: Server, by_rule: bool, asks: int) -> dict:
     }
 
 
-def _held_alike(found: dict, peers: list[type[Server]]) -> None:
-    """All of them must say the same of every workload: GPU-hours to a reading a GPU, activity to a thousandth. Answers
-    are taken out of what is kept."""
-    answers = [one.pop("answer") for peer in peers for one in found[peer.name]["asked"].values()]
-    first = answers[0]
-    for answer in answers[1:]:
+def _held_alike(answers: list[Answer]) -> None:
+    """All of them must say the same of every workload: GPU-hours to a reading a GPU, activity to a thousandth."""
+    first, *others = answers
+    for answer in others:
         if answer.keys() != first.keys():
             raise SystemExit(f"The answers differ in {sorted(answer.keys() ^ first.keys())[:5]}.")
         for workload, (gpu_hours, activity) in answer.items():
             expected = first[workload]
             if abs(gpu_hours - expected.gpu_hours) > 0.01 or abs(activity - expected.activity) > 0.001:
                 raise SystemExit(f"The answers differ: {workload} {expected} and {(gpu_hours, activity)}.")
-    found["workloads"] = len(first)
-    found["gpu_hours"] = sum(of.gpu_hours for of in first.values())
 
 
 def _line(name: str, gpus: int, one: dict) -> str:
@@ -213,15 +214,22 @@ def main() -> None:
         print(f"Not installed: {', '.join(missing)} (apt-get install {' '.join(missing)}).")
         return
     results = {"versions": _versions(), "from_ms": FROM_MS, "sizes": []}
+
+    def keep() -> None:
+        if args.json:
+            args.json.write_text(json.dumps(results, indent=1))
+
     print(
         f"{'GPUs':>7} {'server':<16} {'CPU-s/million samples':>22} {'B/GPU-day':>9} {'question, ms':>24} {'CPU ms':>8} "
         f"{'peak MB':>9}"
     )
     with tempfile.TemporaryDirectory() as folder:
         for gpus in args.gpus:
-            results["sizes"].append(measure(gpus, args.hours, args.loads, args.asks, peers, Path(folder)))
-            if args.json:
-                args.json.write_text(json.dumps(results, indent=1))
+            results["sizes"].append({"gpus": gpus})
+            for line in measure(results["sizes"][-1], args.hours, args.loads, args.asks, peers, Path(folder)):
+                print(line, flush=True)
+                keep()  # a load may take minutes
+            keep()
     for size in results["sizes"]:
         _ratios(size, peers)
 
