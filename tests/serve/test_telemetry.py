@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -153,18 +154,29 @@ def _slot(index: int) -> Slot:
 
 
 @pytest.mark.heavy
-def test_a_server_scrapes_what_it_is_told_to(tmp_path: Path) -> None:
+def test_a_server_scrapes_what_it_is_told_to_as_often_as_it_is_told(tmp_path: Path) -> None:
     from serving import serving
 
+    answers, asked_often = count(), threading.Event()
+
+    def answer_of_gpu() -> str:
+        if next(answers) == 3:
+            asked_often.set()
+        return text_of([Gpu(0, pod="llama-0")]).decode()
+
     with (
-        exporter(lambda: text_of([Gpu(0, pod="llama-0")]).decode()) as url,
-        serving(tmp_path / "data", "--scrape", url, "--scrape", "http://127.0.0.1:1/metrics") as client,
-    ):
+        exporter(answer_of_gpu) as url,
+        serving(
+            tmp_path / "data", "--scrape", url, "--scrape", "http://127.0.0.1:1/metrics",
+            PYROMETER_SCRAPE_INTERVAL_S="1",
+        ) as client,
+    ):  # fmt: skip
         while not (answer := client.get("/api/v1/cost", params={"by": "workload"})).is_success:
             assert answer.status_code == 409, answer.text  # the first scrape takes its time
         while not any("127.0.0.1:1" in said for said in client.get("/readyz").json()["shortcomings"]):
             pass
+        assert asked_often.wait(14)  # less than the usual interval
     with Store(tmp_path / "data") as store:
         store.expose_all(["gpu_sample"])
-        (count,) = store.connection.execute("SELECT count(*) FROM gpu_sample").fetchone() or (0,)
-        assert count > 0
+        (kept,) = store.connection.execute("SELECT count(*) FROM gpu_sample").fetchone() or (0,)
+        assert kept > 1
