@@ -148,14 +148,14 @@ class Edge:
             self.look()
 
     def settle(self) -> None:
-        """Until nothing is on its way any more: exporters are gone, and everything is stored."""
+        """Until nothing is on its way any more: exporters are gone, and everything has had the time to be stored."""
         self.world.tell("close")
         self.world.tell("announce", "DELETED")
-        scrapes, records = -1, -1.0
-        while (now := (self.world.tell("nothing")["scrapes"], self.metrics()["pyrometer_records_stored_total"])) != (
-            scrapes, records,
-        ):  # fmt: skip
-            scrapes, records = now
+        stored = -1.0
+        for _ in range(4):  # findings are stored for ever, where the ledger takes long
+            before, stored = stored, self.metrics()["pyrometer_records_stored_total"]
+            if stored == before:
+                break
             # while the ledger is built nothing is stored, and nothing of the watch is read once enough waits
             accounting_s = self.metrics()["pyrometer_accounting_seconds"]
             time.sleep(self.size.scrape_ms / 1000 / self.clock.speed + 2 * accounting_s + SETTLE_S)

@@ -97,6 +97,7 @@ prometheus_ca_file = ''
 prometheus_tenant = ''
 prometheus_history_hours = 12
 find_exporters = 'yes'
+scrape_interval_s = 15
 energy_usd_per_kwh = 0.0
 carbon_g_per_kwh = 0.0
 pue = 1.0
