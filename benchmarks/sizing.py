@@ -102,10 +102,12 @@ def tell(found: dict, rates: dict[str, float]) -> None:
         ),
         "ledger and its sums a year": lambda gpus: _bytes(_sum(derived, "bytes") / gpu_days * gpus * 365),
         "cores: scrapes, every 15 s": lambda gpus: _cores(gpus / GPUS_A_NODE / SCRAPE_S * rates["scrape_s"]),
+        "… every minute": lambda gpus: _cores(gpus / GPUS_A_NODE / 60 * rates["scrape_s"]),
         "or remote write, five metrics a minute": lambda gpus: _cores(
             gpus * METRICS / 60 * rates["million_samples_s"] / 1e6
         ),
         "cores: windows of every rank, every 10 s": lambda gpus: _cores(gpus / WINDOW_S * rates["window_s"]),
+        "… a window a minute": lambda gpus: _cores(gpus / 60 * rates["window_s"]),
         "cores: the ledger, once": lambda gpus: _cores(found["build_cpu_s"] / gpu_days * gpus / 86_400),
         "`cost --by workload`, a day": lambda gpus: _seconds(always_s + gpus * a_gpu_day_s),
         "… a month": lambda gpus: _seconds(always_s + 30 * gpus * a_gpu_day_s),
