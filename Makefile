@@ -108,7 +108,8 @@ bench: $(HEAVY) ## the benchmarks; some take half an hour
 	$(BIN)/python benchmarks/remote_write.py
 	$(BIN)/python benchmarks/otlp.py
 	$(BIN)/python benchmarks/serve.py
-	$(BIN)/python benchmarks/edge.py --minutes 10
+	$(BIN)/python benchmarks/edge.py --gpus 10000 --minutes 8 --speed 8
+	$(BIN)/python benchmarks/edge.py --speed 3 --scrape-every 60 --window 60
 	$(BIN)/python benchmarks/sizing.py
 	$(BIN)/python benchmarks/faults.py --every 12 --random 10
 	$(BIN)/python benchmarks/soak.py

@@ -153,11 +153,12 @@ class Edge:
         self.world.tell("announce", "DELETED")
         stored = -1.0
         for _ in range(4):  # findings are stored for ever, where the ledger takes long
-            before, stored = stored, self.metrics()["pyrometer_records_stored_total"]
+            seen = self.metrics()
+            before, stored = stored, seen["pyrometer_records_stored_total"]
             if stored == before:
                 break
             # while the ledger is built nothing is stored, and nothing of the watch is read once enough waits
-            accounting_s = self.metrics()["pyrometer_accounting_seconds"]
+            accounting_s = seen["pyrometer_accounting_seconds"]
             time.sleep(self.size.scrape_ms / 1000 / self.clock.speed + 2 * accounting_s + SETTLE_S)
         self.phases["accounting"] = {"took_s": self.metrics()["pyrometer_accounting_seconds"]}
 
