@@ -5,13 +5,15 @@
   from what was charged for it so far. Closing that month charges them, so that nothing is adjusted twice.
 - Any other time: the ledger as it is now.
 
-So everything that was ever charged, what is adjusted and the ledger since are the ledger as it is now, in every row:
-GPU-milliseconds at a price, by day, holder, node and state.
+So everything that was ever charged, what is adjusted and the ledger since are the ledger as it is now: GPU-milliseconds
+at a price, by day, holder and node. States of closed time stay as they were charged: a correction that changes nothing
+but states is no adjustment.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any, NamedTuple
@@ -31,9 +33,10 @@ from pyrometer.account.sums import (
     price_of,
 )
 from pyrometer.model.units import MS_PER_QUARTER
-from pyrometer.store import Reading
+from pyrometer.store import Reading, Store
 from pyrometer.store.reading import quoted
 
+COMPARED = "ledger_compared_with_charges"  # in the store's meta, by month whose ledger is another than was charged
 ADJUSTS = "adjusts"  # of a row that corrects a closed month: which one
 KEPT = {*NAMES, "workload", "month", HELD, PRICE}  # what frozen charges can be grouped by
 _UIDS = ("day", "pod_uid", "node_uid", "state", PRICE)  # what a charge is told apart by, whatever it is called
@@ -192,16 +195,61 @@ def adjustments(store: Reading, basis: Basis, zone: tzinfo) -> str:
     now = _limited(_named(_now(store, months, zone, kept_day)), basis)
     columns = ", ".join(f'"{name}"' for name in (*NAMES[1:], PRICE))
     nothing = ", ".join(f"0 AS {name}" for name in AMOUNTS[2:])
+    but_state = columns.replace(', "state"', "")
     query = f"""
-        SELECT day[:7] AS {ADJUSTS}, {columns}, sum(gpu_ms)::BIGINT AS gpu_ms, {nothing}
+        SELECT day[:7] AS {ADJUSTS}, {columns}, gpu_ms, {nothing}
         FROM (
-            SELECT {columns}, gpu_ms FROM ({now})
-            UNION ALL
-            SELECT {columns}, -gpu_ms FROM ({_limited("FROM book_charged", basis)})
+            SELECT {columns}, sum(gpu_ms)::BIGINT AS gpu_ms
+            FROM (
+                SELECT {columns}, gpu_ms FROM ({now})
+                UNION ALL
+                SELECT {columns}, -gpu_ms FROM ({_limited("FROM book_charged", basis)})
+            )
+            GROUP BY ALL HAVING sum(gpu_ms) != 0
         )
-        GROUP BY ALL HAVING sum(gpu_ms) != 0
+        QUALIFY sum(gpu_ms) OVER (PARTITION BY {but_state}) != 0  -- what differs in its states alone owes nothing
     """
     return _table(store, "book_adjustment", query)
+
+
+def compare_with_charged(store: Store) -> None:
+    """Remembers for each closed month whose ledger has changed whether its charges have: questions need not read the
+    ledger of a month that would be charged the same."""
+    months = closed_months(store.folder)
+    if not months:
+        return
+    zone = months[-1].zone
+    known, current = months[-1].ledger_digests, ledger_digests(store, months[-1].to_ms, zone)
+    compared = _compared(store)
+    changed = {month: digest for month, digest in current.items() if digest != known.get(month)}
+    same = {}
+    for month, digest in changed.items():
+        before = compared.get(month)
+        is_same = before["same"] if before and before["digest"] == digest else _same_charges(store, months, month, zone)
+        same[month] = {"digest": digest, "same": is_same}
+    store.set_meta(COMPARED, json.dumps(same, sort_keys=True))
+
+
+def _compared(store: Reading) -> dict[str, dict[str, Any]]:
+    return json.loads(store.meta(COMPARED) or "{}")  # type: ignore[no-any-return]
+
+
+def _same_charges(store: Reading, months: list[Closed], month: str, zone: tzinfo) -> bool:
+    """Whether the ledger of a month says what was charged for it: by day, holder, node and price."""
+    window = month_window(month, zone)
+    now = _summed(store, Window(window.from_ms, min(window.to_ms, months[-1].to_ms)), zone)
+    kept_day = _first_kept_day(store, zone)
+    query = f"""
+        FROM (
+            SELECT day, pod_uid, node_uid, {PRICE}, gpu_ms FROM ({now})
+            UNION ALL
+            SELECT day, pod_uid, node_uid, {PRICE}, -gpu_ms FROM ({_frozen(store, months)}) WHERE day[:7] = '{month}'
+        ) SELECT 1 WHERE day >= '{kept_day}' GROUP BY day, pod_uid, node_uid, {PRICE} HAVING sum(gpu_ms) != 0 LIMIT 1
+    """
+    try:
+        return not store.connection.execute(query).fetchall()
+    finally:
+        put_away(store)
 
 
 def _now(store: Reading, months: list[Closed], zone: tzinfo, kept_day: str) -> str:
@@ -209,7 +257,12 @@ def _now(store: Reading, months: list[Closed], zone: tzinfo, kept_day: str) -> s
     what was charged, and nothing is read."""
     end_ms = months[-1].to_ms
     known, current = months[-1].ledger_digests, ledger_digests(store, end_ms, zone)
-    changed = sorted(month for month in {*known, *current} if current.get(month) != known.get(month))
+    same = {month: found["digest"] for month, found in _compared(store).items() if found["same"]}
+    changed = sorted(
+        month
+        for month in {*known, *current}
+        if current.get(month) != known.get(month) and current.get(month, "") != same.get(month)
+    )
     listed = ", ".join(f"'{month}'" for month in changed) or "NULL"
     uids = ", ".join(_UIDS)
     unread = f"SELECT {uids}, gpu_ms FROM book_charged WHERE day[:7] NOT IN ({listed}) OR NOT {bool(changed)}"

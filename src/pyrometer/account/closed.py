@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, tzinfo
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import duckdb
 
@@ -53,6 +55,11 @@ class Closed(NamedTuple):
     previous_sha256: str | None  # of the .json of the month closed before
 
     @property
+    def zone(self) -> tzinfo:
+        """The time zone of its days."""
+        return UTC if self.timezone == "UTC" else ZoneInfo(self.timezone)
+
+    @property
     def energy_tariff(self) -> Tariff:
         """The tariff as it was."""
         said = {name: None if text is None else Fraction(text) for name, text in self.tariff.items()}
@@ -62,6 +69,12 @@ class Closed(NamedTuple):
 def closed_months(folder: Path) -> list[Closed]:
     """The closed months of a data folder, oldest first."""
     return sorted((_read(path) for path in (folder / FOLDER).glob("*.json")), key=lambda closed: closed.from_ms)
+
+
+def closed_until_ms(folder: Path) -> int:
+    """The end of the last closed month, up to the next full hour: the ledger is cut at hours. 0 when none is closed."""
+    end_ms = max((closed.to_ms for closed in closed_months(folder)), default=0)
+    return -(-end_ms // MS_PER_HOUR) * MS_PER_HOUR
 
 
 def revision_of(folder: Path) -> str:

@@ -26,7 +26,7 @@ from pyrometer.account.closed import Closed, closed_months
 from pyrometer.account.energy import tariff_of
 from pyrometer.account.retention import kept_from_ms
 from pyrometer.account.sums import Window, iso, total
-from pyrometer.account.windows import month_of, zone_of
+from pyrometer.account.windows import month_of
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Reading, Store
@@ -95,7 +95,7 @@ def closed_answer(store: Reading, team: str | None = None, experiment: str | Non
 
 def json_of(closed: Closed) -> dict[str, Any]:
     """A closed month, as answers write it."""
-    zone = zone_of(closed.timezone)
+    zone = closed.zone
     return {
         "month": closed.month, "timezone": closed.timezone, "from": iso(closed.from_ms, zone),
         "to": iso(closed.to_ms, zone), "closed": iso(closed.closed_ms, UTC), "closed_by": closed.closed_by,
@@ -108,7 +108,7 @@ def _json(store: Reading, closed: Closed, team: str | None, experiment: str | No
     told = json_of(closed)
     if team is None and experiment is None:
         return told
-    zone = zone_of(closed.timezone)
+    zone = closed.zone
     groups = charged_sums(store, Basis("closed", closed.month, closed, team, experiment), (), zone=zone)
     sums = {
         "total": total(groups),
@@ -152,7 +152,7 @@ def _total(store: Reading, relation: str) -> dict[str, Any]:
 
 
 def _following(closed: Closed) -> str:
-    return datetime.fromtimestamp(closed.to_ms / 1000, zone_of(closed.timezone)).strftime("%Y-%m")
+    return datetime.fromtimestamp(closed.to_ms / 1000, closed.zone).strftime("%Y-%m")
 
 
 def _digest(price_book: str) -> str | None:

@@ -2,19 +2,32 @@
 
 A chunk is a pure function of the objects that touch it, the measurements in and just around it, and what the chunk
 before it hands over. So hours can be built in any grouping, and again, with the same result.
+
+Another version of the rules rebuilds open time only. Chunks end where closed months end, and a closed chunk is rebuilt
+only when its own inputs change.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pyrometer.account import sql
+from pyrometer.account.books import compare_with_charged
+from pyrometer.account.closed import closed_until_ms
 from pyrometer.account.pricing import assumes_prices, put_prices
 from pyrometer.account.retention import kept_from_ms
+from pyrometer.account.rules import (
+    ACCOUNT_RULES,
+    STALE,
+    Provenance,
+    input_code,
+    ledger_settings,
+    short_hash,
+)
 from pyrometer.account.sums import billed_to
 from pyrometer.identify.gpu_models import near_idle_power_w
+from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.events import RESTATING
 from pyrometer.model.records import Price
 from pyrometer.model.settings import Settings
@@ -22,6 +35,7 @@ from pyrometer.model.states import INTERVAL_STATES, STATES
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER, SHARE_WHOLE
 from pyrometer.store import Store
 from pyrometer.store.catalog import Part, first_row
+from pyrometer.store.reading import time_column_of
 from pyrometer.store.store import NewPart
 
 OBJECTS = ("node", "slot", "pod", "workload", "allocation", "run", "event", "restatement", "price")
@@ -73,6 +87,7 @@ def build(
     known = store.meta("ledger_fingerprint")
     if known != fingerprint:
         built = _Build(store, settings, prices, newest_ms, end_ms).run(progress, chunk_slot_minutes)
+        compare_with_charged(store)
         store.set_meta("ledger_fingerprint", _fingerprint(store, settings, prices, newest_ms))
     else:
         built = 0
@@ -93,6 +108,9 @@ class _Build:
         self, store: Store, settings: Settings, prices: tuple[Price, ...], newest_ms: int, end_ms: int
     ) -> None:
         self.store = store
+        self.closed_until_ms = closed_until_ms(store.folder)
+        self.objects: dict[tuple[Chunk, int], str] = {}  # digests, by chunk and `idle_gap_ms`
+        self._settings_made: dict[tuple[int, ...], Settings] = {}  # by the values that parts record
         self.connection = store.connection
         self.settings = settings
         self.prices = prices
@@ -102,18 +120,28 @@ class _Build:
     def run(self, progress: Progress, chunk_slot_minutes: int) -> int:
         self._declare()
         self._read_objects()
+        self._split_at_closed_time()
         chunks = self._plan(chunk_slot_minutes)
-        digests = self._object_digests(chunks)
-        carry_digest = ""
+        found = {Chunk(part.from_ms, part.to_ms): part for part in self.store.parts("ledger_row")}
+        needed = {(chunk, self._settings_for(chunk, found.get(chunk))) for chunk in chunks}
+        self.objects = self._object_digests(needed | {(chunk, self.settings) for chunk in chunks})
+        adopted: dict[Part, str] = {}
+        carry = ""
         built = 0
         for done, chunk in enumerate(chunks):
             progress(done, len(chunks))
-            digest = self._digest(chunk, digests[chunk], carry_digest)
-            known = {(p.from_ms, p.to_ms): p.digest for p in self.store.parts("ledger_row")}
-            if known.get((chunk.from_ms, chunk.to_ms)) != digest:
-                self._build_chunk(chunk, digest)
+            part = found.get(chunk)
+            digest = self._valid_digest(chunk, part, carry) if part else None
+            if part is None or digest is None:
+                self._build_chunk(chunk, str(self._provenance(chunk, carry)))
                 built += 1
-            carry_digest = self._carry_digest(chunk)
+            elif digest != part.digest:
+                adopted |= dict.fromkeys(self._made_together(part), digest)
+            if chunk.to_ms == self.closed_until_ms:
+                self.store.set_digests(adopted)  # before open time is built, which may take long
+                adopted = {}
+            carry = self._carry_digest(chunk.to_ms)
+        self.store.set_digests(adopted)
         progress(len(chunks), len(chunks))
         self._drop_ledger_outside(chunks)
         return built
@@ -209,7 +237,7 @@ class _Build:
         built = [
             Chunk(part.from_ms, part.to_ms)
             for part in self.store.parts("ledger_row")
-            if part.from_ms in hours and part.to_ms - MS_PER_HOUR in hours
+            if (part.from_ms in hours and part.to_ms - MS_PER_HOUR in hours) or part.to_ms <= self.closed_until_ms
         ]
         covered = {hour_ms for chunk in built for hour_ms in range(chunk.from_ms, chunk.to_ms, MS_PER_HOUR)}
         fresh: list[Chunk] = []
@@ -220,7 +248,7 @@ class _Build:
             minutes += slots * 60
             grows = (
                 fresh
-                and fresh[-1].to_ms == hour_ms
+                and fresh[-1].to_ms == hour_ms != self.closed_until_ms
                 and hour_ms - fresh[-1].from_ms < CHUNK_DAYS * MS_PER_DAY
                 and minutes <= chunk_slot_minutes
                 and hour_ms + MS_PER_HOUR <= self.end_ms  # an hour that is not over will be built again: alone
@@ -232,22 +260,127 @@ class _Build:
                 minutes = slots * 60
         return sorted(built + fresh)
 
-    def _object_digests(self, chunks: list[Chunk]) -> dict[Chunk, str]:
-        self._table("chunk", "from_ms BIGINT, to_ms BIGINT", chunks)
-        rows = sql.run(self.connection, sql.DIGESTS).fetchall()
-        return {Chunk(from_ms, to_ms): digest for from_ms, to_ms, digest in rows}
+    def _object_digests(self, chunks: Iterable[tuple[Chunk, Settings]]) -> dict[tuple[Chunk, int], str]:
+        """Digests of the objects that touch each chunk, by chunk and `idle_gap_ms`."""
+        chunks_by_gap: dict[int, set[Chunk]] = {}
+        for chunk, settings in chunks:
+            chunks_by_gap.setdefault(settings.idle_gap_ms, set()).add(chunk)
+        digests = {}
+        for gap_ms, group in chunks_by_gap.items():
+            self.connection.execute(f"SET VARIABLE idle_gap_ms = {gap_ms}::BIGINT")
+            self._table("chunk", "from_ms BIGINT, to_ms BIGINT", sorted(group))
+            for from_ms, to_ms, digest in sql.run(self.connection, sql.DIGESTS).fetchall():
+                digests[Chunk(from_ms, to_ms), gap_ms] = digest
+        self.connection.execute(f"SET VARIABLE idle_gap_ms = {self.settings.idle_gap_ms}::BIGINT")
+        return digests
 
-    def _digest(self, chunk: Chunk, objects: str, carry: str) -> str:
-        reach_ms = self.settings.idle_gap_ms + self.settings.sample_reach_ms + self.settings.sample_jitter_ms
+    def _inputs(self, chunk: Chunk, settings: Settings, carry: str) -> str:
+        """A digest of everything that a chunk is computed from."""
+        reach_ms = settings.idle_gap_ms + settings.sample_reach_ms + settings.sample_jitter_ms
         reach_ms = max(reach_ms, MS_PER_QUARTER)  # a quarter's energy ends in the next one
         measured = self.store.fingerprint(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
         newest_ms = min(self.newest_ms, chunk.to_ms + reach_ms)
-        return _hash(_rules(self.settings), objects, carry, measured, str(newest_ms))
+        return short_hash([self.objects[chunk, settings.idle_gap_ms], carry, measured, str(newest_ms)])
 
-    def _carry_digest(self, chunk: Chunk) -> str:
-        return next((p.digest or "" for p in self.store.parts("carry") if p.from_ms == chunk.to_ms), "")
+    def _prices(self, chunk: Chunk) -> str:
+        """A digest of the prices that people set for the time of a chunk. It must be the same in every version."""
+        rows = self.connection.execute(
+            "SELECT gpu_model, pool, cluster, purchase, instance_type, usd_micro_per_hour, per, "
+            "greatest(from_ms, $from_ms), least(coalesce(to_ms, $to_ms), $to_ms) FROM every_price "
+            "WHERE source IS DISTINCT FROM 'list' AND from_ms < $to_ms AND coalesce(to_ms > $from_ms, true) "
+            "ORDER BY from_ms, time_ms, place, gpu_model",
+            chunk._asdict(),
+        ).fetchall()
+        return short_hash(map(repr, rows))[:16]
 
-    def _build_chunk(self, chunk: Chunk, digest: str) -> None:
+    def _is_closed(self, chunk: Chunk) -> bool:
+        return chunk.to_ms <= self.closed_until_ms
+
+    def _settings_for(self, chunk: Chunk, part: Part | None) -> Settings:
+        """The settings under which the inputs of a chunk are compared: closed time keeps those it was made with."""
+        made = Provenance.parse(part.digest) if part and self._is_closed(chunk) else None
+        if made is None:
+            return self.settings
+        if made.settings not in self._settings_made:
+            self._settings_made[made.settings] = made.settings_over(self.settings)
+        return self._settings_made[made.settings]
+
+    def _has_same_inputs(self, chunk: Chunk, made: Provenance, inputs: str) -> bool:
+        """Whether neither facts nor prices of a chunk have changed since it was made."""
+        if made.inputs == inputs:
+            return True
+        if made.code == input_code():
+            return False
+        # Another version computed the recorded digest, so it cannot be compared. What people change together with the
+        # version is the price book, and that can be.
+        return made.prices in ("", self._prices(chunk))
+
+    def _valid_digest(self, chunk: Chunk, part: Part, carry: str) -> str | None:
+        """The digest to record for a part that is still valid; None when the part must be rebuilt."""
+        made = Provenance.parse(part.digest)
+        if made is None:
+            return None
+        settings = self._settings_for(chunk, part)
+        inputs = self._inputs(chunk, settings, carry)
+        if not self._is_closed(chunk):
+            current = (ACCOUNT_RULES, ledger_settings(settings), inputs)
+            return part.digest if (made.rules, made.settings, made.inputs) == current else None
+        if not self._has_same_inputs(chunk, made, inputs):
+            return None
+        if made.inputs == inputs:
+            return part.digest
+        return str(
+            made._replace(
+                settings=ledger_settings(settings), code=input_code(), prices=self._prices(chunk), inputs=inputs
+            )
+        )
+
+    def _provenance(self, chunk: Chunk, carry: str) -> Provenance:
+        """How a chunk is made now."""
+        inputs = self._inputs(chunk, self.settings, carry)
+        return Provenance(ACCOUNT_RULES, ledger_settings(self.settings), input_code(), self._prices(chunk), inputs)
+
+    def _made_together(self, part: Part) -> list[Part]:
+        """A ledger part and the other derived parts of the same chunk."""
+        return [
+            one
+            for kind in ("ledger_row", "energy", *sql.SUMMED)
+            for one in self.store.parts(kind)
+            if (one.from_ms, one.to_ms) == (part.from_ms, part.to_ms)
+        ]
+
+    def _split_at_closed_time(self) -> None:
+        """Cuts the chunk that extends past the end of closed time: its closed rows stay, its open ones are rebuilt."""
+        cut_ms = self.closed_until_ms
+        part = next((part for part in self.store.parts("ledger_row") if part.from_ms < cut_ms < part.to_ms), None)
+        made = Provenance.parse(part.digest) if part else None
+        if part is None or made is None:
+            return
+        whole = Chunk(part.from_ms, part.to_ms)
+        settings = made.settings_over(self.settings)
+        self.objects = self._object_digests([(whole, settings)])
+        before_ms = max((one.to_ms for one in self.store.parts("ledger_row") if one.to_ms <= whole.from_ms), default=0)
+        inputs = self._inputs(whole, settings, self._carry_digest(before_ms))
+        unchanged = self._has_same_inputs(whole, made, inputs)
+        kept = str(made._replace(code="", prices="", inputs="")) if unchanged else STALE
+        closed, rest = Chunk(whole.from_ms, cut_ms), Chunk(cut_ms, whole.to_ms)
+        self._compute(closed)  # for what it hands over
+        new_parts = [self._new_carry(closed)]
+        for old in self._made_together(part):
+            self.store.expose([old.kind], *whole, suffix="_whole")
+            rows = f"FROM {old.kind}_whole WHERE {time_column_of(SCHEMAS[old.kind])}"
+            new_parts += [
+                NewPart(old.kind, *closed, f"{rows} < {cut_ms}", kept),
+                NewPart(old.kind, *rest, f"{rows} >= {cut_ms}", STALE),
+            ]
+        self.store.replace(new_parts)
+
+    def _carry_digest(self, at_ms: int) -> str:
+        """The digest of what the chunk that ends at a time hands over."""
+        return next((part.digest or "" for part in self.store.parts("carry") if part.from_ms == at_ms), "")
+
+    def _compute(self, chunk: Chunk) -> bool:
+        """Runs the steps of a chunk, into temporary tables; says whether any GPU telemetry was there."""
         to_ms = min(chunk.to_ms, self.end_ms)
         self.connection.execute(f"SET VARIABLE chunk_from_ms = {chunk.from_ms}::BIGINT")
         self.connection.execute(f"SET VARIABLE chunk_to_ms = {to_ms}::BIGINT")
@@ -265,22 +398,25 @@ class _Build:
                 sql.run(self.connection, absent.get(step, step))
         finally:
             self.connection.execute("RESET preserve_insertion_order")
-        summed = self._worth_summing(sampled=sql.ENERGY not in absent)
-        carried = first_row(self.connection.execute("SELECT sum(hash(carry))::VARCHAR FROM chunk_carry carry"))
+        return sql.ENERGY not in absent
+
+    def _build_chunk(self, chunk: Chunk, digest: str) -> None:
+        sampled = self._compute(chunk)
+        summed = self._worth_summing(sampled=sampled)
         self.store.replace(
             [
-                NewPart(
-                    "ledger_row", chunk.from_ms, chunk.to_ms,
-                    sql.text(sql.LEDGER), digest,
-                ),
+                NewPart("ledger_row", chunk.from_ms, chunk.to_ms, sql.text(sql.LEDGER), digest),
                 NewPart("energy", chunk.from_ms, chunk.to_ms, "FROM chunk_energy", digest),
                 *(NewPart(kind, chunk.from_ms, chunk.to_ms, sql.text(sql.SUMMED[kind]), digest) for kind in summed),
-                NewPart(
-                    "carry", chunk.to_ms, chunk.to_ms + MS_PER_HOUR, "FROM chunk_carry ORDER BY node_uid, slot_index",
-                    str(carried and carried[0]),
-                ),
+                self._new_carry(chunk),
             ]
-        )  # fmt: skip
+        )
+
+    def _new_carry(self, chunk: Chunk) -> NewPart:
+        """What a computed chunk hands over to the next one."""
+        carried = first_row(self.connection.execute("SELECT sum(hash(carry))::VARCHAR FROM chunk_carry carry"))
+        query = "FROM chunk_carry ORDER BY node_uid, slot_index"
+        return NewPart("carry", chunk.to_ms, chunk.to_ms + MS_PER_HOUR, query, str(carried and carried[0]))
 
     def _worth_summing(self, *, sampled: bool) -> list[str]:
         """Which sums are written with the chunk. Those of use are read for what they say, the others for speed."""
@@ -324,19 +460,8 @@ def _first_minute(store: Store) -> int | None:
     return row[0] if row else None
 
 
-def _rules(settings: Settings) -> str:
-    """Changes with the rules themselves: another Pyrometer builds the ledger anew."""
-    texts = [
-        sql.text(step)
-        for step in (sql.RUNS, sql.OBJECTS, sql.GANGS, *sql.CHUNK_STEPS, sql.LEDGER, *sql.SUMMED.values())
-    ]
-    return _hash(*texts, repr(settings[:5]))
-
-
 def _fingerprint(store: Store, settings: Settings, prices: Iterable[Price], newest_ms: int) -> str:
+    """Changes with everything that a build depends on."""
+    rules = [ACCOUNT_RULES, ledger_settings(settings), input_code(), closed_until_ms(store.folder)]
     everything = store.fingerprint((*OBJECTS, *MEASUREMENTS), -(2**62), 2**62)
-    return _hash(_rules(settings), sql.text(sql.RESTATEMENTS), everything, repr(list(prices)), str(newest_ms))
-
-
-def _hash(*words: str) -> str:
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+    return short_hash([repr(rules), everything, repr(list(prices)), str(newest_ms)])

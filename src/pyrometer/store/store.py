@@ -307,6 +307,16 @@ class Store(Reading):
             catalog.list_parts(self.connection, [now], self.folder)
         self.write_manifest()
 
+    def set_digests(self, digest_of: Mapping[Part, str]) -> None:
+        """Records for derived parts what they were made from; their rows stay as they are."""
+        if not digest_of:
+            return
+        self.changes += 1
+        with self._transaction():
+            for part, digest in digest_of.items():
+                self.connection.execute("UPDATE parts SET digest = ? WHERE path = ?", [digest, part.path])
+        self.write_manifest()
+
     def drop_parts(self, old: Iterable[Part]) -> None:
         """Takes parts out of the store for good."""
         self.changes += 1
