@@ -43,6 +43,7 @@ export FORMAT=csv|focus|mlflow|wandb|lake --by --out --tracking-uri --wandb-dir 
 --share-platform=none|even|proportional --data --server --lake --cluster --engine=local|ray --address --last --since \
 --until --month --all --tz --price --team --experiment
 close [YYYY-MM] --list --data --server --tz -o|--output=table|json
+rebuild --month --data --server --tz -o|--output=table|json
 reconcile BILL.csv --data --server --tz --map --columns --price --tolerance -o|--output=table|json
 top --every --once --limit --data --server --last --since --until --month --all --tz --price --team --experiment \
 -o|--output=table|json

@@ -211,13 +211,21 @@ def test_who_pays_may_turn_out_to_be_another(store: Store) -> None:
     assert dollars_by(month(store, NOVEMBER, team="vision"), "team")["vision", "2026-10"] == -60_000
 
 
-def test_what_changed_its_state_alone_owes_nothing_else(store: Store) -> None:
+def test_what_changed_its_state_alone_is_no_adjustment(store: Store) -> None:
     closing(store, OCTOBER)
     rows = [row._replace(state="lost_work") if row.pod_uid else row for row in _held(OCTOBER)]
     write_days(store, {OCTOBER: rows})
-    assert {key[-1] for key in dollars_by(month(store, NOVEMBER), "team")} == {None}
+    for by in (("team",), ("state",), ("day", "workload", "state")):
+        assert {row["adjusts"] for row in month(store, NOVEMBER, by)["rows"]} == {None}
+    assert all(row[-1] is None for row in charged(store, month_window("2026-11", UTC))["rows"])
+
+
+def test_an_adjustment_of_time_shows_its_states(store: Store) -> None:
+    closing(store, OCTOBER)
+    lost = [row._replace(state="lost_work", ms=15_000) if row.pod_uid else row for row in _held(OCTOBER)]
+    write_days(store, {OCTOBER: lost})
     by_state = dollars_by(month(store, NOVEMBER, ("state",)), "state")
-    assert (by_state["train", "2026-10"], by_state["lost_work", "2026-10"]) == (-60_000, 60_000)
+    assert (by_state["train", "2026-10"], by_state["lost_work", "2026-10"]) == (-60_000, 15_000)
 
 
 def test_groupings_that_are_not_kept_and_other_times_are_the_ledger_s(store: Store) -> None:

@@ -230,6 +230,12 @@ def compare_with_charged(store: Store) -> None:
     store.set_meta(COMPARED, json.dumps(same, sort_keys=True))
 
 
+def has_adjustments(store: Reading, month: str) -> bool:
+    """Whether the ledger of a closed month differs from its charges in more than states, as last compared."""
+    compared = _compared(store).get(month)
+    return compared is not None and not compared["same"]
+
+
 def _compared(store: Reading) -> dict[str, dict[str, Any]]:
     return json.loads(store.meta(COMPARED) or "{}")  # type: ignore[no-any-return]
 

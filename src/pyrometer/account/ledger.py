@@ -101,6 +101,12 @@ def take_down(store: Store, parts: Iterable[Part]) -> None:
     store.drop_parts(parts)
 
 
+def mark_stale(store: Store, parts: Iterable[Part]) -> None:
+    """Has the next build make these derived parts again, whatever they were made from."""
+    store.set_meta("ledger_fingerprint", "")  # first, as in `take_down`
+    store.set_digests(dict.fromkeys(parts, STALE))
+
+
 class _Build:
     """One run over all stale chunks: the temporary tables of the SQL steps live in the store's connection."""
 

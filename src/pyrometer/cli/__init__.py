@@ -23,6 +23,7 @@ COMMANDS = {
     "cost": _Listed("cost", "GPU-hours and dollars by team, experiment, workload, state, day, …"),
     "export": _Listed("export", "files for chargeback: csv, FOCUS; what runs cost, into MLflow and W&B"),
     "close": _Listed("close", "a month's charges, frozen for good; corrections go into the next one"),
+    "rebuild": _Listed("rebuild", "rebuild a month of the ledger under the rules of this version"),
     "reconcile": _Listed("reconcile", "a cloud invoice against the ledger, by day and instance type"),
     "top": _Listed("top", "live: who holds GPUs, in which state, for how much an hour, how far it is"),
     "prices": _Listed("prices", "which price applies to which GPUs, from where, and which have none"),

@@ -637,6 +637,7 @@ def application(server: Server) -> Starlette:
             Route("/api/v1/live", server.guarded("view", server.listen)),
             Route("/api/v1/openapi.json", server.guarded("view", server.document)),
             Route("/api/v1/close", server.guarded("administer", server.closing.take), methods=["POST"]),
+            Route("/api/v1/rebuild", server.guarded("administer", server.closing.rebuild), methods=["POST"]),
             Route("/api/v1/backup", server.guarded("administer", server.backups.take), methods=["POST"]),
             Route("/api/v1/export/{form}", server.guarded("view", server.download)),
             Route("/api/v1/{what}", server.guarded("view", server.answer)),

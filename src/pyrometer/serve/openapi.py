@@ -115,6 +115,11 @@ _CLOSED = _object(
     month=_TEXT, timezone=_TEXT, **_WINDOW["properties"], closed=_TEXT, closed_by=_nullable("string"),
     sha256=_nullable("string"), total=_TOTAL, ledger=_TOTAL, adjustments=_TOTAL,
 )  # fmt: skip
+_REBUILT = _object(
+    month=_TEXT, **_WINDOW["properties"], closed=_nullable("string"), rules={"type": "integer"},
+    states=_list(_object(state=_TEXT, gpu_ms_before={"type": "integer"}, gpu_ms_after={"type": "integer"})),
+    changed_gpu_ms={"type": "integer"}, adjusted={"type": "boolean"},
+)  # fmt: skip
 _WHAT_IF = _object(
     detected=_TEXT, detect_s={"type": "number"}, saved_gpu_ms={"type": "integer"},
     saved_usd_micro=_nullable("integer"), saved_usd=_nullable("number"), sentence=_nullable("string"),
@@ -375,6 +380,7 @@ def document() -> dict[str, Any]:
             **{f"/api/v1/{what}": {"get": _operation(what)} for what in _SUMMARIES},
             **{f"/api/v1/export/{form}": {"get": _download(form)} for form in DOWNLOADS},
             "/api/v1/close": {"post": _closing()},
+            "/api/v1/rebuild": {"post": _rebuilding()},
             "/api/v1/backup": {"post": _backup()},
         },
     }
@@ -398,14 +404,30 @@ def _download(form: str) -> dict[str, Any]:
 
 def _closing() -> dict[str, Any]:
     """The operation that closes a month."""
+    return _of_month(
+        "close", "Closes a month: its charges never change from then on. For admins.", "As it was closed.", _CLOSED
+    )
+
+
+def _rebuilding() -> dict[str, Any]:
+    """The operation that rebuilds a month."""
+    return _of_month(
+        "rebuild",
+        "Rebuilds the ledger of a month under the rules of this version, closed months included. For admins.",
+        "GPU time by state, before and after.",
+        _REBUILT,
+    )
+
+
+def _of_month(operation: str, summary: str, description: str, schema: Schema) -> dict[str, Any]:
     refused = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     asked = [_parameter("closed", "month") | {"required": True}, _parameter("closed", "tz")]
     return {
-        "operationId": "close",
-        "summary": "Closes a month: its charges never change from then on. For admins.",
+        "operationId": operation,
+        "summary": summary,
         "parameters": asked,
         "responses": {
-            "200": {"description": "As it was closed.", "content": {"application/json": {"schema": _CLOSED}}},
+            "200": {"description": description, "content": {"application/json": {"schema": schema}}},
             **{status: {"description": _REFUSALS[status], "content": refused} for status in _OF_CLOSING},
         },
     }

@@ -79,7 +79,7 @@ lost_piece AS (
     )
 ),
 by_resume AS (
-    SELECT run, attempt, node_uid, slot_index, any_value(pod_uid) AS pod_uid,
+    SELECT run, attempt, node_uid, slot_index, min(pod_uid) AS pod_uid,
         min(from_ms) AS from_ms, max(to_ms) AS to_ms, 'lost_work' AS state, 'resumed' AS reason
     FROM lost_piece GROUP BY run, attempt, node_uid, slot_index, piece
 )

@@ -1,0 +1,103 @@
+"""What the accounting rules make of frozen facts: tests/data/ledger.
+
+    python tools/ledger_results.py            record the results, after ACCOUNT_RULES was raised
+    python tools/ledger_results.py --facts    make the facts anew, too: for new kinds of records or new rules
+
+tests/account/test_rules.py compares the results of today's rules with the recorded ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from pyrometer.account import ledger, sql
+from pyrometer.account.rules import ACCOUNT_RULES
+from pyrometer.model.columns import SCHEMAS
+from pyrometer.model.records import Price
+from pyrometer.model.settings import Settings
+from pyrometer.simulate.replay import DERIVED
+from pyrometer.store import Store
+
+FOLDER = Path(__file__).parents[1] / "tests" / "data" / "ledger"
+RESULTS = FOLDER / "results.json"
+RESULT_KINDS = ("ledger_row", "energy", *sql.SUMMED, "restatement")
+SCENARIOS = ("histories", "night")
+HISTORIES = 80
+EVER_MS = 4_000_000_000_000
+
+
+def results(scenario: str) -> dict[str, Any]:
+    """What today's rules make of the facts of a scenario: GPU-milliseconds by state, and a digest of every row."""
+    with _store() as store, mock.patch.object(ledger, "SUMMED_SLOT_MINUTES", 0):
+        for path in sorted((FOLDER / scenario).glob("*.parquet")):
+            store.append_tables({path.stem: store.connection.sql(f"FROM read_parquet('{path}')").to_arrow_table()})
+        ledger.build(store, Settings(), now_ms=EVER_MS)
+        store.expose_all(RESULT_KINDS)
+        states = store.connection.execute(
+            "SELECT state, sum(ms)::BIGINT FROM ledger_row GROUP BY state ORDER BY state"
+        ).fetchall()
+        return {"states": dict(states), "rows": {kind: _digest(store, kind) for kind in RESULT_KINDS}}
+
+
+def record() -> None:
+    """Writes down the results of today's rules."""
+    found = {scenario: results(scenario) for scenario in SCENARIOS}
+    RESULTS.write_text(json.dumps({"rules": ACCOUNT_RULES, "results": found}, indent=1, sort_keys=True) + "\n")
+
+
+def make_facts() -> None:
+    """Random histories with everything that can be in records, and a simulated night."""
+    from pyrometer.simulate.night import simulate
+
+    sys.path += [str(FOLDER.parents[1]), str(FOLDER.parents[1] / "account")]
+    from histories import Maker, named
+
+    histories = [Maker(random.Random(f"rules {seed}")).history() for seed in range(HISTORIES)]
+    with _store() as store:
+        records = [named(f"{number}/", one) for number, history in enumerate(histories) for one in history.records]
+        store.append(*([one for one in records if type(one) is kind] for kind in {type(one) for one in records}))
+        _freeze(store, "histories")
+    with _store() as store:
+        simulate(store, "overnight", seed=11, gpus=80, hours=4)
+        _freeze(store, "night")
+
+
+def _freeze(store: Store, scenario: str) -> None:
+    store.append([Price(1_700_000_000_000, 2_500_000, 0)])  # instead of list prices, which change
+    into = FOLDER / scenario
+    into.mkdir(parents=True, exist_ok=True)
+    for kind in (*ledger.OBJECTS, *ledger.MEASUREMENTS):
+        if kind not in DERIVED and store.has(kind):
+            store.expose_all([kind])
+            store.connection.execute(
+                f"COPY (FROM {kind} ORDER BY ALL) TO '{into / kind}.parquet' (FORMAT parquet, COMPRESSION zstd)"
+            )
+
+
+@contextmanager
+def _store() -> Iterator[Store]:
+    with tempfile.TemporaryDirectory() as folder, Store(folder, create=True) as store:
+        yield store
+
+
+def _digest(store: Store, kind: str) -> str:
+    columns = ", ".join(SCHEMAS[kind].column_names)
+    rows = store.connection.execute(f"SELECT {columns} FROM {kind} ORDER BY ALL").fetchall()
+    return hashlib.sha256("\n".join(map(repr, rows)).encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] not in ([], ["--facts"]):
+        raise SystemExit(__doc__)
+    if sys.argv[1:]:
+        make_facts()
+    record()
