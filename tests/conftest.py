@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -33,6 +34,13 @@ REPOSITORY = Path(__file__).parent.parent
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 * 2**30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+# A shell starts background jobs with SIGINT and SIGQUIT ignored, and `nohup` ignores SIGHUP. Child processes inherit
+# that, and tests that send these signals would wait forever. A handler is not inherited: children get the default.
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -99,6 +99,20 @@ def test_what_cannot_be_closed_is_one_sentence(
     assert said in capsys.readouterr().err
 
 
+def test_rebuild_prints_the_states_of_a_month_before_and_after(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("close", "2026-10", "--data", str(data)) == 0
+    capsys.readouterr()
+    assert command("rebuild", "--month", "2026-10", "--data", str(data)) == 0
+    printed = capsys.readouterr().out
+    assert "GPU-hours before" in printed
+    assert "0.000 GPU-hours changed state. Its frozen charges are unaffected." in printed
+    assert command("rebuild", "--month", "2026-10", "--data", str(data), "-o", "json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert all(row["gpu_ms_before"] == row["gpu_ms_after"] > 0 for row in answer["states"])
+    assert command("rebuild", "--month", "2026-09", "--data", str(data)) == 2
+    assert "The ledger has no rows in 2026-09." in capsys.readouterr().err
+
+
 def test_over_http_an_admin_closes_and_answers_are_of_the_closed_month_at_once(data: Path) -> None:
     async def test() -> None:
         with Store(data) as store:
@@ -123,6 +137,11 @@ def test_over_http_an_admin_closes_and_answers_are_of_the_closed_month_at_once(d
                 assert after.json()["rows"] == before.json()["rows"]
                 assert after.headers["ETag"] != before.headers["ETag"]
                 assert (await say("GET", "/api/v1/closed", viewer)).json()["months"][0]["month"] == "2026-10"
+                assert (await say("POST", "/api/v1/rebuild?month=2026-10", viewer)).status_code == 403
+                assert (await say("POST", "/api/v1/rebuild", admin)).status_code == 400
+                assert (await say("POST", "/api/v1/rebuild?month=2099-01", admin)).status_code == 400
+                rebuilt = (await say("POST", "/api/v1/rebuild?month=2026-10", admin)).json()
+                assert (rebuilt["month"], rebuilt["changed_gpu_ms"], rebuilt["adjusted"]) == ("2026-10", 0, False)
                 team = tokens.create("team", "team_viewer", 0, "nlp")  # sees what its team was charged, and no more
                 own = (await say("GET", "/api/v1/cost?month=2026-10&by=team,node,state", team)).json()
                 assert ({row["team"] for row in own["rows"]}, own["total"]["usd"]) == ({"nlp"}, 2.0)

@@ -391,6 +391,37 @@ def test_an_answer_that_nothing_can_be_made_of_costs_none_of_the_others():
     assert errors == [None, "Its answer could not be used: ZeroDivisionError: ZeroDivisionError."]
 
 
+def test_an_answer_that_nothing_can_be_made_of_stays_in_trouble_until_one_can(caplog):
+    """It is reported once, tried less and less often, and stays down between two attempts."""
+    caplog.set_level(logging.INFO, "pyrometer")
+    dcgm = Dcgm(lambda host: None, near_idle_power_w)
+    works, seen = [], []
+
+    def take(values):
+        seen.append(source.states[target].up)
+        if not works:
+            raise ZeroDivisionError
+        return dcgm.take(values)
+
+    async def scenario():
+        nonlocal source, target
+        async with exporter(GOOD) as one:
+            target = Target(one.url)
+            source = Scrapes(lambda: [target], of_gpus(dcgm)._replace(take=take), interval_s=EVERY_S)
+            async with running(source) as records:
+                await until(lambda: len(seen) > 3)
+                assert source.states[target].failures >= 3
+                works.append(True)
+                await until(lambda: records and source.states[target].up)
+
+    source = target = None
+    asyncio.run(scenario())
+    assert not any(seen[1:4])
+    lines = [record.message for record in caplog.records if record.name.startswith("pyrometer")]
+    assert [line for line in lines if "could not be used" in line] == lines[:1]
+    assert source.states[target].error is None
+
+
 def test_one_that_hangs_does_not_hold_up_the_others():
     async def hang(head):
         await asyncio.Event().wait()

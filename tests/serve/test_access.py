@@ -104,6 +104,7 @@ OF_A_TEAM_VIEWER = {
     ("/api/v1/session", "POST"): 415,  # anybody may try
     ("/api/v1/session", "DELETE"): 204,
     ("/api/v1/close", "POST"): 403,  # an admin's
+    ("/api/v1/rebuild", "POST"): 403,  # likewise
     ("/api/v1/backup", "POST"): 403,  # likewise: it is everybody's
     ("/api/v1/live", "GET"): None,  # a stream: see below
     ("/api/v1/openapi.json", "GET"): 200,  # what can be asked, by anybody

@@ -28,11 +28,8 @@ from pyrometer.store import StoreBusyError
 @click.option("--tz", metavar="ZONE", help="Time zone of the month. Default: the setting `timezone`.")
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="Output format.")
 def command(month: str, data: Path | None, server: str | None, tz: str | None, output: str) -> None:
-    """Rebuilds a month of the ledger under the rules of this version.
-
-    An upgrade rebuilds open months by itself and leaves closed ones alone. Frozen charges never change: if holders,
-    times or prices differ after the rebuild, the difference becomes an adjustment in the next month.
-    """
+    """Rebuilds a month of the ledger under the rules of this version. An upgrade does that for open months only. Frozen
+    charges never change: if holders, times or prices differ, the next month adjusts them."""
     if data is not None and server is not None:
         raise click.UsageError("Pass --data or --server, not both.")
     parameters = {"month": month} | ({"tz": tz} if tz else {})

@@ -198,6 +198,9 @@ class Scrapes:
             for one in said:
                 self._said = [one]
                 self._make_records()
+        else:
+            for one in said:
+                self._is_up(one.target, one.state)
 
     async def _follow_targets(self) -> None:
         while True:
@@ -251,10 +254,6 @@ class Scrapes:
         except Exception as error:
             self._is_down(target, state, error)
             return None
-        if not state.up:
-            if state.up is False:
-                _log.info("%s answers again", _shown(target.url))
-            state.up, state.since_ms, state.error, state.failures = True, asked_ms, None, 0
         state.answered_ms, state.places = asked_ms, tuple({place for _, place, _, _ in values})
         return values
 
@@ -269,6 +268,14 @@ class Scrapes:
             state.counts["unfinished lines"] += parsed.unfinished
             state.counts["unreadable lines"] += parsed.unreadable
             return _at_our_time(parsed.samples, asked_ms, state.counts)
+
+    def _is_up(self, target: Target, state: State) -> None:
+        """Its values became records. Not before: an answer that nothing can be made of is no end of its trouble."""
+        if state.up:
+            return
+        if state.up is False:
+            _log.info("%s answers again", _shown(target.url))
+        state.up, state.since_ms, state.error, state.failures = True, state.answered_ms or _now_ms(), None, 0
 
     def _is_down(self, target: Target, state: State, error: Exception) -> None:
         if state.up is not False:
