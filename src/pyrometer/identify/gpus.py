@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from pyrometer.collect.kubernetes import objects
 from pyrometer.model.units import SHARE_WHOLE, share_parts
 
@@ -105,16 +107,18 @@ def container_asks(container: objects.Container) -> bool:
     )
 
 
-def asks_gpus(spec: Any) -> bool:
-    """Whether a pod template, as it stands in a job's specification, asks for GPUs."""
-    if not isinstance(spec, dict):
+def asks_gpus(template: Any) -> bool:
+    """Whether the pods of a template in a job's specification ask for GPUs."""
+    try:
+        pod = msgspec.convert(
+            {"metadata": template.get("metadata") or {}, "spec": template.get("spec") or {}}, objects.Pod
+        )
+    except (msgspec.ValidationError, AttributeError):
         return False
-    containers = spec.get("containers")
-    listed = containers if isinstance(containers, list) else []
-    asked = [one.get("resources") for one in listed if isinstance(one, dict)]
-    amounts = [one.get(kind) for one in asked if isinstance(one, dict) for kind in ("requests", "limits")]
-    names = {name for one in amounts if isinstance(one, dict) for name in one}
-    return bool(spec.get("resourceClaims")) or any(_is_gpu(name) for name in names)
+    # How much of a GPU `gpu-memory` is depends on the node. What a claim asks for is not in the template.
+    return (
+        asked_by(pod) is not None or "gpu-memory" in (pod.metadata.annotations or {}) or bool(pod.spec.resource_claims)
+    )
 
 
 def node_gpus(node: objects.Node) -> GpuNode:
