@@ -18,12 +18,13 @@ from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
 from pyrometer.collect.kubernetes.seen import Seen
 from pyrometer.identify import gpus, pipelines, sweeps
+from pyrometer.identify.attempts import Attempts
 from pyrometer.identify.devices import Claim, Device, Hold, NodeBook, devices_of
 from pyrometer.identify.gangs import gang_pods
 from pyrometer.identify.happenings import PROGRESS_OF, REASONS, happening_of, progress_of
 from pyrometer.identify.kinds import Place, RuleError, known_kinds
 from pyrometer.identify.marks import LONGEST_TEXT
-from pyrometer.identify.pods import Restart, disruption_of, ended_by, life_of, restarts_of
+from pyrometer.identify.pods import Life, Restart, disruption_of, ended_by, life_of, restarts_of
 from pyrometer.identify.queues import QUEUED_POD, Queues
 from pyrometer.identify.workloads import Identity, Surroundings, at, by_rules, identify, is_rule, number
 from pyrometer.model import events
@@ -71,18 +72,29 @@ class _Pod(NamedTuple):
 class _Workload:
     """A workload, what its names come from, and which attempt it is in."""
 
-    def __init__(self, where: Surroundings, gang: int | None) -> None:
+    def __init__(self, where: Surroundings) -> None:
         self.where = where
-        self.gang = gang
+        self._gangs: dict[str, int] = {}  # by the UID of the object that specifies it: the root, or one below
         self.record: Workload | None = None
         self.renamed = True  # what its names come from has changed since they were written down
-        self.attempt = 0
-        self.open_pods: set[str] = set()
+        self.attempts = Attempts()
         self.used_ms = 0  # when anything was last heard of it
 
     def idle(self, now_ms: int) -> bool:
         """Whether nothing was heard of it for a while."""
-        return not self.open_pods and self.used_ms < now_ms - SETTLED_MS
+        return not self.attempts.open and self.used_ms < now_ms - SETTLED_MS
+
+    @property
+    def gang(self) -> int | None:
+        """How many GPU pods it needs. Several objects below the root may each specify it: the least is sure."""
+        size = min(self._gangs.values(), default=1)
+        return size if size > 1 else None
+
+    def specify(self, owners: Iterable[objects.Owner]) -> None:
+        """Takes the size of its gang from the objects above its pods."""
+        before = self.gang
+        self._gangs.update((owner.metadata.uid, owner.gang_pods) for owner in owners if owner.gang_pods)
+        self.renamed = self.renamed or self.gang != before
 
 
 class Cluster:
@@ -99,7 +111,7 @@ class Cluster:
         self._pods: dict[str, _Pod] = {}  # by UID
         self._waiting: dict[str, set[str]] = defaultdict(set)  # pods on nodes that are not known yet, by node name
         self._workloads: dict[str, _Workload] = {}
-        self._attempts: dict[str, int] = {}  # of workloads that are forgotten otherwise
+        self._attempts: dict[str, tuple[int, int]] = {}  # of workloads that are forgotten otherwise, and their end
         self._namespaces: dict[str, dict[str, str]] = {}
         self._owners: dict[str, Owner] = {}  # as they were last written down
         self._claims: dict[tuple[str, str], tuple[Device, ...]] = {}
@@ -143,6 +155,7 @@ class Cluster:
             u for u, pod in self._pods.items() if pod.gone and (pod.record.ended_ms or 0) < now_ms - SETTLED_MS
         ]:
             gone = self._pods.pop(uid).record
+            self._leave(gone)
             self._used.pop((gone.namespace, gone.name), None)
             for kind in set(REASONS.values()):
                 self._said.pop((kind, uid), None)
@@ -150,7 +163,8 @@ class Cluster:
         self._pipelines.forget({pod.record.pipeline_run or "" for pod in self._pods.values()})
         self._sweeps.forget({pod.record.trial_uid or "" for pod in self._pods.values()})
         for uid in [u for u, state in self._workloads.items() if u not in used and state.idle(now_ms)]:
-            self._attempts[uid] = self._workloads.pop(uid).attempt
+            attempts = self._workloads.pop(uid).attempts
+            self._attempts[uid] = (attempts.last, attempts.over_ms)
             self._owners.pop(uid, None)
 
     def known(self) -> dict[tuple[str, str], dict[str, tuple[str, str]]]:
@@ -177,6 +191,7 @@ class Cluster:
         self._pipelines.resume({pod.pipeline_run for pod in pods if pod.pipeline_run})
         self._sweeps.resume({pod.trial_uid for pod in pods if pod.trial_uid})
         names = {}
+        lives: dict[str, list[tuple[str, int, int | None, int]]] = defaultdict(list)
         for node in nodes:
             self._nodes[node.name] = _Node(node, gpus.GpuNode(node.gpu_count, node.gpu_model, 1, 0, None))
             names[node.node_uid] = node.name
@@ -190,10 +205,10 @@ class Cluster:
             name = names.get(pod.node_uid or "", "")
             self._pods[pod.pod_uid] = _Pod(pod, name, asked, None, COUNTED, frozenset())
             if pod.workload_uid is not None:
-                state = self._workloads.setdefault(pod.workload_uid, _Workload(_nowhere(pod), None))
-                state.attempt = max(state.attempt, pod.attempt)
-                if pod.ended_ms is None:
-                    state.open_pods.add(pod.pod_uid)
+                self._workloads.setdefault(pod.workload_uid, _Workload(_nowhere(pod)))
+                lives[pod.workload_uid].append((pod.pod_uid, pod.created_ms or pod.time_ms, pod.ended_ms, pod.attempt))
+        for uid, of_workload in lives.items():
+            self._workloads[uid].attempts.resume(of_workload)
         for hold in holds:
             node_of_hold = self._nodes.get(names.get(hold.node_uid, ""))
             if node_of_hold is not None:
@@ -284,7 +299,9 @@ class Cluster:
         state = self._workload(identity, pod, seen.chain, part.workflow if part else None)
         created_ms = ms(pod.metadata.creation_timestamp) or seen.seen_ms
         written += self._named(state, created_ms, seen.seen_ms)
-        record = self._record(pod, before, identity, state, node, asked, part, seen)
+        life = _life(pod, before, seen)
+        written += self._join(pod, before, life, identity, state, seen)
+        record = self._record(pod, before, life, identity, state, node, asked, part, seen)
         written += self._chain(seen.chain, seen.seen_ms)
         if part is not None:
             written += self._pipelines.use(part, pod.metadata.namespace, seen.seen_ms)
@@ -299,40 +316,29 @@ class Cluster:
         written += self._happened(pod, before, now)
         for early in self._early.pop(uid, ()):
             written += self._about(early, now.record)
-        if record.ended_ms is not None:
-            state.open_pods.discard(uid)
         return written
 
     def _record(
-        self, pod: objects.Pod, before: _Pod | None, identity: Identity, state: _Workload, node: _Node | None,
-        asked: gpus.Asked, part: pipelines.Part | None, seen: Seen,
+        self, pod: objects.Pod, before: _Pod | None, life: Life, identity: Identity, state: _Workload,
+        node: _Node | None, asked: gpus.Asked, part: pipelines.Part | None, seen: Seen,
     ) -> Pod:  # fmt: skip
-        meta, life = pod.metadata, life_of(pod)
+        meta = pod.metadata
         step, trial = part.step if part else None, self._sweeps.trial_of(seen.chain)
         last = before.record if before else None
         of_kind = identity.of_kind
-        ended_ms, reason = life.ended_ms, life.reason
-        if last is not None and last.ended_ms is not None:  # it ended once: nothing later changes that
-            ended_ms, reason = last.ended_ms, reason or last.reason
-        elif seen.gone and ended_ms is None:
-            ended_ms = ended_by(pod, seen.seen_ms)
-            reason = "Vanished" if seen.vanished else reason or "Deleted"
-        started_ms = life.started_ms
-        if last is not None and last.started_ms is not None:
-            started_ms = min(last.started_ms, started_ms or last.started_ms)
-        attempt = last.attempt if last is not None else self._attempt(pod, identity, state)
         record = Pod(
-            0, self.name, meta.uid, meta.namespace, meta.name, life.phase, identity.uid, attempt,
+            0, self.name, meta.uid, meta.namespace, meta.name, life.phase, identity.uid, state.attempts.of(meta.uid),
             number(of_kind.rank, pod) if of_kind else None,
             node.record.node_uid if node else last.node_uid if last else None,
             state.record.user if state.record else None, state.where.queue, life.created_ms, life.scheduled_ms,
-            started_ms, ended_ms, reason, asked.total, _labels(pod), part.run_id if part else None,
+            life.started_ms, life.ended_ms, life.reason, asked.total, _labels(pod), part.run_id if part else None,
             step.name if step else None, step.attempt if part and part.own and step else None,
             trial.metadata.uid if trial else None,
         )  # fmt: skip
         if last is not None and record == last._replace(time_ms=0):
             return last
-        own_ms = max(t or 0 for t in (record.created_ms, record.scheduled_ms, started_ms, ended_ms)) or seen.seen_ms
+        own_ms = max(t or 0 for t in (life.created_ms, life.scheduled_ms, life.started_ms, life.ended_ms))
+        own_ms = own_ms or seen.seen_ms
         if last is not None and own_ms <= last.time_ms:  # it changed, and Kubernetes does not say when
             own_ms = max(seen.seen_ms, last.time_ms + 1)
         return record._replace(time_ms=own_ms)
@@ -348,22 +354,47 @@ class Cluster:
         )  # fmt: skip
         now = before._replace(record=record, gone=True)
         self._pods[record.pod_uid] = now
-        if record.workload_uid in self._workloads:
-            self._workloads[record.workload_uid].open_pods.discard(record.pod_uid)
-        return [record, *self._hold(now, seen.seen_ms)]
+        written: Records = []
+        state = self._workloads.get(record.workload_uid or "")
+        if state is not None and record.pod_uid in state.attempts:
+            written = self._renumbered(state, state.attempts.end(record.pod_uid, seen.seen_ms), seen)
+        return [record, *written, *self._hold(now, seen.seen_ms)]
 
-    def _attempt(self, pod: objects.Pod, identity: Identity, state: _Workload) -> int:
-        """Which life of its workload a new pod belongs to: as it says, else a new one once all before are over."""
-        said = number(identity.of_kind.attempt, pod) if identity.of_kind else None
-        if said is not None:
-            state.attempt = max(state.attempt, said + 1)
-            attempt = said + 1
+    def _join(
+        self, pod: objects.Pod, before: _Pod | None, life: Life, identity: Identity, state: _Workload, seen: Seen
+    ) -> Records:  # fmt: skip
+        """Finds the attempt of a pod: the one that it names, else by its time. Returns pods that change theirs."""
+        uid, attempts = pod.metadata.uid, state.attempts
+        # A pod that was seen to be over has ended, whatever the clock of its node says.
+        ended_ms = None if life.ended_ms is None else min(life.ended_ms, seen.seen_ms)
+        if uid in attempts:
+            changed = attempts.end(uid, ended_ms) if ended_ms is not None else set()
         else:
-            if not state.open_pods:
-                state.attempt += 1
-            attempt = state.attempt
-        state.open_pods.add(pod.metadata.uid)
-        return attempt
+            named = number(identity.of_kind.attempt, pod) if identity.of_kind else None
+            known = None if named is None else named + 1
+            if before is not None:  # the objects above it are others than before
+                self._leave(before.record)
+                known = before.record.attempt
+            began_ms = life.created_ms or life.scheduled_ms or seen.seen_ms
+            changed = attempts.add(uid, began_ms, ended_ms, known)
+        return self._renumbered(state, changed - {uid}, seen)
+
+    def _leave(self, pod: Pod) -> None:
+        """A pod that is forgotten, or belongs to another workload than was known before."""
+        state = self._workloads.get(pod.workload_uid or "")
+        if state is not None and pod.pod_uid in state.attempts:
+            state.attempts.forget(pod.pod_uid)
+
+    def _renumbered(self, state: _Workload, uids: set[str], seen: Seen) -> Records:
+        """Pods of which the attempt was numbered before an earlier one was seen."""
+        written: Records = []
+        for uid in sorted(uids & self._pods.keys()):
+            pod = self._pods[uid]
+            time_ms = max(seen.seen_ms, pod.record.time_ms + 1)
+            record = pod.record._replace(attempt=state.attempts.of(uid), time_ms=time_ms)
+            self._pods[uid] = pod._replace(record=record)
+            written.append(record)
+        return written
 
     def _hold(self, pod: _Pod, seen_ms: int) -> Records:
         """Its devices, once it is on a node; a node that is not known yet is waited for."""
@@ -423,11 +454,13 @@ class Cluster:
                 [*metas, pod.metadata] if pod else metas, identity,
                 self._namespaces.get(identity.namespace, {}), None,
             )  # fmt: skip
-            attempt, open_pods, record = (known.attempt, known.open_pods, known.record) if known else (0, set(), None)
-            known = _Workload(where._replace(queue=_queue(where.metas)), _gang(chain))
-            known.attempt = max(attempt, self._attempts.pop(identity.uid, 0))
-            known.open_pods, known.record = open_pods, record
+            before, known = known, _Workload(where._replace(queue=_queue(where.metas)))
+            if before is not None:
+                known.attempts, known.record = before.attempts, before.record
+            elif identity.uid in self._attempts:
+                known.attempts = Attempts(*self._attempts.pop(identity.uid))
             self._workloads[identity.uid] = known
+        known.specify(chain)
         return known
 
     def _named(self, state: _Workload, created_ms: int, seen_ms: int) -> Records:
@@ -487,10 +520,10 @@ class Cluster:
             metas = [owner.metadata, *rest]
             identity = state.where.identity._replace(root=owner)
             state.where = state.where._replace(metas=metas, identity=identity, queue=_queue(metas) or state.where.queue)
-            state.gang = owner.gang_pods or state.gang
+            state.specify([owner])
             state.renamed = True
             written += self._named(state, seen.seen_ms, seen.seen_ms)
-            written += progress_of(owner, max(state.attempt, 1))
+            written += progress_of(owner, max(state.attempts.last, 1))
         return written
 
     # -- what else says something -------------------------------------------------------------------------------------
@@ -644,6 +677,20 @@ def _changed_ms(
     return at_ms if at_ms is not None and at_ms > before.time_ms else max(seen_ms, before.time_ms + 1)
 
 
+def _life(pod: objects.Pod, before: _Pod | None, seen: Seen) -> Life:
+    """A pod's life as far as it is known: what was known before, and how it went, count too."""
+    life, last = life_of(pod), before.record if before else None
+    ended_ms, reason, started_ms = life.ended_ms, life.reason, life.started_ms
+    if last is not None and last.ended_ms is not None:  # it ended once: nothing later changes that
+        ended_ms, reason = last.ended_ms, reason or last.reason
+    elif seen.gone and ended_ms is None:
+        ended_ms = ended_by(pod, seen.seen_ms)
+        reason = "Vanished" if seen.vanished else reason or "Deleted"
+    if last is not None and last.started_ms is not None:
+        started_ms = min(last.started_ms, started_ms or last.started_ms)
+    return life._replace(started_ms=started_ms, ended_ms=ended_ms, reason=reason)
+
+
 def _held(pod: _Pod) -> tuple[object, ...]:
     """What its holds depend on."""
     return (pod.record.scheduled_ms, pod.record.ended_ms, pod.node_name, pod.asked, pod.known)
@@ -653,11 +700,6 @@ def _nowhere(pod: Pod) -> Surroundings:
     """A workload of which only its pods were written down: its objects will be seen again, or are gone."""
     identity = Identity(pod.workload_uid or pod.pod_uid, "", "", pod.namespace, "", "", None, None)
     return Surroundings((), identity, {}, None)
-
-
-def _gang(chain: Sequence[objects.Owner]) -> int | None:
-    """The size that the root gives, or the object below it that knows."""
-    return next((owner.gang_pods for owner in reversed(chain) if owner.gang_pods), None)
 
 
 def _queue(metas: Iterable[objects.Meta]) -> str | None:
