@@ -84,7 +84,6 @@ def test_every_kind_of_the_table_has_a_fixture() -> None:
     kinds = known_kinds()
     same_shape = {
         ("serving.kserve.io", "LLMInferenceService"), ("machinelearning.seldon.io", "SeldonDeployment"),
-        ("apps.nvidia.com", "NIMService"), ("nvidia.com", "DynamoGraphDeployment"), ("serving.knative.dev", "Service"),
         ("run.ai", "InteractiveWorkload"), ("run.ai", "InferenceWorkload"), ("run.ai", "DistributedWorkload"),
     }  # fmt: skip
     assert set(kinds.by_owner) - shown == same_shape

@@ -29,6 +29,7 @@ class Found(NamedTuple):
 
     server: str | None
     checked: list[Checked]
+    gpu_pods: int | None  # None: pods may not be read
     exporters: int | None  # GPU exporters among the pods
     prometheus: str | None
     told: list[Told]
@@ -40,6 +41,21 @@ class Found(NamedTuple):
         """What may not be read."""
         return [one for one in self.checked if not one.well]
 
+    @property
+    def rules(self) -> list[dict[str, list[str]]]:
+        """The rules of a ClusterRole that are missing."""
+        verbs: dict[tuple[str, str], list[str]] = {}
+        for one in self.checked:
+            if one.state == "denied":
+                verbs.setdefault((one.group, one.plural), []).append(one.verb)
+        resources: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        for (group, plural), denied in sorted(verbs.items()):
+            resources.setdefault((group, tuple(denied)), []).append(plural)
+        return [
+            {"apiGroups": [group], "resources": plurals, "verbs": list(denied)}
+            for (group, denied), plurals in resources.items()
+        ]
+
 
 @click.command()
 @click.option("--context", metavar="NAME", help="Another context of the kubeconfig than the current one.")
@@ -47,7 +63,10 @@ class Found(NamedTuple):
 @click.option("--no-kube", is_flag=True, help="Leave Kubernetes out.")
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
 def command(context: str | None, prometheus: str | None, no_kube: bool, output: str) -> int:
-    """Tries to read everything that Pyrometer reads; exit code 1 when something of the cluster may not be read."""
+    """Tries to read everything that Pyrometer reads; exit code 1 when something of the cluster may not be read.
+
+    It follows the owners of all GPU pods, and names the rules that the role lacks.
+    """
     if no_kube and not prometheus:
         raise click.UsageError("Nothing is left to examine: name a Prometheus, or leave --no-kube out.")
     with waiting("Asking"):
@@ -66,17 +85,23 @@ async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -
     from pyrometer.collect.kubernetes.doctor import examine
     from pyrometer.collect.prometheus import doctor
     from pyrometer.collect.prometheus.api import Prometheus
+    from pyrometer.identify import gpus
     from pyrometer.serve.pushing import receiver
 
     settings = read_settings(os.environ)
     pushed = receiver(settings)
-    found = Found(None, [], None, None, [], [*receivers(settings), *([pushed] if pushed else [])], _lake(settings))
+    found = Found(
+        None, [], None, None, None, [], [*receivers(settings), *([pushed] if pushed else [])], _lake(settings)
+    )
     if not no_kube:
         api = connect(context)
         try:
             owners = list(known_kinds(settings.workload_rules).by_owner)
-            checked = await examine(api, owners)
-            found = found._replace(server=api.server, checked=checked, exporters=await look.exporters(api))
+            examined = await examine(api, owners, gpus.may_ask)
+            found = found._replace(
+                server=api.server, checked=examined.checked, gpu_pods=examined.gpu_pods,
+                exporters=await look.exporters(api),
+            )  # fmt: skip
         finally:
             await api.close()
     if prometheus:
@@ -111,6 +136,8 @@ def _json(found: Found) -> dict[str, Any]:
         "server": found.server,
         "ok": not found.bad,
         "checks": [one._asdict() for one in found.checked],
+        "rules": found.rules,
+        "gpu_pods": found.gpu_pods,
         "exporters": found.exporters,
         "prometheus": found.prometheus,
         "series": [one._asdict() for one in found.told],
@@ -136,6 +163,8 @@ def _print(found: Found) -> None:
 
 
 def _print_kubernetes(found: Found) -> None:
+    from pyrometer.explain.words import counted
+
     click.echo(f"Kubernetes at {found.server}")
     read = sorted({one.resource for one in found.checked if one.state == "ok"} - {one.resource for one in found.bad})
     if read:
@@ -146,6 +175,8 @@ def _print_kubernetes(found: Found) -> None:
     absent = sorted({one.resource for one in found.checked if one.state == "absent"})
     if absent:
         click.echo(f"{len(absent)} kinds are not in this cluster, and nothing is missing without them.")
+    if found.gpu_pods and not any(one.pods for one in found.bad):
+        click.echo(f"All owners of {counted(found.gpu_pods, 'GPU pod')} can be read.")
     if found.exporters:
         click.echo(f"{found.exporters} GPU exporters run among its pods.")
     elif found.exporters == 0 and found.prometheus is None:
@@ -160,4 +191,17 @@ def _print_kubernetes(found: Found) -> None:
             ],
             figures=0,
         )
-        click.echo("\nGrant the verbs to its service account: deploy/base/rbac.yaml has all of them.")
+        _print_rules(found)
+
+
+def _print_rules(found: Found) -> None:
+    if not found.rules:
+        return
+    click.echo(
+        "\nAdd these rules to the ClusterRole (deploy/base/rbac.yaml has those of all kinds that Pyrometer knows):"
+    )
+    for rule in found.rules:
+        groups = ", ".join(group or '""' for group in rule["apiGroups"])
+        click.echo(f"  - apiGroups: [{groups}]")
+        click.echo(f"    resources: [{', '.join(rule['resources'])}]")
+        click.echo(f"    verbs: [{', '.join(rule['verbs'])}]")

@@ -115,7 +115,12 @@ def asks_gpus(template: Any) -> bool:
         )
     except (msgspec.ValidationError, AttributeError):
         return False
-    # How much of a GPU `gpu-memory` is depends on the node. What a claim asks for is not in the template.
+    return may_ask(pod)
+
+
+def may_ask(pod: objects.Pod) -> bool:
+    """Whether a pod asks for GPUs, as far as the pod itself says."""
+    # How much of a GPU `gpu-memory` is depends on the node, and what a claim asks for is in the claim.
     return (
         asked_by(pod) is not None or "gpu-memory" in (pod.metadata.annotations or {}) or bool(pod.spec.resource_claims)
     )

@@ -37,11 +37,11 @@ def identify(cluster: str, pod: objects.Pod, chain: Sequence[objects.Owner], kin
     for place, owner in enumerate(chain):
         of_kind = kinds.of(owner.group, owner.kind)
         if of_kind is not None and of_kind.parts and (job := _highest(chain[:place])) is not None:
-            return owned(job, kinds.of(job.group, job.kind))
+            return owned(job, _described(chain[: chain.index(job) + 1], kinds))
         if of_kind is not None and of_kind.ends:
-            return owned(owner, of_kind)
+            return owned(owner, _described(chain[: place + 1], kinds))
     if chain:
-        return owned(chain[-1], kinds.of(chain[-1].group, chain[-1].kind))
+        return owned(chain[-1], _described(chain, kinds))
     meta = pod.metadata
     return Identity(meta.uid, "Pod", "", meta.namespace, meta.name, "the pod itself", None, None)
 
@@ -49,6 +49,16 @@ def identify(cluster: str, pod: objects.Pod, chain: Sequence[objects.Owner], kin
 def _highest(chain: Sequence[objects.Owner]) -> objects.Owner | None:
     """The job below what is made of jobs; a pod in between is the step that has made it."""
     return next((owner for owner in reversed(chain) if (owner.group, owner.kind) != ("", "Pod")), None)
+
+
+def _described(chain: Sequence[objects.Owner], kinds: Kinds) -> Kind | None:
+    """The entry for the last of these. If it has no place for ranks, the nearest kind below that has one does."""
+    known = [kind for owner in reversed(chain) if (kind := kinds.of(owner.group, owner.kind))]
+    rank = next((kind.rank for kind in known if kind.rank), ())
+    root = kinds.of(chain[-1].group, chain[-1].kind)
+    if root is None:
+        return Kind(chain[-1].kind, chain[-1].group, rank=rank) if rank else None
+    return root._replace(rank=rank)
 
 
 def owned(owner: objects.Owner, of_kind: Kind | None) -> Identity:

@@ -1,22 +1,34 @@
-"""Tries to read everything that a collector reads, and says what may not be read and what that costs."""
+"""Tries to read everything that a collector reads, and reports what may not be read and what that costs.
+
+Besides the kinds that are known to own pods, these are the owners of the GPU pods that the cluster has now, up to the
+root.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import msgspec
+
+from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
 from pyrometer.collect.kubernetes.discovery import Discovery
-from pyrometer.collect.kubernetes.source import NEEDS
+from pyrometer.collect.kubernetes.look import pods
+from pyrometer.collect.kubernetes.source import MAX_OWNERS, NEEDS, NODE
 from pyrometer.collect.kubernetes.watch import Resource
 
 AT_ONCE = 8
 OF_OWNERS = "which job the pods below belong to: they stay where the chain of owners ends"
+_OWNER = msgspec.json.Decoder(objects.Owner)
+
+Kind = tuple[str, str]  # API group and kind
 
 
 class Checked(NamedTuple):
-    """One thing that is read."""
+    """One resource and verb that is used."""
 
     resource: str  # as RBAC calls it
     group: str
@@ -25,6 +37,8 @@ class Checked(NamedTuple):
     state: str  # ok, denied, absent, failed
     detail: str
     costs: str
+    objects: int = 0  # objects of this kind that own GPU pods now, and could not be read
+    pods: int = 0  # those GPU pods
 
     @property
     def well(self) -> bool:
@@ -32,14 +46,30 @@ class Checked(NamedTuple):
         return self.state in ("ok", "absent")
 
 
-async def examine(api: Api, owners: Iterable[tuple[str, str]]) -> list[Checked]:
-    """Every resource with every verb that is used on it; `owners` are group and kind of what may stand above pods."""
+class Examined(NamedTuple):
+    """What a collector can read."""
+
+    checked: list[Checked]
+    gpu_pods: int | None  # None: pods may not be read
+
+
+class _Unread:
+    """The objects of one kind that own GPU pods and could not be read."""
+
+    def __init__(self) -> None:
+        self.uids: set[str] = set()
+        self.pods = 0
+
+
+async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects.Pod], bool]) -> Examined:
+    """Every resource with every verb that is used on it; `owners` are the kinds that are known to stand above pods."""
     discovery = Discovery(api)
+    limit = asyncio.Semaphore(AT_ONCE)
+    gpu_pods, unread = await _climb(api, discovery, limit, asks_gpus)
     wanted = [(need.group, need.kind, need.plural, need.costs) for need in NEEDS]
-    above = list(owners)
+    above = list(dict.fromkeys([*owners, *unread]))
     wanted += [(group, kind, "", OF_OWNERS) for group, kind in above]
     got = {("", "Pod"), ("", "Namespace"), *above}  # what is asked for by name as well
-    limit = asyncio.Semaphore(AT_ONCE)
 
     async def one(group: str, kind: str, plural: str, costs: str) -> list[Checked]:
         async with limit:
@@ -51,13 +81,85 @@ async def examine(api: Api, owners: Iterable[tuple[str, str]]) -> list[Checked]:
                 return [Checked(f"{kind}.{group}" if group else kind, group, plural, "list", "absent", "", costs)]
             resource = Resource(group, place.version, place.plural, kind, None)
             verbs = ("get", "list", "watch") if (group, kind) in got else ("list", "watch")
+            splits = unread.get((group, kind), _Unread())
+            if splits.pods:
+                costs = (
+                    f"what {len(splits.uids):,} {resource.plural} belong to: each of them counts as a workload of its "
+                    f"own now, with {splits.pods:,} GPU {'pod' if splits.pods == 1 else 'pods'} in total"
+                )
             return [
-                Checked(resource.name, group, place.plural, verb, *(await _try(api, resource, verb)), costs)
+                Checked(
+                    resource.name, group, place.plural, verb, *(await _try(api, resource, verb)), costs,
+                    len(splits.uids), splits.pods,
+                )
                 for verb in verbs
-            ]
+            ]  # fmt: skip
 
     found = await asyncio.gather(*(one(*each) for each in wanted))
-    return [checked for group in found for checked in group]
+    return Examined([checked for group in found for checked in group], gpu_pods)
+
+
+async def _climb(
+    api: Api, discovery: Discovery, limit: asyncio.Semaphore, asks_gpus: Callable[[objects.Pod], bool]
+) -> tuple[int | None, dict[Kind, _Unread]]:
+    """Follows the owners of all GPU pods upwards. Returns the number of pods, and which owners could not be read."""
+    unread: dict[Kind, _Unread] = defaultdict(_Unread)
+    level: dict[str, _Owned] = {}
+    count = 0
+    try:
+        async for page in pods(api):
+            for pod in page:
+                if asks_gpus(pod):
+                    count += 1
+                    _note(level, pod.metadata.controller, pod.metadata.namespace, 1)
+    except ApiError:
+        return None, {}
+
+    async def read(owned: _Owned) -> objects.Owner | None:
+        reference = owned.reference
+        async with limit:
+            try:
+                place = await discovery.find(reference.group, reference.kind)
+                if place is None or (reference.group, reference.kind) == NODE:
+                    return None
+                resource = Resource(
+                    reference.group, place.version, place.plural, reference.kind, objects.Owner, metadata_only=True
+                )
+                answer = await api.get(
+                    resource.named(owned.namespace, reference.name), accept=resource.accept(listed=False)
+                )
+                owner = _OWNER.decode(answer)
+            except DeniedError:
+                of_kind = unread[reference.group, reference.kind]
+                of_kind.uids.add(reference.uid)
+                of_kind.pods += owned.pods
+                return None
+            except (ApiError, msgspec.MsgspecError, ValueError, RecursionError):
+                return None
+        return owner if owner.metadata.uid == reference.uid else None
+
+    for _ in range(MAX_OWNERS):
+        above: dict[str, _Owned] = {}
+        below = list(level.values())
+        for owned, owner in zip(below, await asyncio.gather(*map(read, below)), strict=True):
+            if owner is not None:
+                _note(above, owner.metadata.controller, owned.namespace, owned.pods)
+        level = above
+    return count, unread
+
+
+class _Owned(NamedTuple):
+    """An owner, and how many GPU pods are below it."""
+
+    reference: objects.Reference
+    namespace: str
+    pods: int
+
+
+def _note(level: dict[str, _Owned], reference: objects.Reference | None, namespace: str, pods: int) -> None:
+    if reference is not None:
+        before = level.get(reference.uid)
+        level[reference.uid] = _Owned(reference, namespace, pods + (before.pods if before else 0))
 
 
 async def _try(api: Api, resource: Resource, verb: str) -> tuple[str, str]:

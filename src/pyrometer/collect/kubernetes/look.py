@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import msgspec
 
 from pyrometer.collect.kubernetes.api import Api, ApiError
@@ -26,6 +28,27 @@ async def nodes(api: Api) -> list[Node]:
         following = page.metadata.continue_
         if not following:
             return found
+
+
+async def pods(api: Api) -> AsyncIterator[list[Pod]]:
+    """All pods, as they are now, in pages. Pods that cannot be decoded are left out."""
+    following = ""
+    while True:
+        asked = {"limit": str(PAGE)} | ({"continue": following} if following else {})
+        try:
+            page = _LISTING.decode(await api.get("/api/v1/pods", asked))
+        except msgspec.DecodeError as error:
+            raise ApiError(f"The API's list of pods cannot be read: {error}") from None
+        found = []
+        for item in page.items or ():
+            try:
+                found.append(_POD.decode(item))
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                continue
+        yield found
+        following = page.metadata.continue_
+        if not following:
+            return
 
 
 async def exporters(api: Api) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -29,6 +29,9 @@ LINGER_S = 0.02  # what comes together is stored together: a transaction costs m
 LONGEST_ANNOTATION = 512
 REMEMBERED_MS = 3_600_000  # owners that are gone
 MOST_UNUSABLE = 1_000  # objects of which it is remembered that they were spoken of
+
+MAX_OWNERS = 10  # above a pod
+NODE = ("", "Node")  # the owner of static pods: nothing is above it, and it is not in a namespace
 
 _log = logging.getLogger("pyrometer")
 
@@ -94,7 +97,7 @@ class KubernetesSource:
     ) -> None:  # fmt: skip
         self.api = api
         self.watches: dict[tuple[str, str], Watch] = {}
-        self.denied_owners: dict[str, str] = {}
+        self._denied_owners: dict[tuple[str, str], tuple[str, str]] = {}  # by group and kind: resource, answer
         self.exporters: dict[str, Target] = {}  # GPU exporters among the pods
         self.machine_exporters: dict[str, Target] = {}  # node_exporters
         self.ready = asyncio.Event()  # everything that was there at the start has been handed over
@@ -167,9 +170,19 @@ class KubernetesSource:
         unreadable = sum(watch.unreadable for watch in self.watches.values()) + self.unusable
         if unreadable:
             said.append(f"objects in a form that is not known were passed over {unreadable} times: the log names them")
-        for name, why in sorted(self.denied_owners.items()):
+        for name, why in sorted(self._unread_owners()):
             said.append(f"{name} may not be read: pods below stay where the chain of owners ends ({why})")
         return said
+
+    def _unread_owners(self) -> Iterator[tuple[str, str]]:
+        """The resources above pods that may not be read, each with what the API answered."""
+        for watch in self.watches.values():
+            if watch.denied and watch.resource.type is objects.Owner:
+                yield watch.resource.name, watch.denied
+        for kind, denied in self._denied_owners.items():
+            followed = self.watches.get(kind)
+            if followed is None or followed.resource.type is not objects.Owner:
+                yield denied
 
     # -- what is followed ---------------------------------------------------------------------------------------------
 
@@ -291,7 +304,7 @@ class KubernetesSource:
         """The owners above an object, the nearest first; one that cannot be read ends the chain."""
         chain: list[objects.Owner] = []
         reference, namespace = meta.controller, meta.namespace
-        while reference is not None and len(chain) < 10:
+        while reference is not None and len(chain) < MAX_OWNERS:
             owner = self._owners.get(reference.uid) or await self._read_owner(reference, namespace)
             chain.append(owner)
             reference = owner.metadata.controller
@@ -302,8 +315,6 @@ class KubernetesSource:
             watch = await self._follow_owner(reference.group, reference.kind)
             if watch is not None:
                 await watch.synced.wait()
-                if watch.denied:
-                    self.denied_owners[watch.resource.name] = watch.denied
             found = self._owners.get(reference.uid)
             if found is not None:
                 return found
@@ -335,6 +346,8 @@ class KubernetesSource:
             reference.api_version,
             reference.kind,
         )
+        if (reference.group, reference.kind) == NODE:
+            return known
         try:
             place = await self._discovery.find(reference.group, reference.kind)
             if place is None:
@@ -347,7 +360,7 @@ class KubernetesSource:
         except MissingError:
             return known
         except DeniedError as error:
-            self.denied_owners[f"{reference.kind}.{reference.group}"] = str(error)
+            self._denied_owners[reference.group, reference.kind] = kind.name, str(error)
             return known
         except (ApiError, msgspec.MsgspecError, ValueError, RecursionError):
             return known

@@ -105,6 +105,7 @@ class Watch:
                 if not self._version:
                     async for page in self._list():
                         yield page
+                    self.denied = None
                     self.synced.set()
                 began_ms = self._clock_ms()
                 async for changes in self._watch():
