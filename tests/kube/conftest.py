@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from kube.server import KINDS, ApiServer, Kubectl, definition
+from kube.server import KINDS, ApiServer, Kubectl
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +26,7 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         pytest.skip("needs openssl")
     server = ApiServer(Path(assets), tmp_path_factory.mktemp("kube"))
     with Kubectl(server) as kubectl:
-        for group, version, kind in KINDS:
-            kubectl.create(definition(group, version, kind))
+        kubectl.define(KINDS)
     yield server
     server.close()
 

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,16 @@ class Kubectl:
         path = f"{self._path(thing)}/{thing['metadata']['name']}"
         body = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
         self._checked(self.client.request("DELETE", path, json=body))
+
+    def define(self, kinds: Iterable[tuple[str, str, str]]) -> None:
+        """Custom kinds, by group, version and kind; until the server serves them."""
+        kinds = list(kinds)
+        for group, version, kind in kinds:
+            self.create(definition(group, version, kind))
+        for group, version, kind in kinds:
+            path = self._path({"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {}})
+            while self.client.get(path).status_code != 200:
+                time.sleep(0.1)  # a process of somebody else's: there is nothing to wait on
 
     def apply(self, thing: dict[str, Any]) -> dict[str, Any]:
         """Server-side apply, as `kubectl apply --server-side` does it."""

@@ -186,8 +186,13 @@ def _print_kubernetes(found: Found) -> None:
         print_table(
             ["missing", "verb", "why", "what is not known without it"],
             [
-                [one.resource, one.verb, "not allowed" if one.state == "denied" else one.detail, one.costs]
-                for one in found.bad
+                [
+                    one.resource,
+                    one.verb,
+                    "not allowed" if one.state == "denied" else one.detail,
+                    "" if before is not None and before.resource == one.resource else one.costs,
+                ]
+                for before, one in zip([None, *found.bad], found.bad, strict=False)
             ],
             figures=0,
         )
@@ -205,3 +210,5 @@ def _print_rules(found: Found) -> None:
         click.echo(f"  - apiGroups: [{groups}]")
         click.echo(f"    resources: [{', '.join(rule['resources'])}]")
         click.echo(f"    verbs: [{', '.join(rule['verbs'])}]")
+    if any(one.pods for one in found.bad):
+        click.echo("Then run doctor again: the kinds above these may need rules as well.")

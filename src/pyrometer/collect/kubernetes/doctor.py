@@ -68,7 +68,8 @@ async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects
     gpu_pods, unread = await _climb(api, discovery, limit, asks_gpus)
     wanted = [(need.group, need.kind, need.plural, need.costs) for need in NEEDS]
     above = list(dict.fromkeys([*owners, *unread]))
-    wanted += [(group, kind, "", OF_OWNERS) for group, kind in above]
+    needed = {(need.group, need.kind) for need in NEEDS}
+    wanted += [(group, kind, "", OF_OWNERS) for group, kind in above if (group, kind) not in needed]
     got = {("", "Pod"), ("", "Namespace"), *above}  # what is asked for by name as well
 
     async def one(group: str, kind: str, plural: str, costs: str) -> list[Checked]:
@@ -83,10 +84,11 @@ async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects
             verbs = ("get", "list", "watch") if (group, kind) in got else ("list", "watch")
             splits = unread.get((group, kind), _Unread())
             if splits.pods:
-                costs = (
-                    f"what {len(splits.uids):,} {resource.plural} belong to: each of them counts as a workload of its "
-                    f"own now, with {splits.pods:,} GPU {'pod' if splits.pods == 1 else 'pods'} in total"
+                split = (
+                    f"what owns {_counted(len(splits.uids), 'object')} of this kind with "
+                    f"{_counted(splits.pods, 'GPU pod')}: until it can be read, each object counts as a workload"
                 )
+                costs = split if costs == OF_OWNERS else f"{costs}; {split}"
             return [
                 Checked(
                     resource.name, group, place.plural, verb, *(await _try(api, resource, verb)), costs,
@@ -154,6 +156,10 @@ class _Owned(NamedTuple):
     reference: objects.Reference
     namespace: str
     pods: int
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _note(level: dict[str, _Owned], reference: objects.Reference | None, namespace: str, pods: int) -> None:
