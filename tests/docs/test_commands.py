@@ -91,6 +91,11 @@ NOT_RUN = {
     "kubectl -n pyrometer exec pyrometer-0 -- /opt/pyrometer/bin/pyrometer why --data /data": CLUSTER,
     "kubectl -n pyrometer exec pyrometer-0 -- /opt/pyrometer/bin/pyrometer token create me --role viewer "
     "--data /data": CLUSTER,
+    "kubectl -n pyrometer exec pyrometer-0 -- /opt/pyrometer/bin/pyrometer doctor": CLUSTER,
+    "kubectl create clusterrole pyrometer-own-kinds --verb=get,list,watch --resource=sweeps.example.com": CLUSTER,
+    "kubectl create clusterrolebinding pyrometer-own-kinds --clusterrole=pyrometer-own-kinds "
+    "--serviceaccount=pyrometer:pyrometer": CLUSTER,
+    "kubectl -n pyrometer rollout restart statefulset pyrometer": CLUSTER,
     "pyrometer close 2026-10 --data DIR": "another month than the folder's: tests/docs/test_chargeback.py closes one",
     "pyrometer export mlflow --tracking-uri http://mlflow:5000 --data DIR": TRACKER,
     "pyrometer export wandb --data DIR": TRACKER,

@@ -63,10 +63,7 @@ class Found(NamedTuple):
 @click.option("--no-kube", is_flag=True, help="Leave Kubernetes out.")
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
 def command(context: str | None, prometheus: str | None, no_kube: bool, output: str) -> int:
-    """Tries to read everything that Pyrometer reads; exit code 1 when something of the cluster may not be read.
-
-    It follows the owners of all GPU pods, and names the rules that the role lacks.
-    """
+    """Checks what Pyrometer can read, up to the owners of all GPU pods; exit code 1 when a right is missing."""
     if no_kube and not prometheus:
         raise click.UsageError("Nothing is left to examine: name a Prometheus, or leave --no-kube out.")
     with waiting("Asking"):
