@@ -9,7 +9,6 @@ import signal
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -50,7 +49,7 @@ def _one_thread_a_worker(worker_id: str) -> Iterator[None]:
         yield
         return
     connect = duckdb.connect
-    duckdb.connect = partial(connect, config={"threads": 1})
+    duckdb.connect = lambda *args, config=None, **more: connect(*args, config={"threads": 1, **(config or {})}, **more)
     yield
     duckdb.connect = connect
 

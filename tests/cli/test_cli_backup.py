@@ -84,7 +84,7 @@ def test_what_cannot_be_is_said_in_one_sentence(copy_of_recorded, tmp_path, pyro
     shutil.rmtree(backups / "parts")
     name = Place(backups).backups()[0].name
     (backups / f"{name}.json").write_text(json.dumps({"format": 1}))
-    assert "says what is in a backup" in pyrometer("restore", backups, "--list").failed(1)
+    assert "not a valid list of a backup" in pyrometer("restore", backups, "--list").failed(1)
 
 
 def test_the_folder_of_a_server_is_asked_for_by_its_address(copy_of_recorded, tmp_path, pyrometer):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
+import sys
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
+from duckdb_files import with_header
 from pyrometer.store import Store
 from pyrometer.store.store import DATABASE
 
@@ -63,8 +67,7 @@ def test_a_new_catalogue_is_made_from_the_parts(folder, bill, pyrometer, damage)
         (folder / f"{DATABASE}.wal").unlink(missing_ok=True)
     else:
         (folder / DATABASE).write_bytes(damage)
-    if damage != b"":  # an empty file is a new database to DuckDB: nothing is broken, and nothing is in it
-        assert pyrometer("cost", "--data", folder).code == 1
+    assert "--repair" in pyrometer("cost", "--data", folder).failed(1)
     said = pyrometer("check", folder, "--repair")
     assert (said.code, said.err) == (0, "")
     assert "Mended: A new catalogue lists" in said.out
@@ -112,3 +115,66 @@ def test_a_newer_folder_is_not_mended(folder, pyrometer):
         store.set_meta("schema_version", "99")
     assert "upgrade Pyrometer" in pyrometer("check", folder, "--repair").failed(1)
     assert not (folder / "lost").exists()
+
+
+def headed(database, **header):
+    database.write_bytes(with_header(database.read_bytes(), **header))
+
+
+def overwritten(database):
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("DROP TABLE meta")
+
+
+HEALTHY = {
+    "another DuckDB": lambda database: headed(database, storage=1_000, library="v9.1.0"),
+    "an old DuckDB": lambda database: headed(database, storage=51, library=""),
+    "encrypted": lambda database: headed(database, storage=68, flags=1),
+    "another program": overwritten,
+}
+
+
+@pytest.mark.parametrize("made", HEALTHY)
+def test_a_database_that_is_not_damaged_is_not_repaired(folder, pyrometer, made):
+    HEALTHY[made](folder / DATABASE)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for options in ((), ("--repair",)):
+        assert "--repair" not in pyrometer("check", folder, *options).failed(1)
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+KILLED = """
+import os, sys
+from pyrometer.model.records import Event
+from pyrometer.store import Store
+store = Store(sys.argv[1])
+store.append([Event({at}, "saved")])
+store.seal()
+store.append([Event({at} + 1, "hot")])
+store.connection.execute("CHECKPOINT")
+store.append([Event({at} + 2, "logged")])
+store.append([Event({at} + 3_600_000, "sealed")])
+store.seal()
+store.append([Event({at} + 3_600_001, "logged")])
+os._exit(0)
+"""
+
+
+def test_a_damaged_log_costs_only_what_was_in_it(tmp_path, pyrometer):
+    """Hot rows that were saved are kept, and so is a part that only the log lists."""
+    folder, at_ms = tmp_path / "data", 1_760_054_400_000
+    Store(folder, create=True).close()
+    subprocess.run([sys.executable, "-c", KILLED.format(at=at_ms), str(folder)], check=True)
+    log = folder / f"{DATABASE}.wal"
+    data = log.read_bytes()
+    log.write_bytes(data[:-20] + bytes(20 - 12) + data[-12:])
+    sealed = list((folder / "parts" / "event").rglob("*.parquet"))
+    assert "--repair" in pyrometer("check", folder).failed(1)
+    assert pyrometer("check", folder, "--repair").code == 0
+    with Store(folder) as store:
+        store.expose_all(["event"])
+        rows = store.connection.execute("SELECT time_ms, kind FROM event ORDER BY ALL").fetchall()
+    assert len(sealed) > 1
+    assert rows[:2] == [(at_ms, "saved"), (at_ms + 1, "hot")]
+    assert (at_ms + 3_600_000, "sealed") in rows
+    assert [path.name for path in (folder / "lost").rglob("*.wal")] == [log.name]

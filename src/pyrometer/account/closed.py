@@ -21,6 +21,20 @@ import duckdb
 from pyrometer.account.energy import Tariff
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import StoreError, files
+from pyrometer.store.grammar import (
+    ChargesFile,
+    Count,
+    Decimals,
+    GrammarError,
+    Int,
+    Month,
+    Sha256,
+    Text,
+    TimeMs,
+    read_json,
+    record_of,
+    shown,
+)
 from pyrometer.store.reading import quoted
 
 FOLDER = "closed"
@@ -36,21 +50,21 @@ AMOUNTS = ("usd_micro_per_hour", "gpu_ms", "energy_mj", "energy_gpu_ms", "energy
 class Closed(NamedTuple):
     """One closed month. `ledger` and `adjustments` are amounts as answers write them, with `unpriced_gpu_ms`."""
 
-    month: str
-    timezone: str
-    from_ms: int
-    to_ms: int
-    closed_ms: int
-    closed_by: str
-    pyrometer: str
-    file: str  # in the same folder
-    sha256: str  # of that file
-    row_count: int
+    month: Month
+    timezone: Text
+    from_ms: TimeMs
+    to_ms: TimeMs
+    closed_ms: TimeMs
+    closed_by: Text
+    pyrometer: Text
+    file: ChargesFile  # in the same folder
+    sha256: Sha256  # of that file
+    row_count: Count
     total: dict[str, Any]
     ledger: dict[str, Any]
     adjustments: dict[str, Any]
-    price_book_sha256: str | None  # of the book as it was
-    tariff: dict[str, str | None]  # what energy cost and emitted
+    price_book_sha256: Text | None  # of the book as it was
+    tariff: dict[str, Decimals | None]  # what energy cost and emitted
     ledger_digests: dict[str, str]  # by month up to this one: what the charges were made from
     previous_sha256: str | None  # of the .json of the month closed before
 
@@ -64,6 +78,12 @@ class Closed(NamedTuple):
         """The tariff as it was."""
         said = {name: None if text is None else Fraction(text) for name, text in self.tariff.items()}
         return Tariff(said["usd_per_kwh"], said["carbon_g_per_kwh"], said["pue"] or Fraction(1))
+
+
+class _Amounts(NamedTuple):
+    """What every sum of a closed month has."""
+
+    gpu_ms: Int
 
 
 def closed_months(folder: Path) -> list[Closed]:
@@ -153,7 +173,15 @@ def problems(folder: Path, connection: duckdb.DuckDBPyConnection) -> Iterator[st
 
 
 def _read(path: Path) -> Closed:
+    """A closed month; its file may have come with a backup or a lake, so its names are checked before they are used."""
     try:
-        return Closed(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        closed = record_of(Closed, read_json(path.read_bytes()))
+        if closed.month != path.stem or not closed.file.startswith(f"{closed.month}-"):
+            raise GrammarError(f"month is {shown(closed.month)}")
+        for name in ("total", "ledger", "adjustments"):
+            record_of(_Amounts, {"gpu_ms": getattr(closed, name).get("gpu_ms")}, name)
+        if closed.tariff.keys() != set(Tariff._fields):
+            raise GrammarError("tariff has other fields")
+        return closed
+    except (OSError, GrammarError):
         raise StoreError(f"{path} cannot be read: it says what was closed. Bring it back from a backup.") from None

@@ -20,7 +20,10 @@ def new_catalogue(folder: Path) -> Iterator[str]:
     """A folder whose catalogue cannot be read gets another one, from its parts. Says what was done."""
     made = rebuild(folder, DERIVED, KEPT_FROM)
     yield f"A new catalogue lists {made.parts:,} parts with {made.rows:,} rows; the old one lies in {LOST}/."
-    yield "What was not sealed yet is lost: measurements of the last two hours, objects of the last day."
+    if made.is_saved:
+        yield "Rows that were only in the damaged write-ahead log are lost: at most those of the newest hours."
+    else:
+        yield "What was not sealed yet is lost: measurements of the last two hours, objects of the last day."
     for path in made.unread:
         yield f"{path} cannot be read and lies in {LOST}/."
 

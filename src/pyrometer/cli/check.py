@@ -18,8 +18,9 @@ from pyrometer.cli.settings import read_settings
 from pyrometer.explain.words import counted
 from pyrometer.serve.unread import unread_bodies
 from pyrometer.store import Store
+from pyrometer.store.errors import StoreBrokenError
 from pyrometer.store.place import Place, Taken
-from pyrometer.store.store import DATABASE, StoreBrokenError
+from pyrometer.store.store import DATABASE
 
 
 @click.command()

@@ -22,15 +22,19 @@ from typing import Any, NamedTuple
 from pyrometer import __version__
 from pyrometer.store import catalog
 from pyrometer.store.catalog import HotTable, Part
+from pyrometer.store.errors import StoreError
 from pyrometer.store.inbox import HALF
 from pyrometer.store.reading import quoted
-from pyrometer.store.store import Snapshot, Store, StoreError
+from pyrometer.store.store import Snapshot, Store
 
 FORMAT = 1
 CONTENTS = "backup.json"  # comes last: what there is, with the digest of everything that was sent
 EXPECTED = "expected.json"  # comes once the moment is known: how much will come
 INBOX, CLOSED, PARTS, HOT = "inbox", "closed", "parts", "hot"
 SMALL = ("settings.yaml", "told.json", "truth.json")
+# What else is in a data folder or written while one is restored. No backup has it, and none that says so is restored.
+RESERVED = ("pyrometer.duckdb", "manifest.json", "tokens.json", "audit.log", "server.json", ".restoring")
+RESERVED_FOLDERS = ("lost", "tmp", "lake")
 CHUNK = 1 << 20
 
 

@@ -8,12 +8,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
 
 from pyrometer.store import files
+from pyrometer.store.grammar import (
+    HOT_PATTERN,
+    MAX_TIME_MS,
+    PART_PATTERN,
+    Columns,
+    Count,
+    GrammarError,
+    HotName,
+    Int,
+    Kind,
+    PartPath,
+    Text,
+    TimeMs,
+    check_meta,
+    shown,
+)
 
 SCHEMA_VERSION = 1
 
@@ -41,23 +58,33 @@ class CatalogError(Exception):
 class Part(NamedTuple):
     """One sealed Parquet file: rows of one kind whose times lie in [from_ms, to_ms)."""
 
-    kind: str
-    from_ms: int
-    to_ms: int
-    path: str  # relative to the data folder
-    row_count: int
-    bytes: int
-    newest_ms: int | None
-    columns: str  # comma-separated
-    digest: str | None = None  # of what a derived part was computed from
+    kind: Kind
+    from_ms: TimeMs
+    to_ms: TimeMs
+    path: PartPath  # relative to the data folder
+    row_count: Count
+    bytes: Count
+    newest_ms: Int | None
+    columns: Columns  # comma-separated
+    digest: Text | None = None  # of what a derived part was computed from
 
 
 class HotTable(NamedTuple):
     """One hot table: rows of one kind and one partition that are not sealed yet."""
 
-    kind: str
-    from_ms: int
-    name: str
+    kind: Kind
+    from_ms: TimeMs
+    name: HotName
+
+
+def is_new(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Whether a database has nothing in it yet. One with tables of another program is refused."""
+    with suppress(duckdb.CatalogException):
+        connection.execute("FROM meta LIMIT 0")
+        return False
+    if first_row(connection.execute("SELECT 1 FROM duckdb_tables() LIMIT 1")):
+        raise CatalogError("its database is not one of Pyrometer: put the right file back, or restore a backup")
+    return True
 
 
 def prepare(
@@ -82,6 +109,22 @@ def prepare(
                 raise CatalogError(f"there is no way from schema {step} to {step + 1}: import the data again")
             steps[step](connection)
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", [str(version)])
+
+
+def refuse_invalid(connection: duckdb.DuckDBPyConnection) -> None:
+    """Refuses a catalog with names, paths or times that Pyrometer does not write: somebody edited the file. Unknown
+    kinds are left to `refuse_unknown`."""
+    fits = "coalesce(regexp_full_match({0}, ?) AND regexp_extract({0}, ?, 1) = kind, false)"
+    times = f"from_ms BETWEEN 0 AND {MAX_TIME_MS}"
+    for table, name, pattern in (("parts", "path", PART_PATTERN), ("hot", "name", HOT_PATTERN)):
+        wrong = f"SELECT {name} FROM {table} WHERE NOT ({fits.format(name)} AND {times}) LIMIT 1"
+        row = first_row(connection.execute(wrong, [pattern, pattern]))
+        if row:
+            raise CatalogError(f"its catalog lists {shown(row[0])}, which Pyrometer did not write: restore a backup")
+    try:
+        check_meta(meta(connection))
+    except GrammarError as error:
+        raise CatalogError(f"Pyrometer did not write its catalog ({error}): restore a backup") from None
 
 
 def refuse_unknown(connection: duckdb.DuckDBPyConnection, known: Mapping[str, Collection[str]]) -> None:

@@ -6,6 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from pyrometer.store.errors import StoreError
+
 
 def fsync_path(path: Path) -> None:
     """Forces a file's bytes, or a folder's entries, to disk."""
@@ -14,6 +16,14 @@ def fsync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def inside(folder: Path, relative: str) -> Path:
+    """A path below a folder. One that leads out of it, by its name or through a link, is refused."""
+    path = folder / relative
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise StoreError(f"{path} leads out of {folder}. Nothing there was read or changed.")
+    return path
 
 
 def sha256(path: Path) -> str:

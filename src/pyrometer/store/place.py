@@ -19,12 +19,41 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyrometer.model.columns import SCHEMAS
 from pyrometer.store import catalog, files
-from pyrometer.store.backup import CHUNK, CONTENTS, EXPECTED, FORMAT, PARTS, BackupError, Member
+from pyrometer.store.backup import (
+    CHUNK,
+    CONTENTS,
+    EXPECTED,
+    FORMAT,
+    HOT,
+    PARTS,
+    RESERVED,
+    RESERVED_FOLDERS,
+    BackupError,
+    Member,
+)
+from pyrometer.store.catalog import HotTable, Part
+from pyrometer.store.grammar import (
+    Count,
+    FilePath,
+    GrammarError,
+    Int,
+    Sha256,
+    Text,
+    TimeMs,
+    UnknownKindError,
+    check_kind,
+    check_meta,
+    checked,
+    read_json,
+    record_of,
+    shown,
+)
 
 TAKING = ".taking"  # what a backup has so far; one that came to no end leaves it, and the next one clears it
 LOCK = ".lock"
-_PATH = re.compile(r"(?!.*(^|/)\.\.?(/|$))[\w.+:@ -]+(/[\w.+:@ -]+)*")
+MAX_EXPECTED, MAX_CONTENTS = 1 << 10, 1 << 30  # bytes
 _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ(_\d+)?")
 
 _ANOTHER = (
@@ -57,6 +86,29 @@ class Taken(NamedTuple):
         return sum(file["bytes"] for file in self.files.values())
 
 
+class File(NamedTuple):
+    """What a backup says of a file. Without a digest, it was not sent: an earlier backup has it."""
+
+    bytes: Count
+    sha256: Sha256 | None = None
+
+
+class Contents(NamedTuple):
+    """What `NAME.json` says, by types; tables, parts and files are checked one by one."""
+
+    format: Count
+    pyrometer: Text
+    schema_version: Count
+    taken_ms: TimeMs
+    meta: dict[Text, Text]
+    marks: list[tuple[Text, Int]]
+    rejections: list[tuple[Text, Text, Count]]
+    hot: list[Any]
+    parts: list[Any]
+    files: dict[FilePath, Any]
+    sha256: Sha256 | None = None  # of everything else in it; older backups have none
+
+
 class Received(NamedTuple):
     """A backup, and how much of it was not there before."""
 
@@ -78,7 +130,7 @@ class Place:
 
     def path_of(self, backup: Taken, path: str) -> Path:
         """Where a file of a backup lies."""
-        return self.folder / path if _is_part(path) else self.folder / backup.name / path
+        return files.inside(self.folder, path if _is_part(path) else f"{backup.name}/{path}")
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -124,9 +176,10 @@ class Place:
         expected, done = 0, 0
         for member in members:
             if member.path == EXPECTED:
-                expected = json.loads(b"".join(member.chunks))["bytes"]
+                expected = _json_of(member, MAX_EXPECTED).get("bytes", 0)
             elif member.path == CONTENTS:
-                contents = json.loads(b"".join(member.chunks))
+                contents = _json_of(member, MAX_CONTENTS)
+                _check_sent(contents)
             else:
                 progress(done, max(expected, done + 1))
                 received[member.path] = self._keep(taking, member, known.get(member.path))
@@ -134,6 +187,7 @@ class Place:
         if contents is None:
             raise BackupError("The backup ended before it was whole: what is there is as it was. Take it again.")
         contents["files"] = self._agreed(contents["files"], received, known)
+        contents["sha256"] = _digest_of(contents)
         backup = Taken(self._free_name(int(contents["taken_ms"])), contents)
         taking.rename(self.folder / backup.name)
         files.fsync_path(self.folder)
@@ -143,9 +197,14 @@ class Place:
         return Received(backup, sum(map(_is_part, received)), copied)
 
     def _keep(self, taking: Path, member: Member, known: dict[str, Any] | None) -> dict[str, Any]:
-        if not _PATH.fullmatch(member.path):
-            raise BackupError(f"{member.path!r} is no name of a file in a backup.")
-        final = (self.folder if _is_part(member.path) else taking) / member.path
+        try:
+            checked(Named, [member.path])
+            _check_name(member.path)
+        except GrammarError:
+            raise BackupError(f"{shown(member.path)} is not the name of a file in a backup.") from None
+        if member.size > shutil.disk_usage(taking).free:
+            raise BackupError(f"{member.path} has {member.size:,} bytes, and {self.folder} has no room for them.")
+        final = files.inside(self.folder if _is_part(member.path) else taking, member.path)
         final.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return written(member.chunks, final, known)
 
@@ -155,7 +214,7 @@ class Place:
         """Every file of a backup with its digest: as it was sent, or as it is known from the backups before."""
         agreed = {}
         for path, file in told.items():
-            if "sha256" in file:
+            if file.get("sha256") is not None:
                 if received.get(path) != file:
                     raise BackupError(f"{path} is not as it was sent: what is there is as it was. Take it again.")
                 agreed[path] = file
@@ -209,12 +268,12 @@ class Place:
         for path, file in sorted(wanted.items()):
             progress(done, total)
             done += file["bytes"]
-            found = digested(path)
-            shown = path.relative_to(self.folder)
+            found = digested(path, at_most=file["bytes"])
+            name = path.relative_to(self.folder)
             if found is None:
-                yield f"{shown} is missing."
+                yield f"{name} is missing."
             elif found != file:
-                yield f"{shown} is not as it was backed up: its digest is another."
+                yield f"{name} is not as it was backed up: its digest is another."
         progress(total, total)
 
 
@@ -234,14 +293,18 @@ def written(chunks: Iterable[bytes], final: Path, known: dict[str, Any] | None =
     return is_now
 
 
-def digested(path: Path) -> dict[str, Any] | None:
-    """A file's size and digest; None when there is none."""
+def digested(path: Path, at_most: int | None = None) -> dict[str, Any] | None:
+    """A file's size and digest; None when there is no file. One that is larger than `at_most` is not read further."""
     digest, size = hashlib.sha256(), 0
     try:
+        if not path.is_file():  # a pipe would never end
+            return None
         with path.open("rb") as stream:
             while chunk := stream.read(CHUNK):
                 digest.update(chunk)
                 size += len(chunk)
+                if at_most is not None and size > at_most:
+                    break
     except (FileNotFoundError, NotADirectoryError):
         return None
     return {"bytes": size, "sha256": digest.hexdigest()}
@@ -252,19 +315,103 @@ def _is_part(path: str) -> bool:
 
 
 def _read(path: Path) -> Taken:
+    """A backup that is here. Nothing of what it says is used before all of it is checked."""
+    way_out = "Move it away to use the others."
     try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
-        backup = Taken(path.stem, contents)
-        newer = contents["format"] > FORMAT or contents["schema_version"] > catalog.SCHEMA_VERSION
-        fits = newer or all(_PATH.fullmatch(name) and file["sha256"] for name, file in backup.files.items())
-        by = contents["pyrometer"] if backup.taken_ms else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        newer, fits, by = False, False, None
-    if not fits:
-        raise BackupError(f"{path} cannot be read: it says what is in a backup. Move it away to use the others.")
-    if newer:
-        raise BackupError(f"{path} was written by a newer Pyrometer ({by}): upgrade Pyrometer.")
-    return backup
+        contents = read_json(path.read_bytes())
+        _refuse_newer(contents)
+        if contents.get("sha256") not in (None, _digest_of(contents)):
+            raise GrammarError("it was changed after it was written")
+        _check(contents)
+        for name, file in contents["files"].items():
+            if file.get("sha256") is None:
+                raise GrammarError(f"files.{shown(name)}.sha256 is missing")
+    except _NewerError as error:
+        raise BackupError(f"{path} was written by a newer Pyrometer ({error}): upgrade Pyrometer.") from None
+    except OSError as error:
+        raise BackupError(f"{path} cannot be read: {error.strerror}. {way_out}") from None
+    except GrammarError as error:
+        raise BackupError(f"{path} is not a valid list of a backup's files: {error}. {way_out}") from None
+    return Taken(path.stem, contents)
+
+
+class _NewerError(Exception):
+    """A backup of a newer version; the text says which, or what it has."""
+
+
+def _refuse_newer(contents: dict[str, Any]) -> None:
+    for name, known in (("format", FORMAT), ("schema_version", catalog.SCHEMA_VERSION)):
+        version = contents.get(name)
+        if isinstance(version, int) and version > known:
+            raise _NewerError(str(contents.get("pyrometer"))[:80])
+
+
+def _check_sent(contents: dict[str, Any]) -> None:
+    try:
+        _refuse_newer(contents)
+        _check(contents)
+    except _NewerError as error:
+        raise BackupError(f"The server has a newer Pyrometer ({error}): upgrade this one.") from None
+    except GrammarError as error:
+        raise BackupError(f"What was sent is not a backup: {error}. What is there is as it was.") from None
+
+
+def _check(contents: dict[str, Any]) -> None:
+    """Holds everything that a backup says to its grammar, and every name to what it names."""
+    record_of(Contents, {name: contents[name] for name in Contents._fields if name in contents})
+    listed: dict[str, dict[str, Any]] = contents["files"]
+    for path, file in listed.items():
+        record_of(File, file, f"files.{shown(path)}")
+        _check_name(path)
+    check_meta(contents["meta"])
+    if contents["meta"].get("schema_version") != str(contents["schema_version"]):
+        raise GrammarError(f"meta.schema_version is {shown(contents['meta'].get('schema_version'))}")
+    parts = [record_of(Part, part, f"parts[{at}]") for at, part in enumerate(contents["parts"])]
+    tables = [record_of(HotTable, table, f"hot[{at}]") for at, table in enumerate(contents["hot"])]
+    try:
+        for part in parts:
+            check_kind(part.kind, part.path)
+            if more := set(part.columns.split(",")) - set(SCHEMAS[part.kind].column_names):
+                raise _NewerError(f"it has `{min(more)}` of {part.kind} records")
+            if part.from_ms >= part.to_ms or listed.get(part.path, {}).get("bytes") != part.bytes:
+                raise GrammarError(f"{part.path} does not have the times or bytes that are listed")
+        for table in tables:
+            check_kind(table.kind, table.name)
+    except UnknownKindError as error:
+        raise _NewerError(str(error)) from None
+    named = [part.path for part in parts] + [f"{HOT}/{table.name}.parquet" for table in tables]
+    there = [path for path in listed if path.startswith((f"{PARTS}/", f"{HOT}/"))]
+    if sorted(named) != sorted(there):
+        raise GrammarError("its parts and hot tables are not those of its files")
+
+
+class Named(NamedTuple):
+    """The path of a file that is sent."""
+
+    path: FilePath
+
+
+def _check_name(path: str) -> None:
+    """Refuses files of a data folder that no backup has: tokens of others, say."""
+    first = path.split("/")[0].casefold()
+    if first in RESERVED_FOLDERS or any(first == name or first.startswith(f"{name}.") for name in RESERVED):
+        raise GrammarError(f"files.{shown(path)} does not belong into a backup")
+
+
+def _digest_of(contents: dict[str, Any]) -> str:
+    """Of all that a backup says, but this digest."""
+    rest = {name: value for name, value in contents.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _json_of(member: Member, at_most: int) -> dict[str, Any]:
+    """A member that is read whole."""
+    if member.size > at_most:
+        raise BackupError(f"{member.path} has {member.size:,} bytes: no backup has so many there.")
+    try:
+        return read_json(b"".join(member.chunks))
+    except GrammarError as error:
+        raise BackupError(f"{member.path} of the backup cannot be read: {error}. Take it again.") from None
 
 
 def _remove_empty(folder: Path) -> None:

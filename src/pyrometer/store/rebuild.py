@@ -1,14 +1,17 @@
-"""A catalogue from the parts alone: for a folder whose DuckDB file is broken or gone, and for a copy of its parts.
+"""A catalogue from the parts: for a folder whose DuckDB file is broken or gone, and for a copy of its parts.
+
+When only the write-ahead log is damaged, the new catalogue starts from the database as it was last saved. Otherwise
+what was hot (the last hours) and which batches were taken was in the broken file, and is lost.
 
 Facts say by their place what they are and of when. They are never replaced, and each was written without the rows that
 lay in others before, so every one that is there counts, also one that a crash left unlisted. What is derived from facts
-is not listed; it is built again. What was hot (the last hours) and which batches were taken was in the broken file, and
-is lost.
+is not listed; it is built again.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -20,11 +23,13 @@ import duckdb
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.store import catalog, files
 from pyrometer.store.catalog import Part
+from pyrometer.store.errors import StoreBrokenError
+from pyrometer.store.grammar import MAX_TIME_MS, PART_PATTERN
+from pyrometer.store.opening import connect
 from pyrometer.store.reading import time_column_of
-from pyrometer.store.store import DATABASE
+from pyrometer.store.store import DATABASE, prepared, reads_of
 
 LOST = "lost"  # the folder in which what is broken is kept
-_PATH = re.compile(r"parts/(?P<kind>\w+)/(?P<date>\d{4}-\d\d-\d\d)/(?P<hour>\d\d)-[\w-]+\.parquet")
 
 
 class Rebuilt(NamedTuple):
@@ -33,6 +38,7 @@ class Rebuilt(NamedTuple):
     parts: int
     rows: int
     unread: tuple[str, ...]
+    is_saved: bool  # whether it started from the database as it was last saved, with what was not sealed then
 
 
 def rebuild(folder: Path, derived: Iterable[str], kept_from: str) -> Rebuilt:
@@ -46,10 +52,15 @@ def rebuild(folder: Path, derived: Iterable[str], kept_from: str) -> Rebuilt:
     places = [place for place in map(_place, paths) if place is not None]
     began = [place.from_ms for place in places if place.kind in derived]
     unread, listed = [], []
-    with duckdb.connect(str(new)) as connection:
+    connection = _saved(folder, new)
+    is_saved = connection is not None
+    if connection is None:
+        connection = connect(new, reads_of(folder))
         catalog.prepare(connection)
+    with connection:
+        known = {part.path for part in catalog.parts(connection)}
         for place in places:
-            if place.kind in derived:
+            if place.kind in derived or place.path in known:
                 continue  # the store removes what nobody lists
             try:
                 listed.append(as_it_is(connection, folder, place))
@@ -58,13 +69,28 @@ def rebuild(folder: Path, derived: Iterable[str], kept_from: str) -> Rebuilt:
                 put_aside(folder, folder / place.path)
         with catalog.transaction(connection):
             catalog.list_parts(connection, listed, folder)
-        if began:  # what was forgotten on purpose is not built again from what is left of it
+        if began and not is_saved:  # what was forgotten on purpose is not built again from what is left of it
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [kept_from, str(min(began))])
+        rows = [part.row_count for part in catalog.parts(connection)]
     for broken in (folder / DATABASE, folder / f"{DATABASE}.wal"):
         if broken.exists():
             put_aside(folder, broken)
     files.publish(new, folder / DATABASE)
-    return Rebuilt(len(listed), sum(part.row_count for part in listed), tuple(unread))
+    return Rebuilt(len(rows), sum(rows), tuple(unread), is_saved)
+
+
+def _saved(folder: Path, new: Path) -> duckdb.DuckDBPyConnection | None:
+    """A copy of the database as it was last saved, without its write-ahead log; None when that cannot be read, or is
+    empty."""
+    if not (folder / DATABASE).exists():
+        return None
+    shutil.copyfile(folder / DATABASE, new)
+    try:
+        return prepared(new, folder)
+    except StoreBrokenError:
+        for broken in (new, new.with_name(f"{new.name}.wal")):
+            broken.unlink(missing_ok=True)
+        return None
 
 
 def as_it_is(connection: duckdb.DuckDBPyConnection, folder: Path, part: Part) -> Part:
@@ -91,10 +117,15 @@ def put_aside(folder: Path, path: Path) -> Path:
 
 def _place(path: Path) -> Part | None:
     """What a file is by its place; None when it is no part of a kind that is known."""
-    told = _PATH.fullmatch(path.as_posix())
+    told = re.fullmatch(PART_PATTERN, path.as_posix())
     if told is None or told["kind"] not in SCHEMAS:
         return None
     schema = SCHEMAS[told["kind"]]
-    at = datetime.fromisoformat(f"{told['date']}T{told['hour']}:00").replace(tzinfo=UTC)
+    try:
+        at = datetime.strptime(f"{path.parts[2]} {path.name[:3]}", "%Y-%m-%d %H-").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    if not 0 <= at.timestamp() * 1000 < MAX_TIME_MS:
+        return None
     from_ms = schema.partition_of(round(at.timestamp() * 1000))
     return Part(schema.name, from_ms, from_ms + schema.partition_ms, path.as_posix(), 0, 0, None, "")

@@ -12,6 +12,7 @@ from pyrometer.model.columns import SCHEMAS
 from pyrometer.store import catalog, files
 from pyrometer.store.backup import HOT, BackupError, chunks_of
 from pyrometer.store.catalog import HotTable, Part
+from pyrometer.store.opening import connect
 from pyrometer.store.place import Place, Taken, written
 from pyrometer.store.reading import quoted
 from pyrometer.store.store import DATABASE
@@ -19,19 +20,31 @@ from pyrometer.store.store import DATABASE
 UNFINISHED = ".restoring"  # in a folder that is being restored: one that came to no end may be restored again
 FOREIGN = ("lost+found",)  # what a new volume has
 
+AGAIN = "Restore again, or choose another backup with --at."
+
 Progress = Callable[[int, int], None]
 
 
 def restore(place: Place, backup: Taken, into: Path, progress: Progress = lambda done, total: None) -> None:
     """Makes a data folder of a backup. The caller has verified it; every file is held to its digest again."""
     _claim(into)
+    try:
+        _fill_folder(place, backup, into, progress)
+    except OSError as error:
+        raise BackupError(f"{error.filename or into} cannot be restored: {error.strerror}. {AGAIN}") from None
+    except duckdb.Error as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise BackupError(f"{place.folder / backup.name} cannot be restored: {reason}. {AGAIN}") from None
+
+
+def _fill_folder(place: Place, backup: Taken, into: Path, progress: Progress) -> None:
     total, done = backup.bytes, 0
     for path, file in backup.files.items():
         progress(done, total)
         done += file["bytes"]
         if path.startswith(f"{HOT}/"):
             continue  # its rows go into the database
-        final = into / path
+        final = files.inside(into, path)
         final.parent.mkdir(parents=True, exist_ok=True)
         if written(chunks_of(place.path_of(backup, path)), final) != file:
             raise BackupError(f"{path} changed while it was restored. Restore again.")
@@ -58,7 +71,7 @@ def _make_database(place: Place, backup: Taken, into: Path) -> None:
     for left in (temporary, into / f"{temporary.name}.wal"):
         left.unlink(missing_ok=True)
     told = backup.contents
-    with duckdb.connect(str(temporary)) as connection:
+    with connect(temporary, [into.absolute(), (place.folder / backup.name).absolute()]) as connection:
         catalog.prepare(connection)
         with catalog.transaction(connection):
             catalog.list_parts(connection, (Part(**part) for part in told["parts"]))

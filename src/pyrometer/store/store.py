@@ -17,7 +17,9 @@ import duckdb
 from pyrometer.model.columns import SCHEMAS, Schema, schema_of
 from pyrometer.store import catalog, files
 from pyrometer.store.catalog import CatalogError, HotTable, Part, transaction
+from pyrometer.store.errors import StoreBrokenError, StoreBusyError, StoreError
 from pyrometer.store.inbox import of_training
+from pyrometer.store.opening import REPAIR, RETRY, connect, why_not
 from pyrometer.store.parts import write_part
 from pyrometer.store.reading import Reading, quoted, time_column_of
 
@@ -25,25 +27,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DATABASE, MANIFEST = "pyrometer.duckdb", "manifest.json"
-MENDING = "`pyrometer check DIR --repair` makes another one from the parts."
 SEALED_TOGETHER = 16  # hot tables; a crash leaves at most their files to be written again
 MOST_PARTITIONS_PER_BATCH = 10_000
 # Times before September 2001 or after November 2286 are not times of GPUs: seconds, micro- or nanoseconds where
 # milliseconds belong, or a clock that was never set.
 OLDEST_MS = 1_000_000_000_000
 NEWEST_MS = 10_000_000_000_000
-
-
-class StoreError(Exception):
-    """The data folder cannot be used as asked; the text names it and the way out."""
-
-
-class StoreBusyError(StoreError):
-    """Another process has the data folder: DuckDB admits one."""
-
-
-class StoreBrokenError(StoreError):
-    """The catalogue of the data folder cannot be read: its file is torn, or no database."""
 
 
 class NewPart(NamedTuple):
@@ -108,21 +97,25 @@ class Store(Reading):
 
     def __init__(self, folder: Path | str, *, create: bool = False, wait_s: float = 0.0) -> None:
         folder = Path(folder)
-        if not create and not (folder / DATABASE).exists():
-            near = data_folders(folder.parent)
-            ways = f"Beside it: {', '.join(near)}." if near else "Make one with `pyrometer run`, `demo` or `import`."
-            wrong = f"it has no {DATABASE}" if folder.is_dir() else "there is no such folder"
-            raise StoreError(f"{folder} is not a Pyrometer data folder ({wrong}). {ways} --data DIR names another.")
+        if not create:
+            with _system_errors(folder):
+                _refuse_other_folder(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made a data folder: {error.strerror}. Name another.") from None
-        super().__init__(folder, _opened(folder, wait_s))
+        with _system_errors(folder):
+            super().__init__(folder, _opened(folder, wait_s))
         self.changes = 0  # how often rows were added or dropped since it was opened
         self._snapshots: set[Snapshot] = set()
         self._replaced: list[tuple[Path, set[Snapshot]]] = []  # files that are still read, and by whom
         self._readers = threading.Lock()  # snapshots end in other threads
-        self.write_manifest()  # the one before may have been written just before a crash
+        try:
+            with _system_errors(folder):
+                self.write_manifest()  # the one before may have been written just before a crash
+        except BaseException:
+            self.close()
+            raise
 
     def write_manifest(self) -> None:
         """Says what is in the folder, for engines that cannot ask the catalogue."""
@@ -394,57 +387,81 @@ class Store(Reading):
             self._meta[name] = value
 
 
+def _refuse_other_folder(folder: Path) -> None:
+    if (folder / DATABASE).exists():
+        return
+    near = data_folders(folder.parent)
+    ways = f"Beside it: {', '.join(near)}." if near else "Make one with `pyrometer run`, `demo` or `import`."
+    wrong = f"it has no {DATABASE}" if folder.is_dir() else "there is no such folder"
+    raise StoreError(f"{folder} is not a Pyrometer data folder ({wrong}). {ways} --data DIR names another.")
+
+
+@contextmanager
+def _system_errors(folder: Path) -> Iterator[None]:
+    """What the operating system has against using a folder, as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{error.filename or folder} cannot be opened: {error.strerror}. {RETRY}") from None
+
+
 def _opened(folder: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
-    """The catalogue of a folder, up to date; what a crash left half done is removed."""
+    """The database of a folder, up to date; what a crash left half done is removed."""
     path = folder / DATABASE
     has_parts = any((folder / "parts").rglob("*.parquet"))
     if path.exists() and not path.stat().st_size and not has_parts and not (folder / MANIFEST).exists():
         path.unlink()  # a first start that was killed before it wrote anything
     if has_parts and not path.exists():
-        raise StoreBrokenError(
-            f"{folder} has parts, and no {DATABASE} that lists them: they would be taken for leftovers and removed. "
-            f"{MENDING}"
-        )
-    connection = _connect(path, wait_s)
+        raise _unlisted(folder, f"no {DATABASE}")
+    connection = prepared(path, folder, wait_s)
     try:
-        catalog.prepare(connection)
-        catalog.refuse_unknown(connection, {name: schema.column_names for name, schema in SCHEMAS.items()})
-        _widen_hot_tables(connection)
-        leftovers = catalog.unlisted_files(connection, folder)
-    except (CatalogError, duckdb.Error) as error:
+        for leftover in catalog.unlisted_files(connection, folder):
+            leftover.unlink()
+    except BaseException:
         connection.close()
-        said = f"{folder} cannot be opened: {str(error).splitlines()[0].rstrip('.')}."
-        if isinstance(error, CatalogError):
-            raise StoreError(said) from None
-        raise StoreBrokenError(f"{said} {MENDING}") from None
-    for leftover in leftovers:
-        leftover.unlink()
+        raise
     return connection
 
 
-def _connect(path: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
+def prepared(path: Path, folder: Path, wait_s: float = 0.0) -> duckdb.DuckDBPyConnection:
+    """The database of a folder, up to date and checked: of what it says, paths and names reach SQL and files."""
+    connection = _connect(path, folder, wait_s)
+    try:
+        if catalog.is_new(connection) and any((folder / "parts").rglob("*.parquet")):
+            # its write-ahead log is gone, or it is not the right file
+            raise _unlisted(folder, f"an empty {DATABASE}")
+        catalog.prepare(connection)
+        catalog.refuse_invalid(connection)
+        catalog.refuse_unknown(connection, {name: schema.column_names for name, schema in SCHEMAS.items()})
+        _widen_hot_tables(connection)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, CatalogError):
+            raise StoreError(f"{folder} cannot be opened: {error}.") from None
+        if isinstance(error, duckdb.Error):
+            raise why_not(path, error) from None
+        raise
+    return connection
+
+
+def _connect(path: Path, folder: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            connection = duckdb.connect(str(path))
-            break
-        except duckdb.Error as error:
-            holder = re.search(r"PID (\d+)", str(error))
-            if holder is None:
-                raise StoreBrokenError(
-                    f"{path} cannot be opened: {str(error).splitlines()[0].rstrip('.')}. {MENDING}"
-                ) from None
+            return connect(path, reads_of(folder))
+        except StoreBusyError:
             if time.monotonic() >= deadline:
-                raise StoreBusyError(
-                    f"{path.parent} is in use by process {holder[1]}: a data folder admits one process at a time. "
-                    "Wait for it, or stop it."
-                ) from None
-            time.sleep(0.1)
-    connection.execute("SET TimeZone = 'UTC'")
-    with suppress(duckdb.InvalidInputException):  # in a notebook that cannot draw one there is none to switch off
-        connection.execute("SET enable_progress_bar = false")  # it would write among the answers
-    connection.execute(f"SET temp_directory = '{quoted(path.parent / 'tmp')}'")
-    return connection
+                raise
+        time.sleep(0.1)
+
+
+def _unlisted(folder: Path, has: str) -> StoreBrokenError:
+    return StoreBrokenError(f"{folder} has parts and {has} to list them. {REPAIR.format(folder=folder)}")
+
+
+def reads_of(folder: Path) -> list[Path]:
+    """The folders that the SQL of a data folder may reach: it, and its parts where they are on another disk."""
+    return [folder.absolute(), (folder / "parts").resolve()]
 
 
 def _widen_hot_tables(connection: duckdb.DuckDBPyConnection) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 
 from pyrometer.store.backup import CHUNK, BackupError, Member
+from pyrometer.store.grammar import shown
 
+HEADERS = 4 * CHUNK  # bytes between two members, at most: headers, and what is read ahead
 _END = b"\0" * (2 * tarfile.BLOCKSIZE)
 _BROKEN = "The stream of the backup broke off: what is there is as it was. Take it again."
 
@@ -26,15 +28,18 @@ def packed(members: Iterable[Member], *, last: bool = True) -> Iterator[bytes]:
 
 
 def unpacked(stream: Iterable[bytes]) -> Iterator[Member]:
-    """The members of a tar; each is read before the next one comes."""
+    """The members of a tar, ordinary files only; each is read before the next one comes."""
+    pieces = _File(stream)
     try:
-        with tarfile.open(fileobj=_File(stream), mode="r|", bufsize=CHUNK) as tar:
+        with tarfile.open(fileobj=pieces, mode="r|", bufsize=CHUNK) as tar:
             for about in tar:
-                content = tar.extractfile(about) if about.isfile() else None
-                if content is None:
-                    raise BackupError(f"{about.name!r} in the stream of a backup is no file.")
+                if not about.isreg() or about.issparse():
+                    raise BackupError(f"{shown(about.name)} in the stream of a backup is not an ordinary file.")
+                content = tar.extractfile(about)
+                assert content is not None  # noqa: S101 - a regular file has content
+                pieces.allowed = pieces.taken + about.size + HEADERS
                 yield Member(about.name, about.size, _pieces(content))
-    except tarfile.TarError:
+    except (tarfile.TarError, ValueError, OverflowError):
         raise BackupError(_BROKEN) from None
 
 
@@ -42,22 +47,26 @@ def _pieces(content: IO[bytes]) -> Iterator[bytes]:
     try:
         while chunk := content.read(CHUNK):
             yield chunk
-    except tarfile.TarError:
+    except (tarfile.TarError, ValueError, OverflowError):
         raise BackupError(_BROKEN) from None
 
 
 class _File(io.RawIOBase):
-    """Pieces of bytes as a file that is read once, from the beginning."""
+    """Pieces of bytes as a file that is read once, from the beginning. It gives `allowed` bytes: names of members and
+    what else comes before one are read whole, and could have any length."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._left = b""
+        self.taken, self.allowed = 0, HEADERS
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
         """So many bytes, fewer only at the end."""
+        if self.taken >= self.allowed:
+            raise tarfile.ReadError("more than was announced")
         gathered = [self._left]
         length = len(self._left)
         while length < size and (piece := next(self._pieces, None)) is not None:
@@ -65,4 +74,5 @@ class _File(io.RawIOBase):
             length += len(piece)
         everything = b"".join(gathered)
         self._left = everything[size:]
+        self.taken += min(size, len(everything))
         return everything[:size]

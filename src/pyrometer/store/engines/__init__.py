@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from pyrometer.store.store import StoreError
+from pyrometer.store.errors import StoreError
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")

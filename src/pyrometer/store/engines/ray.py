@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pyrometer import __version__
 from pyrometer.store.engines import EngineError, Progress
-from pyrometer.store.store import StoreError
+from pyrometer.store.errors import StoreError
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")

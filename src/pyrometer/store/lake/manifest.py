@@ -8,6 +8,19 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from pyrometer.store.catalog import SCHEMA_VERSION, Part
+from pyrometer.store.grammar import (
+    ClosedPath,
+    Count,
+    GrammarError,
+    Text,
+    TimeMs,
+    UnknownKindError,
+    check_kind,
+    check_meta,
+    read_json,
+    record_of,
+    shown,
+)
 from pyrometer.store.lake.place import LakeError, Place
 
 MANIFEST = "manifest.json"
@@ -16,16 +29,16 @@ MANIFEST = "manifest.json"
 class Manifest(NamedTuple):
     """One cluster of a lake, as it was at one moment."""
 
-    cluster: str
-    source: str  # the data folder that it is copied from, by an identity of its own
-    written_ms: int
-    from_ms: int  # what its ledger covers
-    end_ms: int
+    cluster: Text
+    source: Text  # the data folder that it is copied from, by an identity of its own
+    written_ms: TimeMs
+    from_ms: TimeMs  # what its ledger covers
+    end_ms: TimeMs
     parts: tuple[Part, ...]
-    beside: dict[str, int]  # files beside parts, by path: their bytes
-    meta: dict[str, str]  # small texts that questions read
-    settings: dict[str, Any]  # that answers depend on
-    left: dict[str, int]  # files that are there and do not count any more: since when
+    beside: dict[ClosedPath, Count]  # files beside parts, by path: their bytes
+    meta: dict[Text, Text]  # small texts that questions read
+    settings: dict[Text, Any]  # that answers depend on
+    left: dict[Text, TimeMs]  # files that are there and do not count any more: since when
 
     def text(self) -> str:
         """As it is written."""
@@ -72,16 +85,37 @@ def manifests(place: Place, only: Collection[str] = ()) -> list[Manifest]:
 
 
 def _read(place: Place, cluster: str, content: bytes) -> Manifest:
+    """A manifest. Whoever may write to a lake may write anything there: nothing is used before all of it is checked."""
+    named = f"{MANIFEST} of {cluster!r} in the lake {place.url}"
     try:
-        told = json.loads(content)
-        version = told.pop("schema_version")
+        told = read_json(content)
+        version = told.pop("schema_version", None)
+        if not isinstance(version, int):
+            raise GrammarError(f"schema_version is {shown(version)}")
         if version > SCHEMA_VERSION:
-            raise LakeError(
-                f"Cluster {cluster!r} of the lake {place.url} was written by a newer Pyrometer: upgrade this one."
-            )
-        parts = tuple(Part(**part) for part in told.pop("parts"))
-        return Manifest(parts=parts, **told)
-    except (ValueError, TypeError, KeyError):
+            raise UnknownKindError(f"version {version}")
+        listed = told.get("parts")
+        if not isinstance(listed, list):
+            raise GrammarError(f"parts is {shown(listed)}")
+        told["parts"] = [record_of(Part, part, f"parts[{at}]") for at, part in enumerate(listed)]
+        manifest = record_of(Manifest, told)
+        _check(manifest, cluster)
+        return manifest
+    except UnknownKindError as error:
         raise LakeError(
-            f"{MANIFEST} of {cluster!r} in the lake {place.url} cannot be read: it is no manifest."
+            f"Cluster {cluster!r} of the lake {place.url} was written by a newer Pyrometer ({error}): upgrade this one."
         ) from None
+    except GrammarError as error:
+        raise LakeError(f"{named} is not valid: {error}. Nothing that it names was read or changed.") from None
+
+
+def _check(manifest: Manifest, cluster: str) -> None:
+    if manifest.cluster != cluster:
+        raise GrammarError(f"cluster is {shown(manifest.cluster)}")
+    if manifest.from_ms > manifest.end_ms:
+        raise GrammarError(f"end_ms is {manifest.end_ms}, before from_ms")
+    for part in manifest.parts:
+        check_kind(part.kind, part.path)
+    if len({part.path for part in manifest.parts}) < len(manifest.parts):
+        raise GrammarError("a part is listed twice")
+    check_meta(manifest.meta)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from pyrometer.store import files
-from pyrometer.store.store import StoreError
+from pyrometer.store.errors import StoreError
 
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem

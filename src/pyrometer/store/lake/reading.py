@@ -15,14 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import duckdb
-
+from pyrometer.store import files
 from pyrometer.store.catalog import Part
 from pyrometer.store.lake.manifest import Manifest, folder_name
 from pyrometer.store.lake.place import LakeError, Place
+from pyrometer.store.opening import connect
 from pyrometer.store.reading import Reading
 
 FETCHED_AT_ONCE = 8
+DIGITS = 12  # of the digest of a bucket's address, which its folder in the cache is called after
 IN_USE_S = 600.0  # what was asked for so lately may still be read by somebody, and stays
 
 
@@ -32,12 +33,18 @@ class Cache(NamedTuple):
     folder: Path
     most_bytes: int
 
+    def of(self, place: Place, under: str) -> Path:
+        """Where the files of one cluster of a bucket are."""
+        return self.folder.absolute() / hashlib.sha256(place.url.encode()).hexdigest()[:DIGITS] / under
+
     def paths(self, place: Place, under: str, wanted: Sequence[tuple[str, int]]) -> list[Path]:
         """Where files of a bucket are, of whom path and bytes are known; what is missing is fetched."""
-        root = self.folder / hashlib.sha256(place.url.encode()).hexdigest()[:12] / under
+        root = self.of(place, under)
         found = [root / path for path, _ in wanted]
         missing = [
-            (path, size, into) for (path, size), into in zip(wanted, found, strict=True) if not _is_there(into, size)
+            (path, size, files.inside(root, path))
+            for (path, size), into in zip(wanted, found, strict=True)
+            if not _is_there(into, size)
         ]
         if missing:
             with ThreadPoolExecutor(FETCHED_AT_ONCE) as threads:
@@ -48,9 +55,9 @@ class Cache(NamedTuple):
     def _make_room(self) -> None:
         """Removes what was not used for longest, until the rest is small enough."""
         found = []
-        for path in self.folder.rglob("*"):
+        for path in self.folder.glob(f"{'[0-9a-f]' * DIGITS}/**/*"):
             with suppress(OSError):  # another process made room, too
-                if path.is_file():
+                if path.is_file() and not path.is_symlink():
                     found.append((path.stat().st_mtime, path.stat().st_size, path))
         whole = sum(size for _, size, _ in found)
         for used_s, size, path in sorted(found):
@@ -86,10 +93,7 @@ class LakeReading(Reading):
         folder = (cache.folder if place.folder is None else place.folder) / self._under
         if place.folder is not None and not folder.is_dir():
             raise LakeError(f"{folder} cannot be seen here: there is no such folder.")
-        connection = duckdb.connect()
-        connection.execute("SET TimeZone = 'UTC'")
-        with suppress(duckdb.InvalidInputException):  # in a notebook that cannot draw one there is none to switch off
-            connection.execute("SET enable_progress_bar = false")
+        connection = connect(None, [folder.absolute() if place.folder is not None else cache.of(place, self._under)])
         if threads is not None:
             connection.execute(f"SET threads = {int(threads)}")
         super().__init__(folder, connection, manifest.meta)
