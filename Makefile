@@ -16,7 +16,7 @@ CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 MORE_CORES ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test peers test-all fuzz lint format bench dashboards manifests docs docs-serve reference clean
+.PHONY: help setup demo test peers test-all test-lowest fuzz lint format bench dashboards manifests docs docs-serve reference clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -74,6 +74,9 @@ test: setup ## the tests that need nothing but this checkout
 
 test-all: $(HEAVY) $(TORCHTITAN) $(FOCUS) $(KUBEFLOW) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
 	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-2} $(BIN)/pytest -q $(MORE_CORES)
+
+test-lowest: ## tests with the lowest versions of dependencies that pyproject.toml allows, in .venv-lowest
+	$(PYTHON) tools/lowest_versions.py
 
 # atheris, 35 MB to load and 130 installed, which has libFuzzer in it: on top of .venv, since only this needs it.
 $(FUZZ): $(SETUP)

@@ -401,7 +401,7 @@ def _sample_table(rows: _Rows) -> pa.Table:
         pa.array(instances[number]),
     ]
     for column, field in enumerate(list(schema)[len(columns) :]):
-        whole = table[:, column].astype(field.type.to_pandas_dtype())
+        whole = table[:, column].astype(str(field.type))  # a whole number, which both name alike
         columns.append(pa.array(whole, mask=absent[:, column]))
     return pa.Table.from_arrays(columns, schema=schema)
 

@@ -1,0 +1,61 @@
+"""Runs tests with the lowest versions of dependencies that `pyproject.toml` allows: `make test-lowest`.
+
+Makes an environment of its own, with the lowest version of each direct dependency of `server` and `agent`, and with the
+newest version of what those bring. Tests get their own tools on top, which may not change a version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / ".venv-lowest"
+TOOLS = ("pytest>=8.3", "pytest-xdist>=3.6", "hypothesis>=6.115", "cramjam>=2.9", "grpcio>=1.66")
+# What uses each dependency: the store and its SQL, the server and its routes, sources and their formats, the commands.
+TESTS = (
+    "tests/store", "tests/collect/test_exposition.py", "tests/collect/test_remote_write.py",
+    "tests/serve/test_server.py", "tests/serve/test_access.py", "tests/serve/test_answers.py",
+    "tests/serve/test_backups.py", "tests/serve/test_otlp.py", "tests/serve/test_remote_write.py",
+    "tests/serve/test_agent.py", "tests/cli/test_cli_run.py", "tests/cli/test_cli_answers.py",
+)  # fmt: skip
+
+
+def run(*command: str | Path) -> None:
+    """Runs a command; this script ends when it fails."""
+    done = subprocess.run([str(word) for word in command], cwd=ROOT, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def environment() -> Path:
+    """The Python of an environment with the lowest versions."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    run(sys.executable, "-m", "venv", FOLDER)
+    python, uv, lowest = FOLDER / "bin/python", FOLDER / "bin/uv", FOLDER / "lowest.txt"
+    run(python, "-m", "pip", "install", "--quiet", "uv>=0.5")
+    into = ("pip", "install", "--quiet", "--python", python)
+    run(uv, *into, "--resolution", "lowest-direct", "--editable", ".[server,agent]")
+    versions = subprocess.run(
+        [uv, "pip", "freeze", "--exclude-editable", "--python", python], check=True, capture_output=True, text=True
+    )
+    lowest.write_text(versions.stdout)
+    run(uv, *into, "--constraint", lowest, *TOOLS)
+    return python
+
+
+def main() -> None:
+    """Makes the environment and runs the tests, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tests", nargs="*", default=TESTS, help="what pytest runs instead of the chosen tests")
+    tests = parser.parse_args().tests
+    python = environment()
+    print((FOLDER / "lowest.txt").read_text())
+    run(python, "-m", "pytest", "-q", "-p", "no:randomly", "-m", "not heavy", *tests)
+
+
+if __name__ == "__main__":
+    main()
