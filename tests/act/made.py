@@ -19,7 +19,7 @@ def finding(name: str = "aaaaaaaaaaaa", *, cause: str = "straggler", usd: float 
         "culprit": {"rank": 7, "node": "n0"}, "from": iso(START_MS + since * MINUTE, UTC),
         "to": iso(START_MS + to * MINUTE, UTC), "gpu_ms": round(usd * 1_000_000), "confidence": 0.9,
         "usd_micro": round(usd * 1_000_000), "usd": usd, "evidence": ["it was late"], "suggestion": "Move it.",
-        "what_if": {"sentence": None},
+        "what_if": {"sentence": None}, "ended": False,
     } | more  # fmt: skip
 
 

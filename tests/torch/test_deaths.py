@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).parent / "programs" / "mortal.py"
 
 # How rank 1 ends, and what is said of it.
 ENDS = {
-    "kill": "killed", "term": "killed", "exit": "killed", "leave": "failed", "raise": "failed",
+    "kill": "killed", "term": "killed", "exit": "failed", "leave": "failed", "raise": "failed",
     "out_of_memory": "failed",
 }  # fmt: skip
 ERRORS = {"raise": "ValueError", "out_of_memory": "OutOfMemoryError"}

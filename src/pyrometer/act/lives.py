@@ -1,7 +1,8 @@
 """A finding opens, goes on and is over. Each is written down when that happens, and told by those who tell.
 
-It is over when it has not been there for ten minutes (`APART_MS`); what comes back before that was never gone, and what
-comes back later is another one. So nothing flaps, however a moving window cuts it.
+It is over when its run or its pods have ended, or when it has not been there for ten minutes (`APART_MS`); what comes
+back before that was never gone, and what comes back later is another one. So nothing flaps, however a moving window
+cuts it.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Lives:
 
 def _found(life: Life | None, finding: Answer, end_ms: int) -> Life:
     from_ms, to_ms = ms_of(finding["from"]), ms_of(finding["to"])
-    over_ms = end_ms if end_ms - to_ms >= apart_ms(finding["cause"]) else None
+    over_ms = end_ms if finding["ended"] or end_ms - to_ms >= apart_ms(finding["cause"]) else None
     one = Finding(
         end_ms, finding["id"], finding["cause"], finding["owner_uid"], from_ms, to_ms, end_ms, over_ms,
         finding["gpu_ms"], finding["usd_micro"], culprit_json(finding["culprit"]),

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyrometer.cli.gantt import Bar, Kind, Row, clock_ticks, gantt
 from pyrometer.cli.step_text import length
+from pyrometer.explain.failures import failure_text
 from pyrometer.explain.text import Style
 from pyrometer.explain.words import counted, duration, size
 
@@ -89,6 +90,10 @@ def _attempt(attempt: dict[str, Any], style: Style, width: int) -> Iterator[str]
     )
     for line in textwrap.wrap(head, width, subsequent_indent="  "):
         yield style(line, bold=True)
+    if attempt["failure"] and attempt["failure"]["ranks"] > 1:
+        yield from textwrap.wrap(
+            f"{failure_text(attempt['failure'])}", width, initial_indent="  ", subsequent_indent="  "
+        )
     told = [*attempt["pieces"], *attempt["marks"]]
     told.sort(key=lambda one: (one["start_ms"], -one["duration_ms"]))
     for group in _groups(told):
@@ -130,7 +135,7 @@ def _told(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
         if first["ranks"] and first["name"] not in ("checkpoint", "rendezvous"):
             ranks = ", ".join(map(str, first["ranks"][:4])) + ("…" if len(first["ranks"]) > 4 else "")
             text += f", rank{'s' if len(first['ranks']) > 1 else ''} {ranks}"
-        said = [_reason(first), _line_of(first)]
+        said = [first["error"]] if first["error"] else [_reason(first), _line_of(first)]
         if any(said):
             text += f": {', '.join(filter(None, said))}"
     took_ms = 0 if len(group) > 1 else first["duration_ms"]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
+from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.step_text import length
 from pyrometer.cli.tables import print_table
-from pyrometer.explain.words import dollars, duration
+from pyrometer.explain.failures import failure_text
+from pyrometer.explain.words import counted, dollars, duration, wrapped
+
+MAX_FAILURES = 5
 
 
 @click.command()
@@ -50,6 +55,17 @@ def command(asked: Asked) -> None:
         figures=8 + with_mfu + 2 * told,
         spare=("attempts", "ranks", "team", "samples/s", "started", "GPU-hours", "experiment", "MFU"),
     )  # fmt: skip
+    if lines := list(_failures(answer["rows"])):
+        click.echo("\n" + "\n".join(lines))
+
+
+def _failures(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Why runs failed, under the table."""
+    failed = [row for row in rows if row["failure"]]
+    for row in failed[:MAX_FAILURES]:
+        yield from wrapped(f"{row['run']}: {failure_text(row['failure'])}", terminal_width())
+    if len(failed) > MAX_FAILURES:
+        yield f"… and {counted(len(failed) - MAX_FAILURES, 'failed run')} more: `-o json`."
 
 
 def _progress(row: dict[str, Any]) -> list[str | None]:

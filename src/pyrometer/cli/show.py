@@ -15,6 +15,7 @@ from pyrometer.cli.parts_text import print_pipeline, print_sweep
 from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.sparks import BLOCKS
 from pyrometer.cli.step_text import KINDS, length
+from pyrometer.explain.failures import failure_text
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.throughput import PHASES
 from pyrometer.explain.words import counted, dollars, duration, hours, wrapped
@@ -49,6 +50,8 @@ def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     money = "unpriced" if answer["usd_micro"] is None else dollars(answer["usd_micro"])
     goodput = "" if answer["goodput"] is None else f", {100 * answer['goodput']:.0f} % of it training"
     yield style(f"{answer['run']}: {answer['outcome']}", bold=True)
+    if answer["failure"]:
+        yield from wrapped(failure_text(answer["failure"]), width)
     spent = hours(answer["gpu_ms"]) if 0 < answer["gpu_ms"] < MS_PER_MINUTE else f"{answer['gpu_hours']:,.2f} GPU-hours"
     yield f"{money} for {spent}{goodput}"
     counts = ", ".join(counted(answer[f"{noun}s"], noun) for noun in ("step", "rank", "attempt"))
@@ -177,7 +180,7 @@ def _lifecycle(marks: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
     for mark in marks:
         key = (mark["attempt"], mark["what"])
         group = groups[key]
-        folded = len(group) > REPEATED or _by_rank(group)
+        folded = len(group) > REPEATED or _by_rank(group) or (mark["error"] and len(group) > 1)
         if folded and key in told:
             continue
         told.add(key)
@@ -186,10 +189,14 @@ def _lifecycle(marks: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
         if folded:
             times = "" if _by_rank(group) else f"{len(group)} × "
             text = f"{times}{mark['what']}{_until(group)}"
-        said = [mark["reason"] or "", *(mark["message"] or "").strip().splitlines()[:1]]
+        said = mark["error"] or ", ".join(
+            filter(None, [mark["reason"], *(mark["message"] or "").strip().splitlines()[:1]])
+        )
         if mark["what"] in SAID:
-            of = "" if mark["rank"] is None else f" of rank {mark['rank']}"
-            text += f"{of}: {', '.join(filter(None, said))}"
+            ranks = len({one["rank"] for one in group})
+            first = f", the first of {ranks} ranks" if folded and ranks > 1 else ""
+            of = "" if mark["rank"] is None else f" of rank {mark['rank']}{first}"
+            text += f"{of}: {said}"
         head = f"  {datetime.fromisoformat(mark['at']):%d %b %H:%M:%S}  attempt {mark['attempt']}  "
         yield from textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * len(head))
 

@@ -131,7 +131,7 @@ def _part_ms(night: Night) -> int:
 
 def _goes_on_costing(proposal: Proposal, night: Night) -> bool:
     """What does not get better by itself is told while it is still cheap."""
-    return proposal.cause in GO_ON_COSTING and night.goes_on(proposal.to_ms, proposal.owner_uid)
+    return proposal.cause in GO_ON_COSTING and night.goes_on(*proposal.subject)
 
 
 def _worth_telling(claimed: Sum, night: Night, *, at_once: bool) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pyrometer.explain.attempts import Attempt, attempts, made_progress
+from pyrometer.explain.failures import error_line
 from pyrometer.explain.findings import Proposal
 from pyrometer.explain.night import Night
 from pyrometer.explain.out_of_memory import Kill, kill_of, kills
@@ -110,7 +111,7 @@ def _evidence(night: Night, row: Sequence[Attempt], ends: Sequence[int]) -> Iter
     )
     if said:
         reason, message, times = said[0]
-        text = f"{reason}: {message}" if message else reason
+        text = error_line(reason, message) or reason
         short = text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
         yield f"{'all' if times == len(lives) else f'{times} of them'} ended with {short}"
     else:

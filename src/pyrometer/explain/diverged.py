@@ -45,11 +45,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             ),
             evidence=(f"its loss became NaN or infinite{at_step}", *_batches(night, where)),
             suggestion=(
-                (
-                    "Stop it; go"
-                    if night.goes_on(episode.to_ms, episode.owner_uid)
-                    else "Let it stop at the first NaN; go"
-                )
+                ("Stop it; go" if night.goes_on("diverged", *episode) else "Let it stop at the first NaN; go")
                 + " back to a checkpoint from before, "
                 + ("without those samples." if alone else "with a lower learning rate or clipped gradients.")
             ),

@@ -54,6 +54,11 @@ class Proposal(NamedTuple):
     known_ms: int | None = None  # when the evidence for it sufficed, at the earliest; None: once it was over
     elapsed: Elapsed | None = None
 
+    @property
+    def subject(self) -> tuple[str, str | None, int, int, tuple[str | None, ...]]:
+        """Its cause, and what it is about: whose, from when to when, in which pods."""
+        return self.cause, self.owner_uid, self.from_ms, self.to_ms, tuple(scope.pod_uid for scope in self.scope)
+
 
 class Finding(NamedTuple):
     """A proposal with what it claimed."""

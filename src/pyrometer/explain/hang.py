@@ -65,7 +65,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             headline=f"hung for {duration(episode.to_ms - episode.from_ms)}, {_when(night, episode)}",
             evidence=tuple(evidence) or ("its processes were alive and did nothing",),
             suggestion=_suggestion(
-                verdict, alone=_on_one_node(night, episode), goes_on=night.goes_on(episode.to_ms, episode.owner_uid)
+                verdict, alone=_on_one_node(night, episode), goes_on=night.goes_on("hang", *episode)
             ),
             culprit=verdict.culprit,
             confidence=verdict.confidence,
@@ -215,7 +215,7 @@ def _spinning(night: Night, episode: Episode) -> list[str]:
 
 
 def _when(night: Night, episode: Episode) -> str:
-    if night.goes_on(episode.to_ms, episode.owner_uid):
+    if night.goes_on("hang", *episode):
         return f"since {night.time(episode.from_ms)}"
     return f"from {night.time(episode.from_ms)} to {night.time(episode.to_ms)}"
 

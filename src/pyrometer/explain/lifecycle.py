@@ -7,7 +7,9 @@ from datetime import tzinfo
 from typing import Any, NamedTuple
 
 from pyrometer.account.sums import Window, iso
+from pyrometer.explain.failures import ERRORS, error_line, failure_json, first_failures
 from pyrometer.explain.lineage import open_run
+from pyrometer.explain.spending import WEIGHED, open_ranks
 from pyrometer.explain.trace import traced_steps
 from pyrometer.model import events
 from pyrometer.store import Reading
@@ -54,6 +56,8 @@ def trace_run(store: Reading, run: str, window: Window, *, zone: tzinfo) -> dict
     """The lifecycle of a run, and which of its steps have traces of their own."""
     history = open_run(store, run, window)
     attempts = _attempts(store, run, window)
+    open_ranks(store, window.to_ms)
+    failed = {one.attempt: failure_json(one, zone) for one in first_failures(store, window, run)}
     trace_id = _id(run, 32)
     told: list[dict[str, Any]] = []
     spans: list[dict[str, Any]] = []
@@ -71,6 +75,7 @@ def trace_run(store: Reading, run: str, window: Window, *, zone: tzinfo) -> dict
                 "ended": attempt.ended_ms is not None, "outcome": attempt.outcome or "running", "ranks": attempt.ranks,
                 "resumed_step": attempt.resumed_step, **_steps_of(store, run, attempt.number),
                 "lost_steps": _lost(store, history.begins, run, attempt.number),
+                "failure": failed.get(attempt.number),
                 "pieces": [_told(piece, zone) for piece in pieces], "marks": [_told(mark, zone) for mark in marks],
             }
         )  # fmt: skip
@@ -110,7 +115,7 @@ def life_of(store: Reading, run: str, window: Window) -> Life:
 
 def _attempts(store: Reading, run: str, window: Window) -> list[_Attempt]:
     rows = store.connection.execute(
-        """
+        f"""
         WITH newest AS (
             SELECT * FROM run WHERE run = $1 AND time_ms <= $2
             QUALIFY row_number() OVER (PARTITION BY attempt, rank ORDER BY time_ms DESC) = 1
@@ -118,9 +123,9 @@ def _attempts(store: Reading, run: str, window: Window) -> list[_Attempt]:
         SELECT attempt, any_value(launch), max(ranks), min(started_ms), max(first_step_ms),
             CASE WHEN count(ended_ms) = count(*) THEN max(ended_ms) END,
             greatest(max(time_ms), max(started_ms), max(coalesce(ended_ms, 0)), coalesce(any_value(seen_ms), 0)),
-            coalesce(arg_min(outcome, ended_ms) FILTER (WHERE outcome <> 'succeeded'), any_value(outcome)),
-            min(resumed_step)
-        FROM newest LEFT JOIN seen USING (attempt) GROUP BY attempt ORDER BY attempt
+            arg_max_null(outcome, weight), min(resumed_step)
+        FROM {WEIGHED.replace("the_run", "newest")} newest LEFT JOIN seen USING (attempt)
+        GROUP BY attempt ORDER BY attempt
         """,
         [run, max(window.to_ms, 0)],
     ).fetchall()
@@ -268,6 +273,7 @@ def _told(piece: _Piece, zone: tzinfo) -> dict[str, Any]:
         "name": piece.name, "at": iso(piece.from_ms, zone), "start_ms": piece.from_ms,
         "duration_ms": piece.to_ms - piece.from_ms, "step": piece.step, "ranks": list(piece.ranks),
         "reason": piece.reason, "message": piece.message,
+        "error": error_line(piece.reason, piece.message) if piece.name in ERRORS else None,
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from pyrometer.explain.failures import error_line
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
@@ -69,11 +70,12 @@ def detect(night: Night) -> Iterable[Proposal]:
 def _end(night: Night, run: str, attempt: int) -> Iterator[str]:
     """What ended an attempt, where one rank was first: the others are ended because of it."""
     errors = night.ask(
-        "SELECT rank, reason FROM event WHERE run = $1 AND attempt = $2 AND kind = $3 ORDER BY time_ms LIMIT 1",
+        "SELECT rank, reason, message FROM event WHERE run = $1 AND attempt = $2 AND kind = $3 "
+        "ORDER BY time_ms LIMIT 1",
         run, attempt, events.EXCEPTION,
     )  # fmt: skip
-    for rank, reason in errors:
-        yield f"rank {rank} ended with {reason}"
+    for rank, reason, message in errors:
+        yield f"rank {rank} ended with {error_line(reason, message)}"
         return
     ends = night.ask(
         "SELECT rank, ended_ms, outcome FROM the_run WHERE run = $1 AND attempt = $2 AND ended_ms IS NOT NULL "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import tzinfo
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from pyrometer.account.sums import Window, open_names, price_of
 from pyrometer.explain.burn import bucket_of, open_burn
 from pyrometer.explain.spending import open_ranks
 from pyrometer.explain.words import clock
+from pyrometer.model.records import OWN_POD
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import GO_ON_COSTING
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, usd_micro
@@ -20,6 +21,8 @@ from pyrometer.store import Reading
 EPISODE_GAP_MS = 5 * MS_PER_MINUTE
 MOST_BUCKETS = 96
 LATE_MS = 20_000  # a window of steps takes so long to be over and to arrive
+RETRIED = ("crash_loop", "out_of_memory", "preempted")  # causes that last from one pod of an owner to the next
+OF_HOLDERS = ("idle_held", "unused_device")  # causes that last until the pod ends, whatever ran in it
 
 # Of what the window cost: less is not worth a reader's time, however small a dollar is to the cluster. Who sets the
 # limit in dollars to nothing wants to see everything.
@@ -112,26 +115,48 @@ class Night:
         beside_ms = time_ms if length_ms < MS_PER_DAY and self.window.from_ms <= time_ms else self.window.to_ms
         return clock(time_ms, self.zone, beside_ms=beside_ms, seconds=length_ms <= MS_PER_HOUR)
 
-    def goes_on(self, to_ms: int, owner_uid: str | None) -> bool:
-        """Whether what lasted until then is still there when the window ends, and so is whom it befell."""
+    def goes_on(self, cause: str, owner_uid: str | None, from_ms: int, to_ms: int, pods: Iterable[str | None]) -> bool:
+        """Whether a finding still applies when the window ends: it lasted until then, and what it is about runs."""
         near_ms = min(2 * MS_PER_MINUTE, max(LATE_MS, (self.window.to_ms - self.window.from_ms) // 20))
-        return to_ms > self._last_ms - near_ms and owner_uid not in self._succeeded
+        return to_ms > self._last_ms - near_ms and not self.has_ended(cause, owner_uid, from_ms, to_ms, pods)
+
+    def has_ended(
+        self, cause: str, owner_uid: str | None, from_ms: int, to_ms: int, pods: Iterable[str | None]
+    ) -> bool:
+        """Whether what a finding is about has ended: all of its pods, or all ranks that ran in them at that time."""
+        about = {pod for pod in pods if pod is not None}
+        if cause in RETRIED or not about:
+            about = set(self.pods(owner_uid)) if owner_uid is not None else set()
+        left = about - self._ended_pods.keys()
+        if cause in RETRIED:  # a controller starts pods that failed again
+            left |= {pod for pod in about if self._ended_pods.get(pod) == "Failed" and not pod.startswith(OWN_POD)}
+        if left and cause not in (*RETRIED, *OF_HOLDERS):
+            left -= self._left_by_ranks(left, from_ms, to_ms)
+        return bool(about) and not left
 
     @cached_property
-    def _succeeded(self) -> frozenset[str]:
-        """Who is done. What failed may be tried again at any moment."""
+    def _ended_pods(self) -> dict[str, str]:
+        """The pods that have ended before the window does, with their phase."""
         rows = self.ask(
             """
-            WITH newest AS (
-                SELECT pod_uid, phase = 'Succeeded' AND coalesce(ended_ms, time_ms) < $1 AS succeeded
+            SELECT pod_uid, phase FROM (
                 FROM pod QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
             )
-            SELECT coalesce(workload_uid, pod_uid) FROM newest JOIN holder_name USING (pod_uid)
-            GROUP BY 1 HAVING bool_and(succeeded)
+            WHERE coalesce(ended_ms, CASE WHEN phase IN ('Succeeded', 'Failed') THEN time_ms END) <= $1
             """,
             self.window.to_ms,
         )
-        return frozenset(owner for (owner,) in rows)
+        return dict(rows)
+
+    def _left_by_ranks(self, pods: Iterable[str], from_ms: int, to_ms: int) -> set[str]:
+        """The pods of which all ranks that ran at a time have ended, and with them what lasted until then."""
+        rows = self.ask(
+            "SELECT pod_uid FROM the_run WHERE list_contains($1, pod_uid) AND started_ms < $3 "
+            "AND coalesce(ended_ms > $2, true) "
+            "GROUP BY pod_uid HAVING bool_and(coalesce(ended_ms <= $4, false)) AND max(ended_ms) >= $3 - $5",
+            list(pods), from_ms, to_ms, self.window.to_ms, MS_PER_MINUTE,
+        )  # fmt: skip
+        return {pod for (pod,) in rows}
 
     @cached_property
     def _last_ms(self) -> int:

@@ -9,9 +9,11 @@ from statistics import median
 from typing import Any
 
 from pyrometer.account.sums import Window, amounts, iso, open_names, rounded, workload_json
+from pyrometer.explain.failures import ERRORS, error_line, failure_json, first_failures
 from pyrometer.explain.metrics import curves
 from pyrometer.explain.spending import (
     NOTHING,
+    WEIGHED,
     Spent,
     costs,
     costs_of_minutes,
@@ -84,9 +86,11 @@ def _listed(
     )
     rates, done = throughput(store, windows, values), progress_of_all(store, window.to_ms)
     tracked = _trackers(store)
+    failed = {one.run: failure_json(one, zone) for one in first_failures(store, window, only) if one.is_last}
     return [
         {
             **_row(row, spent.get(row[0], NOTHING), steps.get(row[0]), zone), **rates.get(row[0], nothing()),
+            "failure": failed.get(row[0]),
             "progress": done.get(row[0]) or done.get(row[3]), **_part_of(*row[12:]),
             "trackers": tracked.get(row[0], []),
         }
@@ -194,7 +198,7 @@ def _windows(store: Reading, run: str, zone: tzinfo) -> list[dict[str, Any]]:
 def _lifecycle(store: Reading, run: str, zone: tzinfo) -> list[dict[str, Any]]:
     """What happened to a run: its attempts' beginnings and ends, and every event, with its words."""
     found = store.connection.execute(
-        """
+        f"""
         SELECT min(started_ms) AS at_ms, attempt, 'started' AS what, NULL AS step, NULL AS rank, NULL AS duration_ms,
             NULL AS reason, NULL AS message
         FROM the_run WHERE run = $1 GROUP BY attempt
@@ -202,17 +206,24 @@ def _lifecycle(store: Reading, run: str, zone: tzinfo) -> list[dict[str, Any]]:
             FROM the_run WHERE run = $1 AND resumed_step IS NOT NULL GROUP BY attempt
         UNION ALL BY NAME SELECT max(first_step_ms) AS at_ms, attempt, 'first_step' AS what
             FROM the_run WHERE run = $1 AND first_step_ms IS NOT NULL GROUP BY attempt
-        UNION ALL BY NAME SELECT max(ended_ms) AS at_ms, attempt, coalesce(any_value(outcome), 'ended') AS what
-            FROM the_run WHERE run = $1 AND ended_ms IS NOT NULL GROUP BY attempt
+        UNION ALL BY NAME SELECT max(ended_ms) AS at_ms, attempt, coalesce(arg_max(outcome, weight), 'ended') AS what,
+            true AS ends
+            FROM {WEIGHED} the_run WHERE run = $1 AND ended_ms IS NOT NULL GROUP BY attempt
         UNION ALL BY NAME SELECT time_ms AS at_ms, attempt, kind AS what, step, rank, duration_ms, reason, message
             FROM event WHERE run = $1 AND kind != $2
-        ORDER BY at_ms, attempt, what, rank
+        ORDER BY at_ms, attempt, ends NULLS FIRST, what, rank
         """,
         [run, events.ALIVE],
     )
     names = [column[0] for column in found.description or ()]
     rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-    return [{"at": iso(row.pop("at_ms"), zone), **row} for row in rows]
+    return [
+        {
+            "at": iso(row.pop("at_ms"), zone), **{name: value for name, value in row.items() if name != "ends"},
+            "error": error_line(row["reason"], row["message"]) if row["what"] in ERRORS else None,
+        }
+        for row in rows
+    ]  # fmt: skip
 
 
 def _best(store: Reading, run: str) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
+from pyrometer.explain.failures import failure_text
 from pyrometer.explain.words import counted, coverage, dollars, duration, emission, energy, hours, percent, wrapped
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 
@@ -14,6 +15,7 @@ BAR = 22
 MOST_FINDINGS = 8
 MOST_UNEXPLAINED = 3
 MOST_QUEUES = 2
+MAX_FAILURES = 5
 WAITED_MS = 600_000  # less is not worth a line
 
 NOTHING = "Nothing is accounted for in this time; --all asks about everything there is."
@@ -38,7 +40,8 @@ def render_text(answer: dict[str, Any], style: Style = plain) -> str:
     """The report. `style` is `click.style` on a terminal."""
     if not answer["total"]["gpu_ms"]:
         return "\n".join([next(head(answer, style)), NOTHING]) + "\n"
-    return "\n".join([*head(answer, style), *_bars(answer, style), *_told(answer, style), *_foot(answer, style)]) + "\n"
+    parts = (head(answer, style), _bars(answer, style), _told(answer, style), _failures(answer), _foot(answer, style))
+    return "\n".join(line for part in parts for line in part) + "\n"
 
 
 def head(answer: dict[str, Any], style: Style = plain) -> Iterator[str]:
@@ -122,6 +125,18 @@ def _told(answer: dict[str, Any], style: Style) -> Iterator[str]:
         largest = ", ".join(f"{row['state']} {dollars(row['usd_micro'])}" for row in more[:MOST_UNEXPLAINED])
         yield from _wrapped(f"{dollars(rest_usd_micro):>9}  ", f"of the waste is in no finding: {largest}.", style)
     yield ""
+
+
+def _failures(answer: dict[str, Any]) -> Iterator[str]:
+    """Runs that failed, whether or not a finding is about them."""
+    failures = answer["failures"]
+    for failure in failures[:MAX_FAILURES]:
+        which = f" (attempt {failure['attempt']})" if failure["attempt"] > 1 else ""
+        yield from _wrapped("  ", f"{failure['name']}{which}: {failure_text(failure)}.", plain)
+    if len(failures) > MAX_FAILURES:
+        yield f"  … and {counted(len(failures) - MAX_FAILURES, 'failed run')} more: `pyrometer runs`."
+    if failures:
+        yield ""
 
 
 def _sentence(evidence: list[str]) -> str:

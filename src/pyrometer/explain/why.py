@@ -14,6 +14,7 @@ from pyrometer.account.sums import Sum, Window, amounts, iso, rounded, workload_
 from pyrometer.explain import claims
 from pyrometer.explain.burn import Burned
 from pyrometer.explain.detectors import DETECTORS
+from pyrometer.explain.failures import failure_json, first_failures
 from pyrometer.explain.findings import Finding
 from pyrometer.explain.night import Night
 from pyrometer.explain.queues import progress, queues, waited_ms
@@ -24,6 +25,7 @@ from pyrometer.model.units import gpu_hours, usd
 from pyrometer.store import Reading
 
 MOST_WORKLOADS = 20
+MAX_FAILURES = 20
 
 
 def why(
@@ -36,6 +38,7 @@ def why(
     return {
         **burned.totals(settings, price_usd_micro),
         "findings": findings,
+        "failures": _failures(night),
         "saved_if_caught": saved_if_caught(night, findings),
         "unexplained": _unexplained(night),
         "timeline": {"bucket_ms": night.bucket_ms, "rows": _timeline(night)},
@@ -46,6 +49,24 @@ def why(
             0
         ][0],
     }
+
+
+def _failures(night: Night) -> list[dict[str, Any]]:
+    """Runs of which an attempt failed, with the last that did, newest first."""
+    named = dict(
+        night.ask(
+            "SELECT run, any_value(coalesce(workload_name, run)) FROM the_run LEFT JOIN holder_name USING (pod_uid) "
+            "GROUP BY run"
+        )
+    )
+    told: dict[str, dict[str, Any]] = {}
+    for failure in first_failures(night.store, night.window):
+        if failure.run in told:
+            told[failure.run]["attempts"] += 1
+        elif len(told) < MAX_FAILURES:
+            who = {"run": failure.run, "name": named.get(failure.run, failure.run), "attempts": 1}
+            told[failure.run] = {**who, **failure_json(failure, night.zone)}
+    return list(told.values())
 
 
 def _unexplained(night: Night) -> list[dict[str, Any]]:
@@ -134,7 +155,8 @@ def _finding(night: Night, finding: Finding, micro: int | None) -> dict[str, Any
         "culprit": proposal.culprit,
         "from": iso(proposal.from_ms, night.zone),
         "to": iso(proposal.to_ms, night.zone),
-        "ongoing": night.goes_on(proposal.to_ms, proposal.owner_uid),
+        "ongoing": night.goes_on(*proposal.subject),
+        "ended": night.has_ended(*proposal.subject),
         "seen": None if finding.seen_ms is None else iso(finding.seen_ms, night.zone),
         "gpu_ms": finding.gpu_ms,
         "gpu_hours": gpu_hours(finding.gpu_ms),

@@ -26,6 +26,7 @@ from prometheus_client.core import Metric
 
 from pyrometer import __version__
 from pyrometer.export.otlp import otlp
+from pyrometer.model.records import OWN_POD
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Reading
 
@@ -263,7 +264,7 @@ def _resource(
     uuid: str | None, model: str | None, kind: str | None, workload: str | None, workload_uid: str | None,
 ) -> dict[str, Any]:  # fmt: skip
     found = _named(run, attempt, rank, experiment)
-    in_kubernetes = bool(pod_uid) and not str(pod_uid).startswith("run:")
+    in_kubernetes = bool(pod_uid) and not str(pod_uid).startswith(OWN_POD)
     if in_kubernetes:
         found |= {
             "k8s.cluster.name": cluster, "k8s.namespace.name": namespace, "k8s.pod.uid": pod_uid, "k8s.pod.name": pod,

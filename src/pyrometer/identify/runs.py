@@ -21,7 +21,19 @@ from typing import Any, NamedTuple
 from pyrometer.collect.dcgm import host_uid
 from pyrometer.collect.said import Drawn, Happened, Message, News, Piece, Said, Value, Who, Window
 from pyrometer.model import events
-from pyrometer.model.records import Allocation, Batch, Event, Metric, Pod, Run, Slot, Span, StepWindow, Workload
+from pyrometer.model.records import (
+    OWN_POD,
+    Allocation,
+    Batch,
+    Event,
+    Metric,
+    Pod,
+    Run,
+    Slot,
+    Span,
+    StepWindow,
+    Workload,
+)
 from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE, SHARE_WHOLE
 
 LOCAL = "local"  # cluster, namespace and team of what runs outside of Kubernetes
@@ -395,13 +407,13 @@ def _placed(who: Who, pod: Pod | None, node_uid: str, slot_index: int | None, *,
     if pod is not None:
         return _Place(node_uid, slot_index, pod.pod_uid, pod.workload_uid, _run_of(pod), pod.cluster)
     if own:
-        return _Place(node_uid, slot_index, f"run:{who.launch}:{who.rank}", cluster=LOCAL, own=True)
+        return _Place(node_uid, slot_index, f"{OWN_POD}{who.launch}:{who.rank}", cluster=LOCAL, own=True)
     return _Place(node_uid, slot_index, who.pod_uid)
 
 
 def _place(run: Run) -> _Place:
     """Where a rank is, as its record has it."""
-    own = run.pod_uid == f"run:{run.launch}:{run.rank}"
+    own = run.pod_uid == f"{OWN_POD}{run.launch}:{run.rank}"
     settled = run.slot_index is not None or run.first_step_ms is not None
     workload_uid = None if own else run.workload_uid
     node_uid = run.node_uid or f"{CPU}{LOCAL}:{run.launch}:{run.rank}"

@@ -17,7 +17,8 @@ COMPILED = "compiled"  # the model was compiled; `duration_ms` it took, ending a
 RESTORED = "restored"  # a checkpoint of `step` was loaded; `duration_ms` it took, ending at `time_ms`
 MLFLOW_RUN = "mlflow_run"  # the program has a run of that tracker: `reason` is its id, `message` where it is
 WANDB_RUN = "wandb_run"  # likewise; its id is entity/project/id
-EXCEPTION = "exception"  # ended `rank`: `reason` is its type (OutOfMemoryError), `message` its text
+EXCEPTION = "exception"  # ended `rank`: `reason` is its type; `message` type and text in one line, then its traceback
+SDK_ERROR = "sdk_error"  # an error of the SDK, likewise: it no longer watches `rank`
 
 # Of Kubernetes: about a pod, with its node once it has one.
 IMAGE_PULLED = "image_pulled"  # `duration_ms` it took, ending at `time_ms`

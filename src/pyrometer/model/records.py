@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.model.columns import Flag, Float64, Int16, Int32, Int64, IntList, Text, TextList, record
 
+OWN_POD = "run:"  # begins the uid of a pod that stands for a rank outside of Kubernetes
 WHOLE_DEVICE = -1  # `instance` of an allocation or a sample that is about the device, not about a MIG instance
 
 

@@ -127,16 +127,20 @@ _WHAT_IF = _object(
 _FINDING = _object(
     id=_TEXT, cause=_TEXT, title=_TEXT, workload=_nullable("object"), owner_uid=_nullable("string"),
     experiment=_nullable("string"), team=_nullable("string"), culprit=_nullable("object"),
-    **{"from": _TEXT, "to": _TEXT}, ongoing={"type": "boolean"}, seen=_nullable("string"),
+    **{"from": _TEXT, "to": _TEXT}, ongoing={"type": "boolean"}, ended={"type": "boolean"}, seen=_nullable("string"),
     gpu_ms={"type": "integer"}, usd_micro=_nullable("integer"), usd=_nullable("number"),
     confidence={"type": "number"}, evidence={"type": "array"}, suggestion=_TEXT, what_if=_WHAT_IF,
+)  # fmt: skip
+_FAILURE = _object(
+    run=_TEXT, name=_TEXT, attempts={"type": "integer"}, attempt={"type": "integer"}, rank={"type": "integer"},
+    ranks={"type": "integer"}, at=_TEXT, error=_nullable("string"),
 )  # fmt: skip
 _RUN: dict[str, Schema] = {
     "run": _TEXT, "experiment": _nullable("string"), "team": _nullable("string"), "workload": _nullable("object"),
     "attempts": {"type": "integer"}, "ranks": {"type": "integer"}, "steps": {"type": "integer"}, "started": _TEXT,
     "ended": _nullable("string"), "outcome": _TEXT, "gpu_hours": {"type": "number"}, "usd": _nullable("number"),
     "goodput": _nullable("number"), "progress": _nullable("object"), "pipeline": _nullable("object"),
-    "sweep": _nullable("object"),
+    "sweep": _nullable("object"), "failure": _nullable("object"),
     "trackers": _list(_object(tracker=_TEXT, id=_TEXT, message=_TEXT)),
 }  # fmt: skip
 _PART: dict[str, Schema] = {  # of a pipeline's run, or of a sweep
@@ -208,6 +212,7 @@ _ANSWERS: dict[str, Schema] = {
         total=_object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"}),
         states=_list(_object(state=_TEXT, family=_TEXT, gpu_ms={"type": "integer"}, usd_micro=_nullable("integer"))),
         findings=_list(_FINDING),
+        failures=_list(_FAILURE),
         saved_if_caught=_object(**_AMOUNTS, sentence=_nullable("string")),
         evidence={"type": "object"},
     ),

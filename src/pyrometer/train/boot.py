@@ -7,6 +7,7 @@ one of a few modules has been imported. The first optimizer, or the first proces
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _asked: dict[str, Any] = {}
 _hooks: Hooks | None = None
+_watches_exits = False
 
 
 def start(**asked: Any) -> None:
@@ -35,7 +37,7 @@ def start(**asked: Any) -> None:
 
             _hooks = Hooks(_begin)
             _watch_imports(_hooks)
-            _watch_process(_hooks)
+            os.register_at_fork(after_in_child=_hooks.forked)
     except Exception as error:
         _say(error)
 
@@ -77,13 +79,17 @@ def _begin() -> Rank | None:
     settings = told(os.environ, _asked)
     if settings is None or _hooks is None or _is_loader_worker():
         return None
+    from pyrometer.train import exits
     from pyrometer.train.rank import Rank
 
     try:
-        return Rank(_hooks, settings, sys.modules["torch"])
+        rank = Rank(_hooks, settings, sys.modules["torch"])
     except OSError as error:  # no room, no rights: the program must not mind
         _say(error)
         return None
+    _watch_exits(_hooks)
+    exits.record(rank.ring)
+    return rank
 
 
 def _is_loader_worker() -> bool:
@@ -162,23 +168,17 @@ def _watch_imports(hooks: Hooks) -> None:
 # -- the process -------------------------------------------------------------------------------------------------------
 
 
-def _watch_process(hooks: Hooks) -> None:
-    os.register_at_fork(after_in_child=hooks.forked)
-    before = sys.excepthook
+def _watch_exits(hooks: Hooks) -> None:
+    """Watches the two functions that take an exit code, once per process. The program's `sys.excepthook` is its own."""
+    global _watches_exits
+    if _watches_exits:  # a fork has it from its parent
+        return
+    _watches_exits = True
+    from pyrometer.train import exits
 
-    def excepted(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        try:
-            if hooks.rank is not None and issubclass(kind, KeyboardInterrupt):
-                hooks.rank.close("killed")
-            elif hooks.rank is not None:
-                hooks.rank.excepted(kind, error, trace)
-        except Exception as ours:
-            _say(ours)
-        before(kind, error, trace)
+    leave, leave_at_once = sys.exit, os._exit
 
-    sys.excepthook = excepted
-    leave = sys.exit
-
+    @functools.wraps(leave)
     def leaving(*code: Any) -> NoReturn:
         try:
             if hooks.rank is not None:
@@ -187,7 +187,18 @@ def _watch_process(hooks: Hooks) -> None:
             _say(ours)
         leave(*code)
 
-    sys.exit = leaving
+    @functools.wraps(leave_at_once)
+    def leaving_at_once(*args: Any, **kwargs: Any) -> NoReturn:
+        try:
+            status = args[0] if args else kwargs.get("status")
+            if hooks.rank is not None:
+                hooks.rank.leaving_at_once(status, sys.exc_info()[1])
+            exits.exits_now(status)
+        except Exception as ours:
+            _say(ours)
+        leave_at_once(*args, **kwargs)
+
+    sys.exit, os._exit = leaving, leaving_at_once
 
 
 def _say(error: BaseException) -> None:

@@ -21,9 +21,9 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from statistics import median
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeGuard
 
-from pyrometer.train import fold, identity, loop, ring
+from pyrometer.train import exits, fold, identity, loop, ring
 from pyrometer.train.configuration import BATCHES, Configuration
 from pyrometer.train.device import Device
 from pyrometer.train.environment import number
@@ -93,9 +93,10 @@ class Rank:
         self._p99_s = 0.0
         self._slowest_s: deque[float] = deque([0.0] * 4, maxlen=5)  # steps of the last windows
         self._configuration: Configuration | None = None  # until it was told
+        self._configured_ms = 0
         self._first_batches: list[dict[str, Any]] = []
         self._loop_ended = 0
-        self._leaving: tuple[int, BaseException | None] | None = None
+        self._left: tuple[int, BaseException | None] | None = None  # at which step, and with which exception
         self._handed_ns = 0
         self._wake = threading.Event()
         self._ended = False
@@ -106,6 +107,8 @@ class Rank:
         self.say_run()
         for (kind, named), words in hooks.tracked.items():  # it may have begun before the training did
             self.event(kind, reason=named, message=words)
+        if self._met:
+            self._register()  # its process may be gone at any moment
         self._sender_due_s = 0.0
         self._have_sender()
         self._thread = threading.Thread(target=self._keep, name="pyrometer", daemon=True)
@@ -127,6 +130,7 @@ class Rank:
             self.identity["rank"], self.identity["ranks"], self.identity["launch"], self.identity.get("restart_of")
         )
         self._met = False
+        self._wake.set()  # so that the watcher knows it from its first step on
         self.recorder.last_ns = self.recorder.begin_ns = time.perf_counter_ns()
 
     def _say_if_restarted(self) -> None:
@@ -145,6 +149,7 @@ class Rank:
         self._least_cost_ns = self._cost_ns // 2
         if self.identity["rank"] == 0:
             self._configuration = Configuration(self._torch, optimizer, self.identity["ranks"])
+            self._configured_ms = time.time_ns() // 1_000_000
         on_gpu = next((parameter for parameter in parameters[:64] if parameter.is_cuda), None)
         if on_gpu is not None:
             self._gpu = on_gpu.device.index  # a thread's own current device says nothing of another's
@@ -214,15 +219,12 @@ class Rank:
 
     def broken(self, error: BaseException) -> None:
         """An error of ours. It is told once; the program goes on without us."""
-        text = "".join(traceback.format_exception(error))[-MOST_STACK:]
-        self.event("sdk_error", reason=type(error).__name__, message=text)
+        self.event("sdk_error", reason=type(error).__name__, message=exits.described(error))
         self._wake.set()
 
-    def excepted(self, kind: type[BaseException], error: BaseException | None, trace: Any) -> None:
-        """An exception ends the program."""
-        name = kind.__name__
-        text = "".join(traceback.format_exception(kind, error, trace))[-MOST_STACK:]
-        self.event("exception", reason=name, message=text)
+    def excepted(self, error: BaseException) -> None:
+        """An exception ended what this rank does; its process goes on, for a framework."""
+        self._waiting.append(_exception(error))
         self.close("failed")
 
     def _watch_memory(self) -> None:
@@ -240,19 +242,24 @@ class Rank:
             attach(ran_out)
 
     def leaving(self, code: Any, caught: BaseException | None) -> None:
-        """The program asks for its end, with this exit code; perhaps because of an error that it caught."""
-        self._leaving = None if code in (None, 0) else (self.recorder.count, caught)
+        """The program calls `sys.exit`, perhaps because of an exception that it caught."""
+        self._left = None if code in (None, 0) else (self.recorder.count, caught)
+
+    def leaving_at_once(self, code: Any, caught: BaseException | None) -> None:
+        """The program calls `os._exit`. Nothing here may take long, so only an exception is handed on."""
+        self.ring.view[ring.BEAT_NS] = time.perf_counter_ns()
+        error = exits.uncaught() or caught
+        if code and self._met and _is_failure(error):
+            self.spool.put(self.identity, [_exception(error)], urgent=True)
 
     def _child_ends(self) -> None:
-        """The end of a process of `multiprocessing`: nobody sees an error after us, so it is looked for on its way."""
+        """The end of a process of `multiprocessing`, which handles the exception itself, after this."""
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit):
             self.leaving(error.code, error.__context__)
-            self.close()
-        elif error is not None and not isinstance(error, KeyboardInterrupt):
-            self.excepted(type(error), error, error.__traceback__)
-        else:
-            self.close("killed" if error else None)
+        elif error is not None:
+            self._left = self.recorder.count, error
+        self.close()
 
     def log(self, values: Mapping[str, Any], step: int | None, goals: Mapping[str, str] | None) -> None:
         """What the program logs itself."""
@@ -479,7 +486,7 @@ class Rank:
         if told is not None and (len(batches) == BATCHES or without or self._ended):
             self._configuration = None
             said = {"kind": "configured", "reason": told.digest(batches), "message": told.text(batches)}
-            messages.append(("event", {"time_ms": time.time_ns() // 1_000_000, **said}))
+            messages.append(("event", {"time_ms": self._configured_ms, **said}))
 
     def _together(self) -> None:
         """Files that were saved one after the other, as one checkpoint."""
@@ -553,16 +560,13 @@ class Rank:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self, outcome: str | None = None) -> None:
-        """The last words. What is in the spool is sent by another process."""
+        """The last words. What is in the spool is sent by another process, which also reads the exit code."""
         if self._ended or os.getpid() != self.identity["pid"]:
             return
-        if outcome is None:
-            outcome = "succeeded"
-            if self._leaving is not None and self._leaving[0] == self.recorder.count:  # else it changed its mind
-                outcome, caught = "failed", self._leaving[1]
-                if caught is not None:
-                    self.excepted(type(caught), caught, caught.__traceback__)
-                    return
+        if outcome is not None:
+            self.ring.view[ring.EXIT] = 0  # it has ended, whatever its process exits with
+        else:
+            outcome = self._ends()
         if not self._lock.acquire(timeout=LAST_WAIT_S) and not (
             # A thread that comes back from C++ when Python has ended is thrown out of it, and takes the process along.
             self._meeting.is_calling and self._lock.acquire(timeout=LAST_WAIT_FOR_STORE_S)
@@ -575,7 +579,19 @@ class Rank:
         finally:
             self._lock.release()
 
-    def _close(self, outcome: str) -> None:
+    def _ends(self) -> str | None:
+        """With this process the rank ends: by which exception. The outcome, unless the watcher reads the exit code."""
+        left = self._left if self._left is not None and self._left[0] == self.recorder.count else None
+        error = exits.uncaught() or (left[1] if left is not None else None)  # with more steps it changed its mind
+        if _is_failure(error):
+            self._waiting.append(_exception(error))
+        if self.ring.stores_exit():
+            return None
+        if left is None and isinstance(error, KeyboardInterrupt):
+            return "killed"
+        return "succeeded" if left is None and error is None else "failed"
+
+    def _close(self, outcome: str | None) -> None:
         self.recorder.finish()
         self.metrics.finish(self.recorder.device)
         self.lineage.finish()
@@ -592,13 +608,24 @@ class Rank:
             self._window(folded, self.ring.view[ring.COUNT])
         if "device" not in self.identity:
             self.identity |= identity.device(self._torch, self._gpu)
-        self.say_run(ended_ms=time.time_ns() // 1_000_000, outcome=outcome)
+        if outcome is not None:
+            self.say_run(ended_ms=time.time_ns() // 1_000_000, outcome=outcome)
         self.hand_on()
         self._register()
+        self.ring.view[ring.BEAT_NS] = time.perf_counter_ns()
         self.ring.view[ring.ENDED] = 1
         self._wake.set()
         if os.getpid() == 1:  # with this process the container ends, and the sender in it
             self.spool.wait_sent(number("PYROMETER_FLUSH_S", FLUSH_S))
+
+
+def _exception(error: BaseException) -> fold.Message:
+    words = {"kind": "exception", "reason": type(error).__name__, "message": exits.described(error)}
+    return "event", {"time_ms": time.time_ns() // 1_000_000, **words}
+
+
+def _is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
+    return error is not None and not isinstance(error, KeyboardInterrupt | SystemExit)
 
 
 def _size(path: Path, rank: int) -> int:

@@ -25,8 +25,12 @@ MEASURED = 11  # phases that a step is made of: all but startup
 # The header, by place.
 (
     MAGIC, ROWS, WALL_NS, MONOTONIC_NS, COUNT, FOLDED, PHASE, MOVED_NS, BEAT_NS, FIRST_STEP, PID, ENDED, STUCK_NS,
-) = range(13)  # fmt: skip
+    EXIT,
+) = range(14)  # fmt: skip
 HEADER = 32
+# EXIT: 0 where the exit code is not stored; else HAS_EXIT, and in the low 32 bits the code, or this:
+HAS_EXIT, _NO_CODE = 1 << 40, 1 << 31
+NO_EXIT_YET = HAS_EXIT | _NO_CODE
 _MAGIC_VALUE = 0x50_59_52_4F_52_4E_47_32  # "PYRORNG2"
 
 # The columns of a step: its phases in nanoseconds, then these.
@@ -59,7 +63,7 @@ class Ring:
     def __init__(self, path: Path, view: memoryview, memory: mmap.mmap | None) -> None:
         self.path = path
         self.view = view
-        self._memory = memory
+        self.memory = memory
         self.rows = view[ROWS]
 
     @classmethod
@@ -114,8 +118,18 @@ class Ring:
     def close(self) -> None:
         """Lets go of the memory; the file stays."""
         self.view.release()
-        if self._memory is not None:
-            self._memory.close()
+        if self.memory is not None:
+            self.memory.close()
+
+    def stores_exit(self) -> bool:
+        """Whether the exit code of the process is stored when it exits."""
+        return bool(self.view[EXIT] & HAS_EXIT)
+
+    def exit_code(self) -> int | None:
+        """The exit code of the process; None where it has not exited, or nothing was stored."""
+        stored = self.view[EXIT]
+        code = stored & 0xFFFF_FFFF
+        return None if not stored & HAS_EXIT or code == _NO_CODE else code & 0xFF
 
     def moment(self) -> Moment:
         """Where the rank is."""

@@ -261,11 +261,11 @@ def _ray_worker(module: Any, heard: Heard, hooks: Hooks) -> None:
         except BaseException as error:
             with suppress(Exception):  # the program's own error is the one that counts
                 if hooks.rank is not None:
-                    hooks.rank.excepted(type(error), error, error.__traceback__)
+                    hooks.rank.excepted(error)
             raise
         with suppress(Exception):  # the program has succeeded
             if hooks.rank is not None:
-                hooks.rank.close()
+                hooks.rank.close("succeeded")
         return result
 
     @functools.wraps(original)

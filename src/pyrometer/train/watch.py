@@ -205,7 +205,8 @@ class Watcher:
         path, moment = rank.ring.path, rank.ring.moment()
         if rank.pid == self.child and rank.pid not in self._exits:
             return False  # it has ended, and is about to be told
-        if not moment.ended and not self._say(rank, self._last_words(rank, moment)):
+        last = self._last_words(rank, moment)
+        if last and not self._say(rank, last):
             return False  # no room on disk: another time
         rank.ring.view[ring.ENDED] = 1
         rank.ring.close()
@@ -214,13 +215,17 @@ class Watcher:
         return True
 
     def _last_words(self, rank: _Rank, moment: Moment) -> list[Message]:
-        last_ns = rank.alive_ns or rank.ring.wall_ns(max(moment.moved_ns, moment.beat_ns))
-        ended_ms = last_ns // 1_000_000
-        messages = _rest(rank.ring)
+        """What a rank left unsaid: its last steps, and how it ended, which its exit code decides."""
+        status = self._exits.get(rank.pid, rank.ring.exit_code())
+        if moment.ended and status is None and not rank.ring.stores_exit():
+            return []  # it has said everything
+        messages = [] if moment.ended else _rest(rank.ring)
+        seen_ns = rank.ring.wall_ns(moment.beat_ns if moment.ended else max(moment.moved_ns, moment.beat_ns))
+        ended_ms = max(rank.alive_ns, seen_ns) // 1_000_000
         run: dict[str, Any] = {"time_ms": ended_ms, "ended_ms": ended_ms, "outcome": "killed"}
         kills = processes.oom_kills(rank.memory)
-        if rank.pid in self._exits:
-            run.update(_exit(self._exits[rank.pid]))
+        if status is not None:
+            run.update(_exit(status))
         if kills is not None and rank.oom_kills is not None and kills > rank.oom_kills and run["outcome"] == "killed":
             run["reason"] = "OOMKilled"
             said = "The kernel killed a process of this container: it was out of memory."

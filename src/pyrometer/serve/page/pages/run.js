@@ -48,7 +48,7 @@ async function listed(place) {
         {name: "run", title: "run", value: (row) => row.run, cell: (row) => link(place.href({run: row.run, sort: null}), row.run)},
         {name: "experiment", title: "experiment", value: (row) => row.experiment ?? "", cell: (row) => (row.experiment ? link(place.to("/worth", {experiment: row.experiment}), row.experiment) : "–")},
         {name: "team", title: "team", value: (row) => row.team ?? "", cell: (row) => row.team ?? "–"},
-        {name: "outcome", title: "outcome", value: (row) => row.outcome, cell: (row) => h("span", {class: row.outcome === "failed" ? "alarm" : ""}, row.outcome)},
+        {name: "outcome", title: "outcome", value: (row) => row.outcome, cell: (row) => h("span", {class: row.outcome === "failed" ? "alarm" : "", title: failed(row.failure)}, row.outcome)},
         {name: "started", title: "started", number: true, value: (row) => Date.parse(row.started), cell: (row) => when(row.started)},
         ...(own.some((row) => row.progress) ? [{name: "done", title: "done", number: true, value: (row) => row.progress?.share, cell: (row) => ratio(row.progress?.share)}] : []),
         {name: "ranks", title: "ranks", number: true, value: (row) => row.ranks, cell: (row) => number(row.ranks)},
@@ -77,6 +77,7 @@ function headline(about, place) {
     partOf(about, place), h("h1", {"data-short": about.run}, about.run),
     h("p.lede", {}, h("span.badge", {class: about.outcome === "failed" ? "alarm" : ""}, about.outcome), " ",
       [about.team, about.workload ? `${about.workload.kind} ${about.workload.namespace}/${about.workload.name}` : null, plural(about.ranks, "rank"), plural(about.attempts, "attempt"), `since ${when(about.started)}`, about.ended ? `until ${when(about.ended)}` : null].filter(Boolean).join(" · ")),
+    about.failure ? h("p.alarm", {}, failed(about.failure)) : null,
     h("dl.tiles", {},
       tile("Cost", usd(about.usd), `${hours(about.gpu_hours)} GPU-hours`),
       tile("Goodput", ratio(about.goodput), "training, of the time its GPUs were held"),
@@ -198,11 +199,14 @@ function ranks(signals, place) {
     }));
 }
 
+/** Which rank failed first, and its exception. */
+const failed = (failure) => failure && `rank ${failure.rank} failed${failure.ranks > 1 ? ` first, of ${failure.ranks} ranks` : ""}${failure.error ? `: ${failure.error}` : ""}`;
+
 function life(about) {
   return table({caption: "What happened", most: 24, columns: [
     {title: "at", cell: (row) => when(row.at)}, {title: "what", cell: (row) => row.what.replaceAll("_", " ")}, {title: "step", number: true, cell: (row) => number(row.step)},
-    {title: "rank", number: true, cell: (row) => (row.ranks > 1 ? `${row.ranks} ranks` : row.rank ?? "")},
-    {title: "about it", cell: (row) => [row.duration_ms ? `${row.ranks > 1 ? "up to " : ""}${duration(row.duration_ms)}` : null, row.reason, row.message].filter(Boolean).join(" · ")}],
+    {title: "rank", number: true, cell: (row) => (row.ranks > 1 ? (row.error ? `${row.rank}, first of ${row.ranks}` : `${row.ranks} ranks`) : row.rank ?? "")},
+    {title: "about it", cell: (row) => [row.duration_ms ? `${row.ranks > 1 ? "up to " : ""}${duration(row.duration_ms)}` : null, ...(row.error ? [row.error] : [row.reason, row.message])].filter(Boolean).join(" · ")}],
     rows: together(about.lifecycle).reverse()});
 }
 
@@ -210,7 +214,7 @@ function life(about) {
 function together(events) {
   const rows = [];
   for (const event of events) {
-    const same = rows.findLast((row) => row.what === event.what && row.attempt === event.attempt && row.step === event.step && row.reason === event.reason && row.message === event.message && Date.parse(event.at) - Date.parse(row.at) < 60_000);
+    const same = rows.findLast((row) => row.what === event.what && row.attempt === event.attempt && row.step === event.step && row.reason === event.reason && (event.error ? row.error === event.error : row.message === event.message) && Date.parse(event.at) - Date.parse(row.at) < 60_000);
     if (same && event.rank !== null) Object.assign(same, {ranks: same.ranks + 1, duration_ms: Math.max(same.duration_ms ?? 0, event.duration_ms ?? 0) || null});
     else rows.push({...event, ranks: 1});
   }
