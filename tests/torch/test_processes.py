@@ -10,6 +10,8 @@ from statistics import median
 
 import pytest
 
+from pyrometer.train.spool import Spool
+from pyrometer.train.watch import Watcher
 from trained import environment, parts, trained
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -33,6 +35,7 @@ def test_only_processes_that_train_are_ranks_and_each_has_one_thread(tmp_path):
     ends: dict[int, list[str]] = {}
     steps: dict[int, int] = {}
     errors: dict[int, str] = {}
+    Watcher(Spool(spool)).look()  # says how those that are gone have ended
     for who, said in parts(spool):
         for kind, words in said:
             if "outcome" in words:

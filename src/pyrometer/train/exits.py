@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 
-from pyrometer.train.ring import EXIT, HAS_EXIT, NO_EXIT_YET, Ring
+from pyrometer.train.ring import EXIT, EXIT_GUESSED, HAS_EXIT, NO_EXIT_YET, Ring
 
 MAX_HEADLINE = 1_000  # characters
 MAX_TEXT = 16_384
@@ -25,8 +25,9 @@ _stream: int | None = None  # a C `FILE *` on the ring's slot
 
 
 def record(ring: Ring) -> None:
-    """Stores the exit code of this process in its ring. Without glibc the ring says that nothing is stored."""
+    """Stores the exit code of this process in its ring, where the C library is glibc."""
     global _ring, _stream
+    ring.view[EXIT] = EXIT_GUESSED
     if os.getpid() == 1 or sys.byteorder != "little" or ring.memory is None:
         return  # with process 1 its container ends, and the watcher in it
     try:
@@ -41,7 +42,7 @@ def record(ring: Ring) -> None:
         if libc.on_exit(ctypes.cast(libc.putw, ctypes.c_void_p), stream):
             raise OSError("on_exit failed")
     except (AttributeError, OSError):
-        ring.view[EXIT] = 0
+        ring.view[EXIT] = EXIT_GUESSED
         return
     if _stream is None:
         os.register_at_fork(after_in_child=_forget)
@@ -50,7 +51,7 @@ def record(ring: Ring) -> None:
 
 def exits_now(status: object) -> None:
     """`os._exit` is about to end the process with this code."""
-    if _ring is not None and isinstance(status, int):
+    if _ring is not None and _ring.stores_exit() and isinstance(status, int):
         _ring.view[EXIT] = HAS_EXIT | (status & 0xFF)
 
 

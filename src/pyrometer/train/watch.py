@@ -217,8 +217,8 @@ class Watcher:
     def _last_words(self, rank: _Rank, moment: Moment) -> list[Message]:
         """What a rank left unsaid: its last steps, and how it ended, which its exit code decides."""
         status = self._exits.get(rank.pid, rank.ring.exit_code())
-        if moment.ended and status is None and not rank.ring.stores_exit():
-            return []  # it has said everything
+        if moment.ended and (not rank.ring.view[ring.EXIT] or (status is None and not rank.ring.stores_exit())):
+            return []  # it has reported its end itself
         messages = [] if moment.ended else _rest(rank.ring)
         seen_ns = rank.ring.wall_ns(moment.beat_ns if moment.ended else max(moment.moved_ns, moment.beat_ns))
         ended_ms = max(rank.alive_ns, seen_ns) // 1_000_000

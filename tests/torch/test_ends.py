@@ -1,0 +1,89 @@
+"""However a process ends, its run has the outcome that its exit code says, and the program notices nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyrometer.train.spool import Spool
+from trained import answer, environment, running
+
+pytest.importorskip("torch", reason="make setup installs torch")
+PROGRAM = Path(__file__).parent / "programs" / "ends.py"
+pytestmark = pytest.mark.heavy
+
+PLANTED = "ValueError: planted in two lines"
+# The exception of those that end with one.
+ERRORS = {
+    "fail": PLANTED, "hook_before": PLANTED, "hook_after": PLANTED, "hook_exits": PLANTED, "caught": PLANTED,
+    "chained": "RuntimeError: raised last", "group": "ExceptionGroup: of two (2 sub-exceptions)",
+    "syntax": "SyntaxError: invalid syntax",
+}  # fmt: skip
+
+
+def outcome(status: int) -> str:
+    """What an exit status means."""
+    return "killed" if status < 0 else "failed" if status else "succeeded"
+
+
+def left_by(folder: Path) -> tuple[dict[str, int], dict[str, str]]:
+    """How each way ended, and what it wrote to stderr."""
+    statuses: dict[str, int] = json.loads((folder / "statuses.json").read_text())
+    return statuses, {way: (folder / f"{way}.err").read_text() for way in statuses}
+
+
+@pytest.fixture(scope="module")
+def unwatched(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, int], dict[str, str]]:
+    """The program without Pyrometer."""
+    folder = tmp_path_factory.mktemp("unwatched")
+    subprocess.run([sys.executable, str(PROGRAM), str(folder)], env=environment(None), check=True, timeout=300)
+    statuses, errors = left_by(folder)
+    assert {statuses[way] for way in ("success", "whole_byte", "thread_fails", "atexit_fails", "hook_leaves")} == {0}
+    assert (statuses["system_exit"], statuses["message"], statuses["negative"], statuses["killed"]) == (3, 1, 255, -9)
+    return statuses, errors
+
+
+def check(data: Path, folder: Path, unwatched: tuple[dict[str, int], dict[str, str]]) -> None:
+    """The program ended as it does unwatched, and every run of it is told as it ended."""
+    statuses, errors = left_by(folder)
+    assert (statuses, errors) == unwatched
+    rows: list[dict[str, Any]] = answer(data, "runs")["rows"]
+    assert {row["run"]: row["outcome"] for row in rows} == {way: outcome(code) for way, code in statuses.items()}
+    told = {row["run"]: row["failure"]["error"] for row in rows if row["failure"] and row["failure"]["error"]}
+    assert told == ERRORS
+
+
+def test_under_pyrometer_run_the_outcome_is_what_the_exit_code_says(tmp_path, unwatched):
+    process = running([sys.executable, str(PROGRAM), str(tmp_path)], "--data", str(tmp_path / "data"))
+    _, error = process.communicate(timeout=300)
+    assert process.returncode == 0, error
+    check(tmp_path / "data", tmp_path, unwatched)
+
+
+def test_with_an_endpoint_alone_the_outcome_is_what_the_exit_code_says(tmp_path, unwatched):
+    data, spool = tmp_path / "data", tmp_path / "spool"
+    variables = environment(spool, PYROMETER_WINDOW_S="1")
+    variables["PYROMETER_ENDPOINT"] = data.as_uri()
+    subprocess.run([sys.executable, str(PROGRAM), str(tmp_path)], env=variables, check=True, timeout=300)
+    end = time.monotonic() + 120
+    while not (sender := Spool(spool)).acquire():  # the sender ends when it has sent everything
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    sender.release()
+    check(data, tmp_path, unwatched)
+
+
+@pytest.mark.parametrize("way", ["system_exit", "hook_leaves", "killed"])
+def test_of_the_command_itself_too(tmp_path, unwatched, way):
+    process = running([sys.executable, str(PROGRAM), str(tmp_path), way], "--data", str(tmp_path / "data"))
+    process.communicate(timeout=300)
+    status = unwatched[0][way]
+    assert process.returncode == (status if status >= 0 else 128 - status)
+    (row,) = answer(tmp_path / "data", "runs")["rows"]
+    assert (row["run"], row["outcome"]) == (way, outcome(status))
