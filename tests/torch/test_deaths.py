@@ -14,10 +14,10 @@ PROGRAM = Path(__file__).parent / "programs" / "mortal.py"
 
 # How rank 1 ends, and what is said of it.
 ENDS = {
-    "kill": "killed", "term": "killed", "exit": "failed", "leave": "failed", "raise": "failed",
-    "out_of_memory": "failed",
+    "kill": "killed", "term": "killed", "exit": "failed", "leave": "failed", "system_exit": "failed",
+    "raise": "failed", "own_hook": "failed", "out_of_memory": "failed",
 }  # fmt: skip
-ERRORS = {"raise": "ValueError", "out_of_memory": "OutOfMemoryError"}
+ERRORS = {"raise": "ValueError", "own_hook": "ValueError", "out_of_memory": "OutOfMemoryError"}
 
 
 def steps_of(said: list[Heard], launch: str, rank: int) -> list[int]:
@@ -32,7 +32,7 @@ def test_however_a_rank_ends_nothing_it_did_is_lost_and_its_end_is_told(tmp_path
     restarts = ("--max-restarts", str(len(ENDS)))
     command = torchrun(PROGRAM, str(tmp_path), *ENDS, ranks=2, more=restarts)
     process = running(command, "--data", str(tmp_path / "data"), PYROMETER_RUN="mortal")
-    _, error = process.communicate(timeout=400)
+    _, error = process.communicate(timeout=600)
     assert process.returncode == 0, error
     said = heard(tmp_path / "data")
     *deadly, last = dict.fromkeys(one.launch for one in said)

@@ -37,7 +37,9 @@ def start(**asked: Any) -> None:
 
             _hooks = Hooks(_begin)
             _watch_imports(_hooks)
-            os.register_at_fork(after_in_child=_hooks.forked)
+            os.register_at_fork(
+                before=_hooks.before_fork, after_in_parent=_hooks.after_fork, after_in_child=_hooks.forked
+            )
     except Exception as error:
         _say(error)
 

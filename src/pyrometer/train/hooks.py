@@ -12,6 +12,7 @@ import functools
 import gc
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
@@ -58,6 +59,7 @@ class Hooks:
         self.observes_memory = False
         self.faulthandler_taken = False  # there is one watchdog in a process, and the program wants it
         self.dump_traceback_later = faulthandler.dump_traceback_later
+        self.arming = threading.Lock()
         _wrap(faulthandler, "dump_traceback_later", self._program_watches)
 
     def broken(self, error: BaseException) -> None:
@@ -80,8 +82,19 @@ class Hooks:
         if self.roots is not None:
             self.roots.forget()
 
+    def before_fork(self) -> None:
+        """Stops the watchdog for stacks until the next beat: its thread is not copied, and a fork would wait for it."""
+        self.arming.acquire()
+        if self.rank is not None and not self.faulthandler_taken:
+            faulthandler.cancel_dump_traceback_later()
+
+    def after_fork(self) -> None:
+        """In the process that forked."""
+        self.arming.release()
+
     def forked(self) -> None:
         """This is a copy of the process. It may become a rank of its own, with an optimizer from before the fork."""
+        self.arming.release()
         self.let_go()
         self._forked = True
 

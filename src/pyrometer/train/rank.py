@@ -553,7 +553,8 @@ class Rank:
         try:
             if self._stack is None:
                 self._stack = (self.spool.ranks / f"{os.getpid()}.stack").open("w")
-            self._hooks.dump_traceback_later(limit_s + 1, file=self._stack)
+            with self._hooks.arming:
+                self._hooks.dump_traceback_later(limit_s + 1, file=self._stack)
         except (OSError, ValueError, RuntimeError):
             self._faulthandler_taken = True
 

@@ -1,6 +1,6 @@
 """Two ranks that save every ten steps and resume from there; rank 1 ends in some way in all of its lives but the last.
 
-mortal.py FOLDER WAY…     kill | raise | out_of_memory | exit | leave | term
+mortal.py FOLDER WAY…     kill | raise | own_hook | out_of_memory | exit | leave | system_exit | term
 """
 
 from __future__ import annotations
@@ -31,6 +31,15 @@ def run_out_of_memory() -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
 
+def run_out_with_a_hook() -> None:
+    sys.excepthook = lambda kind, error, trace: sys.stderr.write(f"{kind.__name__}: {error}\n")
+    run_out_of_patience()
+
+
+def leave_by_exception() -> None:
+    raise SystemExit(3)
+
+
 DIE = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
@@ -38,6 +47,8 @@ DIE = {
     "out_of_memory": run_out_of_memory,
     "exit": lambda: os._exit(3),
     "leave": lambda: sys.exit(3),
+    "system_exit": leave_by_exception,
+    "own_hook": run_out_with_a_hook,
 }
 
 
