@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from pyarrow import parquet
+
 from pyrometer.account import ledger, sql
 from pyrometer.account.rules import ACCOUNT_RULES
 from pyrometer.model.columns import SCHEMAS
@@ -39,7 +41,7 @@ def results(scenario: str) -> dict[str, Any]:
     """What today's rules make of the facts of a scenario: GPU-milliseconds by state, and a digest of every row."""
     with _store() as store, mock.patch.object(ledger, "SUMMED_SLOT_MINUTES", 0):
         for path in sorted((FOLDER / scenario).glob("*.parquet")):
-            store.append_tables({path.stem: store.connection.sql(f"FROM read_parquet('{path}')").to_arrow_table()})
+            store.append_tables({path.stem: parquet.read_table(path)})
         ledger.build(store, Settings(), now_ms=EVER_MS)
         store.expose_all(RESULT_KINDS)
         states = store.connection.execute(
@@ -78,9 +80,8 @@ def _freeze(store: Store, scenario: str) -> None:
     for kind in (*ledger.OBJECTS, *ledger.MEASUREMENTS):
         if kind not in DERIVED and store.has(kind):
             store.expose_all([kind])
-            store.connection.execute(
-                f"COPY (FROM {kind} ORDER BY ALL) TO '{into / kind}.parquet' (FORMAT parquet, COMPRESSION zstd)"
-            )
+            rows = store.connection.sql(f"FROM {kind} ORDER BY ALL").to_arrow_table()
+            parquet.write_table(rows, into / f"{kind}.parquet", compression="zstd")
 
 
 @contextmanager

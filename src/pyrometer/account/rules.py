@@ -7,6 +7,7 @@ depends on, rebuilds open time only: months that are closed keep their parts unt
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple, Self
@@ -26,6 +27,7 @@ UNVERSIONED_RULES = 0  # parts of the first edition, which do not say how they w
 LEDGER_SETTINGS = ("idle_gap_ms", "startup_limit_ms", "sample_reach_ms", "sample_jitter_ms", "hang_limit_ms")
 
 STALE = "stale"  # the digest of a part that must be rebuilt, whatever its inputs are
+_DIGEST = re.compile(r"([0-9]{1,9});([0-9,]{0,200});([0-9a-f]*);([0-9a-f]*);([0-9a-f]*)")
 _INPUT_STEPS = (sql.RUNS, sql.OBJECTS, sql.GANGS, sql.DIGESTS)
 
 
@@ -47,10 +49,10 @@ class Provenance(NamedTuple):
         """The provenance in a part's digest; None when the part must be rebuilt."""
         if not digest or digest == STALE:
             return None
-        fields = digest.split(";")
-        if len(fields) != len(cls._fields):
+        found = _DIGEST.fullmatch(digest)
+        if found is None:
             return cls(UNVERSIONED_RULES, (), "", "", "")
-        rules, settings, *hashes = fields
+        rules, settings, *hashes = found.groups()
         return cls(int(rules), tuple(int(value) for value in settings.split(",") if value), *hashes)
 
     def settings_over(self, current: Settings) -> Settings:
