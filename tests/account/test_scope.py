@@ -80,6 +80,57 @@ def test_what_all_have_together_is_everything(records: list[Any], bill_to: str) 
             assert sum(parts.values()) + of_nobody == whole["total"]["gpu_ms"]
             assert {row[by] for one in asked.values() for row in one["rows"]} <= set(parts)
             assert bool(of_nobody) <= (by == "experiment")  # nobody's time has no experiment; its team is the platform
+        for row in answer(store, "cost", told, by="workload")["rows"]:
+            if row["workload"]:
+                uid = row["workload"]["uid"]
+                alone = answer(store, "cost", told, by="state", workload=uid)["total"]
+                assert (alone["gpu_ms"], alone["usd_micro"]) == (row["gpu_ms"], row["usd_micro"])
+                assert answer(store, "burn", told, workload=uid)["total"]["gpu_ms"] == row["gpu_ms"]
+
+
+def test_a_workload_is_found_by_its_uid_and_a_pod_without_one_by_its_own(tmp_path: Path) -> None:
+    records = [*nights.cluster(nodes=3), *nights.job(), *nights.run(), *nights.all_ranks(0, 120)]
+    records += nights.pod("alone", None, "n2", gpus=1, from_min=0, to_min=60)
+    with Store(tmp_path, create=True) as store:
+        store.append(records)
+        assert [row["run"] for row in answer(store, "runs", workload="llama")["rows"]] == ["run"]
+        assert answer(store, "runs", workload="alone")["rows"] == []
+        assert answer(store, "burn", workload="alone")["total"]["gpu_ms"] == nights.HOUR
+        assert {row["pod"] for row in answer(store, "cost", by="pod", workload="alone")["rows"]} == {"alone"}
+        for what in ("burn", "cost", "runs", "why"):
+            with pytest.raises(NothingError, match="Workload 'nosuch' not found"):
+                answer(store, what, workload="nosuch")
+
+
+def test_a_workload_of_another_team_is_not_found(both: Store) -> None:
+    theirs = {row["workload"]["uid"] for row in answer(both, "cost", by="workload")["rows"] if row["workload"]}
+    theirs -= {row["workload"]["uid"] for row in answer(both, "cost", by="workload", team=two_teams.TEAM)["rows"]}
+    assert theirs
+    for uid in theirs:
+        with pytest.raises(NothingError, match="not found"):
+            answer(both, "burn", team=two_teams.TEAM, workload=uid)
+
+
+def test_an_experiment_that_only_its_runs_name_has_no_bill_and_is_no_error(tmp_path: Path) -> None:
+    """A link of the page keeps the experiment as a filter wherever it goes."""
+    runs = [one._replace(experiment="tuning") for one in nights.run()]
+    with Store(tmp_path, create=True) as store:
+        store.append([*nights.cluster(), *nights.job(), *runs, *nights.all_ranks(0, 60)])
+        assert answer(store, "worth", experiment="tuning")["runs"]
+        assert answer(store, "burn", experiment="tuning")["total"]["gpu_ms"] == 0
+        with pytest.raises(NothingError, match="no experiment 'tuned'"):
+            answer(store, "burn", experiment="tuned")
+
+
+def test_worth_of_an_experiment_without_runs_says_what_it_cost(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        store.append([*nights.cluster(), *nights.job()])
+        (row,) = (row for row in answer(store, "cost", by="experiment")["rows"] if row["experiment"])
+        worth = answer(store, "worth", experiment=row["experiment"], target="2", metric="loss")
+        assert (worth["runs"], worth["metric"], worth["teams"]) == ([], None, ["nlp"])
+        assert worth["total"]["usd_micro"] == row["usd_micro"]
+        with pytest.raises(NothingError, match="no experiment 'nosuch'"):
+            answer(store, "worth", experiment="nosuch")
 
 
 def test_energy_adds_up_as_well(both: Store) -> None:

@@ -71,6 +71,7 @@ def test_every_gpu_is_a_cell_with_its_state_and_its_holder(asked: Asking) -> Non
     assert answer["holders"][0] == {
         "workload": {"uid": "llama", "kind": "PyTorchJob", "namespace": "ml", "name": "llama"},
         "experiment": "llama-sft", "team": "nlp", "pod": "llama-0", "namespace": "ml", "user": None,
+        "pod_uid": "llama-0",
     }  # fmt: skip
     assert (answer["queue"], answer["queue_total"]) == ([], 0)
 
@@ -137,7 +138,7 @@ def test_pods_that_wait_are_there_the_longest_first_with_what_the_scheduler_said
     assert answer["queue_total"] == 2
     assert answer["queue"][0] == {
         "workload": {"uid": "early", "kind": "Job", "namespace": "ml", "name": "early"}, "pod": "early",
-        "namespace": "ml", "team": "nlp", "experiment": "early", "queue": "train", "gpus": 8.0,
+        "pod_uid": "early", "namespace": "ml", "team": "nlp", "experiment": "early", "queue": "train", "gpus": 8.0,
         "waiting_since": iso(at(20), UTC), "waited_ms": 100 * MINUTE, "reason": None,
     }  # fmt: skip
 
@@ -188,7 +189,10 @@ def test_the_time_is_read_like_the_others(tmp_path: Path) -> None:
             assert question("cluster", told, Settings())(store, covered)["at_ms"] == at(10)
         with pytest.raises(NothingError, match="nothing in the ledger at 2026-11-14"):
             question("cluster", {"at": "2026-11-14"}, Settings())(store, covered)
-        with pytest.raises(NothingError):
-            question("cluster", {"since": "2020-01-01", "until": "2020-01-02"}, Settings())(store, covered)
+        before = {"since": "2020-01-01", "until": "2020-01-02"}
+        empty = question("cluster", before, Settings())(store, covered)
+        assert (empty["at_ms"], empty["pools"], empty["from"]) == (None, [], "2020-01-01T00:00:00Z")
+        with pytest.raises(NothingError, match="nothing in the ledger"):
+            question("cluster", before | {"at": "2020-01-01 12:00"}, Settings())(store, covered)
         with pytest.raises(WindowError, match="'soon' is not a time"):
             question("cluster", {"at": "soon"}, Settings())

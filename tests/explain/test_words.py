@@ -6,15 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from money import WRITTEN
 from pyrometer.explain.words import dollars, hours, wrapped
 
 
-@pytest.mark.parametrize(
-    ("usd_micro", "said"),
-    [(None, "unpriced"), (0, "$0.00"), (1, "<$0.01"), (4_999, "<$0.01"), (5_000, "$0.01"), (-24_000_000, "−$24")],
-)
-def test_a_price_that_is_not_nothing_is_never_called_nothing(usd_micro, said):
-    assert dollars(usd_micro) == said
+@pytest.mark.parametrize(("usd_micro", "written"), WRITTEN)
+def test_money_has_one_format(usd_micro, written):
+    """tests/browser/test_format.py compares the page with the same table."""
+    assert dollars(usd_micro) == written
+
+
+@given(st.integers(-(10**15), 10**15))
+def test_money_is_rounded_to_the_nearest_and_halves_away_from_zero(usd_micro):
+    written = dollars(usd_micro)
+    assert written.startswith("−") == (usd_micro < 0)
+    assert dollars(-usd_micro).lstrip("−") == written.lstrip("−")
+    if "<" not in written:
+        unit = 10_000 if "." in written else 1_000_000
+        shown = round(float(written.lstrip("−$").replace(",", "")) * 1_000_000)
+        assert -unit < 2 * (shown - abs(usd_micro)) <= unit
 
 
 @pytest.mark.parametrize(

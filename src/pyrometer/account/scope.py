@@ -1,4 +1,4 @@
-"""What belongs to one team or one experiment: while a reading is limited to it, no query sees anything else.
+"""What belongs to one team, experiment or workload: while a reading is limited to it, no query sees anything else.
 
 Who a pod belongs to is what the bill says (`holder_name`), and everything else follows from pods: of each kind of
 record a query here keeps what is theirs. A kind without a query is empty, so that a new one shows nothing until
@@ -16,21 +16,23 @@ from pyrometer.store import Reading
 
 
 class NobodyError(LookupError):
-    """A team or an experiment that holds nothing and never did."""
+    """A team, an experiment or a workload that holds nothing and never did."""
 
 
 # Ranks are told apart by run, attempt and number. One that is said to be of others as well is nobody's.
 _SCOPE = """
 CREATE OR REPLACE TEMP TABLE scope_pod AS
 SELECT pod_uid FROM holder_name
-WHERE ($team IS NULL OR team = $team) AND ($experiment IS NULL OR experiment = $experiment);
+WHERE ($team IS NULL OR team = $team) AND ($experiment IS NULL OR experiment = $experiment)
+    AND ($workload IS NULL OR coalesce(workload_uid, pod_uid) = $workload);
 
 CREATE OR REPLACE TEMP TABLE scope_workload AS
 SELECT DISTINCT workload_uid FROM holder_name SEMI JOIN scope_pod USING (pod_uid) WHERE workload_uid IS NOT NULL
 UNION
 SELECT workload_uid FROM the_workload ANTI JOIN holder_name USING (workload_uid)  -- it has no pod yet
 WHERE ($team IS NULL OR coalesce(team, queue, namespace) = $team)
-    AND ($experiment IS NULL OR coalesce(experiment, name) = $experiment);
+    AND ($experiment IS NULL OR coalesce(experiment, name) = $experiment)
+    AND ($workload IS NULL OR workload_uid = $workload);
 
 CREATE OR REPLACE TEMP TABLE scope_part AS
 SELECT DISTINCT pipeline_run_id, trial_uid, sweep_uid FROM holder_name SEMI JOIN scope_pod USING (pod_uid);
@@ -67,6 +69,14 @@ UNION SELECT node_uid FROM node WHERE $nobody;
 
 CREATE OR REPLACE TEMP TABLE scope_pool AS
 SELECT DISTINCT pool FROM node SEMI JOIN scope_node USING (node_uid);
+"""
+
+# A run may name another experiment than the bill: the name is known then, although no GPU time is billed to it.
+_KNOWN = """
+SELECT EXISTS (FROM scope_pod) OR EXISTS (FROM scope_workload) OR EXISTS (
+    FROM run LEFT JOIN holder_name USING (pod_uid)
+    WHERE $workload IS NULL AND run.experiment = $experiment AND ($team IS NULL OR holder_name.team = $team)
+)
 """
 
 _POD = "pod_uid IN (SELECT pod_uid FROM scope_pod)"
@@ -146,19 +156,25 @@ def _kept(*, nobody: bool) -> dict[str, str]:
 
 
 @contextmanager
-def only(store: Reading, team: str | None, experiment: str | None) -> Iterator[None]:
-    """Meanwhile, the reading holds what belongs to this team and this experiment; all of it, when neither is said."""
-    if team is None and experiment is None:
+def only(
+    store: Reading, team: str | None, experiment: str | None = None, workload: str | None = None
+) -> Iterator[None]:
+    """Limits the reading to what belongs to this team, experiment and workload, as far as they are given.
+
+    A workload is given by its UID, a pod without one by its own.
+    """
+    if team is None and experiment is None and workload is None:
         yield
         return
-    nobody = team == PLATFORM and experiment is None
+    nobody = team == PLATFORM and experiment is None and workload is None
     open_names(store)
     store.expose_all(["run", "allocation"])
+    given = {"team": team, "experiment": experiment, "workload": workload, "nobody": nobody}
     for statement in _SCOPE.split(";\n"):
-        store.connection.execute(statement, _named(statement, team=team, experiment=experiment, nobody=nobody))
-    (known,) = store.connection.execute("SELECT EXISTS (FROM scope_pod) OR EXISTS (FROM scope_workload)").fetchall()
-    if not (known[0] or nobody or was_charged(store, team, experiment)):
-        raise NobodyError(_words(team, experiment))
+        store.connection.execute(statement, _named(statement, **given))
+    (known,) = store.connection.execute(_KNOWN, _named(_KNOWN, **given)).fetchall()
+    if not (known[0] or nobody or (workload is None and was_charged(store, team, experiment))):
+        raise NobodyError(_words(team, experiment, workload))
     with store.only(_kept(nobody=nobody)):
         yield
 
@@ -168,7 +184,9 @@ def _named(statement: str, **values: str | bool | None) -> dict[str, str | bool 
     return {name: value for name, value in values.items() if f"${name}" in statement}
 
 
-def _words(team: str | None, experiment: str | None) -> str:
+def _words(team: str | None, experiment: str | None, workload: str | None) -> str:
+    if workload is not None:
+        return f"Workload {workload!r} not found. List workloads with `pyrometer cost --by workload -o json`."
     if experiment is None:
         return f"There is no team {team!r}. `pyrometer cost --by team` lists them."
     whose = f" of team {team!r}" if team is not None else ""

@@ -1,4 +1,4 @@
-"""`pyrometer top`: what goes on right now, on a terminal again and again."""
+"""`pyrometer top`: which workloads hold GPUs, refreshed on a terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answer = dict[str, Any]
 @click.option("--limit", metavar="N", help="So many workloads at most. Default: 200.")
 @read_options(default_last="1h", live=True)
 def command(asked: Asked, every_s: float, once: bool, limit: str | None) -> None:
-    """Who holds GPUs right now: state, dollars per hour, progress and ETA, the most expensive first. On a terminal it
+    """Which workloads hold GPUs: state, dollars per hour, progress and ETA, the most expensive first. On a terminal it
     looks again every two seconds: q quits, arrows or j and k move, s sorts, / filters."""
     more = {} if limit is None else {"limit": limit}
 
@@ -61,7 +61,7 @@ def _print_once(answer: Answer, source: str) -> None:
     for line in [*header(answer, source), "", *table(answer["rows"], console.width if console.is_terminal else None)]:
         console.print(line)
     if not answer["rows"]:
-        console.print("Nobody holds a GPU.")
+        console.print("No workload holds a GPU.")
     if answer["others"]:
         console.print(f"… and {answer['others']:,} more: --limit.")
 

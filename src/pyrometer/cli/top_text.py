@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from pyrometer.cli.sparks import sparkline
 from pyrometer.explain.text import COLOURS
-from pyrometer.explain.words import counted, dollars, duration, percent
+from pyrometer.explain.words import counted, dollars, duration, percent, staleness
 from pyrometer.model.states import STATE
 
 Row = dict[str, Any]
@@ -93,11 +94,15 @@ COLUMNS = (
 )
 
 
-def header(answer: dict[str, Any], source: str, trouble: str | None = None) -> list[Text]:
-    """When, where, what it costs and what is wasted, who waits; and what is the matter, if something is."""
+def header(answer: dict[str, Any], source: str, trouble: str | None = None, now_ms: int | None = None) -> list[Text]:
+    """When and how long ago, where, what it costs and what is wasted, who waits; and what is the matter, if something
+    is."""
     rate, queue = answer["rate"], answer["queue"]
     at = datetime.fromisoformat(answer["at"])
     first = Text(f"pyrometer top · {safe(source)} · {at:%a %d %b %H:%M} {at.tzname() or ''}".rstrip(), style="bold")
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    if stale := staleness(round(at.timestamp() * 1000), now_ms, answer.get("origin")):
+        first.append(f" ({stale})", style="yellow")
     burns = f"{rate['gpus']:,g} GPUs: {rate['held_gpus']:,g} held, {rate['free_gpus']:,g} free"
     if rate["unhealthy_gpus"]:
         burns += f", {rate['unhealthy_gpus']:,g} unhealthy"

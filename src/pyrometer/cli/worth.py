@@ -81,6 +81,11 @@ def _print_chart(answer: dict[str, Any], by: str) -> None:
 
 def _print_runs(answer: dict[str, Any]) -> None:
     rows, target = answer["runs"], answer["target"]
+    if not rows:
+        click.echo(
+            f"{answer['experiment']} has no training runs in this time range. It cost {_spent(answer['total'])}."
+        )
+        return
     compiled = any(row["compile_ms"] is not None for row in rows)
     print_table(
         [

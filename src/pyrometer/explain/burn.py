@@ -162,9 +162,9 @@ class Burned:
         for group in self.sums("team", "state"):
             teams[group.key[0]].append(group)
         wholes = [added((team,), groups) for team, groups in teams.items()]
-        wastes = [added((team,), _wasted(groups)) for team, groups in teams.items()]
+        wastes = [added((team,), wasted(groups)) for team, groups in teams.items()]
         rows = [
-            {"team": whole.key[0]} | _with_waste(whole, micro, waste, waste_micro)
+            {"team": whole.key[0]} | with_waste(whole, micro, waste, waste_micro)
             for whole, waste, micro, waste_micro in zip(wholes, wastes, rounded(wholes), rounded(wastes), strict=True)
         ]
         return sorted(rows, key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"]))
@@ -175,12 +175,12 @@ class Burned:
         for group in self.sums("team", "experiment", "state"):
             states[group.key[:2]].append(group)
         wholes = [added(key, groups) for key, groups in states.items()]
-        wastes = [added(key, _wasted(groups)) for key, groups in states.items()]
+        wastes = [added(key, wasted(groups)) for key, groups in states.items()]
         micro = divided(wholes, 0, {row["team"]: row["usd_micro"] for row in teams})
         waste_micro = divided(wastes, 0, {row["team"]: row["waste_usd_micro"] for row in teams})
         rows = [
             {"team": whole.key[0], "experiment": whole.key[1]}
-            | _with_waste(whole, micro[whole.key], waste, waste_micro[whole.key])
+            | with_waste(whole, micro[whole.key], waste, waste_micro[whole.key])
             | {
                 "train_gpu_ms": sum(g.gpu_ms for g in states[whole.key] if g.key[2] == "train"),
                 "held_gpu_ms": 0 if whole.key == NOBODY else whole.gpu_ms,
@@ -206,17 +206,19 @@ def divided(groups: Sequence[Sum], place: int, wholes: dict[Any, int | None]) ->
     return found
 
 
-def _wasted(groups: Iterable[Sum]) -> list[Sum]:
+def wasted(groups: Iterable[Sum]) -> list[Sum]:
+    """Those whose state, the last part of their key, is waste."""
     return [group for group in groups if STATE[group.key[-1]].family == "waste"]
 
 
-def _with_waste(whole: Sum, micro: int | None, waste: Sum, waste_micro: int | None) -> dict[str, Any]:
-    wasted = None if micro is None else (waste_micro or 0)
+def with_waste(whole: Sum, micro: int | None, waste: Sum, waste_micro: int | None) -> dict[str, Any]:
+    """The amounts of a row, with the part of them that was wasted."""
+    lost = None if micro is None else (waste_micro or 0)
     return amounts(whole, micro) | {
         "unpriced_gpu_ms": whole.unpriced_gpu_ms,
         "waste_gpu_ms": waste.gpu_ms,
-        "waste_usd_micro": wasted,
-        "waste_usd": None if wasted is None else usd(wasted),
+        "waste_usd_micro": lost,
+        "waste_usd": None if lost is None else usd(lost),
     }
 
 
@@ -239,16 +241,18 @@ def _rate(store: Reading, window: Window, zone: tzinfo, price_usd_micro: int | N
         f"FROM {newest} GROUP BY ALL"
     ).fetchall()
     groups = [Sum((held, state), int(ms), int(price), int(unpriced)) for state, held, ms, price, unpriced in rows]
-    whole, waste = added((), groups), added((), _wasted(groups))
+    whole, waste = added((), groups), added((), wasted(groups))
     length_ms = max(to_ms - from_ms, 1)
     priced = whole.unpriced_gpu_ms < whole.gpu_ms
     micro = (2 * whole.ms_price + length_ms) // (2 * length_ms) if priced else None
+    waste_micro = waste.ms_price // length_ms if priced else None
     return {
         "from": iso(from_ms, zone),
         "to": iso(to_ms, zone),
         "usd_micro_per_hour": micro,
         "usd_per_hour": None if micro is None else usd(micro),
-        "wasted_usd_per_hour": usd(waste.ms_price // length_ms) if priced else None,
+        "wasted_usd_micro_per_hour": waste_micro,
+        "wasted_usd_per_hour": None if waste_micro is None else usd(waste_micro),
         "held_gpus": round(sum(group.gpu_ms for group in groups if group.key[0]) / length_ms, 3),
         "gpus": round(whole.gpu_ms / length_ms, 3),
     }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Window, iso, open_names, workload_json
+from pyrometer.account.sums import Window, iso, open_names, window_json, workload_json
 from pyrometer.model import events
 from pyrometer.model.states import STATES
 from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE, SHARE_WHOLE
@@ -51,12 +51,18 @@ said AS (
 waits AS (
     SELECT *, coalesce(scheduled_ms, started_ms, ended_ms) AS until_ms FROM newest
 )
-SELECT count(*) OVER (), holder.workload_uid, workload_kind, workload_namespace, workload_name, pod, holder.namespace,
-    team, experiment, holder.queue, gpu_share, created_ms, said.reason
+SELECT count(*) OVER (), holder.workload_uid, workload_kind, workload_namespace, workload_name, pod, pod_uid,
+    holder.namespace, team, experiment, holder.queue, gpu_share, created_ms, said.reason
 FROM waits JOIN holder_name holder USING (pod_uid) LEFT JOIN said USING (pod_uid)
 WHERE until_ms >= $1 OR (until_ms IS NULL AND waits.phase = 'Pending')
 ORDER BY created_ms, pod, pod_uid LIMIT {MOST_WAITING}
 """
+
+
+# The answer about a window without a minute in the ledger.
+_EMPTY: dict[str, Any] = {
+    "at": None, "at_ms": None, "states": [], "holders": [], "pools": [], "counts": {}, "queue": [], "queue_total": 0,
+}  # fmt: skip
 
 
 class NoSuchMinuteError(LookupError):
@@ -84,6 +90,8 @@ def cluster(store: Reading, window: Window, *, zone: tzinfo, at_ms: int | None =
     """Every GPU at a minute: the newest of the window that is accounted for, unless another one is asked for."""
     newest_ms = store.newest_ms(["ledger_row"], window.to_ms - 1)
     if newest_ms is None or newest_ms < window.from_ms:
+        if at_ms is None:
+            return _EMPTY | window_json(window, zone)
         raise NoSuchMinuteError("There is nothing in the ledger at that time.")
     to_ms = newest_ms + MS_PER_MINUTE
     at_ms = newest_ms if at_ms is None else at_ms - at_ms % MS_PER_MINUTE
@@ -133,7 +141,7 @@ def _holders(store: Reading, cells: Sequence[_Cell]) -> dict[str, dict[str, Any]
         *workload, experiment, team, pod, namespace, user = rows.get(pod_uid, (None,) * 9)
         found[pod_uid] = {
             "workload": workload_json(*workload), "experiment": experiment, "team": team, "pod": pod or pod_uid,
-            "namespace": namespace, "user": user,
+            "namespace": namespace, "user": user, "pod_uid": pod_uid,
         }  # fmt: skip
     return found
 
@@ -183,11 +191,11 @@ def _queue(store: Reading, at_ms: int, zone: tzinfo) -> dict[str, Any]:
     return {
         "queue": [
             {
-                "workload": workload_json(*workload), "pod": pod, "namespace": namespace, "team": team,
-                "experiment": experiment, "queue": queue, "gpus": round(share / SHARE_WHOLE, 3),
+                "workload": workload_json(*workload), "pod": pod, "pod_uid": pod_uid, "namespace": namespace,
+                "team": team, "experiment": experiment, "queue": queue, "gpus": round(share / SHARE_WHOLE, 3),
                 "waiting_since": iso(since_ms, zone), "waited_ms": at_ms - since_ms, "reason": reason,
             }
-            for _, *workload, pod, namespace, team, experiment, queue, share, since_ms, reason in rows
+            for _, *workload, pod, pod_uid, namespace, team, experiment, queue, share, since_ms, reason in rows
         ],
         "queue_total": rows[0][0] if rows else 0,
     }  # fmt: skip

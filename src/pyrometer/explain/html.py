@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pyrometer import __version__
 from pyrometer.explain import charts
 from pyrometer.explain.charts import Part, escaped, stacked_bar
-from pyrometer.explain.figures import Amount, Measure
+from pyrometer.explain.figures import Measure, gpu_hours
 from pyrometer.explain.text import WAITED_MS, waits
 from pyrometer.explain.words import duration, emission, energy
 from pyrometer.model.states import FAMILIES, STATE
@@ -65,25 +65,25 @@ class Page(NamedTuple):
     measure: Measure
     clock: charts.Clock
     window: charts.Window
-    total: Amount
-    states: list[Amount]
-    families: dict[str, Amount]
+    total: int
+    states: list[int]
+    families: dict[str, int]
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> Page:
-        """A family is the sum of its states, in what is shown too."""
+        """A family is the sum of its states."""
         measure = Measure.of(answer["total"])
         states = measure.amounts(answer["states"])
-        families = dict.fromkeys(FAMILIES, Amount(0, 0))
+        families = dict.fromkeys(FAMILIES, 0)
         for row, amount in zip(answer["states"], states, strict=True):
             family = row["family"] if row["family"] in families else "unknown"
-            families[family] = Amount(*map(sum, zip(families[family], amount, strict=True)))
+            families[family] += amount
         return cls(
             answer=answer,
             measure=measure,
             clock=charts.Clock.of(answer["timezone"]),
             window=_interval(answer["window"]),
-            total=measure.amount(answer["total"][measure.key]),
+            total=answer["total"][measure.key],
             states=states,
             families=families,
         )
@@ -136,7 +136,7 @@ def _headline(page: Page) -> str:
             "reports. <code>--all</code> asks for everything there is.</p></header>"
         )
     verdict = "none of it wasted that we could see"
-    if wasted.exact:
+    if wasted:
         verdict = f"<em>{escaped(page.measure.number(wasted))}</em> of it wasted"
     lede = ""
     if answer["findings"]:
@@ -151,16 +151,16 @@ def _headline(page: Page) -> str:
 
 def _key_figures(page: Page) -> str:
     gpu_ms, findings = page.answer["total"]["gpu_ms"], page.answer["findings"]
-    named = page.measure.amount(sum(amount.exact for amount in page.measure.amounts(findings)))
+    named = sum(page.measure.amounts(findings))
     gpus = _gpus(gpu_ms / max(1, page.window.to_ms - page.window.from_ms))
     figures = [
-        ("Wasted", _share(page.families["waste"].exact, page.total.exact), "held, not progressing"),
+        ("Wasted", _share(page.families["waste"], page.total), _explained(page)),
         (
             "Useful",
-            _share(page.families["useful"].exact, page.total.exact),
+            _share(page.families["useful"], page.total),
             "training, evaluating, serving, or busy unseen",
         ),
-        ("GPU-hours", _hours(gpu_ms), " · ".join([f"{gpus} GPUs on average", *_energy(page.answer["total"])])),
+        ("GPU-hours", gpu_hours(gpu_ms), " · ".join([f"{gpus} GPUs on average", *_energy(page.answer["total"])])),
         ("Findings", str(len(findings)), f"naming {page.measure.text(named)}"),
     ]
     cells = "".join(
@@ -168,6 +168,14 @@ def _key_figures(page: Page) -> str:
         for name, figure, detail in figures
     )
     return f'<dl class="figures">{cells}</dl>'
+
+
+def _explained(page: Page) -> str:
+    """How much of the waste is in findings."""
+    explained, unexplained = page.measure.amounts(
+        [page.answer["waste"]["explained"], page.answer["waste"]["unexplained"]]
+    )
+    return f"{page.measure.text(explained)} explained by findings, {page.measure.text(unexplained)} unexplained"
 
 
 def _energy(total: dict[str, Any]) -> Iterator[str]:
@@ -182,12 +190,12 @@ def _price_notes(page: Page) -> str:
     notes, unpriced_ms = [], page.answer["total"]["unpriced_gpu_ms"]
     if not page.measure.is_money:
         notes.append(
-            "<b>No price is known</b> for these GPUs: everything here is in GPU-hours. "
+            "<b>No price is known</b> for these GPUs: all amounts and shares are GPU time. "
             "<code>pyrometer prices</code> shows what is missing."
         )
     elif unpriced_ms > 0:
         notes.append(
-            f"<b>{escaped(_hours(unpriced_ms))} GPU-hours have no price</b> and are in no dollar figure. "
+            f"<b>{escaped(gpu_hours(unpriced_ms))} GPU-hours have no price</b> and are in no dollar figure. "
             "<code>pyrometer prices</code> shows which."
         )
     if page.answer["prices_assumed"]:
@@ -200,24 +208,24 @@ def _price_notes(page: Page) -> str:
 
 def _where_it_went(page: Page) -> str:
     """One bar of families, then one bar per state; the numbers beside them add up to the headline."""
-    measure, whole = page.measure, page.total.exact
-    families = {family: amount for family, amount in page.families.items() if amount.exact > 0}
-    shares = {family: f"{family} {_share(amount.exact, whole)}" for family, amount in families.items()}
-    parts = [Part(charts.family_class(name), amount.exact, shares[name]) for name, amount in families.items()]
+    measure, whole = page.measure, page.total
+    families = {family: amount for family, amount in page.families.items() if amount > 0}
+    shares = {family: f"{family} {_share(amount, whole)}" for family, amount in families.items()}
+    parts = [Part(charts.family_class(name), amount, shares[name]) for name, amount in families.items()]
     bar = stacked_bar(parts, whole, ", ".join(shares.values()), "bar families")
     legend = "".join(
         f'<div><dt><i class="key {charts.family_class(family)}"></i>{family}</dt>'
         f"<dd>{escaped(measure.number(amount))}"
-        f"<small>{escaped(_share(amount.exact, whole))} · {FAMILY_MEANING[family]}</small></dd></div>"
+        f"<small>{escaped(_share(amount, whole))} · {FAMILY_MEANING[family]}</small></dd></div>"
         for family, amount in families.items()
     )
-    most = max((amount.exact for amount in page.states), default=0)
+    most = max(page.states, default=0)
     rows = [
         f'<th scope="row">{_state_name(row["state"])}</th>'
         + _cell(STATE[row["state"]].meaning if row["state"] in STATE else "", "meaning")
-        + _chart_cell([Part(charts.state_class(row["state"]), amount.exact, "")], most, _words(row["state"]))
+        + _chart_cell([Part(charts.state_class(row["state"]), amount, "")], most, _words(row["state"]))
         + _amount_cells(page, row, amount)
-        + _cell(_share(amount.exact, whole))
+        + _cell(_share(amount, whole))
         for row, amount in zip(page.answer["states"], page.states, strict=True)
     ]
     heads = [("State", ""), ("Meaning", "meaning"), ("Bar", "chart"), *_amount_heads(page), ("Share", "n")]
@@ -274,7 +282,7 @@ def _findings(page: Page) -> str:
             '<section><h2>Findings</h2><p class="lede">Nothing burned that we could name. Waste without a '
             "finding is too small or too scattered to have one cause, or needs more evidence.</p></section>"
         )
-    most = max(page.measure.amounts(findings)).exact
+    most = max(page.measure.amounts(findings))
     cards = "".join(_card(page, number, finding, most) for number, finding in enumerate(findings, start=1))
     order = "dollars" if page.measure.is_money else "GPU-hours"
     heading = f"<h2>Findings <small>by {order}, biggest first</small></h2>"
@@ -286,8 +294,8 @@ def _findings(page: Page) -> str:
 def _unexplained(page: Page) -> str:
     """Waste in no finding, when it is more than a crumb."""
     rows = page.answer["unexplained"]
-    rest = page.measure.amount(sum(amount.exact for amount in page.measure.amounts(rows)))
-    if rest.exact * 100 < page.total.exact:
+    rest = sum(page.measure.amounts(rows))
+    if rest * 100 < page.total:
         return ""
     largest = ", ".join(
         f"{escaped(_words(row['state']))} {escaped(page.measure.text(amount))}"
@@ -298,12 +306,12 @@ def _unexplained(page: Page) -> str:
 
 def _card(page: Page, number: int, finding: dict[str, Any], most: int) -> str:
     """One finding under a bar of its size; those far down the list are folded to their head."""
-    amount = page.measure.amount(finding[page.measure.key] or 0)
+    amount = finding[page.measure.key] or 0
     css_class = charts.cause_class(finding["cause"])
     amount_text = "no price" if finding[page.measure.key] is None else page.measure.text(amount)
     details = [f"{finding['confidence']:.0%} confidence"]
     if page.measure.is_money:
-        details.insert(0, f"{_hours(finding['gpu_ms'])} GPU-hours")
+        details.insert(0, f"{gpu_hours(finding['gpu_ms'])} GPU-hours")
     head = (
         f'<span class="number">{number}</span><span class="cause">{escaped(_words(finding["cause"]))}</span>'
         f'<span class="amount">{escaped(amount_text)}</span><h3>{_name(finding["title"])}</h3>'
@@ -311,7 +319,7 @@ def _card(page: Page, number: int, finding: dict[str, Any], most: int) -> str:
     )
     evidence = "".join(f"<li>{_name(sentence)}</li>" for sentence in finding["evidence"])
     body = (
-        stacked_bar([Part(css_class, amount.exact, "")], most, f"{_share(amount.exact, most)} of the biggest")
+        stacked_bar([Part(css_class, amount, "")], most, f"{_share(amount, most)} of the biggest")
         + f'<div class="body">{_card_facts(page, finding)}<div class="story">'
         + (f"<h4>Evidence</h4><ul>{evidence}</ul>" if evidence else "")
         + (f'<p class="if">{_name(finding["what_if"]["sentence"])}</p>' if finding["what_if"]["sentence"] else "")
@@ -349,10 +357,10 @@ def _teams(page: Page) -> str:
     if not teams:
         return ""
     spent, wasted = measure.amounts(teams), measure.amounts(teams, "waste_")
-    most = max(amount.exact for amount in spent)
+    most = max(spent)
     rows = []
     for team, whole, waste in zip(teams, spent, wasted, strict=True):
-        parts = [Part("f-waste", waste.exact, "wasted"), Part("rest", whole.exact - waste.exact, "the rest")]
+        parts = [Part("f-waste", waste, "wasted"), Part("rest", whole - waste, "the rest")]
         name = team["team"] or "no team"
         label = f"{name}: {measure.text(whole)}, of it wasted {measure.text(waste)}"
         rows.append(
@@ -360,7 +368,7 @@ def _teams(page: Page) -> str:
             + _chart_cell(parts, most, label)
             + _amount_cells(page, team, whole)
             + _cell(measure.number(waste))
-            + _cell(_share(waste.exact, whole.exact))
+            + _cell(_share(waste, whole))
         )
     heads = [("Team", ""), ("Bar", "chart"), *_amount_heads(page), ("Wasted", "n"), ("of spent", "n")]
     table = _table("teams", heads, rows)
@@ -377,14 +385,13 @@ def _workloads(page: Page) -> str:
         order = [*(name for name in STATE if name in states), *(name for name in states if name not in STATE)]
         shares = {name: f"{_words(name)} {_share(states[name], whole)}" for name in order}
         parts = [Part(charts.state_class(name), states[name], shares[name]) for name in order]
-        waste_ms = sum(states[name] for name in order if name in STATE and STATE[name].family == "waste")
         kind = row["workload"]["kind"] if row["workload"] else "free or broken GPUs"
         owner = " · ".join(_name(text) for text in (kind, row["experiment"], row["team"], *_standing(row)) if text)
         rows.append(
             f'<th scope="row">{_workload(row["workload"])}<small>{owner}</small></th>'
             + _chart_cell(parts, whole, ", ".join(shares.values()))
-            + _amount_cells(page, row, page.measure.amount(row[page.measure.key] or 0))
-            + _cell(_share(waste_ms, whole))
+            + _amount_cells(page, row, row[page.measure.key] or 0)
+            + _cell(_share(row["waste_" + page.measure.key] or 0, row[page.measure.key] or 0))
         )
     heads = [("Workload", ""), ("Bar", "chart"), *_amount_heads(page), ("Wasted", "n")]
     return (
@@ -432,7 +439,7 @@ def _how_we_know(page: Page) -> str:
     for key, name, shows, advice in EVIDENCE_KINDS:
         share = page.answer["evidence"].get(key, 0.0)
         missing_ms = page.answer["total"]["gpu_ms"] * (1 - share)
-        gain = f"<p>{_hours(missing_ms)} GPU-hours lack it. {advice}</p>" if missing_ms >= MS_PER_HOUR else ""
+        gain = f"<p>{gpu_hours(missing_ms)} GPU-hours lack it. {advice}</p>" if missing_ms >= MS_PER_HOUR else ""
         bar = stacked_bar([Part("ink", round(share * 1000), "")], 1000, f"{name}: {share:.0%} of GPU time")
         rows.append(f"<div><dt>{name}<b>{share:.0%}</b></dt><dd>{bar}<p>{shows}</p>{gain}</dd></div>")
     return (
@@ -463,10 +470,10 @@ def _amount_heads(page: Page) -> list[tuple[str, str]]:
     return [("Spent", "n"), ("GPU-hours", "n hours")] if page.measure.is_money else [("GPU-hours", "n")]
 
 
-def _amount_cells(page: Page, row: dict[str, Any], amount: Amount) -> str:
+def _amount_cells(page: Page, row: dict[str, Any], amount: int) -> str:
     """What `_amount_heads` announces; time without a price is shown as that, not as free of charge."""
     number = "no price" if row[page.measure.key] is None else page.measure.number(amount)
-    return _cell(number) + (_cell(_hours(row["gpu_ms"]), "n hours") if page.measure.is_money else "")
+    return _cell(number) + (_cell(gpu_hours(row["gpu_ms"]), "n hours") if page.measure.is_money else "")
 
 
 def _state_name(state: str) -> str:
@@ -501,13 +508,6 @@ def _share(part: float, whole: float) -> str:
     if 0 < percent < 0.1:
         return "<0.1%"
     return f"{percent:.1f}%" if 0 < percent < 9.95 else f"{percent:.0f}%"
-
-
-def _hours(gpu_ms: float) -> str:
-    hours = gpu_ms / MS_PER_HOUR
-    if 0 < hours < 0.05:
-        return "<0.1"
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:,.1f}"
 
 
 def _gpus(count: float) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from pyrometer.explain.failures import failure_text
+from pyrometer.explain.figures import Measure
 from pyrometer.explain.words import counted, coverage, dollars, duration, emission, energy, hours, percent, wrapped
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 
@@ -64,6 +65,12 @@ def head(answer: dict[str, Any], style: Style = plain) -> Iterator[str]:
         waste, share = dollars(waste_usd_micro), percent(waste_usd_micro, total["usd_micro"])
     verdict = f"{waste} of it wasted ({share})" if waste_ms else "no waste seen"
     yield style(f"{spent}, {verdict}", bold=True)
+    if waste_ms:
+        parts = [answer["waste"][part] for part in ("explained", "unexplained")]
+        explained, unexplained = (
+            dollars(part["usd_micro"] or 0) if total["usd_micro"] else hours(part["gpu_ms"]) for part in parts
+        )
+        yield style(f"Of the waste, findings explain {explained}; {unexplained} is unexplained.", dim=True)
     if total["energy_wh"] is not None:
         emitted = "" if total["co2e_g"] is None else f", {emission(total['co2e_g'])}"
         yield style(f"{energy(total['energy_wh'])}{emitted}", dim=True)
@@ -71,15 +78,17 @@ def head(answer: dict[str, Any], style: Style = plain) -> Iterator[str]:
 
 
 def _bars(answer: dict[str, Any], style: Style) -> Iterator[str]:
-    measure = "usd_micro" if answer["total"]["usd_micro"] and not answer["total"]["unpriced_gpu_ms"] else "gpu_ms"
-    whole = answer["total"][measure]
+    measure = Measure.of(answer["total"])
+    whole = answer["total"][measure.key]
     for row in answer["states"]:
-        filled = _bar((row[measure] or 0) / whole if whole else 0)
+        known = row[measure.key] is not None
+        filled = _bar((row[measure.key] or 0) / whole if whole else 0)
         colour = COLOURS[row["family"]]
-        money = "" if row["usd_micro"] is None else dollars(row["usd_micro"])
+        money = dollars(row["usd_micro"]) if measure.is_money else ""
+        share = percent(row[measure.key], whole) if known else "–"
         spent = _compact_hours(row["gpu_ms"])
         yield (
-            f"  {row['state']:<15}{style(filled.ljust(BAR), fg=colour)} {percent(row[measure] or 0, whole):>6}"
+            f"  {row['state']:<15}{style(filled.ljust(BAR), fg=colour)} {share:>6}"
             f" {spent:>12} {money:>10}  {row['family']}"
         ).rstrip()
     yield ""
@@ -181,5 +190,7 @@ def _foot(answer: dict[str, Any], style: Style) -> Iterator[str]:
         yield from _wrapped("", text, style, dim=True)
     unpriced = answer["total"]["unpriced_gpu_ms"]
     if unpriced:
-        text = f"No price is known for {hours(unpriced)}; say it with --price, per GPU-hour."
+        text = f"No price is known for {hours(unpriced)}. Set one per GPU-hour with --price."
+        if not Measure.of(answer["total"]).is_money:
+            text += " Shares are of GPU time."
         yield from _wrapped("", text, style, dim=True)

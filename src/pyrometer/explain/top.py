@@ -1,4 +1,4 @@
-"""What goes on right now: who holds GPUs, in which state, for how much an hour, how far it is."""
+"""Who holds GPUs at the end of a time range, by default now: in which state, for how much an hour, how far it is."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def top(
         for o, group, micro in zip(shown, groups, rounded(groups), strict=False)
     ]  # fmt: skip
     return {
-        "at": iso(window.to_ms, zone), "window": window_json(window, zone), "usd_of": "window",
-        "rate": _whole_rate(store), "rows": rows, "others": len(owners) - len(shown),
+        "at": iso(window.to_ms, zone), "origin": store.meta("origin"), "window": window_json(window, zone),
+        "usd_of": "window", "rate": _whole_rate(store), "rows": rows, "others": len(owners) - len(shown),
         "queue": _queue(store, window),
     }  # fmt: skip
 

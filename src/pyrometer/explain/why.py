@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any
 
-from pyrometer.account.sums import Sum, Window, amounts, iso, rounded, workload_json
+from pyrometer.account.sums import Sum, Window, added, amounts, iso, rounded, time_and_money, workload_json
 from pyrometer.explain import claims
-from pyrometer.explain.burn import Burned
+from pyrometer.explain.burn import Burned, wasted, with_waste
 from pyrometer.explain.detectors import DETECTORS
 from pyrometer.explain.failures import failure_json, first_failures
 from pyrometer.explain.findings import Finding
@@ -35,12 +35,15 @@ def why(
     night = Night(store, window, settings, zone, price_usd_micro=price_usd_micro)
     burned = Burned(store, window, zone)
     findings = _findings(night, claims.find(night, DETECTORS), price_usd_micro)
+    totals = burned.totals(settings, price_usd_micro)
+    unexplained = _unexplained(night)
     return {
-        **burned.totals(settings, price_usd_micro),
+        **totals,
         "findings": findings,
         "failures": _failures(night),
         "saved_if_caught": saved_if_caught(night, findings),
-        "unexplained": _unexplained(night),
+        "waste": _waste(totals["states"], unexplained),
+        "unexplained": unexplained,
         "timeline": {"bucket_ms": night.bucket_ms, "rows": _timeline(night)},
         "teams": burned.teams(),
         "queues": queues(night),
@@ -85,6 +88,26 @@ def _unexplained(night: Night) -> list[dict[str, Any]]:
     return sorted(told, key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["state"]))
 
 
+def _waste(states: Sequence[dict[str, Any]], unexplained: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What was wasted, split into what findings explain and the rest. The two parts add up to the whole."""
+    rows = [row for row in states if row["family"] == "waste"]
+    gpu_ms, micro = sum(row["gpu_ms"] for row in rows), _micro(rows)
+    rest_ms, rest = sum(row["gpu_ms"] for row in unexplained), _micro(unexplained)
+    if micro is not None:
+        rest = min(rest or 0, micro)  # each is rounded by itself
+    return {
+        **time_and_money(gpu_ms, micro),
+        "explained": time_and_money(gpu_ms - rest_ms, None if micro is None or rest is None else micro - rest),
+        "unexplained": time_and_money(rest_ms, rest),
+    }
+
+
+def _micro(rows: Sequence[dict[str, Any]]) -> int | None:
+    """Their money; None if there are rows and none has a price."""
+    priced = [row["usd_micro"] for row in rows if row["usd_micro"] is not None]
+    return sum(priced) if priced or not rows else None
+
+
 def _timeline(night: Night) -> list[dict[str, Any]]:
     buckets: dict[int, dict[str, int]] = defaultdict(dict)
     for bucket, state, ms in night.ask("SELECT minute_ms, state, sum(ms) FROM burn GROUP BY ALL ORDER BY ALL"):
@@ -96,14 +119,18 @@ def _workloads(night: Night, burned: Burned) -> list[dict[str, Any]]:
     groups = burned.sums("workload", "experiment", "team")
     told = [(group, micro) for group, micro in zip(groups, rounded(groups), strict=True) if group.key[0] is not None]
     told = told[:MOST_WORKLOADS]
+    lost: dict[str, list[Sum]] = defaultdict(list)
+    for group in wasted(burned.sums("workload", "experiment", "team", "state")):
+        lost[str(group.key[:3])].append(group)
+    wastes = [added(group.key, lost[str(group.key)]) for group, _ in told]
     states = _states(night, [group.key[0]["uid"] for group, _ in told])
     waited, done = waited_ms(night), progress(night)
     return [
         {"workload": group.key[0], "experiment": group.key[1], "team": group.key[2]}
-        | amounts(group, micro)
-        | {"unpriced_gpu_ms": group.unpriced_gpu_ms, "states": states[group.key[0]["uid"]]}
+        | with_waste(group, micro, waste, waste_micro)
+        | {"states": states[group.key[0]["uid"]]}
         | {"waited_ms": waited.get(group.key[0]["uid"]), "progress": done.get(group.key[0]["uid"])}
-        for group, micro in told
+        for (group, micro), waste, waste_micro in zip(told, wastes, rounded(wastes), strict=True)
     ]
 
 

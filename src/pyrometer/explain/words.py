@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
-from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, USD_MICRO_PER_USD
+
+USD_MICRO_PER_CENT = USD_MICRO_PER_USD // 100
+LIVE_UP_TO_MS = 3 * MS_PER_MINUTE  # data that is no further behind the clock is called live
+CENTS_UP_TO = 1_000  # an amount of ten dollars or more is shown without its cents
 
 
 def duration(ms: int) -> str:
@@ -25,16 +29,42 @@ def duration(ms: int) -> str:
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
+def staleness(end_ms: int, now_ms: int, origin: str | None) -> str:
+    """How far data up to a time is behind the clock; empty while it is live. Of recorded or simulated data, its origin.
+
+    `freshness` in serve/page/freshness.js does the same: change both together.
+    """
+    behind_ms = now_ms - end_ms
+    if behind_ms < LIVE_UP_TO_MS and not (origin and behind_ms < -LIVE_UP_TO_MS):
+        return ""
+    if origin:
+        return origin
+    if behind_ms < MS_PER_HOUR:
+        return f"{behind_ms // MS_PER_MINUTE} min behind"
+    if behind_ms < 2 * MS_PER_DAY:
+        return f"{behind_ms // MS_PER_HOUR} h behind"
+    return f"{behind_ms // MS_PER_DAY} d behind"
+
+
 def dollars(usd_micro: int | None) -> str:
-    """Money: cents below ten dollars, whole dollars above; "unpriced" without a known price. Little is not nothing."""
+    """Money: cents below ten dollars, whole dollars from there on; "unpriced" without a known price.
+
+    Halves round away from zero. `usdMicro` in serve/page/format.js does the same: change both together.
+    """
     if usd_micro is None:
         return "unpriced"
-    if 0 < usd_micro < 5_000:
-        return "<$0.01"
     sign, amount = "−" if usd_micro < 0 else "", abs(usd_micro)
-    if amount < 10_000_000:
-        return f"{sign}${amount / 1e6:,.2f}"
-    return f"{sign}${round(amount / 1e6):,}"
+    if 0 < amount < USD_MICRO_PER_CENT // 2:
+        return f"{sign}<$0.01"  # a small amount is not zero
+    cents = _rounded(amount, USD_MICRO_PER_CENT)
+    if cents < CENTS_UP_TO:
+        return f"{sign}${cents // 100}.{cents % 100:02d}"
+    return f"{sign}${_rounded(amount, USD_MICRO_PER_USD):,}"
+
+
+def _rounded(amount: int, unit: int) -> int:
+    """An amount in whole units, in integers: floats would round some halves down."""
+    return (2 * amount + unit) // (2 * unit)
 
 
 def hours(gpu_ms: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pyrometer.account.sums import Window, added, amounts, iso, rounded, total, window_json
+from pyrometer.account.sums import Window, added, amounts, iso, open_names, rounded, sums, total, window_json
 from pyrometer.explain.dominated import Reached, beaten_since
 from pyrometer.explain.metrics import Aim, Reported, aim_of, chosen, curves
 from pyrometer.explain.spending import (
@@ -102,11 +102,15 @@ def worth(
     store: Reading, experiment: str, window: Window, *, zone: tzinfo, metric: str | None = None,
     target: float | None = None, price_usd_micro: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The answer of `pyrometer worth EXPERIMENT`: its runs, most expensive first."""
+    """The answer of `pyrometer worth EXPERIMENT`: its runs, most expensive first; none of an experiment that only held
+    GPUs."""
     everything = _open(store, window)
     listed = [run for run in everything if run.experiment == experiment]
     if not listed:
-        raise NoSuchExperimentError(experiment, {run.experiment for run in everything if run.experiment is not None})
+        if not _exists(store, experiment):
+            known = {run.experiment for run in everything if run.experiment is not None}
+            raise NoSuchExperimentError(experiment, known)
+        return _without_runs(store, experiment, window, zone, target, price_usd_micro)
     names = [run.run for run in listed]
     open_minutes(store, window, price_usd_micro, names)
     reported = _reported(store, window).get(experiment, [])
@@ -128,18 +132,47 @@ def worth(
     for row in rows:
         row["pareto"] = row["run"] in best
     rows.sort(key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["run"]))
+    metrics = [_told(aim_of(one), "name") | {"runs": one.runs} for one in reported]
+    teams = [(row["team"], row["gpu_ms"]) for row in rows]
+    return _answer(experiment, window_json(window, zone), teams, aim, target, metrics, rows, total(groups))
+
+
+def _exists(store: Reading, experiment: str) -> bool:
+    """Whether an experiment of that name has runs or holds GPUs, at any time."""
+    open_names(store)
+    store.expose_all(["run"])
+    (known,) = store.connection.execute(
+        "SELECT EXISTS (FROM holder_name WHERE experiment = $1) OR EXISTS (FROM run WHERE experiment = $1)",
+        [experiment],
+    ).fetchall()
+    return bool(known[0])
+
+
+def _without_runs(
+    store: Reading, experiment: str, window: Window, zone: tzinfo, target: float | None, price_usd_micro: int | None
+) -> dict[str, Any]:
+    """What an experiment cost that has no training runs in the window."""
+    groups = sums(store, window, ("team", "experiment"), zone=zone, price_usd_micro=price_usd_micro)
+    own = [group for group in groups if group.key[1] == experiment]
+    teams = [(group.key[0], group.gpu_ms) for group in own]
+    return _answer(experiment, window_json(window, zone), teams, None, target, [], [], total(own))
+
+
+def _answer(
+    experiment: str, window: dict[str, str], teams: Sequence[tuple[str | None, int]], aim: Aim | None,
+    target: float | None, metrics: list[dict[str, Any]], rows: list[dict[str, Any]], whole: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     beaten = [row["usd_micro"] or 0 for row in rows if row["best"] is not None and not row["pareto"]]
     after = [row["dominated_after_usd_micro"] or 0 for row in rows]
-    whole = total(groups)
     priced = whole["usd_micro"] is not None
     return {
         "experiment": experiment,
-        "window": window_json(window, zone),
-        "team": _mostly((row["team"], row["gpu_ms"]) for row in rows),
-        "teams": sorted({row["team"] for row in rows if row["team"] is not None}),
+        "window": window,
+        "team": _mostly(teams),
+        "teams": sorted({team for team, _ in teams if team is not None}),
         **_told(aim),
         "target": target,
-        "metrics": [_told(aim_of(one), "name") | {"runs": one.runs} for one in reported],
+        "metrics": metrics,
         "runs": rows,
         "total": whole,
         "dominated_usd_micro": sum(beaten) if priced else None,

@@ -129,7 +129,8 @@ class Server:
             open_to_all=open_to_all,  # on loopback, as long as nobody has made a token
         )  # fmt: skip
         self.audit = Audit(store.folder, on=settings.audit_log == "yes")
-        self.sessions = Sessions(self.access, self.audit)
+        self.news: Answer | None = None  # of the ledger, as pages were last told
+        self.sessions = Sessions(self.access, self.audit, lambda: self.news)
         self.counted = Ledger()
         self.training, self.workloads = Runs(), Workloads()
         self.end_ms = 0  # the newest accounted minute
@@ -404,6 +405,7 @@ class Server:
         async with self.lock:
             news = await to_its_end(self._keep_books)
         if news is not None:
+            self.news = news
             self.live.tell("ledger", news, lasting=True)
 
     async def look(self) -> None:
@@ -481,7 +483,9 @@ class Server:
         self.counted.count(self.store, books.covered.end_ms)
         self.training.count(self.store, books.covered.end_ms)
         self.workloads.count(self.store, books.covered.end_ms, self.training.progress.runs.values())
-        return {"revision": books.revised, "to": iso(books.covered.end_ms, UTC)}
+        return {
+            "revision": books.revised, "to": iso(books.covered.end_ms, UTC), "origin": self.store.meta("origin"),
+        }  # fmt: skip
 
     # -- who may ------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,10 @@ _PARAMETERS: dict[str, tuple[str, Schema]] = {
     "price": ("One price in dollars per GPU-hour for everything: a quick answer.", {"type": "number", "minimum": 0}),
     "team": ("Only what belongs to this team; `platform`: what nobody held. A team viewer's own, always.", _NAME),
     "experiment": ("Only what belongs to this experiment; of `worth`, the one whose runs are compared.", _NAME),
+    "workload": (
+        "Only this workload, by its UID as answers have it; a pod that has no workload, by the pod's UID.",
+        _NAME,
+    ),
     "stale": (
         "ok: where a new answer takes long, the last one at once, however old.",
         {"type": "string", "enum": ["ok"]},
@@ -213,6 +217,7 @@ _ANSWERS: dict[str, Schema] = {
         states=_list(_object(state=_TEXT, family=_TEXT, gpu_ms={"type": "integer"}, usd_micro=_nullable("integer"))),
         findings=_list(_FINDING),
         failures=_list(_FAILURE),
+        waste=_object(**_AMOUNTS, explained=_object(**_AMOUNTS), unexplained=_object(**_AMOUNTS)),
         saved_if_caught=_object(**_AMOUNTS, sentence=_nullable("string")),
         evidence={"type": "object"},
     ),
@@ -236,17 +241,18 @@ _ANSWERS: dict[str, Schema] = {
         ),
         rate=_object(
             usd_micro_per_hour=_nullable("integer"), usd_per_hour=_nullable("number"),
-            wasted_usd_per_hour=_nullable("number"), held_gpus={"type": "number"}, gpus={"type": "number"},
+            wasted_usd_micro_per_hour=_nullable("integer"), wasted_usd_per_hour=_nullable("number"),
+            held_gpus={"type": "number"}, gpus={"type": "number"},
         ),
         teams=_list(_object(team=_nullable("string"), **_AMOUNTS)),
         experiments=_list(_object(team=_nullable("string"), experiment=_nullable("string"), **_AMOUNTS)),
     ),
     "cluster": _object(
-        at=_TEXT, at_ms={"type": "integer"}, **_WINDOW["properties"], states=_list(_TEXT),
+        at=_nullable("string"), at_ms=_nullable("integer"), **_WINDOW["properties"], states=_list(_TEXT),
         holders=_list(
             _object(
                 workload=_nullable("object"), experiment=_nullable("string"), team=_nullable("string"), pod=_TEXT,
-                namespace=_nullable("string"), user=_nullable("string"),
+                namespace=_nullable("string"), user=_nullable("string"), pod_uid=_TEXT,
             )
         ),
         pools=_list(
@@ -260,7 +266,7 @@ _ANSWERS: dict[str, Schema] = {
         counts={"type": "object"},
         queue=_list(
             _object(
-                workload=_nullable("object"), pod=_TEXT, namespace=_TEXT, team=_nullable("string"),
+                workload=_nullable("object"), pod=_TEXT, pod_uid=_TEXT, namespace=_TEXT, team=_nullable("string"),
                 experiment=_nullable("string"), queue=_nullable("string"), gpus={"type": "number"},
                 waiting_since=_TEXT, waited_ms={"type": "integer"}, reason=_nullable("string"),
             )
@@ -313,7 +319,7 @@ _ANSWERS: dict[str, Schema] = {
     "trace": _object(run=_TEXT, spans=_list({"type": "object"})),
     "lineage": _object(run=_TEXT),
     "top": _object(
-        at=_TEXT, window=_WINDOW, rows=_list(_TOP_ROW), others={"type": "integer"},
+        at=_TEXT, origin=_nullable("string"), window=_WINDOW, rows=_list(_TOP_ROW), others={"type": "integer"},
         rate=_object(
             usd_per_hour=_nullable("number"), usd_micro_per_hour=_nullable("integer"),
             wasted_usd_per_hour=_nullable("number"), gpus={"type": "number"}, held_gpus={"type": "number"},

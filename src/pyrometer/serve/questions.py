@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyrometer.account.books import Basis, basis_of
+from pyrometer.account.books import LEDGER, Basis, basis_of
 from pyrometer.account.charges import charges
 from pyrometer.account.charges import groupings as charged_by
 from pyrometer.account.closing import closed_answer
@@ -54,7 +54,10 @@ WINDOW = ("last", "since", "until", "month", "all", "tz", "price")
 SCOPE = ("team", "experiment")  # only what belongs to them
 ASKED_ALWAYS = (*WINDOW, *SCOPE)
 ASKED_BY = {  # what a question takes besides
-    "cost": ("by", "share_platform"),
+    "why": ("workload",),
+    "burn": ("workload",),
+    "runs": ("workload",),
+    "cost": ("by", "share_platform", "workload"),
     "charges": ("share_platform",),
     "cluster": ("at",),
     "show": ("run", "without"),
@@ -91,10 +94,13 @@ class _About(NamedTuple):
     price_usd_micro: int | None
     team: str | None = None
     experiment: str | None = None
+    workload: str | None = None
     pot: Pot | None = None  # what nobody held, where others pay for it
 
     def basis(self, store: Reading, by: Sequence[str]) -> Basis:
         """What it is answered from, once months are closed."""
+        if self.workload is not None:
+            return LEDGER
         return basis_of(store, self.window, by, self.zone, self.team, self.experiment)
 
 
@@ -104,11 +110,11 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
     answer = _ANSWERS[what](parameters)
 
     def asked(store: Reading, covered: Accounted) -> Answer:
-        window, zone, price_usd_micro, team, experiment, share = heard
-        about = _About(window(covered), zone, settings, price_usd_micro, team, experiment)
+        window, zone, price_usd_micro, team, experiment, share, workload = heard
+        about = _About(window(covered), zone, settings, price_usd_micro, team, experiment, workload)
         about = about._replace(pot=_pot(store, about, what, parameters, share))
         try:
-            with only(store, team, experiment):
+            with only(store, team, experiment, workload):
                 return answer(store, about)
         except NobodyError as error:
             raise NothingError(str(error)) from None
@@ -125,6 +131,7 @@ class Heard(NamedTuple):
     team: str | None
     experiment: str | None
     share: str  # who pays for what nobody held
+    workload: str | None = None  # its UID
 
 
 def heard_as(what: str, parameters: Mapping[str, str], settings: Settings) -> Heard:
@@ -144,7 +151,8 @@ def heard_as(what: str, parameters: Mapping[str, str], settings: Settings) -> He
     price_usd_micro = _price(told["price"])
     # what `worth` calls an experiment is what its runs say, not who pays
     team, experiment = (None if name in ASKED_BY.get(what, ()) else _name(parameters, name) for name in SCOPE)
-    return Heard(window, zone, price_usd_micro, team, experiment, _share(parameters, experiment))
+    workload = _name(parameters, "workload")
+    return Heard(window, zone, price_usd_micro, team, experiment, _share(parameters, experiment or workload), workload)
 
 
 def known() -> tuple[str, ...]:
@@ -219,7 +227,7 @@ def _share(parameters: Mapping[str, str], experiment: str | None) -> str:
     if share not in HOW:
         raise QuestionError(f"--share-platform {share!r} is not known: {', '.join(HOW)}.")
     if share != NONE and experiment is not None:
-        raise QuestionError("--share-platform is paid by teams: leave out --experiment.")
+        raise QuestionError("--share-platform is paid by teams: leave out the experiment and the workload.")
     return share
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -19,18 +20,21 @@ PATH = "/api/v1/session"
 class Sessions:
     """Who a page is, and how it becomes somebody."""
 
-    def __init__(self, access: Access, audit: Audit) -> None:
+    def __init__(self, access: Access, audit: Audit, ledger: Callable[[], dict[str, Any] | None]) -> None:
         self._access = access
         self._audit = audit
+        self._ledger = ledger
 
     async def route(self, request: Request) -> Response:
-        """Says who asks (GET), signs in (POST) or out (DELETE). Both of these only from a page of this server."""
+        """Says who asks and how far the ledger reaches (GET), signs in (POST) or out (DELETE). The last two only from
+        a page of this server."""
         try:
             if request.method == "POST":
                 return await self._sign_in(request)
             if request.method == "DELETE":
                 return self._sign_out(request)
-            return JSONResponse(_shown(self._access.who(request, "view")), headers={"Cache-Control": "no-store"})
+            shown = {**_shown(self._access.who(request, "view")), "ledger": self._ledger()}
+            return JSONResponse(shown, headers={"Cache-Control": "no-store"})
         except RefusedError as refused:
             what = {"POST": "sign_in", "DELETE": "sign_out"}.get(request.method, "refused")
             self._audit.refused(refused, self._access.address(request), PATH, what)

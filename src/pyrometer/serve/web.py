@@ -21,7 +21,10 @@ from starlette.responses import PlainTextResponse, Response
 from pyrometer.explain.charts import STATE_OF_CAUSE
 from pyrometer.model.states import STATES
 
-PAGES = ("/", "/experiments", "/worth", "/run", "/step", "/lineage", "/cluster", "/chargeback", "/pipelines")
+PAGES = (
+    "/", "/experiments", "/experiment", "/workload", "/worth", "/run", "/step", "/lineage", "/cluster", "/chargeback",
+    "/pipelines",
+)  # fmt: skip
 # A new version of the server has a new page at once: its files are asked for again, though not sent again. The charts'
 # library has its version in its name, so browsers keep it, and what they made of it: compiling it takes them a second.
 ASKED_AGAIN = "no-cache"

@@ -4,6 +4,7 @@ import {fetched, listen, Refused, session} from "./api.js";
 import {forget} from "./chart.js";
 import {h} from "./dom.js";
 import {clock, day, exactly, when, zoneName} from "./format.js";
+import {learn, ledgerEnd, ofLedger} from "./freshness.js";
 import {begin, settle} from "./parts.js";
 import {go, Place, windowOf, withWindow} from "./place.js";
 
@@ -11,26 +12,30 @@ const PAGES = [
   {path: "/", name: "Burn", module: "burn", usual: "Last 12 hours"},
   {path: "/experiments", name: "Experiments", module: "experiments", usual: "Everything"},
   {path: "/worth", name: "Worth", module: "worth", usual: "Everything"},
-  {path: "/run", name: "Runs", module: "run", usual: "Everything", also: ["/step", "/lineage"]},
+  {path: "/run", name: "Runs", module: "run", usual: "Everything", },
   {path: "/cluster", name: "Cluster", module: "cluster", usual: "Last 12 hours"},
   {path: "/chargeback", name: "Chargeback", module: "chargeback", usual: "Last 31 days"},
   {path: "/pipelines", name: "Pipelines", module: "pipelines", usual: "Everything"},
-  {path: "/step", name: "Step", module: "step", usual: "Everything", hidden: true},
-  {path: "/lineage", name: "Lineage", module: "lineage", usual: "Everything", hidden: true},
+  {path: "/experiment", name: "Experiment", module: "entity", usual: "Last 31 days", hidden: true, within: "/experiments", single: true},
+  {path: "/workload", name: "Workload", module: "entity", usual: "Last 31 days", hidden: true, within: "/cluster", single: true},
+  {path: "/step", name: "Step", module: "step", usual: "Everything", hidden: true, within: "/run"},
+  {path: "/lineage", name: "Lineage", module: "lineage", usual: "Everything", hidden: true, within: "/run"},
 ];
+const CHECK_EVERY_MS = 10_000;
 const RANGES = [["1h", "Last hour"], ["6h", "Last 6 hours"], ["12h", "Last 12 hours"], ["24h", "Last 24 hours"], ["7d", "Last 7 days"], ["30d", "Last 30 days"]];
 
 const top = document.getElementById("top"), main = document.getElementById("main");
 let controller = new AbortController();
 let who = null;
-let live = {on: true, connected: false, to: null, revision: null};
+let live = {on: true, connected: false, revision: null};
+let drawnFor = null; // how fresh the data was when the page was drawn: "now" may have become wrong since
 
 // -- what is shown ----------------------------------------------------------------------------------------------------
 
 async function show({refresh = false} = {}) {
   controller.abort();
   controller = new AbortController();
-  const place = new Place(location.href, controller.signal);
+  const place = new Place(location.href, controller.signal, who?.team);
   const page = PAGES.find((one) => one.path === place.path);
   if (!page) return failed(new Refused(404, `There is no page ${place.path} here.`));
   if (!refresh) {
@@ -42,6 +47,7 @@ async function show({refresh = false} = {}) {
   const waiting = () => shown.signal.aborted || main.replaceChildren(h("p.loading", {role: "status"}, "Loading…"));
   const slow = refresh ? null : setTimeout(waiting, 200);
   begin();
+  drawnFor = ofLedger().kind;
   try {
     const module = await import(`./pages/${page.module}.js`);
     const nodes = await module.show(place);
@@ -87,6 +93,7 @@ function signIn(reason) {
     try {
       await session.begin(token.value);
       await start();
+setInterval(tick, CHECK_EVERY_MS);
     } catch (error) {
       said.textContent = error.message;
       token.select();
@@ -105,16 +112,16 @@ const brand = () => h("a.brand", {href: "/"}, h("span.mark", {"aria-hidden": "tr
 
 function frame(place, page) {
   const nav = h("nav", {"aria-label": "Pages"}, PAGES.filter((one) => !one.hidden).map((one) =>
-    h("a", {href: place.to(one.path), "aria-current": one.path === place.path || one.also?.includes(place.path) ? "page" : null}, one.name)));
+    h("a", {href: place.to(one.path), "aria-current": one.path === place.path || one.path === page.within ? "page" : null}, one.name)));
   top.replaceChildren(h("div.bar", {}, brand(), nav, h("div.tools", {}, h("span", {id: "live"}), themeButton(), person())),
-    h("div.bar.choices", {role: "group", "aria-label": "What is shown"}, range(place, page), filters(place)));
+    h("div.bar.choices", {role: "group", "aria-label": "What is shown"}, range(place, page), page.single ? null : filters(place)));
   frameLive();
 }
 
 function range(place, page) {
   const chosen = windowOf(place);
   const own = chosen.since || chosen.until ? "own" : chosen.all ? "all" : chosen.month ? "month" : chosen.last ?? "";
-  const options = [["", `${page.usual} (usual)`], ...RANGES, ["all", "Everything"], ["own", chosen.since ? said(chosen) : "From … to …"]];
+  const options = [["", `${page.usual} (default)`], ...RANGES, ["all", "Everything"], ["own", chosen.since ? said(chosen) : "From … to …"]];
   if (chosen.month) options.push(["month", chosen.month]);
   if (chosen.last && !RANGES.some(([value]) => value === chosen.last)) options.push([chosen.last, `Last ${chosen.last}`]);
   const fields = h("form.own", {hidden: own !== "own", onsubmit: (event) => {
@@ -131,7 +138,7 @@ function range(place, page) {
 }
 
 const localised = (text) => (text ?? "").replace(" ", "T").replace(/(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?$/, (all, ...groups) => (groups[0] && (text.match(/:/g) ?? []).length < 2 ? groups[0] : ""));
-const said = ({since, until}) => `${since ?? "the beginning"} – ${until ?? "now"}`;
+const said = ({since, until}) => `${since ?? "the beginning"} – ${until ?? "the latest data"}`;
 
 function filters(place) {
   return ["team", "experiment"].map((name) => {
@@ -171,16 +178,29 @@ function person() {
 
 // -- what is live -----------------------------------------------------------------------------------------------------
 
+/** The chip: how far the data is behind the clock, unless the page is paused or has lost its server. */
 function frameLive() {
-  const text = !live.on ? "Paused" : live.connected ? "Live" : "Not connected";
-  document.getElementById("live")?.replaceChildren(h("button.plain", {
-    type: "button", id: "pause", class: live.on && live.connected ? "is-live" : "", "aria-pressed": String(!live.on), title: live.to ? `Accounted for until ${exactly(live.to)} ${zoneName()}` : "",
-    onclick: () => {
-      live.on = !live.on;
-      frameLive();
-      if (live.on) show({refresh: true});
-    },
-  }, h("span.dot", {"aria-hidden": "true"}), text, live.to ? h("small", {}, ` ${(day(live.to) === day(Date.now()) ? clock : when)(live.to)} ${zoneName()}`) : null));
+  const frame = document.getElementById("live"), to = ledgerEnd();
+  if (!frame) return;
+  const {kind, text} = !live.on ? {kind: "paused", text: "Paused"} : live.connected ? ofLedger() : {kind: "lost", text: "Not connected"};
+  const end = to ? ` ${kind === "recorded" ? "until " : ""}${(day(to) === day(Date.now()) ? clock : when)(to)} ${zoneName()}` : "";
+  if (frame.dataset.shown === text + end) return;
+  frame.dataset.shown = text + end;
+  const button = frame.firstChild ?? frame.appendChild(h("button.plain", {type: "button", id: "pause", onclick: () => {
+    live.on = !live.on;
+    frameLive();
+    if (live.on) show({refresh: true});
+  }}));
+  button.className = `plain is-${kind}`;
+  button.setAttribute("aria-pressed", String(!live.on));
+  button.title = to ? `The newest data is from ${exactly(to)} ${zoneName()}` : "";
+  button.replaceChildren(h("span.dot", {"aria-hidden": "true"}), text, h("small", {}, end));
+}
+
+/** The clock goes on without news: the chip, and what a page calls "now", follow it. */
+function tick() {
+  frameLive();
+  if (live.on && drawnFor !== null && drawnFor !== ofLedger().kind) later();
 }
 
 let stopListening = null;
@@ -191,8 +211,9 @@ function follow() {
   stopListening = listen({
     ledger: (news) => {
       const changed = live.revision !== null && live.revision !== news.revision;
-      live = {...live, to: news.to, revision: news.revision};
-      frameLive();
+      live.revision = news.revision;
+      learn(news);
+      tick();
       if (changed && live.on) later();
     },
     answer: () => live.on && later(),
@@ -249,6 +270,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show
 async function start() {
   try {
     who = await session.who();
+    learn(who.ledger);
   } catch (error) {
     if (error.status === 401) return signIn(error.message);
   }
@@ -258,3 +280,4 @@ async function start() {
 }
 
 start();
+setInterval(tick, CHECK_EVERY_MS);

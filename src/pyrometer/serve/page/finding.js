@@ -1,7 +1,8 @@
 // A finding as a person reads it: how much, what, since when, how we know, what to do.
 
 import {h, link} from "./dom.js";
-import {duration, usd, when} from "./format.js";
+import {duration, usdMicro, when} from "./format.js";
+import {withWindow} from "./place.js";
 import {STATE_OF_CAUSE} from "./states.js";
 
 /** The class that colours a cause. */
@@ -10,9 +11,10 @@ export const classOf = (cause) => `s-${STATE_OF_CAUSE[cause] ?? cause}`;
 export function finding(one, place, open = false) {
   const from = Date.parse(one.from), to = Date.parse(one.to);
   const culprit = Object.entries(one.culprit ?? {}).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${name} ${value}`).join(", ");
+  const workload = one.workload?.uid ?? (one.experiment ? one.owner_uid : null); // a pod without a workload is its own
   return h("details.finding", {class: classOf(one.cause), id: `finding-${one.id}`, open},
     h("summary", {},
-      h("span.amount", {}, one.usd === null ? `${one.gpu_hours.toFixed(1)} h` : usd(one.usd)),
+      h("span.amount", {}, one.usd_micro === null ? `${one.gpu_hours.toFixed(1)} h` : usdMicro(one.usd_micro)),
       h("span.title", {}, one.title, one.ongoing ? h("span.ongoing", {}, " · still going on") : null),
       h("span.meta", {}, [one.cause, one.team].filter(Boolean).join(" · "))),
     h("div.inside", {},
@@ -21,7 +23,7 @@ export function finding(one, place, open = false) {
       one.what_if.sentence ? h("p", {}, one.what_if.sentence) : null,
       h("p", {}, h("b", {}, "Do: "), one.suggestion),
       h("p.go", {},
-        one.workload ? link(place.to("/run", {workload: one.workload.uid}), "Its run") : null,
-        one.experiment ? link(place.to("/worth", {experiment: one.experiment}), `Experiment ${one.experiment}`) : null,
-        link(place.to("/cluster", {at: one.from}), "The cluster then"))));
+        workload ? link(place.to("/run", {workload}), "Open workload") : null,
+        one.experiment ? link(place.to("/experiment", {experiment: one.experiment}), `Open experiment ${one.experiment}`) : null,
+        link(place.to("/cluster", {...withWindow({}), at: one.from}), "Show the cluster at that time"))));
 }

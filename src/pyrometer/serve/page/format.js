@@ -7,14 +7,23 @@ const short = new Intl.NumberFormat("en-US", {notation: "compact", maximumFracti
 export const number = (value) => (value === null || value === undefined ? "–" : whole.format(value));
 export const compact = (value) => (value === null || value === undefined ? "–" : short.format(value));
 
-/** Dollars: whole from a hundred on, cents below. */
-export function usd(value) {
-  if (value === null || value === undefined) return "unpriced";
-  if (value !== 0 && Math.abs(value) < 0.005) return "<$0.01";
-  return `${value < 0 ? "−" : ""}$${Math.abs(value) >= 100 ? whole.format(Math.abs(value)) : cents.format(Math.abs(value))}`;
+/** An amount in whole units, halves away from zero. The amount is a positive integer, so that nothing is lost. */
+const rounded = (amount, unit) => (amount - (amount % unit)) / unit + (2 * (amount % unit) >= unit ? 1 : 0);
+
+/** Money: cents below ten dollars, whole dollars from there on. `dollars` in explain/words.py does the same: change both together. */
+export function usdMicro(micro) {
+  if (micro === null || micro === undefined) return "unpriced";
+  const sign = micro < 0 ? "−" : "", amount = Math.abs(micro);
+  if (amount > 0 && amount < 5_000) return `${sign}<$0.01`;
+  const inCents = rounded(amount, 10_000);
+  return `${sign}$${inCents < 1_000 ? cents.format(inCents / 100) : whole.format(rounded(amount, 1_000_000))}`;
 }
 
-export const usdMicro = (micro) => usd(micro === null || micro === undefined ? null : micro / 1e6);
+/** Money to the cent, for a bill. */
+export function exactUsd(micro) {
+  if (micro === null || micro === undefined) return "unpriced";
+  return `${micro < 0 ? "−" : ""}$${cents.format(rounded(Math.abs(micro), 10_000) / 100)}`;
+}
 
 export function hours(value) {
   if (value === null || value === undefined) return "–";

@@ -3,10 +3,16 @@
 const EVERYWHERE = ["last", "since", "until", "month", "all", "tz", "price", "team", "experiment"];
 
 export class Place {
-  constructor(url, signal = null) {
+  constructor(url, signal = null, own = null) {
     this.url = new URL(url, location.origin);
     this.path = this.url.pathname;
     this.signal = signal;
+    this.own = own; // the team of someone who sees no other
+  }
+
+  /** Whether answers are about a part of the cluster only. */
+  get isLimited() {
+    return Boolean(this.own || this.get("team") || this.get("experiment"));
   }
 
   get(name) {

@@ -3,21 +3,24 @@
 import {ask, fileOf} from "../api.js";
 import {chart, colour, hue as hueOf, plain} from "../chart.js";
 import {h, link, nothing, section, tile} from "../dom.js";
-import {hours, number, share, span, usd, usdMicro} from "../format.js";
+import {measured, shareTile} from "../burned.js";
+import {exactUsd, hours, number, share, span, usdMicro} from "../format.js";
 import {go, windowOf, withWindow} from "../place.js";
 import {table} from "../table.js";
+
+const LAST = "31d";
 
 export async function show(place) {
   const windowed = Object.keys(windowOf(place)).length > 0;
   const at = windowed ? place : withLast(place);
   const [answer, byDay] = await Promise.all([ask("cost", at, {by: "team,experiment"}), ask("cost", at, {by: "day,team"})]);
   const total = answer.total;
-  if (!answer.rows.length) return [h("h1", {}, "Chargeback"), months(place), nothing("Nothing is accounted for in this time.")];
+  if (!answer.rows.length) return [h("h1", {}, "Chargeback"), months(place), nothing("No GPU time in this time range.")];
   return [
     h("h1", {"data-short": "Chargeback"}, h("b", {}, usdMicro(total.usd_micro)), " to charge"),
     h("p.lede", {}, span(answer.window), ". Rows add up to the total, to the micro-dollar.", booked(answer.books)), months(place),
     h("dl.tiles", {}, tile("GPU-hours", number(Math.round(total.gpu_hours)), null), tile("Teams", number(new Set(answer.rows.map((row) => row.team).filter((team) => team !== "platform")).size), null),
-      tile("Paid by the platform", usdMicro(owed(answer.rows, "platform")), share(owed(answer.rows, "platform"), total.usd_micro)),
+      platform(answer),
       tile("Without a price", `${hours(total.unpriced_gpu_ms / 3.6e6)} h`, "in no team's bill")),
     section("By day", null, days(byDay)),
     section("By team and experiment", null, files(at), sheet(answer, place)),
@@ -32,9 +35,13 @@ function booked(books) {
 }
 
 /** The newest month there is, where nothing else is chosen: the last 31 days of it. */
-const withLast = (place) => ({get: (name) => (name === "last" ? "31d" : place.get(name)), signal: place.signal});
+const withLast = (place) => ({get: (name) => (name === "last" ? LAST : place.get(name)), signal: place.signal});
 
-const owed = (rows, team) => rows.filter((row) => row.team === team).reduce((all, row) => all + (row.usd_micro ?? 0), 0);
+/** What no team held; a team's own bill has none. */
+function platform({rows, total}) {
+  const own = rows.filter((row) => row.team === "platform"), {key} = measured(total);
+  return own.length ? shareTile("Paid by the platform", own.reduce((all, row) => all + (row[key] ?? 0), 0), total) : null;
+}
 
 function months(place) {
   return h("div.controls", {}, h("label", {}, "Month", h("input", {type: "month", id: "month", value: place.get("month") ?? "", onchange: (event) => go(place.href(withWindow({month: event.target.value || null})))})));
@@ -58,18 +65,20 @@ function days(answer) {
 }
 
 function sheet(answer, place) {
+  const {key, basis} = measured(answer.total);
+  const shown = Object.keys(windowOf(place)).length ? {} : {last: LAST}; // a link shows the amount that it was clicked on
   const whole = table({
     caption: "By team and experiment", rows: answer.rows, sort: place.get("sort") ?? "-usd", sorted: (sort) => go(place.href({sort}), {replace: true}), most: 500,
     columns: [
       {name: "team", title: "team", value: (row) => row.team ?? "", cell: (row) => (row.team && row.team !== "platform" ? link(place.href({team: row.team}), row.team) : row.team ?? "no team")},
-      {name: "experiment", title: "experiment", value: (row) => row.experiment ?? "", cell: (row) => (row.experiment ? h("span", {}, link(place.to("/worth", {experiment: row.experiment}), row.experiment), row.adjusts ? h("span.soft", {}, ` adjusts ${row.adjusts}`) : null) : h("span.soft", {}, row.adjusts ? `adjusts ${row.adjusts}` : row.team === "platform" ? "free or broken" : "no experiment"))},
+      {name: "experiment", title: "experiment", value: (row) => row.experiment ?? "", cell: (row) => (row.experiment ? h("span", {}, link(place.to("/experiment", {...shown, experiment: row.experiment}), row.experiment), row.adjusts ? h("span.soft", {}, ` adjusts ${row.adjusts}`) : null) : h("span.soft", {}, row.adjusts ? `adjusts ${row.adjusts}` : row.team === "platform" ? "free or broken" : "no experiment"))},
       {name: "hours", title: "GPU-hours", number: true, value: (row) => row.gpu_hours, cell: (row) => hours(row.gpu_hours)},
-      {name: "usd", title: "cost", number: true, value: (row) => row.usd_micro, cell: (row) => (row.usd_micro === null ? "unpriced" : `$${(row.usd_micro / 1e6).toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: 2})}`)},
-      {name: "share", title: "share", number: true, value: (row) => row.usd_micro, cell: (row) => share(row.usd_micro, answer.total.usd_micro)},
+      {name: "usd", title: "cost", number: true, value: (row) => row.usd_micro, cell: (row) => exactUsd(row.usd_micro)},
+      {name: "share", title: basis ? "share of GPU time" : "share", number: true, value: (row) => row[key], cell: (row) => share(row[key], answer.total[key])},
     ],
   });
   const foot = h("tfoot", {}, h("tr", {}, h("th", {scope: "row"}, "Total"), h("td", {}), h("td.n", {}, hours(answer.total.gpu_hours)),
-    h("td.n", {}, answer.total.usd_micro === null ? "unpriced" : `$${(answer.total.usd_micro / 1e6).toLocaleString("en-US", {minimumFractionDigits: 2, maximumFractionDigits: 2})}`), h("td.n", {}, "100 %")));
+    h("td.n", {}, exactUsd(answer.total.usd_micro)), h("td.n", {}, "100 %")));
   whole.querySelector("table").append(foot);
   return whole;
 }

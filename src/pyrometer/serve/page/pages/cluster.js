@@ -2,10 +2,10 @@
 
 import {ask} from "../api.js";
 import {colour} from "../chart.js";
-import {h, nothing, section, state} from "../dom.js";
+import {h, link, nothing, section, state} from "../dom.js";
+import {isNow} from "../freshness.js";
 import {duration, number, plural, share, useZone, when, exactly, zoneName} from "../format.js";
-import {later} from "../parts.js";
-import {go} from "../place.js";
+import {go, withWindow} from "../place.js";
 import {table} from "../table.js";
 
 const MINUTE = 60_000;
@@ -13,6 +13,7 @@ const MINUTE = 60_000;
 export async function show(place) {
   const answer = await ask("cluster", place, {at: place.get("at")});
   if (answer.timezone) useZone(answer.timezone);
+  if (answer.at_ms === null) return [h("h1", {}, "Cluster"), nothing("No GPUs are known in this time range. ", link(place.href(withWindow({all: "1"})), "Show all time"))];
   const cells = answer.pools.reduce((all, pool) => all + pool.nodes.reduce((count, node) => count + node.cells.length, 0), 0);
   const nodes = answer.pools.reduce((all, pool) => all + pool.nodes.length, 0);
   return [
@@ -36,7 +37,7 @@ function times(answer, place) {
   const step = (minutes, text, label) => h("button", {type: "button", class: Math.abs(minutes) < 60 ? "fine" : "", "aria-label": label, onclick: () => move(answer.at_ms + minutes * MINUTE)}, text);
   return h("div.slider", {}, step(-60, "−1 h", "One hour earlier"), step(-1, "−1 min", "One minute earlier"), input,
     step(1, "+1 min", "One minute later"), step(60, "+1 h", "One hour later"), said,
-    place.get("at") ? h("a", {href: place.href({at: null})}, "Now") : null);
+    place.get("at") ? h("a", {href: place.href({at: null})}, isNow(answer.to) ? "Now" : "Latest") : null);
 }
 
 function legend(answer, place) {
@@ -103,7 +104,7 @@ function board(answer, place) {
   function words({pool, node, cell}) {
     const holder = cell[2] === null ? null : answer.holders[cell[2]];
     return [`GPU ${cell[0]} of ${node.node}`, [pool.gpu_model, pool.pool].filter(Boolean).join(" · "), answer.states[cell[1]],
-      holder ? [holder.workload?.name ?? holder.pod, holder.experiment, holder.team, holder.user].filter(Boolean).join(" · ") : "nobody holds it",
+      holder ? [holder.workload?.name ?? holder.pod, holder.experiment, holder.team, holder.user].filter(Boolean).join(" · ") : "not held",
       cell[3] < 1000 ? `for ${Math.round(cell[3] / 10)} % of that minute` : null].filter(Boolean);
   }
 
@@ -129,7 +130,7 @@ function board(answer, place) {
   };
   const open = (index) => {
     const holder = placed[index]?.cell[2] === null || !placed[index] ? null : answer.holders[placed[index].cell[2]];
-    if (holder?.workload) go(place.to("/run", {workload: holder.workload.uid}));
+    if (holder) go(place.to("/run", {workload: holder.workload?.uid ?? holder.pod_uid}));
   };
   canvas.addEventListener("pointermove", (event) => choose(under(event), event.clientX, event.clientY));
   canvas.addEventListener("pointerleave", () => choose(-1));
@@ -198,9 +199,9 @@ const fitted = (text, wide) => (text.length * 6 <= wide ? text : `…${text.slic
 // -- the queue --------------------------------------------------------------------------------------------------------
 
 function queue(answer, place) {
-  if (!answer.queue.length) return nothing("Nobody waits for a GPU.");
+  if (!answer.queue.length) return nothing("No pods waiting for GPUs.");
   return table({caption: "Pods that wait for GPUs", most: 30, columns: [
-    {title: "who", cell: (row) => [h("div", {}, row.workload?.name ?? row.pod), h("small", {}, [row.team, row.queue].filter(Boolean).join(" · "))]},
+    {title: "who", cell: (row) => [h("div", {}, link(place.to("/run", {workload: row.workload?.uid ?? row.pod_uid}), row.workload?.name ?? row.pod)), h("small", {}, [row.team, row.queue].filter(Boolean).join(" · "))]},
     {title: "GPUs", number: true, cell: (row) => number(row.gpus)},
     {title: "for", number: true, cell: (row) => duration(row.waited_ms)},
     {title: "why", cell: (row) => h("small", {}, row.reason ?? "–")}], rows: answer.queue});

@@ -1,10 +1,12 @@
 // Runs of pipelines and sweeps: which there are and what they cost; of one, its steps on an axis of time, or its trials against dollars.
 
 import {ask} from "../api.js";
+import {measured, shareTile} from "../burned.js";
 import {chart, colour, plain} from "../chart.js";
 import {h, link, nothing, section, tile} from "../dom.js";
 import {finding} from "../finding.js";
-import {duration, hours, metric, number, plural, ratio, share, usd, usdMicro, when} from "../format.js";
+import {duration, hours, metric, number, plural, ratio, share, usdMicro, when} from "../format.js";
+import {isNow} from "../freshness.js";
 import {later} from "../parts.js";
 import {go, windowOf} from "../place.js";
 import {table} from "../table.js";
@@ -48,9 +50,11 @@ async function listed(place) {
   ];
 }
 
+const wasted = (total) => shareTile("Wasted", total[`wasted_${measured(total).key}`], total);
+
 const tiles = (total, ...more) => h("dl.tiles", {},
   tile("Cost", usdMicro(total.usd_micro), `${hours(total.gpu_hours)} GPU-hours`),
-  tile("Wasted", usdMicro(total.wasted_usd_micro), share(total.wasted_usd_micro, total.usd_micro)),
+  wasted(total),
   tile("Goodput", ratio(total.goodput), "training, of the time its GPUs were held"), ...more);
 
 const span = (one) => [one.namespace, one.teams.join(", "), one.started ? `since ${when(one.started)}` : null, one.ended ? `until ${when(one.ended)}` : null].filter(Boolean).join(" · ");
@@ -91,7 +95,8 @@ function steps(run, place) {
 function bar(row, from, to, now) {
   if (!row.started) return "–";
   const began = Date.parse(row.started), ended = Date.parse(row.ended ?? now), whole = Math.max(to - from, 1);
-  return h("span.gantt", {role: "img", "aria-label": `from ${when(row.started)} ${row.ended ? `to ${when(row.ended)}` : "until now"}`, title: `${when(row.started)} – ${row.ended ? when(row.ended) : "now"}`},
+  const until = row.ended ? when(row.ended) : isNow(now) ? "now" : `${when(now)}, running`;
+  return h("span.gantt", {role: "img", "aria-label": `from ${when(row.started)} to ${until}`, title: `${when(row.started)} – ${until}`},
     h("span", {class: HUES[row.state] ?? "rest", style: {left: `${(100 * (began - from)) / whole}%`, width: `${Math.max((100 * (ended - began)) / whole, 0.6)}%`}}));
 }
 
@@ -106,7 +111,7 @@ function sweep(one, place) {
       tile(one.metric ? `Best ${one.metric}` : "Best", metric(won?.value), won ? `${won.trial}, for ${usdMicro(won.usd_micro)}` : null),
       tile("The losers cost", usdMicro(one.losers_usd_micro), share(one.losers_usd_micro, one.total.usd_micro)),
       tile("Stopped early", number(one.early_stopped), one.early_stopped_saved_usd_micro === null ? null : `about ${usdMicro(one.early_stopped_saved_usd_micro)} saved, by the median trial`),
-      tile("Wasted", usdMicro(one.total.wasted_usd_micro), share(one.total.wasted_usd_micro, one.total.usd_micro))),
+      wasted(one.total)),
     section(`${one.metric ?? "Objective"} against dollars`, "★ no other trial was as good for less", front(one)),
     section("Trials", "the winner first", trials(one, place)),
   ];
@@ -118,7 +123,7 @@ function front(one) {
   const best = shown.filter((trial) => trial.pareto).sort((a, b) => a.usd - b.usd);
   const hueOf = (trial) => colour(trial.best ? "s-train" : trial.state === "early_stopped" ? "s-checkpoint" : trial.pareto ? "s-evaluate" : "--rest");
   return chart("sweep", {
-    label: `${one.metric} against dollars of ${shown.length} trials; ${best.map((trial) => `${trial.trial} ${metric(trial.value)} for ${usd(trial.usd)}`).join(", ")}.`, height: 320,
+    label: `${one.metric} against dollars of ${shown.length} trials; ${best.map((trial) => `${trial.trial} ${metric(trial.value)} for ${usdMicro(trial.usd_micro)}`).join(", ")}.`, height: 320,
     traces: [
       {type: "scatter", mode: "lines", x: best.map((trial) => trial.usd), y: best.map((trial) => trial.value), line: {shape: "hv", color: colour("--rest"), width: 1.2, dash: "dot"}, hoverinfo: "skip", showlegend: false},
       {type: "scatter", mode: "markers", x: shown.map((trial) => trial.usd), y: shown.map((trial) => trial.value), text: shown.map((trial) => plain(`${trial.trial} · ${Object.entries(trial.parameters).map(([name, value]) => `${name} ${value}`).join(", ")}`)), showlegend: false,

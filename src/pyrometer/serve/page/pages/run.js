@@ -4,9 +4,10 @@ import {ask} from "../api.js";
 import {chart, colour, dragged, faded, follow, mark, plain} from "../chart.js";
 import {h, link, nothing, section, tile} from "../dom.js";
 import {classOf, finding} from "../finding.js";
-import {compact, duration, hours, metric, number, plural, ratio, share, unwall, usd, wall, when} from "../format.js";
+import {stillRunning} from "../freshness.js";
+import {compact, duration, hours, metric, number, plural, ratio, share, unwall, usdMicro, wall, when} from "../format.js";
 import {later} from "../parts.js";
-import {go} from "../place.js";
+import {go, windowOf, withWindow} from "../place.js";
 import {runTabs} from "../runs.js";
 import {phaseClass} from "../phases.js";
 import {table} from "../table.js";
@@ -15,6 +16,7 @@ const LIFE = {startup: "s-startup", compile: "s-startup", train: "s-train", trai
 
 export async function show(place) {
   if (!place.get("run")) return listed(place);
+  if (await isOutside(place)) return outside(place);
   const about = await ask("show", place, {run: place.get("run"), without: "windows,findings"});
   if (about.run === null) {  // a run of a pipeline, or a sweep: their parts are elsewhere
     go(place.to("/pipelines", {run: place.get("run")}), {replace: true});
@@ -31,17 +33,31 @@ export async function show(place) {
   ];
 }
 
+/** Whether the time range that was chosen has nothing of the run. Without one there is nothing to ask. */
+async function isOutside(place) {
+  if (!Object.keys(windowOf(place)).length || place.get("all")) return false;
+  const ran = async (more) => (await ask("runs", place, {limit: 10_000, ...more})).rows.some((row) => row.run === place.get("run"));
+  return !(await ran({})) && ran(withWindow({all: "1"}));
+}
+
+const outside = (place) => [
+  h("p.crumbs", {}, link(place.to("/run"), "Runs"), h("span", {}, `› ${place.get("run")}`)), h("h1", {}, place.get("run")),
+  nothing("This run did not run in this time range. ", link(place.href(withWindow({})), "Show all time")),
+];
+
 // -- which runs there are ---------------------------------------------------------------------------------------------
 
 async function listed(place) {
-  const {rows} = await ask("runs", place, {limit: 2000});
   const workload = place.get("workload");
-  const own = workload ? rows.filter((row) => row.workload?.uid === workload) : rows;
-  if (workload && own.length === 1) go(place.href({workload: null, run: own[0].run}), {replace: true});
-  if (!own.length) return [h("h1", {}, "Runs"), nothing(workload ? "That workload has no training run that was heard of: nothing inside of it reports steps. " : "No training run has been heard of in this time. ", h("code", {}, "pyrometer run -- torchrun train.py"), " makes one known.")];
+  const {rows: own} = await ask("runs", place, {limit: 2000, ...(workload ? {workload, team: null, experiment: null} : {})});
+  if (workload && own.length < 2) { // a workload with one run is that run; one without has a page without steps
+    go(own.length ? place.href({workload: null, run: own[0].run}) : place.to("/workload", {workload}), {replace: true});
+    return [];
+  }
+  if (!own.length) return [h("h1", {}, "Runs"), nothing("No training runs in this time range. Start training with ", h("code", {}, "pyrometer run -- torchrun train.py"), " to see it here.")];
   const live = own.filter((row) => row.outcome === "running").length;
   return [
-    h("h1", {"data-short": "Runs"}, h("b", {}, number(own.length)), own.length === 1 ? " run" : " runs", live ? h("small", {}, ` ${live} running`) : null),
+    h("h1", {"data-short": "Runs"}, h("b", {}, number(own.length)), own.length === 1 ? " run" : " runs", live ? h("small", {}, ` ${stillRunning(live)}`) : null),
     section("All of them", "newest first; click a heading to sort", table({
       caption: "Runs", rows: own, sort: place.get("sort"), sorted: (sort) => go(place.href({sort}), {replace: true}),
       columns: [
@@ -54,7 +70,7 @@ async function listed(place) {
         {name: "ranks", title: "ranks", number: true, value: (row) => row.ranks, cell: (row) => number(row.ranks)},
         {name: "steps", title: "steps", number: true, value: (row) => row.steps, cell: (row) => number(row.steps)},
         {name: "step", title: "a step", number: true, value: (row) => row.step_p50_ms, cell: (row) => duration(row.step_p50_ms)},
-        {name: "usd", title: "cost", number: true, value: (row) => row.usd_micro, cell: (row) => usd(row.usd)},
+        {name: "usd", title: "cost", number: true, value: (row) => row.usd_micro, cell: (row) => usdMicro(row.usd_micro)},
         {name: "goodput", title: "goodput", number: true, value: (row) => row.goodput, cell: (row) => ratio(row.goodput)},
       ],
     })),
@@ -76,10 +92,11 @@ function headline(about, place) {
     h("p.crumbs", {}, link(place.to("/run"), "Runs"), "›", about.experiment ? [link(place.to("/worth", {experiment: about.experiment}), about.experiment), `› ${about.run}`] : about.run),
     partOf(about, place), h("h1", {"data-short": about.run}, about.run),
     h("p.lede", {}, h("span.badge", {class: about.outcome === "failed" ? "alarm" : ""}, about.outcome), " ",
-      [about.team, about.workload ? `${about.workload.kind} ${about.workload.namespace}/${about.workload.name}` : null, plural(about.ranks, "rank"), plural(about.attempts, "attempt"), `since ${when(about.started)}`, about.ended ? `until ${when(about.ended)}` : null].filter(Boolean).join(" · ")),
+      about.workload ? [link(place.to("/workload", {workload: about.workload.uid}), `${about.workload.kind} ${about.workload.namespace}/${about.workload.name}`), " · "] : null,
+      [about.team, plural(about.ranks, "rank"), plural(about.attempts, "attempt"), `since ${when(about.started)}`, about.ended ? `until ${when(about.ended)}` : null].filter(Boolean).join(" · ")),
     about.failure ? h("p.alarm", {}, failed(about.failure)) : null,
     h("dl.tiles", {},
-      tile("Cost", usd(about.usd), `${hours(about.gpu_hours)} GPU-hours`),
+      tile("Cost", usdMicro(about.usd_micro), `${hours(about.gpu_hours)} GPU-hours`),
       tile("Goodput", ratio(about.goodput), "training, of the time its GPUs were held"),
       best ? tile(best[0], metric(best[1].final), `best ${metric(best[1].best)} at step ${number(best[1].best_step)}`) : told ? tile(told[0], metric(told[1].at(-1)[2]), "its last value") : tile("Metric", "–", "none reported"),
       about.progress ? tile("Done", ratio(about.progress.share), about.ended || about.progress.eta_ms === null ? "says Kubeflow Trainer" : `${duration(about.progress.eta_ms)} to go, says Kubeflow Trainer`) : null,
@@ -100,7 +117,7 @@ function axis(about, signals, place) {
   add("life", 0.5, signals.lifecycle.length ? [lifeBars(signals)] : [], {showticklabels: false, fixedrange: true, range: [-0.6, 0.6]});
   const chosen = place.get("metric") ?? Object.keys(about.best ?? {})[0] ?? Object.keys(about.metrics)[0];
   const curve = about.metrics[chosen] && interrupted(about.metrics[chosen]);
-  if (curve) add(plain(chosen), 1.3, [{type: "scatter", mode: curve.length < 3 ? "markers" : "lines", name: plain(chosen), x: curve.map((point) => wall(point[1])), y: curve.map((point) => point[2]), connectgaps: false, line: {width: 1.5, color: colour("--ink")}, customdata: curve.map((point) => [point[0], point[4] === null ? "unpriced" : usd(point[4] / 1e6)]), hovertemplate: "%{y:.5g} at step %{customdata[0]}, %{customdata[1]}"}]);
+  if (curve) add(plain(chosen), 1.3, [{type: "scatter", mode: curve.length < 3 ? "markers" : "lines", name: plain(chosen), x: curve.map((point) => wall(point[1])), y: curve.map((point) => point[2]), connectgaps: false, line: {width: 1.5, color: colour("--ink")}, customdata: curve.map((point) => [point[0], usdMicro(point[4])]), hovertemplate: "%{y:.5g} at step %{customdata[0]}, %{customdata[1]}"}]);
   add("ms a step", 1.3, signals.phases.filter((phase) => present(phase.ms_per_step)).map((phase) => ({type: "scatter", mode: "lines", stackgroup: "phases", name: phase.name, x, y: phase.ms_per_step, line: {width: 0, shape: "hv"}, fillcolor: colour(phaseClass(phase.name)), hovertemplate: "%{y:.1f} ms"})), {rangemode: "tozero"});
   const rate = signals.throughput;
   const rates = [["samples_per_s", "samples/s", "s-infer"], ["tokens_per_s", "tokens/s", "s-infer"]].filter(([key]) => present(rate[key])).slice(-1);
@@ -168,7 +185,7 @@ function lifeBars(signals) {
 
 /** A finding on the axis: its time, and above it what it was. */
 const marked = (one) => ({type: "rect", x0: wall(Date.parse(one.from)), x1: wall(Date.parse(one.to)), yref: "paper", y0: 0, y1: 1, line: {width: 0}, fillcolor: faded(classOf(one.cause), 0.13), layer: "below"});
-const named = (one, at) => ({yshift: 13 * (at % 2), x: wall(Date.parse(one.from)), y: 1, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false, text: `${one.cause} ${one.usd === null ? "" : usd(one.usd)}`, font: {size: 11, color: colour("--alarm")}});
+const named = (one, at) => ({yshift: 13 * (at % 2), x: wall(Date.parse(one.from)), y: 1, yref: "paper", yanchor: "bottom", xanchor: "left", showarrow: false, text: `${one.cause} ${one.usd_micro === null ? "" : usdMicro(one.usd_micro)}`, font: {size: 11, color: colour("--alarm")}});
 
 /** Checkpoints and ends of attempts, through all rows. */
 function marks(signals) {

@@ -3,7 +3,7 @@
 import {ask} from "../api.js";
 import {chart, colour, hue, plain} from "../chart.js";
 import {h, link, nothing, section, tile} from "../dom.js";
-import {hours, metric, number, plural, ratio, share, usd, usdMicro, wall} from "../format.js";
+import {hours, metric, number, plural, ratio, share, usdMicro, wall} from "../format.js";
 import {go} from "../place.js";
 import {table} from "../table.js";
 
@@ -15,7 +15,10 @@ export async function show(place) {
   const name = place.get("experiment") ?? listed.rows.find((row) => row.experiment && row.metric)?.experiment;
   if (!name) return [h("h1", {}, "Worth"), nothing("No experiment has reported a metric in this time.")];
   const answer = await ask("worth", place, {experiment: name, metric: place.get("metric"), target: place.get("target")});
-  if (!answer.metric) return [crumbs(place, name), h("h1", {}, name), nothing("None of its runs has reported a metric.")];
+  if (!answer.metric) {
+    const why = answer.runs.length ? "No run of this experiment reported a metric in this time range. " : "This experiment has no training runs in this time range. ";
+    return [crumbs(place, name), h("h1", {}, name), nothing(why, link(place.to("/experiment", {experiment: name}), "Show its cost"))];
+  }
   const runs = answer.runs.map((run, at) => ({...run, hue: hue(at)}));
   return [
     crumbs(place, name), headline(answer), controls(answer, place, name),
@@ -25,7 +28,7 @@ export async function show(place) {
   ];
 }
 
-const crumbs = (place, name) => h("p.crumbs", {}, link(place.to("/experiments"), "Experiments"), `› ${name}`);
+const crumbs = (place, name) => h("p.crumbs", {}, link(place.to("/experiments"), "Experiments"), "›", link(place.to("/experiment", {experiment: name}), name), h("span", {}, "› worth"));
 
 function headline(answer) {
   const best = answer.runs.filter((run) => run.best !== null).sort((one, other) => (answer.goal === "max" ? other.best - one.best : one.best - other.best))[0];
@@ -62,7 +65,7 @@ function curves(answer, runs, place) {
     traces: drawn.map((run) => ({
       type: "scatter", mode: run.curve.length < 12 ? "lines+markers" : "lines", name: plain(run.run), x: run.curve.map(at[x]), y: run.curve.map((point) => point[2]),
       line: {width: run.pareto ? 2.2 : 1.3, color: run.hue}, opacity: run.pareto || chosen.size ? 1 : 0.65,
-      customdata: run.curve.map((point) => [point[0], point[4] === null ? "unpriced" : usd(point[4] / 1e6)]), hovertemplate: `%{y:.5g} at step %{customdata[0]}, %{customdata[1]}<extra>%{fullData.name}</extra>`,
+      customdata: run.curve.map((point) => [point[0], usdMicro(point[4])]), hovertemplate: `%{y:.5g} at step %{customdata[0]}, %{customdata[1]}<extra>%{fullData.name}</extra>`,
     })),
     layout: {showlegend: drawn.length <= 10, legend: {orientation: "h", y: -0.26}, hovermode: "closest", shapes: lines, uirevision: `${answer.metric} ${x}`,
       xaxis: {type: x === "time" ? "date" : "linear", tickprefix: x === "usd" ? "$" : "", title: {text: AXES[x]}}, yaxis: {title: {text: plain(answer.metric)}, type: place.get("y") === "log" ? "log" : "linear"}},
@@ -75,7 +78,7 @@ function front(answer, runs, place) {
   if (shown.length < 2) return nothing("It takes two priced runs with this metric to compare them.");
   const best = shown.filter((run) => run.pareto).sort((one, other) => one.usd - other.usd);
   return chart("front", {
-    label: `Best ${answer.metric} against dollars; on the front: ${best.map((run) => `${run.run} ${metric(run.best)} for ${usd(run.usd)}`).join(", ")}.`, height: 320,
+    label: `Best ${answer.metric} against dollars; on the front: ${best.map((run) => `${run.run} ${metric(run.best)} for ${usdMicro(run.usd_micro)}`).join(", ")}.`, height: 320,
     traces: [
       {type: "scatter", mode: "lines", x: best.map((run) => run.usd), y: best.map((run) => run.best), line: {shape: "hv", color: colour("--rest"), width: 1.2, dash: "dot"}, hoverinfo: "skip", showlegend: false},
       {type: "scatter", mode: "markers", x: shown.map((run) => run.usd), y: shown.map((run) => run.best), text: shown.map((run) => plain(run.run)), customdata: shown.map((run) => run.run), showlegend: false,
@@ -106,7 +109,7 @@ function compared(answer, runs, place) {
       {name: "usd", title: "cost", number: true, value: (run) => run.usd_micro, cell: (run) => usdMicro(run.usd_micro)},
       {name: "hours", title: "GPU-hours", number: true, value: (run) => run.gpu_hours, cell: (run) => hours(run.gpu_hours)},
       {name: "goodput", title: "goodput", number: true, value: (run) => run.goodput, cell: (run) => ratio(run.goodput)},
-      ...(targeted ? [{name: "target", title: "to target", number: true, value: (run) => run.to_target_usd, cell: (run) => (run.to_target_usd === null ? h("span.soft", {}, "not reached") : usd(run.to_target_usd))}] : []),
+      ...(targeted ? [{name: "target", title: "to target", number: true, value: (run) => run.to_target_usd_micro, cell: (run) => (run.to_target_usd_micro === null ? h("span.soft", {}, "not reached") : usdMicro(run.to_target_usd_micro))}] : []),
       {name: "marginal", title: "the last tenth bought", number: true, value: (run) => run.marginal?.share_of_all_gain, cell: (run) => (run.marginal ? `${share(run.marginal.share_of_all_gain, 1)} of the gain` : "–")},
     ],
   });

@@ -1,0 +1,91 @@
+// What the pages about money share: figures of an answer of `burn`, its states over time and as a table.
+
+import {chart, colour, dragged} from "./chart.js";
+import {h, nothing, section, state, tile} from "./dom.js";
+import {minutesOf, momentOf} from "./freshness.js";
+import {hours, number, share, unwall, usdMicro, wall, when} from "./format.js";
+import {later} from "./parts.js";
+import {go, withWindow} from "./place.js";
+import {STATES} from "./states.js";
+import {table} from "./table.js";
+
+export const sum = (rows, family, key = "usd_micro") => rows.filter((row) => row.family === family).reduce((all, row) => all + (row[key] ?? 0), 0);
+
+/**
+ * What an answer counts in: dollars if anything is priced, GPU time otherwise. `said` words an amount, `of` converts it for a chart.
+ * A share that stands beside an amount is a share of the same thing; where that is time, `basis` says so.
+ */
+export function measured(total) {
+  const priced = total.usd_micro !== null;
+  return priced
+    ? {key: "usd_micro", of: (value) => value / 1e6, said: usdMicro, unit: "$", basis: null}
+    : {key: "gpu_ms", of: (value) => value / 3.6e6, said: (value) => `${hours(value / 3.6e6)} GPU-h`, unit: "", basis: "of GPU time"};
+}
+
+/** The amount of a row and its share of the whole, as a tile. */
+export function shareTile(name, amount, total, more = null, alarming = false) {
+  const {key, said, basis} = measured(total);
+  return tile(name, share(amount, total[key]), [[basis, said(amount)].filter(Boolean).join(" · "), more], alarming);
+}
+
+/** What was wasted: how much of it, and, once `why` has answered, how much of that its findings explain. */
+export function wastedTile(burn, why, key) {
+  const {key: unit, said} = measured(burn.total);
+  const waste = sum(burn.states, "waste", unit);
+  const split = waste ? later(key, why, ({waste: {explained, unexplained}}) => [`${said(explained[unit] ?? 0)} explained by findings, ${said(unexplained[unit] ?? 0)} unexplained`], "Looking for causes…") : null;
+  return shareTile("Wasted", waste, burn.total, split, burn.total[unit] > 0 && waste / burn.total[unit] > 0.1);
+}
+
+/** How fast it burns when the window ends. */
+export function rateTile({rate, window}) {
+  return tile(momentOf(rate.to, window), rate.usd_micro_per_hour === null ? "–" : `${usdMicro(rate.usd_micro_per_hour)}/h`, rate.usd_micro_per_hour === null ? "no price" : `${usdMicro(rate.wasted_usd_micro_per_hour)}/h wasted`);
+}
+
+/** How many GPUs were held then; of how many, if the answer is about the whole cluster. */
+export const heldTile = ({rate}, whole) => tile(whole ? "GPUs held" : "GPUs", whole ? `${number(rate.held_gpus)} of ${number(rate.gpus)}` : number(rate.held_gpus), minutesOf(rate));
+
+/** The share of GPU time with each kind of evidence. */
+export function evidence({evidence: shares}) {
+  const names = {kubernetes: "Kubernetes", gpu: "GPU telemetry", sdk: "training SDK"};
+  return h("p.lede", {}, `Evidence, by share of GPU time: ${Object.entries(names).map(([kind, name]) => `${name} ${share(shares[kind] ?? 0, 1)}`).join(", ")}.`);
+}
+
+export function overTime(burn, place, key = "burn over time") {
+  const {key: unit, of} = measured(burn.total);
+  const inDollars = unit === "usd_micro" && place.get("count") !== "gpus";
+  const {rows, bucket_ms: bucket} = burn.timeline;
+  if (!rows.length) return section("Over time", null, nothing("No GPU time in this time range."));
+  const used = STATES.filter(({name}) => rows.some((row) => row.gpu_ms[name]));
+  const amount = (row, name) => (inDollars ? of(row.usd_micro?.[name] ?? 0) / (bucket / 3.6e6) : (row.gpu_ms[name] ?? 0) / bucket);
+  const x = rows.map((row) => wall(row.from_ms));
+  const traces = used.map(({name}) => ({
+    type: "scatter", mode: "lines", stackgroup: "all", name, x, y: rows.map((row) => amount(row, name)), line: {width: 0.6, color: colour("--paper"), shape: "hv"},
+    fillcolor: colour(`s-${name}`), hovertemplate: inDollars ? "%{y:$,.0f}/h" : "%{y:,.1f} GPUs",
+  }));
+  const choice = h("span.switch.beside", {}, [["dollars", "$/h"], ["gpus", "GPUs"]].map(([value, text]) =>
+    h("a", {href: place.href({count: value === "dollars" ? null : value}), "aria-current": (value === "dollars") === inDollars ? "true" : null}, text)));
+  const drawn = chart(key, {
+    label: `${inDollars ? "Dollars per hour" : "GPUs"} by state over time, ${rows.length} points. ${used.map(({name}) => name).join(", ")}.`, traces, height: 320,
+    layout: {showlegend: false, hovermode: "x unified", xaxis: {type: "date", showgrid: false}, yaxis: {tickprefix: inDollars ? "$" : "", rangemode: "tozero", fixedrange: true}, dragmode: "zoom"},
+    on: {plotly_relayout: (event) => {
+      const range = dragged(event);
+      if (range?.from) go(place.href(withWindow({since: new Date(unwall(range.from)).toISOString(), until: new Date(unwall(range.to)).toISOString()})));
+    }},
+    table: () => table({caption: "States over time", columns: [
+      {title: "from", cell: (row) => when(row.from_ms)},
+      ...used.map(({name}) => ({title: name, number: true, cell: (row) => (inDollars ? usdMicro(row.usd_micro?.[name] ?? 0) : hours((row.gpu_ms[name] ?? 0) / 3.6e6))}))], rows}),
+  });
+  const heading = section("Over time", "drag to zoom", drawn,
+    h("ul.legend", {}, used.map(({name, meaning}) => h("li", {title: meaning}, state(name)))));
+  heading.querySelector("h2").append(unit === "usd_micro" ? choice : "");
+  return heading;
+}
+
+/** Shares are of what the answer counts in, the same for all rows. */
+export function statesTable({total, states}) {
+  const {key, basis} = measured(total);
+  return table({caption: "By state", columns: [
+    {title: "state", cell: (row) => state(row.state)}, {title: "family", cell: (row) => row.family},
+    {title: "GPU-hours", number: true, cell: (row) => hours(row.gpu_ms / 3.6e6)}, {title: "cost", number: true, cell: (row) => usdMicro(row.usd_micro)},
+    {title: basis ? "share of GPU time" : "share of cost", number: true, cell: (row) => share(row[key], total[key])}], rows: states});
+}

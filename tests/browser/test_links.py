@@ -1,0 +1,171 @@
+"""No link of the page leads to an error: a crawler follows them, of every experiment and every workload."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections import deque
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+
+PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pipelines")
+# Whoever these pages are about: each is followed, once. Of all other links, one of a kind.
+SUBJECTS = {"/experiment": "experiment", "/workload": "workload", "/run": "workload"}
+# What an address shows that no link may lead to, and the errors of a page's parts.
+ERRORS = ".trouble, main [role=alert]"
+GO = """(path) => { history.pushState(null, "", path); dispatchEvent(new Event("placechange")); }"""
+SHOWN = "() => document.querySelector('main').dataset.shown === location.pathname + location.search"
+LINKS = """() => [...document.querySelectorAll("a[href]")]
+    .filter((a) => a.origin === location.origin && !a.hasAttribute("download")).map((a) => a.getAttribute("href"))"""
+
+
+def answered(url: str, question: str) -> Any:
+    with urllib.request.urlopen(f"{url}/api/v1/{question}", timeout=60) as answer:
+        return json.load(answer)
+
+
+def kind_of(path: str) -> tuple[str, ...]:
+    """What makes two links the same but for whom they are about."""
+    parts = urlsplit(path)
+    return (parts.path, *sorted(name for name, _ in parse_qsl(parts.query)))
+
+
+def key_of(path: str) -> tuple[str, ...]:
+    """What makes two links the same."""
+    parts = urlsplit(path)
+    subject = dict(parse_qsl(parts.query)).get(SUBJECTS.get(parts.path, ""))
+    return kind_of(path) if subject is None else (parts.path, subject)
+
+
+def crawled(one: Any, starts: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Every address that was reached, and those that ended in an error, with its words.
+
+    The first of a kind is waited for until all of its parts are there, others until the page itself is shown.
+    """
+    page, answers = one.page, []
+    page.on("response", lambda answer: answers.append((answer.status, answer.url)))
+    page.goto(one.url + starts[0])
+    seen, whole, reached, wrong = set(), set(), [], []
+    waiting = deque(starts)
+    while waiting:
+        path = waiting.popleft()
+        if path.startswith("/api/"):
+            status = page.request.get(one.url + path).status
+            wrong += [(path, str(status))] if status >= 400 else []
+            continue
+        answers.clear()
+        page.evaluate(GO, path)
+        if (kind := kind_of(path)) in whole:
+            page.wait_for_function(SHOWN)
+        else:
+            whole.add(kind)
+            one.shown()
+        reached.append(urlsplit(page.url)._replace(scheme="", netloc="").geturl())
+        wrong += [(path, text) for text in page.locator(ERRORS).all_inner_texts() if text]
+        wrong += [(path, f"{status} {url}") for status, url in answers if status >= 400]
+        for href in page.evaluate(LINKS):
+            if not {key_of(href), kind_of(href)} <= seen:
+                seen |= {key_of(href), kind_of(href)}
+                waiting.append(href)
+    return reached, wrong
+
+
+def holders(url: str, *times: str) -> set[str]:
+    """Whoever holds or waits for a GPU on the cluster page: a click there leads to `/run?workload=…`."""
+    found = set()
+    for at in times:
+        cluster = answered(url, f"cluster?{urlencode({'at': at})}" if at else "cluster")
+        for row in (*cluster["holders"], *cluster["queue"]):
+            found.add(row["workload"]["uid"] if row["workload"] else row["pod_uid"])
+    return found
+
+
+def test_every_link_of_the_demo_leads_somewhere(looking, night_url):
+    workloads = holders(night_url, "2026-10-08T23:00:00Z", "")
+    experiments = {row["experiment"] for row in answered(night_url, "cost?by=experiment&all=1")["rows"]} - {None}
+    starts = [*PAGES, *(f"/run?{urlencode({'workload': uid})}" for uid in sorted(workloads))]
+    starts += [f"/worth?{urlencode({'experiment': name})}" for name in sorted(experiments)]  # by the filter
+    reached, wrong = crawled(looking(night_url), starts)
+    assert wrong == []
+    shown = {dict(parse_qsl(urlsplit(path).query)).get("experiment") for path in reached if "/experiment?" in path}
+    assert shown >= experiments
+    assert len(workloads) > 15
+    assert len(experiments) > 15
+
+
+OTHER_TIMES = ("last=5m", "month=2026-08", "since=2026-10-08T21:00:00Z&until=2026-10-08T21:30:00Z")
+
+
+@pytest.mark.parametrize("window", OTHER_TIMES)
+def test_nor_is_a_time_range_without_data_an_error(looking, night_url, window):
+    uid = next(iter(holders(night_url, "2026-10-08T20:10:00Z")))
+    subjects = ("/experiment?experiment=tts-multi", "/worth?experiment=tts-multi", f"/workload?workload={uid}")
+    paths = (*PAGES, *subjects, "/run?run=trainjob-moe-16x7b")
+    starts = [f"{path}{'&' if '?' in path else '?'}{window}" for path in paths]
+    _, wrong = crawled(looking(night_url), starts)
+    assert wrong == []
+
+
+def test_of_pipelines_and_sweeps(looking, kubeflow_url):
+    _, wrong = crawled(looking(kubeflow_url), [*PAGES, *(f"/run?workload={uid}" for uid in holders(kubeflow_url, ""))])
+    assert wrong == []
+
+
+def test_of_a_run_with_steps_and_data(looking, trained_url):
+    _, wrong = crawled(looking(trained_url), list(PAGES))
+    assert wrong == []
+
+
+def test_a_gpu_without_a_training_run_leads_to_its_workload(looking, night_url):
+    one = looking(night_url)
+    page = one.at("/cluster?at=2026-10-09T01:00:00Z")
+    cells, said = page.locator("#cells"), page.locator("#cell-said")
+    cells.focus()
+    for _ in range(304):
+        page.keyboard.press("ArrowRight")
+        if "infer" in said.inner_text():
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/workload?**")
+    one.shown()
+    assert page.locator("h1").inner_text().startswith("$")
+    assert page.locator("tbody").last.is_visible()
+
+
+def test_an_experiment_says_what_it_cost_and_who_and_what_it_is_made_of(looking, night_url):
+    one = looking(night_url)
+    page = one.at("/chargeback")
+    page.get_by_role("link", name="chat-api", exact=True).click()
+    one.shown()
+    assert page.locator("h1").inner_text() == "$398 for chat-api"
+    assert "team search · user ines" in page.locator(".lede").first.inner_text()
+    one.drawn("Dollars per hour by state")
+    one.keep("experiment")
+    page.get_by_role("link", name="chat-api", exact=True).click()
+    page.wait_for_url("**/workload?**")
+    one.shown()
+    assert "Deployment team-search/chat-api" in page.locator(".lede").first.inner_text()
+    pods = page.get_by_role("region", name="Table: Pods").locator("tbody tr")
+    assert pods.count() == len(answered(night_url, "cost?by=pod,node&all=1&experiment=chat-api")["rows"])
+    one.keep("workload")
+
+
+def test_what_had_no_gpu_in_a_time_range_says_so_and_when_it_had(looking, night_url):
+    one = looking(night_url)
+    page = one.at("/experiment?experiment=chat-api&month=2026-08")
+    assert "No GPU time in this time range. The last GPU time was on 09 Oct 2026." in page.locator("main").inner_text()
+    page.get_by_role("link", name="Show all time").click()
+    page.wait_for_url("**all=1**")
+    one.shown()
+    assert page.locator("h1").inner_text() == "$398 for chat-api"
+
+
+def test_a_name_that_is_not_there_is_an_error(looking, night_url):
+    one = looking(night_url)
+    page = one.at("/experiment?experiment=nosuch")
+    assert "no experiment 'nosuch'" in page.locator(".trouble").inner_text()
+    page = one.at("/workload?workload=nosuch")
+    assert "Workload 'nosuch' not found" in page.locator(".trouble").inner_text()
+    one.complaints[:] = [text for text in one.complaints if "404" not in text]
