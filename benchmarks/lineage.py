@@ -98,7 +98,17 @@ def fill(store: Store, millions: int) -> int:
         [Event(START_MS + hours * MS_PER_HOUR, "checkpoint_saved", 9, run="bench", attempt=1, rank=0, step=last)],
         [
             Metric(
-                START_MS + step, "bench", 1, 0, "loss", 2.0 + step % 7 / 100 + 9.0 * (step in (500, 900)), step, "min"
+                START_MS + step,
+                "bench",
+                1,
+                0,
+                "loss",
+                2.0 + step % 7 / 100 + 9.0 * (step in (500, 900)),
+                step,
+                "min",
+                "pyrometer",
+                step,
+                step,
             )
             for step in range(1_000)
         ],

@@ -135,7 +135,8 @@ class Trained:
                 self._window(attempt, rank, step, at_ms)
         usual = 2.0 + 4.0 / (step + 4) + self.rng.gauss(0, 0.01)
         bad = told.bad_sample is not None and told.bad_sample in self.samples(attempt, step)
-        self.records.append(Metric(at_ms + 119, RUN, attempt, 0, "loss", usual + (3.0 if bad else 0.0), step, "min"))
+        loss = usual + (3.0 if bad else 0.0)
+        self.records.append(Metric(at_ms + 119, RUN, attempt, 0, "loss", loss, step, "min", "pyrometer", step, step))
 
     def _batch(self, attempt: int, rank: int, step: int, micro: int, at_ms: int) -> None:
         told = self.training

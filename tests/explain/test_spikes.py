@@ -111,7 +111,17 @@ def test_the_rank_with_the_worst_value_is_named(tmp_path):
     trained.records = [one for one in trained.records if not isinstance(one, Metric)]
     trained.records += [
         Metric(
-            START_MS + step, RUN, 1, rank, "train/loss", 90.0 if (step, rank) == (25, 3) else 1.0 + step % 2 / 50, step
+            START_MS + step,
+            RUN,
+            1,
+            rank,
+            "train/loss",
+            90.0 if (step, rank) == (25, 3) else 1.0 + step % 2 / 50,
+            step,
+            None,
+            "pyrometer",
+            step,
+            step,
         )
         for step in range(30)
         for rank in range(4)

@@ -58,7 +58,9 @@ def test_a_run_has_all_the_gpus_of_the_workload_it_is_joined_to(where, how):
     assert {(r.workload_uid, r.source, r.outcome, r.experiment) for r in runs} == {
         ("llama", "mlflow", "succeeded", None)
     }
-    assert [r for r in records if isinstance(r, Metric)] == [Metric(at(2), "abc", 1, 0, "loss", 0.5, 7)]
+    assert [r for r in records if isinstance(r, Metric)] == [
+        Metric(at(2), "abc", 1, 0, "loss", 0.5, 7, source="mlflow")
+    ]
 
 
 def test_its_own_processes_have_the_first_word_and_nothing_is_written_twice():
@@ -68,7 +70,9 @@ def test_its_own_processes_have_the_first_word_and_nothing_is_written_twice():
     join = joiner.join(one)
     assert join == Join("told", run="run")
     # what the SDK heard is there already; what an evaluation added is not
-    assert joiner.records(one, join, points, (), has={"loss"}) == [Metric(at(40), "run", 1, 0, "f1", 0.9, 7)]
+    assert joiner.records(one, join, points, (), has={"loss"}) == [
+        Metric(at(40), "run", 1, 0, "f1", 0.9, 7, source="mlflow")
+    ]
     assert joiner.records(tracked(to_min=None), join, points, (), has={"loss"}) == []  # it may only be late
 
 

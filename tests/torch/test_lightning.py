@@ -114,8 +114,9 @@ def test_a_fit_and_its_resume(pl, tmp_path, manual, accumulation, copies):
     assert [event["step"] for event in told.event if event["kind"] == "checkpoint_saved"] == [each, 2 * each]
     assert watched.rank.identity["framework"] == "lightning"
     heard = [(m["name"], m["step"]) for m in told.metric]
-    assert [step for name, step in heard if name == "train/loss"] == list(range(1, 2 * each + 1))
-    assert [step for name, step in heard if name == "val_loss"] == [each, 2 * each]
+    # as Lightning's own loggers number them: steps are counted from 0, a validation has the number of the step before
+    assert [step for name, step in heard if name == "train/loss"] == list(range(2 * each))
+    assert [step for name, step in heard if name == "val_loss"] == [each - 1, 2 * each - 1]
     assert "loss" not in {name for name, step in heard if step > 1}  # somebody logs one
 
     with watching(tmp_path / "two") as watched:
@@ -181,7 +182,7 @@ def test_loggers_hear_it_and_we_hear_it_once(pl, tmp_path):
         trainer.fit(module_for(pl), DataLoader(Rows(24), batch_size=4))
         told = collected(watched)
     assert [(m["step"], m["goal"]) for m in told.metric if m["name"] == "train/loss"] == [
-        (step, "min") for step in range(1, 7)
+        (step, "min") for step in range(6)
     ]
     assert {m["name"] for m in told.metric} <= {"train/loss", "loss"}
     assert len((tmp_path / "csv" / "version_0" / "metrics.csv").read_text().splitlines()) == 7

@@ -92,10 +92,11 @@ def _data(updates: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(update["rank"], update["micro_batch"], update["dataset"], update["samples"]) for update in updates]
 
 
-def _batches(updates: list[dict[str, Any]], width: int, most: int = MOST_ROWS) -> None:
+def _batches(updates: list[dict[str, Any]], width: int, most: int = MOST_ROWS, *, steps: bool = False) -> None:
     for update in updates[:most]:
         dataset = f" {update['dataset']}" if update["dataset"] else ""
-        head = f"  rank {update['rank']}, micro-batch {update['micro_batch']}, epoch {update['epoch']}{dataset}: "
+        step = f"step {update['step']:,}, " if steps else ""
+        head = f"  {step}rank {update['rank']}, micro-batch {update['micro_batch']}, epoch {update['epoch']}{dataset}: "
         known = "unknown" if update["samples"] is None else samples_text(update["samples"], max(20, width - len(head)))
         click.echo(f"{head}{known}")
     if len(updates) > most:
@@ -186,26 +187,28 @@ def _of_spikes(answer: dict[str, Any], style: Style, width: int) -> None:
         )
         return
     click.echo(style(f"{name} of {run}: {_found(answer)} in {answer['values']:,} values", bold=True))
-    for line in _suspects(answer, style, width):
-        click.echo(line)
+    if answer["reason"] is not None:
+        _say(f"No sample is named. {answer['reason']}", width)
+    else:
+        for line in _suspects(answer, style, width):
+            click.echo(line)
     likely = _likely(answer)
     for spike in spikes:
         click.echo()
         click.echo("\n".join(_spike_head(spike, name, width)))
+        several = spike["first_step"] != spike["last_step"]
         having = [one for one in spike["updates"] if likely and likely["sample"] in (one["samples"] or ())]
         if having:
-            _batches(having, width)
+            _batches(having, width, steps=several)
         elif spike["updates"]:
-            _batches(sorted(spike["updates"], key=lambda one: one["rank"] != spike["worst_rank"]), width, MOST_BATCHES)
+            worst_first = sorted(spike["updates"], key=lambda one: one["rank"] != spike["worst_rank"])
+            _batches(worst_first, width, MOST_BATCHES, steps=several)
+        elif spike["reason"] is not None:
+            if answer["reason"] is None:
+                _say(f"No sample is named. {spike['reason']}", width, "  ")
         else:
             near = ", ".join(f"{one:,}" for one in spike["nearest"])
             _say(f"its data was not recorded{'; the nearest steps with data: ' + near if near else ''}", width, "  ")
-    if (answer["logged_every"] or 1) > 1:
-        click.echo()
-        _say(
-            f"{name} is logged every {answer['logged_every']:,} steps: if it is an average of those, look at the steps "
-            "before each jump too.", width,
-        )  # fmt: skip
 
 
 def _found(answer: dict[str, Any]) -> str:
@@ -229,17 +232,18 @@ def _spike_head(spike: dict[str, Any], name: str, width: int) -> Iterator[str]:
         text += f", until step {spike['to_step']:,}"
     if spike["worst_rank"] is not None:
         text += f", worst on rank {spike['worst_rank']}"
+    first, last = spike["first_step"], spike["last_step"]
+    if first is not None and first != last:
+        text += f"; in one of the {last - first + 1:,} lineage steps {first:,}–{last:,}"
+    elif first is not None and first != spike["step"]:
+        text += f"; lineage step {first:,}"
     yield from textwrap.wrap(text, width, subsequent_indent="  ")
 
 
 def _likely(answer: dict[str, Any]) -> dict[str, Any] | None:
-    """The one sample that stands out: behind more spikes than any other, or as many and less often elsewhere."""
+    """The one sample that stands out: behind more spikes than any other, and more than chance explains."""
     rows: list[dict[str, Any]] = answer["suspects"]["rows"]
-    if not rows or rows[0]["spikes"] < 2:
-        return None
-    first, second = rows[0], rows[1] if len(rows) > 1 else None
-    alone = second is None or (second["spikes"], second["measured"]) != (first["spikes"], first["measured"])
-    return first if alone else None
+    return rows[0] if rows and rows[0]["stands_out"] else None
 
 
 def _suspects(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
@@ -249,23 +253,32 @@ def _suspects(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]
     likely = _likely(answer)
     if likely is not None:
         often = "every time" if likely["measured"] == likely["spikes"] else counted(likely["spikes"], "time")
-        known = "" if likely["measured"] == likely["consumed"] else f" ({likely['measured']:,} with a known loss)"
+        known = "" if likely["measured"] == likely["consumed"] else f" ({likely['measured']:,} with a known value)"
         of = f" of {likely['dataset']}" if likely["dataset"] else ""
         behind = f"all {places:,}" if likely["spikes"] == places else f"{likely['spikes']:,} of {places:,}"
         consumed = f"consumed {counted(likely['consumed'], 'time')}{known}, {often} a spike"
-        text = f"Sample {likely['sample']}{of} is behind {behind}: {consumed}."
+        wide = any(spike["first_step"] != spike["last_step"] for spike in answer["spikes"])
+        among = "is among the data of" if wide else "is behind"
+        text = f"Sample {likely['sample']}{of} {among} {behind}: {consumed}."
         for line in textwrap.wrap(text, width):
             yield style(line, bold=True)
     elif shared:
-        yield f"{counted(suspects['total'], 'sample')} are behind several of these:"
+        if suspects["total"] == 1:
+            head = "1 sample is behind several of these, which may be chance:"
+        else:
+            head = f"{counted(suspects['total'], 'sample')} are behind several of these, some of them by chance:"
+        yield from textwrap.wrap(head, width)
         for row in shared[:MOST_SUSPECTS]:
             of = f" of {row['dataset']}" if row["dataset"] else ""
             yield f"  {row['sample']}{of}: {row['spikes']} of {places}, consumed {counted(row['consumed'], 'time')}"
+        if suspects["total"] > MOST_SUSPECTS:
+            yield f"  … and {suspects['total'] - MOST_SUSPECTS:,} more: `-o json`."
     elif places > 1:
         yield "No sample is behind two of these."
         return
     else:
-        yield f"{counted(suspects['total'], 'sample')} behind it."
+        several = any(spike["first_step"] != spike["last_step"] for spike in answer["spikes"])
+        yield f"{counted(suspects['total'], 'sample')} {'in these steps' if several else 'behind it'}."
     yield from textwrap.wrap("Where to look first, not a proof: an update is of all its samples at once.", width)
 
 

@@ -120,6 +120,9 @@ class Value(NamedTuple):
     value: Float64
     step: Int64 | None = None
     goal: Text | None = None
+    source: Text | None = None
+    first_step: Int64 | None = None
+    last_step: Int64 | None = None
 
 
 class Happened(NamedTuple):

@@ -138,10 +138,14 @@ def recorded_near(store: Reading, run: str, step: int) -> list[int]:
     return sorted(row[0] for row in rows)
 
 
-def batches_of_step(store: Reading, run: str, attempt: int, step: int) -> list[dict[str, Any]]:
-    """The batches of all ranks that an attempt consumed at a step, in order."""
-    where, values = "step = $step AND attempt = $attempt", {"run": run, "step": step, "attempt": attempt}
-    return _rows(store, f"{_UPDATES} AND {where} ORDER BY rank, micro_batch, loader, send_index", values)
+def batches_of_steps(
+    store: Reading, run: str, attempt: int, first: int, last: int, *, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """The batches of all ranks that an attempt consumed from one step to another, in order."""
+    where = "step BETWEEN $first AND $last AND attempt = $attempt"
+    order = "step, rank, micro_batch, loader, send_index" + ("" if limit is None else f" LIMIT {int(limit)}")
+    values = {"run": run, "first": first, "last": last, "attempt": attempt}
+    return _rows(store, f"{_UPDATES} AND {where} ORDER BY {order}", values)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

@@ -72,8 +72,24 @@ def _words(name: str) -> set[str]:
 # begins with, so that a jump is found in whichever rank's data it was (`spikes.py`). Where one rank logs for all, those
 # losses are no part of its curve; and where it calls its loss otherwise, they are no second one. That a loss is not
 # finite is told by any rank, as an event: `diverged.py` looks at no curve.
+# A program that logs a loss under the same name has a curve of its own values: those that the SDK read before the
+# first log are no part of it.
 OWN_LOSS = "loss"  # what the SDK calls the loss of a backward
+OWN_SOURCE = "backward"
+NOT_OWN = f"coalesce(source, '') != '{OWN_SOURCE}'"
 _TRAINING_LOSS = "contains(lower(name), 'loss') AND NOT regexp_matches(lower(name), 'val|test')"
+
+# The rows of `metric` without the losses that the SDK read before a rank began to log one under the same name.
+LOGGED = f"""(
+    FROM metric WHERE {NOT_OWN} OR (run, attempt, rank) NOT IN (
+        SELECT DISTINCT (run, attempt, rank) FROM metric WHERE name = '{OWN_LOSS}' AND {NOT_OWN}
+    )
+)"""
+
+
+def is_evaluation(name: str) -> bool:
+    """Whether the name says that the metric measures an evaluation."""
+    return bool(_words(name) & _EVALUATED)
 
 
 def is_training_loss(name: str) -> bool:
@@ -85,9 +101,10 @@ def is_training_loss(name: str) -> bool:
 def curves(where: str) -> str:
     """A query for the rows of `metric` that are parts of curves, of the runs and the time that a condition names."""
     return f"""(
-    SELECT metric.* FROM metric SEMI JOIN (
-        SELECT run, attempt, name, min(rank) AS rank FROM metric WHERE {where} GROUP BY run, attempt, name
-        QUALIFY name != '{OWN_LOSS}' OR min(rank) =
-            min(CASE WHEN {_TRAINING_LOSS} THEN min(rank) END) OVER (PARTITION BY run, attempt)
-    ) told USING (run, attempt, name, rank) WHERE {where}
+    SELECT metric.* FROM metric JOIN (
+        SELECT run, attempt, name, rank, bool_or({NOT_OWN}) AS is_logged
+        FROM metric WHERE {where} GROUP BY run, attempt, name, rank
+        QUALIFY rank = min(rank) OVER (PARTITION BY run, attempt, name) AND (name != '{OWN_LOSS}' OR
+            rank = min(CASE WHEN {_TRAINING_LOSS} THEN rank END) OVER (PARTITION BY run, attempt))
+    ) told USING (run, attempt, name, rank) WHERE {where} AND ({NOT_OWN} OR NOT is_logged)
 )"""

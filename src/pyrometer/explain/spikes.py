@@ -1,15 +1,21 @@
 """From a jump of the loss to the data behind it: `pyrometer lineage RUN --spikes`.
 
 A value jumps when it is far above what the values before it make usual: the running median of those, and the spread
-(MAD) of all values around it. Behind a jump are the batches of all ranks at its step. A sample that was behind every
-jump, and nowhere else, is where to look first. That is no proof: an update is of all its samples together.
+(MAD) of all values around it. Behind a jump are the batches of all ranks in the training steps that the value covers:
+one step, or all steps of a mean. The number that a program or a framework gives a value is not the number of a training
+step, so where the covered steps are not recorded, no batch is behind the jump. A sample that was behind every jump, and
+nowhere else, is where to look first. That is no proof: an update is of all its samples together.
+
+Values of one name from different sources are different series: the loss of a backward and the mean that a framework
+logs. Each is searched by itself, and an event that is found in both counts once, with the fewest steps.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
@@ -17,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyrometer.account.sums import Window, iso
-from pyrometer.explain.lineage import NotRecordedError, batch_name, batches_of_step, open_run, recorded_near
+from pyrometer.explain.lineage import NotRecordedError, batch_name, batches_of_steps, open_run, recorded_near
+from pyrometer.explain.metrics import NOT_OWN, OWN_LOSS, is_evaluation, is_training_loss
 from pyrometer.store import Reading
 
 BEFORE = 25  # values that say what is usual
@@ -27,7 +34,10 @@ LEAST_SHARE = 0.01  # of the usual value: a curve without noise has no spread
 MAD_TO_SIGMA = 1.4826
 MOST_SPIKES = 5
 MOST_PLACES = 200  # jumps whose samples are compared
-MOST_SUSPECTS = 20
+MOST_SUSPECTS = 200
+MAX_STEPS = 100  # that a value covers: of more steps, no samples are named
+MAX_BATCHES = 1_000  # listed for a jump whose value covers several steps
+MAX_INNOCENT = 0.5  # samples that would be behind as many jumps by chance, for one to stand out
 _CHUNK = 65_536
 Floats = NDArray[np.float64]
 
@@ -36,10 +46,17 @@ class Point(NamedTuple):
     """A value of the metric: over the ranks that reported it, and the rank with the worst one if several did."""
 
     attempt: int
-    step: int
+    step: int  # as the program or its framework numbers it
     time_ms: int
     value: float
     worst_rank: int | None
+    source: str | None = None
+    steps: tuple[int, int] | None = None  # the training steps that it covers, both included; None: not known
+
+    @property
+    def length(self) -> float:
+        """How many training steps it covers."""
+        return math.inf if self.steps is None else self.steps[1] - self.steps[0] + 1
 
 
 class Spike(NamedTuple):
@@ -58,21 +75,52 @@ def lineage_of_spikes(
     """The largest jumps of a run's loss, the data behind each, and the samples that are behind all of them."""
     open_run(store, run, window)
     name, goal = _metric(store, run, metric)
-    points = _points(store, run, name, goal)
-    found: list[Spike] = []
-    for attempt in sorted({point.attempt for point in points}):
-        found += spikes([point for point in points if point.attempt == attempt], up=goal != "max")
+    series = _series(_points(store, run, name, goal))
+    found = _once(spike for points in series for spike in spikes(points, up=goal != "max"))
     broken = sorted((s for s in found if s.score is None), key=lambda s: s.first.time_ms)[:1]
     jumps = sorted((s for s in found if s.score is not None), key=lambda s: -(s.score or 0.0))[:most]
     chosen = sorted([*broken, *jumps], key=lambda s: (s.first.time_ms, s.first.step))
-    told = [_told(store, run, spike, zone) for spike in chosen]
-    largest = sorted(found, key=lambda s: -(s.score or math.inf))[:MOST_PLACES]
+    told = [_told(store, run, name, spike, zone) for spike in chosen]
+    mapped = [spike for spike in found if spike.first.length <= MAX_STEPS]
+    largest = sorted(mapped, key=lambda s: -(s.score or math.inf))[:MOST_PLACES]
     return {
-        "run": run, "step": None, "metric": name, "goal": goal, "values": len(points),
-        "logged_every": _every(points), "found": len(found), "spikes": told,
-        "suspects": _suspects(store, run, name, [(spike.first.attempt, spike.first.step) for spike in largest]),
+        "run": run, "step": None, "metric": name, "goal": goal, "values": sum(map(len, series)),
+        "logged_every": _every(max(series, key=len)) if series else None, "found": len(found), "spikes": told,
+        "reason": told[0]["reason"] if told and not mapped else None,
+        "suspects": _suspects(store, run, [point for points in series for point in points], largest),
         "updates": [], "checkpoints": [],
     }  # fmt: skip
+
+
+def _series(points: Iterable[Point]) -> list[list[Point]]:
+    """The values of each source and attempt. Those that cover no known steps are left out where others of the same
+    name, whose steps are known, last as long: they are the same curve."""
+    of_source: dict[str | None, list[Point]] = defaultdict(list)
+    for point in points:
+        of_source[point.source].append(point)
+    until_ms = max((point.time_ms for points in of_source.values() for point in points if point.steps), default=0)
+    found: list[list[Point]] = []
+    for own in of_source.values():
+        times = [point.time_ms for point in own]
+        if any(point.steps for point in own) or until_ms < (min(times) + max(times)) / 2:
+            attempts = sorted({point.attempt for point in own})
+            found += [[point for point in own if point.attempt == attempt] for attempt in attempts]
+    return found
+
+
+def _once(found: Iterable[Spike]) -> list[Spike]:
+    """Of jumps of several sources that are one event, the one that covers the fewest steps."""
+    kept: list[Spike] = []
+    for spike in sorted(found, key=lambda spike: spike.first.length):
+        if not any(_is_same(spike.first, other.first) for other in kept):
+            kept.append(spike)
+    return kept
+
+
+def _is_same(wide: Point, narrow: Point) -> bool:
+    if wide.source == narrow.source or wide.attempt != narrow.attempt or wide.steps is None or narrow.steps is None:
+        return False
+    return wide.steps[0] <= narrow.steps[0] and narrow.steps[1] <= wide.steps[1]
 
 
 def spikes(points: Sequence[Point], *, up: bool = True) -> list[Spike]:
@@ -124,17 +172,26 @@ def _running_median(values: Floats) -> Floats:
 
 
 def _metric(store: Reading, run: str, named: str | None) -> tuple[str, str]:
-    """The metric to look at and whether less of it is better: the one that was named, else the loss."""
+    """The metric to look at and whether less of it is better: the one that was named, else the loss.
+
+    The losses that the SDK read before the program logged one under another name are only the beginning of the run.
+    """
     rows = store.connection.execute(
-        "SELECT name, max(goal), count(*) FROM metric WHERE run = ? AND step IS NOT NULL GROUP BY name ORDER BY name",
+        f"SELECT name, max(goal), count(*), bool_or({NOT_OWN}) FROM metric WHERE run = ? AND step IS NOT NULL "
+        "GROUP BY name ORDER BY name",
         [run],
     ).fetchall()
-    goals = {name: goal or "min" for name, goal, _ in rows}
+    goals = {name: goal or "min" for name, goal, _, _ in rows}
     if named is not None:
         if named not in goals:
             raise NotRecordedError(f"{run} has no metric {named!r} with steps. It has: {', '.join(goals) or 'none'}.")
         return named, goals[named]
-    losses = [(name != "loss", "val" in name, -count, name) for name, _, count in rows if "loss" in name.lower()]
+    longest = max((count for name, _, count, logged in rows if logged and is_training_loss(name)), default=0)
+    losses = [
+        (not logged and count < longest, name != OWN_LOSS, is_evaluation(name), -count, name)
+        for name, _, count, logged in rows
+        if "loss" in name.lower()
+    ]
     if not losses:
         raise NotRecordedError(
             f"{run} has no metric that is called a loss and has steps. "
@@ -148,16 +205,26 @@ def _points(store: Reading, run: str, name: str, goal: str) -> list[Point]:
     worst = "arg_max" if goal != "max" else "arg_min"
     rows = store.connection.execute(
         f"""
-        SELECT attempt, step, max(time_ms),
+        SELECT source, attempt, step, max(time_ms),
             CASE WHEN bool_and(isfinite(value)) THEN avg(value) ELSE 'nan'::DOUBLE END,
             CASE WHEN count(DISTINCT rank) > 1 THEN coalesce(
                 min(rank) FILTER (WHERE NOT isfinite(value)), {worst}(rank, value) FILTER (WHERE isfinite(value))
-            ) END
-        FROM metric WHERE run = ? AND name = ? AND step IS NOT NULL GROUP BY attempt, step ORDER BY attempt, step
+            ) END,
+            min(first_step), last_step
+        FROM (
+            SELECT * REPLACE (
+                CASE WHEN first_step BETWEEN 0 AND last_step THEN first_step END AS first_step,
+                CASE WHEN first_step BETWEEN 0 AND last_step THEN last_step END AS last_step
+            ) FROM metric WHERE run = ? AND name = ? AND step IS NOT NULL
+        )
+        GROUP BY source, attempt, step, last_step ORDER BY source, attempt, coalesce(last_step, step), step
         """,
         [run, name],
     ).fetchall()
-    return [Point(*row) for row in rows]
+    return [
+        Point(attempt, step, time_ms, value, worst_rank, source, None if last is None else (first, last))
+        for source, attempt, step, time_ms, value, worst_rank, first, last in rows
+    ]
 
 
 def _every(points: Sequence[Point]) -> int | None:
@@ -166,51 +233,101 @@ def _every(points: Sequence[Point]) -> int | None:
     return int(np.median(gaps)) if gaps else None
 
 
-def _suspects(store: Reading, run: str, metric: str, places: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _suspects(store: Reading, run: str, points: Sequence[Point], found: Sequence[Spike]) -> dict[str, Any]:
     """Samples behind the jumps: those behind most of them first, and of those the ones least often elsewhere.
 
-    `consumed` is how often in all, `measured` at how many of those steps the metric is known: it may be logged seldom.
+    `consumed` is how often in all, `measured` by how many values of the metric: it may be logged seldom, or as a mean.
+    One sample stands out if no other one is behind as many jumps and chance is not expected to do the same.
     """
-    if not places:
+    if not found:
         return {"total": 0, "spikes": 0, "rows": []}
-    listed = ", ".join(f"({int(attempt)}, {int(step)})" for attempt, step in places)
+    _expose_values(store, points, found)
     store.connection.execute(
-        f"""
+        """
         CREATE OR REPLACE TEMP TABLE suspect AS
-        SELECT dataset, sample, count(DISTINCT (attempt, step)) AS behind,
+        SELECT dataset, sample, count(DISTINCT spike) AS behind,
             CASE WHEN try_cast(sample AS BIGINT)::VARCHAR = sample THEN try_cast(sample AS BIGINT) END AS number
         FROM (
-            SELECT dataset, attempt, step, unnest(coalesce(samples, rows::VARCHAR[])) AS sample
-            FROM batch WHERE run = $1 AND (attempt, step) IN ({listed})
-        ) GROUP BY ALL
+            SELECT dataset, spike, unnest(coalesce(samples, rows::VARCHAR[])) AS sample
+            FROM batch JOIN (SELECT * FROM covered WHERE spike IS NOT NULL) USING (attempt, step) WHERE run = $1
+        ) GROUP BY dataset, sample
         """,
         [run],
     )
     counted = store.connection.execute("SELECT count(*), max(behind) FROM suspect").fetchall()
     total, most = counted[0]
-    none_shared = len(places) > 1 and (most or 0) < 2
+    none_shared = len(found) > 1 and (most or 0) < 2
     if not total or none_shared:
-        return {"total": total, "spikes": len(places), "rows": []}
+        return {"total": total, "spikes": len(found), "rows": []}
+    _weigh(store, run)
     # Where some are behind several jumps, the others are of no interest.
-    store.connection.execute(f"DELETE FROM suspect WHERE behind < {min(most, 2)}")
-    rows = _consumed(store, run, metric)
-    return {
-        "total": rows[0][5],
-        "spikes": len(places),
-        "rows": [
-            {
-                "sample": sample, "dataset": dataset, "spikes": behind, "of": len(places), "consumed": consumed,
-                "measured": measured,
-            }
-            for sample, dataset, behind, consumed, measured, _ in rows
-        ],
-    }  # fmt: skip
-
-
-def _consumed(store: Reading, run: str, metric: str) -> list[tuple[Any, ...]]:
-    """The suspects, each with how often it was consumed. Numbers are compared as such: that is much faster."""
-    return store.connection.execute(
+    rows = store.connection.execute(
         f"""
+        SELECT sample, dataset, behind, consumed, measured, count(*) OVER () FROM weighed WHERE behind >= {min(most, 2)}
+        ORDER BY behind DESC, measured - behind, number, sample LIMIT {MOST_SUSPECTS}
+        """
+    ).fetchall()
+    listed = [
+        {
+            "sample": sample, "dataset": dataset, "spikes": behind, "of": len(found), "consumed": consumed,
+            "measured": measured, "stands_out": False,
+        }
+        for sample, dataset, behind, consumed, measured, _ in rows
+    ]  # fmt: skip
+    if most > 1:
+        alone = all(one["spikes"] < most for one in listed[1:2])
+        share = len(found) / sum(point.length <= MAX_STEPS for point in points)
+        listed[0]["stands_out"] = alone and _innocent(store, most, share) < MAX_INNOCENT
+    return {"total": rows[0][5], "spikes": len(found), "rows": listed}
+
+
+def _innocent(store: Reading, behind: int, share: float) -> float:
+    """How many samples are expected behind so many jumps by chance, if jumps have nothing to do with the data.
+
+    Every suspect is behind one jump. Each of the other values that it is part of is a jump with the share of jumps.
+    """
+    counted = store.connection.execute("SELECT measured, count(*) FROM weighed GROUP BY measured").fetchall()
+    return math.fsum(count * _chance(behind - 1, measured - 1, share) for measured, count in counted)
+
+
+def _chance(least: int, count: int, probability: float) -> float:
+    """The chance of at least so many hits among `count` values, each with this probability."""
+    if probability >= 1.0:
+        return 1.0
+    odds = math.log(probability) - math.log1p(-probability)
+    whole = math.lgamma(count + 1) + count * math.log1p(-probability)
+    return math.fsum(
+        math.exp(whole - math.lgamma(hits + 1) - math.lgamma(count - hits + 1) + hits * odds)
+        for hits in range(least, count + 1)
+    )
+
+
+def _expose_values(store: Reading, points: Sequence[Point], found: Sequence[Spike]) -> None:
+    """A table of the training steps that values cover: of which value, and of which jump if it is the start of one."""
+    starts = {spike.first: number for number, spike in enumerate(found)}
+    values = [
+        (point.attempt, *point.steps, number, starts.get(point))
+        for number, point in enumerate(points)
+        if point.steps is not None and point.length <= MAX_STEPS
+    ]
+    columns = [list(column) for column in zip(*values, strict=True)]
+    store.connection.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE covered AS
+        SELECT attempt, unnest(range(first, last + 1)) AS step, last + 1 - first AS length, value, spike FROM (
+            SELECT unnest($1::INT[]) AS attempt, unnest($2::BIGINT[]) AS first, unnest($3::BIGINT[]) AS last,
+                unnest($4::INT[]) AS value, unnest($5::INT[]) AS spike
+        )
+        """,
+        columns,
+    )
+
+
+def _weigh(store: Reading, run: str) -> None:
+    """A table of the suspects with how often each was consumed. Numbers are compared as such: that is much faster."""
+    store.connection.execute(
+        """
+        CREATE OR REPLACE TEMP TABLE weighed AS
         WITH eaten AS (
             SELECT suspect.*, attempt, step
             FROM (SELECT dataset, attempt, step, unnest(rows) AS number FROM batch WHERE run = $run) batch
@@ -219,25 +336,32 @@ def _consumed(store: Reading, run: str, metric: str) -> list[tuple[Any, ...]]:
             SELECT suspect.*, attempt, step
             FROM (SELECT dataset, attempt, step, unnest(samples) AS sample FROM batch WHERE run = $run) batch
             JOIN suspect ON suspect.sample = batch.sample AND suspect.dataset IS NOT DISTINCT FROM batch.dataset
-        ), known AS (SELECT DISTINCT attempt, step, true AS known FROM metric WHERE run = $run AND name = $metric)
-        SELECT sample, dataset, behind, count(DISTINCT (attempt, step)) AS consumed,
-            count(DISTINCT (attempt, step)) FILTER (WHERE known) AS measured, count(*) OVER () AS found
-        FROM eaten LEFT JOIN known USING (attempt, step)
+        ), narrowest AS (SELECT attempt, step, arg_min(value, length) AS value FROM covered GROUP BY attempt, step)
+        SELECT sample, dataset, behind, number, count(DISTINCT (attempt, step)) AS consumed,
+            count(DISTINCT value) AS measured
+        FROM eaten LEFT JOIN narrowest USING (attempt, step)
         GROUP BY sample, dataset, behind, number
-        ORDER BY behind DESC, measured - behind, number, sample LIMIT {MOST_SUSPECTS}
         """,
-        {"run": run, "metric": metric},
-    ).fetchall()
+        {"run": run},
+    )
 
 
-def _told(store: Reading, run: str, spike: Spike, zone: tzinfo) -> dict[str, Any]:
-    batches = batches_of_step(store, run, spike.first.attempt, spike.first.step)
+def _told(store: Reading, run: str, name: str, spike: Spike, zone: tzinfo) -> dict[str, Any]:
+    first, last = spike.first.steps or (None, None)
+    reason = _reason(name, spike.first)
+    known = None if reason or first is None or last is None else (first, last)
+    limit = MAX_BATCHES if spike.first.length > 1 else None
+    batches = batches_of_steps(store, run, spike.first.attempt, *known, limit=limit) if known else []
     return {
         "kind": "nonfinite" if spike.score is None else "spike",
         "attempt": spike.first.attempt,
         "step": spike.first.step,
         "to_step": spike.last.step,
         "peak_step": spike.peak.step,
+        "source": spike.first.source,
+        "first_step": first,
+        "last_step": last,
+        "reason": reason,
         "at": iso(spike.first.time_ms, zone),
         "value": spike.peak.value if spike.score is not None else None,
         "usual": spike.usual,
@@ -245,10 +369,38 @@ def _told(store: Reading, run: str, spike: Spike, zone: tzinfo) -> dict[str, Any
         "worst_rank": spike.first.worst_rank,
         "updates": [
             {
-                "rank": row["rank"], "micro_batch": row["micro_batch"], "epoch": row["epoch"],
+                "rank": row["rank"], "step": row["step"], "micro_batch": row["micro_batch"], "epoch": row["epoch"],
                 "dataset": row["dataset"], "batch": batch_name(row), "samples": row["samples"],
             }
             for row in batches
         ],
-        "nearest": [] if batches else recorded_near(store, run, spike.first.step),
+        "nearest": recorded_near(store, run, known[1]) if known and not batches else [],
     }  # fmt: skip
+
+
+_SOURCES = {
+    "wandb": "W&B", "mlflow": "MLflow", "tensorboard": "TensorBoard", "tensorboardX": "TensorBoard",
+    "accelerate": "Accelerate", "torchtitan": "torchtitan", "pyrometer": "pyrometer.log", "ray": "Ray Train",
+    "transformers": "the Hugging Face Trainer", "lightning": "Lightning",
+}  # fmt: skip
+_FRAMEWORKS = ("transformers", "lightning")
+
+
+def _reason(name: str, point: Point) -> str | None:
+    """Why no sample is named for a value, in one sentence; None where samples can be named."""
+    if point.steps is not None:
+        if point.length <= MAX_STEPS:
+            return None
+        first, last = point.steps
+        return (
+            f"The value covers the {point.length:,} steps {first:,}–{last:,}, and samples are named for at most "
+            f"{MAX_STEPS} steps."
+        )
+    if is_evaluation(name):
+        return f"{name} measures an evaluation, not the data of training steps."
+    if point.source is None:
+        return "The value was stored without the training steps that it covers, as earlier versions did."
+    source = _SOURCES.get(point.source, point.source)
+    if point.source in _FRAMEWORKS:
+        return f"{source[0].upper()}{source[1:]} did not log the value as the result of known training steps."
+    return f"The step number was given to {source} by the program, and which training steps it stands for is unknown."

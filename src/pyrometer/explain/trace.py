@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from pyrometer.account.sums import Window, iso
-from pyrometer.explain.lineage import NEAREST, batch_name, batches_of_step, lineage_of_sample, open_run
+from pyrometer.explain.lineage import NEAREST, batch_name, batches_of_steps, lineage_of_sample, open_run
 from pyrometer.store import Reading
 
 PHASES = (
@@ -86,7 +86,7 @@ def trace_step(
         "trace_id": trace_id,
         "ranks_of_run": _size(store, run, number),
         "nearest": [],
-        **over_ranks(spans, _nodes(store, run, number), batches_of_step(store, run, number, step), zone),
+        **over_ranks(spans, _nodes(store, run, number), batches_of_steps(store, run, number, step, step), zone),
     }
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pyrometer.account.sums import Window, added, amounts, iso, open_names, rounded, sums, total, window_json
 from pyrometer.explain.dominated import Reached, beaten_since
-from pyrometer.explain.metrics import Aim, Reported, aim_of, chosen, curves
+from pyrometer.explain.metrics import LOGGED, Aim, Reported, aim_of, chosen, curves
 from pyrometer.explain.spending import (
     NOTHING,
     Spent,
@@ -79,9 +79,9 @@ WHERE isfinite(value) GROUP BY ALL ORDER BY ALL
 
 # Of a metric that several ranks report, the first rank's; of its values those that are better than all before, and some
 # of the others, evenly: the best, the first that reaches a target and what came last are among them.
-_POINTS = """
+_POINTS = f"""
 WITH aimed AS MATERIALIZED (
-    SELECT metric.*, sign FROM metric JOIN aim USING (run, name)
+    SELECT metric.*, sign FROM {LOGGED} metric JOIN aim USING (run, name)
     WHERE isfinite(value) AND time_ms >= $1 AND time_ms < $2
     QUALIFY rank = min(rank) OVER (PARTITION BY run)
 )
@@ -347,18 +347,20 @@ class _Best(NamedTuple):
 
 
 # Without windows over all values: there may be millions of them.
-_BESTS = """
+_BESTS = f"""
 WITH of_rank AS (
     SELECT run, rank, min(value * sign) * any_value(sign) AS best, arg_max(value, (time_ms, attempt, step)) AS final,
         max(time_ms) AS until_ms
-    FROM metric JOIN aim USING (run, name) WHERE isfinite(value) AND time_ms >= $1 AND time_ms < $2 GROUP BY run, rank
+    FROM {LOGGED} metric JOIN aim USING (run, name)
+    WHERE isfinite(value) AND time_ms >= $1 AND time_ms < $2 GROUP BY run, rank
 )
 SELECT run, arg_min(best, rank), arg_min(final, rank), max(until_ms) FROM of_rank GROUP BY run
 """
 
 _TRENDS = f"""
 WITH aimed AS MATERIALIZED (
-    SELECT metric.* FROM metric JOIN aim USING (run, name) WHERE isfinite(value) AND time_ms >= $1 AND time_ms < $2
+    SELECT metric.* FROM {LOGGED} metric JOIN aim USING (run, name)
+    WHERE isfinite(value) AND time_ms >= $1 AND time_ms < $2
 ),
 ranged AS (SELECT run, min(rank) AS rank, min(time_ms) AS from_ms, max(time_ms) AS to_ms FROM aimed GROUP BY run)
 SELECT run, {MOST_TREND} * (time_ms - from_ms) // (to_ms - from_ms + 1) AS part,

@@ -168,7 +168,7 @@ class Joiner:
         news = list(_news(runs, known))
         told = [] if known else [_event(tracked, tracked.run_id, said_ms)]
         held = _held(tracked, places, until_ms, news[0].time_ms) if own and news else []
-        return [*news, *told, *held, *_curves(tracked.run_id, runs, points)]
+        return [*news, *told, *held, *_curves(tracked, runs, points)]
 
     def _beside(self, tracked: TrackedRun, join: Join, points: Iterable[Point], has: frozenset[str]) -> Records:
         """Of a run whose own processes tell of it: which of the tracker's it is, and metrics that they did not tell, of
@@ -180,7 +180,8 @@ class Joiner:
         if tracked.ended_ms is None:
             return told
         attempt = max((one.attempt for one in ranks), default=1)
-        return told + [_metric(point, join.run, attempt, 0) for point in points if point.name not in has]
+        rest = (point for point in points if point.name not in has)
+        return told + [_metric(point, tracked, join.run, attempt, 0) for point in rest]
 
     def _places(self, tracked: TrackedRun, join: Join) -> Iterable[_Place]:
         """Every GPU that the workload held while the run went on; a pod that holds none is a place as well."""
@@ -241,7 +242,7 @@ def _news(runs: list[Run], before: Mapping[tuple[int, int], Run]) -> Iterable[Ru
             yield run._replace(time_ms=max(run.time_ms, last.time_ms + 1))
 
 
-def _curves(run: str, runs: list[Run], points: Iterable[Point]) -> Iterable[Metric]:
+def _curves(tracked: TrackedRun, runs: list[Run], points: Iterable[Point]) -> Iterable[Metric]:
     """Values, each of the attempt that went on then; its first rank speaks for all."""
     first: dict[int, Run] = {}
     for one in runs:
@@ -249,7 +250,7 @@ def _curves(run: str, runs: list[Run], points: Iterable[Point]) -> Iterable[Metr
     latest_first = sorted(first.values(), key=lambda one: -one.started_ms)
     for point in points:
         of = next((one for one in latest_first if one.started_ms <= point.time_ms), latest_first[-1])
-        yield _metric(point, run, of.attempt, of.rank)
+        yield _metric(point, tracked, tracked.run_id, of.attempt, of.rank)
 
 
 def _event(tracked: TrackedRun, run: str, time_ms: int) -> Event:
@@ -259,8 +260,8 @@ def _event(tracked: TrackedRun, run: str, time_ms: int) -> Event:
     )  # fmt: skip
 
 
-def _metric(point: Point, run: str, attempt: int, rank: int) -> Metric:
-    return Metric(point.time_ms, run, attempt, rank, point.name, point.value, point.step)
+def _metric(point: Point, tracked: TrackedRun, run: str, attempt: int, rank: int) -> Metric:
+    return Metric(point.time_ms, run, attempt, rank, point.name, point.value, point.step, source=tracked.tracker)
 
 
 # -- a folder that knows of nothing but trackers -----------------------------------------------------------------------

@@ -366,8 +366,11 @@ class Metric(NamedTuple):
     rank: Int32
     name: Text
     value: Float64
-    step: Int64 | None = None
+    step: Int64 | None = None  # as the program or its framework numbers it
     goal: Text | None = None  # min, max
+    source: Text | None = None  # what reported it: backward, pyrometer, transformers, lightning, wandb, mlflow, …
+    first_step: Int64 | None = None  # the training steps that the value covers, numbered like batches and windows
+    last_step: Int64 | None = None  # included; None: not known
 
 
 @record(

@@ -3,11 +3,18 @@
 A number that is on a GPU is copied without waiting and read some steps later. Values that come faster than anybody
 looks are thinned; one that is not finite is told at once. A program that tells several trackers the same says it once:
 what has the name and the value of what another tracker was told in the same step is dropped.
+
+Every value has two kinds of step numbers: the one that the program or its framework shows, and the training steps that
+the value covers. A value that is logged without a step number, and the loss that a framework logs during training,
+cover the steps since the same name was last logged: one step if it is logged in every step, and all steps of a mean
+that starts again at each log. A value that is equal to the loss of one backward covers only the step of that backward.
+Everything else may be about any step, so its steps are unknown.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections import deque
@@ -27,10 +34,18 @@ MOST_ARRIVING = 64  # steps whose loss is on its way from a GPU
 _GREATEST = sys.float_info.max
 _NONE = -math.inf  # as the highest loss that needs no look: all do
 LONGEST_NAME = 200
+MAX_OWN_LOSSES = 64  # recent losses of backward that logged values are compared with
+BACKWARD, PROGRAM = "backward", "pyrometer"  # sources: the loss of a backward, and `pyrometer.log`
 _GOALS = {
     "min": ("loss", "error", "perplexity", "ppl", "wer", "cer", "mse", "mae", "rmse", "nll", "bpb", "grad_norm"),
     "max": ("acc", "f1", "bleu", "rouge", "auc", "reward", "iou", "precision", "recall", "score", "return"),
 }
+
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_EVALUATION = {"val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout", "holdout"}
+
+Steps = tuple[int, int]  # the first and the last one, counted in this process
 
 
 class Value(NamedTuple):
@@ -42,6 +57,8 @@ class Value(NamedTuple):
     number: int  # of the step, in this process
     step: int | None  # as the program numbers them
     goal: str | None
+    source: str
+    covers: Steps | None  # None: unknown
 
 
 class _Said(NamedTuple):
@@ -52,6 +69,7 @@ class _Said(NamedTuple):
     step: int | None
     goal: str | None
     door: str
+    covers: Steps | None
 
 
 class _Arriving(NamedTuple):
@@ -64,9 +82,17 @@ class _Arriving(NamedTuple):
 class Metrics:
     """What the training thread hands over, and the sender's thread takes."""
 
-    def __init__(self, count: Callable[[], int], told: Callable[[str, int, float], None]) -> None:
+    def __init__(
+        self,
+        count: Callable[[], int],
+        told: Callable[[str, int, float], None],
+        trained: Callable[[], Steps | None] | None = None,
+    ) -> None:
         self.waiting: deque[Value] = deque(maxlen=MOST_WAITING)
         self._count = count
+        self._trained = trained or (lambda: (count(), count()))  # the step that this thread trains or has just trained
+        self._logged: dict[tuple[str, str], Steps] = {}  # by source and name: the last log and the one before it
+        self._own: dict[float, int] = {}  # recent losses of backward, and their steps
         self._told = told  # the loss became non-finite, or finite again
         self._finite = True
         self._logged_loss = False
@@ -89,16 +115,36 @@ class Metrics:
         step: int | None = None,
         goals: Mapping[str, str] | None = None,
         device: Device | None = None,
-        door: str = "",
+        door: str = PROGRAM,
+        of_training: bool | None = None,
     ) -> None:
-        """What the program logs, and to whom: numbers, or tensors with one number each."""
-        count = self._count()
+        """What the program logs, and to whom: numbers, or tensors with one number each.
+
+        `of_training` says whether the values are about the steps that were just trained. By default they are unless
+        the program gives a step number of its own.
+        """
+        trained = self._trained()
+        count = self._count() if trained is None else trained[1]
         if step is not None:
             self.steps.append((count, step))
-        for name, value in values.items():
-            self._take(
-                _Said(str(name)[:LONGEST_NAME], count, step, goals.get(name) if goals else None, door), value, device
-            )
+        if of_training is None:
+            of_training = step is None
+        for key, value in values.items():
+            name = str(key)[:LONGEST_NAME]
+            covers = self._since_last_log(door, name, trained) if of_training and trained is not None else None
+            self._take(_Said(name, count, step, goals.get(key) if goals else None, door, covers), value, device)
+
+    def _since_last_log(self, door: str, name: str, trained: Steps) -> Steps | None:
+        """The steps after the last one in which this name was logged. A log in the same step covers the same steps."""
+        first, last = trained
+        known = self._logged.get((door, name))
+        if known is None and (len(self._logged) >= MOST_NAMES or not _EVALUATION.isdisjoint(_words(name))):
+            return None
+        before, newest = known or (-1, -1)
+        if first > newest:
+            before, newest = newest, first
+            self._logged[door, name] = (before, newest)
+        return min(before + 1, first), last
 
     def _take(self, said: _Said, value: Any, device: Device | None) -> None:
         if isinstance(value, bool | str | bytes) or value is None:
@@ -129,7 +175,22 @@ class Metrics:
             return
         self._paces[name] = (this_second, seen)
         if self._is_news(said, value) and (seen <= MOST_PER_S or not finite):
-            self.waiting.append(Value(now_ns, name, value, count, said.step, said.goal or self._goal(name)))
+            goal = said.goal or self._goal(name)
+            self.waiting.append(Value(now_ns, name, value, count, said.step, goal, said.door, self._exact(said, value)))
+
+    def _exact(self, said: _Said, value: float) -> Steps | None:
+        """The steps that a value covers: only one if it is a loss that the backward of that step began with."""
+        if said.covers is None or not _is_training_loss(said.name):
+            return said.covers
+        number = self._count() if self._parts and value == _sum(self._parts) else self._own.get(value)
+        return said.covers if number is None else (number, number)
+
+    def _remember(self, loss: float, count: int) -> None:
+        own = self._own
+        own.pop(loss, None)
+        own[loss] = count
+        if len(own) > MAX_OWN_LOSSES:
+            del own[next(iter(own))]
 
     def _is_news(self, said: _Said, value: float) -> bool:
         door, number, before = self._told_by.get(said.name, ("", -1, 0.0))
@@ -154,8 +215,10 @@ class Metrics:
         """A step is over. Almost all losses are neither wanted nor remarkable, and that is seen at once."""
         parts = self._parts
         if parts:
-            loss = parts[0] if len(parts) == 1 else math.fsum(parts)
+            loss = parts[0] if len(parts) == 1 else _sum(parts)
             parts.clear()
+            if self._logged_loss:
+                self._remember(loss, count)
             if self._allowed > 0 or not -_GREATEST <= loss <= self._unremarkable:
                 self._loss(loss, count)
         elif self._arriving:
@@ -195,7 +258,10 @@ class Metrics:
                 return
             self._arriving.popleft()
             if len(there) == len(parts):
-                self._loss(math.fsum(there), number)
+                loss = _sum(there)
+                if self._logged_loss:
+                    self._remember(loss, number)
+                self._loss(loss, number)
 
     def _loss(self, loss: float, count: int) -> None:
         finite = math.isfinite(loss)
@@ -208,7 +274,7 @@ class Metrics:
             return
         if self._jumps(loss) or turned or self._allowed > 0:
             self._allowed = max(self._allowed - 1, -MOST_PER_S)
-            self.waiting.append(Value(time.time_ns(), "loss", loss, count, None, "min"))
+            self.waiting.append(Value(time.time_ns(), "loss", loss, count, None, "min", BACKWARD, (count, count)))
         known = finite and self._losses >= LEAST_BEFORE_JUMP
         self._unremarkable = self._usual + JUMP * self._spread if known else _NONE
 
@@ -243,3 +309,14 @@ class Metrics:
 def _is_training_loss(name: str) -> bool:
     lower = name.lower()
     return "loss" in lower and not any(word in lower for word in ("val", "test"))  # and so not "eval"
+
+
+def _sum(parts: list[float]) -> float:
+    try:
+        return math.fsum(parts)
+    except (ValueError, OverflowError):  # infinities of both signs, or too large
+        return sum(parts)
+
+
+def _words(name: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(name)}

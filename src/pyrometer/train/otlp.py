@@ -37,6 +37,7 @@ _SEVERITY = {
 }  # fmt: skip
 _INTERNAL = 1  # the kind of a span
 _PATH = re.compile(r"(?<![\w/])(?:[A-Za-z][\w+.-]*:/|~|\.{0,2})/[^\s\"',;:()<>\[\]]+")
+_OF_METRIC = ("step", "goal", "source", "first_step", "last_step")
 _SAMPLES = "pyrometer.samples"  # a list in JSON: it has a limit of its own, and cut it would be none
 _MOST, _LEAST = 2**63 - 1, -(2**63)
 
@@ -79,7 +80,7 @@ class Bodies:
         if kind == "span":
             return TRACES, [("", _json(_span(self._clean(said))))]
         if kind == "metric":
-            point = _point(said["time_ms"], said["value"], _named(said, ("step", "goal")))
+            point = _point(said["time_ms"], said["value"], _named(said, _OF_METRIC))
             return METRICS, [(_text(str(said["name"])), _json(point))]
         if kind == "gpu":
             return METRICS, [(name, _json(point)) for name, point in _gauges(identity, said)]

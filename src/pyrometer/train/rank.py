@@ -29,7 +29,7 @@ from pyrometer.train.device import Device
 from pyrometer.train.environment import number
 from pyrometer.train.lineage import Namer
 from pyrometer.train.meeting import Meeting
-from pyrometer.train.metrics import Metrics
+from pyrometer.train.metrics import Metrics, Steps
 from pyrometer.train.recorder import Recorder, cost_of_marks_ns
 from pyrometer.train.sender import FLUSH_S, start_beside
 from pyrometer.train.spool import Spool
@@ -74,7 +74,7 @@ class Rank:
         self._step_told = self._step_known = told.first_step is not None
         self.recorder = Recorder(self.ring)
         self.lineage = hooks.lineage
-        self.metrics = Metrics(lambda: self.recorder.count, self._judged)
+        self.metrics = Metrics(lambda: self.recorder.count, self._judged, self._trained)
         self.recorder.on_close = self.metrics.closed
         self._namer = Namer()
         self._meeting = Meeting(torch, told.window_s)
@@ -274,12 +274,26 @@ class Rank:
         except Exception as error:
             self._hooks.broken(error)
 
-    def hear(self, values: Mapping[str, Any], step: int | None, door: str) -> None:
+    def hear(self, values: Mapping[str, Any], step: int | None, door: str, of_training: bool | None = None) -> None:
         """What the program gives to somebody else: a tracker, a framework."""
         try:
-            self.metrics.log(values, step=step, device=self.recorder.device, door=door)
+            self.metrics.log(values, step=step, device=self.recorder.device, door=door, of_training=of_training)
         except Exception as error:
             self._hooks.broken(error)
+
+    def _trained(self) -> Steps | None:
+        """The step that is being trained, or that was trained last while the next one has only loaded its data.
+
+        Where the forward of the model is not seen, the next step may have begun or not: then it is one of two. Another
+        thread than the one that trains may report a value at any later time: then it is unknown.
+        """
+        recorder = self.recorder
+        count = recorder.count
+        if threading.get_ident() != recorder.thread:
+            return None
+        if recorder.has_begun() or not count:
+            return count, count
+        return count - 1, count - 1 if self.lineage.sees_forwards else count
 
     def _judged(self, kind: str, count: int, value: float) -> None:
         self.event(kind, step=self.step(count), reason=str(value))
@@ -474,7 +488,12 @@ class Rank:
             value = self.metrics.waiting.popleft()
             step = value.step if value.step is not None else self.step(value.number)
             metric = {"time_ms": value.at_ns // 1_000_000, "name": value.name, "value": value.value, "step": step}
-            messages.append(("metric", metric | ({"goal": value.goal} if value.goal else {})))
+            metric["source"] = value.source
+            if value.goal:
+                metric["goal"] = value.goal
+            if value.covers is not None:
+                metric["first_step"], metric["last_step"] = map(self.step, value.covers)
+            messages.append(("metric", metric))
         if messages:
             self.spool.put(self.identity, messages, urgent=urgent)
 

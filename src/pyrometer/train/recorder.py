@@ -192,6 +192,11 @@ class Recorder:
             self.leave()
             self.evaluating = yes
 
+    def has_begun(self) -> bool:
+        """Whether the step with the current number is being trained, or was and is not closed yet."""
+        row = self.row
+        return self.closable or self.phase in _AGAIN or bool(row[FORWARD] or row[BACKWARD])
+
     def enter_optimizer(self, optimizer: object) -> bool:
         """An optimizer steps. One that has stepped already begins another step."""
         if self.closable and id(optimizer) in self.stepped and get_ident() == self.thread:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pyrometer.train.hooks import Hooks
 
 Values = Mapping[str, Any]
-Heard = Callable[[Values, Any], None]
+Heard = Callable[..., None]  # values, their step, and whether they are about the steps that were just trained
+_SOURCES = {"torch": "tensorboard", "pytorch_lightning": "lightning"}  # what other packages are called here
 MOST_NESTED = 4  # of dictionaries in dictionaries, as W&B takes them
 
 
@@ -39,9 +40,10 @@ def install(hooks: Hooks, name: str, module: Any) -> None:
     listen = _LISTEN.get(name)
     if listen is None:
         return
-    door = name.partition(".")[0]
+    package = name.partition(".")[0]
+    door = _SOURCES.get(package, package)
 
-    def heard(values: Values, step: Any) -> None:
+    def heard(values: Values, step: Any, of_training: bool | None = None) -> None:
         rank = hooks.rank
         if rank is not None and values:
             news = {
@@ -49,9 +51,18 @@ def install(hooks: Hooks, name: str, module: Any) -> None:
                 for key, value in values.items()
                 if key not in _outer.names and not (isinstance(value, int | float) and value in _outer.numbers)
             }
-            rank.hear(news, int(step) if isinstance(step, int | float) else None, door)
+            rank.hear(news, _whole(step), door, step is None if of_training is None else of_training)
 
     listen(module, heard, hooks)
+
+
+def _whole(step: Any) -> int | None:
+    """A step number as programs give it: numpy and torch have numbers of their own. None is read from a GPU."""
+    if step is None or isinstance(step, str) or getattr(step, "is_cuda", False):
+        return None
+    with suppress(TypeError, ValueError, OverflowError, RuntimeError):
+        return int(step)
+    return None
 
 
 def _after(owner: Any, name: str, tell: Callable[..., None], inner: Callable[..., Values] | None = None) -> None:
@@ -162,7 +173,9 @@ def _transformers(module: Any, heard: Heard, hooks: Hooks) -> None:
     """The Trainer's own callbacks hear everything, whichever trackers it reports to."""
 
     def logged(handler: Any, args: Any, state: Any, control: Any, logs: Values, *more: Any, **options: Any) -> None:
-        heard(logs, state.global_step)
+        # With a learning rate, the loss is the Trainer's mean over the steps since it last logged one. Evaluations, the
+        # summary at the end and what a program logs through the Trainer are not about those steps.
+        heard(logs, state.global_step, "loss" in logs and "learning_rate" in logs)
 
     def handed_on(
         handler: Any, args: Any, state: Any, control: Any, logs: Values, *more: Any, **options: Any
@@ -186,7 +199,14 @@ def _lightning(module: Any, heard: Heard, hooks: Hooks) -> None:
     """What `self.log` says comes together here, whichever loggers there are."""
 
     def logged(connector: Any, metrics: Values, step: int | None = None, *more: Any) -> None:
-        heard(metrics, connector.trainer.global_step if step is None else step)
+        trainer, values = connector.trainer, dict(metrics)
+        if step is None:  # as the connector itself chooses it for the loggers
+            own = values.pop("step", None)
+            if own is None or (getattr(own, "is_cuda", False) and not trainer.loggers):  # reading it would wait
+                step = trainer.fit_loop.epoch_loop._batches_that_stepped
+            else:
+                step = _whole(own)
+        heard(values, step, trainer.training)
 
     def handed_on(connector: Any, metrics: Values, *more: Any, **options: Any) -> Values:
         return {**dict.fromkeys(metrics), "epoch": None}
