@@ -179,11 +179,13 @@ class Metrics:
             self.waiting.append(Value(now_ns, name, value, count, said.step, goal, said.door, self._exact(said, value)))
 
     def _exact(self, said: _Said, value: float) -> Steps | None:
-        """The steps that a value covers: only one if it is a loss that the backward of that step began with."""
+        """The steps that a value covers: only one if it is the loss that a backward of that step began with. A program
+        that logs the loss of the step before does so in the first of these, or after it."""
         if said.covers is None or not _is_training_loss(said.name):
             return said.covers
-        number = self._count() if self._parts and value == _sum(self._parts) else self._own.get(value)
-        return said.covers if number is None else (number, number)
+        first, last = said.covers
+        number = self._count() if self._parts and value == _sum(self._parts) else self._own.get(value, -1)
+        return (number, number) if first - 1 <= number <= last and number >= 0 else said.covers
 
     def _remember(self, loss: float, count: int) -> None:
         own = self._own
