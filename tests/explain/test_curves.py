@@ -47,6 +47,17 @@ def answers(tmp_path):
     return of
 
 
+def test_the_losses_that_were_read_before_the_program_logged_one_of_the_same_name_are_no_part_of_its_curve(answers):
+    """The Hugging Face Trainer logs its first mean after ten steps."""
+    own = [one._replace(source="backward", value=OTHERS) for one in told("loss", 0, OTHERS, range(10))]
+    logged = [one._replace(source="transformers") for one in told("loss", 0, FIRST, range(10, 60, 10))]
+    shown, of_run, _, _, _ = answers(own, logged)
+    assert [(step, value) for step, _, value, *_ in shown["metrics"]["loss"]] == [
+        (step, FIRST) for step in range(10, 60, 10)
+    ]
+    assert (shown["best"]["loss"]["best"], of_run["best"], of_run["final"]) == (FIRST, FIRST, FIRST)
+
+
 @pytest.mark.parametrize("name", ["loss", "train/loss"])
 @pytest.mark.parametrize("seldom", [1, 25])
 def test_the_rank_that_logs_tells_the_curve_and_what_others_see_is_no_part_of_it(answers, name, seldom):

@@ -7,12 +7,12 @@ import random
 from datetime import UTC
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrometer.account.sums import Window
 from pyrometer.explain.lineage import NotRecordedError
-from pyrometer.explain.spikes import LEAST_BEFORE, Point, lineage_of_spikes, spikes
+from pyrometer.explain.spikes import LEAST_BEFORE, MAX_STEPS, Point, lineage_of_spikes, spikes
 from pyrometer.model.records import Batch, Metric
 from traced import RUN, START_MS, Trained
 
@@ -149,3 +149,108 @@ def test_a_metric_that_is_not_there_is_told(tmp_path, metric, says):
         pytest.raises(NotRecordedError, match=says),
     ):
         lineage_of_spikes(store, RUN, EVER, zone=UTC, metric=metric)
+
+
+# -- which steps a value covers ---------------------------------------------------------------------------------------
+
+
+def logged(trained: Trained, every: int, **more) -> Trained:
+    """The same training, whose framework logs the mean loss of `every` steps, numbered from 1."""
+    losses = [one for one in trained.records if isinstance(one, Metric)]
+    trained.records = [one for one in trained.records if not isinstance(one, Metric)]
+    for end in range(every, len(losses) + 1, every):
+        group = losses[end - every : end]
+        mean = sum(one.value for one in group) / every
+        covers = {"source": "transformers", "first_step": group[0].step, "last_step": group[-1].step}
+        trained.records.append(group[-1]._replace(value=mean, step=group[-1].step + 1, **{**covers, **more}))
+    return trained
+
+
+@settings(max_examples=15)
+@given(every=st.integers(1, 10), seed=st.integers(0, 100), bad=st.integers(0, 1_023))
+def test_of_means_the_steps_of_the_bad_sample_are_among_those_named_and_no_other_is_certain(
+    tmp_path_factory, every, seed, bad
+):
+    trained = Trained(attempts=((0, 300),), ranks=2, accumulation=2, bad_sample=bad, seed=seed)
+    truth = {step for (_, step) in trained.consumed if bad in trained.samples(1, step)}
+    with logged(trained, every).store(tmp_path_factory.mktemp("of") / "data") as store:
+        answer = lineage_of_spikes(store, RUN, EVER, zone=UTC)
+    for spike in answer["spikes"]:
+        assert spike["step"] == spike["last_step"] + 1 == spike["first_step"] + every
+        assert truth & set(range(spike["first_step"], spike["last_step"] + 1))
+        assert any(str(bad) in update["samples"] for update in spike["updates"])
+        assert spike["reason"] is None
+    assert {row["sample"] for row in answer["suspects"]["rows"] if row["stands_out"]} <= {str(bad)}
+    if every == 1:
+        assert answer["suspects"]["rows"][0]["stands_out"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"source": None, "first_step": None, "last_step": None}, "stored without the training steps"),
+        ({"source": "wandb", "first_step": None, "last_step": None}, "given to W&B by the program"),
+        ({"source": "mlflow", "first_step": None, "last_step": None}, "given to MLflow by the program"),
+        ({"source": "transformers", "first_step": None, "last_step": None}, "The Hugging Face Trainer did not log"),
+        ({"source": "of-another", "first_step": 7, "last_step": 3}, "given to of-another by the program"),
+        ({"source": "pyrometer", "first_step": 0}, f"at most {MAX_STEPS} steps"),
+        ({"name": "val_loss", "first_step": None, "last_step": None}, "val_loss measures an evaluation"),
+    ],
+)
+def test_where_the_steps_are_not_known_no_sample_is_named_and_one_sentence_says_why(tmp_path, more, says):
+    """Values of earlier versions have neither source nor steps."""
+    trained = logged(Trained(attempts=((0, 300),), bad_sample=137), 1, **more)
+    with trained.store(tmp_path / "data") as store:
+        answer = lineage_of_spikes(store, RUN, EVER, zone=UTC)
+    spikes = [spike for spike in answer["spikes"] if spike["reason"] is not None]
+    assert spikes
+    assert {len(spike["updates"]) + len(spike["nearest"]) for spike in spikes} == {0}
+    assert says in spikes[-1]["reason"]
+    if more.get("first_step") != 0:
+        assert answer["suspects"] == {"total": 0, "spikes": 0, "rows": []}
+        assert says in answer["reason"]
+
+
+def test_an_event_in_the_loss_of_backward_and_in_a_mean_is_one_spike_of_the_exact_step(tmp_path):
+    trained = Trained(attempts=((0, 300),), bad_sample=137)
+    own = [one._replace(source="backward") for one in trained.records if isinstance(one, Metric)]
+    truth = {step for (_, step) in trained.consumed if 137 in trained.samples(1, step)}
+    logged(trained, 10).records += [one for one in own if one.step < 150]
+    with trained.store(tmp_path / "data") as store:
+        answer = lineage_of_spikes(store, RUN, EVER, zone=UTC)
+    steps = {spike["step"] for spike in answer["spikes"] if spike["source"] == "backward"}
+    assert steps
+    assert steps <= truth
+    for spike in answer["spikes"]:
+        if spike["source"] == "transformers":
+            assert not any(spike["first_step"] <= step <= spike["last_step"] for step in steps)
+    assert answer["values"] == 30 + 150
+
+
+def test_values_of_unknown_steps_are_not_needed_beside_those_of_known_ones(tmp_path):
+    trained = Trained(attempts=((0, 300),), bad_sample=137)
+    own = [one._replace(source="backward", rank=1) for one in trained.records if isinstance(one, Metric)]
+    logged(trained, 1, source="wandb", first_step=None, last_step=None).records += own
+    with trained.store(tmp_path / "data") as store:
+        answer = lineage_of_spikes(store, RUN, EVER, zone=UTC)
+    assert {spike["source"] for spike in answer["spikes"]} == {"backward"}
+    assert answer["suspects"]["rows"][0]["stands_out"]
+
+
+def test_the_first_losses_of_backward_are_not_the_loss_of_a_run_that_logs_one_by_another_name(tmp_path):
+    trained = Trained(attempts=((0, 300),), bad_sample=137)
+    own = [one._replace(source="backward") for one in trained.records if isinstance(one, Metric) and one.step < 9]
+    logged(trained, 1, name="train_loss").records += own
+    with trained.store(tmp_path / "data") as store:
+        assert lineage_of_spikes(store, RUN, EVER, zone=UTC)["metric"] == "train_loss"
+
+
+def test_two_rows_that_are_always_together_are_both_named_and_neither_is_certain(tmp_path):
+    trained = Trained(attempts=((0, 300),), bad_sample=137)
+    for place, one in enumerate(trained.records):
+        if isinstance(one, Batch) and 137 in one.rows:
+            trained.records[place] = one._replace(rows=(*one.rows, 9_999))
+    with trained.store(tmp_path / "data") as store:
+        rows = lineage_of_spikes(store, RUN, EVER, zone=UTC)["suspects"]["rows"]
+    assert {row["sample"] for row in rows[:2]} == {"137", "9999"}
+    assert not any(row["stands_out"] for row in rows)
