@@ -94,7 +94,7 @@ def gauge(name: str, time_ms: int, value: float, labels: dict[str, Any]) -> dict
 
 def gauges(identity: Identity, kind: str, said: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if kind == "metric":
-        about = {f"pyrometer.{key}": said.get(key) for key in ("step", "goal")}
+        about = {f"pyrometer.{key}": said.get(key) for key in ("step", "goal", "source", "first_step", "last_step")}
         yield gauge(said["name"], said["time_ms"], said["value"], about)
         return
     labels = {

@@ -175,6 +175,19 @@ class TestLiberal:
             ((_, said),) = read("metrics", request, form=form).said
             assert [repr(value.value) for value in said] == ["nan", "inf", "-inf", "0.5"]
 
+    @pytest.mark.parametrize("form", ["json", "protobuf"])
+    def test_metrics_with_and_without_the_steps_that_they_cover(self, form: str) -> None:
+        """Senders of earlier versions say neither the source nor the steps."""
+        new = {"pyrometer.step": 40, "pyrometer.source": "transformers", "pyrometer.first_step": 30}
+        new["pyrometer.last_step"] = 39
+        metrics = [spoken.gauge("loss", T0, 0.5, about) for about in ({"pyrometer.step": 7}, new)]
+        request = {"resourceMetrics": [{"resource": spoken.resource(WHO), "scopeMetrics": [{"metrics": metrics}]}]}
+        ((_, said),) = read("metrics", request, form=form).said
+        assert said == [
+            Value(T0, "loss", 0.5, 7),
+            Value(T0, "loss", 0.5, 40, None, "transformers", 30, 39),
+        ]
+
 
 def test_what_is_of_others_is_passed_over() -> None:
     other = {"service.name": "shop"}

@@ -323,5 +323,8 @@ def test_a_restart_knows_the_checkpoints_of_before() -> None:
 
 
 def test_values_keep_their_rank() -> None:
-    (metric,) = the(Metric, Runs().take([(rank(number=3), [Value(T0, "loss", 0.5, 7, "min")])], Known()).records)
-    assert metric == Metric(T0, "l1", 1, 3, "loss", 0.5, 7, "min")
+    said = [Value(T0, "loss", 0.5, 7, "min"), Value(T0, "f1", 0.5, 40, "max", "transformers", 30, 39)]
+    assert the(Metric, Runs().take([(rank(number=3), said)], Known()).records) == [
+        Metric(T0, "l1", 1, 3, "loss", 0.5, 7, "min"),
+        Metric(T0, "l1", 1, 3, "f1", 0.5, 40, "max", "transformers", 30, 39),
+    ]

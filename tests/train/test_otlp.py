@@ -129,6 +129,14 @@ def test_a_metric_arrives_as_the_number_it_was(value):
     assert plain(point.attributes) == {"pyrometer.step": 5}
 
 
+def test_a_metric_brings_its_source_and_the_steps_that_it_covers():
+    covers = {"source": "transformers", "first_step": 30, "last_step": 39}
+    said = {"time_ms": AT_MS, "name": "loss", "value": 0.5, "step": 40, "goal": "min", **covers}
+    ((_, _, point),) = points(sent([("metric", said)]))
+    expected = {"step": 40, "goal": "min", **covers}
+    assert plain(point.attributes) == {f"pyrometer.{name}": value for name, value in expected.items()}
+
+
 def test_gpu_samples_look_like_dcgm_exporter_s():
     said = {
         "time_ms": AT_MS,

@@ -79,12 +79,11 @@ OWN_SOURCE = "backward"
 NOT_OWN = f"coalesce(source, '') != '{OWN_SOURCE}'"
 _TRAINING_LOSS = "contains(lower(name), 'loss') AND NOT regexp_matches(lower(name), 'val|test')"
 
-# The rows of `metric` without the losses that the SDK read before a rank began to log one under the same name.
-LOGGED = f"""(
-    FROM metric WHERE {NOT_OWN} OR (run, attempt, rank) NOT IN (
-        SELECT DISTINCT (run, attempt, rank) FROM metric WHERE name = '{OWN_LOSS}' AND {NOT_OWN}
-    )
-)"""
+# A condition that leaves out the losses which the SDK read before a rank began to log one under the same name.
+_LOGGED = f"""({NOT_OWN} OR (run, attempt, rank) NOT IN (
+    SELECT DISTINCT (run, attempt, rank) FROM metric WHERE name = '{OWN_LOSS}' AND {NOT_OWN}
+))"""
+LOGGED = f"(FROM metric WHERE {_LOGGED})"  # the rows of `metric` without them
 
 
 def is_evaluation(name: str) -> bool:
@@ -101,10 +100,9 @@ def is_training_loss(name: str) -> bool:
 def curves(where: str) -> str:
     """A query for the rows of `metric` that are parts of curves, of the runs and the time that a condition names."""
     return f"""(
-    SELECT metric.* FROM metric JOIN (
-        SELECT run, attempt, name, rank, bool_or({NOT_OWN}) AS is_logged
-        FROM metric WHERE {where} GROUP BY run, attempt, name, rank
-        QUALIFY rank = min(rank) OVER (PARTITION BY run, attempt, name) AND (name != '{OWN_LOSS}' OR
-            rank = min(CASE WHEN {_TRAINING_LOSS} THEN rank END) OVER (PARTITION BY run, attempt))
-    ) told USING (run, attempt, name, rank) WHERE {where} AND ({NOT_OWN} OR NOT is_logged)
+    SELECT metric.* FROM metric SEMI JOIN (
+        SELECT run, attempt, name, min(rank) AS rank FROM metric WHERE {where} GROUP BY run, attempt, name
+        QUALIFY name != '{OWN_LOSS}' OR min(rank) =
+            min(CASE WHEN {_TRAINING_LOSS} THEN min(rank) END) OVER (PARTITION BY run, attempt)
+    ) told USING (run, attempt, name, rank) WHERE {where} AND {_LOGGED}
 )"""
