@@ -25,14 +25,12 @@ from pyrometer.account.rules import (
     ledger_settings,
     short_hash,
 )
+from pyrometer.account.step_inputs import declare, put_near_idle, put_table
 from pyrometer.account.sums import billed_to
-from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.columns import SCHEMAS
-from pyrometer.model.events import RESTATING
 from pyrometer.model.records import Price
 from pyrometer.model.settings import Settings
-from pyrometer.model.states import INTERVAL_STATES, STATES
-from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER, SHARE_WHOLE
+from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER
 from pyrometer.store import Store
 from pyrometer.store.catalog import Part, first_row
 from pyrometer.store.reading import time_column_of
@@ -124,7 +122,7 @@ class _Build:
         self.end_ms = end_ms
 
     def run(self, progress: Progress, chunk_slot_minutes: int) -> int:
-        self._declare()
+        declare(self.connection, self.settings, self.newest_ms, self.end_ms)
         self._read_objects()
         self._split_at_closed_time()
         chunks = self._plan(chunk_slot_minutes)
@@ -154,33 +152,6 @@ class _Build:
 
     # -- once for a build ---------------------------------------------------------------------------------------
 
-    def _declare(self) -> None:
-        """What the SQL steps are told: settings as variables, small tables of the model."""
-        settings = self.settings
-        for name, value in {
-            "newest_ms": self.newest_ms,
-            "end_ms": self.end_ms,
-            "share_whole": SHARE_WHOLE,
-            "idle_gap_ms": settings.idle_gap_ms,
-            "startup_limit_ms": settings.startup_limit_ms,
-            "sample_reach_ms": settings.sample_reach_ms,
-            "sample_bridge_ms": settings.sample_reach_ms + settings.sample_jitter_ms,
-            "hang_limit_ms": settings.hang_limit_ms,
-        }.items():
-            self.connection.execute(f"SET VARIABLE {name} = {int(value)}::BIGINT")
-        names = ", ".join(f"'{state.name}'" for state in STATES)
-        self.connection.execute(f"CREATE TEMP TYPE IF NOT EXISTS state_name AS ENUM ({names})")
-        self.connection.execute("CREATE TEMP TYPE IF NOT EXISTS look_name AS ENUM ('idle', 'busy', 'spins')")
-        self._table("interval_state", "state VARCHAR, place INTEGER", [(s, i) for i, s in enumerate(INTERVAL_STATES)])
-        self._table("restating", "opens VARCHAR, closes VARCHAR, state VARCHAR, whole_run BOOLEAN", RESTATING)
-
-    def _table(self, name: str, columns: str, rows: Iterable[tuple[object, ...]]) -> None:
-        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} ({columns})")
-        values = [list(column) for column in zip(*rows, strict=True)]
-        if values:
-            unnested = ", ".join(["unnest(?)"] * len(values))
-            self.connection.execute(f"INSERT INTO {name} SELECT {unnested}", values)
-
     def _read_objects(self) -> None:
         self.store.expose_all(OBJECTS)
         sql.run(self.connection, sql.RUNS)
@@ -191,19 +162,7 @@ class _Build:
         assumed = assumes_prices(self.store)
         if assumed or self.store.meta("prices_assumed"):
             self.store.set_meta("prices_assumed", "yes" if assumed else "no")
-        models = self.connection.execute("SELECT DISTINCT gpu_model FROM every_slot_span").fetchall()
-        self._table(
-            "near_idle_model",
-            "gpu_model VARCHAR, power_w INTEGER",
-            [(n, near_idle_power_w(n)) for (n,) in models],
-        )
-        self.connection.execute(
-            "CREATE OR REPLACE TEMP TABLE near_idle AS "
-            "SELECT slot_id, min(power_w) AS power_w FROM every_slot_span "
-            "JOIN near_idle_model USING (gpu_model) GROUP BY slot_id "
-            "UNION ALL SELECT slot_id, ? FROM every_slot_span GROUP BY slot_id HAVING count(gpu_model) = 0",
-            [near_idle_power_w(None)],
-        )
+        put_near_idle(self.connection)
 
     def _restate(self) -> None:
         """Writes down what later evidence says about the past, where that differs from what was written before."""
@@ -274,7 +233,7 @@ class _Build:
         digests = {}
         for gap_ms, group in chunks_by_gap.items():
             self.connection.execute(f"SET VARIABLE idle_gap_ms = {gap_ms}::BIGINT")
-            self._table("chunk", "from_ms BIGINT, to_ms BIGINT", sorted(group))
+            put_table(self.connection, "chunk", "from_ms BIGINT, to_ms BIGINT", sorted(group))
             for from_ms, to_ms, digest in sql.run(self.connection, sql.DIGESTS).fetchall():
                 digests[Chunk(from_ms, to_ms), gap_ms] = digest
         self.connection.execute(f"SET VARIABLE idle_gap_ms = {self.settings.idle_gap_ms}::BIGINT")

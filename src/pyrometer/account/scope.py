@@ -151,7 +151,7 @@ def _kept(*, nobody: bool) -> dict[str, str]:
         "minute_use": f"FROM {{rows}} WHERE {holder}",
         "quarter_use": f"FROM {{rows}} WHERE {holder}",
         "minute_sum": "FROM {rows} WHERE false",  # of everybody together
-        "carry": "FROM {rows} WHERE false",  # of the accounting itself
+        "carry": f"FROM {{rows}} WHERE {_POD}",
     }
 
 

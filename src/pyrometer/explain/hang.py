@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from pyrometer.explain.episodes import Episode
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Episode, Night, Rank
+from pyrometer.explain.night import Night, Rank
 from pyrometer.explain.stacks import innermost
 from pyrometer.explain.words import counted, duration, listed
 from pyrometer.model.states import CLAIMS
@@ -22,6 +23,32 @@ LONGEST_STEPS = 10
 LIMITS_MS = {"startup": 1_800_000, "compile": 1_800_000, "checkpoint": 900_000, "evaluate": 300_000}
 _WAITS = ("comm", "sync")
 _STOPPED = "stopped by "
+
+
+# The samples of an episode: of slots that hung at that moment, and not of their neighbors or of the time around it.
+_SAMPLES = """
+WITH whole_minute AS (
+    SELECT DISTINCT node_uid, slot_index, minute_ms FROM night_ledger
+    WHERE state = 'hang' AND ms = 60000 AND pod_uid IN (SELECT unnest($1))
+),
+hung AS (
+    SELECT node_uid, slot_index, from_ms, to_ms FROM state_interval
+    WHERE state = 'hang' AND pod_uid IN (SELECT unnest($1))
+    UNION ALL
+    SELECT node_uid, slot_index, from_ms, coalesce(to_ms, $3) FROM restated_before
+    WHERE state = 'hang' AND pod_uid IN (SELECT unnest($1))
+)
+SELECT median(gpu_util_permille) / 10, round(median(sm_active_permille) / 10, 1), median(power_w), count(*)
+FROM gpu_sample
+WHERE time_ms >= $2 AND time_ms < $3 AND (
+    (node_uid, slot_index, time_ms // 60000 * 60000) IN (SELECT (node_uid, slot_index, minute_ms) FROM whole_minute)
+    OR EXISTS (
+        FROM hung
+        WHERE hung.node_uid = gpu_sample.node_uid AND hung.slot_index = gpu_sample.slot_index
+            AND hung.from_ms <= time_ms AND hung.to_ms > time_ms
+    )
+)
+"""
 
 
 class _Report(NamedTuple):
@@ -198,13 +225,7 @@ def _stood(report: _Report) -> Iterator[str]:
 
 
 def _spinning(night: Night, episode: Episode) -> list[str]:
-    rows = night.ask(
-        "SELECT median(gpu_util_permille) / 10, round(median(sm_active_permille) / 10, 1), median(power_w), count(*) "
-        "FROM gpu_sample "
-        "JOIN (SELECT DISTINCT node_uid, slot_index FROM night_ledger WHERE list_contains($1, pod_uid)) "
-        "USING (node_uid, slot_index) WHERE time_ms BETWEEN $2 AND $3",
-        list(episode.pods), episode.from_ms, episode.to_ms,
-    )  # fmt: skip
+    rows = night.ask(_SAMPLES, list(episode.pods), episode.from_ms, episode.to_ms)
     util, active, power, count = rows[0]
     if not count or util is None:
         return []

@@ -251,7 +251,7 @@ def _hangs(night: Night, failure: _Failure, owner: str) -> list[_Hit]:
     """The hang of the workload that begins with the failure."""
     return [
         _Hit("hang", episode.from_ms, episode.to_ms, episode.pods)
-        for episode in night.all_episodes("hang")
+        for episode in night.episodes("hang")
         if episode.owner_uid == owner and _follows(failure, episode.from_ms)
     ]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from pyrometer.explain.episodes import Episode
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Episode, Night
+from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 
@@ -74,8 +75,8 @@ def _said(night: Night, episode: Episode) -> _Said:
 def _seen(night: Night, episode: Episode, names: list[str], user: str | None) -> Iterable[str]:
     slots = night.ask(
         "SELECT count(DISTINCT (node_uid, slot_index)) FROM night_ledger "
-        "WHERE state = 'idle_held' AND list_contains($1, pod_uid)",
-        list(episode.pods),
+        "WHERE state = 'idle_held' AND list_contains($1, pod_uid) AND minute_ms > $2 - 60000 AND minute_ms < $3",
+        list(episode.pods), episode.from_ms, episode.to_ms,
     )[0][0]  # fmt: skip
     by = f" (user {user})" if user else ""
     yield f"{counted(slots, 'GPU')} of {listed(names)}{by} showed no activity"

@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 from pyrometer.account import sql
 from pyrometer.account.sums import Window, open_names, price_of
 from pyrometer.explain.burn import bucket_of, open_burn
+from pyrometer.explain.episodes import Episode, find_episodes
 from pyrometer.explain.spending import open_ranks
 from pyrometer.explain.words import clock
 from pyrometer.model.records import OWN_POD
 from pyrometer.model.settings import Settings
-from pyrometer.model.states import GO_ON_COSTING
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, usd_micro
 from pyrometer.store import Reading
 
-EPISODE_GAP_MS = 5 * MS_PER_MINUTE
 MOST_BUCKETS = 96
 LATE_MS = 20_000  # a window of steps takes so long to be over and to arrive
 RETRIED = ("crash_loop", "out_of_memory", "preempted")  # causes that last from one pod of an owner to the next
@@ -27,15 +26,6 @@ OF_HOLDERS = ("idle_held", "unused_device")  # causes that last until the pod en
 # Of what the window cost: less is not worth a reader's time, however small a dollar is to the cluster. Who sets the
 # limit in dollars to nothing wants to see everything.
 WORTH_TELLING = 1 / 5000
-
-
-class Episode(NamedTuple):
-    """A stretch of time in which an owner's GPUs were in a state, without a longer break."""
-
-    owner_uid: str
-    from_ms: int
-    to_ms: int
-    pods: tuple[str, ...]
 
 
 class Rank(NamedTuple):
@@ -59,19 +49,6 @@ SELECT coalesce(workload_uid, pod_uid) AS owner_uid, state, usd_micro_per_hour, 
 FROM burn JOIN holder_name USING (pod_uid) GROUP BY ALL
 """
 
-# Stretches of one owner that touch, or nearly do ($4), become one.
-_ISLANDS = """,
-numbered AS (
-    SELECT *, sum(begins) OVER (PARTITION BY owner_uid ORDER BY from_ms, to_ms, pod_uid) AS episode
-    FROM (
-        SELECT *, coalesce(from_ms - max(to_ms) OVER (PARTITION BY owner_uid ORDER BY from_ms, to_ms, pod_uid
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > $4, true)::INTEGER AS begins
-        FROM stretch WHERE from_ms < to_ms
-    )
-)
-SELECT owner_uid, min(from_ms), max(to_ms), list_sort(list(DISTINCT pod_uid)) FROM numbered GROUP BY owner_uid, episode
-"""
-
 
 class Night:
     """A window of the ledger and what was seen in it. Detectors read it and change nothing."""
@@ -86,8 +63,7 @@ class Night:
         open_names(store)
         store.expose_all(["event"])
         store.expose(["ledger_row"], *window)
-        store.expose(["step_window", "gpu_sample", "node_sample"], window.from_ms - MS_PER_HOUR, window.to_ms)
-        open_ranks(store, window.to_ms)
+        self._open_facts()
         store.connection.execute(
             f"CREATE OR REPLACE TEMP VIEW night_ledger AS SELECT *, coalesce(workload_uid, pod_uid) AS owner_uid "
             f"FROM ledger_row LEFT JOIN holder_name USING (pod_uid) "
@@ -97,8 +73,13 @@ class Night:
         self.price = price_of(price_usd_micro)
         open_burn(store, window, self.bucket_ms, price_usd_micro)
         self.ask(_OWNER_BURN)
-        self._episodes: dict[str, list[Episode]] = {}  # by state, once they were asked for
         self.states = frozenset(state for (state,) in self.ask("SELECT DISTINCT state FROM burn"))
+
+    def _open_facts(self) -> None:
+        """Makes readable what was measured in the time range and in the hour before it."""
+        from_ms, to_ms = self.window
+        self.store.expose(["step_window", "gpu_sample", "node_sample"], from_ms - MS_PER_HOUR, to_ms)
+        open_ranks(self.store, to_ms)
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of a query."""
@@ -252,77 +233,13 @@ class Night:
 
     def episodes(self, state: str) -> list[Episode]:
         """When GPUs were in a state, of each workload of which that is worth a look."""
-        if state in GO_ON_COSTING:  # however little it has cost so far
-            return self.all_episodes(state)
-        worth = self.worth(state)
-        return [episode for episode in self.all_episodes(state) if episode.owner_uid in worth] if worth else []
+        return self._episodes.get(state, [])
 
-    def all_episodes(self, state: str) -> list[Episode]:
-        """When each workload's GPUs were in a state: exact where it was restated, to the minute where it was not."""
-        if state not in self._episodes:
-            self._episodes[state] = self._find_episodes(state) if state in self.states else []
-        return self._episodes[state]
-
-    def _find_episodes(self, state: str) -> list[Episode]:
-        restated = self.ask(
-            f"""
-            WITH stretch AS (
-                SELECT coalesce(workload_uid, pod_uid) AS owner_uid, pod_uid, greatest(from_ms, $2) AS from_ms,
-                    least(coalesce(restated_before.to_ms, $3), $3,
-                        CASE WHEN last_ms < 60000 THEN greatest(last_minute_ms, from_ms) + last_ms
-                            ELSE last_minute_ms + 60000 END) AS to_ms
-                FROM restated_before
-                JOIN holder_name USING (pod_uid)
-                -- an open one ends with what its pod is known to have held, or where another state was on top of it
-                JOIN (
-                    -- a part of a device has a part of each minute
-                    SELECT last.pod_uid, node_uid, slot_index, last_minute_ms,
-                        sum(ms) FILTER (row_.pod_uid = last.pod_uid AND state = $1) * sum(ms)
-                            // sum(ms) FILTER (row_.pod_uid = last.pod_uid) AS last_ms
-                    FROM (
-                        SELECT pod_uid, node_uid, slot_index, max(minute_ms) AS last_minute_ms
-                        FROM night_ledger WHERE state = $1 GROUP BY pod_uid, node_uid, slot_index
-                    ) last
-                    JOIN ledger_row row_ USING (node_uid, slot_index)
-                    WHERE row_.minute_ms = last_minute_ms
-                    GROUP BY last.pod_uid, node_uid, slot_index, last_minute_ms
-                ) held USING (pod_uid, node_uid, slot_index)
-                WHERE restated_before.state = $1
-            )
-            {_ISLANDS}
-            """,
-            state, *self.window, self.settings.hang_limit_ms,
-        )  # fmt: skip
-        to_the_minute = self.ask(
-            f"""
-            WITH stretch AS (
-                -- a minute that is not full is at the edge of what it belongs to
-                SELECT owner_uid, pod_uid,
-                    CASE WHEN before THEN minute_ms ELSE minute_ms + 60000 - most_ms END AS from_ms,
-                    CASE WHEN before AND NOT after THEN minute_ms + most_ms ELSE minute_ms + 60000 END AS to_ms
-                FROM (
-                    SELECT owner_uid, pod_uid, minute_ms, max(ms) AS most_ms,
-                        coalesce(lag(minute_ms) OVER in_time = minute_ms - 60000, false) AS before,
-                        coalesce(lead(minute_ms) OVER in_time = minute_ms + 60000, false) AS after
-                    FROM night_ledger
-                    WHERE state = $1 AND pod_uid IS NOT NULL AND minute_ms >= $2 AND minute_ms < $3 AND NOT EXISTS (
-                        FROM restated_before
-                        WHERE restated_before.state = night_ledger.state
-                            AND restated_before.pod_uid = night_ledger.pod_uid
-                            AND restated_before.from_ms < minute_ms + 60000
-                            AND coalesce(restated_before.to_ms > minute_ms, true)
-                    )
-                    GROUP BY owner_uid, pod_uid, minute_ms
-                    WINDOW in_time AS (PARTITION BY owner_uid, pod_uid ORDER BY minute_ms)
-                )
-            )
-            {_ISLANDS}
-            """,
-            state, *self.window, EPISODE_GAP_MS,
-        )  # fmt: skip
-        return sorted(
-            Episode(owner, from_ms, to_ms, tuple(pods)) for owner, from_ms, to_ms, pods in restated + to_the_minute
-        )
+    @cached_property
+    def _episodes(self) -> dict[str, list[Episode]]:
+        found = find_episodes(self)
+        self._open_facts()
+        return found
 
     def ranks(self, pods: Sequence[str], from_ms: int, to_ms: int) -> list[Rank]:
         """The ranks that ran in these pods at that time."""

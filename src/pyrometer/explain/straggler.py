@@ -8,8 +8,9 @@ from itertools import groupby, pairwise
 from statistics import median, mode
 from typing import Any, NamedTuple
 
+from pyrometer.explain.episodes import EPISODE_GAP_MS
 from pyrometer.explain.findings import Elapsed, Proposal, Scope
-from pyrometer.explain.night import EPISODE_GAP_MS, Night
+from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
 from pyrometer.identify.runs import CPU
 from pyrometer.model.states import CLAIMS

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any, NamedTuple
 
+from pyrometer.explain.episodes import Episode
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Episode, Night
+from pyrometer.explain.night import Night
 from pyrometer.explain.words import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 
@@ -29,7 +30,7 @@ def detect(night: Night) -> Iterable[Proposal]:
     by_owner: dict[str, list[Episode]] = defaultdict(list)
     for episode in night.episodes("unused_device"):
         by_owner[episode.owner_uid].append(episode)
-    devices = _devices(night, sorted({pod for episodes in by_owner.values() for e in episodes for pod in e.pods}))
+    devices = _devices(night, by_owner.values())
     for owner, episodes in by_owner.items():
         from_ms, to_ms = min(e.from_ms for e in episodes), max(e.to_ms for e in episodes)
         pods = sorted({pod for episode in episodes for pod in episode.pods})
@@ -68,25 +69,31 @@ def _culprit(night: Night, unused: list[_Device], names: list[str]) -> dict[str,
     return {"node": node, "gpus": sorted({device.slot_index for device in unused})}
 
 
-def _devices(night: Night, pods: list[str]) -> dict[str, list[_Device]]:
-    """All devices of these pods."""
+def _devices(night: Night, of_owners: Iterable[list[Episode]]) -> dict[str, list[_Device]]:
+    """All devices of the pods in these episodes, and how busy each was from the first of its owner's to the last."""
     devices: dict[str, list[_Device]] = defaultdict(list)
-    if pods:
+    spans = sorted(
+        (pod, min(e.from_ms for e in episodes), max(e.to_ms for e in episodes))
+        for episodes in of_owners
+        for pod in {pod for episode in episodes for pod in episode.pods}
+    )
+    if spans:
         rows = night.ask(
             """
-            WITH device AS (
-                SELECT pod_uid, node_uid, slot_index, bool_or(state = 'unused_device') AS unused,
-                    min(minute_ms) AS from_ms, max(minute_ms) + 60000 AS to_ms
-                FROM ledger_row
-                WHERE pod_uid IN (SELECT unnest($1)) AND minute_ms >= $2 AND minute_ms < $3
-                GROUP BY pod_uid, node_uid, slot_index
+            WITH span AS (SELECT unnest($1) AS pod_uid, unnest($2) AS from_ms, unnest($3) AS to_ms),
+            device AS (
+                SELECT pod_uid, node_uid, slot_index, bool_or(state = 'unused_device') AS unused, from_ms, to_ms
+                FROM ledger_row JOIN span USING (pod_uid)
+                WHERE minute_ms >= $4 AND minute_ms < $5 AND minute_ms > from_ms - 60000 AND minute_ms < to_ms
+                GROUP BY pod_uid, node_uid, slot_index, from_ms, to_ms
             )
-            SELECT pod_uid, node_uid, slot_index, any_value(unused), median(gpu_util_permille) / 10
-            FROM device LEFT JOIN gpu_sample USING (node_uid, slot_index)
-            WHERE coalesce(time_ms >= device.from_ms AND time_ms < device.to_ms, true)
-            GROUP BY pod_uid, node_uid, slot_index ORDER BY pod_uid, node_uid, slot_index
+            SELECT pod_uid, device.node_uid, device.slot_index, any_value(unused), median(gpu_util_permille) / 10
+            FROM device LEFT JOIN gpu_sample sample
+                ON sample.node_uid = device.node_uid AND sample.slot_index = device.slot_index
+                AND sample.time_ms >= device.from_ms AND sample.time_ms < device.to_ms
+            GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
             """,
-            pods, *night.window,
+            *map(list, zip(*spans, strict=True)), *night.window,
         )  # fmt: skip
         for row in rows:
             devices[row[0]].append(_Device(*row))

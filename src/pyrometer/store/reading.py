@@ -69,13 +69,15 @@ class Reading:
         return self._kept is not None
 
     def expose(
-        self, kinds: Iterable[str], from_ms: int, to_ms: int, *, suffix: str = "", without: Iterable[Part] = ()
-    ) -> None:
+        self, kinds: Iterable[str], from_ms: int, to_ms: int, *, suffix: str = "", without: Iterable[Part] = (),
+        keep: str = "",
+    ) -> None:  # fmt: skip
         """Makes each kind readable as a temporary view of its name, over the partitions that touch [from_ms, to_ms);
-        parts can be left out."""
+        parts can be left out, and a join or a condition in SQL can say which rows to keep."""
         left_out = {part.path for part in without}
         for kind in kinds:
             name, query = f"{kind}{suffix}", self.query(kind, from_ms, to_ms, left_out)
+            query = f"FROM ({query}) {kind} {keep}" if keep else query
             if self._views.get(name) != query:
                 self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
                 self._views[name] = query

@@ -26,6 +26,7 @@ NAMED = (
 LEDGER = "13_ledger"
 WINDOWS, NO_WINDOWS = "08_windows", "08_no_windows"
 SAMPLES, NO_SAMPLES = "09_samples", "09_no_samples"
+MINUTES = "11_minutes"
 ENERGY, NO_ENERGY = "15_energy", "15_no_energy"
 ACTIVITY, NO_ACTIVITY = "16_activity", "16_no_activity"
 # what questions read instead of the ledger where they can, by kind
@@ -36,14 +37,9 @@ SUMMED = {
     "quarter_use": "19_quarter_use",
     "hour_use": "19_hour_use",
 }
+INTERVAL_STEPS = (SLOTS, "06_tenants", "07_marks", WINDOWS, SAMPLES, "10_timeline", MINUTES)
 CHUNK_STEPS = (
-    SLOTS,
-    "06_tenants",
-    "07_marks",
-    WINDOWS,
-    SAMPLES,
-    "10_timeline",
-    "11_minutes",
+    *INTERVAL_STEPS,
     "12_shares",
     "14_carry",
     ENERGY,
@@ -57,9 +53,9 @@ def text(name: str) -> str:
     return files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 
-def run(connection: duckdb.DuckDBPyConnection, name: str) -> duckdb.DuckDBPyConnection:
-    """Runs the statements of one step; the result is that of the last."""
-    for statement in _statements(name):
+def run(connection: duckdb.DuckDBPyConnection, name: str, first: int | None = None) -> duckdb.DuckDBPyConnection:
+    """Runs the statements of one step, or only the first of them; the result is that of the last."""
+    for statement in _statements(name)[:first]:
         connection.execute(statement)
     return connection
 
