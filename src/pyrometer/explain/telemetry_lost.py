@@ -1,162 +1,246 @@
-"""`telemetry_lost`: held GPUs of which nothing is known, because the telemetry that had been there stopped.
+"""`telemetry_lost`: held GPUs of which nothing is known, because a source that had reported them fell silent.
 
-Needs GPU telemetry or the SDK: what was never there cannot be lost.
+Needs GPU telemetry or the SDK: what was never there cannot be lost. `silence` says which pauses are gaps. Time that is
+unobserved because samples are further apart than one of them reaches is in no finding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from pyrometer.explain import silence
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
+from pyrometer.explain.silence import MIN_GAP_MS, NEAR, Observations, Pause
 from pyrometer.explain.words import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 
-SHORT_MS = 5 * MS_PER_MINUTE  # a scrape or two that failed, an exporter that was restarted
-USUAL_INTERVALS = 5  # sources that send rarely leave gaps every time
-LEAST_SAMPLES = 3  # fewer were never a source
 SAME_TIME_MS = 2 * MS_PER_MINUTE  # nodes that fall silent together do so within a scrape or two
 GPU, SDK = "GPU telemetry", "steps from the SDK"
 
 
-class _Gap(NamedTuple):
-    """A time in which nothing came from a node."""
+class _Silent(NamedTuple):
+    """A gap of some GPUs of one node."""
 
     node_uid: str
     source: str
     from_ms: int
     to_ms: int
-    last_ms: int
-    came_back: bool
-    slots: frozenset[int]
-    pods: frozenset[str]
-    known_ms: int  # from then on it is longer than gaps usually are
+    gap: Pause
+    pods: dict[int, frozenset[str]]  # by slot: who held it meanwhile without being observed
+
+    @property
+    def came_back(self) -> bool:
+        return self.gap.next_ms == self.to_ms
 
 
-# Where held slots are unobserved for a while: a small table, so that of the many samples only those of its slots are
-# read. Then, who spoke of them last before and first after. Windows may be of another pod than the one that is in the
-# dark: then nothing was lost.
 _DARK = """
 CREATE OR REPLACE TEMP TABLE dark AS
-WITH minute AS (
-    SELECT node_uid, slot_index, minute_ms, list(DISTINCT pod_uid) AS pods
-    FROM ledger_row
-    WHERE state = 'unobserved' AND pod_uid IS NOT NULL AND minute_ms >= $1 AND minute_ms < $2
-    GROUP BY node_uid, slot_index, minute_ms
-),
-numbered AS (
-    SELECT *, sum(begins) OVER (PARTITION BY node_uid, slot_index ORDER BY minute_ms) AS island
-    FROM (
-        SELECT *, coalesce(minute_ms - lag(minute_ms) OVER (PARTITION BY node_uid, slot_index ORDER BY minute_ms)
-            > 60000, true)::INTEGER AS begins
-        FROM minute
-    )
-)
-SELECT node_uid, slot_index, min(minute_ms) AS from_ms, max(minute_ms) + 60000 AS to_ms,
-    list_distinct(flatten(list(pods))) AS pods
-FROM numbered GROUP BY node_uid, slot_index, island HAVING max(minute_ms) + 60000 - min(minute_ms) >= $3
+SELECT node_uid, slot_index, min(minute_ms) AS from_ms, max(minute_ms) + 60000 AS to_ms, list(DISTINCT pod_uid) AS pods
+FROM ledger_row
+WHERE state = 'unobserved' AND pod_uid IS NOT NULL AND minute_ms >= $1 AND minute_ms < $2
+GROUP BY node_uid, slot_index
 """
 
-_SPOKE = """
-WITH sampled AS MATERIALIZED (
-    SELECT node_uid, slot_index, from_ms, min(time_ms) FILTER (time_ms < from_ms + 60000) AS first_ms,
-        max(time_ms) FILTER (time_ms < from_ms + 60000) AS last_ms, count_if(time_ms < from_ms + 60000) AS samples,
-        min(time_ms) FILTER (time_ms >= dark.to_ms - 60000) AS next_ms
-    FROM dark JOIN gpu_sample USING (node_uid, slot_index)
-    WHERE coalesce(gpu_util_permille, sm_active_permille, tensor_active_permille, dram_active_permille) IS NOT NULL
-    GROUP BY node_uid, slot_index, from_ms
+# When any of the fields that show a state was sampled, on all GPUs of these nodes: the others show whether the exporter
+# was there. Two exporters of one GPU are one source.
+_HEARD = """
+SELECT DISTINCT node_uid, slot_index, time_ms FROM {samples}
+WHERE node_uid IN (SELECT node_uid FROM {nodes}) AND time_ms < $1
+    AND coalesce(gpu_util_permille, sm_active_permille, tensor_active_permille, dram_active_permille) IS NOT NULL
+"""
+
+# Nodes of which a held slot was silent for long enough to look at it.
+_SILENT_NODES = """
+CREATE OR REPLACE TEMP TABLE silent_node AS
+SELECT DISTINCT node_uid FROM (
+    SELECT node_uid, lead(time_ms, 1, $1) OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms) - time_ms AS ms
+    FROM heard SEMI JOIN dark USING (node_uid, slot_index)
+) WHERE ms >= $2
+"""
+
+# Who was not observed in each gap, and from when to when. Where it began later than the last sample explains, or ended
+# earlier, its holder came later, left earlier, or was observed by something else until then.
+_HELD = """
+WITH gap AS (
+    SELECT unnest($1) AS number, unnest($2) AS node_uid, unnest($3) AS slot_index, unnest($4) AS from_ms,
+        unnest($5) AS to_ms
 ),
-stepped AS MATERIALIZED (
-    SELECT node_uid, slot_index, from_ms, max(step_window.to_ms) FILTER (time_ms < from_ms + 60000) AS last_ms,
-        min(time_ms) FILTER (time_ms >= dark.to_ms - 60000) AS next_ms
-    FROM dark JOIN step_window USING (node_uid, slot_index)
-    WHERE coalesce(list_contains(dark.pods, step_window.pod_uid), true)
-    GROUP BY node_uid, slot_index, from_ms
+minute AS (
+    SELECT number, gap.slot_index, gap.from_ms, gap.to_ms, minute_ms, list(DISTINCT pod_uid) AS pods, sum(ms) AS ms
+    FROM gap JOIN ledger_row ledger USING (node_uid, slot_index)
+    WHERE state = 'unobserved' AND pod_uid IS NOT NULL AND minute_ms >= $6 AND minute_ms < $7
+        AND minute_ms + 60000 > gap.from_ms AND minute_ms < gap.to_ms
+    GROUP BY ALL
 )
-SELECT dark.node_uid, dark.slot_index, dark.from_ms, list_sort(dark.pods), sampled.first_ms, sampled.last_ms,
-    coalesce(sampled.samples, 0), sampled.next_ms, stepped.last_ms, stepped.next_ms
-FROM dark
-LEFT JOIN sampled USING (node_uid, slot_index, from_ms)
-LEFT JOIN stepped USING (node_uid, slot_index, from_ms)
-ORDER BY ALL
+SELECT number, slot_index,
+    CASE WHEN min(minute_ms) > from_ms + $8 THEN min(minute_ms) + 60000 - arg_min(ms, minute_ms) ELSE from_ms END,
+    CASE WHEN max(minute_ms) + 60000 < to_ms THEN max(minute_ms) + arg_max(ms, minute_ms) ELSE to_ms END,
+    list_sort(list_distinct(flatten(list(pods))))
+FROM minute GROUP BY number, slot_index, from_ms, to_ms ORDER BY number, slot_index
 """
 
 
 def detect(night: Night) -> Iterable[Proposal]:
-    """One finding for each time in which nodes fell silent together."""
+    """One finding for each time in which GPUs of a node, or of several nodes together, fell silent."""
     if not night.ask("SELECT 1 FROM burn WHERE state = 'unobserved' AND pod_uid IS NOT NULL LIMIT 1"):
         return
-    gaps = _of_nodes(_without_hangs(night, _without_broken_nodes(night, _of_slots(night))))
-    for together in _together(gaps):
+    night.ask(_DARK, *night.window)
+    until_ms = min(night.window.to_ms, night.ask("SELECT max(minute_ms) + 60000 FROM ledger_row")[0][0])
+    silent = _held(night, _of_samples(night, until_ms), GPU, until_ms)
+    explained = {(one.node_uid, slot) for one in silent for slot in one.pods}
+    silent += _without_hangs(night, _held(night, _of_steps(night, until_ms, explained), SDK, until_ms))
+    for together in _together(_without_broken_nodes(night, silent)):
         yield _proposal(night, together)
 
 
-def _of_slots(night: Night) -> list[_Gap]:
-    """The gaps of every slot that was held in the dark."""
-    night.ask(_DARK, *night.window, SHORT_MS)
-    rows = night.ask(_SPOKE)
-    earlier = _day_before(night, {row[0] for row in rows if row[5] is None})
-    gaps = []
-    for node, slot, dark_ms, pods, first_ms, last_ms, samples, next_ms, stepped_ms, steps_again_ms in rows:
-        if last_ms is None:
-            first_ms, last_ms, samples = earlier.get((node, slot), (None, None, 0))
-        usual_ms = (last_ms - first_ms) // (samples - 1) if samples >= LEAST_SAMPLES else None
-        spoke = stepped_ms is not None and dark_ms - stepped_ms < SHORT_MS  # the SDK, until it became dark
-        if usual_ms is not None:
-            from_ms = max(last_ms + night.settings.sample_reach_ms, stepped_ms or 0)
-        elif spoke:
-            from_ms = stepped_ms
-        else:
-            continue  # nothing that could have been lost
-        again_ms = min((ms for ms in (next_ms, steps_again_ms if spoke else None) if ms), default=None)
-        to_ms = min(again_ms or night.window.to_ms, night.window.to_ms)
-        known_ms = from_ms + max(SHORT_MS, USUAL_INTERVALS * (usual_ms or 0))
-        if to_ms >= known_ms:
-            source = SDK if usual_ms is None else GPU
-            last_ms = stepped_ms if usual_ms is None else last_ms
-            from_ms = max(from_ms, night.window.from_ms)
-            gaps.append(
-                _Gap(
-                    node, source, from_ms, to_ms, last_ms, to_ms == again_ms, frozenset([slot]), frozenset(pods),
-                    known_ms,
-                )
-            )  # fmt: skip
-    return gaps
+def _of_samples(night: Night, until_ms: int) -> list[tuple[str, Pause, list[int]]]:
+    """The gaps of GPU telemetry: node, gap, and the slots that share it."""
+    night.ask(f"CREATE OR REPLACE TEMP TABLE heard AS {_HEARD.format(samples='gpu_sample', nodes='dark')}", until_ms)
+    _add_day_before(night)
+    night.ask(_SILENT_NODES, until_ms, MIN_GAP_MS)
+    ((chances,),) = night.ask("SELECT count(*) FROM heard SEMI JOIN dark USING (node_uid, slot_index)")
+    held: dict[str, set[int]] = defaultdict(set)
+    for node, slot in night.ask("SELECT node_uid, slot_index FROM dark SEMI JOIN silent_node USING (node_uid)"):
+        held[node].add(slot)
+    found = []
+    for node in sorted(held):
+        rows = night.store.connection.execute(
+            "SELECT slot_index, time_ms FROM heard WHERE node_uid = ? ORDER BY slot_index, time_ms", [node]
+        ).fetchnumpy()
+        slots, first = np.unique(rows["slot_index"], return_index=True)
+        seen = {
+            int(slot): Observations(times)
+            for slot, times in zip(slots, np.split(rows["time_ms"], first[1:]), strict=True)
+        }
+        found += [(node, *gap) for gap in _of_node(seen, held[node], until_ms, chances)]
+    return found
 
 
-def _day_before(night: Night, nodes: set[str]) -> dict[tuple[str, int], tuple[int, int, int]]:
-    """First, last and number of the samples of these nodes in the day before what detectors look at."""
-    if not nodes:
-        return {}
+def _add_day_before(night: Night) -> None:
+    """Where it was dark from the beginning, what was seen last is further back."""
+    night.ask(
+        "CREATE OR REPLACE TEMP TABLE dark_at_first AS "
+        "SELECT DISTINCT node_uid FROM dark WHERE from_ms < $1 AND NOT EXISTS ("
+        "FROM heard WHERE heard.node_uid = dark.node_uid AND heard.slot_index = dark.slot_index AND time_ms < $1)",
+        night.window.from_ms + MS_PER_MINUTE,
+    )
+    if not night.ask("SELECT 1 FROM dark_at_first LIMIT 1"):
+        return
     to_ms = night.window.from_ms - MS_PER_HOUR
     night.store.expose(["gpu_sample"], to_ms - MS_PER_DAY, to_ms, suffix="_before")
-    rows = night.ask(
-        "SELECT node_uid, slot_index, min(time_ms), max(time_ms), count(*) FROM gpu_sample_before "
-        "WHERE list_contains($1, node_uid) AND time_ms < $2 GROUP BY node_uid, slot_index",
-        sorted(nodes),
+    earlier = _HEARD.format(samples="gpu_sample_before", nodes="dark_at_first")
+    night.ask(
+        f"INSERT INTO heard SELECT * FROM ({earlier}) ANTI JOIN heard USING (node_uid, slot_index, time_ms) "
+        f"QUALIFY row_number() OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms DESC) <= {NEAR}",
         night.window.from_ms,
     )
-    return {(node, slot): (first_ms, last_ms, samples) for node, slot, first_ms, last_ms, samples in rows}
 
 
-def _without_broken_nodes(night: Night, gaps: list[_Gap]) -> list[_Gap]:
+def _of_node(
+    seen: dict[int, Observations], held: set[int], until_ms: int, chances: int
+) -> list[tuple[Pause, list[int]]]:
+    """The gaps of a node's slots, each with the slots that share it.
+
+    All GPUs of a node that are silent at once say more than one of them does: each may lose samples by chance, but
+    hardly all of them at the same time.
+    """
+
+    def usual_ms(at_ms: int) -> float | None:
+        of_slots = [usual for one in seen.values() if (usual := one.usual_ms(at_ms)) is not None]
+        return float(np.median(of_slots)) if of_slots else None
+
+    together = Observations(np.unique(np.concatenate([one.to_ms for one in seen.values()])))
+    of_node = silence.pauses(together, until_ms, chances, most=NEAR * len(seen), usual_ms=usual_ms)
+    groups: list[tuple[Pause, list[int]]] = [(pause, []) for pause in of_node if pause.is_gap]
+    shared = len(groups)
+    for slot in sorted(held & seen.keys()):
+        peers = [one for other, one in seen.items() if other != slot]
+        for pause in silence.pauses(seen[slot], until_ms, chances, peers=peers):
+            among = groups if pause.is_gap else groups[:shared]
+            same = next((slots for other, slots in among if _same(other, pause, until_ms)), None)
+            if same is not None:
+                same.append(slot)
+            elif pause.is_gap:
+                groups.append((pause, [slot]))
+    return [(pause, slots) for pause, slots in groups if slots]
+
+
+def _same(one: Pause, other: Pause, until_ms: int) -> bool:
+    """Whether two pauses begin and end together, but for what is lost by chance."""
+    ends_apart_ms = abs((one.next_ms or until_ms) - (other.next_ms or until_ms))
+    return max(abs(one.last_ms - other.last_ms), ends_apart_ms) <= max(one.apart_ms, other.apart_ms)
+
+
+def _of_steps(night: Night, until_ms: int, explained: set[tuple[str, int]]) -> list[tuple[str, Pause, list[int]]]:
+    """The gaps of the SDK, of slots whose GPU telemetry has none."""
+    rows = night.ask(
+        "SELECT node_uid, slot_index, list(time_ms ORDER BY time_ms), list(step_window.to_ms ORDER BY time_ms) "
+        "FROM step_window JOIN dark USING (node_uid, slot_index) "
+        "WHERE time_ms < $1 AND coalesce(list_contains(dark.pods, step_window.pod_uid), true) "
+        "GROUP BY node_uid, slot_index ORDER BY node_uid, slot_index",
+        until_ms,
+    )
+    chances = sum(len(begins) for _, _, begins, _ in rows)
+    found: list[tuple[str, Pause, list[int]]] = []
+    for node, slot, begins, ends in rows:
+        if (node, slot) in explained:
+            continue
+        seen = Observations(np.array(begins, np.int64), np.array(ends, np.int64))
+        for pause in silence.pauses(seen, until_ms, chances):
+            if not pause.is_gap:
+                continue
+            same = next((slots for at, gap, slots in found if at == node and _same(gap, pause, until_ms)), None)
+            if same is None:
+                found.append((node, pause, [slot]))
+            else:
+                same.append(slot)
+    return found
+
+
+def _held(night: Night, found: Sequence[tuple[str, Pause, list[int]]], source: str, until_ms: int) -> list[_Silent]:
+    """The gaps in which somebody held a GPU that was not observed."""
+    rows = [
+        (number, node, slot, gap.last_ms, gap.next_ms or until_ms)
+        for number, (node, gap, slots) in enumerate(found)
+        for slot in slots
+    ]
+    if not rows:
+        return []
+    # What is unobserved after the last sample begins when that no longer speaks, in that minute or in the next.
+    reaches_ms = night.settings.sample_reach_ms + MS_PER_MINUTE
+    held = night.ask(_HELD, *map(list, zip(*rows, strict=True)), *night.window, reaches_ms)
+    silent = []
+    for number, (node, gap, _) in enumerate(found):
+        own = [row[1:] for row in held if row[0] == number]
+        from_ms = max(min((row[1] for row in own), default=0), night.window.from_ms)
+        to_ms = min(max((row[2] for row in own), default=0), night.window.to_ms)
+        if from_ms < to_ms:
+            silent.append(_Silent(node, source, from_ms, to_ms, gap, {row[0]: frozenset(row[3]) for row in own}))
+    return silent
+
+
+def _without_broken_nodes(night: Night, silent: list[_Silent]) -> list[_Silent]:
     """A node that was not ready, or gone, lost more than its telemetry."""
-    if not gaps:
+    if not silent:
         return []
     away = night.ask("SELECT node_uid, time_ms FROM node WHERE NOT ready OR NOT present")
     return [
-        gap
-        for gap in gaps
-        if not any(node == gap.node_uid and gap.from_ms - SHORT_MS <= ms < gap.to_ms for node, ms in away)
+        one
+        for one in silent
+        if not any(node == one.node_uid and one.from_ms - MIN_GAP_MS <= ms < one.to_ms for node, ms in away)
     ]
 
 
-def _without_hangs(night: Night, gaps: list[_Gap]) -> list[_Gap]:
+def _without_hangs(night: Night, silent: list[_Silent]) -> list[_Silent]:
     """A rank that says nothing more while its peers hang is what they hang on."""
-    if not any(gap.source == SDK for gap in gaps):
-        return gaps
+    if not silent:
+        return []
     hung = night.ask(
         """
         SELECT peer.pod_uid, min(minute_ms), max(minute_ms) + $1
@@ -169,52 +253,40 @@ def _without_hangs(night: Night, gaps: list[_Gap]) -> list[_Gap]:
     )
     times = {pod: (from_ms, to_ms) for pod, from_ms, to_ms in hung}
     return [
-        gap
-        for gap in gaps
-        if gap.source != SDK
-        or not any(pod in times and times[pod][0] < gap.to_ms and times[pod][1] > gap.from_ms for pod in gap.pods)
-    ]
+        one
+        for one in silent
+        if not any(
+            times[pod][0] < one.to_ms and times[pod][1] > one.from_ms
+            for pods in one.pods.values() for pod in pods & times.keys()
+        )
+    ]  # fmt: skip
 
 
-def _of_nodes(gaps: Iterable[_Gap]) -> list[_Gap]:
-    """The gaps of the slots of a node that overlap are one."""
-    nodes: list[_Gap] = []
-    for gap in sorted(gaps, key=lambda gap: (gap.node_uid, gap.source, gap.from_ms)):
-        before = nodes[-1] if nodes else None
-        if before and before[:2] == gap[:2] and gap.from_ms < before.to_ms:
-            nodes[-1] = before._replace(
-                to_ms=max(before.to_ms, gap.to_ms), last_ms=max(before.last_ms, gap.last_ms),
-                came_back=before.came_back and gap.came_back,
-                slots=before.slots | gap.slots, pods=before.pods | gap.pods,
-            )  # fmt: skip
-        else:
-            nodes.append(gap)
-    return nodes
-
-
-def _together(gaps: Iterable[_Gap]) -> list[list[_Gap]]:
+def _together(silent: Iterable[_Silent]) -> list[list[_Silent]]:
     """Nodes that were silent over the same time."""
-    groups: list[list[_Gap]] = []
-    for gap in sorted(gaps, key=lambda gap: (gap.from_ms, gap.to_ms, gap.node_uid)):
+    groups: list[list[_Silent]] = []
+    for one in sorted(silent, key=lambda one: (one.from_ms, one.to_ms, one.node_uid, min(one.pods))):
         for group in groups:
             first = group[0]
-            same = gap.from_ms - first.from_ms <= SAME_TIME_MS and abs(gap.to_ms - first.to_ms) <= SAME_TIME_MS
-            if same and gap.source == first.source and gap.node_uid not in {other.node_uid for other in group}:
-                group.append(gap)
+            near_ms = max(SAME_TIME_MS, first.gap.usual_ms)
+            same = one.from_ms - first.from_ms <= near_ms and abs(one.to_ms - first.to_ms) <= near_ms
+            if same and one.source == first.source and one.node_uid not in {other.node_uid for other in group}:
+                group.append(one)
                 break
         else:
-            groups.append([gap])
+            groups.append([one])
     return groups
 
 
-def _proposal(night: Night, gaps: list[_Gap]) -> Proposal:
-    from_ms, to_ms = min(gap.from_ms for gap in gaps), max(gap.to_ms for gap in gaps)
-    source = gaps[0].source
-    names = sorted(night.node(gap.node_uid) or gap.node_uid for gap in gaps)
-    slots = sum(len(gap.slots) for gap in gaps)
-    pods = sorted({pod for gap in gaps for pod in gap.pods})
-    until = f"until {night.time(max(gap.last_ms for gap in gaps))}"
-    if all(gap.came_back for gap in gaps):
+def _proposal(night: Night, silent: list[_Silent]) -> Proposal:
+    from_ms, to_ms = min(one.from_ms for one in silent), max(one.to_ms for one in silent)
+    source = silent[0].source
+    names = sorted(night.node(one.node_uid) or one.node_uid for one in silent)
+    slots = sum(len(one.pods) for one in silent)
+    pods = sorted({pod for one in silent for pods in one.pods.values() for pod in pods})
+    last = max(silent, key=lambda one: one.gap.last_ms).gap
+    until = f"until {night.time(last.last_ms)}"
+    if all(one.came_back for one in silent):
         until += f" and came again at {night.time(to_ms)}"
     return Proposal(
         cause="telemetry_lost",
@@ -223,30 +295,31 @@ def _proposal(night: Night, gaps: list[_Gap]) -> Proposal:
         to_ms=to_ms,
         states=CLAIMS["telemetry_lost"],
         scope=tuple(
-            Scope(pod, gap.from_ms, gap.to_ms, gap.node_uid) for gap in gaps for pod in sorted(gap.pods)
+            Scope(pod, one.from_ms, one.to_ms, one.node_uid, slot)
+            for one in silent for slot in sorted(one.pods) for pod in sorted(one.pods[slot])
         ),
         headline=f"{listed(names)} sent no {source} for {duration(to_ms - from_ms)}, since {night.time(from_ms)}",
         evidence=(
-            f"{source} {'was there' if source == GPU else 'were there'} {until}",
+            f"{source} came every {duration(last.usual_ms)} {until}",
             f"{counted(slots, 'GPU')} of {listed(night.pod_names(pods))} were held meanwhile",
         ),
         suggestion=(
             f"Look at the GPU exporter on {listed(names)} and at its scrape." if source == GPU
             else f"Look whether the SDK on {listed(names)} reaches the server, and whether its process lives."
         ),
-        culprit=_culprit(night, gaps, names),
+        culprit=_culprit(night, silent, names),
         confidence=0.95 if source == GPU else 0.7,
-        known_ms=min(gap.known_ms for gap in gaps),
+        known_ms=min(max(one.gap.known_ms, one.from_ms) for one in silent),
     )  # fmt: skip
 
 
-def _culprit(night: Night, gaps: list[_Gap], names: list[str]) -> dict[str, Any]:
+def _culprit(night: Night, silent: list[_Silent], names: list[str]) -> dict[str, Any]:
     if len(names) > 1:
         return {"nodes": names}
-    gap = gaps[0]
+    one = silent[0]
     others = night.ask(
         "SELECT 1 FROM gpu_sample WHERE node_uid = $1 AND time_ms > $2 AND time_ms < $3 LIMIT 1",
-        gap.node_uid, gap.from_ms, gap.to_ms - MS_PER_MINUTE,
+        one.node_uid, one.from_ms, one.to_ms - MS_PER_MINUTE,
     )  # fmt: skip
-    alone = gap.source == GPU and len(gap.slots) == 1 and others  # the rest of the node went on
-    return {"node": names[0]} | ({"gpu": min(gap.slots)} if alone else {})
+    alone = one.source == GPU and len(one.pods) == 1 and others  # the rest of the node went on
+    return {"node": names[0]} | ({"gpu": min(one.pods)} if alone else {})
