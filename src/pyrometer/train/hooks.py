@@ -51,7 +51,7 @@ class Hooks:
         self._learning: list[_Learning] = []  # models whose last gradient is looked for
         self._learnt: weakref.WeakSet[Any] = weakref.WeakSet()
         self._synchronised = False
-        self._counting: Any = None  # while operations are counted; False: that is over
+        self._counting: Any = None  # counts the operations of one step; False: it does not, or no longer
         self._aside = False  # an optimizer steps, and it is no step
         self._forked = False
         self.roots: Roots | None = None
@@ -313,12 +313,14 @@ class Hooks:
                         _tensors_in(args or kwargs, tensor_type, tensors)
                     if self.lineage.loaders:
                         self.lineage.forward(recorder.count, recorder.last_ns, tensors, gradients=gradients)
-                    if gradients and tensors:
-                        rank.fed(tensors[0])
+                    if not gradients:
+                        recorder.work.evaluation(id(module))
+                    elif tensors:
+                        recorder.work.forward(id(module), tensors[0])
                 except Exception as error:
                     self.broken(error)
             try:
-                if entered and gradients and recorder.count == COUNT_AT and self._counting is None:
+                if entered and gradients and recorder.count == COUNT_AT:
                     return self._counted(rank, original, module, *args, **kwargs)
                 return original(module, *args, **kwargs)
             finally:
@@ -328,7 +330,7 @@ class Hooks:
         return call
 
     def _counted(self, rank: Rank, original: Original, *args: Any, **kwargs: Any) -> Any:
-        """Calls it once, and counts its operations: first the forward, then its backward."""
+        """Calls it once, and counts its operations: a forward or a backward of the step that is counted."""
         try:
             roots = list(self.roots.modules.values()) if self.roots is not None else []
             if self._counting is None:
@@ -350,9 +352,12 @@ class Hooks:
             if is_compiling() or rank is None or rank.recorder.light:
                 return original(*args, **kwargs)
             recorder = rank.recorder
-            entered = (not recorder.inside or recorder.phase == ring.OPTIMIZER) and recorder.enter(ring.BACKWARD)
+            in_closure = recorder.inside and recorder.phase == ring.OPTIMIZER
+            entered = (not recorder.inside or in_closure) and recorder.enter(ring.BACKWARD)
             if entered:
                 try:
+                    if not in_closure:  # a closure may be called several times, on the same batch
+                        recorder.work.backward()
                     if self.lineage.loaders:
                         self.lineage.backward(recorder.count, recorder.last_ns)
                     self._loss(rank, args[0] if args else kwargs.get("tensors"))
@@ -361,11 +366,8 @@ class Hooks:
                 except Exception as error:
                     self.broken(error)
             try:
-                if entered and self._counting:
-                    result = self._counted(rank, original, *args, **kwargs)
-                    rank.counted(self._counting.total)
-                    self._counting = False
-                    return result
+                if entered and self._counting and recorder.count == COUNT_AT:
+                    return self._counted(rank, original, *args, **kwargs)
                 return original(*args, **kwargs)
             finally:
                 if entered:
@@ -433,8 +435,11 @@ class Hooks:
             if len(ends) >= recorder.every - 1 or recorder.marks:
                 recorder.passed()
             return
+        counts = self._counting and recorder.count == COUNT_AT
         if not recorder.leave_optimizer(optimizer):
             return
+        if counts:
+            rank.counted(self._counting.total)
         done = self._settling.get(id(optimizer), 0)
         if done < SETTLED:  # the model is looked for when it is complete: wrapped, compiled, on its device
             self._settling[id(optimizer)] = done + 1

@@ -83,7 +83,6 @@ class Rank:
         self._loops: list[loop.Loop] = []  # that may be the training loop, the nearest first
         self.flops = told.flops_per_sample  # a sample; by token where there are any
         self._flops_by = "samples"
-        self._counted: set[str] = set()  # samples or tokens, where the program says how many
         self._first_step_told = False
         self._saves: list[tuple[int, str, int, int, int]] = []  # when, path, nanoseconds, bytes, of which step
         self._restored_from: tuple[str, int | None] | None = None
@@ -161,18 +160,8 @@ class Rank:
         if len(self._loops) > 1:
             self._loops = [loop for loop in self._loops if loop.goes_on(frame)] or self._loops
 
-    def fed(self, tensor: Any) -> None:
-        """The model gets this: how many samples and tokens that is."""
-        shape = tensor.shape
-        if shape:
-            row = self.recorder.row
-            if "samples" not in self._counted:
-                row[ring.SAMPLES] += shape[0]
-            if len(shape) == 2 and "tokens" not in self._counted and not tensor.is_floating_point():
-                row[ring.TOKENS] += shape[0] * shape[1]
-
     def counted(self, operations: int) -> None:
-        """One micro-batch, the first of its step, took so many operations."""
+        """The step, as far as it has come, took so many operations."""
         samples, tokens = (self.recorder.row[column] for column in _UNITS.values())
         self._flops_by = "tokens" if tokens else "samples"
         if operations and (tokens or samples):
@@ -265,10 +254,11 @@ class Rank:
         """What the program logs itself."""
         try:
             counted = {name: values[name] for name in _UNITS if isinstance(values.get(name), int)}
+            reported = self.recorder.work.reported
             for name, number in counted.items():
-                before = self.recorder.row[_UNITS[name]] if name in self._counted else 0  # what we counted ourselves
+                before = self.recorder.row[_UNITS[name]] if name in reported else 0  # what we counted ourselves
                 self.recorder.row[_UNITS[name]] = before + number
-                self._counted.add(name)
+                reported.add(name)
             others = {name: value for name, value in values.items() if name not in counted}
             self.metrics.log(others, step=step, goals=goals, device=self.recorder.device)
         except Exception as error:

@@ -17,6 +17,7 @@ from pyrometer.train.ring import (  # isort: skip
     BACKWARD, BEGIN_NS, CHECKPOINT, COLUMNS, COMM, COMPILE, COPY, COUNT, DATA, END_NS, EVALUATE, FLAGS, FORWARD, HEADER,
     LIGHT, MEASURED, MOVED_NS, OPTIMIZER, OTHER, PHASE, SKIPPED,
 )  # fmt: skip
+from pyrometer.train.work import Work
 
 if TYPE_CHECKING:
     from pyrometer.train.device import Device
@@ -59,7 +60,7 @@ class Recorder:
     __slots__ = (
         "begin_ns", "closable", "count", "device", "ends", "evaluating", "every", "expected", "inside", "kept",
         "last_ns", "light", "marks", "named", "on_close", "phase", "ready_ns", "ring", "row", "rows", "slow_ns",
-        "stack", "stepped", "thread", "view", "whole_at",
+        "stack", "stepped", "thread", "view", "whole_at", "work",
     )  # fmt: skip
 
     def __init__(self, ring: Ring) -> None:
@@ -68,6 +69,7 @@ class Recorder:
         self.rows = ring.rows
         self.thread = get_ident()
         self.row = [0] * COLUMNS  # the step that goes on, as it will be written
+        self.work = Work()
         self.stack: list[int] = []
         self.inside = False  # of a phase, not between two
         self.phase = OTHER  # the one it is in, or was in last
@@ -212,6 +214,7 @@ class Recorder:
         if self.phase != OPTIMIZER or not self.inside or get_ident() != self.thread:
             return False
         self.leave()
+        self.work.optimizer(self.row)
         self.stepped.add(id(optimizer))
         if skipped:
             self.row[FLAGS] |= SKIPPED
