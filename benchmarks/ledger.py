@@ -124,7 +124,7 @@ _MEASURED = {
             (CASE WHEN minute % 20 = 7 THEN 9000 ELSE 0 END)::INTEGER AS checkpoint_ms,
             0 AS evaluate_ms, 0 AS compile_ms, 0 AS garbage_ms, 600000 AS step_p50_us, 700000 AS step_max_us,
             NULL::BIGINT AS samples, NULL::BIGINT AS tokens, NULL::BIGINT AS flops, NULL::INTEGER AS memory_peak_mib,
-            NULL::INTEGER AS memory_reserved_mib
+            NULL::INTEGER AS memory_reserved_mib, NULL::BIGINT[] AS step_lengths
         FROM (
             SELECT *, getvariable('hour_ms') + minute * 60000 + 17 AS time_ms,
                 (hash(i, minute, getvariable('hour_ms')) % 1000)::INTEGER AS noise

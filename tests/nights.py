@@ -90,7 +90,7 @@ def run(ranks: int = 4, attempt: int = 1, started_min: float = 0, **more: Any) -
 
 
 def steps(
-    rank: int, from_min: float, to_min: float, *, attempt: int = 1, first_step: int | None = None, **amounts: int
+    rank: int, from_min: float, to_min: float, *, attempt: int = 1, first_step: int | None = None, **amounts: Any
 ) -> list[StepWindow]:
     """A window a minute, 100 steps each."""
     first = round(from_min * 100) if first_step is None else first_step
@@ -117,7 +117,7 @@ def machine(node: int, from_min: float, to_min: float, **values: int) -> list[No
 WELL = {"data_ms": 300, "forward_ms": 20_000, "backward_ms": 30_000, "comm_ms": 1_500, "optimizer_ms": 5_000}
 
 
-def all_ranks(from_min: float, to_min: float, **more: int) -> list[StepWindow]:
+def all_ranks(from_min: float, to_min: float, **more: Any) -> list[StepWindow]:
     """Well-fed windows of all four ranks."""
     return [window for rank in range(4) for window in steps(rank, from_min, to_min, **(WELL | more))]
 

@@ -197,6 +197,7 @@ class Trained:
                 at_ms, at_ms + 10 * STEP_US // 1000, RUN, attempt, rank, node(rank), rank // 2, f"pod-{attempt}-{rank}",
                 step, 10, micro_ms["data"], micro_ms["copy"], micro_ms["forward"], micro_ms["backward"] + slow_ms,
                 160 - slow_ms // 2, 50, step_p50_us=STEP_US - 1_000, step_max_us=STEP_US + 9_000,
+                step_lengths=(STEP_US - 1_000, 9, STEP_US + 9_000, 1),
                 samples=10 * told.accumulation * told.batch, tokens=10 * told.accumulation * told.batch * 512,
                 flops=300_000_000_000_000, memory_peak_mib=40_000 + rank,
             )

@@ -251,6 +251,21 @@ WRONG: list[tuple[Any, str]] = [
     (("window", {"time_ms": T0, "to_ms": T0 + 1, "steps": 2**31}), "wrong value"),
     (("window", {"time_ms": T0, "to_ms": T0 + 1, "flops": 1.5}), "wrong value"),
     (("window", {"time_ms": T0, "to_ms": T0 + 1, "tokens": "many"}), "wrong value"),
+    *(
+        (("window", {"time_ms": T0, "to_ms": T0 + 1, "steps": 3, "step_lengths": text}), reason)
+        for text, reason in (
+            ("[9,3,9]", "wrong value"),
+            ("[9,2]", "wrong value"),
+            ("[0,3]", "wrong value"),
+            ("[9,4,9,-1]", "wrong value"),
+            ("[18446744073709551615,3]", "wrong value"),
+            ("[9.5,3]", "wrong value"),
+            ("{}", "wrong value"),
+            ("nonsense", "wrong value"),
+            (7, "wrong value"),
+            ("[" + "9,1," * 2**14 + "9,3]", "too long"),
+        )
+    ),
     (("run", {"time_ms": 1}), "wrong time"),
     (("run", {"time_ms": NOW * 2}), "wrong time"),
     (("run", {"time_ms": T0, "ended_ms": 5}), "wrong time"),
@@ -262,6 +277,14 @@ WRONG: list[tuple[Any, str]] = [
     (("batch", {"time_ms": T0, "loader": 2**15, "epoch": 0, "send_index": 1, "samples": []}), "wrong value"),
     (("batch", {"time_ms": T0, "loader": 0, "epoch": 0, "send_index": 1, "samples": ["x" * 2**20]}), "too long"),
 ]
+
+
+@pytest.mark.parametrize("form", ["json", "protobuf"])
+def test_a_window_lists_the_lengths_of_its_steps(form: str) -> None:
+    said = {"time_ms": T0, "to_ms": T0 + 1000, "steps": 20, "step_lengths": "[40000,19,90000,1]"}
+    ((_, (window,)),) = read("logs", logs(("window", said)), form=form).said
+    assert isinstance(window, Window)
+    assert window.step_lengths == (40_000, 19, 90_000, 1)
 
 
 @pytest.mark.parametrize("form", ["json", "protobuf"])

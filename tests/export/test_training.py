@@ -22,6 +22,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 
 SPEED = {"step_p50_us": 590_000, "step_max_us": 700_000, "samples": 3_200, "tokens": 6_400, "memory_peak_mib": 40_000}
+LENGTHS = (590_000, 98, 650_000, 1, 700_000, 1)  # of which the 99th percentile is between the last two
 FLOPS = 60 * 250 * 10**12  # a minute at 250 TFLOP/s: more than an int64 has room for in all ranks together
 
 
@@ -34,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     with Store(tmp_path, create=True) as store:
         nodes = [row._replace(gpu_model="NVIDIA H100 80GB HBM3") for row in cluster(hours=4) if isinstance(row, Node)]
         store.append([*nodes, *job(), *run(framework="torch", experiment="sft")])
-        store.append(all_ranks(0, 90, flops=FLOPS, **SPEED))
+        store.append(all_ranks(0, 90, flops=FLOPS, step_lengths=LENGTHS, **SPEED))
         store.append([metric("loss", minute, 3 - minute / 100, goal="min") for minute in range(90)])
         store.append([event("checkpoint_saved", 60, 0, step=6_000, duration_ms=500)])
         yield store
@@ -81,6 +82,7 @@ def test_a_run_is_shown_with_all_that_is_known_of_it(store: Store) -> None:
         "flops_per_second": 4 * 250e12,
         "mfu_ratio": pytest.approx(250 / 989, abs=0.001),
         "step_seconds 50": 0.59,
+        "step_seconds 99": pytest.approx(0.65, rel=0.001),
         "step_seconds 100": 0.7,
         "phase_ratio backward": 0.5,
         "memory_peak_bytes": 40_000 * 2**20,

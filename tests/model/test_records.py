@@ -251,6 +251,7 @@ step_window by hour
     flops int64?
     memory_peak_mib int32?
     memory_reserved_mib int32?
+    step_lengths list<int64>?
 span by hour
     key span_id
     sort trace_id, time_ms

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="make setup installs torch")
@@ -13,7 +17,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from pyrometer.train.ring import SAMPLES, TOKENS  # noqa: E402
-from trained import watching  # noqa: E402
+from trained import answer, running, watching  # noqa: E402
 
 BATCH, WIDTH, STEPS, LENGTH, WORDS = 8, 4, 6, 5, 20
 Program = Callable[[], Iterator[None]]  # yields after each step, as the user counts steps
@@ -431,3 +435,16 @@ def test_operations_are_those_of_all_modules_and_backwards_of_a_step(tmp_path):
     inputs = d  # only the images of the generator's own loss need gradients
     assert window["samples"] == (STEPS - 1) * BATCH
     assert window["flops"] == (STEPS - 1) * (forward + weights + inputs)
+
+
+@pytest.mark.heavy
+def test_the_percentiles_that_are_shown_are_those_of_the_program(tmp_path):
+    program = Path(__file__).parent / "programs" / "uneven.py"
+    process = running([sys.executable, str(program)], "--data", str(tmp_path), "--run", "uneven")
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    took_ms = [1000 * took for took in json.loads(out)]
+    (row,) = answer(tmp_path, "runs")["rows"]
+    shown = answer(tmp_path, "show", "uneven")
+    for name, percent in (("step_p50_ms", 50), ("step_p99_ms", 99), ("step_max_ms", 100)):
+        assert shown[name] == row[name] == pytest.approx(np.percentile(took_ms, percent), rel=0.05, abs=0.5)

@@ -83,6 +83,12 @@ def test_a_window_is_a_log_record_with_the_columns_as_attributes():
     }  # fmt: skip
 
 
+def test_the_lengths_of_a_windows_steps_are_one_text():
+    said = {"time_ms": AT_MS, "to_ms": AT_MS + 10_000, "steps": 20, "step_lengths": [500_000, 19, 700_000, 1]}
+    ((_, record),) = logs(sent([("window", said)]))
+    assert plain(record.attributes)["pyrometer.step_lengths"] == "[500000,19,700000,1]"
+
+
 def test_a_batch_names_its_samples_as_one_text():
     said = {
         "time_ms": AT_MS,

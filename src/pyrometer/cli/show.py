@@ -96,10 +96,9 @@ def _progress(answer: dict[str, Any]) -> Iterator[str]:
 def _speed(answer: dict[str, Any]) -> Iterator[str]:
     """Rates and lengths of steps, as far as they are known."""
     if answer["step_p50_ms"] is not None:
-        # Windows of many steps tell their median and their slowest: of a few windows the percentile is only the median.
-        known = (answer["step_p99_ms"] or 0) > answer["step_p50_ms"]
-        slow = f", {length(answer['step_p99_ms'])} at the 99th percentile" if known else ""
-        yield f"step {length(answer['step_p50_ms'])}{slow}, the slowest {length(answer['step_max_ms'])}"
+        p99 = "not recorded" if answer["step_p99_ms"] is None else length(answer["step_p99_ms"])
+        slowest = "not recorded" if answer["step_max_ms"] is None else length(answer["step_max_ms"])
+        yield f"step time: median {length(answer['step_p50_ms'])}, 99th percentile {p99}, slowest {slowest}"
     said = []
     if answer["samples_per_s"]:
         said.append(f"{_rate(answer['samples_per_s'])} samples/s")

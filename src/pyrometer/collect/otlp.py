@@ -59,6 +59,7 @@ MOST_OBJECTS = 2**21  # of JSON: they take a hundred bytes each, however small
 MOST_PARTS = 2**18  # of protobuf: resources, scopes and records
 MOST_RESOURCE_BYTES, MOST_RECORD_BYTES = 64 * 2**10, 2 * 2**20  # likewise
 MOST_SAMPLES_BYTES = 2**20  # ids of the samples of one batch
+MAX_STEP_LENGTHS_BYTES = 2**15  # lengths of the steps of one window; the SDK sends 15 kB at most
 MOST_ATTRIBUTES, MOST_ATTRIBUTE = 64, 4096  # of a span: how many, and their length
 MOST_AHEAD_MS = MS_PER_HOUR  # times that are further ahead are those of a wrong clock
 
@@ -486,6 +487,7 @@ class _Logs(_Reader):
 
 _news, _window, _drawn, _happened = reading(News), reading(Window), reading(Drawn), reading(Happened)
 _ids = msgspec.json.Decoder(list[int | str])
+_numbers = msgspec.json.Decoder(tuple[int, ...])
 
 
 def _checked_news(values: Attributes) -> News:
@@ -499,7 +501,24 @@ def _checked_window(values: Attributes) -> Window:
     window = _window(values)
     if window.to_ms < window.time_ms:
         raise RefusedError(WRONG_TIME)
-    return window
+    listed = values.get("step_lengths")
+    return window if listed is None else window._replace(step_lengths=_step_lengths(listed, window.steps))
+
+
+def _step_lengths(listed: Any, steps: int) -> tuple[int, ...]:
+    """Pairs of a length in microseconds and a number of steps, which must be all steps of the window."""
+    if not isinstance(listed, str):
+        raise RefusedError(WRONG_VALUE)
+    if len(listed) > MAX_STEP_LENGTHS_BYTES:
+        raise RefusedError(TOO_LONG)
+    try:
+        lengths = _numbers.decode(listed)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        raise RefusedError(WRONG_VALUE) from None
+    possible = min(lengths, default=1) > 0 and max(lengths, default=1) < 2**63
+    if len(lengths) % 2 or not possible or sum(lengths[1::2]) != steps:
+        raise RefusedError(WRONG_VALUE)
+    return lengths
 
 
 def _checked_drawn(values: Attributes) -> Drawn:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pyrometer.collect.source import Delivery, SourceError, words
-from pyrometer.model import events
+from pyrometer.model import events, records
 from pyrometer.model.records import Allocation, Event, GpuSample, Metric, Pod, Run, Slot, StepWindow, Workload
 from pyrometer.model.units import SHARE_WHOLE
 
@@ -173,7 +173,7 @@ class _Recorded:
             resumed_step=steps[0].step if attempt > 1 else None,
         )  # fmt: skip
 
-    def _window(self, attempt: int, from_ms: int, to_ms: int, **amounts: int | None) -> StepWindow:
+    def _window(self, attempt: int, from_ms: int, to_ms: int, **amounts: Any) -> StepWindow:
         return StepWindow(
             from_ms,
             to_ms,
@@ -183,7 +183,7 @@ class _Recorded:
             self.node_uid,
             0,
             self.node_uid,
-            **amounts,  # type: ignore[arg-type]
+            **amounts,
         )
 
     def _step_windows(self, attempt: int, steps: list[Step]) -> Iterator[StepWindow]:
@@ -194,6 +194,7 @@ class _Recorded:
                 data_ms=_sum_ms(s.data_s for s in group), forward_ms=_sum_ms(s.forward_s for s in group),
                 backward_ms=_sum_ms(s.backward_s for s in group), optimizer_ms=_sum_ms(s.optimizer_s for s in group),
                 step_p50_us=took_us[len(took_us) // 2], step_max_us=took_us[-1], samples=sum(s.samples for s in group),
+                step_lengths=records.step_lengths(took_us),
             )  # fmt: skip
 
     def _other_windows(self, attempt: int, started_ms: int, ended_ms: int | None) -> Iterator[StepWindow]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
-from pyrometer.model.columns import Float64, Int16, Int32, Int64, Text, column_of
+from pyrometer.model.columns import Float64, Int16, Int32, Int64, IntList, Text, TextList, column_of
 from pyrometer.store.store import NEWEST_MS, OLDEST_MS
 
 MOST_NAME = 1024  # characters of what names something
@@ -82,6 +82,7 @@ class Window(NamedTuple):
     flops: Int64 | None = None
     memory_peak_mib: Int32 | None = None
     memory_reserved_mib: Int32 | None = None
+    step_lengths: IntList | None = None
 
 
 class Piece(NamedTuple):
@@ -108,8 +109,8 @@ class Drawn(NamedTuple):
     micro_batch: Int32 = 0
     step: Int64 | None = None
     dataset: Text | None = None
-    samples: tuple[str, ...] | None = None
-    rows: tuple[int, ...] | None = None
+    samples: TextList | None = None
+    rows: IntList | None = None
 
 
 class Value(NamedTuple):
@@ -148,10 +149,11 @@ def reading(kind: type[Kind]) -> Callable[[Mapping[str, Any]], Kind]:
     """A function that makes such a message of values by name. What is there and does not fit is refused."""
     hints = get_type_hints(kind, include_extras=True)
     defaults: dict[str, Any] = kind._field_defaults  # type: ignore[attr-defined]
+    columns = [column_of(name, hints[name]) for name in kind._fields]  # type: ignore[attr-defined]
     fields = [
-        (name, _FITTING[column_of(name, hints[name]).type], defaults.get(name, _REQUIRED))
-        for name in kind._fields  # type: ignore[attr-defined]
-        if name not in ("samples", "rows") or kind is not Drawn  # lists: who reads them brings them
+        (column.name, _FITTING[column.type], defaults.get(column.name, _REQUIRED))
+        for column in columns
+        if not column.type.startswith("list")  # the last ones: who reads lists brings them
     ]
 
     def read(values: Mapping[str, Any]) -> Kind:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.collect.source import Delivery, SourceError
 from pyrometer.model import events
-from pyrometer.model.records import Allocation, Event, Metric, Pod, Run, Slot, StepWindow, Workload
+from pyrometer.model.records import Allocation, Event, Metric, Pod, Run, Slot, StepWindow, Workload, step_lengths
 from pyrometer.model.units import SHARE_WHOLE
 
 EXPERIMENT = "speedrun"
@@ -234,5 +234,6 @@ def _windows(log: Log, steps: list[Said], from_ms: int, end_ms: int, uid: str) -
             yield StepWindow(
                 begun_ms, until_ms, log.name, 1, 0, uid, 0, uid, first_step=step.steps - len(took_us),
                 steps=len(took_us), step_p50_us=sorted(took_us)[len(took_us) // 2], step_max_us=max(took_us),
+                step_lengths=step_lengths(took_us),
             )  # fmt: skip
             begun_ms, took_us = until_ms, []

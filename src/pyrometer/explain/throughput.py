@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, floor
 from statistics import median
 from typing import Any
 
@@ -33,20 +34,33 @@ SELECT run, rank, coalesce(seen.gpu_model, node_name.gpu_model),
 FROM of_rank LEFT JOIN seen USING (node_uid, slot_index) LEFT JOIN node_name USING (node_uid) ORDER BY run, rank
 """
 
-# A window knows the median and the slowest of its steps: it counts as one slow step and the rest at the median. Lengths
-# that differ by less than half a per cent count as one: windows are millions, and to sort them takes a minute.
+# Percentiles of the lengths of all steps of all ranks, interpolated like numpy: percentile p of n steps is at place
+# (n - 1) * p, counted from 0. Windows of older senders have no lengths but a median. All their steps count with it; this
+# gives the run a median and no other percentile. Lengths that differ by less than half a percent count as one, because
+# there are millions of windows and sorting them takes a minute.
 _LENGTHS = """
-WITH said AS (
-    SELECT run, step_p50_us AS us, greatest(steps - 1, 1) AS n FROM {windows} WHERE steps > 0 AND step_p50_us > 0
-    UNION ALL SELECT run, step_max_us, 1 FROM {windows} WHERE steps > 1 AND step_max_us > 0
-), about AS (
-    SELECT run, max(us) AS us, sum(n) AS n FROM said GROUP BY run, (ln(us) * 200)::INTEGER
-), summed AS (
+WITH stepped AS (
+    SELECT run, steps, step_p50_us, step_max_us, step_lengths FROM {windows}
+    WHERE steps > 0 AND (step_p50_us > 0 OR step_lengths IS NOT NULL)
+), listed AS (
+    SELECT run, step_lengths, unnest(range(1, len(step_lengths), 2)) AS place FROM stepped
+    WHERE step_lengths IS NOT NULL
+), length AS (
+    SELECT run, step_lengths[place] AS us, step_lengths[place + 1] AS n FROM listed
+    UNION ALL SELECT run, step_p50_us, steps FROM stepped WHERE step_lengths IS NULL
+), rounded AS (
+    SELECT run, max(us) AS us, sum(n) AS n FROM length GROUP BY run, (ln(us) * 200)::INTEGER
+), ranked AS (
     SELECT run, us, sum(n) OVER (PARTITION BY run ORDER BY us) AS up_to, sum(n) OVER (PARTITION BY run) AS whole
-    FROM about
+    FROM rounded
+), known AS (
+    SELECT run, max(step_max_us) AS longest_us, bool_and(step_lengths IS NOT NULL) AS all_listed
+    FROM stepped GROUP BY run
 )
-SELECT run, min(us) FILTER (WHERE up_to * 2 >= whole), min(us) FILTER (WHERE up_to * 100 >= whole * 99), max(us)
-FROM summed GROUP BY run
+SELECT run, longest_us, all_listed, any_value(whole),
+    min(us) FILTER (WHERE up_to > floor((whole - 1) * 0.5)), min(us) FILTER (WHERE up_to > ceil((whole - 1) * 0.5)),
+    min(us) FILTER (WHERE up_to > floor((whole - 1) * 0.99)), min(us) FILTER (WHERE up_to > ceil((whole - 1) * 0.99))
+FROM ranked JOIN known USING (run) GROUP BY run, longest_us, all_listed
 """
 
 
@@ -70,9 +84,25 @@ def nothing() -> dict[str, Any]:
     return {**_rates([]), **_lengths(None)}
 
 
-def _lengths(figures: Sequence[int | None] | None) -> dict[str, Any]:
-    names = ("step_p50_ms", "step_p99_ms", "step_max_ms")
-    return dict(zip(names, (None if us is None else us / 1000 for us in figures or (None,) * 3), strict=True))
+def _lengths(found: Sequence[Any] | None) -> dict[str, Any]:
+    if found is None:
+        return {"step_p50_ms": None, "step_p99_ms": None, "step_max_ms": None}
+    longest_us, all_listed, steps, low_50, high_50, low_99, high_99 = found
+    p50_us = _percentile(0.5, steps, low_50, high_50, longest_us)
+    p99_us = _percentile(0.99, steps, low_99, high_99, longest_us) if all_listed else None
+    named = {"step_p50_ms": p50_us, "step_p99_ms": p99_us, "step_max_ms": longest_us}
+    return {name: None if us is None else round(us) / 1000 for name, us in named.items()}
+
+
+def _percentile(share: float, steps: int, low_us: int, high_us: int, longest_us: int | None) -> float:
+    """A percentile from the lengths of the two steps next to its place. The longest one is known exactly."""
+    place = (steps - 1) * share
+    if longest_us is not None:
+        low_us, high_us = (
+            longest_us if at == steps - 1 else min(us, longest_us)
+            for at, us in ((floor(place), low_us), (ceil(place), high_us))
+        )
+    return low_us + (place - floor(place)) * (high_us - low_us)
 
 
 def _rates(ranks: Sequence[tuple[Any, ...]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ observations: the newest one of an object counts. Absent values are None, never 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -302,6 +303,7 @@ class StepWindow(NamedTuple):
     flops: Int64 | None = None
     memory_peak_mib: Int32 | None = None
     memory_reserved_mib: Int32 | None = None
+    step_lengths: IntList | None = None  # µs, steps that took so long, µs, steps, …; None: only the median is known
 
 
 @record(key=("span_id",), sort=("trace_id", "time_ms"))
@@ -346,6 +348,12 @@ class Batch(NamedTuple):
     dataset: Text | None = None
     samples: TextList | None = None
     rows: IntList | None = None
+
+
+def step_lengths(took_us: Iterable[int]) -> tuple[int, ...]:
+    """Lengths of steps as the column of a window that takes them."""
+    counts = Counter(max(us, 1) for us in took_us)
+    return tuple(number for us in sorted(counts) for number in (us, counts[us]))
 
 
 def named_samples(samples: Iterable[int | str]) -> dict[str, Any]:

@@ -108,6 +108,8 @@ class Sdk:
         for column in SCHEMAS["step_window"].column_names:
             if column in names:
                 arrays[column] = pa.DictionaryArray.from_arrays(columns[column].astype(np.int32), names[column])
+            elif column == "step_lengths":
+                arrays[column] = _step_lengths(columns["steps"], columns["step_p50_us"], columns["step_max_us"])
             elif column in _NEVER:
                 arrays[column] = pa.array(np.zeros(size, np.int64))
             elif column not in columns:
@@ -264,6 +266,15 @@ class Sdk:
                 attempt=attempt.number, rank=rank, step=step, reason=event.get("reason"), message=event.get("message"),
             )
         )  # fmt: skip
+
+
+def _step_lengths(steps: Integers, usual_us: Integers, slowest_us: Integers) -> pa.Array:
+    """One slow step in each window, and the others at the median; nothing for windows without steps."""
+    pairs = np.stack([usual_us, steps - 1, slowest_us, np.ones_like(steps)], axis=1)
+    kept = np.repeat(np.stack([steps > 1, steps > 0], axis=1), 2, axis=1)
+    ends = np.cumsum(kept.sum(axis=1), dtype=np.int32)
+    offsets = np.concatenate([np.zeros(1, np.int32), ends])
+    return pa.ListArray.from_arrays(offsets, pairs[kept].astype(np.int64), mask=pa.array(steps == 0))
 
 
 _OF_STEPS = ("first_step", "step_p50_us", "step_max_us", "samples", "tokens", "memory_peak_mib")

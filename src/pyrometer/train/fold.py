@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import sub
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,12 @@ Message = tuple[str, dict[str, Any]]
 LEAST_COMPARED = 100  # steps of a kind, of which the middle one is taken
 MOST_COMPARED = 1_000
 LONGEST_COMPARED_NS = 5_000_000  # longer steps differ by more than marks cost, whatever the reason
+# The lengths of the steps of a window. These limits allow 840 different lengths: a list in JSON has at most 16 kB, and
+# usually less than 100 bytes.
+RELATIVE_ERROR = 0.015  # of a length, in windows with more than a few steps
+MAX_EXACT_STEPS = 8
+MAX_STEP_US = 86_400_000_000  # a day
+_LOG_WIDTH = math.log((1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR))
 _NO_STEP = (CHECKPOINT, EVALUATE, COMPILE)  # between steps, or before them
 _SPANS = tuple("sync" if name == "comm" else name for name in PHASES)
 
@@ -54,6 +62,7 @@ def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> d
         "steps": after - first,
         "step_p50_us": took[len(took) // 2] // 1000,
         "step_max_us": took[-1] // 1000,
+        "step_lengths": step_lengths(took),
     }
     for phase, name in enumerate(PHASES[:MEASURED]):
         if phase != OTHER:
@@ -66,6 +75,23 @@ def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> d
         if total:
             found[name] = round(total / marked_share)
     return found
+
+
+def step_lengths(took_ns: Sequence[int]) -> list[int]:
+    """How long steps took: a length in microseconds and how many steps took it, one pair after the other.
+
+    Lists of several windows or ranks are merged by adding up the counts. Of more than a few steps the lengths are
+    rounded to values that lie as far apart as `RELATIVE_ERROR` allows.
+    """
+    lengths = [min(max(took // 1000, 1), MAX_STEP_US) for took in took_ns]
+    if len(lengths) > MAX_EXACT_STEPS:
+        cells = Counter([math.floor(math.log(us) / _LOG_WIDTH) for us in lengths])
+        counts = Counter[int]()
+        for cell, steps in cells.items():  # the value that is off by the same share from both edges of its cell
+            counts[max(round(math.exp(cell * _LOG_WIDTH) * (1 + RELATIVE_ERROR)), 1)] += steps
+    else:
+        counts = Counter(lengths)
+    return [number for us in sorted(counts) for number in (us, counts[us])]
 
 
 def usual_ns(ring: Ring, first: int, after: int) -> int:

@@ -447,6 +447,7 @@ class Hooks:
                 self._settle(rank, optimizer, first=not done)
             except Exception as error:
                 self.broken(error)
+            recorder.include()
 
     def _became_rank(self) -> Rank | None:
         """An optimizer from before a fork makes this process a rank."""

@@ -188,6 +188,8 @@ def _run(said: dict[str, Any]) -> dict[str, Any]:
 def _window(said: dict[str, Any]) -> dict[str, Any]:
     took = f"{(said['to_ms'] - said['time_ms']) / 1000:.1f} s"
     steps = said.get("steps", 0)
+    if "step_lengths" in said:
+        said = {**said, "step_lengths": _json(said["step_lengths"])}
     return _log("window", f"{steps} steps from {said.get('first_step', '?')} on took {took}." if steps else took, said)
 
 

@@ -227,6 +227,14 @@ class Recorder:
             self._lighten()
         return True
 
+    def include(self) -> None:
+        """Our own work after an optimizer belongs to its step, which still goes on for the program."""
+        if self.closable:
+            last = self.last_ns
+            self.last_ns = now = perf_counter_ns()
+            self.row[OTHER] += now - last
+            self.marks.append((OTHER, last, now))
+
     # -- steps without marks ------------------------------------------------------------------------------------------
 
     def expect(self, optimizer: object) -> None:

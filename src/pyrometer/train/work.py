@@ -11,7 +11,7 @@ On the hot path, calls are only written down. An optimizer's step makes sense of
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from pyrometer.train.ring import SAMPLES, TOKENS
