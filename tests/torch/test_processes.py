@@ -83,7 +83,8 @@ def test_torch_that_never_trains_leaves_no_trace(tmp_path):
     script = (
         "import threading, torch; model = torch.nn.Linear(2, 2); model(torch.zeros(1, 2)).sum().backward()\n"
         "next(iter(torch.utils.data.DataLoader([1, 2])))\n"
-        "print([thread.name for thread in threading.enumerate()])"
+        "import os, sys; print([thread.name for thread in threading.enumerate()], sys.excepthook is sys.__excepthook__,"
+        " *(isinstance(function, type(len)) for function in (sys.exit, os._exit)))"
     )
-    assert python(script, tmp_path / "spool").stdout == "['MainThread']\n"
+    assert python(script, tmp_path / "spool").stdout == "['MainThread'] True True True\n"
     assert not (tmp_path / "spool").exists()

@@ -142,6 +142,43 @@ def test_a_parent_knows_how_its_child_ended(ranks, watcher, spool, script, outco
     assert (words["outcome"], words["reason"]) == (outcome, reason)
 
 
+ENDS = {
+    "raise SystemExit(3)": 3, "sys.exit(256)": 0, "sys.exit(-1)": 255, "sys.exit('message')": 1, "exit()": 0,
+    "1 / 0": 1, "import ctypes; ctypes.CDLL(None).exit(9)": 9, "exits.exits_now(4); os._exit(4)": 4,
+    "os.close(1); os.dup2(os.open('/dev/full', os.O_WRONLY), 1); print('x')": 120,
+    "import atexit; atexit.register(lambda: 1 / 0)": 0, "raise KeyboardInterrupt": -2, "os.abort()": -6,
+    "os.closerange(3, 256)": 0, "os.fork() or sys.exit(5); os.wait(); os.kill(os.getpid(), 9)": -9,
+    "os.fork() or sys.exit(5); os.wait(); sys.exit(6)": 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("script", ENDS)
+def test_a_rank_s_exit_code_is_known_without_its_parent(ranks, watcher, spool, script, ended):
+    record = "from pyrometer.train import exits; exits.record(here)"
+    process = ranks(f"{record}; here.view[ring.ENDED] = {int(ended)}; sys.stdin.readline()\n{script}")
+    watcher.look()
+    process.communicate("\n")
+    code = ENDS[script]
+    assert process.returncode == code  # as without us
+    look_until(watcher, lambda: not list(spool.ranks.iterdir()))
+    ((_, _, words),) = said(spool)
+    assert words["outcome"] == ("killed" if code < 0 else "failed" if code else "succeeded")
+    assert code < 0 or words["reason"] == f"exit code {code}"
+
+
+def test_a_rank_that_reported_its_end_itself_has_the_last_word(ranks, watcher, spool):
+    """A worker of a framework: its function has returned, and its process is killed later."""
+    process = ranks(
+        "from pyrometer.train import exits; exits.record(here)\n"
+        "here.view[ring.EXIT] = 0; here.view[ring.ENDED] = 1; sys.stdin.readline(); sys.exit(3)"
+    )
+    watcher.look()
+    process.communicate("\n")
+    look_until(watcher, lambda: not list(spool.ranks.iterdir()))
+    assert said(spool) == []
+
+
 def test_an_oom_kill_is_told_from_others(ranks, watcher, spool, tmp_path, monkeypatch):
     counts = tmp_path / "memory.events"
     counts.write_text("low 0\nhigh 12\nmax 40\noom 1\noom_kill 1\n")
