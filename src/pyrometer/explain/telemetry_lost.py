@@ -39,12 +39,14 @@ class _Silent(NamedTuple):
         return self.gap.next_ms == self.to_ms
 
 
+# Slots that were unobserved for at least as many minutes as the shortest gap leaves, once its last sample reaches no
+# further. Most are not, and of their nodes no sample has to be read.
 _DARK = """
 CREATE OR REPLACE TEMP TABLE dark AS
 SELECT node_uid, slot_index, min(minute_ms) AS from_ms, max(minute_ms) + 60000 AS to_ms, list(DISTINCT pod_uid) AS pods
 FROM ledger_row
 WHERE state = 'unobserved' AND pod_uid IS NOT NULL AND minute_ms >= $1 AND minute_ms < $2
-GROUP BY node_uid, slot_index
+GROUP BY node_uid, slot_index HAVING count(DISTINCT minute_ms) >= $3
 """
 
 # When any of the fields that show a state was sampled, on all GPUs of these nodes: the others show whether the exporter
@@ -90,7 +92,9 @@ def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each time in which GPUs of a node, or of several nodes together, fell silent."""
     if not night.ask("SELECT 1 FROM burn WHERE state = 'unobserved' AND pod_uid IS NOT NULL LIMIT 1"):
         return
-    night.ask(_DARK, *night.window)
+    night.ask(_DARK, *night.window, max(1, (MIN_GAP_MS - night.settings.sample_reach_ms) // MS_PER_MINUTE))
+    if not night.ask("SELECT 1 FROM dark LIMIT 1"):
+        return
     until_ms = min(night.window.to_ms, night.ask("SELECT max(minute_ms) + 60000 FROM ledger_row")[0][0])
     silent = _held(night, _of_samples(night, until_ms), GPU, until_ms)
     explained = {(one.node_uid, slot) for one in silent for slot in one.pods}
