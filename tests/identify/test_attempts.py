@@ -107,6 +107,20 @@ class TestGangsThatEndedUnseen:
         watched.see(pod("b", start_ms=watched.now_ms), chain=(JOB,))
         assert attempts(watched) == {"a": 1, "b": 2}
 
+    def test_one_that_is_replaced_within_the_second_in_which_it_was_created(self) -> None:
+        watched = Watched(node())
+        watched.see(pod("a"), chain=(JOB,), after_s=0)
+        watched.see(pod("a", phase="Failed", end_ms=T0, code=1), chain=(JOB,), after_s=0)
+        watched.see(pod("b"), chain=(JOB,), after_s=0)
+        assert attempts(watched) == {"a": 1, "b": 2}
+
+    def test_members_that_were_there_together_stay_so_when_one_ends_within_the_second(self) -> None:
+        watched = Watched(node())
+        watched.see(pod("a"), chain=(JOB,), after_s=0)
+        watched.see(pod("b"), chain=(JOB,), after_s=0)
+        watched.see(pod("a", phase="Failed", end_ms=T0, code=1), chain=(JOB,), after_s=0)
+        assert attempts(watched) == {"a": 1, "b": 1}
+
     def test_a_pod_that_says_its_attempt_is_believed(self) -> None:
         jobset = owner("JobSet", "sim", "jobset.x-k8s.io")
         watched = Watched(node())

@@ -130,8 +130,8 @@ def test_doctor_names_the_owners_of_gpu_pods_that_it_cannot_read_and_the_rules_t
         assert found.returncode == 1
         said = " ".join(found.stdout.split())
         assert "podcliques.grove.io get" in said
-        assert "what owns 2 objects of this kind with 2 GPU pods" in said
-        assert "what owns 1 object of this kind with 3 GPU pods" in said
+        assert "Now 2 objects with 2 GPU pods: each object counts as a workload" in said
+        assert "Now 1 object with 3 GPU pods: each object counts as a workload" in said
         assert "sweeps.example.com list" in said
         assert "apiGroups: [example.com] resources: [sweeps] verbs: [get, list, watch]" in said
         assert "apiGroups: [grove.io] resources: [podcliques] verbs: [get, list, watch]" in said

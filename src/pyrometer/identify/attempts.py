@@ -143,7 +143,8 @@ class Attempts:
         life = attempt.pods[uid]
         life.end(to_ms)
         attempt.open.discard(uid)
-        attempt.over_s = max(attempt.over_s, life.to_s)
+        # A pod that is seen only after this end comes after it, even within the same second.
+        attempt.over_s = max(attempt.over_s, to_ms // MS_PER_SECOND, life.from_s)
         if attempt.last_from_s < life.to_s or any(attempt.pods[each].from_s < life.to_s for each in attempt.open):
             return set()
         return self._split(attempt)

@@ -84,11 +84,10 @@ async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects
             verbs = ("get", "list", "watch") if (group, kind) in got else ("list", "watch")
             splits = unread.get((group, kind), _Unread())
             if splits.pods:
-                split = (
-                    f"what owns {_counted(len(splits.uids), 'object')} of this kind with "
-                    f"{_counted(splits.pods, 'GPU pod')}: until it can be read, each object counts as a workload"
+                costs += (
+                    f". Now {_counted(len(splits.uids), 'object')} with {_counted(splits.pods, 'GPU pod')}: "
+                    "each object counts as a workload"
                 )
-                costs = split if costs == OF_OWNERS else f"{costs}; {split}"
             return [
                 Checked(
                     resource.name, group, place.plural, verb, *(await _try(api, resource, verb)), costs,
