@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import nights
+from pyrometer.model.records import Price
 from pyrometer.store import Store
 from serving import serving
 from traced import Trained
@@ -147,6 +149,17 @@ def kubeflow_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Two runs of a pipeline, a sweep, and a TrainJob of which only its controller tells."""
     folder = tmp_path_factory.mktemp("browser-kubeflow") / "night"
     ran("simulate", "kubeflow", "--out", folder)
+    with serving(folder) as client:
+        yield str(client.base_url)
+
+
+@pytest.fixture(scope="session")
+def unpriced_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A hung job on GPUs without a price."""
+    folder = tmp_path_factory.mktemp("browser-unpriced")
+    records = [*nights.cluster(), *nights.job(), *nights.run(), *nights.all_ranks(0, 40), *nights.steps(0, 40, 41)]
+    with Store(folder, create=True) as store:
+        store.append([record for record in records if not isinstance(record, Price)])
     with serving(folder) as client:
         yield str(client.base_url)
 

@@ -53,6 +53,7 @@ PATHS = (
     "/?all=1", "/?all=1&findings=all", f"/?all=1&team={quote(ATTACK + 'speech')}", "/experiments", "/worth",
     f"/worth?experiment={quote(ATTACK + 'sft')}", "/run", *(f"{path}run={RUN_ID}" for path in OF_RUN),
     f"/lineage?run={RUN_ID}&sample={quote(ATTACK + '5')}", "/cluster", "/chargeback?all=1",
+    f"/experiment?experiment={quote(ATTACK + 'llama-sft')}", "/workload?workload=llama",
 )  # fmt: skip
 
 

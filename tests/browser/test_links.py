@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections import deque
 from typing import Any
@@ -15,6 +16,7 @@ PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pip
 SUBJECTS = {"/experiment": "experiment", "/workload": "workload", "/run": "workload"}
 # What an address shows that no link may lead to, and the errors of a page's parts.
 ERRORS = ".trouble, main [role=alert]"
+SLOW = re.compile(r"/api/v1/(why|signals)\?")
 GO = """(path) => { history.pushState(null, "", path); dispatchEvent(new Event("placechange")); }"""
 SHOWN = "() => document.querySelector('main').dataset.shown === location.pathname + location.search"
 LINKS = """() => [...document.querySelectorAll("a[href]")]
@@ -42,9 +44,11 @@ def key_of(path: str) -> tuple[str, ...]:
 def crawled(one: Any, starts: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """Every address that was reached, and those that ended in an error, with its words.
 
-    The first of a kind is waited for until all of its parts are there, others until the page itself is shown.
+    The first of a kind is waited for until all of its parts are there. Of others the slow parts are not asked for.
     """
     page, answers = one.page, []
+    page.route(SLOW, lambda route: None if quick else route.continue_())  # held until the page is left
+    quick = False
     page.on("response", lambda answer: answers.append((answer.status, answer.url)))
     page.goto(one.url + starts[0])
     seen, whole, reached, wrong = set(), set(), [], []
@@ -56,11 +60,12 @@ def crawled(one: Any, starts: list[str]) -> tuple[list[str], list[tuple[str, str
             wrong += [(path, str(status))] if status >= 400 else []
             continue
         answers.clear()
+        quick = kind_of(path) in whole
         page.evaluate(GO, path)
-        if (kind := kind_of(path)) in whole:
+        if quick:
             page.wait_for_function(SHOWN)
         else:
-            whole.add(kind)
+            whole.add(kind_of(path))
             one.shown()
         reached.append(urlsplit(page.url)._replace(scheme="", netloc="").geturl())
         wrong += [(path, text) for text in page.locator(ERRORS).all_inner_texts() if text]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import urllib.request
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from pyrometer.explain.words import dollars
 from traced import RUN
 
 PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pipelines")
+EXPERIMENT = "/experiment?experiment=chat-api"
 HANG = "moe-16x7b"
 
 
@@ -41,7 +44,7 @@ class TestBurn:
         assert "Rank 4" in first.inner_text() or "rank 4" in first.inner_text()
         assert "Caught at 23:58 it would have cost $3.73 instead of $984." in first.inner_text()
         assert page.get_by_text("in findings would have been saved").count() == 1
-        first.get_by_role("link", name="Its run").click()
+        first.get_by_role("link", name="Open workload").click()
         one.shown()
         page.locator("h1", has_text=HANG).wait_for()
         page.go_back()
@@ -101,6 +104,35 @@ class TestBurn:
         page = looking(night_url).at("/")
         page.get_by_text("As a table").first.click()
         assert page.locator("details[open] table tbody tr").count() > 50
+
+    def test_shares_beside_dollars_are_of_dollars_and_the_same_on_every_page(self, looking, night_url):
+        burned = answered(night_url, "burn")
+        free = sum(row["usd_micro"] for row in burned["states"] if row["family"] == "platform")
+        share = f"{100 * free / burned['total']['usd_micro']:.0f} %"
+        one = looking(night_url)
+        tile = one.at("/").locator(".tile").filter(has_text="Free or broken")
+        assert tile.locator("dd").inner_text().split("\n") == [share, "$2,640"]
+        tile = one.at("/chargeback").locator(".tile").filter(has_text="Paid by the platform")
+        assert tile.locator("dd").inner_text().split("\n") == [share, "$2,640"]
+
+    def test_without_a_price_shares_are_of_gpu_time_and_that_is_said(self, looking, unpriced_url):
+        page = looking(unpriced_url).at("/?all=1")
+        assert "of GPU time · " in page.locator(".tile").filter(has_text="Wasted").inner_text()
+        assert "all amounts and shares are GPU time" in page.locator(".note").inner_text()
+
+    def test_waste_is_split_and_evidence_is_shown(self, looking, night_url):
+        waste = answered(night_url, "why")["waste"]
+        page = looking(night_url).at("/")
+        tile = page.locator(".tile").filter(has_text="Wasted")
+        parts = [dollars(waste[part]["usd_micro"]) for part in ("explained", "unexplained")]
+        assert f"{parts[0]} explained by findings, {parts[1]} unexplained" in tile.inner_text()
+        assert page.get_by_text("Kubernetes 100 %, GPU telemetry 100 %, training SDK 59 %").is_visible()
+
+    def test_of_a_team_there_is_no_tile_that_says_nothing(self, looking, night_url):
+        tiles = looking(night_url).at("/?team=vision").locator(".tiles").inner_text()
+        assert "Free or broken" not in tiles
+        assert "GPUs held" not in tiles
+        assert not re.search(r"\d+ of \d+", tiles)
 
 
 class TestExperiments:
@@ -287,7 +319,7 @@ class TestCluster:
         page.wait_for_url("**at=**")
         one.shown()
         assert "2026, 06:59:00 UTC" in page.locator("h1").inner_text()
-        page.get_by_role("link", name="Now").click()
+        page.get_by_role("link", name="Latest").click()
         one.shown()
         assert "2026, 07:59:00 UTC" in page.locator("h1").inner_text()
 
@@ -321,17 +353,17 @@ class TestChargeback:
         page.fill("#month", "2026-09")
         page.wait_for_url("**month=2026-09**")
         one.shown()
-        assert page.get_by_text("Nothing is accounted for in this time").is_visible()
+        assert page.get_by_text("No GPU time in this time range").is_visible()
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", [*PAGES, EXPERIMENT])
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1440, True)])
 def test_every_page_fits_and_is_kept_as_a_picture(looking, night_url, path, width, dark):
     one = looking(night_url, width=width, height=844, dark=dark)
     page = one.at(path)
     page.wait_for_function("() => ![...document.querySelectorAll('.plot')].some((plot) => !plot.querySelector('svg'))")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    one.keep(f"{path.strip('/') or 'burn'}-{'dark' if dark else 'narrow'}")
+    one.keep(f"{path.strip('/').partition('?')[0] or 'burn'}-{'dark' if dark else 'narrow'}")
     dark_now = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 22, 21)"
     assert dark_now is dark
 

@@ -28,7 +28,7 @@ def test_from_the_list_to_a_step_s_job_and_back(looking: Any, kubeflow_url: str)
 def test_a_sweep_has_its_winner_and_its_front(looking: Any, kubeflow_url: str) -> None:
     one = looking(kubeflow_url, dark=True)
     page = one.at("/pipelines?run=lr-search")
-    assert page.locator("h1").inner_text() == "$24.44 for 10 trials of lr-search"
+    assert page.locator("h1").inner_text() == "$24 for 10 trials of lr-search"
     one.drawn("validation-loss against dollars of 9 trials")
     assert "won" in page.locator("tbody tr").first.inner_text()
     assert "The losers cost" in page.locator(".tiles").inner_text()

@@ -65,7 +65,7 @@ def test_a_server_that_goes_away_is_missed_and_found_again(looking, tmp_path: Pa
     with serving(tmp_path) as client:
         one.url = str(client.base_url)
         page = one.at("/?all=1")
-        page.locator(".is-live").wait_for()
+        page.locator(".is-live, .is-behind").wait_for()
         shown = page.locator("h1").inner_text()
     page.get_by_text("Not connected").wait_for()
     assert page.locator("h1").inner_text() == shown  # what was there stays
@@ -129,9 +129,14 @@ def violations(page):
 
 
 RUN_PAGE, SWEEP = "/run?run=trainjob-moe-16x7b", "/worth?experiment=lr-sweep"
+EXPERIMENT, WORKLOAD = "/experiment?experiment=chat-api", "/workload?workload=trainjob-moe-16x7b"
+EMPTY = "/experiment?experiment=chat-api&month=2026-08"
 
 
-@pytest.mark.parametrize(("path", "dark"), [*((path, False) for path in (*PAGES, RUN_PAGE, SWEEP)), ("/", True)])
+LIGHT = (*PAGES, RUN_PAGE, SWEEP, EXPERIMENT, WORKLOAD, EMPTY)
+
+
+@pytest.mark.parametrize(("path", "dark"), [*((path, False) for path in LIGHT), ("/", True), (EXPERIMENT, True)])
 def test_accessible(looking, night_url, path, dark):
     one = looking(night_url, dark=dark)
     one.at(path)

@@ -14,6 +14,7 @@ import sys
 import termios
 import time
 from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from nights import cluster, job, run, steps
 from pyrometer.cli.keys import keys_of
 from pyrometer.cli.top import _View
-from pyrometer.cli.top_text import COLUMNS, GAP, fitting, safe, table
+from pyrometer.cli.top_text import COLUMNS, GAP, fitting, header, safe, table
 from pyrometer.store import Store
 from serving import serving
 
@@ -175,6 +176,17 @@ def test_without_a_terminal_it_prints_once(pyrometer, busy):
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("behind_ms", "origin", "ending"),
+    [(60_000, None, "UTC"), (7 * 60_000, None, "UTC (7 min behind)"), (7 * 60_000, "simulated", "UTC (simulated)")],
+)
+def test_the_header_says_how_old_the_data_is(pyrometer, busy, behind_ms, origin, ending):
+    answer = pyrometer("top", "--data", busy, "-o", "json").json
+    at_ms = round(datetime.fromisoformat(answer["at"]).timestamp() * 1000)
+    first = header(answer | {"origin": origin}, "data", now_ms=at_ms + behind_ms)[0]
+    assert first.plain.endswith(ending)
 
 
 def test_what_terminals_send_is_keys():

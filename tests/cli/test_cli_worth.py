@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nights import cluster
+from nights import cluster, job
 from pyrometer.cli.sparks import sparkline
 from pyrometer.store import Store
 from swept import trained
@@ -45,6 +45,16 @@ def test_the_table_says_which_runs_were_beaten(pyrometer, tmp_path):
         "$6.00 of $9.60 went to runs that another one beat for less.",
         "$3.00 was spent when another run had already got as good for less.",
     ]
+
+
+def test_an_experiment_without_runs_has_a_cost(pyrometer, tmp_path):
+    with Store(tmp_path / "data", create=True) as store:
+        store.append([*cluster(), *job()])
+    said = pyrometer("worth", "llama-sft", "--data", tmp_path / "data")
+    assert said.lines == ["llama-sft has no training runs in this time range. It cost $29."]
+    assert pyrometer("worth", "llama-sft", "--data", tmp_path / "data", "-o", "json").json["runs"] == []
+    chart = pyrometer("worth", "llama-sft", "--data", tmp_path / "data", "-o", "chart")
+    assert "Traceback" not in chart.err
 
 
 def test_another_experiment_or_metric_is_refused_with_what_there_is(pyrometer, finetuned):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC
 from pathlib import Path
 
 import httpx2 as httpx
 import pytest
 
 import nights
+from pyrometer.account.sums import iso
 from pyrometer.model.settings import Settings
 from pyrometer.serve import app, live
 from pyrometer.serve.live import MOST_UNREAD, Live
@@ -70,6 +72,7 @@ def test_a_finding_is_told_once_and_a_ledger_when_it_changes(tmp_path: Path) -> 
         with Store(tmp_path, create=True) as store:
             store.append([*nights.cluster(), *nights.job(), *nights.run()])
             store.append([*nights.all_ranks(0, 40), *nights.steps(0, 40, 41)])
+            store.set_meta("origin", "recorded")
             server = app.Server(store, Settings(finding_min_usd_micro=0), asyncio.Lock(), open_to_all=True)
             events = server.live.events()
             await anext(events)
@@ -83,6 +86,9 @@ def test_a_finding_is_told_once_and_a_ledger_when_it_changes(tmp_path: Path) -> 
             heard = [one async for text in events for one in told(text)]
         revisions = [news["revision"] for kind, news in heard if kind == "ledger"]
         assert len(revisions) == len(set(revisions)) == 3  # what was found is written down
+        newest = [news for kind, news in heard if kind == "ledger"][-1]
+        assert (newest["to"], newest["origin"]) == (iso(nights.at(120), UTC), "recorded")
+        assert server.news == newest  # a page that is opened later gets it with its session
         found = [news["id"] for kind, news in heard if kind == "finding"]
         assert len(found) == len(set(found)) > 0
 

@@ -70,7 +70,7 @@ def head(answer: dict[str, Any], style: Style = plain) -> Iterator[str]:
         explained, unexplained = (
             dollars(part["usd_micro"] or 0) if total["usd_micro"] else hours(part["gpu_ms"]) for part in parts
         )
-        yield style(f"Of the waste, findings explain {explained}; {unexplained} is unexplained.", dim=True)
+        yield style(f"Findings explain {explained} of the waste, {unexplained} is unexplained.", dim=True)
     if total["energy_wh"] is not None:
         emitted = "" if total["co2e_g"] is None else f", {emission(total['co2e_g'])}"
         yield style(f"{energy(total['energy_wh'])}{emitted}", dim=True)
