@@ -35,9 +35,9 @@ FROM of_rank LEFT JOIN seen USING (node_uid, slot_index) LEFT JOIN node_name USI
 """
 
 # Percentiles of the lengths of all steps of all ranks, interpolated like numpy: percentile p of n steps is at place
-# (n - 1) * p, counted from 0. Windows of older senders have no lengths but a median. All their steps count with it, and
-# the run then has a median and no other percentile. Lengths that differ by less than half a percent count as one: there
-# are millions of windows, and sorting them takes a minute.
+# (n - 1) * p, counted from 0. Windows of older senders have no lengths but a median. All their steps count with it, so
+# the run has a median and no other percentile. Lengths that differ by less than half a percent count as one, because
+# there are millions of windows and sorting them takes a minute.
 _LENGTHS = """
 WITH stepped AS (
     SELECT run, steps, step_p50_us, step_max_us, step_lengths FROM {windows}
