@@ -62,7 +62,7 @@ lineage RUN --step --sample --checkpoint --spikes --metric --attempt --limit --o
 import FORMAT=openb|philly|speedrun|recording|mlflow|wandb PATH --out --without-steps
 simulate SCENARIO=overnight|quiet|gpu_only|kube_only|scale|kubeflow|{causes}|list --seed --gpus --hours --out
 score DIR -o|--output=table|json
-serve --data --listen --kube --context --scrape --prometheus
+serve --data --listen --kube --context --scrape --prometheus --open
 agent --listen --every --pod-resources --proc
 doctor --context --prometheus --no-kube -o|--output=table|json
 token create|list|revoke

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import httpx2 as httpx
@@ -25,9 +26,10 @@ from pyrometer.serve.headers import HEADERS
 from pyrometer.serve.limits import Bucket, Guesses, Recent
 from pyrometer.serve.tokens import MAY, ROLES, TokenError, Tokens
 from pyrometer.serve.web import PAGES
-from pyrometer.store import Store
+from pyrometer.store import Store, token_marker
 from two_teams import OTHER_TEAM, OUR_RUN, SAME_RUN, TEAM, THEIR_RUN, THEIRS
 
+LOOPBACK = "http://127.0.0.1:8411"
 HERE = "http://pyrometer.test"
 PAGE = {"Origin": HERE}  # what a browser says of a page of the server itself
 
@@ -61,6 +63,21 @@ async def world(store: Store, settings: Settings | None = None, peer: str = "192
     async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
         yield World(client, server, made)
     await asyncio.to_thread(server.audit.close)
+
+
+@asynccontextmanager
+async def open_world(store: Store, *, always_open: bool = False) -> AsyncIterator[httpx.AsyncClient]:
+    """A server on loopback, as `pyrometer serve` starts it, and whoever asks it."""
+    server = app.Server(store, Settings(audit_log="no"), asyncio.Lock(), open_to_all=True, always_open=always_open)
+    transport = httpx.ASGITransport(app.application(server))
+    async with httpx.AsyncClient(transport=transport, base_url=LOOPBACK) as client:
+        yield client
+
+
+def forget_tokens(folder: Path) -> None:
+    """As if the folder had never had a token."""
+    for name in (token_marker.TOKENS, token_marker.MARKER):
+        (folder / name).unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -460,8 +477,8 @@ class TestProxies:
         run(test, self.SETTINGS._replace(proxy_team_header="X-Team"), "10.1.2.3")
 
     def test_a_server_behind_one_is_open_to_nobody(self, store: Store) -> None:
+        forget_tokens(store.folder)
         tokens = Tokens(store.folder)
-        tokens.path.unlink(missing_ok=True)
         behind = Access(tokens, self.SETTINGS, lambda: None, open_to_all=True)
         with pytest.raises(RefusedError, match="A token is needed"):
             behind.who(request(host="127.0.0.1"), "view")
@@ -502,13 +519,11 @@ class TestGuessing:
             assert statuses == [401] * 10 + [429] * 20
             limited = await ask("pyr_more")
             assert 1 <= int(limited.headers["Retry-After"]) <= 7
-            assert (await ask(world.tokens["admin"])).status_code == 429  # a guess may be right: it is not looked at
-            assert (await ask(right)).status_code == 200  # came in from there before
+            assert (await ask(world.tokens["admin"])).status_code == 200  # never used before, and from the same address
+            assert (await ask(right)).status_code == 200
             assert (await ask(world.tokens["admin"], "192.0.2.8")).status_code == 200
             signs_in = await world.client.post("/api/v1/session", json={"token": "pyr_x"}, headers=PAGE)
             assert signs_in.status_code == 429
-            ready = await world.client.get("/readyz", headers={"Authorization": f"Bearer {world.tokens['admin']}"})
-            assert "shortcomings" not in ready.json()  # nor is it told another way
             refused = [one for one in await world.written() if one["what"] == "refused"]
             assert len(refused) == 10
             counted = [one for one in await world.written() if one["what"] == "count"]
@@ -700,12 +715,10 @@ class TestTokensOfTeams:
 
 
 def test_on_an_open_server_no_other_site_sends_anything(store: Store) -> None:
-    Tokens(store.folder).path.unlink(missing_ok=True)
+    forget_tokens(store.folder)
 
     async def test() -> None:
-        server = app.Server(store, Settings(audit_log="no"), asyncio.Lock(), open_to_all=True)
-        transport = httpx.ASGITransport(app.application(server))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8411") as client:
+        async with open_world(store) as client:
             for path in ("/v1/logs", "/v1/traces", "/v1/metrics", "/api/v1/write"):
                 for headers in ({"Origin": "http://evil.test"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}):
                     assert (await client.post(path, headers=headers)).status_code == 403
@@ -727,3 +740,119 @@ def test_on_an_open_server_no_other_site_sends_anything(store: Store) -> None:
                 assert (await client.post("/v1/logs", headers={"Host": host})).status_code == 403, host
 
     asyncio.run(test())
+
+
+class TestOpenServers:
+    """On loopback, a folder that never had a token is open, and stays closed after its first one."""
+
+    @pytest.mark.parametrize("ends", ["revoke", "delete", "empty", "delete_before_a_request"])
+    def test_one_that_had_a_token_stays_closed(self, store: Store, ends: str) -> None:
+        forget_tokens(store.folder)
+        session = "/api/v1/session"
+
+        async def test() -> None:
+            async with open_world(store) as client:
+                assert (await client.get(session)).json()["sign_in"] == "open"
+                tokens = Tokens(store.folder)
+                secret = tokens.create("me", "viewer", 0)
+                if ends != "delete_before_a_request":
+                    known = await client.get(session, headers={"Authorization": f"Bearer {secret}"})
+                    assert known.json()["sign_in"] == "token"
+                if ends == "revoke":
+                    tokens.revoke("me")
+                elif ends == "empty":
+                    tokens.path.write_text('{"tokens": []}')
+                else:
+                    tokens.path.unlink()
+                assert (await client.get(session)).status_code == 401
+                assert (await client.post("/v1/logs")).status_code == 401
+            async with open_world(store) as client:  # another start
+                assert (await client.get(session)).status_code == 401
+                tokens.create("again", "viewer", 0)
+                assert (await client.get(session)).status_code == 401
+
+        asyncio.run(test())
+
+    def test_a_folder_of_an_older_version_with_tokens_stays_closed(self, store: Store) -> None:
+        forget_tokens(store.folder)
+        tokens = Tokens(store.folder)
+        tokens.create("me", "viewer", 0)
+        (store.folder / token_marker.MARKER).unlink()  # which it did not have
+
+        async def test() -> None:
+            async with open_world(store) as client:
+                assert (await client.get("/api/v1/session")).status_code == 401
+            tokens.path.unlink()
+            async with open_world(store) as client:
+                assert (await client.get("/api/v1/session")).status_code == 401
+
+        asyncio.run(test())
+
+    def test_always_open_is_open_with_tokens_too(self, store: Store) -> None:
+        Tokens(store.folder).create("somebody", "viewer", 0)
+
+        async def test() -> None:
+            async with open_world(store, always_open=True) as client:
+                assert (await client.get("/api/v1/session")).json()["sign_in"] == "open"
+                assert (await client.get("/api/v1/session", headers={"Host": "evil.test"})).status_code == 403
+                assert (await client.get("/api/v1/session", headers={"Via": "1.1 x"})).status_code == 403
+
+        asyncio.run(test())
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-FORWARDED-PROTO", "X-Forwarded-Anything", "Via",
+            "X-Real-IP", "X-Client-IP", "True-Client-IP", "CF-Connecting-IP", "X-Original-Forwarded-For",
+            "X-Cluster-Client-IP", "X-Envoy-External-Address", "X-Auth-Request-User", "Tailscale-User-Login",
+        ],
+    )  # fmt: skip
+    def test_what_came_through_a_proxy_is_refused(self, store: Store, name: str) -> None:
+        forget_tokens(store.folder)
+
+        async def test() -> None:
+            async with open_world(store) as client:
+                for method, path in (
+                    ("GET", "/api/v1/session"), ("GET", "/api/v1/cost?all=1"), ("GET", "/metrics"), ("GET", "/report"),
+                    ("POST", "/v1/logs"), ("POST", "/api/v1/write"), ("POST", "/api/v1/close?month=2026-10"),
+                ):  # fmt: skip
+                    answer = await client.request(method, path, headers={name: "203.0.113.9"})
+                    assert (path, answer.status_code) == (path, 403)
+                    assert name.lower() in answer.json()["error"]
+                    assert "pyrometer token create" in answer.json()["error"]
+                assert (await client.get("/readyz", headers={name: "203.0.113.9"})).json().get("shortcomings") is None
+                assert (await client.get("/healthz", headers={name: "203.0.113.9"})).status_code == 200
+
+        asyncio.run(test())
+
+    def test_a_proxy_without_headers_of_its_own_is_refused_by_its_version_of_http(self, store: Store) -> None:
+        forget_tokens(store.folder)
+        one = Access(Tokens(store.folder), Settings(), lambda: None, open_to_all=True)
+        asked = request(host="127.0.0.1:8411")
+        assert one.who(asked, "view").name == "anybody"
+        asked.scope["http_version"] = "1.0"
+        with pytest.raises(RefusedError, match="proxy"):
+            one.who(asked, "view")
+
+    def test_with_a_token_a_proxy_s_request_is_answered(self, run: Run) -> None:
+        async def test(world: World) -> None:
+            headers = {"X-Forwarded-For": "203.0.113.9", "Via": "1.1 x"}
+            assert (await world.client.get("/api/v1/session", headers=headers | world.as_("viewer"))).status_code == 200
+
+        run(test)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab")), max_size=60))
+def test_right_tokens_never_wait(tries: list[tuple[bool, str]]) -> None:
+    """Whatever wrong ones came before them, and from where."""
+    with TemporaryDirectory() as folder:
+        tokens = Tokens(Path(folder))
+        right = tokens.create("sender", "ingest", 0)
+        one = Access(tokens, Settings(), lambda: None, open_to_all=False)
+        for number, (is_right, peer) in enumerate(tries):
+            asked = request(f"192.0.2.{ord(peer)}", authorization=f"Bearer {right if is_right else f'pyr_{number}'}")
+            if is_right:
+                assert one.who(asked, "ingest").name == "sender"
+            else:
+                with pytest.raises(RefusedError):
+                    one.who(asked, "ingest")

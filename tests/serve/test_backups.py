@@ -80,6 +80,29 @@ def test_a_body_that_is_no_list_of_parts_is_refused(store: Store, body: bytes) -
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("made", "says", "required"), [(False, True, False), (True, True, True), (False, False, True)])
+def test_a_restored_folder_asks_for_a_token_if_its_original_had_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, made: bool, says: bool, required: bool
+) -> None:
+    """Tokens are in no backup. One of an older version does not say whether there were any."""
+    folder, backups, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
+    with Store(folder, create=True) as store:
+        store.append(both())
+    if made:
+        tokens = Tokens(folder)
+        tokens.create("admin", "admin", 0)
+        tokens.path.unlink()
+    _run("backup", "--data", str(folder), "--out", str(backups))
+    if not says:
+        (contents,) = backups.glob("*.json")
+        told = json.loads(contents.read_text())
+        del told["had_tokens"]
+        contents.write_text(json.dumps(told))
+    _run("restore", str(backups), "--out", str(restored))
+    assert Tokens(restored).are_required() is required
+    capsys.readouterr()
+
+
 @pytest.mark.heavy
 def test_of_a_server_that_is_written_to_everything_acknowledged_before_is_there_once(tmp_path: Path, capsys) -> None:
     folder, backups = tmp_path / "data", tmp_path / "backups"

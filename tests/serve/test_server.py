@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import httpx2 as httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import nights
 from kube.server import free_port
 from pyrometer import __version__
-from pyrometer.cli import main
+from pyrometer.cli import main, serve
 from pyrometer.model.settings import Settings
 from pyrometer.serve import app, questions
 from pyrometer.serve.access import RefusedError
@@ -114,6 +116,65 @@ def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         return Said(ended.value.code, *capsys.readouterr())  # type: ignore[arg-type]
 
     return run
+
+
+@pytest.mark.heavy
+def test_a_server_whose_tokens_are_gone_is_open_only_when_it_is_told_so(night: Path, told: Told) -> None:
+    told("token", "create", "me", "--data", str(night))
+    said = told("token", "revoke", "me", "--data", str(night)).stdout
+    assert "last token" in said
+    assert "--open" in said
+    (night / FILE).unlink()
+    assert "--open" in told("token", "list", "--data", str(night)).stdout
+    with serving(night) as client:
+        assert client.get("/api/v1/session").status_code == 401
+        assert client.get("/healthz").status_code == 200
+        assert told("cost", "--all", "--data", str(night)).returncode == 0  # the folder's owner asks as before
+    with serving(night, "--open") as client:
+        assert client.get("/api/v1/session").json()["sign_in"] == "open"
+        forwarded = client.get("/api/v1/session", headers={"X-Forwarded-For": "203.0.113.9"})
+        assert forwarded.status_code == 403
+        with socket.create_connection(("127.0.0.1", client.base_url.port)) as old:  # as nginx asks by default
+            old.sendall(b"GET /api/v1/session HTTP/1.0\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            assert b" 403 " in old.recv(4096)
+
+
+class TestWhoMayAskIsSaidInOneLine:
+    @staticmethod
+    def lines(folder: Path, caplog: pytest.LogCaptureFixture, host: str = "127.0.0.1", **about: Any) -> list[str]:
+        with Store(folder, create=True) as store:
+            settings = about.pop("settings", Settings())
+            server = app.Server(store, settings, asyncio.Lock(), open_to_all=host == "127.0.0.1", **about)
+            serve._say_who_may_ask(server, host, always_open=about.get("always_open", False))
+        return [record.getMessage() for record in caplog.records]
+
+    def test_nothing_as_long_as_it_is_as_usual(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        assert self.lines(tmp_path, caplog) == []
+        Tokens(tmp_path).create("me", "viewer", 0)
+        assert self.lines(tmp_path, caplog) == self.lines(tmp_path, caplog, "0.0.0.0") == []
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+    def test_closed(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str) -> None:
+        if host == "127.0.0.1":
+            tokens = Tokens(tmp_path)
+            tokens.create("me", "viewer", 0)
+            tokens.revoke("me")
+        (line,) = self.lines(tmp_path, caplog, host)
+        assert "answers nobody" in line
+        assert f"pyrometer token create NAME --data {tmp_path}" in line
+        assert "--open" in line
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+    def test_open(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str) -> None:
+        (line,) = self.lines(tmp_path, caplog, host, always_open=True)
+        assert "admin" in line
+
+    def test_open_and_a_proxy_that_signs_people_in_contradict_each_other(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        settings = Settings(proxy_addresses=("10.0.0.0/8",), proxy_user_header="X-Forwarded-User")
+        with pytest.raises(click.UsageError, match="Use one of them"):
+            self.lines(tmp_path, caplog, always_open=True, settings=settings)
 
 
 @pytest.mark.heavy

@@ -64,16 +64,18 @@ RESTART_S = 5.0
 @click.option(
     "--prometheus", metavar="URL", help="A Prometheus that scrapes GPU exporters: its past, and what it adds."
 )
+@click.option("--open", "always_open", is_flag=True, help="Serve without authentication, even if there are tokens.")
 def command(
-    data: str | None, listen: str, kube: bool, context: str | None, scrape: tuple[str, ...], prometheus: str | None
-) -> None:
+    data: str | None, listen: str, kube: bool, context: str | None, scrape: tuple[str, ...], prometheus: str | None,
+    always_open: bool,
+) -> None:  # fmt: skip
     """The server: follows the cluster, keeps the ledger, answers on HOST:PORT. Stops cleanly on SIGTERM and Ctrl-C."""
     folder = data_folder(data)
     host, port = address_of(listen)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     with Store(folder, create=True) as store:
-        asyncio.run(serve(store, host, port, Sources(kube, context, scrape, prometheus)))
+        asyncio.run(serve(store, host, port, Sources(kube, context, scrape, prometheus), always_open=always_open))
 
 
 class Sources(NamedTuple):
@@ -91,18 +93,17 @@ async def serve(
     port: int,
     sources: Sources,
     beside: Callable[[Server], Coroutine[Any, Any, None]] | None = None,
+    *,
+    always_open: bool = False,
 ) -> None:
-    """Answers until it is told to stop; `beside` is what else goes on meanwhile."""
+    """Answers until it is told to stop; `beside` is what else goes on meanwhile. `always_open`: without authentication,
+    even if there are tokens."""
     settings = read_settings(os.environ, store.folder)
     Cluster("", settings)  # a rule that makes no sense is said at once
     loopback = is_loopback(host)
     lock = asyncio.Lock()
-    server = Server(store, settings, lock, open_to_all=loopback)
-    if not loopback and not server.tokens.listed() and not server.access.proxy.is_trusted_at_all:
-        log.warning(
-            "%s can be reached by others, and there is no token yet: nobody may ask. "
-            "pyrometer token create NAME --role viewer --data %s", host, store.folder,
-        )  # fmt: skip
+    server = Server(store, settings, lock, open_to_all=loopback, always_open=always_open)
+    _say_who_may_ask(server, host, always_open=always_open)
     for told in (*receivers(settings), receiver(settings)):
         if told is not None:
             log.info("%s", told)
@@ -169,6 +170,26 @@ async def serve(
         for connection in (api, prometheus, mlflow):
             if connection is not None:
                 await connection.close()
+
+
+def _say_who_may_ask(server: Server, host: str, *, always_open: bool) -> None:
+    """Says in one line when everybody may ask, or nobody."""
+    has_proxy = server.access.proxy.is_trusted_at_all
+    if always_open and has_proxy:
+        raise click.UsageError(
+            "--open serves without authentication, but the settings proxy_addresses and proxy_user_header name a proxy "
+            "that authenticates. Use one of them."
+        )
+    if always_open and not is_loopback(host):
+        log.warning("--open on %s: everyone who can reach this address is an admin.", host)
+    elif always_open:
+        log.warning("--open: every user and program of this machine is an admin.")
+    elif not server.access.is_open() and not has_proxy and not server.tokens.listed():
+        log.warning(
+            "There are no tokens, so this server answers nobody. Create one with "
+            "`pyrometer token create NAME --data %s`, or serve without authentication with --open.",
+            server.store.folder,
+        )
 
 
 def _mlflow(server: Server) -> Mlflow | None:

@@ -21,6 +21,10 @@ def command() -> None:
     """Tokens by role: `ingest` may send records, `viewer` ask questions, `team_viewer` of one team, `admin` all."""
 
 
+_CLOSED = (
+    "The server answers nobody until you create one with `pyrometer token create NAME`, or start it with "
+    "`pyrometer serve --open`."
+)
 _data = click.option("--data", metavar="DIR", help="The server's data folder. Default: PYROMETER_DATA.")
 
 
@@ -42,14 +46,17 @@ def create(name: str, role: str, team: str | None, data: str | None) -> None:
 @_data
 def list_(data: str | None) -> None:
     """The tokens, without their secrets."""
+    tokens = Tokens(data_folder(data))
     rows = [
         [token.name, token.role, token.team or "", f"{datetime.fromtimestamp(token.created_ms / 1000, UTC):%F %R}"]
-        for token in Tokens(data_folder(data)).listed()
+        for token in tokens.listed()
     ]
     if rows:
         print_table(["name", "role", "team", "made"], rows, figures=0)
+    elif tokens.are_required():
+        click.echo(f"No tokens. {_CLOSED}")
     else:
-        click.echo("There is no token: a server answers on loopback only.")
+        click.echo("No tokens. A server answers on loopback only.")
 
 
 @command.command()
@@ -58,8 +65,11 @@ def list_(data: str | None) -> None:
 def revoke(name: str, data: str | None) -> None:
     """From now on the token opens nothing; a running server knows it at once."""
     folder = data_folder(data)
-    Tokens(folder).revoke(name)
+    tokens = Tokens(folder)
+    tokens.revoke(name)
     _note(folder, "token_revoked", name=name)
+    if not tokens.listed():
+        click.echo(f"That was the last token. {_CLOSED}")
 
 
 def _note(folder: Path, what: str, **about: str | None) -> None:

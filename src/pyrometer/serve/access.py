@@ -26,10 +26,20 @@ HOSTS = ("127.0.0.1", "localhost", "::1")  # this machine's own names for itself
 _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\[\]:]+)(?::\d*)?")
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 10_000
-MOST_REMEMBERED = 10_000  # who came in from where
 LONGEST_NAME = 200
 _FOR_SOMETHING_ELSE = "This token is for something else."
 SAFE = ("GET", "HEAD", "OPTIONS")
+ADMIT = "admit"  # in the state of a request: what its connection wants called when access is granted
+# Headers that proxies add. nginx adds none by default, but uses HTTP/1.0 up to version 1.29.
+PROXY_HEADERS = (
+    "forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-proxyuser-ip", "true-client-ip",
+    "client-ip", "fastly-client-ip", "fly-client-ip", "x-azure-clientip", "x-envoy-external-address",
+    "remote-user", "x-remote-user", "x-webauth-user",
+)  # fmt: skip
+PROXY_HEADER_PREFIXES = (
+    "x-forwarded", "x-original-", "cf-", "x-auth-request-", "x-goog-authenticated-user-", "x-ms-client-principal",
+    "tailscale-",
+)  # fmt: skip
 
 
 class RefusedError(Exception):
@@ -43,7 +53,9 @@ class RefusedError(Exception):
     @property
     def headers(self) -> dict[str, str] | None:
         """What the status is sent with."""
-        return {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": str(self.retry_s)}}.get(self.status)
+        return {
+            401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}, 429: {"Retry-After": str(self.retry_s)},
+        }.get(self.status)  # fmt: skip
 
 
 class Who(NamedTuple):
@@ -117,19 +129,25 @@ def _only(request: Request, header: str) -> str | None:
 class Access:
     """Says who asks; what they may is checked here and nowhere else."""
 
-    def __init__(self, tokens: Tokens, settings: Settings, own: Callable[[], str | None], *, open_to_all: bool) -> None:
+    def __init__(
+        self, tokens: Tokens, settings: Settings, own: Callable[[], str | None], *, open_to_all: bool,
+        always_open: bool = False,
+    ) -> None:  # fmt: skip
         self.tokens = tokens
         self.proxy = Proxy(settings)
         self.guesses = Guesses()
         self.sessions: Recent[str, tuple[str, float]] = Recent(MOST_SESSIONS)  # by digest: the token's, and until when
         self._own = own  # the word that lies in the folder: who may read that may read the data
         self._open_to_all = open_to_all and not self.proxy.is_trusted_at_all
+        self._always_open = always_open
         self._secure = settings.secure_cookie == "yes"
-        self._came_in: Recent[tuple[str, str], bool] = Recent(MOST_REMEMBERED)
 
     def who(self, request: Request, what: str) -> Who:
         """Who asks for this, if they may."""
         who = self._open(request) or self._known(request, what)
+        admit = getattr(request.state, ADMIT, None)
+        if who is not None and admit is not None:
+            admit(authenticated=who is not ANYBODY)
         if who is None:
             text = "A token is needed: `Authorization: Bearer …`; `pyrometer token create` makes it."
             raise RefusedError(401, text)
@@ -140,6 +158,10 @@ class Access:
         if who.by_itself and request.method not in SAFE:
             self.check_origin(request)
         return who
+
+    def is_open(self) -> bool:
+        """Whether everybody may do everything: with `--open`, or on loopback when there has never been a token."""
+        return self._always_open or (self._open_to_all and not self.tokens.are_required())
 
     def sign_in(self, request: Request, secret: str) -> tuple[Who, str | None]:
         """Who has this token, and the session that stands for it; none where everybody may."""
@@ -179,10 +201,15 @@ class Access:
         return self._secure or request.url.scheme == "https" or said == "https"
 
     def _open(self, request: Request) -> Who | None:
-        """Everybody, on loopback and as long as there is no token: but no other site, by whatever name it comes."""
-        with _readable():
-            if not self._open_to_all or self.tokens.listed():
-                return None
+        """Anybody on this machine, on an open server. Not what came through a proxy, and no other site's page."""
+        if not self.is_open():
+            return None
+        sign = _sign_of_proxy(request)
+        if sign is not None:
+            raise RefusedError(
+                403, f"This server has no authentication, so it refuses what comes through a proxy ({sign}). "
+                "Create a token with `pyrometer token create NAME`, or set `proxy_addresses` and `proxy_user_header`.",
+            )  # fmt: skip
         if not _is_own_name(request.headers.get("Host")):  # but another site's for this machine
             raise RefusedError(403, "This server answers only to its own name.")
         says = "sec-fetch-site" in request.headers or "origin" in request.headers
@@ -204,19 +231,17 @@ class Access:
         return None
 
     def _of_secret(self, request: Request, secret: str) -> Who:
-        """Who has this token. Guessing is slow; who came in from there before does not wait for others' guesses."""
-        network, digest = network_of(self.address(request)), digest_of(secret)
-        came_in = (network, digest) in self._came_in
-        wait_s = 0.0 if came_in else self.guesses.wait_s(network)
+        """Who has this token. A right one never waits: tokens have 256 random bits, so looking first tells nobody
+        anything. Only wrong ones are slowed down, so that a flood of them stays cheap and out of the audit log."""
+        who = self._of_digest(digest_of(secret))
+        if who is not None:
+            return who
+        network = network_of(self.address(request))
+        wait_s = self.guesses.wait_s(network)
         if wait_s > 0:
             raise RefusedError(429, "Too many wrong tokens. Come again in a moment.", retry_s=int(wait_s) + 1)
-        who = self._of_digest(digest)
-        if who is None:
-            self._came_in.pop((network, digest))
-            self.guesses.wrong(network)
-            raise WrongTokenError(401, "Nobody knows this token: `pyrometer token create` makes one.")
-        self._came_in[network, digest] = True
-        return who
+        self.guesses.wrong(network)
+        raise WrongTokenError(401, "Nobody knows this token: `pyrometer token create` makes one.")
 
     def _of_session(self, session: str) -> Who | None:
         found = self.sessions.get(digest_of(session))
@@ -257,6 +282,16 @@ def _is_own_name(host: str | None) -> bool:
     return host is None or (named is not None and named[1].strip("[]").lower() in HOSTS)
 
 
+def _sign_of_proxy(request: Request) -> str | None:
+    """What shows that a proxy sent a request; None when nothing does."""
+    if request.scope.get("http_version") == "1.0":
+        return "HTTP/1.0"
+    for name in request.headers:
+        if name in PROXY_HEADERS or name.startswith(PROXY_HEADER_PREFIXES):
+            return f"header {name[:LONGEST_NAME]}"
+    return None
+
+
 @contextmanager
 def _readable() -> Iterator[None]:
     try:
@@ -270,7 +305,7 @@ class WrongTokenError(RefusedError):
 
 
 def network_of(address: str) -> str:
-    """Whose address it is: of IPv6, one has a whole network."""
+    """The network that one client has: an IPv4 address, or the /64 of an IPv6 address."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -109,7 +109,9 @@ class Server:
     """What the routes share. The lock is held while the store itself is used; questions are asked of snapshots of it,
     so that nobody who sends something waits for an answer."""
 
-    def __init__(self, store: Store, settings: Settings, lock: asyncio.Lock, *, open_to_all: bool) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, lock: asyncio.Lock, *, open_to_all: bool, always_open: bool = False
+    ) -> None:
         self.store = store
         self.settings = settings
         self.lock = lock
@@ -126,7 +128,8 @@ class Server:
         self.address: Address | None = None  # as it lies in the folder
         self.access = Access(
             self.tokens, settings, lambda: self.address.token if self.address else None,
-            open_to_all=open_to_all,  # on loopback, as long as nobody has made a token
+            open_to_all=open_to_all,  # on loopback, until the first token
+            always_open=always_open,
         )  # fmt: skip
         self.audit = Audit(store.folder, on=settings.audit_log == "yes")
         self.news: Answer | None = None  # of the ledger, as pages were last told

@@ -6,12 +6,13 @@ import hashlib
 import hmac
 import json
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pyrometer.store import files
+from pyrometer.store import files, token_marker
 
-FILE = "tokens.json"
+FILE = token_marker.TOKENS
 PREFIX = "pyr_"
 ROLES = ("ingest", "viewer", "team_viewer", "admin")
 # What each role may do: send records, ask questions, ask what is about everybody, and (only the last) change who may.
@@ -45,6 +46,15 @@ class Tokens:
         self.path = folder / FILE
         self._read_at_ns = -1
         self._tokens: list[Token] = []
+        self._are_required = False
+
+    def are_required(self) -> bool:
+        """Whether the folder has or had a token. Once true, it stays true."""
+        if not self._are_required and token_marker.had_tokens(self.path.parent):
+            self._are_required = True
+            with suppress(OSError):  # a full disk opens nothing: this server remembers it
+                token_marker.mark(self.path.parent)
+        return self._are_required
 
     def listed(self) -> list[Token]:
         """All of them."""
@@ -93,6 +103,7 @@ class Tokens:
         return found
 
     def _write(self, tokens: list[Token]) -> None:
+        token_marker.mark(self.path.parent)
         kept = json.dumps({"tokens": [token._asdict() for token in tokens]}, indent=1)
         files.write_text(self.path, kept, secret=True)
         self._read_at_ns = -1

@@ -26,6 +26,7 @@ from pyrometer.store.errors import StoreError
 from pyrometer.store.inbox import HALF
 from pyrometer.store.reading import quoted
 from pyrometer.store.store import Snapshot, Store
+from pyrometer.store.token_marker import had_tokens
 
 FORMAT = 1
 CONTENTS = "backup.json"  # comes last: what there is, with the digest of everything that was sent
@@ -75,6 +76,7 @@ class Moment:
         # a closed month is never changed
         closed = (path for path in (store.folder / CLOSED).glob("*") if path.suffix != HALF and path.is_file())
         self._closed = sorted(path.relative_to(store.folder).as_posix() for path in closed)
+        self._had_tokens = had_tokens(store.folder)
         self._snapshot: Snapshot = store.snapshot()
 
     def close(self) -> None:
@@ -108,6 +110,7 @@ class Moment:
             "pyrometer": __version__,
             "schema_version": int(meta["schema_version"]),
             "taken_ms": self.taken_ms,
+            "had_tokens": self._had_tokens,  # a restored folder stays closed
             "meta": meta,
             "marks": ask("SELECT producer, sequence FROM marks ORDER BY ALL").fetchall(),
             "rejections": ask("SELECT kind, reason, row_count FROM rejections ORDER BY ALL").fetchall(),

@@ -9,7 +9,7 @@ import duckdb
 
 from pyrometer.model import records  # noqa: F401 - declares the schemas
 from pyrometer.model.columns import SCHEMAS
-from pyrometer.store import catalog, files
+from pyrometer.store import catalog, files, token_marker
 from pyrometer.store.backup import HOT, BackupError, chunks_of
 from pyrometer.store.catalog import HotTable, Part
 from pyrometer.store.opening import connect
@@ -49,6 +49,8 @@ def _fill_folder(place: Place, backup: Taken, into: Path, progress: Progress) ->
         if written(chunks_of(place.path_of(backup, path)), final) != file:
             raise BackupError(f"{path} changed while it was restored. Restore again.")
     _make_database(place, backup, into)
+    if backup.contents.get("had_tokens", True):  # older backups do not say
+        token_marker.mark(into)
     (into / UNFINISHED).unlink()
     files.fsync_path(into)
     progress(total, total)
