@@ -36,7 +36,7 @@ from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve import address
 from pyrometer.serve.app import Server, application
 from pyrometer.serve.collector import Collector, cluster_name, remembered
-from pyrometer.serve.connections import Bounded
+from pyrometer.serve.connections import protocol
 from pyrometer.serve.copying import EVERY_S as COPY_EVERY_S
 from pyrometer.serve.disk import OF_DISK, OF_DUCKDB, UNACCOUNTED, UNSTORED, Disk
 from pyrometer.serve.garbage import collect_seldom
@@ -53,6 +53,8 @@ REST = 10
 MACHINES_EVERY_S = 60.0  # node_exporters: a row a minute is kept
 log = logging.getLogger("pyrometer")
 RESTART_S = 5.0
+ACCEPTED_AT_ONCE = 32  # new connections: then those that are there are answered
+QUEUED = 2_048  # new connections in the kernel, as far as it allows
 
 
 @click.command()
@@ -139,11 +141,11 @@ async def serve(
     if beside is not None:
         tasks.append(asyncio.create_task(beside(server)))
     config = uvicorn.Config(
-        application(server), log_config=None, access_log=False, timeout_graceful_shutdown=5, http=Bounded, ws="none",
+        application(server), log_config=None, access_log=False, timeout_graceful_shutdown=5, http=protocol(), ws="none",
         proxy_headers=False,  # whose word counts is a setting
-        server_header=False,
+        server_header=False, backlog=ACCEPTED_AT_ONCE,
     )  # fmt: skip
-    http = uvicorn.Server(config)
+    http = _Http(config)
     # its own handlers would end the process before it is tidied up
     http.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
 
@@ -190,6 +192,17 @@ def _say_who_may_ask(server: Server, host: str, *, always_open: bool) -> None:
             "`pyrometer token create NAME --data %s`, or serve without authentication with --open.",
             server.store.folder,
         )
+
+
+class _Http(uvicorn.Server):
+    """Takes a few new connections at a time from a long queue. asyncio has one number for both. With a large one a
+    burst of connections takes all open files, and closes an honest connection before its request is read."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to listen."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(QUEUED)
 
 
 def _mlflow(server: Server) -> Mlflow | None:

@@ -11,9 +11,10 @@ from starlette.responses import JSONResponse, Response
 
 from pyrometer.serve.access import COOKIE, SESSION_S, Access, RefusedError, Who
 from pyrometer.serve.audit import Audit
-from pyrometer.serve.bodies import BODY_S, body_of
+from pyrometer.serve.bodies import body_of
 
 MOST_BYTES = 4_096
+BODY_S = 2.0  # clients are not known yet, and a token fits into one packet
 PATH = "/api/v1/session"
 
 
@@ -70,9 +71,9 @@ async def _secret(request: Request) -> str:
     if request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
         raise RefusedError(415, 'Say it as application/json: {"token": "pyr_…"}.')
     try:
-        body = await body_of(request, MOST_BYTES)
+        body = await body_of(request, MOST_BYTES, BODY_S)
     except (TimeoutError, ClientDisconnect):
-        raise RefusedError(408, f"The body did not come within {BODY_S:g} s.") from None
+        raise RefusedError(408, f"The body did not arrive within {BODY_S:g} s. Try again.") from None
     if len(body) > MOST_BYTES:
         raise RefusedError(413, f"A token is shorter than {MOST_BYTES:,} bytes.")
     try:
