@@ -106,6 +106,7 @@ class Contents(NamedTuple):
     hot: list[Any]
     parts: list[Any]
     files: dict[FilePath, Any]
+    had_tokens: bool = True  # older backups do not record it
     sha256: Sha256 | None = None  # of everything else in it; older backups have none
 
 
