@@ -78,7 +78,7 @@ def answer(proposals: list[Proposal], names: list[str], end_ms: int) -> dict[str
     findings = [
         {
             "id": name, "cause": one.cause, "owner_uid": one.owner_uid, "culprit": one.culprit, "gpu_ms": 1,
-            "usd_micro": None, "from": iso(one.from_ms, UTC), "to": iso(one.to_ms, UTC),
+            "usd_micro": None, "ended": False, "from": iso(one.from_ms, UTC), "to": iso(one.to_ms, UTC),
         }
         for one, name in zip(proposals, names, strict=True)
     ]  # fmt: skip
