@@ -390,6 +390,8 @@ class Store(Reading):
 def _refuse_other_folder(folder: Path) -> None:
     if (folder / DATABASE).exists():
         return
+    if _has_parts(folder):
+        raise _unlisted(folder, f"no {DATABASE}")
     near = data_folders(folder.parent)
     ways = f"Beside it: {', '.join(near)}." if near else "Make one with `pyrometer run`, `demo` or `import`."
     wrong = f"it has no {DATABASE}" if folder.is_dir() else "there is no such folder"
@@ -408,7 +410,7 @@ def _system_errors(folder: Path) -> Iterator[None]:
 def _opened(folder: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
     """The database of a folder, up to date; what a crash left half done is removed."""
     path = folder / DATABASE
-    has_parts = any((folder / "parts").rglob("*.parquet"))
+    has_parts = _has_parts(folder)
     if path.exists() and not path.stat().st_size and not has_parts and not (folder / MANIFEST).exists():
         path.unlink()  # a first start that was killed before it wrote anything
     if has_parts and not path.exists():
@@ -427,7 +429,7 @@ def prepared(path: Path, folder: Path, wait_s: float = 0.0) -> duckdb.DuckDBPyCo
     """The database of a folder, up to date and checked: of what it says, paths and names reach SQL and files."""
     connection = _connect(path, folder, wait_s)
     try:
-        if catalog.is_new(connection) and any((folder / "parts").rglob("*.parquet")):
+        if catalog.is_new(connection) and _has_parts(folder):
             # its write-ahead log is gone, or it is not the right file
             raise _unlisted(folder, f"an empty {DATABASE}")
         catalog.prepare(connection)
@@ -453,6 +455,10 @@ def _connect(path: Path, folder: Path, wait_s: float) -> duckdb.DuckDBPyConnecti
             if time.monotonic() >= deadline:
                 raise
         time.sleep(0.1)
+
+
+def _has_parts(folder: Path) -> bool:
+    return any((folder / "parts").rglob("*.parquet"))
 
 
 def _unlisted(folder: Path, has: str) -> StoreBrokenError:

@@ -106,7 +106,7 @@ def _read(place: Place, cluster: str, content: bytes) -> Manifest:
             f"Cluster {cluster!r} of the lake {place.url} was written by a newer Pyrometer ({error}): upgrade this one."
         ) from None
     except GrammarError as error:
-        raise LakeError(f"{named} is not valid: {error}. Nothing that it names was read or changed.") from None
+        raise LakeError(f"{named} cannot be read: {error}. No file that it names was used.") from None
 
 
 def _check(manifest: Manifest, cluster: str) -> None:
