@@ -13,14 +13,15 @@ import pytest
 
 PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pipelines")
 # Whoever these pages are about: each is followed, once. Of all other links, one of a kind.
-SUBJECTS = {"/experiment": "experiment", "/workload": "workload", "/run": "workload"}
+SUBJECTS = {"/experiment": "experiment", "/worth": "experiment", "/workload": "workload", "/run": "workload"}
 # What an address shows that no link may lead to, and the errors of a page's parts.
 ERRORS = ".trouble, main [role=alert]"
 SLOW = re.compile(r"/api/v1/(why|signals)\?")
 GO = """(path) => { history.pushState(null, "", path); dispatchEvent(new Event("placechange")); }"""
 SHOWN = "() => document.querySelector('main').dataset.shown === location.pathname + location.search"
 LINKS = """() => [...document.querySelectorAll("a[href]")]
-    .filter((a) => a.origin === location.origin && !a.hasAttribute("download")).map((a) => a.getAttribute("href"))"""
+    .filter((a) => a.origin === location.origin && !a.hasAttribute("download") && !a.hash)
+    .map((a) => a.getAttribute("href"))"""
 
 
 def answered(url: str, question: str) -> Any:
@@ -94,6 +95,7 @@ def test_every_link_of_the_demo_leads_somewhere(looking, night_url):
     starts += [f"/worth?{urlencode({'experiment': name})}" for name in sorted(experiments)]  # by the filter
     reached, wrong = crawled(looking(night_url), starts)
     assert wrong == []
+    assert [path for path in reached if path.startswith("/run?workload=")] == []  # it led to the run or the workload
     shown = {dict(parse_qsl(urlsplit(path).query)).get("experiment") for path in reached if "/experiment?" in path}
     assert shown >= experiments
     assert len(workloads) > 15

@@ -123,7 +123,7 @@ class TestBurn:
     def test_waste_is_split_and_evidence_is_shown(self, looking, night_url):
         waste = answered(night_url, "why")["waste"]
         page = looking(night_url).at("/")
-        tile = page.locator(".tile").filter(has_text="Wasted")
+        tile = page.locator(".tile.alarming")
         parts = [dollars(waste[part]["usd_micro"]) for part in ("explained", "unexplained")]
         assert f"{parts[0]} explained by findings, {parts[1]} unexplained" in tile.inner_text()
         assert page.get_by_text("Kubernetes 100 %, GPU telemetry 100 %, training SDK 59 %").is_visible()

@@ -38,6 +38,7 @@ export function wastedTile(burn, why, key) {
 
 /** How fast it burns when the window ends. */
 export function rateTile({rate, window}) {
+  if (!rate.gpus) return tile(momentOf(rate.to, window), "–", "no GPUs held");
   return tile(momentOf(rate.to, window), rate.usd_micro_per_hour === null ? "–" : `${usdMicro(rate.usd_micro_per_hour)}/h`, rate.usd_micro_per_hour === null ? "no price" : `${usdMicro(rate.wasted_usd_micro_per_hour)}/h wasted`);
 }
 

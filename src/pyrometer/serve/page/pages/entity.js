@@ -24,24 +24,24 @@ export async function show(place) {
   useZone(burn.timezone);
   if (!cost.rows.length) return empty(place, subject, isWorkload, name, burn.window);
   const about = {isWorkload, name, rows: cost.rows, workload: cost.rows[0].workload, window: burn.window};
-  const why = ask("why", at, subject), runs = ask("runs", at, {...subject, limit: MOST_RUNS});
+  const near = closer(burn);
+  const why = ask("why", at, {...subject, ...near}), runs = ask("runs", at, {...subject, limit: MOST_RUNS});
   return [
     heading(about, cost.total, place),
     figures(burn, cost.total, why, name),
     // closed months keep their bill when the details are deleted
-    burn.total.gpu_ms ? [overTime(await closeUp(burn, at, subject), place, `${place.path} ${name}`), section("By state", null, statesTable(burn), evidence(burn))] : nothing("Only the bill is left of this time range: its details were deleted."),
+    burn.total.gpu_ms ? [overTime(near ? await ask("burn", at, {...subject, ...near}) : burn, place, `${place.path} ${name}`), section("By state", null, statesTable(burn), evidence(burn))] : nothing("Only the bill is left of this time range: its details were deleted."),
     section(isWorkload ? "Pods" : "Workloads", null, parts(about, cost.total, place)),
     later(`runs of ${name}`, runs, (answer) => trainingRuns(answer, about, place)),
     section("Findings", null, later(`findings of ${name}`, why, (answer) => (answer.findings.length ? h("ul.findings", {}, answer.findings.map((one, at) => h("li", {}, finding(one, place, at === 0)))) : nothing("No findings in this time range.")), "Looking for causes…")),
   ];
 }
 
-/** The answer about the part of the time range that has data, if that is a small part: a month would show a night as one step. */
-async function closeUp(burn, at, subject) {
-  const {rows, bucket_ms: bucket} = burn.timeline;
-  const from = rows[0].from_ms, to = rows.at(-1).from_ms + bucket;
-  if (rows.length > FEW_BUCKETS) return burn;
-  return ask("burn", at, {...subject, ...withWindow({since: new Date(from).toISOString(), until: new Date(to).toISOString()})});
+/** The part of the time range that has data, if it is a small part: in a month, a night would be one step, and findings would be coarse. */
+function closer({timeline: {rows, bucket_ms: bucket}, window}) {
+  if (!rows.length || rows.length > FEW_BUCKETS) return null;
+  const from = Math.max(rows[0].from_ms, Date.parse(window.from)), to = Math.min(rows.at(-1).from_ms + bucket, Date.parse(window.to));
+  return withWindow({since: new Date(from).toISOString(), until: new Date(to).toISOString()});
 }
 
 const titleOf = (workload, pod, uid) => workload?.name ?? pod ?? uid;
