@@ -147,7 +147,7 @@ def test_a_sample_s_way_is_told(told, folder):
 def test_show_folds_what_happened_often(told, folder):
     text = told("show", RUN, "--data", folder).out
     assert "rendezvous on 4 ranks" in text
-    assert "exception (step 79) of rank 1: RuntimeError, NCCL timeout" in " ".join(text.split())
+    assert "exception (step 79) of rank 1: RuntimeError: NCCL timeout" in " ".join(text.split())
     assert "MFU" in text
     assert "rank 2 takes 56.0 ms a step for backward, the median rank 32.0 ms" in text
 
