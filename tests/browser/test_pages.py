@@ -222,6 +222,13 @@ class TestRun:
         page.wait_for_timeout(400)  # longer than a page waits before it says that it loads
         assert "moe-16x7b" in page.locator("h1").inner_text()
 
+    def test_why_a_run_failed_is_told_first(self, looking, night_url):
+        failed = next(row for row in answered(night_url, "runs")["rows"] if (row["failure"] or {}).get("error"))
+        one = looking(night_url)
+        page = one.at(f"/run?run={failed['run']}")
+        assert failed["failure"]["error"] in page.locator("p.alarm").inner_text()
+        assert page.get_by_role("cell", name=failed["failure"]["error"]).count() >= 1
+
     def test_the_list_leads_to_one(self, looking, night_url):
         one = looking(night_url)
         page = one.at("/run")
