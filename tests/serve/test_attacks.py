@@ -318,6 +318,7 @@ KINDS = {
     "a file that is not read": Kind(f"GET {PLOTLY} HTTP/1.1\r\nHost: x\r\n\r\n"),
     "a file of which a byte a second is read": Kind(f"GET {PLOTLY} HTTP/1.1\r\nHost: x\r\n\r\n", _read_a_byte),
     "answers that are not read": Kind(f"GET {PLOTLY} HTTP/1.1\r\nHost: x\r\n\r\n" * 5),
+    "too many requests at once": Kind(f"GET {PLOTLY} HTTP/1.1\r\nHost: x\r\n\r\n" * 50),
     "wrong tokens": Kind("GET /api/v1/cost?all=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer pyr_x\r\n\r\n"),
 }  # fmt: skip
 

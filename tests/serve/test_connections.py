@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -469,14 +470,41 @@ def test_the_end_of_an_answer_has_as_much_time_as_the_rest_of_it(monkeypatch: py
     run(test)
 
 
-def test_many_requests_at_once_are_not_all_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", [b"/whole", b"/all", b"/body", b"/"])
+def test_many_requests_at_once_are_not_all_taken_and_fill_no_log(path: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
-        writer.write(get(b"/whole") + GET * 9_000)
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
         (one,) = state.connections
-        while state.connections and not one.flow.write_paused:
+        most = 0
+        writer.write((get(path) + GET) * 5_000)
+        while state.connections:
+            most = max(most, len(one.pipeline))
             await asyncio.sleep(0)
-            assert len(one.pipeline) <= connections.MAX_PIPELINED
+            with suppress(ConnectionError):
+                await reader.read(1_000_000)
+        assert most <= connections.MAX_PIPELINED
+        while state.tasks:
+            await asyncio.sleep(0)
 
     run(test)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("ends", [b"", b"\x00 not HTTP\r\n\r\n"])
+def test_who_goes_away_in_the_middle_of_several_answers_fills_no_log(
+    ends: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(connect: Connect, state: ServerState) -> None:
+        reader, writer = await connect()
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(get(b"/whole") + get(b"/all") + GET)
+        (one,) = state.connections
+        while not one.flow.write_paused:
+            await asyncio.sleep(0)
+        writer.write(ends)
+        writer.transport.abort()
+        while state.connections or state.tasks:
+            await asyncio.sleep(0)
+
+    run(test)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

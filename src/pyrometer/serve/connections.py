@@ -243,19 +243,22 @@ class Connection(HttpToolsProtocol):
         self._write.stop()
         self._rest()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is not HTTP, and closes the connection."""
+        self._disconnect()
+        super().send_400_response(msg)
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed, for all of its requests. uvicorn ends only the last one."""
+        """The connection is closed."""
         self._stop()
-        self._is_lost = True
-        for request in self._unanswered:
-            request.disconnected = True
-            request.message_event.set()
+        self._disconnect()
         super().connection_lost(exc)
 
     def abort(self) -> None:
         """Closes the connection at once. What a client has not read is not kept for it, in the kernel neither."""
         discard = self.flow.write_paused
         self._stop()
+        self._disconnect()
         sock = self.transport.get_extra_info("socket")
         if discard and sock is not None:
             with suppress(OSError):  # it is closed already
@@ -306,6 +309,14 @@ class Connection(HttpToolsProtocol):
         self._head.stop()
         self._write.stop()
         self._all.remove(self)
+
+    def _disconnect(self) -> None:
+        """Ends the answers to all requests. uvicorn ends the last one only, and writes a line to the log for each part
+        of the others that it cannot send."""
+        self._is_lost = True
+        for request in self._unanswered:
+            request.disconnected = True
+            request.message_event.set()
 
     def _is_at_work(self) -> bool:
         """Whether a request is being answered. After that, the rest of its body may be as late as the next head."""
