@@ -133,6 +133,8 @@ class Sdk:
                 "attempt": columns["attempt"], "rank": same, "name": pa.DictionaryArray.from_arrays(same, ["loss"]),
                 "value": columns["value"], "step": columns["step"],
                 "goal": pa.DictionaryArray.from_arrays(same, ["min"]),
+                "source": pa.DictionaryArray.from_arrays(same, ["backward"]),
+                "first_step": columns["first_step"], "last_step": columns["step"] - 1,
             }
         )  # fmt: skip
 
@@ -205,6 +207,7 @@ class Sdk:
         for name, values in (
             ("time_ms", steps.ends[some]), ("run", np.full(count, len(self._names["run"]) - 1)),
             ("attempt", np.full(count, attempt.number)), ("value", np.round(value[some], 5)), ("step", edges[1:][some]),
+            ("first_step", edges[:-1][some]),
         ):  # fmt: skip
             self._metrics.setdefault(name, []).append(values)
 
