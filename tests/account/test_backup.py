@@ -134,7 +134,7 @@ def test_what_is_in_it_and_what_is_not(store, place, tmp_path) -> None:
     there = files_in(tmp_path / "restored")
     assert there - {part.path for part in store.parts()} == {
         DATABASE, "settings.yaml", "told.json", "closed/2026-08.json", "inbox/00000000000000000001",
-        "inbox/otlp/2.logs.http.json.gz",
+        "inbox/otlp/2.logs.http.json.gz", "tokens-required",
     }  # fmt: skip
     assert (tmp_path / "restored" / "settings.yaml").read_text() == "timezone: Europe/Berlin\n"
     kept = b"".join(path.read_bytes() for path in place.folder.rglob("*") if path.is_file())

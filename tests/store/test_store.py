@@ -97,6 +97,12 @@ def test_one_batch_holds_several_kinds(store):
     assert rows_of(store) == [seen, event(DAY + 1)]
 
 
+def test_a_table_may_lack_columns_that_allow_absent_values(store):
+    older = SCHEMAS["metric"].table([METRIC._replace(source="backward", first_step=1, last_step=1)])
+    store.append_tables({"metric": older.drop_columns(["source", "first_step", "last_step"])})
+    assert rows_of(store, "metric") == [METRIC._replace(source=None, first_step=None, last_step=None)]
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -175,7 +175,9 @@ class Store(Reading):
 
     def _append_rows(self, schema: Schema, table: pa.Table) -> None:
         self.changes += 1
-        columns = ", ".join(schema.column_names)
+        # Tables of older writers lack columns that were added since. Those allow absent values; others are refused.
+        present = set(table.column_names)
+        columns = ", ".join(name for name in schema.column_names if name in present)
         time_column = time_column_of(schema)
         # No kind has this name: readers have views of those. When the transaction is rolled back, so is this one.
         self.connection.register("incoming_rows", table)
