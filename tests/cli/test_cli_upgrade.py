@@ -122,4 +122,6 @@ def test_a_database_of_a_newer_duckdb_is_said_plainly(tmp_path, pyrometer):
     path.write_bytes(body)
     said = pyrometer("cost", "--data", folder).failed(1)
     assert str(path) in said
-    assert "cannot be opened" in said
+    assert "storage version 10000" in said
+    assert "upgrade" in said
+    assert "--repair" not in said

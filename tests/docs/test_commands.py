@@ -97,6 +97,7 @@ NOT_RUN = {
     "--serviceaccount=pyrometer:pyrometer": CLUSTER,
     "kubectl -n pyrometer rollout restart statefulset pyrometer": CLUSTER,
     "pyrometer close 2026-10 --data DIR": "another month than the folder's: tests/docs/test_chargeback.py closes one",
+    "pyrometer rebuild --month 2026-10 --data DIR": "likewise: tests/docs/test_chargeback.py rebuilds one",
     "pyrometer export mlflow --tracking-uri http://mlflow:5000 --data DIR": TRACKER,
     "pyrometer export wandb --data DIR": TRACKER,
     "pyrometer export wandb --wandb-dir ./wandb --data DIR": TRACKER,

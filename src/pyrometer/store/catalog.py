@@ -112,8 +112,9 @@ def prepare(
 
 
 def refuse_invalid(connection: duckdb.DuckDBPyConnection) -> None:
-    """Refuses a catalog with names, paths or times that Pyrometer does not write: somebody edited the file. Unknown
-    kinds are left to `refuse_unknown`."""
+    """Refuses a catalog with names, paths or times that Pyrometer does not write: somebody edited the file.
+
+    Comes after `refuse_unknown`: a newer version may name its files in another way."""
     fits = "coalesce(regexp_full_match({0}, ?) AND regexp_extract({0}, ?, 1) = kind, false)"
     times = f"from_ms BETWEEN 0 AND {MAX_TIME_MS}"
     for table, name, pattern in (("parts", "path", PART_PATTERN), ("hot", "name", HOT_PATTERN)):

@@ -19,7 +19,7 @@ from pyrometer.model.columns import SCHEMAS
 
 _WORD = r"[a-z][a-z0-9_]*"
 PART_PATTERN = rf"(?:parts|hot)/(?P<kind>{_WORD})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}/[0-9A-Za-z_-]+\.parquet"
-HOT_PATTERN = rf"hot_(?P<kind>{_WORD})_[0-9a-f]{{12}}"
+HOT_PATTERN = rf"hot_(?P<kind>{_WORD})_(?:[0-9a-f]{{12}}|[0-9]{{13}})"  # the oldest folders have the hour in names
 _MONTH = r"[0-9]{4}-[0-9]{2}"
 _FILE = r"(?!(?:.*/)?\.\.?(?:/|\Z))[\w.+:@ -]+(?:/[\w.+:@ -]+)*"  # no step back, no control character, no backslash
 MAX_NAME, MAX_PATH, MAX_TEXT = 200, 1_000, 1 << 20  # characters
@@ -103,7 +103,8 @@ def check_kind(kind: str, named: str) -> None:
     """Refuses an unknown kind of records, and the path of a part or the name of a hot table of another kind."""
     if kind not in SCHEMAS:
         raise UnknownKindError(kind)
-    if named.split("/")[1:2] != [kind] and named[4:-13] != kind:
+    found = re.fullmatch(PART_PATTERN, named) or re.fullmatch(HOT_PATTERN, named)
+    if found is None or found["kind"] != kind:
         raise GrammarError(f"{shown(named)} does not hold {kind} records")
 
 

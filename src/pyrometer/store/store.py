@@ -435,8 +435,8 @@ def prepared(path: Path, folder: Path, wait_s: float = 0.0) -> duckdb.DuckDBPyCo
             # its write-ahead log is gone, or it is not the right file
             raise _unlisted(folder, f"an empty {DATABASE}")
         catalog.prepare(connection)
-        catalog.refuse_invalid(connection)
         catalog.refuse_unknown(connection, {name: schema.column_names for name, schema in SCHEMAS.items()})
+        catalog.refuse_invalid(connection)
         _widen_hot_tables(connection)
     except BaseException as error:
         connection.close()
