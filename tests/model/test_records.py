@@ -293,6 +293,9 @@ metric by hour
     value float64
     step int64?
     goal string?
+    source string?
+    first_step int64?
+    last_step int64?
 event by hour
     key kind, node_uid, slot_index, pod_uid, workload_uid, run, attempt, rank, step, time_ms
     sort kind, time_ms

@@ -51,6 +51,7 @@ def night() -> list[Any]:
     speed = {
         "step_p50_us": 590_000,
         "step_max_us": 700_000,
+        "step_lengths": (590_000, 99, 700_000, 1),
         "samples": 3_200,
         "tokens": 6_400,
         "memory_peak_mib": 9_000,

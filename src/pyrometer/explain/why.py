@@ -42,7 +42,7 @@ def why(
         "findings": findings,
         "failures": _failures(night),
         "saved_if_caught": saved_if_caught(night, findings),
-        "waste": _waste(totals["states"], unexplained),
+        "waste": _waste(totals, unexplained),
         "unexplained": unexplained,
         "timeline": {"bucket_ms": night.bucket_ms, "rows": _timeline(night)},
         "teams": burned.teams(),
@@ -88,11 +88,12 @@ def _unexplained(night: Night) -> list[dict[str, Any]]:
     return sorted(told, key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["state"]))
 
 
-def _waste(states: Sequence[dict[str, Any]], unexplained: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _waste(totals: dict[str, Any], unexplained: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What was wasted, split into what findings explain and the rest. The two parts add up to the whole."""
-    rows = [row for row in states if row["family"] == "waste"]
-    gpu_ms, micro = sum(row["gpu_ms"] for row in rows), _micro(rows)
-    rest_ms, rest = sum(row["gpu_ms"] for row in unexplained), _micro(unexplained)
+    rows = [row for row in totals["states"] if row["family"] == "waste"]
+    gpu_ms, rest_ms = (sum(row["gpu_ms"] for row in part) for part in (rows, unexplained))
+    is_priced = totals["total"]["usd_micro"] is not None
+    micro, rest = _micro(rows, is_priced=is_priced), _micro(unexplained, is_priced=is_priced)
     if micro is not None:
         rest = min(rest or 0, micro)  # each is rounded by itself
     return {
@@ -102,10 +103,10 @@ def _waste(states: Sequence[dict[str, Any]], unexplained: Sequence[dict[str, Any
     }
 
 
-def _micro(rows: Sequence[dict[str, Any]]) -> int | None:
-    """Their money; None if there are rows and none has a price."""
+def _micro(rows: Sequence[dict[str, Any]], *, is_priced: bool) -> int | None:
+    """Their money; None if none of them has a price. No rows cost nothing, where anything has a price."""
     priced = [row["usd_micro"] for row in rows if row["usd_micro"] is not None]
-    return sum(priced) if priced or not rows else None
+    return sum(priced) if priced or (is_priced and not rows) else None
 
 
 def _timeline(night: Night) -> list[dict[str, Any]]:
