@@ -84,7 +84,9 @@ def test_what_all_have_together_is_everything(records: list[Any], bill_to: str) 
             if row["workload"]:
                 uid = row["workload"]["uid"]
                 alone = answer(store, "cost", told, by="state", workload=uid)["total"]
-                assert (alone["gpu_ms"], alone["usd_micro"]) == (row["gpu_ms"], row["usd_micro"])
+                assert alone["gpu_ms"] == row["gpu_ms"]
+                # Rows are rounded so that they add up to their total: up or down, whichever half they are next to.
+                assert abs(alone["usd_micro"] - row["usd_micro"]) <= 1
                 assert answer(store, "burn", told, workload=uid)["total"]["gpu_ms"] == row["gpu_ms"]
 
 
