@@ -788,6 +788,17 @@ class TestOpenServers:
 
         asyncio.run(test())
 
+    @pytest.mark.parametrize("options", [{"open_to_all": False}, {"open_to_all": True, "always_open": True}])
+    def test_tokens_are_remembered_by_servers_that_do_not_ask_for_them(
+        self, tmp_path: Path, options: dict[str, bool]
+    ) -> None:
+        """One on another address is closed with and without tokens, and one with `--open` is open."""
+        Tokens(tmp_path).create("me", "viewer", 0)
+        (tmp_path / token_marker.MARKER).unlink()  # an older version did not have it
+        Access(Tokens(tmp_path), Settings(), lambda: None, **options).is_open()
+        (tmp_path / token_marker.TOKENS).unlink()
+        assert not Access(Tokens(tmp_path), Settings(), lambda: None, open_to_all=True).is_open()
+
     def test_always_open_is_open_with_tokens_too(self, store: Store) -> None:
         Tokens(store.folder).create("somebody", "viewer", 0)
 
@@ -805,6 +816,9 @@ class TestOpenServers:
             "Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-FORWARDED-PROTO", "X-Forwarded-Anything", "Via",
             "X-Real-IP", "X-Client-IP", "True-Client-IP", "CF-Connecting-IP", "X-Original-Forwarded-For",
             "X-Cluster-Client-IP", "X-Envoy-External-Address", "X-Auth-Request-User", "Tailscale-User-Login",
+            "Forwarded-For", "X_Forwarded_For", "X-Vercel-Forwarded-For", "X-ProxyContextPath", "X-NginX-Proxy",
+            "Remote-Addr", "X-Remote-Addr", "Ali-Cdn-Real-Ip", "X-Appengine-User-Ip", "X-Sucuri-ClientIP",
+            "CloudFront-Viewer-Address", "X-Amzn-Trace-Id", "X-Envoy-Expected-Rq-Timeout-Ms", "CDN-Loop", "X-Scheme",
         ],
     )  # fmt: skip
     def test_what_came_through_a_proxy_is_refused(self, store: Store, name: str) -> None:
@@ -833,6 +847,17 @@ class TestOpenServers:
         asked.scope["http_version"] = "1.0"
         with pytest.raises(RefusedError, match="proxy"):
             one.who(asked, "view")
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "Accept", "Accept-Encoding", "Cache-Control", "Content-Encoding", "Cookie", "Priority", "Referer",
+            "Sec-CH-UA", "Sec-Fetch-User", "Traceparent", "Upgrade-Insecure-Requests", "User-Agent",
+            "X-Prometheus-Remote-Write-Version", "X-Prometheus-Scrape-Timeout-Seconds", "X-Request-Id",
+        ],
+    )  # fmt: skip
+    def test_headers_of_browsers_and_of_senders_are_no_proxy_s(self, name: str) -> None:
+        assert access.PROXY_HEADER.fullmatch(name.lower()) is None
 
     def test_with_a_token_a_proxy_s_request_is_answered(self, run: Run) -> None:
         async def test(world: World) -> None:

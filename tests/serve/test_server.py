@@ -380,10 +380,34 @@ class TestTokens:
         with pytest.raises(TokenError, match=r"no token 'you'\. Known: me"):
             tokens.revoke("you")
 
-    def test_a_file_that_is_broken_lets_nobody_in(self, tmp_path: Path) -> None:
-        (tmp_path / FILE).write_text("{")
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "", "{", "{}", "[]", "null", '{"tokens": 1}', '{"tokens": [1]}', '{"tokens": [{}]}', "[" * 100_000,
+            '{"tokens": [{"name": "a", "role": "admin", "sha256": null, "created_ms": 0}]}',
+            '{"tokens": [{"name": "a", "role": ["admin"], "sha256": "' + 64 * "0" + '", "created_ms": 0}]}',
+            '{"tokens": [{"name": "a", "role": "admin", "sha256": "' + 64 * "é" + '", "created_ms": 0}]}',
+        ],
+        ids=lambda text: text[:60],
+    )  # fmt: skip
+    def test_a_file_that_is_broken_lets_nobody_in(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / FILE).write_text(text)
         with pytest.raises(TokenError, match="cannot be read"):
             Tokens(tmp_path).of(digest_of("pyr_any"))
+
+    @pytest.mark.parametrize("kind", ["folder", "pipe", "link to itself"])
+    def test_something_else_in_its_place_lets_nobody_in(self, tmp_path: Path, kind: str) -> None:
+        path = tmp_path / FILE
+        make = {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link to itself": lambda: path.symlink_to(path)}
+        make[kind]()
+        assert Tokens(tmp_path).are_required()
+        with pytest.raises(TokenError, match="cannot be read"):
+            Tokens(tmp_path).of(digest_of("pyr_any"))
+
+    def test_a_link_to_a_missing_file_requires_tokens(self, tmp_path: Path) -> None:
+        (tmp_path / FILE).symlink_to(tmp_path / "unmounted" / FILE)
+        assert Tokens(tmp_path).are_required()
+        assert Tokens(tmp_path).of(digest_of("pyr_any")) is None
 
 
 @pytest.mark.heavy

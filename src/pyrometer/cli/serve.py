@@ -176,7 +176,7 @@ async def serve(
 
 def _say_who_may_ask(server: Server, host: str, *, always_open: bool) -> None:
     """Says in one line when everybody may ask, or nobody."""
-    has_proxy = server.access.proxy.is_trusted_at_all
+    has_proxy, is_open = server.access.proxy.is_trusted_at_all, server.access.is_open()
     if always_open and has_proxy:
         raise click.UsageError(
             "--open serves without authentication, but the settings proxy_addresses and proxy_user_header name a proxy "
@@ -186,7 +186,7 @@ def _say_who_may_ask(server: Server, host: str, *, always_open: bool) -> None:
         log.warning("--open on %s: everyone who can reach this address is an admin.", host)
     elif always_open:
         log.warning("--open: every user and program of this machine is an admin.")
-    elif not server.access.is_open() and not has_proxy and not server.tokens.listed():
+    elif not is_open and not has_proxy and not server.tokens.listed():
         log.warning(
             "There are no tokens, so this server answers nobody. Create one with "
             "`pyrometer token create NAME --data %s`, or serve without authentication with --open.",

@@ -30,16 +30,18 @@ LONGEST_NAME = 200
 _FOR_SOMETHING_ELSE = "This token is for something else."
 SAFE = ("GET", "HEAD", "OPTIONS")
 ADMIT = "admit"  # in the state of a request: what its connection wants called when access is granted
-# Headers that proxies add. nginx adds none by default, but uses HTTP/1.0 up to version 1.29.
-PROXY_HEADERS = (
-    "forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-proxyuser-ip", "true-client-ip",
-    "client-ip", "fastly-client-ip", "fly-client-ip", "x-azure-clientip", "x-envoy-external-address",
-    "remote-user", "x-remote-user", "x-webauth-user",
-)  # fmt: skip
-PROXY_HEADER_PREFIXES = (
-    "x-forwarded", "x-original-", "cf-", "x-auth-request-", "x-goog-authenticated-user-", "x-ms-client-principal",
-    "tailscale-",
-)  # fmt: skip
+# Names of headers that proxies add, by what they are about or who adds them. `_` counts as `-`. nginx adds none by
+# default, but uses HTTP/1.0 up to version 1.29.
+PROXY_HEADER = re.compile(
+    r"""
+    .*(forward|proxy|webauth|auth-request).*
+    | .*(client|connecting|real|remote|source|user|viewer)-?(address|addr|ip|user)
+    | via | cdn-loop | x-scheme | x-host | x-varnish | (x-)?ssl-client-.*
+    | (akamai|cf|cloudfront|fastly|fly|ngrok|tailscale)-.*
+    | x-(amz-cf|amzn|appgw|arr|azure|cloud-trace|envoy|goog|haproxy|kong|ms-client|ngrok|original|traefik|vercel)-.*
+    """,
+    re.VERBOSE,
+)
 
 
 class RefusedError(Exception):
@@ -161,7 +163,8 @@ class Access:
 
     def is_open(self) -> bool:
         """Whether everybody may do everything: with `--open`, or on loopback when there has never been a token."""
-        return self._always_open or (self._open_to_all and not self.tokens.are_required())
+        required = self.tokens.are_required()  # always asked, because it also records that there are tokens
+        return self._always_open or (self._open_to_all and not required)
 
     def sign_in(self, request: Request, secret: str) -> tuple[Who, str | None]:
         """Who has this token, and the session that stands for it; none where everybody may."""
@@ -287,7 +290,7 @@ def _sign_of_proxy(request: Request) -> str | None:
     if request.scope.get("http_version") == "1.0":
         return "HTTP/1.0"
     for name in request.headers:
-        if name in PROXY_HEADERS or name.startswith(PROXY_HEADER_PREFIXES):
+        if PROXY_HEADER.fullmatch(name.replace("_", "-")):
             return f"header {name[:LONGEST_NAME]}"
     return None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyrometer.store import files, token_marker
+from pyrometer.store.grammar import Sha256, read_json, record_of
 
 FILE = token_marker.TOKENS
 PREFIX = "pyr_"
@@ -34,7 +35,7 @@ class Token(NamedTuple):
 
     name: str
     role: str
-    sha256: str
+    sha256: Sha256
     created_ms: int
     team: str | None = None  # of a team viewer: whose data it sees
 
@@ -60,15 +61,13 @@ class Tokens:
         """All of them."""
         try:
             changed_ns = self.path.stat().st_mtime_ns
+            if changed_ns != self._read_at_ns:
+                self._tokens = self._read()
+                self._read_at_ns = changed_ns
         except FileNotFoundError:
             return []
-        if changed_ns != self._read_at_ns:
-            try:
-                entries = json.loads(self.path.read_text(encoding="utf-8"))["tokens"]
-                self._tokens = [Token(**entry) for entry in entries]
-            except (OSError, ValueError, KeyError, TypeError):
-                raise TokenError(f"{self.path} cannot be read: move it away and make new tokens.") from None
-            self._read_at_ns = changed_ns
+        except (OSError, ValueError, KeyError, TypeError):
+            raise TokenError(f"{self.path} cannot be read: move it away and make new tokens.") from None
         return self._tokens
 
     def create(self, name: str, role: str, now_ms: int, team: str | None = None) -> str:
@@ -101,6 +100,12 @@ class Tokens:
             if same(token.sha256, digest):
                 found = token
         return found
+
+    def _read(self) -> list[Token]:
+        if not self.path.is_file():  # a pipe would never end
+            raise ValueError("not a file")
+        entries = read_json(self.path.read_bytes())["tokens"]
+        return [record_of(Token, entry) for entry in entries]
 
     def _write(self, tokens: list[Token]) -> None:
         token_marker.mark(self.path.parent)

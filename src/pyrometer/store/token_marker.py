@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pyrometer.store import files
@@ -15,11 +16,11 @@ Create a token with `pyrometer token create NAME`, or serve without authenticati
 
 
 def had_tokens(folder: Path) -> bool:
-    """Whether there are tokens, or were. An empty list of tokens counts."""
-    return (folder / TOKENS).exists() or (folder / MARKER).exists()
+    """Whether there are tokens, or were. An empty list of tokens counts, and so does a link to a missing file."""
+    return os.path.lexists(folder / TOKENS) or os.path.lexists(folder / MARKER)
 
 
 def mark(folder: Path) -> None:
     """Records that there are tokens, so that deleting them does not open the server."""
-    if not (folder / MARKER).exists():
+    if not os.path.lexists(folder / MARKER):
         files.write_text(folder / MARKER, _TEXT)
