@@ -20,7 +20,7 @@ from pyrometer.serve.access import ADMIT
 from pyrometer.serve.connections import PIECE_BYTES, Connections, protocol
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
-Connect = Callable[[], Coroutine[Any, Any, tuple[Reader, Writer]]]
+Connect = Callable[..., Coroutine[Any, Any, tuple[Reader, Writer]]]
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -56,8 +56,8 @@ async def listening(state: ServerState) -> AsyncIterator[Connect]:
     host, port = server.sockets[0].getsockname()
     writers: list[Writer] = []
 
-    async def connect() -> tuple[Reader, Writer]:
-        reader, writer = await asyncio.open_connection(host, port)
+    async def connect(of: str = "127.0.0.1") -> tuple[Reader, Writer]:
+        reader, writer = await asyncio.open_connection(host, port, local_addr=(of, 0))
         writers.append(writer)
         return reader, writer
 
@@ -301,6 +301,27 @@ def test_an_idle_connection_gives_way_before_a_new_one_that_is_not_authenticated
         await closed(*idle[:2])  # those that have been idle the longest
         idle[2][1].write(get(b"/known"))
         assert b"200 OK" in await idle[2][0].readuntil(b"ok")
+
+    run(test)
+
+
+def test_anonymous_connections_of_many_addresses_give_way_before_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each address has few of them, so that none is a flood."""
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 6)
+    monkeypatch.setattr(connections, "STALE_S", 0.05)
+
+    async def test(connect: Connect, state: ServerState) -> None:
+        known = [await connect() for _ in range(2)]
+        for reader, writer in known:
+            writer.write(get(b"/known"))
+            await reader.readuntil(b"0\r\n\r\n")
+        for number in range(2, 22):
+            await connect(f"127.0.0.{number}")
+            await asyncio.sleep(0.02)
+        await settled(state, 6)
+        for reader, writer in known:
+            writer.write(get(b"/known"))
+            assert b"200 OK" in await reader.readuntil(b"ok")
 
     run(test)
 

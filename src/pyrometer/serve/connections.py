@@ -12,10 +12,12 @@ import asyncio
 import logging
 import socket
 import struct
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import itemgetter
 from typing import Any, cast
 
 from starlette.types import Message, Receive, Scope, Send
@@ -34,6 +36,7 @@ MAX_HEAD_BYTES = 2**16  # of a head, and of any other part of a request that is 
 MAX_PIPELINED = 4  # requests that wait on one connection for the answer to an earlier one
 MAX_CONNECTIONS = 800  # below the usual limit of 1,024 open files
 MAX_ANONYMOUS = 100  # connections of one address without an authenticated request, when all connections are in use
+STALE_S = 2.0  # after which any connection without one gives way before those that have had one
 MAX_ANSWER_BYTES = 256 * 2**20  # of all answers that are being sent; one that is sent to many clients counts once
 # Anybody can send bad HTTP: a warning for each would fill the log, and a log that is read slowly stops the server.
 _errors = logging.getLogger("uvicorn.error.requests")
@@ -54,10 +57,11 @@ class Connections:
     """
 
     def __init__(self) -> None:
-        self._anonymous: dict[str, dict[Connection, None]] = {}  # by address; those without access the longest first
-        self._busy: dict[Connection, None] = {}
-        self._idle: dict[Connection, None] = {}  # longest idle first
-        self._places: dict[Connection, dict[Connection, None]] = {}  # which of the above a connection is in
+        # Each with the time since when it is there, longest first.
+        self._anonymous: dict[str, dict[Connection, float]] = {}  # by address
+        self._busy: dict[Connection, float] = {}
+        self._idle: dict[Connection, float] = {}
+        self._places: dict[Connection, dict[Connection, float]] = {}  # which of the above a connection is in
         self._answers: dict[Connection, bytes] = {}  # larger than one piece, and being sent
         self._senders: Counter[int] = Counter()  # of an answer, by identity: cached answers are shared
         self._answer_bytes = 0
@@ -113,8 +117,8 @@ class Connections:
         finally:
             self._release(one)
 
-    def _enter(self, one: Connection, place: dict[Connection, None]) -> None:
-        place[one] = None
+    def _enter(self, one: Connection, place: dict[Connection, float]) -> None:
+        place[one] = time.monotonic()
         self._places[one] = place
 
     def _leave(self, one: Connection) -> None:
@@ -133,11 +137,15 @@ class Connections:
                 self._answer_bytes -= len(answer)
 
     def _victim(self, new: Connection) -> Connection:
-        """A flood of anonymous connections of one address comes first. Without one, the longest idle connection: its
+        """A flood of anonymous connections of one address comes first, then the oldest anonymous connection of any
+        address: honest clients authenticate at once. If all of these are new, the longest idle connection goes: its
         client has its answer. Then a client that does not read, any anonymous connection, and the new one when all
         others are busy."""
         crowd = max(self._anonymous.values(), key=len)
         if len(crowd) <= MAX_ANONYMOUS:
+            oldest, since_s = min((next(iter(of.items())) for of in self._anonymous.values()), key=itemgetter(1))
+            if time.monotonic() - since_s > STALE_S:
+                return oldest
             if self._idle:
                 return next(iter(self._idle))
             stuck = max(self._busy, key=lambda one: one.not_reading_s, default=new)
