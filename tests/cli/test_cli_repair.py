@@ -143,6 +143,18 @@ def test_a_database_that_is_not_damaged_is_not_repaired(folder, pyrometer, made)
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+def test_a_link_to_a_volume_that_is_not_mounted_is_kept(folder, pyrometer, tmp_path):
+    database = folder / DATABASE
+    database.rename(tmp_path / "volume")
+    database.symlink_to(tmp_path / "unmounted")
+    for options in ((), ("--repair",)):
+        said = pyrometer("check", folder, *options).failed(1)
+        assert f"is a link to {tmp_path / 'unmounted'}, which is missing" in said
+        assert database.is_symlink()
+    (tmp_path / "volume").rename(tmp_path / "unmounted")
+    assert pyrometer("check", folder).code == 0
+
+
 KILLED = """
 import os, sys
 from pyrometer.model.records import Event

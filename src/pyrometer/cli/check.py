@@ -83,7 +83,7 @@ def _verify(place: Place, backups: list[Taken]) -> int:
 
 def _opened(folder: Path, *, repair: bool) -> Store:
     """The folder; one whose catalogue is broken or gone, with a new one."""
-    if repair and not (folder / DATABASE).exists() and (folder / "parts").is_dir():
+    if repair and not os.path.lexists(folder / DATABASE) and (folder / "parts").is_dir():
         _say(new_catalogue(folder))
     try:
         return open_store(folder)

@@ -393,7 +393,7 @@ def _refuse_other_folder(folder: Path) -> None:
     if (folder / DATABASE).exists():
         return
     if _has_parts(folder):
-        raise _unlisted(folder, f"no {DATABASE}")
+        raise _missing(folder)
     near = data_folders(folder.parent)
     ways = f"Beside it: {', '.join(near)}." if near else "Make one with `pyrometer run`, `demo` or `import`."
     wrong = f"it has no {DATABASE}" if folder.is_dir() else "there is no such folder"
@@ -416,7 +416,7 @@ def _opened(folder: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
     if path.exists() and not path.stat().st_size and not has_parts and not (folder / MANIFEST).exists():
         path.unlink()  # a first start that was killed before it wrote anything
     if has_parts and not path.exists():
-        raise _unlisted(folder, f"no {DATABASE}")
+        raise _missing(folder)
     connection = prepared(path, folder, wait_s)
     try:
         for leftover in catalog.unlisted_files(connection, folder):
@@ -461,6 +461,14 @@ def _connect(path: Path, folder: Path, wait_s: float) -> duckdb.DuckDBPyConnecti
 
 def _has_parts(folder: Path) -> bool:
     return any((folder / "parts").rglob("*.parquet"))
+
+
+def _missing(folder: Path) -> StoreError:
+    """A folder with parts has no database. One on a volume that is not mounted is not lost."""
+    path = folder / DATABASE
+    if path.is_symlink():
+        return StoreError(f"{path} is a link to {path.readlink()}, which is missing. {RETRY}")
+    return _unlisted(folder, f"no {DATABASE}")
 
 
 def _unlisted(folder: Path, has: str) -> StoreBrokenError:
