@@ -305,10 +305,13 @@ def test_an_idle_connection_gives_way_before_a_new_one_that_is_not_authenticated
     run(test)
 
 
-def test_anonymous_connections_of_many_addresses_give_way_before_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each address has few of them, so that none is a flood."""
+@pytest.mark.parametrize(("limit", "value", "pause_s"), [("STALE_S", 0.05, 0.02), ("MAX_ANONYMOUS_TOTAL", 3, 0.0)])
+def test_anonymous_connections_of_many_addresses_give_way_before_idle_ones(
+    limit: str, value: float, pause_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each address has few of them, so that none is a flood; they come slowly, or all at once."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 6)
-    monkeypatch.setattr(connections, "STALE_S", 0.05)
+    monkeypatch.setattr(connections, limit, value)
 
     async def test(connect: Connect, state: ServerState) -> None:
         known = [await connect() for _ in range(2)]
@@ -317,7 +320,7 @@ def test_anonymous_connections_of_many_addresses_give_way_before_idle_ones(monke
             await reader.readuntil(b"0\r\n\r\n")
         for number in range(2, 22):
             await connect(f"127.0.0.{number}")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause_s)
         await settled(state, 6)
         for reader, writer in known:
             writer.write(get(b"/known"))

@@ -36,6 +36,7 @@ MAX_HEAD_BYTES = 2**16  # of a head, and of any other part of a request that is 
 MAX_PIPELINED = 4  # requests that wait on one connection for the answer to an earlier one
 MAX_CONNECTIONS = 800  # below the usual limit of 1,024 open files
 MAX_ANONYMOUS = 100  # connections of one address without an authenticated request, when all connections are in use
+MAX_ANONYMOUS_TOTAL = 400  # of all addresses; the rest is for those that have had an authenticated request
 STALE_S = 2.0  # after which any connection without one gives way before those that have had one
 MAX_ANSWER_BYTES = 256 * 2**20  # of all answers that are being sent; one that is sent to many clients counts once
 # Anybody can send bad HTTP: a warning for each would fill the log, and a log that is read slowly stops the server.
@@ -138,13 +139,14 @@ class Connections:
 
     def _victim(self, new: Connection) -> Connection:
         """A flood of anonymous connections of one address comes first, then the oldest anonymous connection of any
-        address: honest clients authenticate at once. If all of these are new, the longest idle connection goes: its
-        client has its answer. Then a client that does not read, any anonymous connection, and the new one when all
+        address: honest clients authenticate at once. If these are few and all new, the longest idle connection goes:
+        its client has its answer. Then a client that does not read, any anonymous connection, and the new one when all
         others are busy."""
         crowd = max(self._anonymous.values(), key=len)
         if len(crowd) <= MAX_ANONYMOUS:
             oldest, since_s = min((next(iter(of.items())) for of in self._anonymous.values()), key=itemgetter(1))
-            if time.monotonic() - since_s > STALE_S:
+            total = sum(map(len, self._anonymous.values()))
+            if total > MAX_ANONYMOUS_TOTAL or time.monotonic() - since_s > STALE_S:
                 return oldest
             if self._idle:
                 return next(iter(self._idle))
