@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,24 @@ def test_the_cache_removes_and_writes_only_what_is_its_own(tmp_path, monkeypatch
     assert fetched == []
     assert (tmp_path / "mine").read_text() == "mine"
     assert (tmp_path / "cache" / "mine" / "kept").exists()
+
+
+@pytest.mark.parametrize("planted", ["manifest.json.tmp", "manifest.json", "parts", ""])
+def test_a_copy_writes_nothing_through_a_link(tmp_path, planted) -> None:
+    """Others who write to the same folder may put links there."""
+    lake, mine = tmp_path / "lake", tmp_path / "mine"
+    (lake / "east").mkdir(parents=True)
+    mine.mkdir()
+    (mine / "file").write_text("mine")
+    link = lake / "east" / planted
+    if not planted:
+        link.rmdir()
+    link.symlink_to(mine / "file" if planted.startswith("manifest") else mine)
+    with folder() as store:
+        fill(store, facts(1))
+        with suppress(StoreError):
+            copied(store, Place(str(lake)), "east")
+    assert state_of(mine) == {str(mine / "file"): b"mine"}
 
 
 @pytest.mark.heavy

@@ -123,9 +123,10 @@ class Place:
         """Writes a file. In a folder it appears when it is whole and on disk; in a bucket, when it was sent whole."""
         with self._trouble("written"):
             if self.folder is not None:
-                final = self.folder / path
+                final = files.inside(self.folder, path)  # who else writes to the folder may have put a link there
                 final.parent.mkdir(parents=True, exist_ok=True)
                 temporary = final.with_name(f"{final.name}.tmp")
+                temporary.unlink(missing_ok=True)
                 if isinstance(source, bytes):
                     temporary.write_bytes(source)
                 else:
@@ -144,7 +145,7 @@ class Place:
         """Removes a file; that it is gone already is well."""
         with self._trouble("written"):
             if self.folder is not None:
-                (self.folder / path).unlink(missing_ok=True)
+                files.inside(self.folder, path).unlink(missing_ok=True)
                 return
             try:
                 self._bucket.delete_file(f"{self._root}/{path}")
