@@ -41,6 +41,9 @@ def size(shape: str, spec: dict[str, Any]) -> int | None:
     return gang_pods(shape, spec, asks_gpus)
 
 
+LAUNCHER = template(None, command=["sh", "-c", "horovodrun -np 32 --min-np 8 python train.py"])
+
+
 class TestVolcano:
     """`minAvailable` counts the pods of all tasks."""
 
@@ -63,6 +66,8 @@ class TestVolcano:
             ({"tasks": [task("master", None, None), task("worker", 4, 8)]}, 4),
             ({"minAvailable": 3, "tasks": [task("worker", 3, None)]}, None),  # nothing asks for GPUs
             ({"minAvailable": 3}, 3),  # no task says what it asks for
+            # how many processes a pod has is not known: eight may be one pod
+            ({"tasks": [{"name": "l", "template": LAUNCHER}, task("worker", 4, 8)]}, 1),
         ],
     )
     def test_only_tasks_that_ask_for_gpus_count(self, spec: dict[str, Any], expected: int | None) -> None:
@@ -88,11 +93,32 @@ class TestKubeflow:
                 2,
             ),
             ({"tfReplicaSpecs": {"Worker": replicas(4)}, "enableDynamicWorker": True}, 1),
+            ({"tfReplicaSpecs": {"Chief": replicas(1), "Worker": replicas(2), "Evaluator": replicas(1)}}, 3),
+            (
+                {
+                    "tfReplicaSpecs": {"Worker": replicas(3), "Evaluator": replicas(1)},
+                    "runPolicy": {"schedulingPolicy": {"minAvailable": 3}},  # the evaluator may be one of them
+                },
+                2,
+            ),
             ({"mpiReplicaSpecs": {"Launcher": replicas(1, None), "Worker": replicas(2)}}, 2),
             ({"pytorchReplicaSpecs": {"Worker": replicas(None)}}, 1),
             ({"pytorchReplicaSpecs": {"Worker": replicas(4, command=["torchrun", "--nnodes=2:4", "train.py"])}}, 2),
             ({"pytorchReplicaSpecs": {"Worker": replicas(4, env=[{"name": "PET_NNODES", "value": "3:4"}])}}, 3),
             ({"pytorchReplicaSpecs": {"Worker": replicas(4, env=[{"name": "PET_NNODES", "value": "4"}])}}, 4),
+            *(
+                ({"pytorchReplicaSpecs": {"Worker": replicas(4, args=[command], env=env)}}, expected)
+                for command in (
+                    "torchrun --nnodes=$MIN:$MAX t.py",
+                    "torchrun --nnodes ${MIN}:4 t.py",
+                    'torchrun --nnodes "$(MIN):$(MAX)" t.py',
+                    "deepspeed --elastic_training --min_elastic_nodes $MIN t.py",
+                )
+                for env, expected in (([{"name": "MIN", "value": "2"}], 2), ([], 1))
+            ),
+            ({"pytorchReplicaSpecs": {"Worker": replicas(4, args=["torchrun --nnodes=2:$MAX t.py"])}}, 2),
+            ({"pytorchReplicaSpecs": {"Worker": replicas(4, args=["torchrun --nnodes=$NODES t.py"])}}, 4),
+            ({"pytorchReplicaSpecs": {"Worker": replicas(4, env=[{"name": "PET_NNODES", "value": "$(MIN):4"}])}}, 1),
             (
                 {
                     "slotsPerWorker": 2,
@@ -116,6 +142,8 @@ class TestJobSet:
             ([job("workers", 4), job("driver", 1, None)], 4),
             ([{**job("workers", 4), "replicas": 2}], 8),
             ([job("workers", 4, completions=2)], 2),  # no more pods than completions
+            ([job("workers", 4, completions=6)], 1),  # its pods take turns: two of them are the last
+            ([job("workers", 4, completions=6), job("server", 2)], 3),
             ([job("warm", 1), job("workers", 4, after="warm:Complete")], 1),  # never there at once
             ([job("warm", 2), job("workers", 4, after="warm:Complete")], 2),
             ([job("leader", 1), job("workers", 4, after="leader:Ready")], 5),

@@ -6,17 +6,18 @@ Every number is a lower bound: a gang that is taken to be too large accuses a jo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 MAX_PODS = 1_000_000  # a larger number is not a gang that anybody waits for
 
 AsksGpus = Callable[[Any], bool]  # of a pod template
 
-# Elastic launchers start with fewer nodes or processes than they can use.
-_NODES = re.compile(r"--nnodes[=\s]+[\"']?(\d{1,9}):\d")
-_NODES_VARIABLE = re.compile(r"(\d{1,9}):\d+")
-_PROCESSES = re.compile(r"--min-(?:np|num-proc)[=\s]+[\"']?(\d{1,9})\b")
+# Elastic launchers start with fewer nodes or processes than they can use. A number may come from a variable.
+_NUMBER = r"(\d{1,9}|\$\(\w+\)|\$\{\w+\}|\$\w+)"
+_NODES = re.compile(rf"--nnodes[=\s]+[\"']?{_NUMBER}:|--min_elastic_nodes[=\s]+[\"']?{_NUMBER}")
+_NODES_VARIABLE = re.compile(rf"{_NUMBER}:")
+_PROCESSES = re.compile(rf"--min-(?:np|num-proc)[=\s]+[\"']?{_NUMBER}")
 
 
 class Pods(NamedTuple):
@@ -52,9 +53,16 @@ def _replica_specs(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
     """The jobs of Kubeflow's training operator: `spec.pytorchReplicaSpecs.Worker.replicas` and so on."""
     if spec.get("enableDynamicWorker") is True:  # a TFJob of which workers may come and go
         return 1
-    kinds = [value for name, value in spec.items() if name.endswith("ReplicaSpecs")]
+    roles = [
+        each for name, value in spec.items() if name.endswith("ReplicaSpecs") for each in _object(value).items()
+    ]  # fmt: skip
+    pods = [
+        # training works without an evaluator
+        one._replace(gpus=one.gpus and role != "Evaluator")
+        for role, content in roles for one in _pods(_templates({role: content}), asks_gpus)
+    ]  # fmt: skip
     policy = _object(_object(spec.get("runPolicy")).get("schedulingPolicy"))
-    needed = _needed(_pods(_templates(kinds), asks_gpus), _positive(policy.get("minAvailable")))
+    needed = _needed(pods, _positive(policy.get("minAvailable")))
     elastic = _positive(_object(spec.get("elasticPolicy")).get("minReplicas"))
     return needed if needed is None or elastic is None else min(needed, elastic)
 
@@ -73,6 +81,9 @@ def _replicated_jobs(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
         )
         stages[str(job.get("name"))] = stage
         count = _needed(_pods(_templates(job), asks_gpus))
+        of_job = _object(_object(job.get("template")).get("spec"))
+        if count and _count(of_job.get("completions")) > _count(of_job.get("parallelism")):
+            count = 1  # its pods take turns
         if count:
             pods_of_stage[stage] = pods_of_stage.get(stage, 0) + count
     return min(pods_of_stage.values(), default=None)
@@ -176,18 +187,27 @@ def _size(value: dict[str, Any]) -> int | None:
 def _elastic_minimums(spec: dict[str, Any]) -> list[int]:
     """With how many nodes elastic launchers start, according to their commands and variables."""
     found = []
-    slots = _positive(spec.get("slotsPerWorker")) or 1
+    # Elsewhere nothing says how many processes a pod has.
+    slots = (_positive(spec.get("slotsPerWorker")) or 1) if "mpiReplicaSpecs" in spec else MAX_PODS
     for _, template in _templates(spec):
-        for container in _listed(_object(template.get("spec")).get("containers")):
-            words = [*_listed(_object(container).get("command")), *_listed(_object(container).get("args"))]
+        for container in map(_object, _listed(_object(template.get("spec")).get("containers"))):
+            words = [*_listed(container.get("command")), *_listed(container.get("args"))]
             command = " ".join(word for word in words if isinstance(word, str))
-            found += [int(nodes) for nodes in _NODES.findall(command)]
-            found += [-(-int(processes) // slots) for processes in _PROCESSES.findall(command)]
-            for variable in _listed(_object(container).get("env")):
-                nodes = _NODES_VARIABLE.fullmatch(str(_object(variable).get("value")))
-                if nodes and _object(variable).get("name") == "PET_NNODES":
-                    found.append(int(nodes[1]))
+            variables = {
+                str(one.get("name")): str(one.get("value")) for one in map(_object, _listed(container.get("env")))
+            }
+            written = ["".join(numbers) for numbers in _NODES.findall(command)]
+            nodes = _NODES_VARIABLE.match(variables.get("PET_NNODES", ""))
+            written += [nodes[1]] if nodes else []
+            found += [_number(text, variables) for text in written]
+            found += [-(-_number(text, variables) // slots) for text in _PROCESSES.findall(command)]
     return found
+
+
+def _number(text: str, variables: Mapping[str, str]) -> int:
+    """A number in a command, or that of its variable; 1 where the specification does not say."""
+    value = variables.get(text.strip("${}()"), "") if text.startswith("$") else text
+    return int(value) if value.isdecimal() and len(value) < 10 else 1
 
 
 def _object(value: Any) -> dict[str, Any]:
