@@ -133,6 +133,21 @@ def test_a_member_that_failed_is_missing_and_one_that_succeeded_is_not() -> Scen
 
 
 @scenario
+def test_a_job_that_is_scaled_up_did_not_wait_before() -> Scenario:
+    members = [pod("a", workload_uid="w"), hold("a"), pod("b", workload_uid="w"), hold("b", slot=1)]
+    late = [pod("c", workload_uid="w", started=at(15)), hold("c", at(15), slot=2)]
+    up, down = yield (
+        [
+            node(count=3), until(at(20), count=3), *members, *late,
+            workload(gang_pods=2), workload(time_ms=at(10), gang_pods=3),
+        ],
+        [node(count=3), until(at(20), count=3), *members, workload(gang_pods=3), workload(time_ms=at(10), gang_pods=2)],
+    )  # fmt: skip
+    assert up.states(pod_uid="a") == {"unobserved": 15 * MINUTE, "gang_wait": 5 * MINUTE}
+    assert down.states(pod_uid="a") == {"unobserved": 20 * MINUTE}
+
+
+@scenario
 def test_attempts_of_a_gang_do_not_wait_for_each_other() -> Scenario:
     first = [pod("a", workload_uid="w", attempt=1), hold("a")]
     found = yield gang(*first, pod("b", workload_uid="w", attempt=2), hold("b", slot=1))

@@ -8,7 +8,7 @@ import nights
 from nights import WELL, all_ranks, at, cluster, event, interval, job, pod, run, samples, steps, told
 from pyrometer.account.sums import iso
 from pyrometer.explain.detectors import DETECTORS
-from pyrometer.model.records import Batch, Workload
+from pyrometer.model.records import Batch, Pod, Workload
 from pyrometer.model.states import CAUSES
 
 
@@ -123,6 +123,22 @@ def test_gang_wait_names_the_missing_pods(tmp_path):
     assert finding["culprit"] == {"pods": ["llama-1"]}
     assert interval(finding) == minutes(0, 30)
     assert finding["gpu_ms"] == 2 * 30 * nights.MINUTE
+
+
+def test_a_gang_that_waits_is_never_said_to_be_complete(tmp_path):
+    """A member fails and is replaced, then the other one fails: two pods waited, one at a time. Later it needs more."""
+    records = [
+        *cluster(),
+        Workload(nights.START_MS, "test", "llama", "PyTorchJob", "ml", "llama", team="nlp", gang_pods=2),
+        *pod("llama-0", "llama", "n0", to_min=36),
+        *pod("llama-1", "llama", "n1", to_min=30),
+        *pod("llama-2", "llama", "n1", from_min=33, to_min=90),
+        Workload(at(100), "test", "llama", "PyTorchJob", "ml", "llama", team="nlp", gang_pods=3),
+    ]
+    records = [r._replace(phase="Failed") if isinstance(r, Pod) and r.ended_ms else r for r in records]
+    finding = only(told(tmp_path, records))
+    assert finding["cause"] == "gang_wait"
+    assert finding["evidence"][0] == "1 of 2 pods were there"
 
 
 class TestDataStall:

@@ -16,9 +16,11 @@ from pyrometer.model.states import CLAIMS
 def detect(night: Night) -> Iterable[Proposal]:
     """One finding for each stretch in which part of a gang waited for the rest."""
     for episode in night.episodes("gang_wait"):
-        needed = night.ask("SELECT max_by(gang_pods, time_ms) FROM workload WHERE workload_uid = ?", episode.owner_uid)[
-            0
-        ][0]
+        ((needed,),) = night.ask(
+            "SELECT least(max_by(gang_pods, time_ms), coalesce(max_by(gang_pods, time_ms) FILTER (time_ms < $2), "
+            "min_by(gang_pods, time_ms))) FROM workload WHERE workload_uid = $1",
+            episode.owner_uid, episode.to_ms,
+        )  # fmt: skip
         late = night.ask(
             "SELECT pod.name, pod.scheduled_ms FROM pod WHERE workload_uid = $1 "
             "QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1 "
@@ -27,7 +29,9 @@ def detect(night: Night) -> Iterable[Proposal]:
             episode.owner_uid, list(episode.pods), episode.from_ms,
         )  # fmt: skip
         missing = [name for name, _ in late]
-        evidence = [f"{len(episode.pods)} of {counted(needed or len(episode.pods), 'pod')} were there"]
+        needed = needed or len(episode.pods) + 1
+        there = min(len(episode.pods), needed - 1)  # they were not all there at the same time
+        evidence = [f"{there} of {counted(needed, 'pod')} were there"]
         if missing:
             evidence.append(f"missing: {listed(missing)}")
         yield Proposal(
