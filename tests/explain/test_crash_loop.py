@@ -125,6 +125,31 @@ class TestWithKubernetesAlone:
     def test_pods_that_succeed_one_after_the_other_are_none(self, tmp_path):
         assert found(told(tmp_path, [*cluster(), *self.pods([8, 9, 10], phase="Succeeded")])) == []
 
+    def parts(self, *parts, **of_workload):
+        """Pods that fail one after the other; each works on an index of its job, or on a step of its pipeline."""
+        records = [r._replace(**of_workload) if isinstance(r, Workload) else r for r in self.pods([5] * len(parts))]
+        of = {f"llama-{number}": part for number, part in enumerate(parts, 1)}
+        field = {int: "rank", str: "pipeline_step"}
+        return [r._replace(**{field[type(of[r.pod_uid])]: of[r.pod_uid]}) if isinstance(r, Pod) else r for r in records]
+
+    @pytest.mark.parametrize("parts", [(0, 1, 2, 3), ("load", "train", "test"), (0, 0, 1, 1)])
+    def test_parts_of_a_job_that_fail_each_for_itself_are_none(self, tmp_path, parts):
+        assert found(told(tmp_path, [*cluster(), *self.parts(*parts)])) == []
+
+    @pytest.mark.parametrize("parts", [(2, 2, 2), ("train", "train", "train")])
+    def test_a_part_that_is_tried_again_and_again(self, tmp_path, parts):
+        assert only(told(tmp_path, [*cluster(), *self.parts(*parts)]))["gpu_ms"] == 2 * 3 * 5 * MINUTE
+
+    def test_parts_of_which_each_is_tried_again(self, tmp_path):
+        both = found(told(tmp_path, [*cluster(), *self.parts(0, 1, 0, 1, 0, 1)]))
+        assert [one["gpu_ms"] for one in both] == [2 * 3 * 5 * MINUTE] * 2
+
+    def test_a_gang_fails_whichever_of_its_pods_is_still_there(self, tmp_path):
+        """While nobody watched: the others of each attempt were deleted, and were not seen."""
+        unseen = Event(at(0) - MINUTE, "watch_gap", 60 * MINUTE, "test")
+        records = [*cluster(), *self.parts(0, 3, 1, gang_pods=4), unseen]
+        assert only(told(tmp_path, records))["gpu_ms"] == 2 * 3 * 5 * MINUTE
+
     def test_pods_that_fail_side_by_side_are_one_attempt(self, tmp_path):
         records = [Workload(at(0), "test", "llama", "Job", "ml", "llama", team="nlp")]
         for number in range(4):

@@ -13,6 +13,8 @@ from pyrometer.model.units import MS_PER_MINUTE
 
 LATE_MS = 2 * MS_PER_MINUTE
 
+Part = tuple[str | None, int | None]  # the step of a pipeline, and the index of a pod in its job
+
 
 class Attempt(NamedTuple):
     """One try of a workload, from the first of its pods (or of its processes, in pods that live on) to its end."""
@@ -30,6 +32,7 @@ class Attempt(NamedTuple):
     lost_from_ms: int | None = None  # its steps that a later attempt did again
     lost_to_ms: int | None = None
     next_ms: int | None = None  # when the next one began
+    parts: frozenset[Part] = frozenset()  # what its pods worked on, as far as they say so
 
     def scope(self, from_ms: int, to_ms: int) -> list[Scope]:
         """Its pods' time, from one moment to another."""
@@ -51,6 +54,7 @@ class _Pod(NamedTuple):
     to_ms: int | None
     failed: bool
     reason: str | None
+    part: Part | None
     restarts: int = 0  # before it
 
 
@@ -76,20 +80,21 @@ _Restarts = dict[str, list[tuple[int, str]]]
 def attempts(night: Night, owners: Sequence[str]) -> dict[str, list[Attempt]]:
     """All attempts of some workloads, each workload's in the order of time."""
     pods: dict[str, list[_Pod]] = defaultdict(list)
-    for owner, *pod in night.ask(
+    for owner, *pod, step, rank in night.ask(
         """
         WITH newest AS (
-            SELECT pod_uid, attempt, scheduled_ms, phase, reason,
+            SELECT pod_uid, attempt, scheduled_ms, phase, reason, pipeline_step, rank,
                 coalesce(ended_ms, CASE WHEN phase IN ('Succeeded', 'Failed') THEN time_ms END) AS ended_ms
             FROM pod QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
         )
-        SELECT coalesce(workload_uid, pod_uid), pod_uid, attempt, scheduled_ms, ended_ms, phase = 'Failed', reason
+        SELECT coalesce(workload_uid, pod_uid), pod_uid, attempt, scheduled_ms, ended_ms, phase = 'Failed', reason,
+            newest.pipeline_step, rank
         FROM newest JOIN holder_name USING (pod_uid)
         WHERE list_contains($1, coalesce(workload_uid, pod_uid)) AND scheduled_ms IS NOT NULL ORDER BY ALL
         """,
         list(owners),
     ):
-        pods[owner].append(_Pod(*pod))
+        pods[owner].append(_Pod(*pod, None if step is None and rank is None else (step, rank)))
     stays: dict[str, list[_Stay]] = defaultdict(list)
     for owner, *stay in night.ask(
         """
@@ -140,6 +145,7 @@ def _of_owner(owner: str, pods: Sequence[_Pod], stays: Sequence[_Stay], restarts
                 max((p.first_step_ms for p in parts if p.first_step_ms), default=None),
                 min((p.resumed_step for p in parts if p.resumed_step is not None), default=None),
                 parts[0].lost_from_ms, parts[0].lost_to_ms,
+                parts=frozenset(pod.part for p in parts if (pod := seen[p.pod_uid]).part),
             )
         )  # fmt: skip
     unseen = _by_pods(owner, [life for pod in pods if pod.pod_uid not in starts for life in _lives(pod, restarts)])
@@ -151,7 +157,8 @@ def _lives(pod: _Pod, restarts: _Restarts) -> list[_Pod]:
     ends = [end for end in restarts.get(pod.pod_uid, ()) if pod.from_ms < end[0] < (pod.to_ms or end[0] + 1)]
     lives, from_ms = [], pod.from_ms
     for number, (at_ms, reason) in enumerate(ends):
-        lives.append(_Pod(pod.pod_uid, pod.attempt, from_ms, at_ms, reason != "Completed", reason, number))
+        failed = reason != "Completed"
+        lives.append(pod._replace(from_ms=from_ms, to_ms=at_ms, failed=failed, reason=reason, restarts=number))
         from_ms = at_ms
     return [*lives, pod._replace(from_ms=from_ms, restarts=len(ends))]
 
@@ -163,16 +170,22 @@ def _by_pods(owner: str, pods: Sequence[_Pod]) -> list[Attempt]:
     for pod in sorted(pods, key=lambda p: (p.attempt, p.restarts, p.from_ms)):
         last = found[-1] if found else None
         reasons = (pod.reason,) if pod.reason else ()
+        parts = frozenset([pod.part] if pod.part else [])
         another = last is None or (last.number, restarts) != (pod.attempt, pod.restarts)
         if last is None or another or (last.to_ms is not None and last.to_ms <= pod.from_ms):
             restarts = pod.restarts
-            found.append(Attempt(owner, pod.attempt, None, pod.from_ms, pod.to_ms, (pod.pod_uid,), pod.failed, reasons))
+            found.append(
+                Attempt(
+                    owner, pod.attempt, None, pod.from_ms, pod.to_ms, (pod.pod_uid,), pod.failed, reasons, parts=parts
+                )
+            )  # fmt: skip
         else:
             found[-1] = last._replace(
                 to_ms=None if last.to_ms is None or pod.to_ms is None else max(last.to_ms, pod.to_ms),
                 pods=(*last.pods, pod.pod_uid),
                 failed=last.failed or pod.failed,
                 reasons=tuple(sorted({*last.reasons, *reasons})),
+                parts=last.parts | parts,
             )
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pyrometer.explain.attempts import Attempt, attempts, made_progress
+from pyrometer.explain.attempts import Attempt, Part, attempts, made_progress
 from pyrometer.explain.failures import error_line
 from pyrometer.explain.findings import Proposal
 from pyrometer.explain.night import Night
@@ -29,10 +29,13 @@ def detect(night: Night) -> Iterable[Proposal]:
     if not suspects:
         return
     found = kills(night), evictions(night)
+    gangs = {owner for (owner,) in night.ask("SELECT DISTINCT workload_uid FROM workload WHERE gang_pods > 1")}
     for owner, tries in attempts(night, suspects).items():
-        for row in _rows(night, [attempt for attempt in tries if attempt.from_ms < night.window.to_ms], *found):
-            if len(row) >= IN_A_ROW and (row[-1].to_ms or night.window.to_ms) > night.window.from_ms:
-                yield _proposal(night, owner, row)
+        begun = [attempt for attempt in tries if attempt.from_ms < night.window.to_ms]
+        for of_same in [begun] if owner in gangs else _by_part(begun):
+            for row in _rows(night, of_same, *found):
+                if len(row) >= IN_A_ROW and (row[-1].to_ms or night.window.to_ms) > night.window.from_ms:
+                    yield _proposal(night, owner, row)
 
 
 def _suspects(night: Night) -> list[str]:
@@ -57,6 +60,21 @@ def _suspects(night: Night) -> list[str]:
         list(CLAIMS["crash_loop"]),
     )
     return [owner for (owner,) in rows]
+
+
+def _by_part(tries: Sequence[Attempt]) -> list[list[Attempt]]:
+    """Groups the attempts that work on the same part of a job: its steps and indexes fail each for itself."""
+    if not all(attempt.parts for attempt in tries):
+        return [list(tries)]
+    groups: list[tuple[set[Part], list[Attempt]]] = []
+    for attempt in tries:
+        same = next((group for group in groups if group[0] & attempt.parts), None)
+        if same is None:
+            groups.append((set(attempt.parts), [attempt]))
+        else:
+            same[0].update(attempt.parts)
+            same[1].append(attempt)
+    return [group for _, group in groups]
 
 
 def _rows(
