@@ -13,7 +13,7 @@ import yaml
 
 from kube import things
 from kube.collecting import Site, asked, collecting, ended, gpu_seconds, now_ms, rows
-from kube.server import KINDS, ApiServer, Kubectl
+from kube.server import KINDS, ApiServer, Kubectl, definition
 from kube.test_deploy import doctor, granted
 from kube.test_kinds import _JOB, _STATEFUL
 from pyrometer.account.ledger import build
@@ -152,6 +152,35 @@ def test_doctor_names_the_owners_of_gpu_pods_that_it_cannot_read_and_the_rules_t
         found = doctor(api_server)
         assert found.returncode == 0, found.stdout
         assert f"All owners of {answer['gpu_pods']} GPU pods can be read." in found.stdout
+    finally:
+        kubectl.apply(granted)
+        for pod in site.pods:
+            kubectl.delete(pod)
+
+
+@pytest.mark.usefixtures("custom_resources", "kinds")
+def test_doctor_tries_every_kind_above_gpu_pods_also_where_its_objects_can_be_read(
+    api_server: ApiServer, kubectl: Kubectl, granted: dict[str, Any], namespace: str
+) -> None:
+    """The server lists and watches these kinds, too: `get` alone is not enough for it."""
+    site = Site(kubectl, namespace, 2)
+    site.pod("grid-0", site.owner("example.com/v1", "Sweep", "grid"), gpus=1)
+    only_get = {"apiGroups": ["example.com"], "resources": ["sweeps"], "verbs": ["get"]}
+    try:
+        kubectl.apply({**granted, "rules": [*granted["rules"], only_get]})
+        found = json.loads(doctor(api_server, "-o", "json").stdout)
+        assert found["rules"] == [{**only_get, "verbs": ["list", "watch"]}]
+
+        kubectl.define([("gone.example.com", "v1", "Ghost")])
+        site.pod("ghost-0", site.owner("gone.example.com/v1", "Ghost", "ghost"), gpus=1)
+        kubectl.delete(definition("gone.example.com", "v1", "Ghost"))
+        while kubectl.client.get("/apis/gone.example.com/v1").status_code == 200:
+            time.sleep(0.1)  # the server notices when it does
+        kubectl.apply({**granted, "rules": [*granted["rules"], only_get, *found["rules"]]})
+        text = doctor(api_server)
+        assert text.returncode == 0, text.stdout
+        assert "1 GPU pod below 1 object of the kind Ghost.gone.example.com" in text.stdout
+        assert "All owners of" not in text.stdout
     finally:
         kubectl.apply(granted)
         for pod in site.pods:

@@ -169,10 +169,16 @@ def _print_kubernetes(found: Found) -> None:
         click.echo(textwrap.fill(", ".join(read), WIDTH, initial_indent="  ", subsequent_indent="  "))
     else:
         click.echo("Nothing can be read.")
-    absent = sorted({one.resource for one in found.checked if one.state == "absent"})
+    absent = sorted({one.resource for one in found.checked if one.state == "absent" and not one.pods})
     if absent:
         click.echo(f"{len(absent)} kinds are not in this cluster, and nothing is missing without them.")
-    if found.gpu_pods and not any(one.pods for one in found.bad):
+    unknown = [one for one in found.checked if one.state == "absent" and one.pods]
+    for one in unknown:
+        click.echo(
+            f"{counted(one.pods, 'GPU pod')} below {counted(one.objects, 'object')} of the kind {one.resource}, which "
+            "is no longer in this cluster: each object counts as a workload."
+        )
+    if found.gpu_pods and not unknown and not any(one.pods for one in found.bad):
         click.echo(f"All owners of {counted(found.gpu_pods, 'GPU pod')} can be read.")
     if found.exporters:
         click.echo(f"{found.exporters} GPU exporters run among its pods.")

@@ -60,14 +60,18 @@ class _Unread:
         self.uids: set[str] = set()
         self.pods = 0
 
+    def add(self, owned: _Owned) -> None:
+        self.uids.add(owned.reference.uid)
+        self.pods += owned.pods
+
 
 async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects.Pod], bool]) -> Examined:
     """Every resource with every verb that is used on it; `owners` are the kinds that are known to stand above pods."""
     discovery = Discovery(api)
     limit = asyncio.Semaphore(AT_ONCE)
-    gpu_pods, unread = await _climb(api, discovery, limit, asks_gpus)
+    gpu_pods, found = await _climb(api, discovery, limit, asks_gpus)
     wanted = [(need.group, need.kind, need.plural, need.costs) for need in NEEDS]
-    above = list(dict.fromkeys([*owners, *unread]))
+    above = list(dict.fromkeys([*owners, *found]))
     needed = {(need.group, need.kind) for need in NEEDS}
     wanted += [(group, kind, "", OF_OWNERS) for group, kind in above if (group, kind) not in needed]
     got = {("", "Pod"), ("", "Namespace"), *above}  # what is asked for by name as well
@@ -78,11 +82,12 @@ async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects
                 place = await discovery.find(group, kind)
             except ApiError as error:
                 return [Checked(plural or kind, group, plural, "list", "failed", str(error), costs)]
+            splits = found.get((group, kind), _Unread())
             if place is None:
-                return [Checked(f"{kind}.{group}" if group else kind, group, plural, "list", "absent", "", costs)]
+                name = f"{kind}.{group}" if group else kind
+                return [Checked(name, group, plural, "list", "absent", "", costs, len(splits.uids), splits.pods)]
             resource = Resource(group, place.version, place.plural, kind, None)
             verbs = ("get", "list", "watch") if (group, kind) in got else ("list", "watch")
-            splits = unread.get((group, kind), _Unread())
             if splits.pods:
                 costs += (
                     f". Now {_counted(len(splits.uids), 'object')} with {_counted(splits.pods, 'GPU pod')}: "
@@ -96,15 +101,18 @@ async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects
                 for verb in verbs
             ]  # fmt: skip
 
-    found = await asyncio.gather(*(one(*each) for each in wanted))
-    return Examined([checked for group in found for checked in group], gpu_pods)
+    answers = await asyncio.gather(*(one(*each) for each in wanted))
+    return Examined([checked for group in answers for checked in group], gpu_pods)
 
 
 async def _climb(
     api: Api, discovery: Discovery, limit: asyncio.Semaphore, asks_gpus: Callable[[objects.Pod], bool]
 ) -> tuple[int | None, dict[Kind, _Unread]]:
-    """Follows the owners of all GPU pods upwards. Returns the number of pods, and which owners could not be read."""
-    unread: dict[Kind, _Unread] = defaultdict(_Unread)
+    """Follows the owners of all GPU pods upwards.
+
+    Returns the number of pods, and the kinds of their owners, each with those objects that could not be read.
+    """
+    found: dict[Kind, _Unread] = defaultdict(_Unread)
     level: dict[str, _Owned] = {}
     count = 0
     try:
@@ -118,10 +126,14 @@ async def _climb(
 
     async def read(owned: _Owned) -> objects.Owner | None:
         reference = owned.reference
+        if (reference.group, reference.kind) == NODE:
+            return None
+        of_kind = found[reference.group, reference.kind]
         async with limit:
             try:
                 place = await discovery.find(reference.group, reference.kind)
-                if place is None or (reference.group, reference.kind) == NODE:
+                if place is None:
+                    of_kind.add(owned)
                     return None
                 resource = Resource(
                     reference.group, place.version, place.plural, reference.kind, objects.Owner, metadata_only=True
@@ -131,9 +143,7 @@ async def _climb(
                 )
                 owner = _OWNER.decode(answer)
             except DeniedError:
-                of_kind = unread[reference.group, reference.kind]
-                of_kind.uids.add(reference.uid)
-                of_kind.pods += owned.pods
+                of_kind.add(owned)
                 return None
             except (ApiError, msgspec.MsgspecError, ValueError, RecursionError):
                 return None
@@ -146,7 +156,7 @@ async def _climb(
             if owner is not None:
                 _note(above, owner.metadata.controller, owned.namespace, owned.pods)
         level = above
-    return count, unread
+    return count, found
 
 
 class _Owned(NamedTuple):
