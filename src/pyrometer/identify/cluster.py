@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -141,7 +142,12 @@ class Cluster:
             owner.status, owner.spec = told_by(owner), None
             return owner
         of_kind = self.kinds.of(owner.group, owner.kind)
-        owner.gang_pods = gang_pods(of_kind.gang if of_kind else None, owner.spec, gpus.asks_gpus)
+        # Claims of pods that ask for no GPU besides may be for other devices: the fewer pods are sure.
+        sizes = (
+            gang_pods(of_kind.gang if of_kind else None, owner.spec, partial(gpus.asks_gpus, by_claim=by_claim))
+            for by_claim in (True, False)
+        )
+        owner.gang_pods = min((size for size in sizes if size), default=None)
         owner.spec = None
         if (owner.group, owner.kind) != PROGRESS_OF:
             owner.status = None

@@ -107,14 +107,16 @@ def container_asks(container: objects.Container) -> bool:
     )
 
 
-def asks_gpus(template: Any) -> bool:
-    """Whether the pods of a template in a job's specification ask for GPUs."""
+def asks_gpus(template: Any, *, by_claim: bool = True) -> bool:
+    """Whether the pods of a template in a job's specification ask for GPUs; `by_claim`: any claim may be for GPUs."""
     try:
         pod = msgspec.convert(
             {"metadata": template.get("metadata") or {}, "spec": template.get("spec") or {}}, objects.Pod
         )
     except (msgspec.ValidationError, AttributeError):
         return False
+    if not by_claim:
+        pod.spec.resource_claims = None
     return may_ask(pod)
 
 
