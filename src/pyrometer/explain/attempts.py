@@ -54,8 +54,8 @@ class _Pod(NamedTuple):
     to_ms: int | None
     failed: bool
     reason: str | None
-    part: Part | None
     restarts: int = 0  # before it
+    part: Part | None = None
 
 
 class _Stay(NamedTuple):
@@ -94,7 +94,8 @@ def attempts(night: Night, owners: Sequence[str]) -> dict[str, list[Attempt]]:
         """,
         list(owners),
     ):
-        pods[owner].append(_Pod(*pod, None if step is None and rank is None else (step, rank)))
+        part = None if step is None and rank is None else (step, rank)
+        pods[owner].append(_Pod(*pod)._replace(part=part))
     stays: dict[str, list[_Stay]] = defaultdict(list)
     for owner, *stay in night.ask(
         """
