@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import duckdb
-
 from pyrometer.account import check_folder, check_ledger, check_parts
 from pyrometer.account.problems import Problem
 from pyrometer.store import Store, catalog
 from pyrometer.store.catalog import Part
+from pyrometer.store.errors import READ_ERRORS, first_line
 
 Progress = Callable[[int, int], None]
 
@@ -65,9 +64,9 @@ def problems(store: Store, progress: Progress = lambda done, total: None) -> Ite
         except FileNotFoundError:
             unread = True
             yield Problem(f"{part.path} is listed and missing: {part.row_count} {part.kind} rows are lost.", part)
-        except duckdb.Error as error:
+        except READ_ERRORS as error:
             unread = True
-            yield Problem(f"{part.path} cannot be read: {str(error).splitlines()[0]}", part)
+            yield Problem(f"{part.path} cannot be read: {first_line(error)}.", part)
     for of_all in OF_THE_CATALOGUE if unread else (*OF_THE_CATALOGUE, *OF_ALL_ROWS):
         yield from of_all(store)
     progress(len(parts), len(parts))

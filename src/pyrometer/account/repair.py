@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import duckdb
-
 from pyrometer.account.check_parts import is_damaged
 from pyrometer.account.ledger import take_down
 from pyrometer.account.problems import Problem
 from pyrometer.account.retention import DERIVED, KEPT_FROM
 from pyrometer.store import Store, catalog
 from pyrometer.store.catalog import Part
+from pyrometer.store.errors import READ_ERRORS
 from pyrometer.store.rebuild import LOST, as_it_is, put_aside, rebuild
 
 
@@ -43,7 +42,7 @@ def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
             now = as_it_is(store.connection, store.folder, part)
             if is_damaged(store, part, digests.get(part.path)):
                 raise OSError("what can be read of it may be anything")
-        except (duckdb.Error, OSError):
+        except (*READ_ERRORS, OSError):
             if path.exists():
                 put_aside(store.folder, path)
                 where = f", which lies in {LOST}/"

@@ -29,6 +29,7 @@ from pyrometer.serve.questions import NothingError, Question, QuestionError, que
 from pyrometer.serve.tokens import TokenError
 from pyrometer.store import Store, StoreBusyError, StoreError, data_folders
 from pyrometer.store.engines import ENGINES, LOCAL, RAY
+from pyrometer.store.errors import READ_ERRORS, first_line
 from pyrometer.store.inbox import of_training
 
 WAIT_FOR_FOLDER_S = 10.0
@@ -55,10 +56,10 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         return fail(str(error), 1)
     except duckdb.OutOfMemoryException as error:
         return fail(f"Not enough memory: {str(error).splitlines()[0]}", 1)
-    except duckdb.Error as error:  # a part that is gone or broken
+    except READ_ERRORS as error:  # a part that is gone or broken
         if isinstance(error, duckdb.ProgrammingError) and not isinstance(error, duckdb.InvalidInputException):
             raise  # ours
-        return fail(f"{str(error).splitlines()[0]}. `pyrometer check DIR` says what is wrong with a data folder.", 1)
+        return fail(f"{first_line(error)}. `pyrometer check DIR` says what is wrong with a data folder.", 1)
 
 
 class LakeAsked(NamedTuple):

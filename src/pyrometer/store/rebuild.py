@@ -23,7 +23,7 @@ import duckdb
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.store import catalog, files
 from pyrometer.store.catalog import Part
-from pyrometer.store.errors import StoreBrokenError
+from pyrometer.store.errors import READ_ERRORS, StoreBrokenError
 from pyrometer.store.grammar import MAX_TIME_MS, PART_PATTERN
 from pyrometer.store.opening import connect
 from pyrometer.store.reading import time_column_of
@@ -64,7 +64,7 @@ def rebuild(folder: Path, derived: Iterable[str], kept_from: str) -> Rebuilt:
                 continue  # the store removes what nobody lists
             try:
                 listed.append(as_it_is(connection, folder, place))
-            except duckdb.Error:
+            except READ_ERRORS:
                 unread.append(place.path)
                 put_aside(folder, folder / place.path)
         with catalog.transaction(connection):

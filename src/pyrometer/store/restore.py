@@ -12,6 +12,7 @@ from pyrometer.model.columns import SCHEMAS
 from pyrometer.store import catalog, files, token_marker
 from pyrometer.store.backup import HOT, BackupError, chunks_of
 from pyrometer.store.catalog import HotTable, Part
+from pyrometer.store.errors import READ_ERRORS, first_line
 from pyrometer.store.opening import connect
 from pyrometer.store.place import Place, Taken, written
 from pyrometer.store.reading import quoted
@@ -32,9 +33,8 @@ def restore(place: Place, backup: Taken, into: Path, progress: Progress = lambda
         _fill_folder(place, backup, into, progress)
     except OSError as error:
         raise BackupError(f"{error.filename or into} cannot be restored: {error.strerror}. {AGAIN}") from None
-    except duckdb.Error as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise BackupError(f"{place.folder / backup.name} cannot be restored: {reason}. {AGAIN}") from None
+    except READ_ERRORS as error:
+        raise BackupError(f"{place.folder / backup.name} cannot be restored: {first_line(error)}. {AGAIN}") from None
 
 
 def _fill_folder(place: Place, backup: Taken, into: Path, progress: Progress) -> None:
