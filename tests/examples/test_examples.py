@@ -43,7 +43,7 @@ class Example(NamedTuple):
 IN = {
     "ddp": Example("torch", 48, "loss", "Rings", first=0),  # as backward has it, which begins to count at 0
     "fsdp2": Example("torch", 48, "loss", "Rings", first=0),
-    "lightning": Example("lightning", 48, "train_loss", "Rings"),
+    "lightning": Example("lightning", 48, "train_loss", "Rings", first=0),  # as its own loggers count
     "huggingface": Example("transformers", 32, "loss", "Counting", 256, 2, sampled=False),
     "accelerate": Example("accelerate", 48, "train_loss", "Rings", sampled=False),
     "torchtitan": Example("torchtitan", 12, "loss_metrics/global_avg_loss", "Counting", 256, 1),
@@ -156,9 +156,9 @@ def same_loss(example: Example, metrics: dict[str, list], printed: str) -> None:
     curve: dict[int, list[float]] = {}
     for step, _, value, *_ in metrics[example.metric]:
         curve.setdefault(step, []).append(value)
-    if example.library == "ray":  # by epoch, and by every worker
+    if example.library == "ray":  # by epoch, and by every worker: with the last step of the epoch, counted from 0
         every = example.steps // example.epochs
-        told = {(epoch + 1) * every: loss for epoch, loss in told.items()}
+        told = {(epoch + 1) * every - 1: loss for epoch, loss in told.items()}
         assert len(told) == example.epochs
     else:
         assert set(told) == set(range(1, example.steps + 1))
