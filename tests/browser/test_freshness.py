@@ -113,3 +113,18 @@ def test_a_time_range_in_the_past_is_not_now_on_a_live_cluster(looking, cluster_
     page = one.at(f"/?since={since:%Y-%m-%dT%H:%M:%SZ}&until={until:%Y-%m-%dT%H:%M:%SZ}")
     assert page.locator(".tiles dt").first.inner_text() == f"At {until:%H:%M}"
     assert f"average of the 5 min before {until:%H:%M}" in page.locator(".tiles").inner_text()
+
+
+def test_what_went_on_at_the_end_of_a_past_range_is_not_said_to_go_on(looking, night_url):
+    one = looking(night_url)
+    page = one.at("/?since=2026-10-08T22:20:00Z&until=2026-10-09T02:12:00Z")
+    assert page.locator(".ongoing").first.inner_text().strip() == "· still going on at 09 Oct 02:12"
+
+
+def test_a_run_of_old_data_ran_when_the_data_ended(looking, cluster_url):
+    one = looking(cluster_url)
+    end = end_of(one)
+    one.page.clock.install(time=end + timedelta(seconds=40))
+    assert one.at("/run?run=run").locator(".badge").first.inner_text() == "running now"
+    one.page.clock.set_system_time(end + timedelta(days=40))
+    assert one.at("/run?run=run").locator(".badge").first.inner_text() == f"running at {end:%d %b %H:%M}"

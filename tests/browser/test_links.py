@@ -176,3 +176,48 @@ def test_a_name_that_is_not_there_is_an_error(looking, night_url):
     page = one.at("/workload?workload=nosuch")
     assert "Workload 'nosuch' not found" in page.locator(".trouble").inner_text()
     one.complaints[:] = [text for text in one.complaints if "404" not in text]
+
+
+# A page about one thing, and a choice in its frame that this thing has no part in.
+CHOICES = (
+    ("/run?run=trainjob-moe-16x7b", "team", "speech", "/run?team=speech"),
+    ("/run?run=trainjob-moe-16x7b", "experiment", "llama-70b", "/run?experiment=llama-70b"),
+    ("/step?run=trainjob-moe-16x7b&step=25000", "team", "speech", "/step?team=speech"),
+    ("/lineage?run=trainjob-moe-16x7b", "team", "vision", "/lineage?team=vision"),
+    ("/lineage?run=trainjob-moe-16x7b", "range", "1h", "/lineage?run=trainjob-moe-16x7b&last=1h"),
+    ("/cluster?at=2026-10-08T22:00:00Z", "range", "1h", "/cluster?last=1h"),
+    ("/?experiment=chat-api", "team", "speech", "/?team=speech"),
+    ("/worth?experiment=moe-16x7b&metric=loss&target=2", "team", "speech", "/worth?team=speech"),
+    ("/worth?experiment=moe-16x7b&metric=loss", "experiment", "lr-sweep", "/worth?experiment=lr-sweep"),
+)  # fmt: skip
+
+
+def test_no_choice_of_a_filter_or_a_time_range_ends_in_an_error(looking, night_url):
+    one = looking(night_url)
+    for path, name, value, expected in CHOICES:
+        page = one.at(path)
+        field = page.locator(f"#{name}")
+        field.focus()  # the options are asked for then
+        page.locator(f"#{name} option[value='{value}'], #{name} option:text-is('{value}')").first.wait_for(
+            state="attached"
+        )
+        field.select_option(value)
+        page.wait_for_function("(before) => location.pathname + location.search !== before", arg=path)
+        one.shown()
+        assert urlsplit(page.url)._replace(scheme="", netloc="").geturl() == expected
+        assert page.locator(ERRORS).all_inner_texts() == []
+
+
+def test_a_page_that_is_left_early_complains_of_nothing(looking, night_url):
+    one = looking(night_url)
+    page = one.at("/experiments")
+    for path in ("/", "/experiment?experiment=moe-16x7b", "/run?run=trainjob-moe-16x7b", "/cluster") * 4:
+        page.evaluate(GO, path)
+        page.wait_for_timeout(40)
+    one.at("/experiments")
+
+
+def test_a_time_range_fits_a_phone(looking, night_url):
+    page = looking(night_url, width=390).at("/?since=2026-10-08T22:20:51.577Z&until=2026-10-09T02:12:00.000Z")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator("#range option:checked").inner_text() == "08 Oct 22:20 – 09 Oct 02:12"

@@ -114,9 +114,10 @@ def _told(answer: dict[str, Any], style: Style) -> Iterator[str]:
         yield "Nothing burned that we could name a cause for."
         yield ""
         return
+    end = datetime.fromisoformat(answer["window"]["to"])
     for finding in findings[:MOST_FINDINGS]:
         price = "unpriced" if finding["usd_micro"] is None else dollars(finding["usd_micro"])
-        notes = [finding["team"], "still going on" if finding["ongoing"] else None]
+        notes = [finding["team"], f"still going on at {end:%H:%M}" if finding["ongoing"] else None]
         who = f" [{', '.join(filter(None, notes))}]" if any(notes) else ""
         yield from _wrapped(f"{price:>9}  ", f"{finding['title']}{who}.", style, bold=True)
         told = [_sentence(finding["evidence"]), finding["what_if"]["sentence"]]

@@ -396,6 +396,9 @@ def _of_run(parameters: Mapping[str, str], answer: Callable[[Reading, str, _Abou
         except NotRecordedError as error:
             raise NothingError(str(error)) from None
         except NoSuchRunError as error:
+            if run in run_names(store, Window(-(2**62), 2**62)):
+                there = f"Run {run!r} did not run in that time. `pyrometer runs` shows when it ran."
+                raise NothingError(there) from None
             known = [*run_names(store, about.window), *error.also]
             near = difflib.get_close_matches(run, known, 1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer runs` lists them."

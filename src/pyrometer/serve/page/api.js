@@ -40,7 +40,10 @@ export async function fetched(path, options = {}, tries = 4) {
     await new Promise((done) => setTimeout(done, 1000 * Number(answer.headers.get("Retry-After") ?? 1)));
     return fetched(path, options, tries - 1);
   }
-  const body = answer.status === 204 ? null : await answer.json().catch(() => null);
+  const body = answer.status === 204 ? null : await answer.json().catch((error) => {
+    if (error.name === "AbortError") throw error; // the page was left: that is no answer
+    return null;
+  });
   if (!answer.ok) throw new Refused(answer.status, body?.error ?? `The server answered ${answer.status}.`);
   return body;
 }

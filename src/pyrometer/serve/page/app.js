@@ -6,7 +6,7 @@ import {h} from "./dom.js";
 import {clock, day, exactly, when, zoneName} from "./format.js";
 import {learn, ledgerEnd, ofLedger} from "./freshness.js";
 import {begin, settle} from "./parts.js";
-import {go, Place, windowOf, withWindow} from "./place.js";
+import {go, Place, windowOf, withWindow, withoutSubject} from "./place.js";
 
 const PAGES = [
   {path: "/", name: "Burn", module: "burn", usual: "Last 12 hours"},
@@ -93,7 +93,6 @@ function signIn(reason) {
     try {
       await session.begin(token.value);
       await start();
-setInterval(tick, CHECK_EVERY_MS);
     } catch (error) {
       said.textContent = error.message;
       token.select();
@@ -127,24 +126,27 @@ function range(place, page) {
   const fields = h("form.own", {hidden: own !== "own", onsubmit: (event) => {
     event.preventDefault();
     const given = new FormData(event.target);
-    go(place.href(withWindow({since: given.get("since").replace("T", " "), until: given.get("until").replace("T", " ")})));
+    go(place.href(inWindow({since: given.get("since").replace("T", " "), until: given.get("until").replace("T", " ")})));
   }}, h("input", {type: "datetime-local", name: "since", "aria-label": "From", value: localised(chosen.since)}),
     h("input", {type: "datetime-local", name: "until", "aria-label": "To", value: localised(chosen.until)}), h("button", {type: "submit"}, "Show"));
   return h("div.choice", {}, h("label", {for: "range"}, "Time"), h("select", {id: "range", onchange: (event) => {
     const value = event.target.value;
     if (value === "own") fields.hidden = false;
-    else go(place.href(withWindow(value === "all" ? {all: "1"} : value === "month" ? {month: chosen.month} : {last: value || null})));
+    else go(place.href(inWindow(value === "all" ? {all: "1"} : value === "month" ? {month: chosen.month} : {last: value || null})));
   }}, options.map(([value, text]) => h("option", {value, selected: value === own}, text))), fields);
 }
 
+/** Another time range: the minute that was shown need not be in it. */
+const inWindow = (window) => ({...withWindow(window), at: null});
 const localised = (text) => (text ?? "").replace(" ", "T").replace(/(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?$/, (all, ...groups) => (groups[0] && (text.match(/:/g) ?? []).length < 2 ? groups[0] : ""));
-const said = ({since, until}) => `${since ?? "the beginning"} – ${until ?? "the latest data"}`;
+const moment = (text) => (/T.*Z$/.test(text) ? when(text) : text); // what a chart wrote; what people wrote stays
+const said = ({since, until}) => `${since ? moment(since) : "the beginning"} – ${until ? moment(until) : "the latest data"}`;
 
 function filters(place) {
   return ["team", "experiment"].map((name) => {
     const chosen = place.get(name);
     const fixed = name === "team" && who?.team;
-    const select = h("select", {id: name, disabled: Boolean(fixed), onchange: (event) => go(place.href({[name]: event.target.value || null}))},
+    const select = h("select", {id: name, disabled: Boolean(fixed), onchange: (event) => go(place.href({...withoutSubject(name), [name]: event.target.value || null}))},
       h("option", {value: ""}, fixed ? who.team : `All ${name}s`), chosen ? h("option", {value: chosen, selected: true}, chosen) : null);
     const fill = async () => {
       const answer = await fetched(`/api/v1/cost?by=${name}&${new URLSearchParams(name === "experiment" && place.get("team") ? {...windowOf(place), team: place.get("team")} : windowOf(place))}`).catch(() => ({rows: []}));

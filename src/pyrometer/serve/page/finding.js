@@ -1,6 +1,7 @@
 // A finding as a person reads it: how much, what, since when, how we know, what to do.
 
 import {h, link} from "./dom.js";
+import {isNow} from "./freshness.js";
 import {duration, usdMicro, when} from "./format.js";
 import {withWindow} from "./place.js";
 import {STATE_OF_CAUSE} from "./states.js";
@@ -15,7 +16,7 @@ export function finding(one, place, open = false) {
   return h("details.finding", {class: classOf(one.cause), id: `finding-${one.id}`, open},
     h("summary", {},
       h("span.amount", {}, one.usd_micro === null ? `${one.gpu_hours.toFixed(1)} h` : usdMicro(one.usd_micro)),
-      h("span.title", {}, one.title, one.ongoing ? h("span.ongoing", {}, " · still going on") : null),
+      h("span.title", {}, one.title, one.ongoing ? h("span.ongoing", {}, ` · still going on${isNow(one.to) ? "" : ` at ${when(one.to)}`}`) : null),
       h("span.meta", {}, [one.cause, one.team].filter(Boolean).join(" · "))),
     h("div.inside", {},
       h("p.soft", {}, `${when(from)} – ${when(to)}, ${duration(to - from)}`, culprit ? ` · culprit: ${culprit}` : "", ` · ${Math.round(100 * one.confidence)} % sure`),

@@ -49,8 +49,8 @@ export function minutesOf(rate, now = Date.now()) {
   return isNow(rate.to, now) ? `average of the last ${length}` : `average of the ${length} before ${clock(rate.to)}`;
 }
 
-/** How many runs have not ended, and as of when. */
-export function stillRunning(count) {
+/** That a run, or how many of them, have not ended, and as of when. */
+export function stillRunning(count = null) {
   const {kind} = ofLedger();
-  return `${count} running${kind === "live" ? " now" : kind === "none" ? "" : ` at ${when(ledger.to)}`}`;
+  return `${count === null ? "" : `${count} `}running${kind === "live" ? " now" : kind === "none" ? "" : ` at ${when(ledger.to)}`}`;
 }

@@ -1,5 +1,6 @@
 // Where one is: the page and everything chosen on it, all of it in the address, so that it can be sent to somebody.
 
+const SUBJECT = ["run", "runs", "workload", "step", "sample", "checkpoint", "attempt", "offset", "metric", "target"];
 const EVERYWHERE = ["last", "since", "until", "month", "all", "tz", "price", "team", "experiment"];
 
 export class Place {
@@ -48,6 +49,9 @@ export const windowOf = (place) =>
 
 /** No window but this one. */
 export const withWindow = (window) => ({last: null, since: null, until: null, month: null, all: null, ...window});
+
+/** No single run, workload or step: a team or an experiment that is chosen need not have it. Nor need a team have the experiment. */
+export const withoutSubject = (chosen) => Object.fromEntries([...SUBJECT, ...(chosen === "team" ? ["experiment"] : [])].map((name) => [name, null]));
 
 /** Goes to an address of this page. */
 export function go(href, {replace = false} = {}) {

@@ -1,6 +1,8 @@
 // What the pages of one run share.
 
-import {h} from "./dom.js";
+import {ask} from "./api.js";
+import {h, link, nothing} from "./dom.js";
+import {windowOf, withWindow} from "./place.js";
 
 /** From one page of a run to the others. */
 export function runTabs(place, here) {
@@ -8,3 +10,15 @@ export function runTabs(place, here) {
   const pages = [["/run", "Over time"], ["/step", "Steps"], ["/lineage", "Lineage"]];
   return h("div.tabs", {role: "navigation", "aria-label": "Of this run"}, pages.map(([path, name]) => h("a", {href: place.to(path, {run}), "aria-current": path === here ? "page" : null}, name)));
 }
+
+/** Whether the time range that was chosen has nothing of the run. Without one there is nothing to ask. */
+export async function isOutside(place) {
+  if (!Object.keys(windowOf(place)).length || place.get("all")) return false;
+  const ran = async (more) => (await ask("runs", place, {limit: 10_000, ...more})).rows.some((row) => row.run === place.get("run"));
+  return !(await ran({})) && ran(withWindow({all: "1"}));
+}
+
+export const outside = (place) => [
+  h("p.crumbs", {}, link(place.to("/run"), "Runs"), h("span", {}, `› ${place.get("run")}`)), h("h1", {}, place.get("run")),
+  nothing("This run did not run in this time range. ", link(place.href(withWindow({})), "Show all time")),
+];

@@ -18,7 +18,7 @@ export async function show(place) {
   useZone(burn.timezone);
   if (!burn.total.gpu_ms) return empty(burn, place);
   const why = ask("why", place);
-  return [headline(burn, why, place), overTime(burn, place), h("div.pair", {}, waterfall(burn), treemap(burn, place)), findings(why, place)];
+  return [headline(burn, why, place), overTime(burn, place), h("div.pair", {}, waterfall(burn, place), treemap(burn, place)), findings(why, place)];
 }
 
 function empty(burn, place) {
@@ -46,11 +46,11 @@ function headline(burn, why, place) {
   ];
 }
 
-function waterfall(burn) {
+function waterfall(burn, place) {
   const {key, of, said, unit} = measured(burn.total);
   const total = burn.total[key] ?? 0;
   const steps = [["the bill", total, "absolute", "ink"]];
-  for (const family of ["platform", "unknown", "waste", "overhead"]) steps.push([family, -sum(burn.states, family, key), "relative", `f-${family}`]);
+  for (const family of ["platform", "unknown", "waste", "overhead"].filter((name) => name !== "platform" || !place.isLimited || sum(burn.states, name, key))) steps.push([family, -sum(burn.states, family, key), "relative", `f-${family}`]);
   const others = burn.states.filter((row) => row.family === "useful" && row.state !== "train").reduce((all, row) => all + (row[key] ?? 0), 0);
   steps.push(["other useful", -others, "relative", "s-active"], ["training", total, "total", "s-train"]);
   const ends = [];

@@ -25,12 +25,13 @@ export async function show(place) {
   if (!cost.rows.length) return empty(place, subject, isWorkload, name, burn.window);
   const about = {isWorkload, name, rows: cost.rows, workload: cost.rows[0].workload, window: burn.window};
   const near = closer(burn);
+  const shown = near ? await ask("burn", at, {...subject, ...near}) : burn;
   const why = ask("why", at, {...subject, ...near}), runs = ask("runs", at, {...subject, limit: MOST_RUNS});
   return [
     heading(about, cost.total, place),
     figures(burn, cost.total, why, name),
     // closed months keep their bill when the details are deleted
-    burn.total.gpu_ms ? [overTime(near ? await ask("burn", at, {...subject, ...near}) : burn, place, `${place.path} ${name}`), section("By state", null, statesTable(burn), evidence(burn))] : nothing("Only the bill is left of this time range: its details were deleted."),
+    burn.total.gpu_ms ? [overTime(shown, place, `${place.path} ${name}`), section("By state", null, statesTable(burn), evidence(burn))] : nothing("Only the bill is left of this time range: its details were deleted."),
     section(isWorkload ? "Pods" : "Workloads", null, parts(about, cost.total, place)),
     later(`runs of ${name}`, runs, (answer) => trainingRuns(answer, about, place)),
     section("Findings", null, later(`findings of ${name}`, why, (answer) => (answer.findings.length ? h("ul.findings", {}, answer.findings.map((one, at) => h("li", {}, finding(one, place, at === 0)))) : nothing("No findings in this time range.")), "Looking for causes…")),

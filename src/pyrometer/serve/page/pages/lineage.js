@@ -4,7 +4,7 @@ import {ask} from "../api.js";
 import {h, link, nothing, section, tile} from "../dom.js";
 import {duration, number, plural, when} from "../format.js";
 import {go} from "../place.js";
-import {runTabs} from "../runs.js";
+import {isOutside, outside, runTabs} from "../runs.js";
 import {table} from "../table.js";
 
 const MOST_SAMPLES = 16;
@@ -12,6 +12,7 @@ const MOST_SAMPLES = 16;
 export async function show(place) {
   const run = place.get("run");
   if (!run) return [h("h1", {}, "Lineage"), nothing("Of which run? ", link(place.to("/run"), "Choose one"), ".")];
+  if (await isOutside(place)) return outside(place);
   const head = [h("p.crumbs", {}, link(place.to("/run"), "Runs"), "›", link(place.to("/run", {run}), run), "› lineage"), h("h1", {"data-short": `${run}, lineage`}, "Which data, which step, which checkpoint"), runTabs(place, "/lineage"), questions(place, run)];
   const asked = ["sample", "step", "checkpoint"].find((name) => place.get(name));
   if (!asked) return [...head, await offers(place, run)];

@@ -7,8 +7,8 @@ import {classOf, finding} from "../finding.js";
 import {stillRunning} from "../freshness.js";
 import {compact, duration, hours, metric, number, plural, ratio, share, unwall, usdMicro, wall, when} from "../format.js";
 import {later} from "../parts.js";
-import {go, windowOf, withWindow} from "../place.js";
-import {runTabs} from "../runs.js";
+import {go} from "../place.js";
+import {isOutside, outside, runTabs} from "../runs.js";
 import {phaseClass} from "../phases.js";
 import {table} from "../table.js";
 
@@ -32,18 +32,6 @@ export async function show(place) {
     h("div.pair", {}, section("Its life", null, life(about)), section("Where a step's time goes", null, phases(about))),
   ];
 }
-
-/** Whether the time range that was chosen has nothing of the run. Without one there is nothing to ask. */
-async function isOutside(place) {
-  if (!Object.keys(windowOf(place)).length || place.get("all")) return false;
-  const ran = async (more) => (await ask("runs", place, {limit: 10_000, ...more})).rows.some((row) => row.run === place.get("run"));
-  return !(await ran({})) && ran(withWindow({all: "1"}));
-}
-
-const outside = (place) => [
-  h("p.crumbs", {}, link(place.to("/run"), "Runs"), h("span", {}, `› ${place.get("run")}`)), h("h1", {}, place.get("run")),
-  nothing("This run did not run in this time range. ", link(place.href(withWindow({})), "Show all time")),
-];
 
 // -- which runs there are ---------------------------------------------------------------------------------------------
 
@@ -91,7 +79,7 @@ function headline(about, place) {
   return [
     h("p.crumbs", {}, link(place.to("/run"), "Runs"), "›", about.experiment ? [link(place.to("/worth", {experiment: about.experiment}), about.experiment), `› ${about.run}`] : about.run),
     partOf(about, place), h("h1", {"data-short": about.run}, about.run),
-    h("p.lede", {}, h("span.badge", {class: about.outcome === "failed" ? "alarm" : ""}, about.outcome), " ",
+    h("p.lede", {}, h("span.badge", {class: about.outcome === "failed" ? "alarm" : ""}, about.outcome === "running" ? stillRunning() : about.outcome), " ",
       about.workload ? [link(place.to("/workload", {workload: about.workload.uid}), `${about.workload.kind} ${about.workload.namespace}/${about.workload.name}`), " · "] : null,
       [about.team, plural(about.ranks, "rank"), plural(about.attempts, "attempt"), `since ${when(about.started)}`, about.ended ? `until ${when(about.ended)}` : null].filter(Boolean).join(" · ")),
     about.failure ? h("p.alarm", {}, failed(about.failure)) : null,

@@ -1,0 +1,30 @@
+"""What is said of a run that is not in a time range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import nights
+from pyrometer.model.settings import Settings
+from pyrometer.serve.questions import NothingError, bring_up_to_date, question
+from pyrometer.store import Store
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("run", "Run 'run' did not run in that time. `pyrometer runs` shows when it ran."),
+        ("runn", "There is no run 'runn' in that time. `pyrometer runs` lists them."),
+    ],
+)
+def test_a_run_of_another_time_is_not_a_misspelled_one(tmp_path: Path, run: str, said: str) -> None:
+    with Store(tmp_path, create=True) as store:
+        ended = [one._replace(ended_ms=nights.at(40), outcome="succeeded") for one in nights.run()]
+        store.append([*nights.cluster(), *nights.job(), *ended, *nights.all_ranks(0, 40)])
+        covered = bring_up_to_date(store, Settings(), now_ms=nights.START_MS + 3 * nights.HOUR)
+        assert covered is not None
+        with pytest.raises(NothingError) as refused:
+            question("show", {"run": run, "last": "30m"}, Settings())(store, covered)
+    assert str(refused.value) == said
