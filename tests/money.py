@@ -1,4 +1,4 @@
-"""Amounts of money and how every surface writes them: the terminal, the report, messages and the page."""
+"""Amounts of money, shares, and how every surface writes them: the terminal, the report, messages and the page."""
 
 WRITTEN = (
     (None, "unpriced"),
@@ -34,4 +34,26 @@ WRITTEN = (
     (-10_500_000, "−$11"),
     (-24_000_000, "−$24"),
     (-987_500_000, "−$988"),
+)
+
+# A part, the whole, and the share as every surface writes it.
+SHARES = (
+    (0, 100, "0 %"),
+    (1, 1_000_000, "<0.1 %"),
+    (499, 1_000_000, "<0.1 %"),
+    (500, 1_000_000, "0.1 %"),
+    (949, 100_000, "0.9 %"),
+    (15, 1_000, "1.5 %"),
+    (42, 1_000, "4.2 %"),
+    (425, 10_000, "4.3 %"),
+    (9_949, 100_000, "9.9 %"),
+    (995, 10_000, "10 %"),  # not "10.0 %": the rounded share decides
+    (104, 1_000, "10 %"),
+    (125, 1_000, "13 %"),
+    (225, 1_000, "23 %"),
+    (509_000_000, 12_136_000_000, "4.2 %"),
+    (1_000, 1_000, "100 %"),
+    (12, 1, "1,200 %"),
+    (-42, 1_000, "−4.2 %"),
+    (-1, 1_000_000, "−<0.1 %"),
 )

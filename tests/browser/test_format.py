@@ -1,11 +1,11 @@
-"""Money on the page is written like in the terminal and in the report."""
+"""Money and shares on the page are written like in the terminal and in the report."""
 
 from __future__ import annotations
 
 import random
 
-from money import WRITTEN
-from pyrometer.explain.words import dollars
+from money import SHARES, WRITTEN
+from pyrometer.explain.words import dollars, percent, ratio
 
 
 def test_money_has_one_format(looking, night_url):
@@ -18,3 +18,17 @@ def test_money_has_one_format(looking, night_url):
     written = page.evaluate("async (amounts) => amounts.map((await import('/page/format.js')).usdMicro)", amounts)
     assert written[: len(WRITTEN)] == [text for _, text in WRITTEN]
     assert written == [dollars(amount) for amount in amounts]
+
+
+def test_shares_have_one_format(looking, night_url):
+    chosen = random.Random(8)
+    wholes = [chosen.randint(1, 10 ** chosen.randint(1, 12)) for _ in range(2_000)]
+    pairs = [(part, whole) for part, whole, _ in SHARES] + [(chosen.randint(0, whole), whole) for whole in wholes]
+    pairs += [(part, 2_000) for part in range(500)]
+    page = looking(night_url).at("/experiments")
+    ask = "async (pairs) => { const {%s: said} = await import('/page/format.js'); return pairs.map(%s); }"
+    written = page.evaluate(ask % ("share", "([part, whole]) => said(part, whole)"), pairs)
+    assert written[: len(SHARES)] == [text for _, _, text in SHARES]
+    assert written == [percent(part, whole) for part, whole in pairs]
+    parts = [round(part / whole, 4) for part, whole in pairs]
+    assert page.evaluate(ask % ("ratio", "(part) => said(part)"), parts) == [ratio(part) for part in parts]

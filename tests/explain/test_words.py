@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from money import WRITTEN
-from pyrometer.explain.words import dollars, hours, wrapped
+from money import SHARES, WRITTEN
+from pyrometer.explain.html import _share
+from pyrometer.explain.words import dollars, hours, percent, ratio, wrapped
 
 
 @pytest.mark.parametrize(("usd_micro", "written"), WRITTEN)
@@ -25,6 +26,14 @@ def test_money_is_rounded_to_the_nearest_and_halves_away_from_zero(usd_micro):
         unit = 10_000 if "." in written else 1_000_000
         shown = round(float(written.lstrip("−$").replace(",", "")) * 1_000_000)
         assert -unit < 2 * (shown - abs(usd_micro)) <= unit
+
+
+@pytest.mark.parametrize(("part", "whole", "written"), SHARES)
+def test_shares_have_one_format(part, whole, written):
+    """tests/browser/test_format.py compares the page with the same table."""
+    assert percent(part, whole) == written
+    assert _share(part, whole) == written.replace(" ", "")
+    assert ratio(part / whole) == written
 
 
 @pytest.mark.parametrize(

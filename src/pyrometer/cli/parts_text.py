@@ -12,7 +12,7 @@ import click
 from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import Style
-from pyrometer.explain.words import counted, dollars, duration, wrapped
+from pyrometer.explain.words import counted, dollars, duration, ratio, wrapped
 
 BAR = 24  # columns of the axis of time
 FRONT = "★"  # beside a trial that no other one beats for less
@@ -95,7 +95,7 @@ def _sentences(sweep: dict[str, Any]) -> Iterator[str]:
 
 def _cost(total: dict[str, Any]) -> str:
     wasted = f", {dollars(total['wasted_usd_micro'])} of it wasted" if total["wasted_usd_micro"] else ""
-    goodput = "" if total["goodput"] is None else f", {100 * total['goodput']:.0f} % of the time training"
+    goodput = "" if total["goodput"] is None else f", {ratio(total['goodput'])} of the time training"
     return f"{dollars(total['usd_micro'])} for {total['gpu_hours']:,.2f} GPU-hours{wasted}{goodput}"
 
 
@@ -136,7 +136,7 @@ def _bar(row: dict[str, Any], from_ms: float, to_ms: float) -> str:
 def _figures(row: dict[str, Any]) -> list[str | None]:
     if not row["gpu_ms"]:
         return [None] * 4
-    goodput = None if row["goodput"] is None else f"{100 * row['goodput']:.0f} %"
+    goodput = None if row["goodput"] is None else ratio(row["goodput"])
     return [f"{row['gpu_hours']:,.2f}", dollars(row["usd_micro"]), dollars(row["wasted_usd_micro"]), goodput]
 
 

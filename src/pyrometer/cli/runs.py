@@ -13,7 +13,7 @@ from pyrometer.cli.running import Asked, print_json, read_options
 from pyrometer.cli.step_text import length
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.failures import failure_text
-from pyrometer.explain.words import counted, dollars, duration, wrapped
+from pyrometer.explain.words import counted, dollars, duration, ratio, wrapped
 
 MAX_FAILURES = 5
 
@@ -46,9 +46,9 @@ def command(asked: Asked) -> None:
                 row["attempts"], *(_progress(row) if told else []), row["ranks"], f"{row['steps']:,}",
                 None if row["step_p50_ms"] is None else length(row["step_p50_ms"]),
                 None if row["samples_per_s"] is None else f"{row['samples_per_s']:,.0f}",
-                *([None if row["mfu"] is None else f"{100 * row['mfu']:.0f} %"] if with_mfu else []),
+                *([None if row["mfu"] is None else ratio(row["mfu"])] if with_mfu else []),
                 f"{row['gpu_hours']:,.2f}", "–" if row["usd_micro"] is None else dollars(row["usd_micro"]),
-                "–" if row["goodput"] is None else f"{100 * row['goodput']:.0f} %",
+                "–" if row["goodput"] is None else ratio(row["goodput"]),
             ]
             for row in answer["rows"]
         ],

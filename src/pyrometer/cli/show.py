@@ -18,7 +18,7 @@ from pyrometer.cli.step_text import KINDS, length
 from pyrometer.explain.failures import failure_text
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.throughput import PHASES
-from pyrometer.explain.words import counted, dollars, duration, hours, wrapped
+from pyrometer.explain.words import counted, dollars, duration, hours, ratio, wrapped
 from pyrometer.identify.happenings import PROGRESS, REMAINING
 from pyrometer.model.units import MS_PER_MINUTE
 
@@ -48,7 +48,7 @@ def command(asked: Asked, run: str) -> None:
 
 def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     money = "unpriced" if answer["usd_micro"] is None else dollars(answer["usd_micro"])
-    goodput = "" if answer["goodput"] is None else f", {100 * answer['goodput']:.0f} % of it training"
+    goodput = "" if answer["goodput"] is None else f", {ratio(answer['goodput'])} of it training"
     yield style(f"{answer['run']}: {answer['outcome']}", bold=True)
     if answer["failure"]:
         yield from wrapped(failure_text(answer["failure"]), width)
@@ -105,7 +105,7 @@ def _speed(answer: dict[str, Any]) -> Iterator[str]:
     if answer["tokens_per_s"]:
         said.append(f"{_rate(answer['tokens_per_s'])} tokens/s")
     if answer["flops_per_s"]:
-        mfu = "" if answer["mfu"] is None else f" ({100 * answer['mfu']:.1f} % MFU, of dense bf16)"
+        mfu = "" if answer["mfu"] is None else f" ({ratio(answer['mfu'])} MFU, of dense bf16)"
         said.append(f"{_flops(answer['flops_per_s'])}{mfu}")
     if answer["memory_peak_mib"]:
         said.append(f"{answer['memory_peak_mib'] / 1024:,.1f} GiB at most, on rank {answer['memory_peak_rank']}")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pyrometer.cli.sparks import sparkline
 from pyrometer.explain.text import COLOURS
-from pyrometer.explain.words import counted, dollars, duration, percent, staleness
+from pyrometer.explain.words import counted, dollars, duration, percent, ratio, staleness
 from pyrometer.model.states import STATE
 
 Row = dict[str, Any]
@@ -86,7 +86,7 @@ COLUMNS = (
     Column("GPUs", lambda row: f"{row['gpus']:,g}", 2, figure=True),
     Column("$/h", lambda row: _money(row["usd_micro_per_hour"]), 0, figure=True),
     Column("in window", lambda row: _money(row["usd_micro"]), 12, figure=True),
-    Column("goodput", lambda row: "–" if row["goodput"] is None else f"{100 * row['goodput']:.0f} %", 8, figure=True),
+    Column("goodput", lambda row: "–" if row["goodput"] is None else ratio(row["goodput"]), 8, figure=True),
     Column("running", lambda row: "–" if row["running_ms"] is None else duration(row["running_ms"]), 9, figure=True),
     Column("progress", _progress, 3, figure=True),
     Column("ETA", _eta, 4, figure=True),
@@ -174,7 +174,7 @@ def _cut(text: str, width: int) -> str:
 def detail(row: Row) -> Text:
     """One row in words: what the last minutes were spent on, and whose it is."""
     workload = row["workload"]
-    states = ", ".join(f"{state} {percent(round(10_000 * share), 10_000)}" for state, share in row["states"].items())
+    states = ", ".join(f"{state} {ratio(share)}" for state, share in row["states"].items())
     whose = [
         f"{workload['kind']} {workload['namespace']}/{workload['name']}",
         f"experiment {row['experiment']}" if row["experiment"] else "",

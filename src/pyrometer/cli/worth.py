@@ -15,7 +15,7 @@ from pyrometer.cli.sparks import sparkline
 from pyrometer.cli.tables import print_table
 from pyrometer.cli.worth_chart import AXES, NothingToDrawError, chart_lines
 from pyrometer.explain.text import plain
-from pyrometer.explain.words import counted, dollars, duration, hours, percent
+from pyrometer.explain.words import counted, dollars, duration, hours, ratio
 
 FRONT = "★"  # beside a run that no other one beats
 
@@ -179,7 +179,7 @@ def _bought(marginal: dict[str, Any] | None) -> str | None:
     """What the last tenth of the dollars brought, of all that the run gained."""
     if marginal is None or marginal["share_of_all_gain"] is None:
         return None
-    return percent(round(10_000 * marginal["share_of_all_gain"]), 10_000)
+    return ratio(marginal["share_of_all_gain"])
 
 
 def _spent(total: dict[str, Any]) -> str:
@@ -195,7 +195,7 @@ def _money(usd_micro: int | None) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.0f} %"
+    return "–" if share is None else ratio(share)
 
 
 def _value(value: float | None) -> str | None:

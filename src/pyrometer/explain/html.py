@@ -16,7 +16,7 @@ from pyrometer.explain import charts
 from pyrometer.explain.charts import Part, escaped, stacked_bar
 from pyrometer.explain.figures import Measure, gpu_hours
 from pyrometer.explain.text import WAITED_MS, waits
-from pyrometer.explain.words import duration, emission, energy
+from pyrometer.explain.words import duration, emission, energy, percent
 from pyrometer.model.states import FAMILIES, STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_SECOND
 
@@ -225,7 +225,7 @@ def _where_it_went(page: Page) -> str:
         + _cell(STATE[row["state"]].meaning if row["state"] in STATE else "", "meaning")
         + _chart_cell([Part(charts.state_class(row["state"]), amount, "")], most, _words(row["state"]))
         + _amount_cells(page, row, amount)
-        + _cell(_share(amount, whole))
+        + _cell("–" if row[measure.key] is None else _share(amount, whole))
         for row, amount in zip(page.answer["states"], page.states, strict=True)
     ]
     heads = [("State", ""), ("Meaning", "meaning"), ("Bar", "chart"), *_amount_heads(page), ("Share", "n")]
@@ -503,11 +503,8 @@ def _time_ms(iso: str) -> int:
     return round(datetime.fromisoformat(iso).timestamp() * MS_PER_SECOND)
 
 
-def _share(part: float, whole: float) -> str:
-    percent = 100 * part / whole if whole > 0 else 0.0
-    if 0 < percent < 0.1:
-        return "<0.1%"
-    return f"{percent:.1f}%" if 0 < percent < 9.95 else f"{percent:.0f}%"
+def _share(part: int, whole: int) -> str:
+    return percent(part, whole).replace(" ", "")
 
 
 def _gpus(count: float) -> str:

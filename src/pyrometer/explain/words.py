@@ -114,11 +114,22 @@ def coverage(total: dict[str, Any]) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share: "12 %", "0.4 %"."""
-    share = 100 * part / whole if whole else 0.0
-    if 0 < share < 0.05:
-        return "<0.1 %"
-    return f"{share:.1f} %" if 0 < share < 0.95 else f"{share:.0f} %"
+    """A share: tenths of a percent below ten, whole percents from there on: "12 %", "4.2 %", "<0.1 %".
+
+    Halves round away from zero. `share` in serve/page/format.js does the same: change both together.
+    """
+    if not whole:
+        return "0 %"
+    sign, part = "−" if part < 0 else "", abs(part)
+    tenths = _rounded(1000 * part, whole)
+    if part and not tenths:
+        return f"{sign}<0.1 %"
+    return f"{sign}{tenths / 10:.1f} %" if 0 < tenths < 100 else f"{sign}{_rounded(100 * part, whole):,} %"
+
+
+def ratio(share: float) -> str:
+    """A share that is given as a part of one: "59 %"."""
+    return percent(round(share * 1e9), 10**9)
 
 
 def clock(time_ms: int, zone: tzinfo, *, beside_ms: int | None = None, seconds: bool = False) -> str:

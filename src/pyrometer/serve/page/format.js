@@ -30,14 +30,15 @@ export function hours(value) {
   return value >= 100 ? whole.format(value) : value >= 1 ? value.toFixed(1) : value === 0 ? "0" : value.toFixed(2);
 }
 
+/** A share: tenths of a percent below ten, whole percents from there on. `percent` in explain/words.py does the same: change both together. */
 export function share(part, all) {
   if (!all || part === null || part === undefined) return "–";
-  const percent = (100 * part) / all;
-  if (percent > 0 && percent < 0.1) return "<0.1 %";
-  return `${percent >= 10 || percent === 0 ? whole.format(percent) : percent.toFixed(1)} %`;
+  const sign = part < 0 ? "−" : "", tenths = Math.round((1000 * Math.abs(part)) / all);
+  if (part && !tenths) return `${sign}<0.1 %`;
+  return `${sign}${tenths && tenths < 100 ? (tenths / 10).toFixed(1) : whole.format(Math.round((100 * Math.abs(part)) / all))} %`;
 }
 
-export const ratio = (value) => (value === null || value === undefined ? "–" : share(value, 1));
+export const ratio = (value) => (value === null || value === undefined ? "–" : share(Math.round(value * 1e9), 1e9));
 
 /** A length of time in its two largest units. */
 export function duration(ms) {
