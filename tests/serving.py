@@ -25,8 +25,12 @@ def serving(
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **variables})
     assert process.stderr is not None
     with process.stderr, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-        said = next((line for line in process.stderr if "Listening" in line), "")
-        assert str(port) in said
+        said: list[str] = []
+        for line in process.stderr:
+            said.append(line)
+            if "Listening" in line:
+                break
+        assert str(port) in "".join(said[-1:]), said
         try:
             client.get("/healthz")
             yield client

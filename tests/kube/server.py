@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 import subprocess
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,12 @@ TOKEN = "test-admin"  # of a server that lives as long as a test run
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+    """A port that nobody listens on. It is not one that the system gives to connections: those come and go."""
+    while True:
+        port = random.SystemRandom().randint(12_000, 32_000)
+        with suppress(OSError), socket.socket() as listening:
+            listening.bind(("127.0.0.1", port))
+            return port
 
 
 class ApiServer:
