@@ -114,7 +114,7 @@ def coverage(total: dict[str, Any]) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share: tenths of a percent below ten, whole percents from there on: "12 %", "4.2 %", "<0.1 %".
+    """A share: tenths of a percent below ten, whole percents from there on: "12 %", "4.2 %", "4 %", "<0.1 %".
 
     Halves round away from zero. `share` in serve/page/format.js does the same: change both together.
     """
@@ -124,7 +124,7 @@ def percent(part: int, whole: int) -> str:
     tenths = _rounded(1000 * part, whole)
     if part and not tenths:
         return f"{sign}<0.1 %"
-    return f"{sign}{tenths / 10:.1f} %" if 0 < tenths < 100 else f"{sign}{_rounded(100 * part, whole):,} %"
+    return f"{sign}{tenths / 10:g} %" if tenths < 100 else f"{sign}{_rounded(100 * part, whole):,} %"
 
 
 def ratio(share: float) -> str:
