@@ -70,6 +70,37 @@ def test_the_steps_of_a_value_are_among_those_that_it_covers(logs, seed):
         program.close()
 
 
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("every", [1, 3, 10])
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_value_that_is_not_finite_covers_the_first_step_whose_loss_was_not(broken, every, late, stays):
+    program, bad, since = Program(), 14, 0
+    program.train(1.0)
+    program.log(1.0)  # the first log is what makes it remember losses
+    program.close()
+    for step in range(1, 30):
+        program.train(broken if step == bad or (stays and step > bad) else 1.0 / step)
+        if step % every == 0:
+            said = program.log(sum(program.losses[since : step + 1 - late]))
+            since = step + 1 - late
+            if said.value != said.value or said.value == broken:
+                assert said.covers == (bad, bad)
+                return
+        program.close()
+    pytest.fail("no value was broken")
+
+
+def test_a_value_that_is_not_finite_covers_all_its_steps_where_their_losses_are_not_all_known():
+    program = Program()
+    program.train(1.0)
+    program.log(1.0)
+    for step in range(1, 200):
+        program.close()
+        program.train(float("nan") if step in (3, 190) else 1.0)
+    assert program.log(float("nan")).covers == (1, 199)
+
+
 def test_a_log_in_every_step_covers_one_step_and_many_logs_in_a_step_cover_the_same():
     program = Program()
     for step in range(5):

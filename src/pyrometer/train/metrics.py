@@ -92,7 +92,7 @@ class Metrics:
         self._count = count
         self._trained = trained or (lambda: (count(), count()))  # the step that this thread trains or has just trained
         self._logged: dict[tuple[str, str], Steps] = {}  # by source and name: the last log and the one before it
-        self._own: dict[float, int] = {}  # recent losses of backward, and their steps
+        self._own: deque[tuple[int, float]] = deque(maxlen=MAX_OWN_LOSSES)  # steps and their losses of backward
         self._told = told  # the loss became non-finite, or finite again
         self._finite = True
         self._logged_loss = False
@@ -184,15 +184,14 @@ class Metrics:
         if said.covers is None or not _is_training_loss(said.name):
             return said.covers
         first, last = said.covers
-        number = self._count() if self._parts and value == _sum(self._parts) else self._own.get(value, -1)
-        return (number, number) if first - 1 <= number <= last and number >= 0 else said.covers
-
-    def _remember(self, loss: float, count: int) -> None:
-        own = self._own
-        own.pop(loss, None)
-        own[loss] = count
-        if len(own) > MAX_OWN_LOSSES:
-            del own[next(iter(own))]
+        own = [(step, loss) for step, loss in self._own if first - 1 <= step <= last]
+        if self._parts and first - 1 <= self._count() <= last:
+            own.append((self._count(), _sum(self._parts)))
+        if math.isfinite(value):
+            step = next((step for step, loss in reversed(own) if loss == value), None)
+        else:
+            step = _first_nonfinite(own, first)
+        return said.covers if step is None else (step, step)
 
     def _is_news(self, said: _Said, value: float) -> bool:
         door, number, before = self._told_by.get(said.name, ("", -1, 0.0))
@@ -220,7 +219,7 @@ class Metrics:
             loss = parts[0] if len(parts) == 1 else _sum(parts)
             parts.clear()
             if self._logged_loss:
-                self._remember(loss, count)
+                self._own.append((count, loss))
             if self._allowed > 0 or not -_GREATEST <= loss <= self._unremarkable:
                 self._loss(loss, count)
         elif self._arriving:
@@ -262,7 +261,7 @@ class Metrics:
             if len(there) == len(parts):
                 loss = _sum(there)
                 if self._logged_loss:
-                    self._remember(loss, number)
+                    self._own.append((number, loss))
                 self._loss(loss, number)
 
     def _loss(self, loss: float, count: int) -> None:
@@ -311,6 +310,18 @@ class Metrics:
 def _is_training_loss(name: str) -> bool:
     lower = name.lower()
     return "loss" in lower and not any(word in lower for word in ("val", "test"))  # and so not "eval"
+
+
+def _first_nonfinite(own: list[tuple[int, float]], first: int) -> int | None:
+    """The step that made a value from `first` on infinite or NaN; None where the losses before it are not all known."""
+    expected = first
+    for step, loss in own:
+        if step > expected:
+            return None
+        if not math.isfinite(loss):
+            return step
+        expected = step + 1
+    return None
 
 
 def _sum(parts: list[float]) -> float:
