@@ -142,6 +142,20 @@ def test_a_spike_whose_data_was_not_recorded_says_so(tmp_path):
     assert (broken["updates"], broken["nearest"], broken["value"]) == ([], [7, 8, 9, 10], None)
 
 
+@pytest.mark.parametrize("others", [60, 20, 1])
+def test_of_several_losses_one_that_leads_to_samples_is_looked_at(tmp_path, others):
+    """Whatever it is called; unless it has too few values to show a jump."""
+    trained = Trained(attempts=((0, 60),), bad_sample=None)
+    trained.records = [one for one in trained.records if not isinstance(one, Metric)]
+    for step in range(60):
+        trained.records.append(Metric(START_MS + step, RUN, 1, 0, "loss", 1.0, step + 1, None, "wandb"))
+        if step < others:
+            own = Metric(START_MS + step, RUN, 1, 0, "train_loss", 1.0, step + 1, None, "lightning", step, step)
+            trained.records.append(own)
+    with trained.store(tmp_path / "data") as store:
+        assert lineage_of_spikes(store, RUN, EVER, zone=UTC)["metric"] == ("train_loss" if others == 60 else "loss")
+
+
 @pytest.mark.parametrize(("metric", "says"), [("accuracy", "It has: loss"), ("", "It has: loss")])
 def test_a_metric_that_is_not_there_is_told(tmp_path, metric, says):
     with (

@@ -175,23 +175,29 @@ def _metric(store: Reading, run: str, named: str | None) -> tuple[str, str]:
     """The metric to look at and whether less of it is better: the one that was named, else the loss.
 
     The losses that the SDK read before the program logged one under another name are only the beginning of the run.
+    Of several losses, one whose values cover known training steps is preferred: only such a loss leads to samples.
     """
     rows = store.connection.execute(
-        f"SELECT name, max(goal), count(*), bool_or({NOT_OWN}) FROM metric WHERE run = ? AND step IS NOT NULL "
-        "GROUP BY name ORDER BY name",
+        f"SELECT name, max(goal), count(*), bool_or({NOT_OWN}), coalesce("
+        f"bool_or(last_step IS NOT NULL) FILTER (WHERE {NOT_OWN}), true) "
+        "FROM metric WHERE run = ? AND step IS NOT NULL GROUP BY name ORDER BY name",
         [run],
     ).fetchall()
-    goals = {name: goal or "min" for name, goal, _, _ in rows}
+    goals = {name: goal or "min" for name, goal, *_ in rows}
     if named is not None:
         if named not in goals:
             raise NotRecordedError(f"{run} has no metric {named!r} with steps. It has: {', '.join(goals) or 'none'}.")
         return named, goals[named]
-    longest = max((count for name, _, count, logged in rows if logged and is_training_loss(name)), default=0)
+    longest = max((count for name, _, count, logged, _ in rows if logged and is_training_loss(name)), default=0)
+    enough = min(longest, BEFORE)
     losses = [
-        (not logged and count < longest, name != OWN_LOSS, is_evaluation(name), -count, name)
-        for name, _, count, logged in rows
+        (
+            not logged and count < longest, is_evaluation(name), not mapped or count < enough, name != OWN_LOSS,
+            -count, name,
+        )
+        for name, _, count, logged, mapped in rows
         if "loss" in name.lower()
-    ]
+    ]  # fmt: skip
     if not losses:
         raise NotRecordedError(
             f"{run} has no metric that is called a loss and has steps. "
