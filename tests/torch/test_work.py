@@ -350,6 +350,54 @@ def attacked() -> Iterator[None]:
         yield
 
 
+class Timed(nn.Module):
+    """Takes a time step first, as some diffusion models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = linear()
+
+    def forward(self, time: torch.Tensor | float, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).mean() * time
+
+
+def a_number_first(time: torch.Tensor | float) -> Program:
+    def program() -> Iterator[None]:
+        model = Timed()
+        optimizer = adam(model)
+        while True:
+            model(time, rows()).backward()
+            model(time, x=rows()).backward()
+            optimizer.step()
+            yield
+
+    return program
+
+
+def evaluation_with_gradients() -> Iterator[None]:  # its author forgot `torch.no_grad`
+    model = linear()
+    optimizer = adam(model)
+    while True:
+        for _ in range(2):
+            model(rows()).mean().backward()
+        optimizer.step()
+        yield
+        model.eval()
+        for _ in range(3):
+            model(rows(3 * BATCH))
+        model.train()
+
+
+def a_frozen_part_in_evaluation_mode() -> Iterator[None]:
+    backbone, head = linear().eval(), linear(1)
+    optimizer = adam(backbone, head)
+    while True:
+        for _ in range(2):
+            head(backbone(rows()).repeat_interleave(3, 0)).mean().backward()
+        optimizer.step()
+        yield
+
+
 def compiled() -> Iterator[None]:
     images, texts = (torch.compile(linear(), backend="eager") for _ in range(2))
     optimizer = adam(images, texts)
@@ -386,6 +434,10 @@ PROGRAMS: dict[str, tuple[Program, int]] = {
     "closure": (closure, BATCH),
     "the same batch twice": (the_same_batch_twice, BATCH),
     "attacked": (attacked, BATCH),
+    "a time step first": (a_number_first(torch.tensor(0.5)), 2 * BATCH),
+    "a number first": (a_number_first(0.5), 2 * BATCH),
+    "evaluation with gradients": (evaluation_with_gradients, 2 * BATCH),
+    "a frozen part in evaluation mode": (a_frozen_part_in_evaluation_mode, 2 * BATCH),
     "compiled": (compiled, BATCH),
 }
 OF_TOKENS = {"two encoders": BATCH * LENGTH, "recurrent": BATCH * LENGTH, "keywords": 2 * BATCH * LENGTH}

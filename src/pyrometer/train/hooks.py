@@ -306,17 +306,19 @@ class Hooks:
             if entered:
                 try:
                     called.add(id(module))
-                    if len(args) == 1 and type(args[0]) is tensor_type:
+                    if len(args) == 1 and not kwargs and type(args[0]) is tensor_type:
                         tensors: Any = args
                     else:
                         tensors = []
-                        _tensors_in(args or kwargs, tensor_type, tensors)
+                        _tensors_in(args, tensor_type, tensors)
+                        if kwargs:
+                            _tensors_in(kwargs, tensor_type, tensors)
                     if self.lineage.loaders:
                         self.lineage.forward(recorder.count, recorder.last_ns, tensors, gradients=gradients)
                     if not gradients:
                         recorder.work.evaluation(id(module))
                     elif tensors:
-                        recorder.work.forward(id(module), tensors[0])
+                        recorder.work.forward(id(module), tensors, training=module.training)
                 except Exception as error:
                     self.broken(error)
             try:

@@ -11,14 +11,15 @@ On the hot path, calls are only written down. An optimizer's step makes sense of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
 from pyrometer.train.ring import SAMPLES, TOKENS
 
 # A call of a root module with gradients: whether its input comes from outside of the models (an input with gradients is
-# the output of another one), tokens, samples, module. Where steps have several micro-batches, also the identity of the
-# input.
+# the output of another one), tokens, samples, module, whether that is in training mode. Where steps have several
+# micro-batches, also the identity of the input.
 Call = tuple[Any, ...]
 # In the order of events: calls; root modules called without gradients, as ~module; None where a backward begins.
 Log = list[Call | int | None]
@@ -34,14 +35,18 @@ class Work:
         self._log: Log = []  # since the last step of an optimizer
         self._several = False  # steps have several micro-batches, so that inputs are compared
 
-    def forward(self, module: int, tensor: Any) -> None:
-        """A root module is called with gradients."""
+    def forward(self, module: int, tensors: Sequence[Any], *, training: bool) -> None:
+        """A root module is called with gradients. A number, like a time step, does not tell how large its batch is."""
+        tensor = tensors[0]
         shape = tensor.shape
         if not shape:
-            return
+            tensor = next((one for one in tensors if one.shape), None)
+            if tensor is None:
+                return
+            shape = tensor.shape
         samples = shape[0]
         tokens = samples * shape[1] if len(shape) == 2 and not tensor.is_floating_point() else 0
-        call = (not tensor.requires_grad, tokens, samples, module)
+        call = (not tensor.requires_grad, tokens, samples, module, training)
         self._log.append((*call, *_identity(tensor)) if self._several else call)
 
     def evaluation(self, module: int) -> None:
@@ -85,7 +90,7 @@ class Work:
                 modules = frozenset(called).union(module for module in evaluated if ~module not in called)
                 unclaimed += min(called.count(module) for module in set(called)) - 1
                 size = max(calls, key=lambda call: call[:3])
-                content = (modules, *map(id, size[4:5]), *size[5:])  # a tensor that lives has one weak reference
+                content = (modules, *map(id, size[5:6]), *size[6:])  # a tensor that lives has one weak reference
                 if size[0] != outside or (len(content) > 1 and content in seen):
                     continue
                 seen.add(content)
@@ -111,9 +116,16 @@ def _micro_batches(log: Log) -> list[tuple[list[Call], list[int]]]:
             evaluated.append(entry)
         else:
             calls.append(entry)
+    found = [(_trained(calls), evaluated) for calls, evaluated in found]
     if not found[-1][0]:  # else there are calls whose backward was not seen, or was in a closure of the optimizer
         found.pop()
     return found
+
+
+def _trained(calls: list[Call]) -> list[Call]:
+    """Without calls of a module that evaluate it with gradients, before the batch that it is trained on."""
+    in_training = {call[3] for call in calls if call[4]}
+    return [call for call in calls if call[4] or call[3] not in in_training]
 
 
 def _identity(tensor: Any) -> tuple[ref[Any], int | None]:
