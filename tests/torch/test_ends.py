@@ -20,11 +20,12 @@ PROGRAM = Path(__file__).parent / "programs" / "ends.py"
 pytestmark = pytest.mark.heavy
 
 PLANTED = "ValueError: planted in two lines"
-# The exception of those that end with one.
+# What those that fail end with.
 ERRORS = {
     "fail": PLANTED, "hook_before": PLANTED, "hook_after": PLANTED, "hook_exits": PLANTED, "caught": PLANTED,
     "chained": "RuntimeError: raised last", "group": "ExceptionGroup: of two (2 sub-exceptions)",
-    "syntax": "SyntaxError: invalid syntax",
+    "syntax": "SyntaxError: invalid syntax", "message": "SystemExit: no more data", "system_exit": "exit code 3",
+    "negative": "exit code 255", "at_once": "exit code 4", "from_c": "exit code 8", "terminated": "exit code 7",
 }  # fmt: skip
 
 
@@ -90,3 +91,31 @@ def test_of_the_command_itself_too(tmp_path, unwatched, way):
     assert process.returncode == (status if status >= 0 else 128 - status)
     (row,) = answer(tmp_path / "data", "runs")["rows"]
     assert (row["run"], row["outcome"]) == (way, outcome(status))
+
+
+EXITING_RANK = """
+import os, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    if step == 15 and dist.get_rank() == 1:
+        sys.exit(*map(eval, sys.argv[1:]))
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("code", "error"), [("3", "exit code 3"), ("'no more data'", "SystemExit: no more data")])
+def test_a_rank_that_exits_failed_before_those_that_lose_their_connection_to_it(tmp_path, code, error):
+    program = tmp_path / "program.py"
+    program.write_text(EXITING_RANK)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    process = running([*launcher, str(program), code], "--data", str(tmp_path / "data"))
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 1, said
+    (row,) = answer(tmp_path / "data", "runs")["rows"]
+    assert (row["outcome"], row["failure"]["rank"], row["failure"]["error"]) == ("failed", 1, error)

@@ -138,8 +138,9 @@ def test_a_parent_knows_how_its_child_ended(ranks, watcher, spool, script, outco
     assert said(spool) == []
     watcher.exited(process.pid, process.wait())
     watcher.look()
-    ((_, _, words),) = said(spool)
+    *ends, (_, _, words) = said(spool)
     assert (words["outcome"], words["reason"]) == (outcome, reason)
+    assert [(end["kind"], end["reason"]) for _, _, end in ends] == [("exit", reason)] * (outcome == "failed")
 
 
 ENDS = {
@@ -162,9 +163,26 @@ def test_a_rank_s_exit_code_is_known_without_its_parent(ranks, watcher, spool, s
     code = ENDS[script]
     assert process.returncode == code  # as without us
     look_until(watcher, lambda: not list(spool.ranks.iterdir()))
-    ((_, _, words),) = said(spool)
+    *ends, (_, _, words) = said(spool)
     assert words["outcome"] == ("killed" if code < 0 else "failed" if code else "succeeded")
     assert code < 0 or words["reason"] == f"exit code {code}"
+    assert [(end["kind"], end["reason"]) for _, _, end in ends] == [("exit", f"exit code {code}")] * (code > 0)
+
+
+def test_an_exit_code_is_reported_as_of_when_the_program_began_to_exit_unless_an_exception_explains_it(
+    ranks, watcher, spool
+):
+    record = "from pyrometer.train import exits; exits.record(here); here.view[ring.LEFT_NS] = time.perf_counter_ns()"
+    for explained in (0, 1):
+        process = ranks(f"{record}; here.view[ring.EXPLAINED] = {explained}; time.sleep(0.5); raise SystemExit(3)")
+        process.wait()
+        gone_ms = time.time_ns() // 1_000_000
+        look_until(watcher, lambda: not list(spool.ranks.iterdir()))
+        if not explained:
+            began_by_ms = gone_ms - 500
+    (end,) = (words for _, _, words in said(spool) if words.get("kind") == "exit")
+    assert kinds(spool).count("run") == 2
+    assert end["time_ms"] <= began_by_ms
 
 
 def test_a_rank_that_reported_its_end_itself_has_the_last_word(ranks, watcher, spool):

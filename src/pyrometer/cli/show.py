@@ -26,7 +26,7 @@ SPARK_WIDTH = 48
 PHASE_BAR = 48
 REPEATED = 3  # of one kind are told one by one; more are folded
 MOST_METRICS = 12
-SAID = ("exception", "out_of_memory", "sdk_error", "mlflow_run", "wandb_run")  # what is told with its words
+SAID = ("exception", "exit", "out_of_memory", "sdk_error", "mlflow_run", "wandb_run")  # what is told with its words
 
 
 @click.command()
@@ -193,8 +193,8 @@ def _lifecycle(marks: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
         )
         if mark["what"] in SAID:
             ranks = len({one["rank"] for one in group})
-            first = f", the first of {ranks} ranks" if folded and ranks > 1 else ""
-            of = "" if mark["rank"] is None else f" of rank {mark['rank']}{first}"
+            named = ", first on rank" if folded and ranks > 1 else " of rank"
+            of = "" if mark["rank"] is None else f"{named} {mark['rank']}"
             text += f"{of}: {said}"
         head = f"  {datetime.fromisoformat(mark['at']):%d %b %H:%M:%S}  attempt {mark['attempt']}  "
         yield from textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * len(head))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pyrometer.explain.attempts import Attempt, Part, attempts, made_progress
-from pyrometer.explain.failures import error_line
+from pyrometer.explain.failures import ENDS, error_line
 from pyrometer.explain.findings import Proposal
 from pyrometer.explain.night import Night
 from pyrometer.explain.out_of_memory import Kill, kill_of, kills
@@ -121,11 +121,12 @@ def _evidence(night: Night, row: Sequence[Attempt], ends: Sequence[int]) -> Iter
     else:
         yield f"each attempt lived {duration(lives[len(lives) // 2])} or so, the longest {duration(lives[-1])}"
     said = night.ask(
-        "SELECT reason, any_value(message), count(DISTINCT attempt) FROM event WHERE kind = 'exception' "
+        "SELECT reason, any_value(message), count(DISTINCT attempt) FROM event WHERE list_contains($3, kind) "
         "AND list_contains($1, run) AND list_contains($2, attempt) AND reason IS NOT NULL "
         "GROUP BY reason ORDER BY 3 DESC, 1 LIMIT 1",
         [attempt.run or "" for attempt in row],
         [attempt.number for attempt in row],
+        list(ENDS),
     )
     if said:
         reason, message, times = said[0]

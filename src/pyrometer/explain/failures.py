@@ -13,7 +13,8 @@ from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Reading
 
 MAX_HEADLINE = 300  # characters
-ERRORS = (events.EXCEPTION, events.SDK_ERROR)  # events whose `message` is an exception
+ENDS = (events.EXCEPTION, events.EXIT)  # events that say why a rank failed
+ERRORS = (*ENDS, events.SDK_ERROR)  # events that are an error in one line
 # The time at which a killed rank ended is when it was last seen alive: up to a second before its end.
 KILLED_BEFORE_MS = 2_000
 _TRACEBACK = re.compile(r"(\+ )?(Exception Group )?Traceback \(most recent call last\):")
@@ -26,7 +27,7 @@ WITH raised AS (
     SELECT run, attempt, rank, min(time_ms) AS at_ms, arg_min(reason, time_ms) AS reason,
         arg_min(message, time_ms) AS message
     FROM event
-    WHERE kind = '{events.EXCEPTION}' AND time_ms BETWEEN $1 - {_AROUND_MS} AND $2
+    WHERE kind IN {ENDS} AND time_ms BETWEEN $1 - {_AROUND_MS} AND $2
         AND coalesce(run = $3, run IS NOT NULL)
     GROUP BY ALL
 ), failed AS (

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pyrometer.explain.failures import error_line
+from pyrometer.explain.failures import ENDS, error_line
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
-from pyrometer.model import events
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
@@ -70,9 +69,9 @@ def detect(night: Night) -> Iterable[Proposal]:
 def _end(night: Night, run: str, attempt: int) -> Iterator[str]:
     """What ended an attempt, where one rank was first: the others are ended because of it."""
     errors = night.ask(
-        "SELECT rank, reason, message FROM event WHERE run = $1 AND attempt = $2 AND kind = $3 "
+        "SELECT rank, reason, message FROM event WHERE run = $1 AND attempt = $2 AND list_contains($3, kind) "
         "ORDER BY time_ms LIMIT 1",
-        run, attempt, events.EXCEPTION,
+        run, attempt, list(ENDS),
     )  # fmt: skip
     for rank, reason, message in errors:
         yield f"rank {rank} ended with {error_line(reason, message)}"

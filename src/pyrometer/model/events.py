@@ -18,7 +18,8 @@ RESTORED = "restored"  # a checkpoint of `step` was loaded; `duration_ms` it too
 MLFLOW_RUN = "mlflow_run"  # the program has a run of that tracker: `reason` is its id, `message` where it is
 WANDB_RUN = "wandb_run"  # likewise; its id is entity/project/id
 EXCEPTION = "exception"  # ended `rank`: `reason` is its type; `message` type and text in one line, then its traceback
-SDK_ERROR = "sdk_error"  # an error of the SDK, likewise: it no longer watches `rank`
+EXIT = "exit"  # `rank` failed without an exception: `reason` is the exit code of its process, in words
+SDK_ERROR = "sdk_error"  # an error of the SDK, like `exception`: it no longer watches `rank`
 
 # Of Kubernetes: about a pod, with its node once it has one.
 IMAGE_PULLED = "image_pulled"  # `duration_ms` it took, ending at `time_ms`

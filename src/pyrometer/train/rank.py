@@ -232,14 +232,18 @@ class Rank:
 
     def leaving(self, code: Any, caught: BaseException | None) -> None:
         """The program calls `sys.exit`, perhaps because of an exception that it caught."""
-        self._left = None if code in (None, 0) else (self.recorder.count, caught)
+        failed = code not in (None, 0)
+        if failed and not _is_failure(caught):
+            caught = SystemExit(code)
+        self._left = (self.recorder.count, caught) if failed else None
+        self.ring.view[ring.LEFT_NS] = time.perf_counter_ns() if failed else 0
 
     def leaving_at_once(self, code: Any, caught: BaseException | None) -> None:
         """The program calls `os._exit`. Nothing here may take long, so only an exception is handed on."""
-        self.ring.view[ring.BEAT_NS] = time.perf_counter_ns()
+        self.ring.view[ring.BEAT_NS] = self.ring.view[ring.LEFT_NS] = time.perf_counter_ns()
         error = exits.uncaught() or caught
         if code and self._met and _is_failure(error):
-            self.spool.put(self.identity, [_exception(error)], urgent=True)
+            self.spool.put(self.identity, [self._explained(error)], urgent=True)
 
     def _child_ends(self) -> None:
         """The end of a process of `multiprocessing`, which handles the exception itself, after this."""
@@ -593,13 +597,22 @@ class Rank:
         """With this process the rank ends: by which exception. The outcome, unless the watcher reads the exit code."""
         left = self._left if self._left is not None and self._left[0] == self.recorder.count else None
         error = exits.uncaught() or (left[1] if left is not None else None)  # with more steps it changed its mind
+        if left is None or not self.ring.view[ring.LEFT_NS]:
+            self.ring.view[ring.LEFT_NS] = time.perf_counter_ns()
         if _is_failure(error):
-            self._waiting.append(_exception(error))
+            self._waiting.append(self._explained(error))
         if self.ring.stores_exit():
             return None
         if left is None and isinstance(error, KeyboardInterrupt):
             return "killed"
         return "succeeded" if left is None and error is None else "failed"
+
+    def _explained(self, error: BaseException) -> fold.Message:
+        """The exception that explains the exit code, as of when the program began to exit."""
+        view = self.ring.view
+        view[ring.EXPLAINED] = 1
+        kind, words = _exception(error)
+        return kind, {**words, "time_ms": self.ring.wall_ns(view[ring.LEFT_NS]) // 1_000_000}
 
     def _close(self, outcome: str | None) -> None:
         self.recorder.finish()
@@ -635,7 +648,10 @@ def _exception(error: BaseException) -> fold.Message:
 
 
 def _is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
-    return error is not None and not isinstance(error, KeyboardInterrupt | SystemExit)
+    """Whether an exception explains a failure: of those that end a program as it wants it, only one with a message."""
+    if isinstance(error, SystemExit):
+        return not isinstance(error.code, int | None)
+    return error is not None and not isinstance(error, KeyboardInterrupt)
 
 
 def _size(path: Path, rank: int) -> int:

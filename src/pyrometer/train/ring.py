@@ -25,11 +25,12 @@ MEASURED = 11  # phases that a step is made of: all but startup
 # The header, by place.
 (
     MAGIC, ROWS, WALL_NS, MONOTONIC_NS, COUNT, FOLDED, PHASE, MOVED_NS, BEAT_NS, FIRST_STEP, PID, ENDED, STUCK_NS,
-    EXIT,
-) = range(14)  # fmt: skip
+    EXIT, LEFT_NS, EXPLAINED,
+) = range(16)  # fmt: skip
 HEADER = 32
 # EXIT: 0 where the rank itself reports how it ended, EXIT_GUESSED where it does so without knowing its exit code. Where
 # the code is stored: HAS_EXIT, and in the low 32 bits the code, _NO_CODE until there is one.
+# LEFT_NS: when the program began to exit. EXPLAINED: an exception was reported that explains the exit code.
 EXIT_GUESSED, _NO_CODE, HAS_EXIT = 1, 1 << 31, 1 << 40
 NO_EXIT_YET = HAS_EXIT | _NO_CODE
 _MAGIC_VALUE = 0x50_59_52_4F_52_4E_47_32  # "PYRORNG2"

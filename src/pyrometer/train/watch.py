@@ -230,6 +230,10 @@ class Watcher:
             run["reason"] = "OOMKilled"
             said = "The kernel killed a process of this container: it was out of memory."
             messages.append(_event(rank, moment, "oom_killed", message=said, time_ms=ended_ms, reason="OOMKilled"))
+        view = rank.ring.view
+        if run["outcome"] == "failed" and not view[ring.EXPLAINED]:
+            left_ms = rank.ring.wall_ns(view[ring.LEFT_NS]) // 1_000_000 if view[ring.LEFT_NS] else ended_ms
+            messages.append(("event", {"time_ms": left_ms, "kind": "exit", "reason": run["reason"]}))
         run.setdefault("reason", "its process is gone; which signal it was is not known")
         return [*messages, ("run", run)]
 
