@@ -15,6 +15,7 @@ EXCEPTED = (
     f"ignore::DeprecationWarning:{_LIBRARIES}",
     f"ignore::FutureWarning:{_LIBRARIES}",
     "ignore:.*pin_memory.*no accelerator:UserWarning",
+    "ignore:Synchronization debug mode is a prototype:UserWarning",
     "ignore:.*does not have many workers:UserWarning",
 )
 
