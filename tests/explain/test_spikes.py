@@ -59,6 +59,21 @@ def test_a_loss_that_stays_high_is_one_jump_from_its_beginning():
     assert (spike.first.step, spike.last.step) == (200, 214 - 2)  # then it is usual
 
 
+@pytest.mark.parametrize("every", [1, 10])
+def test_jumps_far_apart_are_several_although_usual_values_between_were_left_out(every):
+    values = curve(6)
+    places = [100, 160, 240, 241, 242, 390]
+    for place in places:
+        values[place] = 50.0
+    kept = [
+        point._replace(step=every * point.step) for point in points(values) if point.step < 90 or point.step in places
+    ]
+    found = spikes(kept)
+    assert [(spike.first.step // every, spike.last.step // every) for spike in found] == [
+        (100, 100), (160, 160), (240, 242), (390, 390)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_no_number_is_found(value):
     values = curve(4)

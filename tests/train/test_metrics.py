@@ -141,6 +141,21 @@ def test_what_another_thread_logs_covers_no_known_steps():
     assert program.log(5.0).covers is None
 
 
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_loss_that_jumps_is_kept_however_fast_losses_are_logged(every):
+    program, rng, planted = Program(), random.Random(1), {700, 1_400, 1_900}
+    for step in range(2_000):
+        program.train(100.0 if step in planted else 2.0 + rng.random())
+        if step % every == every - 1:
+            program.metrics.log({"train_loss": sum(program.losses[-every:]) / every})
+        program.close()
+    logged = [value for value in program.metrics.waiting if value.name == "train_loss"]
+    covered = [value.covers for value in logged if value.value > 5.0]
+    assert len(covered) == len(planted)
+    assert all(first <= step <= last for (first, last), step in zip(covered, sorted(planted), strict=True))
+    assert every > 1 or len(logged) < 1_000  # others are thinned
+
+
 def test_names_without_end_take_no_memory():
     program = Program()
     program.train(1.0)

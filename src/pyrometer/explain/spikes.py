@@ -32,6 +32,8 @@ LEAST_BEFORE = 5
 LEAST_SCORE = 8.0  # spreads above the usual: of well-behaved noise, one value in 10¹⁵
 LEAST_SHARE = 0.01  # of the usual value: a curve without noise has no spread
 MAD_TO_SIGMA = 1.4826
+GAP_QUANTILE = 0.1  # of the steps from one value to the next: that much where no value is left out
+MAX_GAPS = 2  # so many of these gaps without a value may be within a jump
 MOST_SPIKES = 5
 MOST_PLACES = 200  # jumps whose samples are compared
 MOST_SUSPECTS = 200
@@ -124,7 +126,10 @@ def _is_same(wide: Point, narrow: Point) -> bool:
 
 
 def spikes(points: Sequence[Point], *, up: bool = True) -> list[Spike]:
-    """Where the values of one attempt jump. Values that follow a jump without a usual one between are part of it."""
+    """Where the values of one attempt jump. Values that follow a jump without a usual one between are part of it.
+
+    Where losses come fast, usual values are left out and jumps are kept: after a long gap, a jump is another one.
+    """
     values = np.array([point.value for point in points], np.float64) * (1.0 if up else -1.0)
     finite = np.isfinite(values)
     usual = np.full(len(values), np.nan)
@@ -135,11 +140,14 @@ def spikes(points: Sequence[Point], *, up: bool = True) -> list[Spike]:
     limit = np.maximum(spread * LEAST_SCORE, LEAST_SHARE * np.abs(usual))
     out = ~finite | (np.nan_to_num(beyond, nan=0.0) > np.nan_to_num(limit, nan=np.inf))
     found: list[Spike] = []
+    begins = np.array([point.steps[0] if point.steps else point.step for point in points], np.int64)
+    gaps = np.diff(begins)
+    longest_gap = MAX_GAPS * float(np.quantile(gaps[gaps > 0], GAP_QUANTILE)) if np.any(gaps > 0) else math.inf
     previous = -2
     for place in np.flatnonzero(out).tolist():
         score = float(beyond[place] / max(spread, limit[place] / LEAST_SCORE)) if finite[place] else None
         same_kind = found and (found[-1].score is None) == (score is None)
-        if previous == place - 1 and same_kind:
+        if previous == place - 1 and same_kind and gaps[previous] <= longest_gap:
             peak = found[-1]
             higher = score is not None and score > (peak.score or 0.0)
             if higher:

@@ -28,7 +28,7 @@ MOST_WAITING = 20_000
 MOST_NAMES = 500  # a name with a number in it for every step would be a metric each
 MOST_PER_S = 50  # values of one name
 LOSSES_AT_ONCE = 500  # of the loss that nobody logged: all those of a short run, then one for every refill
-JUMP = 6.0  # spreads above the usual: such a loss is told whatever the pace
+JUMP = 6.0  # spreads above the usual: such a loss is told whatever the pace, up to `MOST_PER_S` more
 LEAST_BEFORE_JUMP = 20
 MOST_ARRIVING = 64  # steps whose loss is on its way from a GPU
 _GREATEST = sys.float_info.max
@@ -79,6 +79,32 @@ class _Arriving(NamedTuple):
     parts: list[float | None]
 
 
+class _Level:
+    """What the values of a loss usually are, and how far they spread, as they go."""
+
+    __slots__ = ("_count", "_spread", "_usual")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._usual = self._spread = 0.0
+
+    def jumps(self, value: float, *, allowed: bool = True) -> bool:
+        """Whether a finite value is far above those before it."""
+        beyond = value - self._usual
+        jumps = allowed and value > self.limit()
+        self._count += 1
+        weight = max(1 / self._count, 0.02)
+        if jumps:
+            beyond = JUMP * self._spread  # one loss is not to make others usual
+        self._usual += weight * beyond
+        self._spread += weight * (abs(beyond) - self._spread)
+        return jumps
+
+    def limit(self) -> float:
+        """The highest value that does not jump; infinite while too few values are known."""
+        return self._usual + JUMP * self._spread if self._count >= LEAST_BEFORE_JUMP else math.inf
+
+
 class Metrics:
     """What the training thread hands over, and the sender's thread takes."""
 
@@ -101,10 +127,10 @@ class Metrics:
         self._fetching = -1  # the step for which that was decided last
         self._allowed = LOSSES_AT_ONCE
         self._unremarkable = _NONE  # a loss up to this needs no look
-        self._losses = 0
-        self._usual = self._spread = 0.0
+        self._level = _Level()  # of the loss of backward
+        self._levels: dict[str, _Level] = {}  # of logged losses
         self._goals: dict[str, str | None] = {}
-        self._paces: dict[str, tuple[int, int]] = {}  # in which second, how many
+        self._paces: dict[str, tuple[int, int, int]] = {}  # in which second, how many, and how many of them jumped
         self.steps: deque[tuple[int, int]] = deque(maxlen=8)  # the program's numbers beside ours
         self._told_by: dict[str, tuple[str, int, float]] = {}  # who said it last, in which step, and what
 
@@ -165,16 +191,18 @@ class Metrics:
         now_ns = time.time_ns()
         name, count = said.name, said.number
         finite = math.isfinite(value)
-        if _is_training_loss(name):
+        is_loss = _is_training_loss(name)
+        if is_loss:
             self._logged_loss = True
             self._judge(finite, count, value)
-        second, seen = self._paces.get(name, (0, 0))
+        second, seen, jumped = self._paces.get(name, (0, 0, 0))
         this_second = now_ns // 1_000_000_000
-        seen = seen + 1 if second == this_second else 1
+        seen, jumped = (seen + 1, jumped) if second == this_second else (1, 0)
         if name not in self._paces and len(self._paces) >= MOST_NAMES:
             return
-        self._paces[name] = (this_second, seen)
-        if self._is_news(said, value) and (seen <= MOST_PER_S or not finite):
+        jumps = is_loss and finite and self._levels.setdefault(name, _Level()).jumps(value, allowed=jumped < MOST_PER_S)
+        self._paces[name] = (this_second, seen, jumped + jumps)
+        if self._is_news(said, value) and (seen <= MOST_PER_S or jumps or not finite):
             goal = said.goal or self._goal(name)
             self.waiting.append(Value(now_ns, name, value, count, said.step, goal, said.door, self._exact(said, value)))
 
@@ -273,25 +301,12 @@ class Metrics:
             self._allowed = 0
             self._unremarkable = _GREATEST if finite else _NONE
             return
-        if self._jumps(loss) or turned or self._allowed > 0:
+        jumps = finite and self._level.jumps(loss, allowed=self._allowed > -MOST_PER_S)
+        if jumps or turned or self._allowed > 0:
             self._allowed = max(self._allowed - 1, -MOST_PER_S)
             self.waiting.append(Value(time.time_ns(), "loss", loss, count, None, "min", BACKWARD, (count, count)))
-        known = finite and self._losses >= LEAST_BEFORE_JUMP
-        self._unremarkable = self._usual + JUMP * self._spread if known else _NONE
-
-    def _jumps(self, loss: float) -> bool:
-        """Whether a loss is far above those before it; the usual one and its spread are kept as they go."""
-        if not math.isfinite(loss):
-            return False
-        beyond = loss - self._usual
-        jumps = self._losses >= LEAST_BEFORE_JUMP and beyond > JUMP * self._spread and self._allowed > -MOST_PER_S
-        self._losses += 1
-        weight = max(1 / self._losses, 0.02)
-        if jumps:
-            beyond = JUMP * self._spread  # one loss is not to make others usual
-        self._usual += weight * beyond
-        self._spread += weight * (abs(beyond) - self._spread)
-        return jumps
+        limit = self._level.limit()
+        self._unremarkable = limit if finite and limit < math.inf else _NONE
 
     def _judge(self, finite: bool, count: int, value: float) -> None:
         if finite != self._finite:
