@@ -17,7 +17,7 @@ class Program:
 
     def __init__(self) -> None:
         self.count = 0
-        self.trained: tuple[int, int] | None = None  # None: another thread logs
+        self.trained: tuple[int, int] | None = None  # None: nothing yet, or another thread logs
         self.metrics = Metrics(lambda: self.count, lambda *_: None, lambda: self.trained)
         self.losses: list[float] = []
 
@@ -46,7 +46,7 @@ def test_the_steps_of_a_value_are_among_those_that_it_covers(logs, seed):
     for step, kind in enumerate(logs):
         loss = rng.random()
         if kind == "before":  # the next batch was drawn, and its forward is not seen
-            program.trained = (max(step - 1, 0), step)
+            program.trained = (step - 1, step) if step else None
             value, truth = (program.losses[-1], {step - 1}) if step else (loss, {0})
             said = program.log(value)
         program.train(loss)

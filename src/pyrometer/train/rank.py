@@ -278,15 +278,18 @@ class Rank:
     def _trained(self) -> Steps | None:
         """The step that is being trained, or that was trained last while the next one has only loaded its data.
 
-        Where the forward of the model is not seen, the next step may have begun or not: then it is one of two. Another
-        thread than the one that trains may report a value at any later time: then it is unknown.
+        Where the forward of the model is not seen, the next step may have begun or not: then it is one of two. None
+        before the first step, and for another thread than the one that trains, which may report a value at any later
+        time.
         """
         recorder = self.recorder
         count = recorder.count
         if threading.get_ident() != recorder.thread:
             return None
-        if recorder.has_begun() or not count:
+        if recorder.has_begun():
             return count, count
+        if not count:
+            return None
         return count - 1, count - 1 if self.lineage.sees_forwards else count
 
     def _judged(self, kind: str, count: int, value: float) -> None:
