@@ -19,7 +19,7 @@ from pyrometer.model.columns import SCHEMAS
 
 _WORD = r"[a-z][a-z0-9_]*"
 PART_PATTERN = rf"(?:parts|hot)/(?P<kind>{_WORD})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}/[0-9A-Za-z_-]+\.parquet"
-HOT_PATTERN = rf"hot_(?P<kind>{_WORD})_(?:[0-9a-f]{{12}}|[0-9]{{13}})"  # the oldest folders have the hour in names
+HOT_PATTERN = rf"hot_(?P<kind>{_WORD})_(?:[0-9]{{13}}|[0-9a-f]{{12}})"  # the oldest folders have the hour in names
 _MONTH = r"[0-9]{4}-[0-9]{2}"
 _FILE = r"(?!(?:.*/)?\.\.?(?:/|\Z))[\w.+:@ -]+(?:/[\w.+:@ -]+)*"  # no step back, no control character, no backslash
 MAX_NAME, MAX_PATH, MAX_TEXT = 200, 1_000, 1 << 20  # characters

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import duckdb
 
-from pyrometer.store.errors import StoreBrokenError, StoreBusyError, StoreError
+from pyrometer.store.errors import StoreBrokenError, StoreBusyError, StoreError, first_line
 from pyrometer.store.reading import quoted
 
 REPAIR = "Run `pyrometer check {folder} --repair` to rebuild what it can from the parts."
@@ -71,7 +71,7 @@ def connect(path: Path | None, reads: Iterable[Path]) -> duckdb.DuckDBPyConnecti
 def why_not(path: Path, error: duckdb.Error) -> StoreError:
     """Why a database cannot be used, and what to do."""
     said = str(error)
-    first = said.splitlines()[0].rstrip(".")
+    first = first_line(error)
     system = next((os.strerror(code) for code in SYSTEM_ERRORS if os.strerror(code) in said), None)
     if system is not None:
         return StoreError(f"{path} cannot be opened: {system}. {RETRY}")

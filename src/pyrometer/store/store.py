@@ -17,7 +17,8 @@ import duckdb
 from pyrometer.model.columns import SCHEMAS, Schema, schema_of
 from pyrometer.store import catalog, files
 from pyrometer.store.catalog import CatalogError, HotTable, Part, transaction
-from pyrometer.store.errors import StoreBrokenError, StoreBusyError, StoreError
+from pyrometer.store.errors import StoreBrokenError, StoreBusyError, StoreError, first_line
+from pyrometer.store.grammar import HOT_PATTERN
 from pyrometer.store.inbox import of_training
 from pyrometer.store.opening import REPAIR, RETRY, connect, why_not
 from pyrometer.store.parts import write_part
@@ -498,7 +499,7 @@ def _widen_hot_tables(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _refused(kind: str, error: Exception) -> StoreError:
-    reason = re.sub(r"hot_(\w+)_[0-9a-f]{12}", r"\1", str(error).splitlines()[0].rstrip("."))
+    reason = re.sub(HOT_PATTERN, r"\g<kind>", first_line(error))
     return StoreError(f"A batch with {kind} records was refused, and nothing of it was stored: {reason}.")
 
 
