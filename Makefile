@@ -1,4 +1,4 @@
-# Every habit of this repository is a target here. `make` lists them.
+# Run `make` to list the targets.
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.ready
@@ -8,25 +8,30 @@ TORCHTITAN := .venv-torchtitan/.ready
 FOCUS := .venv-focus/.ready
 KUBEFLOW := .venv-kubeflow/.ready
 FUZZ := .venv-fuzz/.ready
+LOCKER := .venv-lock/.ready
+# A lock file with hashes to install first, for example `make setup LOCK=locks/dev.txt`.
+LOCK ?=
+INSTALL_LOCKED = $(if $(LOCK),$(BIN)/pip install --quiet --require-hashes --requirement $(LOCK))
 SECONDS ?= 60
 DEMO ?= pyrometer-demo
 DEPLOY ?= deploy/base
 CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
-# One more than there are cores: many of the heavy tests wait for servers and for other processes.
+# One process more than there are cores: many heavy tests wait for servers and other processes.
 MORE_CORES ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test peers test-all test-lowest fuzz lint format bench dashboards manifests docs docs-serve reference clean
+.PHONY: help setup demo test peers test-all test-lowest coverage fuzz lint format lock bench dashboards manifests docs docs-serve reference clean
 
-help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(SETUP) ## make .venv with everything that the other targets need
+setup: $(SETUP) ## Create .venv with the development dependencies [LOCK=locks/dev.txt]
 
 $(SETUP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Pyrometer needs Python 3.11 or newer: make setup PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
+	$(INSTALL_LOCKED)
 	$(BIN)/pip install --quiet --editable '.[server,agent,dev]'
 	@touch $@
 
@@ -34,13 +39,14 @@ $(HEAVY): $(SETUP)
 	$(BIN)/pip install --quiet --editable '.[server,agent,dev,heavy,docs]'
 	@touch $@
 
-# Needs nothing of the rest: who writes pages need not have PyTorch.
+# Independent of the other environments: writing documentation does not need PyTorch.
 $(DOCS): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(INSTALL_LOCKED)
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch $@
 
-# On top of .venv, whose PyTorch it takes. It asks for older `datasets`, and for triton, which PyTorch for CPUs leaves out.
+# Uses the PyTorch of .venv. torchtitan requires an older `datasets`, and triton, which PyTorch for CPUs does not include.
 $(TORCHTITAN): $(SETUP)
 	$(PYTHON) -m venv .venv-torchtitan
 	@.venv-torchtitan/bin/python -c 'import pathlib, sysconfig; \
@@ -49,7 +55,8 @@ $(TORCHTITAN): $(SETUP)
 	.venv-torchtitan/bin/pip install --quiet torchtitan==0.3.0 triton==3.9.0
 	@touch $@
 
-# Kubeflow's own packages, 140 MB: fixtures of tests are compared with what they make. What kfp pins clashes with the others.
+# Kubeflow's own packages, 140 MB: tests compare their fixtures with the output of these packages.
+# kfp pins versions that conflict with other dependencies.
 $(KUBEFLOW):
 	$(PYTHON) -m venv .venv-kubeflow
 	.venv-kubeflow/bin/pip install --quiet kubeflow-training==1.9.4 kfp-pipeline-spec click docstring-parser PyYAML protobuf \
@@ -57,28 +64,33 @@ $(KUBEFLOW):
 	.venv-kubeflow/bin/pip install --quiet --no-deps kfp==2.17.3 kubeflow-katib==0.19.0
 	@touch $@
 
-# The FinOps Foundation's validator, 416 MB, in an environment of its own: it wants numpy 1, pandas 2 and sqlglot 18. The
-# one release there is on PyPI, 1.0.0, knows FOCUS 1.0; it imports what multimethod 1.11 renamed.
+# The FinOps Foundation's validator, 416 MB, needs a separate environment: it requires numpy 1, pandas 2 and sqlglot 18.
+# Its only release on PyPI, 1.0.0, supports FOCUS 1.0 and imports a name that multimethod 1.11 renamed.
 $(FOCUS):
 	$(PYTHON) -m venv .venv-focus
 	.venv-focus/bin/pip install --quiet 'focus-validator==1.0.0' 'multimethod<1.11'
 	@touch $@
 
-peers: $(TORCHTITAN) $(FOCUS) $(KUBEFLOW) ## environments of their own for packages that clash with others: torchtitan, the FOCUS validator, Kubeflow's
+peers: $(TORCHTITAN) $(FOCUS) $(KUBEFLOW) ## Create the separate environments of torchtitan, the FOCUS validator and Kubeflow
 
-demo: setup ## the main job: a simulated night on 304 GPUs, accounted and explained; on a terminal, served as a page
+demo: setup ## Simulate a night on 304 GPUs and explain its cost; on a terminal, serve the web page
 	@$(BIN)/pyrometer demo --out $(DEMO)
 
-test: setup ## the tests that need nothing but this checkout
+test: setup ## Run the tests that need only this checkout
 	$(BIN)/pytest -q $(CORES) -m 'not heavy'
 
-test-all: $(HEAVY) $(TORCHTITAN) $(FOCUS) $(KUBEFLOW) ## all tests: also those that need minutes, frameworks, servers (KUBEBUILDER_ASSETS) or real traces (PYROMETER_TEST_DATA)
+test-all: $(HEAVY) $(TORCHTITAN) $(FOCUS) $(KUBEFLOW) ## Run all tests, including those that need frameworks, servers (KUBEBUILDER_ASSETS) or traces (PYROMETER_TEST_DATA)
 	PYROMETER_EXAMPLES=$${PYROMETER_EXAMPLES:-2} $(BIN)/pytest -q $(MORE_CORES)
 
-test-lowest: ## tests with the lowest versions of dependencies that pyproject.toml allows, in .venv-lowest
+test-lowest: ## Run tests with the lowest dependency versions that pyproject.toml allows, in .venv-lowest
 	$(PYTHON) tools/lowest_versions.py
 
-# atheris, 35 MB to load and 130 installed, which has libFuzzer in it: on top of .venv, since only this needs it.
+# Slower than `make test`, because it measures every line and branch, in subprocesses too.
+coverage: setup ## Run the tests of `make test` and measure their coverage: .coverage/html/index.html
+	@mkdir -p .coverage
+	$(BIN)/pytest -q $(CORES) -m 'not heavy' --cov --cov-report=term --cov-report=html --cov-report=json:.coverage/coverage.json
+
+# atheris, a 35 MB download and 130 MB installed, contains libFuzzer. Only this target needs it.
 $(FUZZ): $(SETUP)
 	$(PYTHON) -m venv .venv-fuzz
 	@.venv-fuzz/bin/python -c 'import pathlib, sysconfig; \
@@ -87,20 +99,37 @@ $(FUZZ): $(SETUP)
 	.venv-fuzz/bin/pip install --quiet atheris==3.0.0
 	@touch $@
 
-fuzz: $(FUZZ) ## throw bytes at what reads them, led by coverage: make fuzz [TARGET=otlp_json] [SECONDS=60] [KEEP=--keep]
+fuzz: $(FUZZ) ## Fuzz every parser, guided by coverage [TARGET=otlp_json] [SECONDS=60] [KEEP=--keep]
 	.venv-fuzz/bin/python tools/fuzz.py $(TARGET) --seconds $(SECONDS) $(KEEP)
 
-lint: setup ## style, types, layers
+lint: setup ## Check style, types and imports between layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-format: setup ## put the code into form
+format: setup ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(HEAVY) ## the benchmarks; some take half an hour
+$(LOCKER):
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install --quiet 'uv>=0.13'
+	@touch $@
+
+# One lock file serves Python 3.11 and later on all platforms. PyTorch is not locked, because its build depends on the machine:
+# `make setup` installs it afterwards. The image gets the versions that the tests ran with, and the build backend from build.txt.
+LOCK_COMMAND = .venv-lock/bin/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command 'make lock' $(UPGRADE)
+lock: $(LOCKER) ## Update the lock files after a change of dependencies [UPGRADE=--upgrade]
+	$(LOCK_COMMAND) --excludes locks/cuda.txt --no-emit-package torch --extra server --extra agent --extra dev \
+		pyproject.toml --output-file locks/dev.txt
+	$(LOCK_COMMAND) --constraint locks/dev.txt --extra server --extra agent pyproject.toml --output-file locks/server.txt
+	$(LOCK_COMMAND) --extra docs pyproject.toml --output-file locks/docs.txt
+	@$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		| $(LOCK_COMMAND) - --output-file locks/build.txt
+
+bench: $(HEAVY) ## Run the benchmarks; some take half an hour
 	$(BIN)/python benchmarks/ledger.py
 	$(BIN)/python benchmarks/peers
 	$(BIN)/python benchmarks/backup.py
@@ -121,24 +150,24 @@ bench: $(HEAVY) ## the benchmarks; some take half an hour
 	$(BIN)/python benchmarks/lineage.py
 	$(BIN)/python benchmarks/newcomer.py
 
-dashboards: setup ## write what is generated under deploy/: Grafana's dashboards, and the rules as an object for the Prometheus operator
+dashboards: setup ## Generate the Grafana dashboards and the PrometheusRule under deploy/
 	$(BIN)/python -m pyrometer.export.dashboards deploy
 
-manifests: ## what to apply to a cluster: make manifests IMAGE=registry.example.com/pyrometer:0.1.0 [DEPLOY=deploy/overlays/agent]
-	@test -n "$(IMAGE)" || { echo "Which image? make manifests IMAGE=registry.example.com/pyrometer:0.1.0" \
-		"(build it with deploy/Containerfile)" >&2; exit 2; }
-	@command -v kubectl >/dev/null || { echo "make manifests needs kubectl, for its kustomize" >&2; exit 1; }
+manifests: ## Render the manifests for a cluster: IMAGE=registry.example.com/pyrometer:0.1.0 [DEPLOY=deploy/overlays/agent]
+	@test -n "$(IMAGE)" || { echo "IMAGE is not set. Build an image with deploy/Containerfile, then pass its name:" \
+		"make manifests IMAGE=registry.example.com/pyrometer:0.1.0" >&2; exit 2; }
+	@command -v kubectl >/dev/null || { echo "kubectl not found. Install it: make manifests uses its kustomize." >&2; exit 1; }
 	@kubectl kustomize $(DEPLOY) | sed 's#image-is-required.see-deploy-base-kustomization#$(IMAGE)#'
 
-# Not --quiet: strict would not see its own warnings.
-docs: $(DOCS) ## the documentation as a site, in site/; a broken link is an error
+# Without --quiet, because --strict ignores warnings that are not printed.
+docs: $(DOCS) ## Build the documentation site in site/; a broken link is an error [LOCK=locks/docs.txt]
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-docs-serve: $(DOCS) ## the same on http://127.0.0.1:8000, anew with every change
+docs-serve: $(DOCS) ## Serve the documentation on http://127.0.0.1:8000 and rebuild it on every change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-reference: setup ## write docs/reference/ again, from the code
+reference: setup ## Generate docs/reference/ from the code
 	$(BIN)/python tools/reference_pages.py
 
-clean: ## remove what the other targets made
-	rm -rf .venv .venv-* $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove everything that the other targets create
+	rm -rf .venv .venv-* $(DEMO) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

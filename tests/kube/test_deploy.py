@@ -172,4 +172,5 @@ def test_manifests_need_an_image() -> None:
         ["make", "manifests"], cwd=BASE.parents[1], capture_output=True, text=True, check=False
     )  # fmt: skip
     assert found.returncode == 2
-    assert "Which image? make manifests IMAGE=" in found.stderr
+    assert "IMAGE is not set" in found.stderr
+    assert "make manifests IMAGE=" in found.stderr
