@@ -1,4 +1,4 @@
-"""What pages name is there: files of the repository, and the tests that are to hold what a page says."""
+"""What pages name exists: files of the repository, and the tests that check what a page says."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ ROOTS = (
     REPOSITORY / "docs",
     REPOSITORY / "benchmarks",
 )
+PROJECT_PAGES = tuple(REPOSITORY / name for name in ("CONTRIBUTING.md", "SECURITY.md"))
 # Paths that are not of this repository: of a data folder, of a reader's own, of a repository that a page quotes.
 ELSEWHERE = ("DIR/", "~/", "inbox/", "parts/", "reports/", "images/", "tooling/")
 
@@ -25,7 +26,7 @@ def named(page) -> set[str]:
     return {span for span in spans if " " not in span}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *PROJECT_PAGES], ids=lambda page: page.name)
 def test_files_that_a_page_names_are_there(page):
     paths = {span for span in named(page) if PATH.fullmatch(span) and not span.startswith(ELSEWHERE)}
     assert [path for path in sorted(paths) if not any((root / path).exists() for root in ROOTS)] == []
