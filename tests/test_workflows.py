@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pyrometer import __version__
+
 REPOSITORY = Path(__file__).parent.parent
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 # Permissions to write, by workflow and job. A new one needs a reason.
@@ -79,3 +81,8 @@ def test_issue_forms_have_unique_ids():
     for path in sorted((REPOSITORY / ".github" / "ISSUE_TEMPLATE").glob("*.yml")):
         ids = [part["id"] for part in yaml.safe_load(path.read_text()).get("body", ()) if "id" in part]
         assert len(ids) == len(set(ids)), path.name
+
+
+def test_the_changelog_starts_with_the_version_of_the_package():
+    (latest, *_) = re.findall(r"^## (.+)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert re.fullmatch(rf"{re.escape(__version__)} \((?:unreleased|\d{{4}}-\d\d-\d\d)\)", latest)
