@@ -24,7 +24,7 @@ from prometheus_client.core import Metric
 from pyrometer.cli import COMMANDS
 from pyrometer.export.dcgm import METRICS, OWN_METRICS
 from pyrometer.model.settings import CHOICES, HELP, Settings
-from pyrometer.model.states import CLAIMS, EVIDENCE, GO_ON_COSTING, INTERVAL_STATES, STATE, STATES
+from pyrometer.model.states import CLAIMS, EVIDENCE, IMMEDIATE_CAUSES, INTERVAL_STATES, STATE, STATES
 from pyrometer.serve.app import Server
 from pyrometer.serve.openapi import document
 from pyrometer.serve.vitals import Vitals
@@ -373,7 +373,7 @@ def causes() -> str:
         said = plain(importlib.import_module(f"pyrometer.explain.{cause}").__doc__ or "")
         told = (
             " It is told at once, however little it has cost so far: it does not get better by itself."
-            if cause in GO_ON_COSTING
+            if cause in IMMEDIATE_CAUSES
             else ""
         )
         taken = ", ".join(f"`{state}` ({STATE[state].family})" for state in states)

@@ -7,9 +7,9 @@ import pytest
 import nights
 from nights import WELL, all_ranks, at, cluster, event, interval, job, pod, run, samples, steps, told
 from pyrometer.account.sums import iso
-from pyrometer.explain.detectors import DETECTORS
+from pyrometer.explain.detectors import DETECTORS, detectors_of
 from pyrometer.model.records import Batch, Pod, Workload
-from pyrometer.model.states import CAUSES
+from pyrometer.model.states import CAUSES, CRITICAL_CAUSES, IMMEDIATE_CAUSES
 
 
 def only(answer):
@@ -21,6 +21,19 @@ def minutes(from_min, to_min):
     from datetime import UTC
 
     return iso(at(from_min), UTC), iso(at(to_min), UTC)
+
+
+def test_every_cause_needs_a_detector():
+    by_cause = dict(zip(CAUSES, DETECTORS, strict=True))
+    assert len(detectors_of(by_cause)) == len(CAUSES)
+    with pytest.raises(ValueError, match="missing for: hang"):
+        detectors_of({cause: detect for cause, detect in by_cause.items() if cause != "hang"})
+    with pytest.raises(ValueError, match="missing for: sabotage"):
+        detectors_of(by_cause | {"sabotage": DETECTORS[0]})
+
+
+def test_causes_that_are_reported_at_once_are_critical():
+    assert set(IMMEDIATE_CAUSES) <= set(CRITICAL_CAUSES) <= set(CAUSES)
 
 
 def test_a_healthy_night_has_no_finding(tmp_path):

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from focus_rules import MANDATORY
-from nights import HOUR, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job, run
+from nights import HOUR, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job, run, samples
 from pyrometer.account.charges import charges
 from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
@@ -30,7 +30,7 @@ from pyrometer.account.sums import Window, open_names
 from pyrometer.cli import main
 from pyrometer.export.csv import FORMULA, as_text, cost_table, dollars
 from pyrometer.export.focus import COLUMNS, focus_table
-from pyrometer.export.parquet import as_parquet
+from pyrometer.export.parquet import COST_KINDS, as_parquet
 from pyrometer.model.records import Node, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.serve.app import Server, application
@@ -120,6 +120,23 @@ def test_a_workload_is_four_columns_and_empty_where_nobody_was(store: Store) -> 
     rows = read("".join(as_text(cost_table(cost(store, ALL, ["workload"], zone=UTC)))))
     assert [row["workload_name"] for row in rows] == ["llama", ""]
     assert (rows[0]["workload_kind"], rows[0]["workload_namespace"]) == ("PyTorchJob", "ml")
+
+
+def test_files_have_every_amount_that_the_answer_has(tmp_path: Path) -> None:
+    measured = samples("n0", 0, 0, 120, sm_active_permille=500, power_w=300)
+    with Store(tmp_path, create=True) as store:
+        store.append([*NIGHT, *measured])
+        build(store, Settings(), now_ms=ALL.to_ms)
+        open_names(store)
+        answer = cost(store, ALL, ["team"], zone=UTC)
+    assert [row["activity"] for row in answer["rows"]] == [0.5, None]
+    rows = read("".join(as_text(cost_table(answer))))
+    table = pq.read_table(io.BytesIO(b"".join(as_parquet(cost_table(answer), COST_KINDS))))
+    for row, in_csv, in_parquet in zip(answer["rows"], rows, table.to_pylist(), strict=True):
+        assert list(row) == list(in_csv) == list(in_parquet)
+        assert in_csv["activity"] == ("" if row["activity"] is None else str(row["activity"]))
+        assert in_parquet["activity"] == row["activity"]
+    assert table.schema.field("activity").type == "double"
 
 
 # -- FOCUS ------------------------------------------------------------------------------------------------------------

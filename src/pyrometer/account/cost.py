@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import tzinfo
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from pyrometer.account.books import ADJUSTS, LEDGER, Basis, books_json, charged_sums
@@ -41,6 +42,21 @@ from pyrometer.account.sums import (
 from pyrometer.model.units import MS_PER_HOUR, round_nested
 from pyrometer.store import Reading
 
+# What each row of an answer has after its groupings, in the order of the columns of files, and what it is there: a Decimal
+# is dollars, with all the digits that its `…_micro` has. New ones go last, because scripts read files by position too.
+AMOUNTS: dict[str, type] = {
+    "gpu_ms": int,
+    "gpu_hours": float,
+    "usd_micro": int,
+    "usd": Decimal,
+    "energy_wh": int,
+    "kwh": float,
+    "energy_usd_micro": int,
+    "energy_usd": Decimal,
+    "co2e_g": int,
+    ADJUSTS: str,
+    "activity": float,
+}
 _OUTER = ("team", ADJUSTS, "experiment")  # what rows are rounded within, in this order
 
 
@@ -150,11 +166,12 @@ def cost(
 
 def cost_json(answer: Told, by: Sequence[str], window: Window, zone: tzinfo, sites: Sequence[Site]) -> dict[str, Any]:
     """The answer of `pyrometer cost`, of rows whose energy was drawn at some sites."""
-    rows = [
-        {name: _shown(name, value) for name, value in zip(by, row.key, strict=True)}
-        | time_and_money(row.gpu_ms, row.usd_micro) | energy | {"activity": row.drawn.activity, ADJUSTS: row.adjusts}
-        for row, energy in zip(answer.rows, energy_rows(sites), strict=True)
-    ]  # fmt: skip
+    rows = []
+    for row, energy in zip(answer.rows, energy_rows(sites), strict=True):
+        groups = {name: _shown(name, value) for name, value in zip(by, row.key, strict=True)}
+        amounts = time_and_money(row.gpu_ms, row.usd_micro) | energy
+        amounts |= {ADJUSTS: row.adjusts, "activity": row.drawn.activity}
+        rows.append(groups | {name: amounts[name] for name in AMOUNTS})
     return {
         "window": window_json(window, zone), "by": list(by), "rows": rows,
         "total": answer.total | energy_of_all(sites), "books": answer.books,

@@ -15,13 +15,13 @@ from pyrometer.act.messages import Facts, Place, of_finding
 from pyrometer.act.post import Outcome, is_address, post, secret_of
 from pyrometer.act.told import Told
 from pyrometer.model.settings import SettingError, Settings
+from pyrometer.model.states import CRITICAL_CAUSES
 
 NAME = "PyrometerFinding"
 SEND_EVERY_S = 60.0
 LASTS_MS = 5 * 60_000  # without being sent again
 RESOLVED_MS = 15 * 60_000  # that something is over is said for so long
 MOST_AT_ONCE = 200
-CRITICAL = ("hang", "diverged", "hardware_failure", "crash_loop")  # it will not get better by itself
 
 
 def labels_of(facts: Facts) -> dict[str, str]:
@@ -30,7 +30,7 @@ def labels_of(facts: Facts) -> dict[str, str]:
     named = {
         "alertname": NAME,
         "cause": facts["cause"],
-        "severity": "critical" if facts["cause"] in CRITICAL else "warning",
+        "severity": "critical" if facts["cause"] in CRITICAL_CAUSES else "warning",
         "team": facts["team"],
         "experiment": facts["experiment"],
         "namespace": workload.get("namespace"),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.act.lives import Life, more
 from pyrometer.act.messages import Facts, facts_of
-from pyrometer.model.states import GO_ON_COSTING
+from pyrometer.model.states import IMMEDIATE_CAUSES
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import files
 
@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
     def is_worth(self, least_usd_micro: int) -> bool:
         """Whether it is told while it goes on."""
-        return self.facts["cause"] in GO_ON_COSTING or self._costs(least_usd_micro)
+        return self.facts["cause"] in IMMEDIATE_CAUSES or self._costs(least_usd_micro)
 
     def _costs(self, least_usd_micro: int) -> bool:
         if self.facts["usd_micro"] is None:

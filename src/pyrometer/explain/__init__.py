@@ -1,1 +1,1 @@
-"""Why: findings, one file a cause, each with its culprit, evidence and suggestion; and the reports that tell them."""
+"""Why: findings, one file per cause, each with its culprit, evidence and suggestion; and the answers to all questions."""

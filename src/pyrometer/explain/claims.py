@@ -13,7 +13,7 @@ from pyrometer.explain.findings import Detector, Finding, Proposal
 from pyrometer.explain.known import LOOKED, known, named
 from pyrometer.explain.night import Night
 from pyrometer.explain.what_if import NOT_SAVED, caught
-from pyrometer.model.states import GO_ON_COSTING
+from pyrometer.model.states import IMMEDIATE_CAUSES
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, usd_micro
 
 # Each claim is part of one ledger row. A row that several findings want goes to the earlier one, up to the time of
@@ -115,7 +115,7 @@ def _claimed(night: Night) -> dict[int, list[Sum]]:
 
 
 def _finding(night: Night, proposal: Proposal, whole: Sum, claimed: Sequence[Sum]) -> Finding:
-    at_once = proposal.cause in GO_ON_COSTING
+    at_once = proposal.cause in IMMEDIATE_CAUSES
     if_caught = caught(
         claimed, _part_ms(night), proposal.from_ms, proposal.to_ms, proposal.known_ms,
         lambda so_far: _worth_telling(so_far, night, at_once=at_once),
@@ -131,7 +131,7 @@ def _part_ms(night: Night) -> int:
 
 def _goes_on_costing(proposal: Proposal, night: Night) -> bool:
     """What does not get better by itself is told while it is still cheap."""
-    return proposal.cause in GO_ON_COSTING and night.goes_on(*proposal.subject)
+    return proposal.cause in IMMEDIATE_CAUSES and night.goes_on(*proposal.subject)
 
 
 def _worth_telling(claimed: Sum, night: Night, *, at_once: bool) -> bool:

@@ -1,8 +1,11 @@
-"""The detectors, in the order in which their causes claim. A new cause is one new file and one line here."""
+"""The detectors, in the order in which their causes claim.
+
+A new cause is a file with a `detect` function, an entry in `_BY_CAUSE`, and its claims in `model/states.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import wraps
 
 from pyrometer.explain import (
@@ -69,6 +72,12 @@ def _where_it_can_claim(detect: Detector, claims: tuple[str, ...]) -> Detector:
     return looking
 
 
-DETECTORS: tuple[Detector, ...] = tuple(
-    _where_it_can_claim(_BY_CAUSE[cause], claims) for cause, claims in CLAIMS.items() if cause in _BY_CAUSE
-)
+def detectors_of(by_cause: Mapping[str, Detector]) -> tuple[Detector, ...]:
+    """The detectors of all causes, in the order of claims."""
+    if by_cause.keys() != CLAIMS.keys():
+        differing = ", ".join(sorted(by_cause.keys() ^ CLAIMS.keys()))
+        raise ValueError(f"Causes need a detector and an entry in CLAIMS; one of them is missing for: {differing}.")
+    return tuple(_where_it_can_claim(by_cause[cause], claims) for cause, claims in CLAIMS.items())
+
+
+DETECTORS = detectors_of(_BY_CAUSE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyrometer.account.timeline import open_intervals
-from pyrometer.model.states import GO_ON_COSTING
+from pyrometer.model.states import IMMEDIATE_CAUSES
 from pyrometer.model.units import MS_PER_MINUTE
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def find_episodes(night: Night) -> dict[str, list[Episode]]:
     Replaces the views of measurements. Afterwards the table `state_interval` has the exact intervals.
     """
     states = [state for state in STATES if state in night.states]
-    night.ask(_MINUTES.format(worth_a_look=night.worth_a_look), states, list(GO_ON_COSTING))
+    night.ask(_MINUTES.format(worth_a_look=night.worth_a_look), states, list(IMMEDIATE_CAUSES))
     edges = night.ask("SELECT pod_uid, minute_ms FROM state_minute WHERE NOT inside")
     pods = sorted({pod for pod, _ in edges})
     open_intervals(night.store, night.settings, pods, {minute_ms for _, minute_ms in edges})

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from pyrometer.account.books import ADJUSTS
+from pyrometer.account.cost import AMOUNTS
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would work out
-AMOUNTS = ("gpu_ms", "gpu_hours", "usd_micro", "usd", "energy_wh", "kwh", "energy_usd_micro", "energy_usd", "co2e_g")
 WORKLOAD = ("uid", "kind", "namespace", "name")
 ROWS_AT_ONCE = 1_000
 
@@ -28,14 +27,11 @@ def cost_table(answer: dict[str, Any]) -> Iterator[list[Cell]]:
             for column in ([f"workload_{part}" for part in WORKLOAD] if name == "workload" else [name])
         ),
         *AMOUNTS,
-        ADJUSTS,
     ]
     for row in answer["rows"]:
-        exact = {"usd": dollars(row["usd_micro"]), "energy_usd": dollars(row["energy_usd_micro"])}
         yield [
             *(cell for name in by for cell in (_parts(row[name]) if name == "workload" else [row[name]])),
-            *(exact.get(name, row[name]) if row[name] is not None else None for name in AMOUNTS),
-            row[ADJUSTS],
+            *(dollars(row[f"{name}_micro"]) if kind is Decimal else row[name] for name, kind in AMOUNTS.items()),
         ]
 
 

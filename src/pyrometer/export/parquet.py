@@ -12,6 +12,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pyrometer.account.cost import AMOUNTS
 from pyrometer.export.csv import Cell
 
 if TYPE_CHECKING:
@@ -20,12 +21,8 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 100_000
 # What a column may be; one that is not said to be anything is text.
 MONEY, QUANTITY, NUMBER, WHOLE, TIME, DAY = "money", "quantity", "number", "whole", "time", "day"
-COST_KINDS = {  # of the rows of `cost`
-    **dict.fromkeys(("gpu_ms", "usd_micro", "energy_wh", "energy_usd_micro", "co2e_g"), WHOLE),
-    **dict.fromkeys(("gpu_hours", "kwh"), NUMBER),
-    **dict.fromkeys(("usd", "energy_usd"), MONEY),
-    "day": DAY,
-}
+_KIND_OF_TYPE = {int: WHOLE, float: NUMBER, Decimal: MONEY, str: ""}
+COST_KINDS = {"day": DAY} | {name: _KIND_OF_TYPE[kind] for name, kind in AMOUNTS.items()}  # of the rows of `cost`
 _DIGITS = {MONEY: 6, QUANTITY: 12}  # after the point
 
 

@@ -87,4 +87,9 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     "telemetry_lost": ("unobserved",),
 }
 CAUSES = tuple(CLAIMS)
-GO_ON_COSTING = ("hang", "diverged")  # states and causes: they do not get better by themselves
+
+# Causes that do not end by themselves: somebody has to act. Their alerts are critical.
+CRITICAL_CAUSES = ("hang", "diverged", "hardware_failure", "crash_loop")
+# Those of them that waste all that their holder has from the first minute on, states as well as causes: they are reported
+# at once, however little they have cost. The others are reported when they have cost enough, like all other causes.
+IMMEDIATE_CAUSES = ("hang", "diverged")

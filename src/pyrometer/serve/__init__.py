@@ -1,1 +1,1 @@
-"""HTTP: for now the one page of a report, to this machine only."""
+"""The server: takes records in, keeps the ledger up to date, and answers questions over HTTP and as a page."""
