@@ -394,7 +394,7 @@ def test_the_wheel_has_what_is_not_python_too(wheel):
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "demo"))]
     assert all("extra ==" in need for need in headers.get_all("Requires-Dist"))  # the base install has no dependencies
     assert {listed.extra for listed in COMMANDS.values()} <= {"", *headers.get_all("Provides-Extra")}
-    assert "pyrometer.pth" in names
+    assert {"pyrometer.pth", "pyrometer/py.typed"} <= names
 
 
 @pytest.mark.heavy
