@@ -16,7 +16,7 @@ from pyrometer.explain.what_if import caught, saved_usd_micro
 from pyrometer.model.units import round_rows
 from pyrometer.simulate.jobs import Attempt, Effect, Job, Stretch
 from pyrometer.simulate.steps import steps_of
-from pyrometer.train.rank import LIMITS_S
+from pyrometer.train.stall_limits import LIMITS_S
 
 # -- when, and how much -----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from pyrometer.train import processes, watch
 from pyrometer.train import ring as columns
 from pyrometer.train.ring import Ring
 from pyrometer.train.spool import Spool
+from pyrometer.train.stall_limits import LIMITS_S, stall_limits_s
 from pyrometer.train.watch import Watcher
 
 LIMITS = '{"default": 0.5}'
@@ -289,6 +290,32 @@ def test_limits_are_those_of_the_phase(ranks, watcher, spool):
     process = ranks("step(ring.BACKWARD); time.sleep(60)", LIMITS='{"default": 0.3, "checkpoint": 60}', RANK="1")
     look_until(watcher, lambda: "stuck" in kinds(spool))
     assert [(who["pid"], words["reason"]) for who, _, words in said(spool)] == [(process.pid, "backward")]
+
+
+@pytest.mark.parametrize("written", ["{}", '{"checkpoint": 1}', '{"default": 2, "checkpoint": 5}'])
+def test_a_rank_that_wrote_no_limits_has_those_it_would_have_written(ranks, watcher, spool, monkeypatch, written):
+    ranks("sys.stdin.read()", LIMITS=written)
+    watcher.look()
+    (seen,) = watcher._ranks.values()
+    monkeypatch.setenv("PYROMETER_HANG_LIMIT_S", "90")
+    limits_s = {phase: watch._limit_s(seen, seen.ring.moment()._replace(phase=number))
+                for number, phase in enumerate(columns.PHASES)}  # fmt: skip
+    if "default" in written:
+        assert limits_s == {phase: 5 if phase == "checkpoint" else 2 for phase in columns.PHASES}
+    else:
+        table = stall_limits_s(90.0)
+        assert limits_s == {phase: table.get(phase, 90.0) for phase in columns.PHASES}
+        assert (limits_s["checkpoint"], limits_s["evaluate"], limits_s["startup"]) == (900, 300, 1800)
+
+
+def test_limits_grow_with_slow_steps_and_shrink_with_the_hang_limit():
+    assert stall_limits_s(60.0) == {"default": 60.0, **LIMITS_S}
+    assert stall_limits_s(60.0, slow_step_s=45.0) == {
+        "default": 450.0, "startup": 1800.0, "compile": 1800.0, "checkpoint": 900.0, "evaluate": 450.0,
+    }  # fmt: skip
+    assert stall_limits_s(6.0) == {
+        "default": 6.0, "startup": 180.0, "compile": 180.0, "checkpoint": 90.0, "evaluate": 30.0,
+    }  # fmt: skip
 
 
 def test_a_number_that_another_process_has_by_now_is_not_the_rank(spool, tmp_path):

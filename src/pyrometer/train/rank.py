@@ -33,6 +33,7 @@ from pyrometer.train.metrics import Metrics, Steps
 from pyrometer.train.recorder import Recorder, cost_of_marks_ns
 from pyrometer.train.sender import FLUSH_S, start_beside
 from pyrometer.train.spool import Spool
+from pyrometer.train.stall_limits import stall_limits_s
 
 if TYPE_CHECKING:
     from pyrometer.train.hooks import Hooks
@@ -42,7 +43,6 @@ BEAT_S = 1.0
 HAND_ON_EVERY_S = 5.0
 SENDER_EVERY_S = 60.0
 LAUNCH_WAIT_S = 60.0  # for rank 0 to say what this launch is called
-LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 900.0, "evaluate": 300.0}
 LAST_WAIT_S = 5.0
 LAST_WAIT_FOR_STORE_S = 60.0
 MOST_STACK = 16_384
@@ -370,9 +370,7 @@ class Rank:
         self.spool.tell(self.identity, self._limits())
 
     def _limits(self) -> dict[str, float]:
-        general = max(self._told.hang_limit_s, 10 * self._p99_s)
-        scale = self._told.hang_limit_s / 60.0 if self._told.hang_limit_s < 60 else 1.0
-        return {"default": general, **{name: max(general, limit * scale) for name, limit in LIMITS_S.items()}}
+        return stall_limits_s(self._told.hang_limit_s, self._p99_s)
 
     def _fold(self) -> bool:
         """Closes windows that are over."""

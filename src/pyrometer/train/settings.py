@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from pyrometer.train.environment import number
 from pyrometer.train.spool import place
+from pyrometer.train.stall_limits import HANG_LIMIT_S, configured_hang_limit_s
 
-HANG_LIMIT_S, WINDOW_S = 60.0, 10.0
+WINDOW_S = 10.0
 
 
 class Told(NamedTuple):
@@ -36,7 +37,7 @@ def told(environment: Mapping[str, str], asked: Mapping[str, Any]) -> Told | Non
         endpoint,
         identity,
         asked.get("step"),
-        number("PYROMETER_HANG_LIMIT_S", HANG_LIMIT_S) or HANG_LIMIT_S,
+        configured_hang_limit_s(),
         number("PYROMETER_WINDOW_S", WINDOW_S) or WINDOW_S,
         float(asked.get("flops_per_sample") or 0.0),
     )

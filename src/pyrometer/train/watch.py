@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from pyrometer.train import processes, ring
-from pyrometer.train.environment import number
 from pyrometer.train.ring import Moment, Ring, RingError
 from pyrometer.train.spool import Identity, Message, Spool
+from pyrometer.train.stall_limits import configured_hang_limit_s, stall_limits_s
 
 SILENT_NS = 5_000_000_000  # an interpreter that has not run for this long does not run
 STACK_S = 3.0  # how long to wait for a stack once a rank is found stuck
 STACK_BYTES = 65_536
-HANG_LIMIT_S = 60.0
 STILL_NS = 10_000_000_000  # ranks that come forward are heard of by their windows
 ALIVE_EVERY_S, ALIVE_SELDOM_S = 15.0, 300.0  # less and less often
-LIMITS_S = {"startup": 1800.0, "compile": 1800.0, "checkpoint": 600.0, "evaluate": 600.0}  # where the rank said none
 _STOPPED = {"T": "stopped by a signal (state T)", "t": "stopped by a debugger (state t)"}
 
 
@@ -250,8 +248,8 @@ def _remove(path: Path) -> None:
 def _limit_s(rank: _Rank, moment: Moment) -> float:
     """How long a rank may stand still where it is."""
     phase = _phase(moment) if moment.steps else ring.PHASES[ring.STARTUP]
-    hang_s = number("PYROMETER_HANG_LIMIT_S", HANG_LIMIT_S)
-    return rank.limits_s.get(phase, rank.limits_s.get("default", max(LIMITS_S.get(phase, 0.0), hang_s)))
+    limits_s = rank.limits_s if "default" in rank.limits_s else stall_limits_s(configured_hang_limit_s())
+    return limits_s.get(phase, limits_s["default"])
 
 
 def _phase(moment: Moment) -> str:
