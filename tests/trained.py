@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from pyrometer.train import boot, ring
 from pyrometer.train.hooks import Hooks
-from pyrometer.train.rank import Rank
-from pyrometer.train.settings import Told
+from pyrometer.train.rank import TrainingRank
+from pyrometer.train.settings import SdkSettings
 
 SOURCES = Path(boot.__file__).parents[2]
 
@@ -25,7 +25,7 @@ SOURCES = Path(boot.__file__).parents[2]
 class Watched:
     """This process as a rank."""
 
-    def __init__(self, hooks: Hooks, rank: Rank) -> None:
+    def __init__(self, hooks: Hooks, rank: TrainingRank) -> None:
         self.hooks, self.rank = hooks, rank
         self.spool = rank.spool.folder
         self.ring = rank.ring
@@ -66,7 +66,7 @@ def watching(folder: Path, **told: Any) -> Iterator[Watched]:
     hooks.tracked.clear()  # what other tests told trackers
     hooks.faulthandler_taken = True  # pytest's
     identity = {"run": "test", **told.pop("identity", {})}
-    hooks.rank = Rank(hooks, Told(folder / "spool", None, identity, **told), torch)
+    hooks.rank = TrainingRank(hooks, SdkSettings(folder / "spool", None, identity, **told), torch)
     rank = hooks.rank
     try:
         yield Watched(hooks, rank)

@@ -15,7 +15,7 @@ import pytest
 from collector import Collector, logs, plain, points
 from ranks import RANK, SOURCES
 
-from pyrometer.train.spool import Spool, place
+from pyrometer.train.spool import Spool, spool_folder
 
 RUN = [sys.executable, "-m", "pyrometer", "run"]
 
@@ -213,7 +213,7 @@ def test_the_command_is_told_where_to_send(variables, tmp_path):
         "PYROMETER_EXPERIMENT": "sft",
         "PYROMETER_REDACT": "paths",
     }
-    assert Path(spool) == place({**variables, **told})
+    assert Path(spool) == spool_folder({**variables, **told})
 
 
 def test_a_sitecustomize_of_the_user_s_own_and_their_path_are_kept(variables, tmp_path):
@@ -322,7 +322,7 @@ def test_a_server_that_is_away_is_told_and_the_next_run_brings_both(variables, t
     said = run(variables, "--server", url, *python(TRAIN + "here.view[ring.ENDED] = 1"), PYROMETER_FLUSH_S="0.5")
     assert time.monotonic() - begun < 10
     assert said.returncode == 0
-    spool = Spool(place({**variables, "PYROMETER_ENDPOINT": url}))
+    spool = Spool(spool_folder({**variables, "PYROMETER_ENDPOINT": url}))
     assert said.stderr == (
         f"pyrometer: 1 files of telemetry wait in {spool.folder}, because {url} does not take them: "
         "Connection refused. The next `pyrometer run` to the same place sends them.\n"

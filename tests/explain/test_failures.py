@@ -21,7 +21,7 @@ from pyrometer.explain.why import why
 from pyrometer.model.records import Event
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
-from pyrometer.train.exits import described
+from pyrometer.train.exits import describe
 
 
 def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
@@ -45,7 +45,7 @@ def test_an_exception_in_one_line_has_its_own_type_whatever_its_text_and_its_cau
     error = raised(kind(text), cause and raised(cause("the cause")))
     if grouped:
         error = raised(ExceptionGroup("several", [error, ValueError("another")]))
-    line = error_line(type(error).__name__, described(error))
+    line = error_line(type(error).__name__, describe(error))
     assert line is not None
     assert type(error).__name__ in line.partition(":")[0]
     assert "Traceback" not in line or "Traceback" in text

@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from pyrometer.train import ring  # noqa: E402
-from pyrometer.train.lineage import MOST_LOADERS  # noqa: E402
+from pyrometer.train.lineage import MAX_LOADERS  # noqa: E402
 from trained import watching  # noqa: E402
 
 NAP_S = 0.02
@@ -350,11 +350,11 @@ def test_a_loader_in_every_epoch_is_not_kept(tmp_path):
     model, rows = Net(), Rows(16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with watching(tmp_path) as watched:
-        for _ in range(MOST_LOADERS + 4):
+        for _ in range(MAX_LOADERS + 4):
             train(model, DataLoader(rows, batch_size=8), optimizer)
-        assert len(watched.rank.lineage.loaders) <= MOST_LOADERS
+        assert len(watched.rank.lineage.loaders) <= MAX_LOADERS
         batches = watched.told("batch")
-    steps = range(2 * (MOST_LOADERS + 4))
+    steps = range(2 * (MAX_LOADERS + 4))
     assert [(batch["loader"], batch["step"]) for batch in batches] == [(step // 2, step) for step in steps]
 
 

@@ -185,7 +185,7 @@ def met(watched, kind):
 def wanted(monkeypatch):
     """As in a process that is watched: MLflow's plug-in asks whether it is."""
     monkeypatch.setattr(boot, "_hooks", hooked())
-    monkeypatch.setattr(boot, "_asked", {"experiment": "sft"})
+    monkeypatch.setattr(boot, "_init_arguments", {"experiment": "sft"})
 
 
 @heavy

@@ -15,13 +15,13 @@ import faulthandler, json, os, sys, time
 from pathlib import Path
 from pyrometer.train import ring
 from pyrometer.train.ring import Ring
-from pyrometer.train.spool import Spool, place
+from pyrometer.train.spool import Spool, spool_folder
 
-spool = Spool(place()).make()
-spool.step_aside(os.getpid())
+spool = Spool(spool_folder()).make()
+spool.set_aside(os.getpid())
 here = Ring.create(spool.ranks / f"{os.getpid()}.ring", rows=64)
 identity = {"run": "r1", "launch": "l1", "rank": int(os.environ.get("RANK", "0")), "pid": os.getpid(), "host": "h"}
-spool.tell(identity, json.loads(os.environ.get("LIMITS", "{}")))
+spool.register(identity, json.loads(os.environ.get("LIMITS", "{}")))
 
 def step(phase=ring.FORWARD):
     view, number, now = here.view, here.view[ring.COUNT], time.perf_counter_ns()

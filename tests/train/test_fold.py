@@ -12,7 +12,7 @@ MS = 1_000_000
 
 
 def test_marked_steps_speak_for_the_others():
-    ring = Ring.of_nowhere(rows=16)
+    ring = Ring.in_memory(rows=16)
     # Marked: 20 ms each, of which 15 forward. Others: 10 ms each, and nobody knows what of.
     for number in range(8):
         marked = number % 4 == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyrometer.train import gpus
-from pyrometer.train.gpus import COMMAND, GpuWatch, message_of
+from pyrometer.train.gpus import COMMAND, GpuWatch, parse_line
 from pyrometer.train.spool import Spool
 
 RECORDED = Path(__file__).parent.parent / "data" / "h200-smi" / "lines.csv"
@@ -39,7 +39,7 @@ def nvidia_smi(tmp_path, monkeypatch) -> Path:
 
 
 def test_recorded_lines_are_samples_under_dcgm_s_names():
-    messages = [message_of(line, 1000) for line in RECORDED.read_text().splitlines()]
+    messages = [parse_line(line, 1000) for line in RECORDED.read_text().splitlines()]
     assert len(messages) == 25
     assert all(messages)
     idle, busy = messages[0][1], messages[9][1]
@@ -63,12 +63,12 @@ def test_recorded_lines_are_samples_under_dcgm_s_names():
     ],
 )
 def test_other_lines_are_no_samples(line):
-    assert message_of(line, 1) is None
+    assert parse_line(line, 1) is None
 
 
 def test_what_a_board_does_not_have_is_absent():
     line = "1, GPU-2, Tesla K80, [N/A], 12, [Not Supported], 40, [Unknown Error], N/A"
-    assert message_of(line, 1)[1] == {
+    assert parse_line(line, 1)[1] == {
         "time_ms": 1, "gpu_index": 1, "gpu_uuid": "GPU-2", "gpu_model": "Tesla K80", "DCGM_FI_DEV_FB_USED": 12.0,
         "DCGM_FI_DEV_GPU_TEMP": 40.0,
     }  # fmt: skip

@@ -8,13 +8,13 @@ from pyrometer.train import loop
 
 
 def inside(loops: list[loop.Loop]) -> list[bool]:
-    return [one.goes_on(sys._getframe(1)) for one in loops]
+    return [one.contains(sys._getframe(1)) for one in loops]
 
 
 def test_a_loop_goes_on_until_it_is_over():
     loops: list[loop.Loop] = []
     for _ in range(3):
-        loops = loops or loop.around(sys._getframe())[:1]
+        loops = loops or loop.enclosing_loops(sys._getframe())[:1]
         assert inside(loops) == [True]
     assert inside(loops) == [False]
 
@@ -23,7 +23,7 @@ def test_it_is_the_outermost_loop_of_a_function():
     loops: list[loop.Loop] = []
     for _ in range(2):
         for _ in range(2):
-            loops = loops or loop.around(sys._getframe())[:1]
+            loops = loops or loop.enclosing_loops(sys._getframe())[:1]
         assert inside(loops) == [True]
     assert inside(loops) == [False]
 
@@ -36,7 +36,7 @@ def test_a_loop_over_optimizers_in_a_function_is_not_the_training_loop():
         if seen:
             backward.append(inside(seen[0])[:2])
         for _ in range(2):
-            seen.append(loop.around(sys._getframe()))
+            seen.append(loop.enclosing_loops(sys._getframe()))
 
     for _ in range(2):
         step()
@@ -45,11 +45,11 @@ def test_a_loop_over_optimizers_in_a_function_is_not_the_training_loop():
 
 def test_a_loop_of_a_module_and_files_that_do_not_count():
     script = "while not done:\n    found.append(around(frame()))\n    done = True\nafter = around(frame())\n"
-    names = {"found": [], "done": False, "around": loop.around, "frame": sys._getframe}
+    names = {"found": [], "done": False, "around": loop.enclosing_loops, "frame": sys._getframe}
     exec(compile(script, "/home/ada/torch/train.py", "exec"), names)
     ((nearest, *_),) = names["found"]
     assert nearest.code.co_filename == "/home/ada/torch/train.py"
     assert nearest not in names["after"]
-    names |= {"found": [], "done": False, "around": lambda frame: loop.around(frame, ["/home/ada/torch/"])}
+    names |= {"found": [], "done": False, "around": lambda frame: loop.enclosing_loops(frame, ["/home/ada/torch/"])}
     exec(compile(script, "/home/ada/torch/train.py", "exec"), names)
     assert all(one.code.co_filename != "/home/ada/torch/train.py" for one in names["found"][0])

@@ -6,7 +6,7 @@ import random
 from bisect import bisect_right
 from itertools import accumulate
 
-from pyrometer.train.meeting import MOST_STEPS, Meeting
+from pyrometer.train.meeting import MAX_STEPS, Meeting
 from pyrometer.train.ring import DEFAULT_ROWS
 
 
@@ -52,8 +52,8 @@ def test_steps_that_take_another_time_all_at_once_are_a_window_of_their_own_at_o
 def test_the_ring_has_room_for_two_windows_however_short_the_steps_are():
     for step_s in (0.0005, 0.0002):
         sizes = windows([step_s] * int(20 / step_s))
-        assert max(sizes) <= MOST_STEPS <= DEFAULT_ROWS // 2
-        assert set(sizes[1:]) == {MOST_STEPS}
+        assert max(sizes) <= MAX_STEPS <= DEFAULT_ROWS // 2
+        assert set(sizes[1:]) == {MAX_STEPS}
 
 
 def test_steps_that_become_that_short_later_are_planned_for_once():
@@ -61,8 +61,8 @@ def test_steps_that_become_that_short_later_are_planned_for_once():
     for slow in (500, 620, 5_003):
         meeting = Meeting(None, 10.0)
         sizes = windows([0.05] * slow + [0.0002] * 250_000, meeting=meeting)
-        assert max(sizes) <= MOST_STEPS
-        assert sizes[-2] > MOST_STEPS / 3
+        assert max(sizes) <= MAX_STEPS
+        assert sizes[-2] > MAX_STEPS / 3
         assert len(meeting._plans) <= 3
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.train.metrics import Metrics, Value
+from pyrometer.train.metrics import Metrics, MetricValue
 
 
 class Program:
@@ -27,10 +27,10 @@ class Program:
         self.metrics.backward(SimpleNamespace(is_cpu=True, item=lambda: loss), None)
 
     def close(self) -> None:
-        self.metrics.closed(self.count)
+        self.metrics.step_closed(self.count)
         self.count += 1
 
-    def log(self, value: float, name: str = "train_loss", **more) -> Value | None:
+    def log(self, value: float, name: str = "train_loss", **more) -> MetricValue | None:
         self.metrics.waiting.clear()
         self.metrics.log({name: value}, **more)
         return self.metrics.waiting[-1] if self.metrics.waiting else None
@@ -130,7 +130,7 @@ def test_a_framework_s_number_is_shown_and_its_steps_are_known():
         program.train(1.0 + step)
         if step < 9:
             program.close()
-    said = program.log(99.0, "loss", step=10, of_training=True, door="transformers")
+    said = program.log(99.0, "loss", step=10, of_training=True, source="transformers")
     assert (said.step, said.covers, said.source) == (10, (0, 9), "transformers")
 
 

@@ -22,13 +22,13 @@ from pyrometer.train import sender as sending
 from pyrometer.train import target as targets
 from pyrometer.train.sender import Sender
 from pyrometer.train.spool import Spool
-from pyrometer.train.target import Answer, DataFolder, Fate, Server, TargetError, target_of
+from pyrometer.train.target import FolderTarget, HttpTarget, PostOutcome, PostResult, TargetError, target_of
 
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
     monkeypatch.setattr(sending, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(sending, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(sending, "MAX_PAUSE_S", 0.01)
     monkeypatch.setattr(sending, "EVERY_S", 0.01)
     monkeypatch.setattr(sending, "COLLECT_EVERY_S", 0.01)
     monkeypatch.delenv("PYROMETER_REDACT", raising=False)
@@ -75,14 +75,14 @@ def received(taken: list[tuple[str, bytes]]) -> dict[tuple[str, int], list[int]]
     return found
 
 
-def posted(target: Server) -> Answer:
+def posted(target: HttpTarget) -> PostResult:
     answer = target.post("1-1.logs.json.gz", b"x")
     target.close()
     return answer
 
 
 def started(spool: Spool, url: str, **options) -> Sender:
-    sender = Sender(spool, Server(url, **options))
+    sender = Sender(spool, HttpTarget(url, **options))
     sender.start()
     return sender
 
@@ -176,12 +176,12 @@ def test_a_server_that_is_killed_and_comes_back_gets_the_rest(spool, tmp_path):
 
 
 def test_a_server_that_never_answers_holds_up_nothing_but_itself(spool, monkeypatch):
-    monkeypatch.setattr(targets, "ANSWER_S", 0.1)
+    monkeypatch.setattr(targets, "RESPONSE_S", 0.1)
     silent = socket.create_server(("127.0.0.1", 0))
     spool.put(who(0), messages(0, 1))
-    target = Server(f"http://127.0.0.1:{silent.getsockname()[1]}", answer_s=0.1)
+    target = HttpTarget(f"http://127.0.0.1:{silent.getsockname()[1]}", response_s=0.1)
     answer = target.post("1-1.logs.json.gz", b"x")
-    assert answer.fate is Fate.LATER
+    assert answer.fate is PostOutcome.RETRY
     assert "timed out" in answer.text
     silent.close()
 
@@ -202,7 +202,7 @@ def test_a_request_that_is_kept_alive_a_byte_at_a_time_is_cut(monkeypatch):
                 pass
 
     threading.Thread(target=trickle, daemon=True).start()
-    target = Server(f"http://127.0.0.1:{slow.getsockname()[1]}")
+    target = HttpTarget(f"http://127.0.0.1:{slow.getsockname()[1]}")
     ended = threading.Event()
 
     def watch() -> None:
@@ -215,7 +215,7 @@ def test_a_request_that_is_kept_alive_a_byte_at_a_time_is_cut(monkeypatch):
     ended.set()
     slow.close()
     target.close()
-    assert answer.fate is Fate.LATER
+    assert answer.fate is PostOutcome.RETRY
     assert time.monotonic() - begun < 10
 
 
@@ -248,12 +248,12 @@ def test_part_of_a_body_that_is_rejected_is_told_and_not_sent_again(spool, colle
 
 def test_how_long_a_server_wants_to_be_left_alone_is_heeded(collector):
     collector.moods = ["429", "503"]
-    target = Server(collector.url)
+    target = HttpTarget(collector.url)
     assert target.post("1-1.logs.json.gz", b"x").retry_after_s == 0.01
     assert target.post("1-1.logs.json.gz", b"x").retry_after_s == 0.0
     target.close()
     assert targets._retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert targets._retry_after_s("1e9") == targets.RETRY_AFTER_MOST_S
+    assert targets._retry_after_s("1e9") == targets.MAX_RETRY_AFTER_S
     assert targets._retry_after_s("soon") == targets._retry_after_s("nan") == 0.0
 
 
@@ -282,18 +282,18 @@ def test_the_token_is_written_nowhere(spool, collector):
     sender.close()
     assert not [path for path in spool.folder.rglob("*") if path.is_file() and b"secret-2" in path.read_bytes()]
     with pytest.raises(TargetError) as raised:
-        Server(collector.url, token="secret\n-3")
+        HttpTarget(collector.url, token="secret\n-3")
     assert "secret" not in str(raised.value)
 
 
 def test_one_connection_is_kept_and_made_anew_when_the_server_closed_it(collector):
-    target = Server(collector.url)
-    assert target.post("1-1.logs.json.gz", b"x").fate is Fate.TAKEN
+    target = HttpTarget(collector.url)
+    assert target.post("1-1.logs.json.gz", b"x").fate is PostOutcome.ACCEPTED
     kept = target._connection.sock
-    assert target.post("1-2.logs.json.gz", b"x").fate is Fate.TAKEN
+    assert target.post("1-2.logs.json.gz", b"x").fate is PostOutcome.ACCEPTED
     assert target._connection.sock is kept
     collector.moods = ["drop"]  # an idle connection that was closed looks like this
-    assert target.post("1-3.logs.json.gz", b"x").fate is Fate.TAKEN
+    assert target.post("1-3.logs.json.gz", b"x").fate is PostOutcome.ACCEPTED
     assert target._connection.sock is not kept
     target.close()
 
@@ -301,11 +301,11 @@ def test_one_connection_is_kept_and_made_anew_when_the_server_closed_it(collecto
 def test_no_proxy_for_this_machine_and_one_for_the_others(collector, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://user:word@127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "inside.example")
-    assert posted(Server(collector.url)).fate is Fate.TAKEN
-    assert Server("http://inside.example")._proxy is None
+    assert posted(HttpTarget(collector.url)).fate is PostOutcome.ACCEPTED
+    assert HttpTarget("http://inside.example")._proxy is None
     proxied = Collector()
     monkeypatch.setenv("http_proxy", f"http://user:word@{proxied.url.removeprefix('http://')}")
-    assert posted(Server("http://else.example:4318/x")).fate is Fate.TAKEN
+    assert posted(HttpTarget("http://else.example:4318/x")).fate is PostOutcome.ACCEPTED
     proxied.close()
     ((path, headers),) = proxied.asked
     assert path == "http://else.example:4318/x/v1/logs"
@@ -332,11 +332,11 @@ def test_a_certificate_of_one_s_own_authority_is_trusted_when_it_is_named(tmp_pa
     context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
     collector._server.socket = context.wrap_socket(collector._server.socket, server_side=True)
     url = collector.url.replace("http://127.0.0.1", "https://localhost")
-    answer = posted(Server(url))
-    assert answer.fate is Fate.LATER
+    answer = posted(HttpTarget(url))
+    assert answer.fate is PostOutcome.RETRY
     assert "certificate verify failed" in answer.text
     trusting = target_of({"PYROMETER_ENDPOINT": url, "PYROMETER_CA_FILE": str(tmp_path / "cert")})
-    assert posted(trusting).fate is Fate.TAKEN
+    assert posted(trusting).fate is PostOutcome.ACCEPTED
     collector.close()
 
 
@@ -360,13 +360,13 @@ def test_a_server_that_has_the_folder_gets_it_instead(tmp_path, collector):
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "server.json").write_text(json.dumps({"url": collector.url, "token": "view", "pid": 1}))
-    target = DataFolder(folder)
-    assert target.post("1-1.logs.json.gz", b"x").fate is Fate.TAKEN
+    target = FolderTarget(folder)
+    assert target.post("1-1.logs.json.gz", b"x").fate is PostOutcome.ACCEPTED
     assert not (folder / "inbox").exists()
     assert collector.asked[0][1]["Authorization"] == "Bearer view"
     collector.moods = ["403"]
-    assert target.post("1-2.logs.json.gz", b"y").fate is Fate.TAKEN
-    assert target.post("1-3.logs.json.gz", b"z").fate is Fate.TAKEN
+    assert target.post("1-2.logs.json.gz", b"y").fate is PostOutcome.ACCEPTED
+    assert target.post("1-3.logs.json.gz", b"z").fate is PostOutcome.ACCEPTED
     assert {path.name: path.read_bytes() for path in (folder / "inbox/otlp").iterdir()} == {
         "1-2.logs.json.gz": b"y",
         "1-3.logs.json.gz": b"z",
@@ -377,14 +377,14 @@ def test_a_server_that_left_its_address_and_is_gone_holds_nothing_up(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     (tmp_path / "server.json").write_text(json.dumps({"url": url, "token": "t", "pid": 1}))
-    assert DataFolder(tmp_path).post("1-1.logs.json.gz", b"x").fate is Fate.TAKEN
+    assert FolderTarget(tmp_path).post("1-1.logs.json.gz", b"x").fate is PostOutcome.ACCEPTED
     assert (tmp_path / "inbox/otlp/1-1.logs.json.gz").read_bytes() == b"x"
 
 
 def test_a_folder_that_cannot_be_written_is_tried_again(tmp_path):
     (tmp_path / "file").write_text("")
-    answer = DataFolder(tmp_path / "file").post("1-1.logs.json.gz", b"x")
-    assert answer.fate is Fate.LATER
+    answer = FolderTarget(tmp_path / "file").post("1-1.logs.json.gz", b"x")
+    assert answer.fate is PostOutcome.RETRY
     assert "cannot be written" in answer.text
 
 
@@ -396,7 +396,7 @@ def test_redacted_texts_never_reach_what_is_to_be_sent(spool, monkeypatch, tmp_p
     spool.put(who(0), [("event", {"time_ms": 1, "kind": "stuck", "message": "File secret.py"})])
     spool.put(who(0), [("batch", {"time_ms": 1, "send_index": 1, "samples": ["patient-7"]})])
     spool.acquire()
-    Sender(spool, DataFolder(tmp_path / "data")).collect()
+    Sender(spool, FolderTarget(tmp_path / "data")).collect()
     text = b"".join(gzip.decompress(path.read_bytes()) for path in spool.bodies())
     assert b"redacted" in text
     assert b"secret" not in text
@@ -408,15 +408,15 @@ def test_only_a_few_bodies_are_ahead(spool, tmp_path, monkeypatch):
     for number in range(30):
         spool.put(who(0), messages(number, 1))
     spool.acquire()
-    Sender(spool, DataFolder(tmp_path / "data")).collect()
-    assert sending.AHEAD <= len(spool.bodies()) < sending.AHEAD + 3
+    Sender(spool, FolderTarget(tmp_path / "data")).collect()
+    assert sending.MAX_BODIES_AHEAD <= len(spool.bodies()) < sending.AHEAD + 3
     assert len(spool.parts()) > 20
 
 
 def test_a_disk_that_is_full_doubles_nothing(spool, tmp_path, monkeypatch):
     spool.put(who(0), messages(0, 2))
     spool.acquire()
-    sender = Sender(spool, DataFolder(tmp_path / "data"))
+    sender = Sender(spool, FolderTarget(tmp_path / "data"))
     add, room = spool.add_body, [True, False]
 
     def full(signal, packed):

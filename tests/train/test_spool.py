@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ranks import python
 
-from pyrometer.train.spool import REFUSED_BYTES, Spool, SpoolError, place
+from pyrometer.train.spool import REFUSED_BYTES, Spool, SpoolError, spool_folder
 
 WHO = {"run": "r", "rank": 0}
 
@@ -96,24 +96,29 @@ def test_files_of_somebody_else_are_not_read(tmp_path):
 
 def test_ranks_with_the_same_target_find_the_same_spool(tmp_path):
     there = {"PYROMETER_ENDPOINT": "http://a:1", "PYROMETER_TOKEN": "secret", "TMPDIR": str(tmp_path)}
-    assert place(there) == place(dict(there))
-    assert place(there).parent == tmp_path / f"pyrometer-{os.geteuid()}"
-    assert "secret" not in str(place(there))
+    assert spool_folder(there) == spool_folder(dict(there))
+    assert spool_folder(there).parent == tmp_path / f"pyrometer-{os.geteuid()}"
+    assert "secret" not in str(spool_folder(there))
     assert (
-        len({place({**there, **other}) for other in ({}, {"PYROMETER_ENDPOINT": "b"}, {"PYROMETER_REDACT": "x"})}) == 3
+        len(
+            {spool_folder({**there, **other}) for other in ({}, {"PYROMETER_ENDPOINT": "b"}, {"PYROMETER_REDACT": "x"})}
+        )
+        == 3
     )
-    assert place({**there, "PYROMETER_SPOOL": "/named"}).as_posix() == "/named"
+    assert spool_folder({**there, "PYROMETER_SPOOL": "/named"}).as_posix() == "/named"
 
 
 def test_only_one_process_reads_and_death_lets_go(spool, tmp_path):
     script = """
 import sys
-from pyrometer.train.spool import Spool, place
-assert Spool(place()).acquire()
+from pyrometer.train.spool import Spool, spool_folder
+assert Spool(spool_folder()).acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
-    other = python("spool = None" + script.replace("Spool(place())", "(spool := Spool(place()))"), tmp_path)
+    other = python(
+        "spool = None" + script.replace("Spool(spool_folder())", "(spool := Spool(spool_folder()))"), tmp_path
+    )
     assert other.stdout.readline() == "held\n", other.stderr.read()
     assert not spool.acquire()
     other.kill()
@@ -199,7 +204,7 @@ def test_a_rank_s_number_that_comes_again_takes_nothing_from_the_dead(spool):
     (spool.ranks / "7.ring").write_bytes(b"old")
     (spool.ranks / "7.json").write_bytes(b"{}")
     (spool.ranks / "77.ring").write_bytes(b"other")
-    spool.step_aside(7)
+    spool.set_aside(7)
     names = sorted(path.name for path in spool.ranks.iterdir())
     assert "77.ring" in names
     assert not {"7.ring", "7.json"} & set(names)

@@ -228,7 +228,7 @@ def test_a_rank_that_is_stopped_by_a_signal_is_stuck_until_it_goes_on(ranks, wat
     ((who, kind, words),) = said(spool)
     assert (who["rank"], kind) == (0, "event")
     assert words == {
-        "time_ms": ring.wall_ns(ring.moment().moved_ns) // 1_000_000,
+        "time_ms": ring.wall_ns(ring.snapshot().moved_ns) // 1_000_000,
         "kind": "stuck",
         "step": 3,
         "reason": "forward",
@@ -242,7 +242,7 @@ def test_a_rank_that_is_stopped_by_a_signal_is_stuck_until_it_goes_on(ranks, wat
     process.stdin.flush()
     look_until(watcher, lambda: "unstuck" in kinds(spool))
     unstuck = said(spool)[-1][2]
-    assert unstuck["time_ms"] == ring.wall_ns(ring.moment().moved_ns) // 1_000_000
+    assert unstuck["time_ms"] == ring.wall_ns(ring.snapshot().moved_ns) // 1_000_000
     assert unstuck["step"] == 4
     ring.close()
 
@@ -298,7 +298,7 @@ def test_a_rank_that_wrote_no_limits_has_those_it_would_have_written(ranks, watc
     watcher.look()
     (seen,) = watcher._ranks.values()
     monkeypatch.setenv("PYROMETER_HANG_LIMIT_S", "90")
-    limits_s = {phase: watch._limit_s(seen, seen.ring.moment()._replace(phase=number))
+    limits_s = {phase: watch._limit_s(seen, seen.ring.snapshot()._replace(phase=number))
                 for number, phase in enumerate(columns.PHASES)}  # fmt: skip
     if "default" in written:
         assert limits_s == {phase: 5 if phase == "checkpoint" else 2 for phase in columns.PHASES}
@@ -339,7 +339,7 @@ def test_a_number_that_another_process_has_by_now_is_not_the_rank(spool, tmp_pat
 
 def test_the_same_number_again_keeps_both_apart(ranks, spool):
     process = ranks("sys.stdin.read()")
-    spool.step_aside(process.pid)  # as if another process with this number had come
+    spool.set_aside(process.pid)  # as if another process with this number had come
     watcher = Watcher(spool)
     watcher.look()
     assert kinds(spool) == ["run"]

@@ -20,8 +20,8 @@ from typing import NamedTuple, NoReturn
 from pyrometer.train import environment
 from pyrometer.train.gpus import GpuWatch
 from pyrometer.train.otlp import REDACTIONS
-from pyrometer.train.sender import FLUSH_S, Left, Sender
-from pyrometer.train.spool import Spool, place
+from pyrometer.train.sender import FLUSH_S, FlushResult, Sender
+from pyrometer.train.spool import Spool, spool_folder
 from pyrometer.train.target import TargetError, target_of
 
 DEFAULT_FOLDER = "pyrometer-data"
@@ -107,7 +107,7 @@ class _Beside:
 
     def __init__(self, plan: _Plan) -> None:
         self._plan = plan
-        self._spool = Spool(place()).make()
+        self._spool = Spool(spool_folder()).make()
         self._spool.acquire()  # before the first rank asks whether anybody sends
         self._sender = Sender(self._spool, target_of())
         self._gpus = GpuWatch(self._spool)
@@ -136,7 +136,7 @@ class _Beside:
         try:
             self._sender.watcher.exited(child, status)
             self._gpus.close()
-            limit_s = environment.number("PYROMETER_FLUSH_S", FLUSH_S)
+            limit_s = environment.read_number("PYROMETER_FLUSH_S", FLUSH_S)
             left = self._sender.flush(limit_s, given_up=lambda: bool(signal.sigpending() & _FORWARDED))
             _say(_summary(self._plan, left, self._spool, list(self._sender.watcher.runs)))
             self._sender.close()
@@ -171,7 +171,7 @@ def _planned(arguments: Sequence[str]) -> _Plan:
         os.environ.pop("PYROMETER_SPOOL", None)  # of a `pyrometer run` around this one, which sends elsewhere
     return _Plan(
         endpoint,
-        f"--data {shlex.quote(_near(target.shown))}" if local else f"--server {target.shown}",
+        f"--data {shlex.quote(_near(target.display_url))}" if local else f"--server {target.display_url}",
         local and not folder,
         variables,
         not asked.no_gpus and (local or "KUBERNETES_SERVICE_HOST" not in os.environ),
@@ -242,7 +242,7 @@ def _next_signal(awaited: set[signal.Signals]) -> tuple[int, bool]:
     return number, number in (signal.SIGINT, signal.SIGQUIT) and os.isatty(0)
 
 
-def _summary(plan: _Plan, left: Left, spool: Spool, runs: list[str]) -> str:
+def _summary(plan: _Plan, left: FlushResult, spool: Spool, runs: list[str]) -> str:
     if left.files:
         why = f": {left.error}" if left.error else ""
         return (

@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyrometer.train.hooks import Hooks
-    from pyrometer.train.rank import Rank
+    from pyrometer.train.rank import TrainingRank
 
-_asked: dict[str, Any] = {}
+_init_arguments: dict[str, Any] = {}
 _hooks: Hooks | None = None
-_watches_exits = False
+_exits_wrapped = False
 
 
-def start(**asked: Any) -> None:
+def start(**init_arguments: Any) -> None:
     """Makes this process ready to be watched, if anybody wants to know. Again and again is fine; it never raises."""
     global _hooks
     try:
-        _asked.update({name: value for name, value in asked.items() if value is not None})
-        if _hooks is None and _wanted():
+        _init_arguments.update({name: value for name, value in init_arguments.items() if value is not None})
+        if _hooks is None and _is_enabled():
             from pyrometer.train.hooks import Hooks
 
-            _hooks = Hooks(_begin)
+            _hooks = Hooks(_create_rank)
             _watch_imports(_hooks)
             os.register_at_fork(
                 before=_hooks.before_fork, after_in_parent=_hooks.after_fork, after_in_child=_hooks.forked
             )
     except Exception as error:
-        _say(error)
+        _log_error(error)
 
 
-def rank() -> Rank | None:
+def rank() -> TrainingRank | None:
     """This process as a rank, if it is one."""
     return _hooks.rank if _hooks is not None else None
 
@@ -54,42 +54,45 @@ def hooks() -> Hooks | None:
     return _hooks
 
 
-def asked() -> dict[str, Any]:
+def init_arguments() -> dict[str, Any]:
     """What `pyrometer.init` was given."""
-    return _asked
+    return _init_arguments
 
 
 def become_rank() -> None:
     """The program says that it trains."""
     if _hooks is not None and _hooks.rank is None and "torch" in sys.modules:
         try:
-            _hooks.rank = _begin()
+            _hooks.rank = _create_rank()
         except Exception as error:
             _hooks.broken(error)
-            _say(error)
+            _log_error(error)
 
 
-def _wanted() -> bool:
-    told = _asked.get("endpoint") or os.environ.get("PYROMETER_ENDPOINT") or os.environ.get("PYROMETER_SPOOL")
-    return bool(told) and os.environ.get("PYROMETER_DISABLED", "") in ("", "0")
+def _is_enabled() -> bool:
+    environment = os.environ
+    target = (
+        _init_arguments.get("endpoint") or environment.get("PYROMETER_ENDPOINT") or environment.get("PYROMETER_SPOOL")
+    )
+    return bool(target) and environment.get("PYROMETER_DISABLED", "") in ("", "0")
 
 
-def _begin() -> Rank | None:
+def _create_rank() -> TrainingRank | None:
     """The first sign of training: from here on there is a ring, a thread, and a sender."""
-    from pyrometer.train.settings import told
+    from pyrometer.train.settings import load_settings
 
-    settings = told(os.environ, _asked)
+    settings = load_settings(os.environ, _init_arguments)
     if settings is None or _hooks is None or _is_loader_worker():
         return None
     from pyrometer.train import exits
-    from pyrometer.train.rank import Rank
+    from pyrometer.train.rank import TrainingRank
 
     try:
-        rank = Rank(_hooks, settings, sys.modules["torch"])
+        rank = TrainingRank(_hooks, settings, sys.modules["torch"])
     except OSError as error:  # no room, no rights: the program must not mind
-        _say(error)
+        _log_error(error)
         return None
-    _watch_exits(_hooks)
+    _wrap_exits(_hooks)
     exits.record(rank.ring)
     return rank
 
@@ -102,7 +105,7 @@ def _is_loader_worker() -> bool:
 # -- imports -----------------------------------------------------------------------------------------------------------
 
 
-class _Finder(MetaPathFinder):
+class _ImportFinder(MetaPathFinder):
     """Lets Python find a module as it would, and tells when it has been imported."""
 
     def __init__(self, names: frozenset[str], imported: Callable[[str, ModuleType], None]) -> None:
@@ -122,14 +125,14 @@ class _Finder(MetaPathFinder):
                     spec = finder.find_spec(fullname, path, target)
                     if spec is not None:
                         if spec.loader is not None:
-                            spec.loader = _Telling(spec.loader, self._imported)
+                            spec.loader = _NotifyingLoader(spec.loader, self._imported)
                         return spec
             return None
         finally:
             self._looking.discard(fullname)
 
 
-class _Telling(Loader):
+class _NotifyingLoader(Loader):
     """A module's own loader; afterwards it tells."""
 
     def __init__(self, loader: Any, imported: Callable[[str, ModuleType], None]) -> None:
@@ -151,7 +154,7 @@ class _Telling(Loader):
 
 
 def _watch_imports(hooks: Hooks) -> None:
-    from pyrometer.train import hooks as of_torch
+    from pyrometer.train import hooks as hooks_module
     from pyrometer.train import trackers
 
     def imported(name: str, module: ModuleType) -> None:
@@ -159,10 +162,10 @@ def _watch_imports(hooks: Hooks) -> None:
             hooks.install(name, module)
             trackers.install(hooks, name, module)
         except Exception as error:
-            _say(error)
+            _log_error(error)
 
-    names = of_torch.WATCHED | trackers.WATCHED
-    sys.meta_path.insert(0, _Finder(names, imported))
+    names = hooks_module.WATCHED | trackers.WATCHED
+    sys.meta_path.insert(0, _ImportFinder(names, imported))
     for name in names & set(sys.modules):
         imported(name, sys.modules[name])
 
@@ -170,40 +173,40 @@ def _watch_imports(hooks: Hooks) -> None:
 # -- the process -------------------------------------------------------------------------------------------------------
 
 
-def _watch_exits(hooks: Hooks) -> None:
+def _wrap_exits(hooks: Hooks) -> None:
     """Watches the two functions that take an exit code, once per process. The program's `sys.excepthook` is its own."""
-    global _watches_exits
-    if _watches_exits:  # a fork has it from its parent
+    global _exits_wrapped
+    if _exits_wrapped:  # a fork has it from its parent
         return
-    _watches_exits = True
+    _exits_wrapped = True
     from pyrometer.train import exits
 
-    leave, leave_at_once = sys.exit, os._exit
+    exit_normally, exit_at_once = sys.exit, os._exit
 
-    @functools.wraps(leave)
+    @functools.wraps(exit_normally)
     def leaving(*code: Any) -> NoReturn:
         try:
             if hooks.rank is not None:
                 hooks.rank.leaving(code[0] if code else None, sys.exc_info()[1])
-        except Exception as ours:
-            _say(ours)
-        leave(*code)
+        except Exception as sdk_error:
+            _log_error(sdk_error)
+        exit_normally(*code)
 
-    @functools.wraps(leave_at_once)
+    @functools.wraps(exit_at_once)
     def leaving_at_once(*args: Any, **kwargs: Any) -> NoReturn:
         try:
             status = args[0] if args else kwargs.get("status")
             if hooks.rank is not None:
                 hooks.rank.leaving_at_once(status, sys.exc_info()[1])
             exits.exits_now(status)
-        except Exception as ours:
-            _say(ours)
-        leave_at_once(*args, **kwargs)
+        except Exception as sdk_error:
+            _log_error(sdk_error)
+        exit_at_once(*args, **kwargs)
 
     sys.exit, os._exit = leaving, leaving_at_once
 
 
-def _say(error: BaseException) -> None:
+def _log_error(error: BaseException) -> None:
     """One line, and only where somebody looks for it: a program's output is its own."""
     if os.environ.get("PYROMETER_DEBUG"):
         sys.stderr.write(f"pyrometer: {type(error).__name__}: {error}\n")

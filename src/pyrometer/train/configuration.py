@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 BATCHES = 4  # the first of them
-MOST_BYTES = 2**20  # of a file that an argument names
+MAX_FILE_BYTES = 2**20  # of a file that an argument names
 _NAMES = ("name", "out", "dir", "log", "path", "port", "host", "addr", "id", "tag", "note", "resume", "save", "wandb",
           "mlflow", "project", "group", "user", "token", "key", "rank", "node")  # fmt: skip
 _VALUES = (bool, int, float, str)
@@ -53,24 +53,24 @@ class Configuration:
         )
 
 
-def arguments(told: Sequence[str]) -> list[str]:
+def arguments(words: Sequence[str]) -> list[str]:
     """What arguments say of the computation: files by their content; not where results go, nor what it is called."""
     kept: list[str] = []
     named = ""  # the option whose value this is
-    for word in told:
+    for word in words:
         option, equals, value = word.partition("=")
         if word.startswith("-") and not _is_number(word):
             named = "" if equals else option
-            kept += [option] if not equals else _kept(option, value)
+            kept += [option] if not equals else _kept_option(option, value)
         elif equals and not named:  # as hydra takes them
-            kept += _kept(option, value)
+            kept += _kept_option(option, value)
         else:
-            kept += _kept(named, word)
+            kept += _kept_option(named, word)
             named = ""
     return kept
 
 
-def _kept(option: str, value: str) -> list[str]:
+def _kept_option(option: str, value: str) -> list[str]:
     words = option.lower().replace("-", "_").replace(".", "_").split("_")
     if any(name in words for name in _NAMES):
         return []
@@ -83,7 +83,7 @@ def _kept(option: str, value: str) -> list[str]:
 def _content(path: Path) -> str | None:
     """The digest of a file; None where there is none, or none that is read whole."""
     try:
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             return None
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except (OSError, ValueError):

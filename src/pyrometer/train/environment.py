@@ -23,7 +23,7 @@ VARIABLES = {
 }
 
 
-def number(name: str, default: float) -> float:
+def read_number(name: str, default: float) -> float:
     """A number that a variable gives; what is none is not worth a training job, and the default holds."""
     try:
         value = float(os.environ.get(name, ""))
@@ -32,6 +32,6 @@ def number(name: str, default: float) -> float:
     return value if 0 <= value < 1e9 else default
 
 
-def words(name: str) -> frozenset[str]:
+def read_words(name: str) -> frozenset[str]:
     """The words of a variable that lists them with commas."""
     return frozenset(word.strip() for word in os.environ.get(name, "").split(",")) - {""}

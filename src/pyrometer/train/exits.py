@@ -65,7 +65,7 @@ def uncaught() -> BaseException | None:
     return error if trace is None or trace.tb_frame.f_back is None else None
 
 
-def described(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An exception as text: its type and message in one line, then its traceback."""
     lines = traceback.format_exception_only(error)
     # A SyntaxError begins with indented lines that show the source; notes follow the line with the type.

@@ -13,26 +13,26 @@ from pyrometer.train import ring as columns
 from pyrometer.train.ring import CHECKPOINT, COMM, COMPILE, EVALUATE, FORWARD, GARBAGE, MEASURED, OTHER, PHASES
 
 if TYPE_CHECKING:
-    from pyrometer.train.device import Timed
-    from pyrometer.train.lineage import Used
-    from pyrometer.train.recorder import Kept
+    from pyrometer.train.device import TimedStep
+    from pyrometer.train.lineage import UsedBatch
+    from pyrometer.train.recorder import KeptStep
     from pyrometer.train.ring import Ring
 
 Message = tuple[str, dict[str, Any]]
-LEAST_COMPARED = 100  # steps of a kind, of which the middle one is taken
-MOST_COMPARED = 1_000
-LONGEST_COMPARED_NS = 5_000_000  # longer steps differ by more than marks cost, whatever the reason
+MIN_COMPARED_STEPS = 100  # steps of a kind, of which the middle one is taken
+MAX_COMPARED_STEPS = 1_000
+MAX_COMPARED_NS = 5_000_000  # longer steps differ by more than marks cost, whatever the reason
 # The lengths of the steps of a window. These limits allow 840 different lengths: a list in JSON has at most 16 kB, and
 # usually less than 100 bytes.
 RELATIVE_ERROR = 0.015  # of a length, in windows with more than a few steps
 MAX_EXACT_STEPS = 8
 MAX_STEP_US = 86_400_000_000  # a day
 _LOG_WIDTH = math.log((1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR))
-_NO_STEP = (CHECKPOINT, EVALUATE, COMPILE)  # between steps, or before them
+_BETWEEN_STEPS = (CHECKPOINT, EVALUATE, COMPILE)  # between steps, or before them
 _SPANS = tuple("sync" if name == "comm" else name for name in PHASES)
 
 
-def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> dict[str, Any] | None:
+def window(ring: Ring, first: int, after: int, timed: Sequence[TimedStep] = ()) -> dict[str, Any] | None:
     """The steps from `first` to before `after` as one window; None when the ring has no longer all of them."""
     first = max(first, ring.view[columns.COUNT] - ring.rows + 1)
     if first >= after or not ring.column(columns.BEGIN_NS, first, first + 1)[0]:
@@ -40,7 +40,7 @@ def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> d
     begins, ends = ring.column(columns.BEGIN_NS, first, after), ring.column(columns.END_NS, first, after)
     marked = _marked(ring, first, after)
     lengths = list(map(sub, ends, begins))
-    between = {phase: ring.column(phase, first, after) for phase in _NO_STEP}
+    between = {phase: ring.column(phase, first, after) for phase in _BETWEEN_STEPS}
     if len(marked) in (0, after - first):
         marked_share = 1.0
         amounts_ms = [sum(between.get(phase) or ring.column(phase, first, after)) / 1e6 for phase in range(MEASURED)]
@@ -68,9 +68,7 @@ def window(ring: Ring, first: int, after: int, timed: Sequence[Timed] = ()) -> d
         if phase != OTHER:
             found[f"{name}_ms"] = round(amounts_ms[phase])
     for column, name in ((columns.SAMPLES, "samples"), (columns.TOKENS, "tokens")):
-        seen = (
-            (ring.of_step(step, column) for step in marked) if marked_share < 1 else ring.column(column, first, after)
-        )
+        seen = (ring.value(step, column) for step in marked) if marked_share < 1 else ring.column(column, first, after)
         total = sum(seen)
         if total:
             found[name] = round(total / marked_share)
@@ -94,7 +92,7 @@ def step_lengths(took_ns: Sequence[int]) -> list[int]:
     return [number for us in sorted(counts) for number in (us, counts[us])]
 
 
-def usual_ns(ring: Ring, first: int, after: int) -> int:
+def median_step_ns(ring: Ring, first: int, after: int) -> int:
     """How long these steps take, as a rule."""
     begins, ends = ring.column(columns.BEGIN_NS, first, after), ring.column(columns.END_NS, first, after)
     took = sorted(end - begin for begin, end in zip(begins, ends, strict=True))
@@ -105,16 +103,14 @@ def cost_of_marks_ns(ring: Ring, first: int, after: int) -> int | None:
     """What marks cost, by how much longer marked steps take than others; None where that would be a guess."""
     first = max(first, ring.view[columns.COUNT] - ring.rows + 1)
     marked = _marked(ring, first, after)
-    others = sorted(set(range(first, after, max(1, (after - first) // MOST_COMPARED))).difference(marked))
-    if min(len(marked), len(others)) < LEAST_COMPARED:
+    others = sorted(set(range(first, after, max(1, (after - first) // MAX_COMPARED_STEPS))).difference(marked))
+    if min(len(marked), len(others)) < MIN_COMPARED_STEPS:
         return None
     of_marked, of_others = (
-        sorted(ring.of_step(step, columns.END_NS) - ring.of_step(step, columns.BEGIN_NS) for step in steps)[
-            len(steps) // 2
-        ]
-        for steps in (marked[-MOST_COMPARED:], others)
+        sorted(ring.value(step, columns.END_NS) - ring.value(step, columns.BEGIN_NS) for step in steps)[len(steps) // 2]
+        for steps in (marked[-MAX_COMPARED_STEPS:], others)
     )
-    return max(of_marked - of_others, 0) if of_others < LONGEST_COMPARED_NS else None
+    return max(of_marked - of_others, 0) if of_others < MAX_COMPARED_NS else None
 
 
 def _marked(ring: Ring, first: int, after: int) -> list[int]:
@@ -125,24 +121,24 @@ def _marked(ring: Ring, first: int, after: int) -> list[int]:
 
 def _as_in_marked(ring: Ring, marked: list[int], whole_ns: int, between_ns: dict[int, int]) -> list[float]:
     """The time of all steps, divided as that of the marked ones is; what is no part of steps is as it was."""
-    seen = [sum(ring.of_step(step, phase) for step in marked) for phase in range(MEASURED)]
+    seen = [sum(ring.value(step, phase) for step in marked) for phase in range(MEASURED)]
     of_steps = whole_ns - sum(between_ns.values())  # phases add up to the step
-    of_marked = sum(amount for phase, amount in enumerate(seen) if phase not in _NO_STEP) or 1
+    of_marked = sum(amount for phase, amount in enumerate(seen) if phase not in _BETWEEN_STEPS) or 1
     scale = of_steps / of_marked
     return [(between_ns.get(phase, scale * seen[phase])) / 1e6 for phase in range(MEASURED)]
 
 
-def _as_on_device(host_ms: list[float], timed: Sequence[Timed]) -> list[float]:
+def _as_on_device(host_ms: list[float], timed: Sequence[TimedStep]) -> list[float]:
     """The host's time in phases of a step, divided as the sampled steps were on the GPU: the host runs ahead of it."""
     seen = [sum(step.amounts_ms[phase] for step in timed) for phase in range(MEASURED)]
-    whole = sum(amount for phase, amount in enumerate(seen) if phase not in _NO_STEP)
-    left = sum(amount for phase, amount in enumerate(host_ms) if phase not in _NO_STEP)
+    whole = sum(amount for phase, amount in enumerate(seen) if phase not in _BETWEEN_STEPS)
+    left = sum(amount for phase, amount in enumerate(host_ms) if phase not in _BETWEEN_STEPS)
     if whole <= 0:
         return host_ms
-    return [host_ms[phase] if phase in _NO_STEP else left * seen[phase] / whole for phase in range(MEASURED)]
+    return [host_ms[phase] if phase in _BETWEEN_STEPS else left * seen[phase] / whole for phase in range(MEASURED)]
 
 
-def rest(ring: Ring) -> list[Message]:
+def unfolded_windows(ring: Ring) -> list[Message]:
     """What a rank that is gone had not handed on."""
     first, after = max(ring.view[columns.FOLDED], 1), ring.view[columns.COUNT]
     if first >= after:
@@ -165,7 +161,7 @@ def span_id(launch: str, step: int, rank: int, number: int) -> str:
     return hashlib.sha256(f"{launch}:{step}:{rank}:{number}".encode()).hexdigest()[:16]
 
 
-def spans(ring: Ring, kept: Kept, used: Iterable[Used], launch: str, rank: int) -> list[Message]:
+def spans(ring: Ring, kept: KeptStep, used: Iterable[UsedBatch], launch: str, rank: int) -> list[Message]:
     """A step that was kept whole, as spans: the step, and under it what it was made of."""
     step = ring.view[columns.FIRST_STEP] + kept.number
     trace, parent = trace_id(launch, step), span_id(launch, step, rank, 0)

@@ -16,8 +16,8 @@ from typing import Any
 from pyrometer.train.spool import Message, Spool
 
 EVERY_MS = 5000
-HAND_ON_S = 10.0
-STARTS, START_AGAIN_S = 5, 30.0
+PUT_EVERY_S = 10.0
+MAX_STARTS, RESTART_AFTER_S = 5, 30.0
 _FIELDS = {
     "utilization.gpu": "DCGM_FI_DEV_GPU_UTIL",
     "memory.used": "DCGM_FI_DEV_FB_USED",
@@ -32,16 +32,21 @@ COMMAND = (
 )  # fmt: skip
 
 
-def message_of(line: str, time_ms: int) -> Message | None:
+def parse_line(line: str, time_ms: int) -> Message | None:
     """What a line says of a GPU. `[N/A]`, `[Not Supported]` and the like are absent; None when it is about none."""
     words = [word.strip() for word in line.split(",")]
     if len(words) != 3 + len(_FIELDS) or not words[0].isdecimal():
         return None
-    said: dict[str, Any] = {"time_ms": time_ms, "gpu_index": int(words[0]), "gpu_uuid": words[1], "gpu_model": words[2]}
+    fields: dict[str, Any] = {
+        "time_ms": time_ms,
+        "gpu_index": int(words[0]),
+        "gpu_uuid": words[1],
+        "gpu_model": words[2],
+    }
     for name, word in zip(_FIELDS.values(), words[3:], strict=True):
         with contextlib.suppress(ValueError):
-            said[name] = float(int(word, 16)) if word.startswith("0x") else float(word)
-    return "gpu", said
+            fields[name] = float(int(word, 16)) if word.startswith("0x") else float(word)
+    return "gpu", fields
 
 
 class GpuWatch:
@@ -69,7 +74,7 @@ class GpuWatch:
             self._thread.join(1.0)
 
     def _run(self) -> None:
-        for _ in range(STARTS):
+        for _ in range(MAX_STARTS):
             try:
                 # a session of its own: Ctrl-C is for the training; when we are killed, it dies of its broken pipe
                 self._child = subprocess.Popen(  # noqa: S603 - found on the user's own PATH
@@ -80,18 +85,18 @@ class GpuWatch:
                 return
             with self._child as child:
                 self._read(child)
-            if self._ended.wait(START_AGAIN_S):
+            if self._ended.wait(RESTART_AFTER_S):
                 return
 
     def _read(self, child: subprocess.Popen[str]) -> None:
         messages: list[Message] = []
-        handed_on_s = time.monotonic()
+        last_put_s = time.monotonic()
         for line in child.stdout or ():
-            found = message_of(line[:1000], time.time_ns() // 1_000_000)
+            found = parse_line(line[:1000], time.time_ns() // 1_000_000)
             if found is not None:
                 messages.append(found)
-            if time.monotonic() - handed_on_s >= HAND_ON_S:
-                handed_on_s = time.monotonic()
+            if time.monotonic() - last_put_s >= PUT_EVERY_S:
+                last_put_s = time.monotonic()
                 self._spool.put(self._identity, messages)
                 messages = []
         self._spool.put(self._identity, messages)

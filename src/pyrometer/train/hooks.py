@@ -24,7 +24,7 @@ from pyrometer.train.lineage import Lineage, content_of
 from pyrometer.train.roots import Roots
 
 if TYPE_CHECKING:
-    from pyrometer.train.rank import Rank
+    from pyrometer.train.rank import TrainingRank
 
 Original = Callable[..., Any]
 MOST_TENSORS, MOST_DEPTH = 4, 3  # by which a batch is recognised
@@ -38,8 +38,8 @@ _STEP_KEYS = ("global_step", "step", "iter_num", "iteration", "iter", "num_updat
 class Hooks:
     """The hooks of one process. They do nothing until there is a rank, and nothing after it was let go."""
 
-    def __init__(self, start: Callable[[], Rank | None]) -> None:
-        self.rank: Rank | None = None
+    def __init__(self, start: Callable[[], TrainingRank | None]) -> None:
+        self.rank: TrainingRank | None = None
         self.lineage = Lineage()  # from the start: a loader may be asked before there is an optimizer
         self.tracked: dict[tuple[str, str], str] = {}  # runs of trackers that the program has: kind and name, words
         self._start = start  # the first sign of training
@@ -331,7 +331,7 @@ class Hooks:
 
         return call
 
-    def _counted(self, rank: Rank, original: Original, *args: Any, **kwargs: Any) -> Any:
+    def _counted(self, rank: TrainingRank, original: Original, *args: Any, **kwargs: Any) -> Any:
         """Calls it once, and counts its operations: a forward or a backward of the step that is counted."""
         try:
             roots = list(self.roots.modules.values()) if self.roots is not None else []
@@ -379,7 +379,7 @@ class Hooks:
 
         return backward
 
-    def _loss(self, rank: Rank, loss: Any) -> None:
+    def _loss(self, rank: TrainingRank, loss: Any) -> None:
         if type(loss) is not self._tensor:
             loss = _whole(loss, self._tensor)
         if loss is None or loss.numel() != 1:
@@ -451,7 +451,7 @@ class Hooks:
                 self.broken(error)
             recorder.include()
 
-    def _became_rank(self) -> Rank | None:
+    def _became_rank(self) -> TrainingRank | None:
         """An optimizer from before a fork makes this process a rank."""
         if self._forked:
             self._forked = False
@@ -464,7 +464,7 @@ class Hooks:
         except Exception as error:
             self.broken(error)
 
-    def _settle(self, rank: Rank, optimizer: Any, *, first: bool) -> None:
+    def _settle(self, rank: TrainingRank, optimizer: Any, *, first: bool) -> None:
         assert self.roots is not None  # noqa: S101 - torch is there
         if first:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

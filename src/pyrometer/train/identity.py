@@ -18,26 +18,26 @@ _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _RANK = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
          ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"))  # fmt: skip
 _PROC = Path("/proc")
-MOST_ATTRIBUTES, MOST_CHARACTERS = 64, 1024  # of what OpenTelemetry's variable says
-_DESCRIBES = ("k8s.", "host.", "cloud.", "container.", "deployment.", "service.")
+MAX_ATTRIBUTES, MAX_VALUE_CHARACTERS = 64, 1024  # of what OpenTelemetry's variable says
+_ALLOWED_PREFIXES = ("k8s.", "host.", "cloud.", "container.", "deployment.", "service.")
 
 
-_next: tuple[int, str] | None = None  # a process, and what its launch will be called
+_next_launch: tuple[int, str] | None = None  # a process, and what its launch will be called
 
 
 def next_launch() -> str:
     """What the launch of this process will be called, if it becomes a rank: for those who ask before it has."""
-    global _next
-    if _next is None or _next[0] != os.getpid():  # a fork is another one
-        _next = (os.getpid(), secrets.token_hex(8))
-    return _next[1]
+    global _next_launch
+    if _next_launch is None or _next_launch[0] != os.getpid():  # a fork is another one
+        _next_launch = (os.getpid(), secrets.token_hex(8))
+    return _next_launch[1]
 
 
 def identify(environment: Mapping[str, str] = os.environ, *, launch: str | None = None) -> dict[str, Any]:
     """What is known before the ranks have met. The launch is called so once: who is a rank again is of another."""
-    global _next
+    global _next_launch
     if launch is None:
-        launch, _next = next_launch(), None
+        launch, _next_launch = next_launch(), None
     identity: dict[str, Any] = {
         "launch": launch,
         "rank": 0,
@@ -54,19 +54,19 @@ def identify(environment: Mapping[str, str] = os.environ, *, launch: str | None 
     identity.update(pod(environment))
     if "namespace" in identity and environment.get("PYROMETER_NODE"):
         identity["node_name"] = environment["PYROMETER_NODE"]
-    described = resource(environment)
-    if described:
-        identity["resource"] = described
+    attributes = resource(environment)
+    if attributes:
+        identity["resource"] = attributes
     return identity
 
 
 def resource(environment: Mapping[str, str]) -> dict[str, str]:
     """What OpenTelemetry's own variable says of where this runs: `k8s.pod.name=a,k8s.node.name=b`."""
     found = {}
-    for pair in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")[:MOST_ATTRIBUTES]:
+    for pair in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")[:MAX_ATTRIBUTES]:
         name, equals, value = pair.partition("=")
         name, value = name.strip(), unquote(value.strip())
-        if equals and name.startswith(_DESCRIBES) and 0 < len(value) <= MOST_CHARACTERS:
+        if equals and name.startswith(_ALLOWED_PREFIXES) and 0 < len(value) <= MAX_VALUE_CHARACTERS:
             found[name] = value
     return found
 

@@ -35,13 +35,13 @@ def _callbacks(package: str) -> list[Any]:
 
 def _callback(base: type) -> Any:
     def evaluates(yes: bool) -> Any:
-        def told(self: Any, trainer: Any, module: Any) -> None:
+        def methods(self: Any, trainer: Any, module: Any) -> None:
             with suppress(Exception):
                 rank = boot.rank()
                 if rank is not None:
                     rank.recorder.evaluates(yes)
 
-        return told
+        return methods
 
     def reduced(self: Any) -> tuple[type, tuple[()]]:
         """Strategies that spawn processes pickle all callbacks: there it is one that does nothing, and needs nothing
@@ -50,5 +50,5 @@ def _callback(base: type) -> Any:
 
     begins = dict.fromkeys(("on_sanity_check_start", "on_validation_start", "on_test_start", "on_predict_start"), True)
     ends = dict.fromkeys(("on_sanity_check_end", "on_validation_end", "on_test_end", "on_predict_end"), False)
-    told = {name: evaluates(yes) for name, yes in (begins | ends).items()}
-    return type("Pyrometer", (base,), {**told, "__reduce__": reduced})()
+    methods = {name: evaluates(yes) for name, yes in (begins | ends).items()}
+    return type("Pyrometer", (base,), {**methods, "__reduce__": reduced})()

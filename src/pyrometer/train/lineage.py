@@ -18,40 +18,40 @@ from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-MOST_QUEUED = 64  # batches drawn and not used: a loader that runs further ahead is not paired
-MOST_LOADERS = 16  # at a time: some programs make one for every step
-MOST_USED = 100_000  # micro-batches that wait to be handed on
-MOST_STALE = 4  # batches that may still come though the counts say no
-MOST_FRAMES = 32  # between a loader and the loop
+MAX_QUEUED_BATCHES = 64  # batches drawn and not used: a loader that runs further ahead is not paired
+MAX_LOADERS = 16  # at a time: some programs make one for every step
+MAX_USED_BATCHES = 100_000  # micro-batches that wait to be handed on
+MAX_STALE_BATCHES = 4  # batches that may still come though the counts say no
+MAX_FRAMES = 32  # between a loader and the loop
 HASHED_BYTES = 4_096  # of each tensor of a batch without indices
 HASHED_PARTS = 8
 
 _SILENT = ("torch.", "torchdata.", "pyrometer.train.")  # they call each other
 
 
-class Drawn(NamedTuple):
+class DrawnBatch(NamedTuple):
     """A batch that came out of a loader."""
 
-    loader: Loader
+    loader: WatchedLoader
     epoch: int
     send_index: int
     samples: Any  # as the sampler gave them; a content hash; None: unknown
     tokens: tuple[Any, ...] = ()  # weak references to tensors of the batch
 
 
-class Used(NamedTuple):
+class UsedBatch(NamedTuple):
     """A micro-batch (one forward, or several, up to a backward) and what it consumed."""
 
     number: int  # of the step, in this process
     micro_batch: int
     at_ns: int
-    drawn: Drawn
+    drawn: DrawnBatch
 
 
 Micro = tuple[int, int, int]  # the same, before that is known
 
 
-class Loader:
+class WatchedLoader:
     """One data loader through its epochs."""
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Loader:
         "sent", "taken", "trains",
     )  # fmt: skip
 
-    def __init__(self, number: int, dataset: Any, used: deque[Used]) -> None:
+    def __init__(self, number: int, dataset: Any, used: deque[UsedBatch]) -> None:
         self.number = number
         self._dataset = _weakly(dataset)  # programs that make one for every epoch must get rid of them
         self.places = key_places(dataset)
@@ -69,14 +69,14 @@ class Loader:
         self.epoch = -1
         self.sent: dict[int, Any] = {}  # asked for and not drawn yet, by number
         self.taken = 0  # batches drawn in this epoch
-        self.queue: deque[Drawn] = deque()  # drawn and not used yet
+        self.queue: deque[DrawnBatch] = deque()  # drawn and not used yet
         self.trains = False  # it was drawn from for two micro-batches in a row, so it is no accident
         self.evaluated = False  # a forward without gradients came since the last draw
         self.fresh = False  # drawn from since the last micro-batch
         self._used = used
-        self._doubtful: list[Used] = []  # until it is known to train
+        self._doubtful: list[UsedBatch] = []  # until it is known to train
         self._waiting: list[Micro] = []  # micro-batches since the last draw
-        self._exact: list[Used] = []  # those whose batch was recognised
+        self._exact: list[UsedBatch] = []  # those whose batch was recognised
         self._over = False  # there were more than could be
         self._began = self._until = -1  # rounds: when the first of them came, and the last one before
         self._held = 0  # batches that whoever draws is known to hold back
@@ -96,7 +96,7 @@ class Loader:
         """Its iterator starts anew. What was drawn and not used may be in somebody's hands, or gone."""
         self.settle()
         self._astray = len(self.queue) > self._held and self._direct is False
-        while len(self.queue) > MOST_STALE:
+        while len(self.queue) > MAX_STALE_BATCHES:
             self.queue.popleft()
         self.epoch += 1
         self.taken = 0
@@ -105,10 +105,10 @@ class Loader:
         self.fresh = self.evaluated = self._ended = False
         self._drawer = self._direct = None
 
-    def draw(self, drawn: Drawn) -> None:
+    def draw(self, drawn: DrawnBatch) -> None:
         """A batch came out of it."""
         self.queue.append(drawn)
-        if len(self.queue) > MOST_QUEUED:
+        if len(self.queue) > MAX_QUEUED_BATCHES:
             self.queue.popleft()
             self._astray = True
         self.taken += 1
@@ -129,7 +129,7 @@ class Loader:
 
     def drawn_by(self, frame: FrameType | None) -> None:
         """Looks once an epoch who draws: some are known to fetch ahead, some to mix batches."""
-        for _ in range(MOST_FRAMES):
+        for _ in range(MAX_FRAMES):
             if frame is None:
                 return
             name = frame.f_globals.get("__name__", "")
@@ -174,7 +174,7 @@ class Loader:
             elif same and same == most:
                 several = True
         if best is not None and not several and not any(one.drawn is best for one in self._exact):
-            self._exact.append(Used(*micro, best))
+            self._exact.append(UsedBatch(*micro, best))
 
     # -- who used what ------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class Loader:
                     queue.popleft()
             return
         if self.trains and len(queue) == 1 == len(waiting) and not (self._astray or self._held or self._exact):
-            self._used.append(Used(*waiting[0], queue.popleft()))  # as almost always
+            self._used.append(UsedBatch(*waiting[0], queue.popleft()))  # as almost always
         else:
             self._take()
         waiting.clear()
@@ -236,7 +236,7 @@ class Loader:
         unknown = [drawn for drawn in passed if id(drawn) not in known and drawn.epoch == self.epoch]
         unnamed = [micro for micro in self._waiting if micro not in named]
         for micro, drawn in zip(unnamed, unknown, strict=False):
-            self._say(Used(*micro, drawn._replace(samples=None)))
+            self._say(UsedBatch(*micro, drawn._replace(samples=None)))
         self._exact.clear()
 
     def _take_in_order(self) -> None:
@@ -248,11 +248,11 @@ class Loader:
             self._astray = True
         for micro in waiting[: max(there, 0)]:
             drawn = queue.popleft()
-            self._say(Used(*micro, drawn._replace(samples=None) if self._astray else drawn))
-        while self._astray and len(queue) > MOST_STALE:  # they may be recognised yet
+            self._say(UsedBatch(*micro, drawn._replace(samples=None) if self._astray else drawn))
+        while self._astray and len(queue) > MAX_STALE_BATCHES:  # they may be recognised yet
             queue.popleft()
 
-    def _say(self, used: Used) -> None:
+    def _say(self, used: UsedBatch) -> None:
         if self.trains:
             self._used.append(used)
         else:
@@ -295,9 +295,9 @@ class Lineage:
     """All loaders of a process, and what became of their batches."""
 
     def __init__(self) -> None:
-        self.loaders: list[Loader] = []  # of which there is something to say
-        self.used: deque[Used] = deque(maxlen=MOST_USED)
-        self.last: Loader | None = None  # the one that was drawn from last
+        self.loaders: list[WatchedLoader] = []  # of which there is something to say
+        self.used: deque[UsedBatch] = deque(maxlen=MAX_USED_BATCHES)
+        self.last: WatchedLoader | None = None  # the one that was drawn from last
         self._count = 0
         self._number = -1
         self._micro_batch = 0
@@ -306,23 +306,23 @@ class Lineage:
         self._open = False  # a forward came, and neither a backward nor another batch since
         self.sees_forwards = False  # the model is known
 
-    def loader(self, dataset: Any) -> Loader:
+    def loader(self, dataset: Any) -> WatchedLoader:
         """A loader that was not seen before."""
         self._count += 1
-        return Loader(self._count - 1, dataset, self.used)
+        return WatchedLoader(self._count - 1, dataset, self.used)
 
-    def ask(self, loader: Loader) -> None:
+    def ask(self, loader: WatchedLoader) -> None:
         """A loader is asked for a batch."""
         for other in self.loaders:
             if other is loader or other.is_used_up():
                 other.settle()
 
-    def drawn(self, loader: Loader, send_index: int, samples: Any, tokens: tuple[Any, ...]) -> None:
+    def drawn(self, loader: WatchedLoader, send_index: int, samples: Any, tokens: tuple[Any, ...]) -> None:
         """A batch came out of a loader."""
         if loader is not self.last and not any(loader is other for other in self.loaders):
             kept = [other for other in self.loaders if not other.is_idle()]
-            self.loaders = [*kept[1 - MOST_LOADERS :], loader]
-        loader.draw(Drawn(loader, loader.epoch, send_index, samples, tokens))
+            self.loaders = [*kept[1 - MAX_LOADERS :], loader]
+        loader.draw(DrawnBatch(loader, loader.epoch, send_index, samples, tokens))
         self.last = loader
         self._open = False
 
@@ -501,10 +501,10 @@ def name_of(dataset: Any) -> str:
     return type(dataset).__name__
 
 
-class Namer:
+class BatchNamer:
     """Used micro-batches as messages."""
 
-    def batch(self, used: Used, step: int, wall_ns: int) -> dict[str, Any]:
+    def batch(self, used: UsedBatch, step: int, wall_ns: int) -> dict[str, Any]:
         """One micro-batch: which samples, for which step."""
         drawn = used.drawn
         loader = drawn.loader

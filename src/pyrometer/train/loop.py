@@ -15,7 +15,7 @@ class Loop(NamedTuple):
     first: int
     last: int
 
-    def goes_on(self, frame: FrameType | None) -> bool:
+    def contains(self, frame: FrameType | None) -> bool:
         """Whether a thread whose innermost frame this is is still inside of the loop."""
         while frame is not None:
             if frame.f_code is self.code and self.first <= frame.f_lasti <= self.last:
@@ -24,22 +24,22 @@ class Loop(NamedTuple):
         return False
 
 
-def around(frame: FrameType | None, but: Iterable[str] = ()) -> list[Loop]:
+def enclosing_loops(frame: FrameType | None, excluded_folders: Iterable[str] = ()) -> list[Loop]:
     """The loops that a frame and its callers are in, the nearest first; those of files in some folders do not count."""
-    folders = tuple(but)
+    folders = tuple(excluded_folders)
     loops = []
     while frame is not None:
         if not frame.f_code.co_filename.startswith(folders):
-            found = _around(frame.f_code, frame.f_lasti)
+            found = _outermost_loop(frame.f_code, frame.f_lasti)
             if found is not None:
                 loops.append(Loop(frame.f_code, *found))
         frame = frame.f_back
     return loops
 
 
-def _around(code: CodeType, at: int) -> tuple[int, int] | None:
+def _outermost_loop(code: CodeType, at: int) -> tuple[int, int] | None:
     """The outermost loop of a function around an instruction."""
     jumps = [(i.argval, i.offset) for i in dis.get_instructions(code) if "JUMP" in i.opname]
     loops = [(target, offset) for target, offset in jumps if isinstance(target, int) and target < offset]
-    around = [(first, last) for first, last in loops if first <= at <= last]
-    return (min(first for first, _ in around), max(last for _, last in around)) if around else None
+    enclosing = [(first, last) for first, last in loops if first <= at <= last]
+    return (min(first for first, _ in enclosing), max(last for _, last in enclosing)) if enclosing else None

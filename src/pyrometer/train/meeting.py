@@ -13,19 +13,22 @@ from statistics import median
 from typing import Any
 
 LAUNCH, PLAN = "pyrometer/launch", "pyrometer/plan"
-LEAST_STEPS = 3  # before the length of a window is chosen
-MOST_STEPS = 8_192  # of a window: the ring has room for twice as many, so that none is overwritten before it is folded
-MOST_PARTS = 32
-MOST_KEPT = 200  # steps of a window, to compare later ones with
-FAR = 3.0  # a window that takes so many times too long or too short
-CHANGED, MOSTLY = 6, 0.8  # steps that, up to the last one, are mostly slower or quicker than those of the window before
-NEARLY_ALL, BY = 0.1, 1.1  # than nine in ten of those, and by a tenth of the usual
-TO_HEAR_S = 3.0  # a rank looks once a second whether there is news
+MIN_STEPS = 3  # before the length of a window is chosen
+MAX_STEPS = 8_192  # of a window: the ring has room for twice as many, so that none is overwritten before it is folded
+MAX_PARTS = 32
+MAX_KEPT_STEPS = 200  # steps of a window, to compare later ones with
+MAX_LENGTH_RATIO = 3.0  # a window that takes so many times too long or too short
+MIN_CHANGED_STEPS, MIN_UNLIKE_SHARE = (
+    6,
+    0.8,
+)  # steps that, up to the last one, are mostly slower or quicker than those of the window before
+TAIL_SHARE, MIN_CHANGE = 0.1, 1.1  # than nine in ten of those, and by a tenth of the usual
+NEWS_LEAD_S = 3.0  # a rank looks once a second whether there is news
 
 
-def _took_s(first: int, after: int, steps_s: Callable[[int, int], float]) -> float:
+def _usual_length_s(first: int, after: int, steps_s: Callable[[int, int], float]) -> float:
     """How long these steps take as a rule: the longest of some parts counts as the others, because it may have hung."""
-    parts = min(after - first, MOST_PARTS)
+    parts = min(after - first, MAX_PARTS)
     bounds = [first + (after - first) * part // parts for part in range(parts + 1)]
     took = sorted(steps_s(begin, end) for begin, end in pairwise(bounds))
     usual = took[:-1] if parts > 2 else took
@@ -45,7 +48,7 @@ class Meeting:
         self._plans: list[tuple[int, int]] = []  # from which step on windows have how many steps
         self._changes: list[int] = []  # windows end there, too: where steps began to take another time, and some later
         # the seconds that steps took before: hardly ever less, as a rule, hardly ever more
-        self._before: tuple[float, float, float] | None = None
+        self._previous: tuple[float, float, float] | None = None
         self.is_calling = False  # the store, which answers from C++
 
     @property
@@ -58,14 +61,14 @@ class Meeting:
         self._rank, self._ranks = rank, ranks
         self._launch = launch if rank == 0 else None
         if rank == 0:
-            self._tell(LAUNCH, f"{launch} {restart_of or ''}".strip())
+            self._write(LAUNCH, f"{launch} {restart_of or ''}".strip())
 
     def launch(self) -> str | None:
         """What this launch is called; None while rank 0 has not said it."""
         if self._launch is None:
-            told = self._look(LAUNCH)
-            if told is not None:
-                self._launch, _, again = told.partition(" ")
+            value = self._read(LAUNCH)
+            if value is not None:
+                self._launch, _, again = value.partition(" ")
                 self.restart_of = again or None
         return self._launch
 
@@ -75,13 +78,15 @@ class Meeting:
             self._decide(first, count, steps_s)
             self._look_for_change(first, count, steps_s)
         else:
-            self._hear()
+            self._read_news()
         planned = self._planned_end(first)
         if planned is None:
             return None
         early = [end for end in self._changes[-4:] if first < end < planned]
-        if self._rank == 0 and not early and planned <= count and not self._unlike(first, planned, steps_s):
-            self._remember([steps_s(step, step + 1) for step in range(max(first, planned - MOST_KEPT), planned)])
+        if self._rank == 0 and not early and planned <= count and not self._changed_since(first, planned, steps_s):
+            self._store_previous(
+                [steps_s(step, step + 1) for step in range(max(first, planned - MAX_KEPT_STEPS), planned)]
+            )
         return min(early, default=planned)
 
     def _planned_end(self, first: int) -> int | None:
@@ -92,18 +97,21 @@ class Meeting:
 
     def _decide(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> None:
         done = count - first
-        if done < LEAST_STEPS:
+        if done < MIN_STEPS:
             return
         if not self._plans:
-            if steps_s(first, count) >= self._window_s / 2 or done >= MOST_STEPS / 2:
+            if steps_s(first, count) >= self._window_s / 2 or done >= MAX_STEPS / 2:
                 took_s = [steps_s(step, step + 1) for step in range(max(first, count - 99), count)]
                 self._plan(0, median(took_s))
-                self._remember(took_s)
+                self._store_previous(took_s)
             return
         from_step, size = self._plans[-1]
-        whole_s = _took_s(first, min(first + size, count), steps_s) * size / min(size, done)
-        wanted = self._wanted(whole_s / size)
-        too_long, too_short = whole_s > FAR * self._window_s and size > wanted, wanted > FAR * size
+        whole_s = _usual_length_s(first, min(first + size, count), steps_s) * size / min(size, done)
+        target = self._target_size(whole_s / size)
+        too_long, too_short = (
+            whole_s > MAX_LENGTH_RATIO * self._window_s and size > target,
+            target > MAX_LENGTH_RATIO * size,
+        )
         if first > from_step and (too_long or too_short) and done * 2 > size:
             # far enough ahead for all to hear of it; at a step where windows of either length end
             new_from = ((count + 2 * size) // size + 1) * size
@@ -113,43 +121,45 @@ class Meeting:
         """Steps that all at once take another time end the window before them, and are the next one: what happens is
         known at once, and no window holds half of this and half of that."""
         planned = self._planned_end(first)
-        if self._before is None or planned is None or count - CHANGED <= first or count >= planned:
+        if self._previous is None or planned is None or count - MIN_CHANGED_STEPS <= first or count >= planned:
             return
-        if (planned - count) * steps_s(count - 1, count) < TO_HEAR_S:  # ranks may end the window as it was planned
+        if (planned - count) * steps_s(count - 1, count) < NEWS_LEAD_S:  # ranks may end the window as it was planned
             return
-        since = self._unlike(first, count, steps_s)
-        if since is not None and count - since >= CHANGED:
+        since = self._changed_since(first, count, steps_s)
+        if since is not None and count - since >= MIN_CHANGED_STEPS:
             took_s = sorted(steps_s(step, step + 1) for step in range(since, count))
             if self._announce(f"{since}-{count}"):
-                self._before = took_s[0], median(took_s), took_s[-1]
+                self._previous = took_s[0], median(took_s), took_s[-1]
                 self._changes += since, count
 
-    def _unlike(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> int | None:
+    def _changed_since(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> int | None:
         """Since when steps have mostly been slower, or quicker, than those of the window before, up to the last one."""
-        if self._before is None:
+        if self._previous is None:
             return None
-        least, usual, most = self._before
+        least, usual, most = self._previous
         slower = steps_s(count - 1, count) > usual
-        limit_s = max(most, BY * usual) if slower else min(least, usual / BY)
+        limit_s = max(most, MIN_CHANGE * usual) if slower else min(least, usual / MIN_CHANGE)
         since, unlike = None, 0
-        for step in range(count - 1, max(first, count - MOST_KEPT) - 1, -1):
+        for step in range(count - 1, max(first, count - MAX_KEPT_STEPS) - 1, -1):
             if (steps_s(step, step + 1) > limit_s) == slower:
                 since, unlike = step, unlike + 1
-            if unlike < MOSTLY * (count - step):
+            if unlike < MIN_UNLIKE_SHARE * (count - step):
                 break
         return since
 
-    def _remember(self, took_s: list[float]) -> None:
+    def _store_previous(self, took_s: list[float]) -> None:
         took_s.sort()
-        few = round(NEARLY_ALL * len(took_s))
-        self._before = (took_s[few], median(took_s), took_s[-1 - few]) if len(took_s) > 2 * CHANGED else None
+        few = round(TAIL_SHARE * len(took_s))
+        self._previous = (
+            (took_s[few], median(took_s), took_s[-1 - few]) if len(took_s) > 2 * MIN_CHANGED_STEPS else None
+        )
 
-    def _wanted(self, step_s: float) -> int:
+    def _target_size(self, step_s: float) -> int:
         """How many steps a window should have."""
-        return min(max(1, round(self._window_s / max(step_s, 1e-9))), MOST_STEPS)
+        return min(max(1, round(self._window_s / max(step_s, 1e-9))), MAX_STEPS)
 
     def _plan(self, from_step: int, step_s: float) -> None:
-        size = self._wanted(step_s)
+        size = self._target_size(step_s)
         if from_step:
             size = max(1, from_step // -(-from_step // size))  # so that a window begins there; never more than wanted
             from_step -= from_step % size
@@ -160,21 +170,21 @@ class Meeting:
 
     def _announce(self, news: str) -> bool:
         """Whether all others will hear of it: else it is no news, and has no number."""
-        return self._ranks == 1 or self._tell(self._next_news(), news)
+        return self._ranks == 1 or self._write(self._next_news(), news)
 
-    def _hear(self) -> None:
-        while (told := self._look(self._next_news())) is not None:
-            if ":" in told:
-                from_step, _, size = told.partition(":")
+    def _read_news(self) -> None:
+        while (value := self._read(self._next_news())) is not None:
+            if ":" in value:
+                from_step, _, size = value.partition(":")
                 self._plans.append((int(from_step), int(size)))
             else:
-                self._changes += map(int, told.split("-"))
+                self._changes += map(int, value.split("-"))
 
     def _next_news(self) -> str:
         """Plans and changes, in the order in which they were made."""
         return f"{PLAN}/{len(self._plans) + len(self._changes) // 2}"
 
-    def _look(self, key: str) -> str | None:
+    def _read(self, key: str) -> str | None:
         self.is_calling = True
         try:
             store = self._store()
@@ -184,7 +194,7 @@ class Meeting:
         finally:
             self.is_calling = False
 
-    def _tell(self, key: str, text: str) -> bool:
+    def _write(self, key: str, text: str) -> bool:
         self.is_calling = True
         try:
             with suppress(RuntimeError):

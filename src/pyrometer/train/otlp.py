@@ -37,9 +37,9 @@ _SEVERITY = {
 }  # fmt: skip
 _INTERNAL = 1  # the kind of a span
 _PATH = re.compile(r"(?<![\w/])(?:[A-Za-z][\w+.-]*:/|~|\.{0,2})/[^\s\"',;:()<>\[\]]+")
-_OF_METRIC = ("step", "goal", "source", "first_step", "last_step")
+_METRIC_ATTRIBUTES = ("step", "goal", "source", "first_step", "last_step")
 _SAMPLES = "pyrometer.samples"  # a list in JSON: it has a limit of its own, and cut it would be none
-_MOST, _LEAST = 2**63 - 1, -(2**63)
+_MAX_INT, _MIN_INT = 2**63 - 1, -(2**63)
 
 
 # -- bodies -----------------------------------------------------------------------------------------------------------
@@ -68,41 +68,44 @@ class Bodies:
                 body = open_bodies[signal]
                 for name, record in records:
                     if body.size and body.size + len(record) > self._limit_bytes:
-                        yield signal, body.taken()
+                        yield signal, body.take()
                     body.add(resource, name, record)
         for signal, body in open_bodies.items():
             if body.size:
-                yield signal, body.taken()
+                yield signal, body.take()
 
     def _records(self, identity: Identity, message: Message) -> tuple[str, list[tuple[str, str]]]:
         """The signal of a message, and its records as JSON under the name of their metric."""
-        kind, said = message
+        kind, fields = message
         if kind == "span":
-            return TRACES, [("", _json(_span(self._clean(said))))]
+            return TRACES, [("", _json(_span(self._clean(fields))))]
         if kind == "metric":
-            point = _point(said["time_ms"], said["value"], _named(said, _OF_METRIC))
-            return METRICS, [(_text(str(said["name"])), _json(point))]
+            point = _point(fields["time_ms"], fields["value"], _prefixed(fields, _METRIC_ATTRIBUTES))
+            return METRICS, [(_text(str(fields["name"])), _json(point))]
         if kind == "gpu":
-            return METRICS, [(name, _json(point)) for name, point in _gauges(identity, said)]
-        return LOGS, [("", _json(_LOGS[kind](self._clean(said))))]
+            return METRICS, [(name, _json(point)) for name, point in _gauges(identity, fields)]
+        return LOGS, [("", _json(_LOGS[kind](self._clean(fields))))]
 
-    def _clean(self, said: dict[str, Any]) -> dict[str, Any]:
+    def _clean(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The same without what is to be redacted."""
         if not self._redact:
-            return said
-        if "samples" in self._redact and isinstance(said.get("samples"), (list, tuple)):
-            said = {**said, "samples": None, "sample_count": len(said["samples"])}
+            return fields
+        if "samples" in self._redact and isinstance(fields.get("samples"), (list, tuple)):
+            fields = {**fields, "samples": None, "sample_count": len(fields["samples"])}
         hidden = {"stuck": "stacks", "exception": "exceptions", "out_of_memory": "exceptions"}.get(
-            str(said.get("kind"))
+            str(fields.get("kind"))
         )
-        if hidden in self._redact and said.get("message") is not None:
-            said = {**said, "message": REDACTED}
-        attributes = said.get("attributes")
+        if hidden in self._redact and fields.get("message") is not None:
+            fields = {**fields, "message": REDACTED}
+        attributes = fields.get("attributes")
         if attributes:
-            said = {**said, "attributes": {name: self._attribute(name, value) for name, value in attributes.items()}}
+            fields = {
+                **fields,
+                "attributes": {name: self._attribute(name, value) for name, value in attributes.items()},
+            }
         if "paths" in self._redact:
-            said = {name: _without_paths(value) for name, value in said.items()}
-        return said
+            fields = {name: _without_paths(value) for name, value in fields.items()}
+        return fields
 
     def _attribute(self, name: str, value: Any) -> Any:
         """OpenTelemetry's own names for the texts of exceptions."""
@@ -125,7 +128,7 @@ class _Body:
         self._records.setdefault(resource, {}).setdefault(name, []).append(record)
         self.size += len(record) + 1
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         """The body, and begins another."""
         plural = {LOGS: "Logs", TRACES: "Spans", METRICS: "Metrics"}[self._signal]
         resources = (
@@ -165,10 +168,10 @@ def _resource(identity: Identity) -> dict[str, Any]:
     return attributes
 
 
-def _log(name: str, sentence: str, said: dict[str, Any], severity: tuple[int, str] = _INFO) -> dict[str, Any]:
-    attributes = {"event.name": f"pyrometer.{name}", **_named(said, (key for key in said if key != "time_ms"))}
+def _log(name: str, sentence: str, fields: dict[str, Any], severity: tuple[int, str] = _INFO) -> dict[str, Any]:
+    attributes = {"event.name": f"pyrometer.{name}", **_prefixed(fields, (key for key in fields if key != "time_ms"))}
     return {
-        "timeUnixNano": str(int(said["time_ms"]) * 1_000_000),
+        "timeUnixNano": str(int(fields["time_ms"]) * 1_000_000),
         "severityNumber": severity[0],
         "severityText": severity[1],
         "eventName": f"pyrometer.{name}",
@@ -177,40 +180,42 @@ def _log(name: str, sentence: str, said: dict[str, Any], severity: tuple[int, st
     }
 
 
-def _run(said: dict[str, Any]) -> dict[str, Any]:
-    if "outcome" in said:
-        sentence = f"The rank ended: {said['outcome']}."
+def _run(fields: dict[str, Any]) -> dict[str, Any]:
+    if "outcome" in fields:
+        sentence = f"The rank ended: {fields['outcome']}."
     else:
-        sentence = "The first step is done." if "first_step_ms" in said else "The rank is there."
-    return _log("run", sentence, said)
+        sentence = "The first step is done." if "first_step_ms" in fields else "The rank is there."
+    return _log("run", sentence, fields)
 
 
-def _window(said: dict[str, Any]) -> dict[str, Any]:
-    took = f"{(said['to_ms'] - said['time_ms']) / 1000:.1f} s"
-    steps = said.get("steps", 0)
-    if "step_lengths" in said:
-        said = {**said, "step_lengths": _json(said["step_lengths"])}
-    return _log("window", f"{steps} steps from {said.get('first_step', '?')} on took {took}." if steps else took, said)
+def _window(fields: dict[str, Any]) -> dict[str, Any]:
+    took = f"{(fields['to_ms'] - fields['time_ms']) / 1000:.1f} s"
+    steps = fields.get("steps", 0)
+    if "step_lengths" in fields:
+        fields = {**fields, "step_lengths": _json(fields["step_lengths"])}
+    return _log(
+        "window", f"{steps} steps from {fields.get('first_step', '?')} on took {took}." if steps else took, fields
+    )
 
 
-def _batch(said: dict[str, Any]) -> dict[str, Any]:
-    samples = said.get("samples")
-    count = said.get("sample_count") if samples is None else len(samples)
+def _batch(fields: dict[str, Any]) -> dict[str, Any]:
+    samples = fields.get("samples")
+    count = fields.get("sample_count") if samples is None else len(samples)
     if samples is not None:
         text = _json(list(samples))
-        said = {**said, "samples": text}
+        fields = {**fields, "samples": text}
         if len(text) > SAMPLES_CHARACTERS:
-            said.update(samples=None, sample_count=count)
+            fields.update(samples=None, sample_count=count)
     held = f"{count} samples" if count is not None else "samples that are not known"
-    used = f", used by step {said['step']}" if said.get("step") is not None else ""
-    return _log("batch", f"Batch {said.get('send_index')}: {held}{used}.", said)
+    used = f", used by step {fields['step']}" if fields.get("step") is not None else ""
+    return _log("batch", f"Batch {fields.get('send_index')}: {held}{used}.", fields)
 
 
-def _event(said: dict[str, Any]) -> dict[str, Any]:
-    kind = str(said["kind"])
-    where = f" at step {said['step']}" if said.get("step") is not None else ""
-    why = f": {said['reason']}" if said.get("reason") else ""
-    return _log("event", f"{kind}{where}{why}.", said, _SEVERITY.get(kind, _INFO))
+def _event(fields: dict[str, Any]) -> dict[str, Any]:
+    kind = str(fields["kind"])
+    where = f" at step {fields['step']}" if fields.get("step") is not None else ""
+    why = f": {fields['reason']}" if fields.get("reason") else ""
+    return _log("event", f"{kind}{where}{why}.", fields, _SEVERITY.get(kind, _INFO))
 
 
 _LOGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -218,19 +223,19 @@ _LOGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def _span(said: dict[str, Any]) -> dict[str, Any]:
-    start_ns = int(said["start_ns"])
+def _span(fields: dict[str, Any]) -> dict[str, Any]:
+    start_ns = int(fields["start_ns"])
     record = {
-        "traceId": str(said["trace_id"]),
-        "spanId": str(said["span_id"]),
-        "name": _text(str(said["name"])),
+        "traceId": str(fields["trace_id"]),
+        "spanId": str(fields["span_id"]),
+        "name": _text(str(fields["name"])),
         "kind": _INTERNAL,
         "startTimeUnixNano": str(start_ns),
-        "endTimeUnixNano": str(start_ns + max(int(said["duration_ns"]), 0)),
-        "attributes": _attributes({**_named(said, ("step",)), **(said.get("attributes") or {})}),
+        "endTimeUnixNano": str(start_ns + max(int(fields["duration_ns"]), 0)),
+        "attributes": _attributes({**_prefixed(fields, ("step",)), **(fields.get("attributes") or {})}),
     }
-    if said.get("parent_id"):
-        record["parentSpanId"] = str(said["parent_id"])
+    if fields.get("parent_id"):
+        record["parentSpanId"] = str(fields["parent_id"])
     return record
 
 
@@ -242,37 +247,37 @@ def _point(time_ms: int, value: Any, attributes: dict[str, Any]) -> dict[str, An
     }
 
 
-def _gauges(identity: Identity, said: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _gauges(identity: Identity, fields: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     labels = {
-        "UUID": said.get("gpu_uuid"),
-        "gpu": str(said["gpu_index"]),
-        "modelName": said.get("gpu_model"),
+        "UUID": fields.get("gpu_uuid"),
+        "gpu": str(fields["gpu_index"]),
+        "modelName": fields.get("gpu_model"),
         "Hostname": identity.get("host"),
     }
-    for name, value in said.items():
+    for name, value in fields.items():
         if name.startswith("DCGM_") and value is not None:
-            yield name, _point(said["time_ms"], value, labels)
+            yield name, _point(fields["time_ms"], value, labels)
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-def _named(said: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {f"pyrometer.{name}": said[name] for name in names if said.get(name) is not None}
+def _prefixed(fields: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {f"pyrometer.{name}": fields[name] for name in names if fields.get(name) is not None}
 
 
 def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
     return [
-        {"key": _text(str(key)), "value": _any(_cut(value) if type(value) is str and key != _SAMPLES else value)}
+        {"key": _text(str(key)), "value": _any_value(_cut(value) if type(value) is str and key != _SAMPLES else value)}
         for key, value in values.items()
         if value is not None
     ]
 
 
-def _any(value: Any) -> dict[str, Any]:
+def _any_value(value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"boolValue": value}
-    if isinstance(value, int) and _LEAST <= value <= _MOST:
+    if isinstance(value, int) and _MIN_INT <= value <= _MAX_INT:
         return {"intValue": str(value)}
     if isinstance(value, float):
         return {"doubleValue": _double(value)}

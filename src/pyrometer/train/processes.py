@@ -25,7 +25,7 @@ def living(pid: int) -> Process | None:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - once a second for every rank
             words = file.read().rpartition(b")")[2].split()
     except OSError:
-        return None if PROC.joinpath("self").exists() else _signalled(pid)
+        return None if PROC.joinpath("self").exists() else _probe_by_signal(pid)
     state = words[0].decode()
     return None if state in "ZXx" else Process(state, int(words[19]))
 
@@ -75,7 +75,7 @@ def memory_events(pid: int) -> Path | None:
     return None
 
 
-def _signalled(pid: int) -> Process | None:
+def _probe_by_signal(pid: int) -> Process | None:
     """Where there is no /proc: whether it is there at all."""
     try:
         os.kill(pid, 0)

@@ -25,9 +25,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeGuard
 
 from pyrometer.train import exits, fold, identity, loop, ring
 from pyrometer.train.configuration import BATCHES, Configuration
-from pyrometer.train.device import Device
-from pyrometer.train.environment import number
-from pyrometer.train.lineage import Namer
+from pyrometer.train.device import CudaTimer
+from pyrometer.train.environment import read_number
+from pyrometer.train.lineage import BatchNamer
 from pyrometer.train.meeting import Meeting
 from pyrometer.train.metrics import Metrics, Steps
 from pyrometer.train.recorder import Recorder, cost_of_marks_ns
@@ -37,7 +37,7 @@ from pyrometer.train.stall_limits import stall_limits_s
 
 if TYPE_CHECKING:
     from pyrometer.train.hooks import Hooks
-    from pyrometer.train.settings import Told
+    from pyrometer.train.settings import SdkSettings
 
 BEAT_S = 1.0
 HAND_ON_EVERY_S = 5.0
@@ -59,15 +59,15 @@ _UNITS = {"samples": ring.SAMPLES, "tokens": ring.TOKENS}
 SAVES_TOGETHER_NS = 5_000_000_000  # files that are saved one after the other are one checkpoint
 
 
-class Rank:
+class TrainingRank:
     """This process, as long as it trains."""
 
-    def __init__(self, hooks: Hooks, told: Told, torch: Any) -> None:
+    def __init__(self, hooks: Hooks, told: SdkSettings, torch: Any) -> None:
         self._hooks = hooks
         self._told = told
         self._torch = torch
         self.spool = Spool(told.spool).make()
-        self.spool.step_aside(os.getpid())
+        self.spool.set_aside(os.getpid())
         self.identity: dict[str, Any] = {**identity.identify(), **told.identity}
         self.ring = ring.Ring.create(self.spool.ranks / f"{os.getpid()}.ring")
         self.ring.view[ring.FIRST_STEP] = told.first_step or 0
@@ -75,8 +75,8 @@ class Rank:
         self.recorder = Recorder(self.ring)
         self.lineage = hooks.lineage
         self.metrics = Metrics(lambda: self.recorder.count, self._judged, self._trained)
-        self.recorder.on_close = self.metrics.closed
-        self._namer = Namer()
+        self.recorder.on_close = self.metrics.step_closed
+        self._namer = BatchNamer()
         self._meeting = Meeting(torch, told.window_s)
         self._met = self.identity["ranks"] == 1
         self._waiting: deque[fold.Message] = deque(maxlen=MOST_EVENTS)
@@ -143,7 +143,7 @@ class Rank:
     def first_step(self, optimizer: Any, parameters: list[Any]) -> None:
         """The first step is over: the model is complete, on its device, and the loop is known."""
         libraries = (Path(self._torch.__file__).parent, Path(__file__).parent)
-        self._loops = loop.around(sys._getframe(), [f"{folder}{os.sep}" for folder in libraries])
+        self._loops = loop.enclosing_loops(sys._getframe(), [f"{folder}{os.sep}" for folder in libraries])
         self._cost_ns = cost_of_marks_ns()
         self._least_cost_ns = self._cost_ns // 2
         if self.identity["rank"] == 0:
@@ -152,13 +152,13 @@ class Rank:
         on_gpu = next((parameter for parameter in parameters[:64] if parameter.is_cuda), None)
         if on_gpu is not None:
             self._gpu = on_gpu.device.index  # a thread's own current device says nothing of another's
-            self.recorder.device = Device(self._torch)
+            self.recorder.device = CudaTimer(self._torch)
             self._watch_memory()
 
     def still_in_loop(self, frame: FrameType) -> None:
         """Data is fetched, a backward begins: a loop that does not go on here is only a part of the training loop."""
         if len(self._loops) > 1:
-            self._loops = [loop for loop in self._loops if loop.goes_on(frame)] or self._loops
+            self._loops = [loop for loop in self._loops if loop.contains(frame)] or self._loops
 
     def counted(self, operations: int) -> None:
         """The step, as far as it has come, took so many operations."""
@@ -208,7 +208,7 @@ class Rank:
 
     def broken(self, error: BaseException) -> None:
         """An error of ours. It is told once; the program goes on without us."""
-        self.event("sdk_error", reason=type(error).__name__, message=exits.described(error))
+        self.event("sdk_error", reason=type(error).__name__, message=exits.describe(error))
         self._wake.set()
 
     def excepted(self, error: BaseException) -> None:
@@ -259,19 +259,21 @@ class Rank:
         try:
             counted = {name: values[name] for name in _UNITS if isinstance(values.get(name), int)}
             reported = self.recorder.work.reported
-            for name, number in counted.items():
+            for name, read_number in counted.items():
                 before = self.recorder.row[_UNITS[name]] if name in reported else 0  # what we counted ourselves
-                self.recorder.row[_UNITS[name]] = before + number
+                self.recorder.row[_UNITS[name]] = before + read_number
                 reported.add(name)
             others = {name: value for name, value in values.items() if name not in counted}
             self.metrics.log(others, step=step, goals=goals, device=self.recorder.device)
         except Exception as error:
             self._hooks.broken(error)
 
-    def hear(self, values: Mapping[str, Any], step: int | None, door: str, of_training: bool | None = None) -> None:
+    def log_received(
+        self, values: Mapping[str, Any], step: int | None, source: str, of_training: bool | None = None
+    ) -> None:
         """What the program gives to somebody else: a tracker, a framework."""
         try:
-            self.metrics.log(values, step=step, device=self.recorder.device, door=door, of_training=of_training)
+            self.metrics.log(values, step=step, device=self.recorder.device, source=source, of_training=of_training)
         except Exception as error:
             self._hooks.broken(error)
 
@@ -367,7 +369,7 @@ class Rank:
 
     def _register(self) -> None:
         """Leaves word for the process that watches this one."""
-        self.spool.tell(self.identity, self._limits())
+        self.spool.register(self.identity, self._limits())
 
     def _limits(self) -> dict[str, float]:
         return stall_limits_s(self._told.hang_limit_s, self._p99_s)
@@ -383,7 +385,7 @@ class Rank:
         if folded == 1 and not self._step_known:
             self._hear_step()
         if folded == 1 and count > ENOUGH:  # before the first window is over
-            self._keep_budget(fold.usual_ns(self.ring, count - ENOUGH, count))
+            self._keep_budget(fold.median_step_ns(self.ring, count - ENOUGH, count))
         closed = False
         while True:
             after = self._meeting.window_end(folded, count, self._steps_s)
@@ -505,10 +507,10 @@ class Rank:
     def _together(self) -> None:
         """Files that were saved one after the other, as one checkpoint."""
         while self._saves:
-            number = self._saves[0][4]
-            saves = [save for save in self._saves if save[4] == number]
+            read_number = self._saves[0][4]
+            saves = [save for save in self._saves if save[4] == read_number]
             fresh = time.time_ns() - saves[-1][0] < SAVES_TOGETHER_NS
-            if fresh and number == self.recorder.count and not self._ended:
+            if fresh and read_number == self.recorder.count and not self._ended:
                 return
             self._saves = self._saves[len(saves) :]
             self._say_saved(saves)
@@ -536,7 +538,7 @@ class Rank:
         if trains and not view[ring.STUCK_NS] and still_ns > limits["default"] * 1e9:
             frame = sys._current_frames().get(self.recorder.thread)
             # who has left the loop is not in the middle of a long evaluation or checkpoint of it
-            left = bool(self._loops) and not self.recorder.inside and not self._loops[0].goes_on(frame)
+            left = bool(self._loops) and not self.recorder.inside and not self._loops[0].contains(frame)
             if left or still_ns > limit_s * 1e9:
                 self._stands_still(moved_ns, phase, frame, left=left)
         self._arm(limit_s)
@@ -640,11 +642,11 @@ class Rank:
         self.ring.view[ring.ENDED] = 1
         self._wake.set()
         if os.getpid() == 1:  # with this process the container ends, and the sender in it
-            self.spool.wait_sent(number("PYROMETER_FLUSH_S", FLUSH_S))
+            self.spool.wait_sent(read_number("PYROMETER_FLUSH_S", FLUSH_S))
 
 
 def _exception(error: BaseException) -> fold.Message:
-    words = {"kind": "exception", "reason": type(error).__name__, "message": exits.described(error)}
+    words = {"kind": "exception", "reason": type(error).__name__, "message": exits.describe(error)}
     return "event", {"time_ms": time.time_ns() // 1_000_000, **words}
 
 

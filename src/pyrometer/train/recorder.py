@@ -20,30 +20,32 @@ from pyrometer.train.ring import (  # isort: skip
 from pyrometer.train.work import Work
 
 if TYPE_CHECKING:
-    from pyrometer.train.device import Device
+    from pyrometer.train.device import CudaTimer
     from pyrometer.train.ring import Ring
 
 # What is between two phases belongs to one of them: what follows the arrival of a batch is its copy to the device, what
 # follows forward is the loss, what follows backward clips gradients, unless another batch comes first.
-_AFTER = {DATA: COPY, FORWARD: FORWARD, BACKWARD: OPTIMIZER}
+_PHASE_AFTER = {DATA: COPY, FORWARD: FORWARD, BACKWARD: OPTIMIZER}
 _BETWEEN = {
     (OTHER, FORWARD): COPY, (BACKWARD, FORWARD): COPY, (BACKWARD, DATA): OTHER, (FORWARD, DATA): OTHER,
     (FORWARD, EVALUATE): EVALUATE, (DATA, DATA): OTHER, (DATA, OPTIMIZER): OTHER, (FORWARD, OPTIMIZER): OPTIMIZER,
     (DATA, BACKWARD): FORWARD, (OTHER, BACKWARD): FORWARD,  # its forward was not seen
 }  # fmt: skip
 _GAP = tuple(
-    tuple(_BETWEEN.get((before, after), _AFTER.get(before, OTHER)) for after in range(MEASURED))
+    tuple(_BETWEEN.get((before, after), _PHASE_AFTER.get(before, OTHER)) for after in range(MEASURED))
     for before in range(MEASURED)
 )
-_THEN = tuple(_AFTER.get(phase, OTHER) for phase in range(MEASURED))  # where a rank is that comes no further
-_AGAIN = (FORWARD, BACKWARD)  # for another optimizer, perhaps
-MOST_KEPT = 64  # whole steps that wait to be folded
-DOUBLING = 512  # first steps 1, 2, 4, 8, …: the same on all ranks, whatever they agree on later
-OUT_OF_CACHE = 9  # times as much does it cost in a program, with getting there and taking the loss: 50 µs to 5.5
-MOST_MARKS = 4_096  # of one step: a step with more is not kept whole
+_IDLE_PHASE = tuple(
+    _PHASE_AFTER.get(phase, OTHER) for phase in range(MEASURED)
+)  # where a rank is that comes no further
+_REPEATABLE = (FORWARD, BACKWARD)  # for another optimizer, perhaps
+MAX_KEPT_STEPS = 64  # whole steps that wait to be folded
+LAST_DOUBLING = 512  # first steps 1, 2, 4, 8, …: the same on all ranks, whatever they agree on later
+CACHE_FACTOR = 9  # times as much does it cost in a program, with getting there and taking the loss: 50 µs to 5.5
+MAX_MARKS = 4_096  # of one step: a step with more is not kept whole
 
 
-class Kept(NamedTuple):
+class KeptStep(NamedTuple):
     """A step that is kept whole: its marks as (phase, from, to), and the batches it used."""
 
     number: int  # of the step, in this process
@@ -80,15 +82,15 @@ class Recorder:
         self.closable = False
         self.stepped: set[int] = set()  # optimizers, in this step
         self.expected: set[int] = set()  # those that step before it is over, where each has a backward of its own
-        self.marks: deque[tuple[int, int, int]] = deque(maxlen=MOST_MARKS)
+        self.marks: deque[tuple[int, int, int]] = deque(maxlen=MAX_MARKS)
         self.named: list[tuple[str, int, int]] = []
-        self.kept: deque[Kept] = deque(maxlen=MOST_KEPT)
+        self.kept: deque[KeptStep] = deque(maxlen=MAX_KEPT_STEPS)
         self.whole_at = 1  # the next step that is kept whole, whatever it takes
         self.slow_ns = 1 << 62  # steps that take longer are kept whole
         self.every = 1  # one step in so many is marked; of the others only the length is taken
         self.light = False  # the step that comes is one of those
         self.ends: list[int] = []  # when those that are not written yet were over
-        self.device: Device | None = None
+        self.device: CudaTimer | None = None
         self.on_close: Any = None  # called after each step, with its number
 
     def adopt_thread(self) -> None:
@@ -105,16 +107,18 @@ class Recorder:
         """The thread begins something; False when it is another thread that does."""
         if get_ident() != self.thread:
             return False
-        was = self.phase
+        previous = self.phase
         if self.inside:
-            outer = was
-            gap = FORWARD if phase == BACKWARD and was == OPTIMIZER else was  # an optimizer's closure: the loss
+            outer = previous
+            gap = (
+                FORWARD if phase == BACKWARD and previous == OPTIMIZER else previous
+            )  # an optimizer's closure: the loss
         else:
             if self.ends:
                 self._write_ends()
-            outer = -1 - was
-            gap = EVALUATE if self.evaluating else _GAP[was][phase]
-            if self.closable and phase != OPTIMIZER and (phase not in _AGAIN or self._is_over()):
+            outer = -1 - previous
+            gap = EVALUATE if self.evaluating else _GAP[previous][phase]
+            if self.closable and phase != OPTIMIZER and (phase not in _REPEATABLE or self._is_over()):
                 self._close()
         last = self.last_ns
         self.last_ns = now = perf_counter_ns()  # first: what follows may start a garbage collection, which marks too
@@ -152,7 +156,7 @@ class Recorder:
             self.inside = False
             if phase >= CHECKPOINT:  # a save, a collection: it goes on where it was
                 self.phase = -1 - outer
-            view[PHASE] = EVALUATE if self.evaluating else _THEN[self.phase]
+            view[PHASE] = EVALUATE if self.evaluating else _IDLE_PHASE[self.phase]
         view[MOVED_NS] = now
         device = self.device
         if device is not None and device.sampling:
@@ -197,7 +201,7 @@ class Recorder:
     def has_begun(self) -> bool:
         """Whether the step with the current number is being trained, or was and is not closed yet."""
         row = self.row
-        return self.closable or self.phase in _AGAIN or bool(row[FORWARD] or row[BACKWARD])
+        return self.closable or self.phase in _REPEATABLE or bool(row[FORWARD] or row[BACKWARD])
 
     def enter_optimizer(self, optimizer: object) -> bool:
         """An optimizer steps. One that has stepped already begins another step."""
@@ -287,7 +291,7 @@ class Recorder:
 
     def name(self, text: str, from_ns: int, to_ns: int) -> None:
         """A span that the program named itself."""
-        if len(self.named) < MOST_MARKS:
+        if len(self.named) < MAX_MARKS:
             self.named.append((text, from_ns, to_ns))
 
     def finish(self) -> None:
@@ -312,7 +316,7 @@ class Recorder:
         for amount in row:
             view[place] = amount
             place += 1
-        slow = end - begin > self.slow_ns and self._took(end - begin) > self.slow_ns
+        slow = end - begin > self.slow_ns and self._work_ns(end - begin) > self.slow_ns
         if slow or count >= self.whole_at:
             self._keep(count, end, slow=slow)
         self.row = [0] * COLUMNS
@@ -326,15 +330,15 @@ class Recorder:
         if self.on_close is not None:
             self.on_close(count)
 
-    def _took(self, length_ns: int) -> int:
+    def _work_ns(self, length_ns: int) -> int:
         row = self.row
         return length_ns - row[CHECKPOINT] - row[EVALUATE] - row[COMPILE]
 
     def _keep(self, count: int, end: int, *, slow: bool) -> None:
         if count >= self.whole_at:
-            self.whole_at = max(2 * count, 1) if count < DOUBLING else 1 << 62  # until another one is chosen
-        if len(self.marks) < MOST_MARKS:  # else a long evaluation between two steps has pushed out some of them
-            self.kept.append(Kept(count, self.begin_ns, end, list(self.marks), list(self.named), slow))
+            self.whole_at = max(2 * count, 1) if count < LAST_DOUBLING else 1 << 62  # until another one is chosen
+        if len(self.marks) < MAX_MARKS:  # else a long evaluation between two steps has pushed out some of them
+            self.kept.append(KeptStep(count, self.begin_ns, end, list(self.marks), list(self.named), slow))
 
 
 def cost_of_marks_ns(steps: int = 50) -> int:
@@ -342,7 +346,7 @@ def cost_of_marks_ns(steps: int = 50) -> int:
     from pyrometer.train.ring import Ring
 
     optimizer = object()
-    trial = Recorder(Ring.of_nowhere())
+    trial = Recorder(Ring.in_memory())
     trial.whole_at = 1 << 62
     costs = []
     for _ in range(steps):
@@ -353,4 +357,4 @@ def cost_of_marks_ns(steps: int = 50) -> int:
         trial.enter_optimizer(optimizer)
         trial.leave_optimizer(optimizer)
         costs.append(perf_counter_ns() - began)
-    return OUT_OF_CACHE * sorted(costs)[steps // 2]
+    return CACHE_FACTOR * sorted(costs)[steps // 2]

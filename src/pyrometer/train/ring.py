@@ -47,7 +47,7 @@ class RingError(ValueError):
     """A file that is not a ring."""
 
 
-class Moment(NamedTuple):
+class RingSnapshot(NamedTuple):
     """Where a rank was when the ring was read."""
 
     steps: int  # that it finished
@@ -93,7 +93,7 @@ class Ring:
         return cls(path, view, memory)
 
     @classmethod
-    def of_nowhere(cls, rows: int = 16) -> Ring:
+    def in_memory(cls, rows: int = 16) -> Ring:
         """One that nobody else sees."""
         view = memoryview(bytearray(8 * (HEADER + rows * COLUMNS))).cast("q")
         view[ROWS] = rows
@@ -133,10 +133,10 @@ class Ring:
         code = stored & 0xFFFF_FFFF
         return None if not stored & HAS_EXIT or code == _NO_CODE else code & 0xFF
 
-    def moment(self) -> Moment:
+    def snapshot(self) -> RingSnapshot:
         """Where the rank is."""
         view = self.view
-        return Moment(
+        return RingSnapshot(
             view[COUNT], view[PHASE], view[MOVED_NS], view[BEAT_NS], view[FIRST_STEP], bool(view[ENDED]), view[STUCK_NS]
         )
 
@@ -144,7 +144,7 @@ class Ring:
         """A time of the monotonic clock as UTC."""
         return self.view[WALL_NS] + monotonic_ns - self.view[MONOTONIC_NS]
 
-    def of_step(self, step: int, column: int) -> int:
+    def value(self, step: int, column: int) -> int:
         """One number of one step that has not been overwritten."""
         return self.view[HEADER + step % self.rows * COLUMNS + column]
 

@@ -13,10 +13,10 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-MOST_ROOTS = 64
+MAX_ROOTS = 64
 
 
-class _Modules(dict[type, bool]):
+class _ModuleTypes(dict[type, bool]):
     """Whether a class is a module, asked once for each: there may be millions of objects."""
 
     def __init__(self, module_type: type) -> None:
@@ -62,12 +62,12 @@ class Roots:
         if wanted <= self._parameters:  # another optimizer of the same model
             self._found[owner] = list(self.held)
             return
-        is_module = _Modules(self._torch.nn.Module)
+        is_module = _ModuleTypes(self._torch.nn.Module)
         everything = [thing for thing in gc.get_objects() if is_module[type(thing)]]
         inner = {id(child) for module in everything for child in module.__dict__.get("_modules", {}).values()}
         outermost = [module for module in everything if id(module) not in inner]
         found = [m for m in outermost if any(id(parameter) in wanted for parameter in m.parameters())]
-        self._watch(owner, found[:MOST_ROOTS])
+        self._watch(owner, found[:MAX_ROOTS])
 
     def settle(self, owner: int) -> None:
         """After another step: modules that were not called themselves (a LightningModule) give way to those in them."""
@@ -78,7 +78,7 @@ class Roots:
             for module in uncalled:
                 self._forget(id(module))
             children = [child for module in uncalled for child in module.children()]
-            self._watch(owner, [child for child in children if any(True for _ in child.parameters())][:MOST_ROOTS])
+            self._watch(owner, [child for child in children if any(True for _ in child.parameters())][:MAX_ROOTS])
 
     def of_type(self, name: str) -> list[Any]:
         """The modules of a class in the roots, by its name: DistributedDataParallel, compiled or not."""

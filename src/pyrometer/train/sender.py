@@ -19,23 +19,23 @@ from typing import NamedTuple
 
 from pyrometer.train import environment
 from pyrometer.train.otlp import Bodies
-from pyrometer.train.spool import Spool, SpoolError, place
-from pyrometer.train.target import Answer, Fate, Target, TargetError, target_of
+from pyrometer.train.spool import Spool, SpoolError, spool_folder
+from pyrometer.train.target import PostOutcome, PostResult, TargetError, TelemetryTarget, target_of
 from pyrometer.train.watch import Watcher
 
 EVERY_S = 1.0
 COLLECT_EVERY_S = 5.0  # so that a rank's news travel together
 TIDY_EVERY_S = 10.0
-AHEAD = 8  # bodies; what waits longer stays in parts, of which the least valuable messages can go
+MAX_BODIES_AHEAD = 8  # bodies; what waits longer stays in parts, of which the least valuable messages can go
 PARTS_BYTES = 2**18  # turned into bodies at a time; JSON is several times as large
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 HURRIED_PAUSE_S = 0.1
 FLUSH_S, CLOSE_S = 10.0, 0.5
 TAKE_OVER_S = 15.0  # the sender before this one may be about to end
 LOG_BYTES = 2**18
 
 
-class Left(NamedTuple):
+class FlushResult(NamedTuple):
     """What did not get through."""
 
     files: int  # wait for the next sender
@@ -46,12 +46,12 @@ class Left(NamedTuple):
 class Sender:
     """Sends what is in a spool, in two threads of its own, while it holds the spool's lock."""
 
-    def __init__(self, spool: Spool, target: Target, *, watcher: Watcher | None = None) -> None:
+    def __init__(self, spool: Spool, target: TelemetryTarget, *, watcher: Watcher | None = None) -> None:
         from pyrometer import __version__
 
         self._spool, self._target = spool, target
         self.watcher = watcher or Watcher(spool)
-        self._bodies = Bodies(environment.words("PYROMETER_REDACT"), version=__version__)
+        self._bodies = Bodies(environment.read_words("PYROMETER_REDACT"), version=__version__)
         self._stop = threading.Event()
         self._hurry = threading.Event()  # the end is near: no long pauses
         self._news = threading.Event()  # there are bodies
@@ -69,7 +69,7 @@ class Sender:
         self._collector.start()
         self._poster.start()
 
-    def flush(self, limit_s: float, given_up: Callable[[], bool] = bool) -> Left:
+    def flush(self, limit_s: float, given_up: Callable[[], bool] = bool) -> FlushResult:
         """Brings over what is here, for so long at most; what is left stays for the next sender."""
         end, rounds = time.monotonic() + limit_s, self._rounds
         self._hurry.set()
@@ -78,7 +78,7 @@ class Sender:
         _until(lambda: self._rounds >= rounds + 2, limit_s, every_s=0.02)
         self._spool.wait_sent(max(end - time.monotonic(), 0), given_up)
         files = len(self._spool.bodies()) + len(self._spool.parts())
-        return Left(files, self._refused, self._error if files else self._refusal)
+        return FlushResult(files, self._refused, self._error if files else self._refusal)
 
     def close(self) -> None:
         """Ends, and lets another process send. A body on its way is sent again by that one."""
@@ -106,11 +106,11 @@ class Sender:
                         self.collect()
                     self._target.expire()
             except Exception as error:  # one bad file must not end a node's telemetry
-                self._log.say(f"{type(error).__name__}: {error}")
+                self._log.write(f"{type(error).__name__}: {error}")
             self._rounds += 1
-            self._rest(EVERY_S)
+            self._sleep(EVERY_S)
 
-    def _rest(self, pause_s: float) -> None:
+    def _sleep(self, pause_s: float) -> None:
         """A pause that is short when the end is near."""
         if self._hurry.wait(pause_s):
             self._stop.wait(min(pause_s, HURRIED_PAUSE_S))
@@ -119,8 +119,8 @@ class Sender:
         """Turns the oldest parts into bodies, unless enough of those wait."""
         from gzip import compress
 
-        while len(self._spool.bodies()) < AHEAD:
-            parts = _first_of(self._spool.parts(), PARTS_BYTES)
+        while len(self._spool.bodies()) < MAX_BODIES_AHEAD:
+            parts = _oldest_parts(self._spool.parts(), PARTS_BYTES)
             if not parts:
                 return
             unreadable = self._bodies.unreadable
@@ -135,7 +135,7 @@ class Sender:
             for part in parts:
                 part.unlink(missing_ok=True)
             if self._bodies.unreadable > unreadable:
-                self._log.say(f"{self._bodies.unreadable - unreadable} messages made no sense and were left out.")
+                self._log.write(f"{self._bodies.unreadable - unreadable} messages made no sense and were left out.")
             self._news.set()
 
     # -- bodies to the server ------------------------------------------------------------------------------------------
@@ -148,38 +148,40 @@ class Sender:
             try:
                 answer = self._post(bodies[0]) if bodies else None
             except Exception as error:
-                answer = Answer(Fate.LATER, f"{type(error).__name__}: {error}")
+                answer = PostResult(PostOutcome.RETRY, f"{type(error).__name__}: {error}")
             if answer is None:
                 self._news.wait(HURRIED_PAUSE_S if self._hurry.is_set() else EVERY_S)
-            elif answer.fate is Fate.LATER:
+            elif answer.fate is PostOutcome.RETRY:
                 self._error = answer.text
-                self._log.say(f"{self._target.shown} does not take telemetry now: {answer.text}.")
+                self._log.write(f"{self._target.display_url} does not take telemetry now: {answer.text}.")
                 self._pause(answer.retry_after_s, failures)
                 failures += 1
             else:
                 failures, self._error = 0, ""
         self._target.close()
 
-    def _post(self, path: Path) -> Answer:
+    def _post(self, path: Path) -> PostResult:
         """Offers a body. It is gone once it was taken, and put aside when it is not wanted."""
         answer = self._target.post(path.name, path.read_bytes())
-        if answer.fate is Fate.TAKEN:
+        if answer.fate is PostOutcome.ACCEPTED:
             path.unlink(missing_ok=True)
-            self._log.say(f"{self._target.shown}: {answer.text}." if answer.text else "")
-        elif answer.fate is Fate.REFUSED:
+            self._log.write(f"{self._target.display_url}: {answer.text}." if answer.text else "")
+        elif answer.fate is PostOutcome.REFUSED:
             self._spool.refuse(path)
             self._refused += 1
             self._refusal = answer.text
-            self._log.say(f"{self._target.shown} refuses telemetry, which lies in {path.parent}: {answer.text}.")
+            self._log.write(
+                f"{self._target.display_url} refuses telemetry, which lies in {path.parent}: {answer.text}."
+            )
         return answer
 
-    def _pause(self, asked_s: float, failures: int) -> None:
+    def _pause(self, requested_s: float, failures: int) -> None:
         """Longer from failure to failure, and as long as the server asked for; nodes do not come back all at once."""
-        grown_s = min(FIRST_PAUSE_S * 2.0 ** min(failures, 10), LONGEST_PAUSE_S)
-        if asked_s:
-            self._stop.wait(max(asked_s, grown_s))
+        grown_s = min(FIRST_PAUSE_S * 2.0 ** min(failures, 10), MAX_PAUSE_S)
+        if requested_s:
+            self._stop.wait(max(requested_s, grown_s))
         else:
-            self._rest(grown_s * random.uniform(0.75, 1.25))  # noqa: S311
+            self._sleep(grown_s * random.uniform(0.75, 1.25))  # noqa: S311
 
 
 class _Log:
@@ -189,7 +191,7 @@ class _Log:
         self._path = path
         self._last = ""
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """A line in the spool's `sender.log`; no text: all is well again."""
         if text == self._last:
             return
@@ -204,7 +206,7 @@ class _Log:
                 file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {line}\n")
 
 
-def _first_of(parts: list[Path], size: int) -> list[Path]:
+def _oldest_parts(parts: list[Path], size: int) -> list[Path]:
     """The first parts, until they are so large together: at least one."""
     chosen = []
     for part in parts:
@@ -248,25 +250,25 @@ def main() -> int:
     import signal
 
     try:
-        spool = Spool(place()).make()
+        spool = Spool(spool_folder()).make()
         target = target_of()
     except (SpoolError, TargetError) as error:
         sys.stderr.write(f"pyrometer: {error}\n")
         return 1
     if not _until(spool.acquire, TAKE_OVER_S):
         return 0  # somebody else sends
-    told = threading.Event()
+    stopping = threading.Event()
     # set by another thread: this one may hold the event's lock when the signal comes
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=told.set).start())
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=stopping.set).start())
     while spool.acquire():
         sender = Sender(spool, target)
         sender.start()
-        while not told.wait(EVERY_S) and sender.watcher.alone_s() <= 2 * EVERY_S:
+        while not stopping.wait(EVERY_S) and sender.watcher.alone_s() <= 2 * EVERY_S:
             pass
-        sender.flush(environment.number("PYROMETER_FLUSH_S", FLUSH_S))
+        sender.flush(environment.read_number("PYROMETER_FLUSH_S", FLUSH_S))
         sender.close()
         # a rank that came while this one had the lock, and so started no other
-        if told.is_set() or not sender.watcher.living():
+        if stopping.is_set() or not sender.watcher.living():
             break
     return 0
 

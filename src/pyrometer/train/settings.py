@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyrometer.train.environment import number
-from pyrometer.train.spool import place
+from pyrometer.train.environment import read_number
+from pyrometer.train.spool import spool_folder
 from pyrometer.train.stall_limits import HANG_LIMIT_S, configured_hang_limit_s
 
 WINDOW_S = 10.0
 
 
-class Told(NamedTuple):
+class SdkSettings(NamedTuple):
     """The settings of one process."""
 
     spool: Path
@@ -25,19 +25,19 @@ class Told(NamedTuple):
     flops_per_sample: float = 0.0
 
 
-def told(environment: Mapping[str, str], asked: Mapping[str, Any]) -> Told | None:
+def load_settings(environment: Mapping[str, str], init_arguments: Mapping[str, Any]) -> SdkSettings | None:
     """From variables, and what `pyrometer.init` was given; None: nobody wants to know."""
-    endpoint = asked.get("endpoint") or environment.get("PYROMETER_ENDPOINT") or None
+    endpoint = init_arguments.get("endpoint") or environment.get("PYROMETER_ENDPOINT") or None
     spool = environment.get("PYROMETER_SPOOL")
     if not endpoint and not spool:
         return None
-    identity = {name: asked[name] for name in ("run", "experiment") if asked.get(name)}
-    return Told(
-        place(environment),
+    identity = {name: init_arguments[name] for name in ("run", "experiment") if init_arguments.get(name)}
+    return SdkSettings(
+        spool_folder(environment),
         endpoint,
         identity,
-        asked.get("step"),
+        init_arguments.get("step"),
         configured_hang_limit_s(),
-        number("PYROMETER_WINDOW_S", WINDOW_S) or WINDOW_S,
-        float(asked.get("flops_per_sample") or 0.0),
+        read_number("PYROMETER_WINDOW_S", WINDOW_S) or WINDOW_S,
+        float(init_arguments.get("flops_per_sample") or 0.0),
     )

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrometer.train import processes
-from pyrometer.train.environment import number
+from pyrometer.train.environment import read_number
 
 Identity = dict[str, Any]
 Message = tuple[str, dict[str, Any]]
@@ -43,19 +43,19 @@ ABANDONED_S = 3600  # a file that is being written for this long belongs to a pr
 
 # What goes first when there is no room: the messages of the lowest value, the oldest of them first.
 _VALUE = {"span": 0, "batch": 0, "window": 1, "metric": 1, "gpu": 1}
-_MOST_VALUE = 2  # runs and events
+_MAX_VALUE = 2  # runs and events
 
 
 class SpoolError(OSError):
     """A folder that cannot be used as a spool; the text is one sentence."""
 
 
-def place(environment: Mapping[str, str] = os.environ) -> Path:
+def spool_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """The spool of this machine for the target that is set: all ranks that send to the same place find the same one."""
     if named := environment.get("PYROMETER_SPOOL"):
         return Path(named)
-    said = [environment.get(f"PYROMETER_{name}", "") for name in ("ENDPOINT", "TOKEN", "CA_FILE", "REDACT")]
-    key = hashlib.sha256("\0".join([socket.gethostname(), *said]).encode()).hexdigest()[:16]
+    fields = [environment.get(f"PYROMETER_{name}", "") for name in ("ENDPOINT", "TOKEN", "CA_FILE", "REDACT")]
+    key = hashlib.sha256("\0".join([socket.gethostname(), *fields]).encode()).hexdigest()[:16]
     for base in (environment.get("TMPDIR", "/var/tmp"), tempfile.gettempdir()):  # noqa: S108 - private below
         if os.access(base, os.W_OK | os.X_OK):
             break
@@ -66,7 +66,7 @@ def _private_name() -> str:
     return f"pyrometer-{os.geteuid()}"
 
 
-def _owned(folder: Path) -> None:
+def _check_owner(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise SpoolError(f"{folder} belongs to somebody else; name another folder in PYROMETER_SPOOL.")
@@ -79,10 +79,10 @@ class Spool:
         self.folder = folder
         self.out, self.ranks = folder / "out", folder / "ranks"
         self.send, self.refused = folder / "send", folder / "refused"
-        self.limit_bytes = limit_bytes or int(number("PYROMETER_SPOOL_MIB", LIMIT_MIB) * MIB) or MIB
+        self.limit_bytes = limit_bytes or int(read_number("PYROMETER_SPOOL_MIB", LIMIT_MIB) * MIB) or MIB
         self._numbers = itertools.count()
         self._last_ns = 0
-        self._unlooked_bytes = self.limit_bytes  # written since the last look at the whole: none was made yet
+        self._bytes_since_trim = self.limit_bytes  # written since the last look at the whole: none was made yet
         self._unwritten: Counter[str] = Counter()
         self._lock: int | None = None
 
@@ -92,9 +92,9 @@ class Spool:
             for folder in (self.folder.parent, self.folder, self.out, self.ranks, self.send, self.refused):
                 with contextlib.suppress(FileExistsError):
                     folder.mkdir(mode=0o700, parents=True)
-            _owned(self.folder)
+            _check_owner(self.folder)
             if self.folder.parent.name == _private_name():
-                _owned(self.folder.parent)  # in a folder where anybody may put what they like
+                _check_owner(self.folder.parent)  # in a folder where anybody may put what they like
             if self.folder.stat().st_mode & 0o077:
                 self.folder.chmod(0o700)
         except SpoolError:
@@ -125,16 +125,16 @@ class Spool:
             with contextlib.suppress(OSError):
                 (self.folder / "urgent").touch()
         self._unwritten = Counter()
-        self._unlooked_bytes += written
-        if self._unlooked_bytes > self.limit_bytes // 64:
-            self._unlooked_bytes = 0
-            self._trim_unless_served()
+        self._bytes_since_trim += written
+        if self._bytes_since_trim > self.limit_bytes // 64:
+            self._bytes_since_trim = 0
+            self._trim_without_sender()
         return True
 
-    def tell(self, identity: Identity, limits_s: Mapping[str, float] | None = None) -> None:
+    def register(self, identity: Identity, limits_s: Mapping[str, float] | None = None) -> None:
         """Leaves word of who this rank is, and how long it may stand still in which phase."""
-        known = {**identity, "limits_s": dict(limits_s or {})}
-        _write(self.ranks / f"{os.getpid()}.json", json.dumps(known).encode())
+        registration = {**identity, "limits_s": dict(limits_s or {})}
+        _write(self.ranks / f"{os.getpid()}.json", json.dumps(registration).encode())
 
     def first_launch(self, launch: str) -> str:
         """What the launcher that started this process called its first launch. Some start their processes again when
@@ -148,7 +148,7 @@ class Spool:
             _write(path, launch.encode("ascii"))
         return launch
 
-    def step_aside(self, pid: int) -> None:
+    def set_aside(self, pid: int) -> None:
         """Files of a dead process that had this number make way for those of the living one; they are still read."""
         aside = f"{pid}-{time.time_ns()}"
         for path in self.ranks.glob(f"{pid}.*"):
@@ -203,13 +203,13 @@ class Spool:
 
     def parts(self) -> list[Path]:
         """What ranks handed over, in order."""
-        return _listed(self.out, ".part")
+        return _list_files(self.out, ".part")
 
     def read(self, part: Path) -> tuple[Identity, list[Message]] | None:
         """What a part holds. One that cannot be read is put among what was refused."""
         try:
             identity, messages = marshal.loads(part.read_bytes())  # noqa: S302 - the folder is ours alone
-            return dict(identity), [(str(kind), dict(said)) for kind, said in messages]
+            return dict(identity), [(str(kind), dict(fields)) for kind, fields in messages]
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, EOFError, MemoryError):
@@ -218,11 +218,11 @@ class Spool:
 
     def rings(self) -> list[Path]:
         """The ranks that have registered."""
-        return _listed(self.ranks, ".ring")
+        return _list_files(self.ranks, ".ring")
 
     def bodies(self) -> list[Path]:
         """What is to be sent, in order."""
-        return _listed(self.send, ".gz")
+        return _list_files(self.send, ".gz")
 
     def add_body(self, signal: str, packed: bytes) -> Path:
         """Keeps a body until it is acknowledged."""
@@ -236,7 +236,7 @@ class Spool:
         with contextlib.suppress(OSError):
             path.rename(self.refused / path.name)
         kept = 0
-        for old in reversed(_listed(self.refused)):
+        for old in reversed(_list_files(self.refused)):
             kept += _size(old)
             if kept > REFUSED_BYTES:
                 old.unlink(missing_ok=True)
@@ -244,11 +244,11 @@ class Spool:
     def tidy(self) -> None:
         """Removes what processes left half written, and what is too much."""
         for folder in (self.out, self.send, self.ranks):
-            for path in _listed(folder, ".tmp"):
+            for path in _list_files(folder, ".tmp"):
                 with contextlib.suppress(OSError):
                     if time.time() - path.stat().st_mtime > ABANDONED_S:
                         path.unlink()
-        for path in _listed(self.ranks, ".launch"):
+        for path in _list_files(self.ranks, ".launch"):
             pid = path.name.partition("-")[0]
             if not pid.isdecimal() or processes.living(int(pid)) is None:
                 path.unlink(missing_ok=True)
@@ -256,18 +256,18 @@ class Spool:
 
     def trim(self) -> int:
         """Makes room: messages of the least value go first, the oldest parts first. How many went is an event."""
-        size = sum(map(_size, itertools.chain(_listed(self.out), _listed(self.send))))
+        size = sum(map(_size, itertools.chain(_list_files(self.out), _list_files(self.send))))
         if size <= self.limit_bytes:
             return 0
-        gone: dict[bytes, tuple[Identity, Counter[str]]] = {}
-        for value, part in itertools.product(range(_MOST_VALUE + 1), self.parts()):
+        dropped: dict[bytes, tuple[Identity, Counter[str]]] = {}
+        for value, part in itertools.product(range(_MAX_VALUE + 1), self.parts()):
             if size <= self.limit_bytes * 7 // 8:
                 break
             held = self.read(part)
             if held is None:
                 continue
             identity, messages = held
-            kept = [message for message in messages if _value(message) > value]
+            kept = [message for message in messages if _value_of(message) > value]
             if len(kept) == len(messages):
                 continue
             size -= _size(part)
@@ -275,13 +275,13 @@ class Spool:
                 size += _write(part, marshal.dumps((identity, kept), 4))
             else:
                 part.unlink(missing_ok=True)
-            counts = gone.setdefault(marshal.dumps(identity, 4), (identity, Counter()))[1]
-            counts.update(_counted(message for message in messages if _value(message) <= value))
-        for identity, counts in gone.values():
+            counts = dropped.setdefault(marshal.dumps(identity, 4), (identity, Counter()))[1]
+            counts.update(_counted(message for message in messages if _value_of(message) <= value))
+        for identity, counts in dropped.values():
             self.put(identity, [_dropped(counts, "found no room in the spool")])
-        return sum(counts.total() for _, counts in gone.values())
+        return sum(counts.total() for _, counts in dropped.values())
 
-    def _trim_unless_served(self) -> None:
+    def _trim_without_sender(self) -> None:
         """The sender trims; where there is none, or it died, whoever writes does."""
         with contextlib.suppress(OSError):
             if self._lock is None and self.acquire():
@@ -291,8 +291,8 @@ class Spool:
                     self.release()
 
 
-def _value(message: Message) -> int:
-    return _VALUE.get(message[0], _MOST_VALUE)
+def _value_of(message: Message) -> int:
+    return _VALUE.get(message[0], _MAX_VALUE)
 
 
 def _dropped(counts: Counter[str], why: str) -> Message:
@@ -310,8 +310,8 @@ def _dropped(counts: Counter[str], why: str) -> Message:
 def _counted(messages: Iterable[Message]) -> Counter[str]:
     """How many of each kind. An event that tells of others that went stands for those."""
     counts: Counter[str] = Counter()
-    for kind, said in messages:
-        counts[kind] += said.get("count", 1) if said.get("kind") == "telemetry_dropped" else 1
+    for kind, fields in messages:
+        counts[kind] += fields.get("count", 1) if fields.get("kind") == "telemetry_dropped" else 1
     return counts
 
 
@@ -319,19 +319,19 @@ def _marshalled(identity: Identity, messages: list[Message]) -> bytes:
     try:
         return marshal.dumps((identity, messages), 4)
     except ValueError:  # a number of numpy's, or something else that a training program reported
-        return marshal.dumps((_plain(identity), _plain(messages)), 4)
+        return marshal.dumps((_to_plain(identity), _to_plain(messages)), 4)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """The same in types that can be written down."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(_plain, value))
+        return tuple(map(_to_plain, value))
     if isinstance(value, list):
-        return list(map(_plain, value))
+        return list(map(_to_plain, value))
     for convert in ("__index__", "__float__"):
         with contextlib.suppress(Exception):
             return getattr(value, convert)()
@@ -355,7 +355,7 @@ def _write(path: Path, data: bytes) -> int:
     return len(data)
 
 
-def _listed(folder: Path, ending: str = "") -> list[Path]:
+def _list_files(folder: Path, ending: str = "") -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if entry.name.endswith(ending))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyrometer.train.environment import number
+from pyrometer.train.environment import read_number
 
 HANG_LIMIT_S = 60.0
 # Phases that may make no progress for longer than a step. A rank writes its limits next to its ring, and the watcher
@@ -21,7 +21,7 @@ SLOW_STEPS = 10  # a rank may take as long as this many of its slowest steps
 
 def configured_hang_limit_s() -> float:
     """The limit of PYROMETER_HANG_LIMIT_S, or the default where it is unset, zero or not a number."""
-    return number("PYROMETER_HANG_LIMIT_S", HANG_LIMIT_S) or HANG_LIMIT_S
+    return read_number("PYROMETER_HANG_LIMIT_S", HANG_LIMIT_S) or HANG_LIMIT_S
 
 
 def stall_limits_s(hang_limit_s: float, slow_step_s: float = 0.0) -> dict[str, float]:

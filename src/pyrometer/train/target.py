@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
 
 CONNECT_S = 5.0
-ANSWER_S = 30.0  # between two signs of life
+RESPONSE_S = 30.0  # between two signs of life
 POST_S = 60.0  # in all
-ANSWER_BYTES = 65_536
-RETRY_AFTER_MOST_S = 300.0
-LOOK_AGAIN_S = 30.0  # for a server that has the folder
+MAX_RESPONSE_BYTES = 65_536
+MAX_RETRY_AFTER_S = 300.0
+SEARCH_EVERY_S = 30.0  # for a server that has the folder
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -29,29 +29,29 @@ class TargetError(ValueError):
     """An address that is none; the text is one sentence."""
 
 
-class Fate(Enum):
+class PostOutcome(Enum):
     """What became of a body."""
 
-    TAKEN = "taken"
+    ACCEPTED = "taken"
     REFUSED = "refused"  # for good
-    LATER = "later"
+    RETRY = "later"
 
 
-class Answer(NamedTuple):
+class PostResult(NamedTuple):
     """What became of a body, in words, and when to come again."""
 
-    fate: Fate
+    fate: PostOutcome
     text: str = ""
     retry_after_s: float = 0.0
     status: int = 0
 
 
-class Target(Protocol):
+class TelemetryTarget(Protocol):
     """A place that takes bodies."""
 
-    shown: str  # its address, without secrets
+    display_url: str  # its address, without secrets
 
-    def post(self, name: str, body: bytes) -> Answer:
+    def post(self, name: str, body: bytes) -> PostResult:
         """Offers a body; its name says which signal it is."""
 
     def expire(self) -> None:
@@ -61,19 +61,19 @@ class Target(Protocol):
         """Nothing more will be offered."""
 
 
-def target_of(environment: Mapping[str, str] = os.environ) -> Target:
+def target_of(environment: Mapping[str, str] = os.environ) -> TelemetryTarget:
     """The target that PYROMETER_ENDPOINT names."""
     endpoint = environment.get("PYROMETER_ENDPOINT", "")
     if endpoint.startswith("file:///"):
-        return DataFolder(Path(unquote(endpoint.removeprefix("file://"))))
-    return Server(endpoint, environment.get("PYROMETER_TOKEN"), environment.get("PYROMETER_CA_FILE"))
+        return FolderTarget(Path(unquote(endpoint.removeprefix("file://"))))
+    return HttpTarget(endpoint, environment.get("PYROMETER_TOKEN"), environment.get("PYROMETER_CA_FILE"))
 
 
-class Server:
+class HttpTarget:
     """A server, over one connection that is kept."""
 
     def __init__(
-        self, url: str, token: str | None = None, ca_file: str | None = None, *, answer_s: float = ANSWER_S
+        self, url: str, token: str | None = None, ca_file: str | None = None, *, response_s: float = RESPONSE_S
     ) -> None:
         try:
             address = urlsplit(url.strip())
@@ -86,7 +86,7 @@ class Server:
             )
         self._host, self._port, self._secure = address.hostname, port, address.scheme == "https"
         self._prefix = address.path.rstrip("/")
-        self.shown = _without_secrets(url.strip()).rstrip("/")
+        self.display_url = _without_secrets(url.strip()).rstrip("/")
         self._proxy = _proxy_of(address)
         self._ca_file = ca_file
         self._headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", "User-Agent": "pyrometer"}
@@ -97,33 +97,33 @@ class Server:
                     "PYROMETER_TOKEN holds characters that no token has; make one with `pyrometer token`."
                 )
             self._headers["Authorization"] = f"Bearer {token}"
-        self._answer_s = answer_s
+        self._response_s = response_s
         self._connection: HTTPConnection | None = None
-        self._since: float | None = None
+        self._posting_since_s: float | None = None
 
-    def post(self, name: str, body: bytes) -> Answer:
+    def post(self, name: str, body: bytes) -> PostResult:
         """Offers a body. A connection that the server has closed meanwhile is made anew."""
         from http.client import HTTPException
 
         signal = name.split(".")[-3]
         while True:
             used = self._connection is not None
-            self._since = time.monotonic()
+            self._posting_since_s = time.monotonic()
             try:
-                return self._posted(signal, body)
+                return self._post_once(signal, body)
             except (OSError, HTTPException) as error:
                 self.close()
                 if not (used and isinstance(error, ConnectionError)):  # RemoteDisconnected is one
-                    return Answer(Fate.LATER, _words(error))
+                    return PostResult(PostOutcome.RETRY, _describe(error))
             finally:
-                self._since = None
+                self._posting_since_s = None
 
     def expire(self) -> None:
         """Cuts a request that a server keeps alive without end, a byte at a time."""
         import socket
 
-        since, connection = self._since, self._connection
-        if since is not None and time.monotonic() - since > POST_S and connection is not None and connection.sock:
+        since_s, connection = self._posting_since_s, self._connection
+        if since_s is not None and time.monotonic() - since_s > POST_S and connection is not None and connection.sock:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
@@ -133,38 +133,38 @@ class Server:
             self._connection.close()
             self._connection = None
 
-    def _posted(self, signal: str, body: bytes) -> Answer:
-        connection = self._connected()
+    def _post_once(self, signal: str, body: bytes) -> PostResult:
+        connection = self._connect()
         path = f"{self._prefix}/v1/{signal}"
         if self._proxy and not self._secure:
             path = f"http://{_authority(self._host, self._port)}{path}"
         connection.request("POST", path, body, self._headers)
         response = connection.getresponse()
-        said = response.read(ANSWER_BYTES)
+        reply = response.read(MAX_RESPONSE_BYTES)
         if response.will_close or not response.isclosed():
             self.close()
-        return _answer(response, said)
+        return _result_of(response, reply)
 
-    def _connected(self) -> HTTPConnection:
+    def _connect(self) -> HTTPConnection:
         if self._connection is None:
             from http.client import HTTPConnection, HTTPSConnection
 
             host, port = (self._proxy[0], self._proxy[1]) if self._proxy else (self._host, self._port)
             connection: HTTPConnection
             if self._secure:
-                connection = HTTPSConnection(host, port, timeout=CONNECT_S, context=self._trusted())
+                connection = HTTPSConnection(host, port, timeout=CONNECT_S, context=self._ssl_context())
                 if self._proxy:
                     connection.set_tunnel(self._host, self._port or 443, self._proxy[2])
             else:
                 connection = HTTPConnection(host, port, timeout=CONNECT_S)
             self._connection = connection
             connection.connect()
-            connection.sock.settimeout(self._answer_s)
+            connection.sock.settimeout(self._response_s)
             if self._proxy and not self._secure:
                 self._headers.update(self._proxy[2])
         return self._connection
 
-    def _trusted(self) -> ssl.SSLContext:
+    def _ssl_context(self) -> ssl.SSLContext:
         import ssl
 
         context = ssl.create_default_context()
@@ -173,23 +173,23 @@ class Server:
         return context
 
 
-class DataFolder:
+class FolderTarget:
     """A data folder: bodies are left in its inbox, or given to the server that has the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._inbox = folder / "inbox" / "otlp"
-        self.shown = str(folder)
-        self._server: Server | None = None
-        self._looked_s = -LOOK_AGAIN_S
+        self.display_url = str(folder)
+        self._server: HttpTarget | None = None
+        self._searched_at_s = -SEARCH_EVERY_S
 
-    def post(self, name: str, body: bytes) -> Answer:
+    def post(self, name: str, body: bytes) -> PostResult:
         """Leaves a body in the folder. A server that has it and does not want bodies finds them in the inbox too."""
-        server = self._served()
+        server = self._find_server()
         if server is not None:
-            answer = server.post(name, body)
-            if answer.fate is Fate.TAKEN:
-                return answer
+            result = server.post(name, body)
+            if result.fate is PostOutcome.ACCEPTED:
+                return result
             server.close()
             self._server = None
         try:
@@ -200,8 +200,8 @@ class DataFolder:
             temporary.write_bytes(body)
             temporary.rename(self._inbox / name)
         except OSError as error:
-            return Answer(Fate.LATER, f"it cannot be written: {error.strerror}")
-        return Answer(Fate.TAKEN)
+            return PostResult(PostOutcome.RETRY, f"it cannot be written: {error.strerror}")
+        return PostResult(PostOutcome.ACCEPTED)
 
     def expire(self) -> None:
         """Ends what takes too long."""
@@ -214,33 +214,33 @@ class DataFolder:
         if self._server is not None:
             self._server.close()
 
-    def _served(self) -> Server | None:
+    def _find_server(self) -> HttpTarget | None:
         """The server whose address lies in the folder; it is looked for now and then."""
         now_s = time.monotonic()
-        if self._server is None and now_s - self._looked_s >= LOOK_AGAIN_S:
-            self._looked_s = now_s
+        if self._server is None and now_s - self._searched_at_s >= SEARCH_EVERY_S:
+            self._searched_at_s = now_s
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
                 found = json.loads((self._folder / "server.json").read_text(encoding="utf-8"))
-                self._server = Server(found["url"], found["token"], answer_s=CONNECT_S)
+                self._server = HttpTarget(found["url"], found["token"], response_s=CONNECT_S)
         return self._server
 
 
-def _answer(response: HTTPResponse, said: bytes) -> Answer:
+def _result_of(response: HTTPResponse, reply: bytes) -> PostResult:
     status = response.status
     if 200 <= status < 300:
-        return Answer(Fate.TAKEN, _rejected(said), status=status)
-    text = f"HTTP {status} {_first_line(said) or response.reason}".strip()
+        return PostResult(PostOutcome.ACCEPTED, _rejected(reply), status=status)
+    text = f"HTTP {status} {_first_line(reply) or response.reason}".strip()
     if 400 <= status < 500 and status not in (408, 429):
-        return Answer(Fate.REFUSED, text, status=status)
-    return Answer(Fate.LATER, text, _retry_after_s(response.headers.get("Retry-After")), status)
+        return PostResult(PostOutcome.REFUSED, text, status=status)
+    return PostResult(PostOutcome.RETRY, text, _retry_after_s(response.headers.get("Retry-After")), status)
 
 
-def _rejected(said: bytes) -> str:
+def _rejected(reply: bytes) -> str:
     """What a server that took a body says it did not take of it."""
-    if b"rejected" not in said:
+    if b"rejected" not in reply:
         return ""
     try:
-        partial = json.loads(said)["partialSuccess"]
+        partial = json.loads(reply)["partialSuccess"]
         rejected = {name: int(count) for name, count in partial.items() if name.startswith("rejected")}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return ""
@@ -261,7 +261,7 @@ def _retry_after_s(header: str | None) -> float:
             seconds = parsedate_to_datetime(header).timestamp() - time.time()
         except (ValueError, TypeError, OverflowError):
             return 0.0
-    return min(max(seconds, 0.0), RETRY_AFTER_MOST_S) if seconds == seconds else 0.0
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) if seconds == seconds else 0.0
 
 
 def _proxy_of(address: SplitResult) -> tuple[str, int | None, dict[str, str]] | None:
@@ -298,12 +298,12 @@ def _without_secrets(url: str) -> str:
     return f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
 
 
-def _first_line(said: bytes) -> str:
+def _first_line(reply: bytes) -> str:
     """What a server says of an error, as one line of printable text."""
-    text = said[:300].decode("utf-8", "replace")
+    text = reply[:300].decode("utf-8", "replace")
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())[:200]

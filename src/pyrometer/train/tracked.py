@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 MLFLOW_RUN, WANDB_RUN = "mlflow_run", "wandb_run"  # kinds of events, as `model/events.py` has them
 TAG = "pyrometer."
-MOST_RUNS = 1_000  # of trackers, in one process: a program may have one for every evaluation
+MAX_RUNS = 1_000  # of trackers, in one process: a program may have one for every evaluation
 _USER = re.compile(r"//.*@")  # and a password, which may have any character in it
-_NAMED = ("run", "launch", "experiment", "host", "namespace", "pod_name", "pod_uid")
+_TAGGED = ("run", "launch", "experiment", "host", "namespace", "pod_name", "pod_uid")
 
 
 class Context:
@@ -40,10 +40,10 @@ class Context:
         from pyrometer.train import boot
 
         found = boot.hooks()
-        return names(found, boot.asked()) if found is not None else {}
+        return names(found, boot.init_arguments()) if found is not None else {}
 
 
-def names(hooks: Hooks, asked: dict[str, Any]) -> dict[str, str]:
+def names(hooks: Hooks, init_arguments: dict[str, Any]) -> dict[str, str]:
     """What this process is called here. Its run is the workload in Kubernetes, which only the server knows, and the
     first of its launches where a launcher begins again: then it has no name yet."""
     if hooks.rank is not None:
@@ -51,42 +51,42 @@ def names(hooks: Hooks, asked: dict[str, Any]) -> dict[str, str]:
     else:
         from pyrometer.train import identity  # not in every Python that is watched
 
-        told = {name: asked[name] for name in ("run", "experiment") if asked.get(name)}
+        told = {name: init_arguments[name] for name in ("run", "experiment") if init_arguments.get(name)}
         known = {**identity.identify(launch=identity.next_launch()), **told}
     if known["rank"] != 0:  # the launch is what rank 0 calls it
         known.pop("launch")
     named = any(name in known for name in ("run", "pod_uid", "pod_name", "restart_of"))
     if "launch" in known and not named and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         known["run"] = known["launch"]
-    return {TAG + name: str(known[name]) for name in _NAMED if known.get(name)}
+    return {TAG + name: str(known[name]) for name in _TAGGED if known.get(name)}
 
 
-def meet(hooks: Hooks, kind: str, named: str, words: str) -> None:
+def record_run(hooks: Hooks, kind: str, named: str, words: str) -> None:
     """The program has this run of a tracker: told once, as soon as there is somebody to tell it."""
-    if (kind, named) in hooks.tracked or len(hooks.tracked) >= MOST_RUNS:
+    if (kind, named) in hooks.tracked or len(hooks.tracked) >= MAX_RUNS:
         return
     hooks.tracked[kind, named] = words
     if hooks.rank is not None:
         hooks.rank.event(kind, reason=named, message=words)
 
 
-def returned(owner: Any, name: str, tell: Callable[[Any], None], also: Sequence[str] = ()) -> None:
+def report_result(owner: Any, name: str, report: Callable[[Any], None], also: Sequence[str] = ()) -> None:
     """Calls `tell` with what a function gives back; also where packages have it under the same name already."""
     original = vars(owner).get(name)
     if original is None:
         return
 
     @functools.wraps(original)
-    def telling(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         with suppress(Exception):  # the program's call has succeeded
-            tell(result)
+            report(result)
         return result
 
-    setattr(owner, name, telling)
+    setattr(owner, name, wrapper)
     for package in map(sys.modules.get, also):
         if package is not None and vars(package).get(name) is original:  # imported before anybody was to be told
-            setattr(package, name, telling)
+            setattr(package, name, wrapper)
 
 
 # -- MLflow ------------------------------------------------------------------------------------------------------------
@@ -102,19 +102,19 @@ def mlflow_registry(module: Any, hooks: Hooks) -> None:
 def mlflow_runs(owner: Any, name: str, hooks: Hooks) -> None:
     """Runs that the program starts or goes on with, by a function that gives them back."""
 
-    def tell(run: Any) -> None:
+    def report(run: Any) -> None:
         from mlflow.tracking import get_tracking_uri
 
-        meet_mlflow(hooks, run.info.run_id, get_tracking_uri(), run.info)
+        record_mlflow_run(hooks, run.info.run_id, get_tracking_uri(), run.info)
 
-    returned(owner, name, tell, also=("mlflow", "mlflow.tracking"))
+    report_result(owner, name, report, also=("mlflow", "mlflow.tracking"))
 
 
-def meet_mlflow(hooks: Hooks, run_id: str, uri: str, info: Any = None) -> None:
+def record_mlflow_run(hooks: Hooks, run_id: str, uri: str, info: Any = None) -> None:
     """One of MLflow's runs."""
     if (MLFLOW_RUN, run_id) not in hooks.tracked:
         named = f"“{info.run_name}” in experiment {info.experiment_id} " if info is not None else ""
-        meet(hooks, MLFLOW_RUN, run_id, f"{named}at {without_secrets(str(uri))}")
+        record_run(hooks, MLFLOW_RUN, run_id, f"{named}at {without_secrets(str(uri))}")
 
 
 def without_secrets(uri: str) -> str:
@@ -128,7 +128,7 @@ def without_secrets(uri: str) -> str:
 def wandb_runs(module: Any, hooks: Hooks) -> None:
     """Runs that `wandb.init` gives."""
 
-    def tell(run: Any) -> None:
+    def report(run: Any) -> None:
         from pyrometer.train import boot
 
         if run is None or run.disabled:
@@ -136,8 +136,8 @@ def wandb_runs(module: Any, hooks: Hooks) -> None:
         path = "/".join(part for part in (run.entity, run.project, run.id) if part)
         place = f"offline in {run.settings.sync_dir}" if run.offline else f"at {without_secrets(str(run.url))}"
         is_new = (WANDB_RUN, path) not in hooks.tracked
-        meet(hooks, WANDB_RUN, path, f"“{run.name or run.id}” {place}")
+        record_run(hooks, WANDB_RUN, path, f"“{run.name or run.id}” {place}")
         if is_new:
-            run.summary.update(names(hooks, boot.asked()))
+            run.summary.update(names(hooks, boot.init_arguments()))
 
-    returned(module, "init", tell, also=("wandb", "wandb.sdk"))
+    report_result(module, "init", report, also=("wandb", "wandb.sdk"))

@@ -20,43 +20,45 @@ if TYPE_CHECKING:
     from pyrometer.train.hooks import Hooks
 
 Values = Mapping[str, Any]
-Heard = Callable[..., None]  # values, their step, and whether they are about the steps that were just trained
+Receive = Callable[..., None]  # values, their step, and whether they are about the steps that were just trained
 _SOURCES = {"torch": "tensorboard", "pytorch_lightning": "lightning"}  # what other packages are called here
-MOST_NESTED = 4  # of dictionaries in dictionaries, as W&B takes them
+MAX_NESTING = 4  # of dictionaries in dictionaries, as W&B takes them
 
 
-class _Outer(threading.local):
+class _EnclosingCalls(threading.local):
     """The doors that this thread is in."""
 
     names: frozenset[str] = frozenset()
     numbers: frozenset[float] = frozenset()
 
 
-_outer = _Outer()
+_enclosing = _EnclosingCalls()
 
 
 def install(hooks: Hooks, name: str, module: Any) -> None:
     """A tracker was imported: listens to it."""
-    listen = _LISTEN.get(name)
-    if listen is None:
+    attach = _ATTACH.get(name)
+    if attach is None:
         return
     package = name.partition(".")[0]
-    door = _SOURCES.get(package, package)
+    source = _SOURCES.get(package, package)
 
-    def heard(values: Values, step: Any, of_training: bool | None = None) -> None:
+    def receive(values: Values, step: Any, of_training: bool | None = None) -> None:
         rank = hooks.rank
         if rank is not None and values:
-            news = {
+            new_values = {
                 key: value
                 for key, value in values.items()
-                if key not in _outer.names and not (isinstance(value, int | float) and value in _outer.numbers)
+                if key not in _enclosing.names and not (isinstance(value, int | float) and value in _enclosing.numbers)
             }
-            rank.hear(news, _whole(step), door, step is None if of_training is None else of_training)
+            rank.log_received(
+                new_values, _step_number(step), source, step is None if of_training is None else of_training
+            )
 
-    listen(module, heard, hooks)
+    attach(module, receive, hooks)
 
 
-def _whole(step: Any) -> int | None:
+def _step_number(step: Any) -> int | None:
     """A step number as programs give it: numpy and torch have numbers of their own. None is read from a GPU."""
     if step is None or isinstance(step, str) or getattr(step, "is_cuda", False):
         return None
@@ -65,7 +67,9 @@ def _whole(step: Any) -> int | None:
     return None
 
 
-def _after(owner: Any, name: str, tell: Callable[..., None], inner: Callable[..., Values] | None = None) -> None:
+def _call_after(
+    owner: Any, name: str, report: Callable[..., None], forwarded: Callable[..., Values] | None = None
+) -> None:
     """Calls `tell` with the same arguments, after what is there; what goes wrong in it is nobody's business.
 
     `inner` says which values are handed on to other doors while it runs.
@@ -75,22 +79,22 @@ def _after(owner: Any, name: str, tell: Callable[..., None], inner: Callable[...
         return
 
     @functools.wraps(original)
-    def listening(*args: Any, **kwargs: Any) -> Any:
-        before = _outer.names, _outer.numbers
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        before = _enclosing.names, _enclosing.numbers
         with suppress(Exception):
-            if inner is not None:
-                values = inner(*args, **kwargs)
+            if forwarded is not None:
+                values = forwarded(*args, **kwargs)
                 numbers = (value for value in values.values() if isinstance(value, int | float))
-                _outer.names, _outer.numbers = before[0].union(values), before[1].union(map(float, numbers))
+                _enclosing.names, _enclosing.numbers = before[0].union(values), before[1].union(map(float, numbers))
         try:
             result = original(*args, **kwargs)
         finally:
-            _outer.names, _outer.numbers = before
+            _enclosing.names, _enclosing.numbers = before
         with suppress(Exception):  # the program's call has succeeded
-            tell(*args, **kwargs)
+            report(*args, **kwargs)
         return result
 
-    setattr(owner, name, listening)
+    setattr(owner, name, wrapper)
 
 
 def _flat(values: Values, before: str = "", depth: int = 0) -> dict[str, Any]:
@@ -98,86 +102,86 @@ def _flat(values: Values, before: str = "", depth: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            if depth < MOST_NESTED:
+            if depth < MAX_NESTING:
                 found |= _flat(value, f"{before}{name}.", depth + 1)
         else:
             found[f"{before}{name}"] = value
     return found
 
 
-def _wandb(module: Any, heard: Heard, hooks: Hooks) -> None:
-    def tell(run: Any, data: Values, step: int | None = None, *more: Any, **options: Any) -> None:
-        heard(_flat(data), step)
+def _wandb(module: Any, receive: Receive, hooks: Hooks) -> None:
+    def report(run: Any, data: Values, step: int | None = None, *more: Any, **options: Any) -> None:
+        receive(_flat(data), step)
 
-    _after(module.Run, "log", tell)
+    _call_after(module.Run, "log", report)
 
 
-def _mlflow(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _mlflow(module: Any, receive: Receive, hooks: Hooks) -> None:
     def one(key: str, value: float, step: int | None = None, *more: Any, **options: Any) -> None:
-        heard({key: value}, step)
+        receive({key: value}, step)
 
     def several(metrics: Values, step: int | None = None, *more: Any, **options: Any) -> None:
-        heard(metrics, step)
+        receive(metrics, step)
 
     tracked.mlflow_runs(module, "start_run", hooks)
-    _after(module, "log_metric", one, lambda key, *more, **options: {key: None})
-    _after(module, "log_metrics", several, lambda metrics, *more, **options: metrics)
+    _call_after(module, "log_metric", one, lambda key, *more, **options: {key: None})
+    _call_after(module, "log_metrics", several, lambda metrics, *more, **options: metrics)
 
 
-def _mlflow_client(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _mlflow_client(module: Any, receive: Receive, hooks: Hooks) -> None:
     def one(
         client: Any, run_id: str, key: str, value: float, timestamp: Any = None, step: int | None = None, **more: Any
     ) -> None:
-        heard({key: value}, step)
-        tracked.meet_mlflow(hooks, run_id, client.tracking_uri)
+        receive({key: value}, step)
+        tracked.record_mlflow_run(hooks, run_id, client.tracking_uri)
 
     def several(client: Any, run_id: str, metrics: Any = (), *more: Any, **options: Any) -> None:
         for metric in metrics:
             if not metric.key.startswith("system/"):  # of the machine, by a thread of MLflow
-                heard({metric.key: metric.value}, metric.step)
-        tracked.meet_mlflow(hooks, run_id, client.tracking_uri)
+                receive({metric.key: metric.value}, metric.step)
+        tracked.record_mlflow_run(hooks, run_id, client.tracking_uri)
 
     tracked.mlflow_runs(module.MlflowClient, "create_run", hooks)
-    _after(module.MlflowClient, "log_metric", one)
-    _after(module.MlflowClient, "log_batch", several)
+    _call_after(module.MlflowClient, "log_metric", one)
+    _call_after(module.MlflowClient, "log_batch", several)
 
 
-def _tensorboard(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _tensorboard(module: Any, receive: Receive, hooks: Hooks) -> None:
     def one(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *more: Any, **options: Any) -> None:
-        heard({tag: scalar_value}, global_step)
+        receive({tag: scalar_value}, global_step)
 
     def several(
         writer: Any, main_tag: str, tag_scalar_dict: Values, global_step: Any = None, *more: Any, **options: Any
     ) -> None:
-        heard({f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}, global_step)
+        receive({f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}, global_step)
 
-    _after(module.SummaryWriter, "add_scalar", one)
-    _after(module.SummaryWriter, "add_scalars", several)
+    _call_after(module.SummaryWriter, "add_scalar", one)
+    _call_after(module.SummaryWriter, "add_scalars", several)
 
 
-def _accelerate(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _accelerate(module: Any, receive: Receive, hooks: Hooks) -> None:
     def logged(accelerator: Any, values: Values, step: int | None = None, *more: Any, **options: Any) -> None:
         if accelerator.is_main_process:
-            heard(_flat(values), step)
+            receive(_flat(values), step)
         elif hooks.rank is not None:
-            hooks.rank.metrics.told_elsewhere(_flat(values))
+            hooks.rank.metrics.logged_by_another_rank(_flat(values))
 
     def prepared(*args: Any, **options: Any) -> None:
-        _within(hooks, "accelerate")
+        _name_framework(hooks, "accelerate")
 
-    _after(module.Accelerator, "log", logged, lambda accelerator, values, *more, **options: _flat(values))
-    _after(module.Accelerator, "prepare", prepared)
+    _call_after(module.Accelerator, "log", logged, lambda accelerator, values, *more, **options: _flat(values))
+    _call_after(module.Accelerator, "prepare", prepared)
 
 
-def _transformers(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _transformers(module: Any, receive: Receive, hooks: Hooks) -> None:
     """The Trainer's own callbacks hear everything, whichever trackers it reports to."""
 
     def logged(handler: Any, args: Any, state: Any, control: Any, logs: Values, *more: Any, **options: Any) -> None:
         # With a learning rate, the loss is the Trainer's mean over the steps since it last logged one. Evaluations, the
         # summary at the end and what a program logs through the Trainer are not about those steps.
-        heard(logs, state.global_step, "loss" in logs and "learning_rate" in logs)
+        receive(logs, state.global_step, "loss" in logs and "learning_rate" in logs)
 
-    def handed_on(
+    def forwarded_values(
         handler: Any, args: Any, state: Any, control: Any, logs: Values, *more: Any, **options: Any
     ) -> Values:
         return {**logs, "train/global_step": state.global_step}
@@ -190,12 +194,12 @@ def _transformers(module: Any, heard: Heard, hooks: Hooks) -> None:
         if hooks.rank is not None:
             hooks.rank.recorder.evaluates(False)
 
-    _after(module.CallbackHandler, "on_log", logged, handed_on)
-    _after(module.CallbackHandler, "on_evaluate", evaluated)
-    _after(module.CallbackHandler, "on_train_begin", began)
+    _call_after(module.CallbackHandler, "on_log", logged, forwarded_values)
+    _call_after(module.CallbackHandler, "on_evaluate", evaluated)
+    _call_after(module.CallbackHandler, "on_train_begin", began)
 
 
-def _lightning(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _lightning(module: Any, receive: Receive, hooks: Hooks) -> None:
     """What `self.log` says comes together here, whichever loggers there are."""
 
     def logged(connector: Any, metrics: Values, step: int | None = None, *more: Any) -> None:
@@ -205,32 +209,32 @@ def _lightning(module: Any, heard: Heard, hooks: Hooks) -> None:
             if own is None or (getattr(own, "is_cuda", False) and not trainer.loggers):  # reading it would wait
                 step = trainer.fit_loop.epoch_loop._batches_that_stepped
             else:
-                step = _whole(own)
-        heard(values, step, trainer.training)
+                step = _step_number(own)
+        receive(values, step, trainer.training)
 
-    def handed_on(connector: Any, metrics: Values, *more: Any, **options: Any) -> Values:
+    def forwarded_values(connector: Any, metrics: Values, *more: Any, **options: Any) -> Values:
         return {**dict.fromkeys(metrics), "epoch": None}
 
-    _after(module._LoggerConnector, "log_metrics", logged, handed_on)
+    _call_after(module._LoggerConnector, "log_metrics", logged, forwarded_values)
 
 
-def _lightning_fit(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _lightning_fit(module: Any, receive: Receive, hooks: Hooks) -> None:
     def began(loop: Any, *more: Any) -> None:
         if hooks.rank is not None:
             hooks.rank.framework("lightning", loop.trainer.global_step)
 
-    _after(module._FitLoop, "on_run_start", began)
+    _call_after(module._FitLoop, "on_run_start", began)
 
 
-def _torchtitan(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _torchtitan(module: Any, receive: Receive, hooks: Hooks) -> None:
     """Its metrics come together here, on all ranks, whether it writes them anywhere or only prints them."""
-    speaking: weakref.WeakSet[Any] = weakref.WeakSet()
+    reporting: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def made(processor: Any, config: Any, *, parallel_dims: Any, pp_schedule: str = "1F1B", **options: Any) -> None:
-        _within(hooks, "torchtitan")
+        _name_framework(hooks, "torchtitan")
         rank = module._get_metrics_rank(parallel_dims=parallel_dims, pp_schedule=pp_schedule)
         if module.torch.distributed.get_rank() == rank:  # with pipelines, others have no loss
-            speaking.add(processor)
+            reporting.add(processor)
 
     def named(
         processor: Any,
@@ -244,34 +248,34 @@ def _torchtitan(module: Any, heard: Heard, hooks: Hooks) -> None:
         return {**losses, "grad_norm": grad_norm, **(extra_metrics or {})}
 
     def logged(processor: Any, step: int, *values: Any, **options: Any) -> None:
-        said = named(processor, step, *values, **options)
-        if processor in speaking:
-            heard(said, step)
+        values_by_name = named(processor, step, *values, **options)
+        if processor in reporting:
+            receive(values_by_name, step)
         elif hooks.rank is not None:
-            hooks.rank.metrics.told_elsewhere(said)
+            hooks.rank.metrics.logged_by_another_rank(values_by_name)
 
     def validated(processor: Any, loss: float, step: int, extra_metrics: Values | None = None) -> None:
-        if processor in speaking:
-            heard({"validation_metrics/loss": loss, **(extra_metrics or {})}, step)
+        if processor in reporting:
+            receive({"validation_metrics/loss": loss, **(extra_metrics or {})}, step)
 
-    _after(module.MetricsProcessor, "__init__", made)
-    _after(module.MetricsProcessor, "log", logged, named)
-    _after(module.MetricsProcessor, "log_validation", validated)
+    _call_after(module.MetricsProcessor, "__init__", made)
+    _call_after(module.MetricsProcessor, "log", logged, named)
+    _call_after(module.MetricsProcessor, "log_validation", validated)
 
 
-def _ray(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _ray(module: Any, receive: Receive, hooks: Hooks) -> None:
     """What each worker reports."""
 
     def reported(worker: Any, metrics: Values, *more: Any, **options: Any) -> None:
-        _within(hooks, "ray")
-        heard(_flat(metrics), None)
+        _name_framework(hooks, "ray")
+        receive(_flat(metrics), None)
 
     for name in ("DistributedTrainFnUtils", "LocalTrainFnUtils"):
         if hasattr(module, name):
-            _after(getattr(module, name), "report", reported)
+            _call_after(getattr(module, name), "report", reported)
 
 
-def _ray_worker(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _ray_worker(module: Any, receive: Receive, hooks: Hooks) -> None:
     """A worker trains in a thread, and is killed after it: with its function, the rank has ended."""
     original = module.ThreadRunner.run
 
@@ -295,21 +299,21 @@ def _ray_worker(module: Any, heard: Heard, hooks: Hooks) -> None:
     module.ThreadRunner.run = run
 
 
-def _within(hooks: Hooks, framework: str) -> None:
+def _name_framework(hooks: Hooks, framework: str) -> None:
     """Frameworks use each other: the first that is seen names the run."""
     if hooks.rank is not None and "framework" not in hooks.rank.identity:
         hooks.rank.framework(framework, None)
 
 
-def _mlflow_registry(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _mlflow_registry(module: Any, receive: Receive, hooks: Hooks) -> None:
     tracked.mlflow_registry(module, hooks)
 
 
-def _wandb_init(module: Any, heard: Heard, hooks: Hooks) -> None:
+def _wandb_init(module: Any, receive: Receive, hooks: Hooks) -> None:
     tracked.wandb_runs(module, hooks)
 
 
-_LISTEN: dict[str, Callable[[Any, Heard, Hooks], None]] = {
+_ATTACH: dict[str, Callable[[Any, Receive, Hooks], None]] = {
     "wandb.sdk.wandb_run": _wandb,
     "wandb.sdk.wandb_init": _wandb_init,
     "mlflow.tracking.context.registry": _mlflow_registry,
@@ -324,6 +328,6 @@ _LISTEN: dict[str, Callable[[Any, Heard, Hooks], None]] = {
     "ray.train.v2._internal.execution.worker_group.thread_runner": _ray_worker,
 }
 for _package in ("lightning.pytorch", "pytorch_lightning"):
-    _LISTEN[f"{_package}.trainer.connectors.logger_connector.logger_connector"] = _lightning
-    _LISTEN[f"{_package}.loops.fit_loop"] = _lightning_fit
-WATCHED = frozenset(_LISTEN)
+    _ATTACH[f"{_package}.trainer.connectors.logger_connector.logger_connector"] = _lightning
+    _ATTACH[f"{_package}.loops.fit_loop"] = _lightning_fit
+WATCHED = frozenset(_ATTACH)
