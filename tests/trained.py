@@ -62,9 +62,9 @@ def watching(folder: Path, **told: Any) -> Iterator[Watched]:
 
     torch.set_num_threads(1)  # tests run side by side
     hooks = hooked()
-    hooks.let_go()
+    hooks.detach()
     hooks.tracked.clear()  # what other tests told trackers
-    hooks.faulthandler_taken = True  # pytest's
+    hooks.stack_timer.is_taken = True  # pytest's
     identity = {"run": "test", **told.pop("identity", {})}
     hooks.rank = TrainingRank(hooks, SdkSettings(folder / "spool", None, identity, **told), torch)
     rank = hooks.rank
@@ -72,7 +72,7 @@ def watching(folder: Path, **told: Any) -> Iterator[Watched]:
         yield Watched(hooks, rank)
     finally:
         rank.close()
-        hooks.let_go()
+        hooks.detach()
 
 
 def parts(spool: Path) -> list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]]:

@@ -328,7 +328,7 @@ def test_what_the_program_lets_go_of_is_gone(tmp_path):
         assert "__call__" in vars(Own)
         gone = weakref.ref(model), weakref.ref(rows)
         del model, rows
-        watched.rank.hand_on()
+        watched.rank.publish()
         gc.collect()
         assert [one() for one in gone] == [None, None]
         assert "__call__" not in vars(Own)  # as it was

@@ -261,10 +261,10 @@ def test_an_address_is_told_without_its_password():
 def test_a_rank_that_leaves_the_curve_to_another_still_tells_that_its_loss_is_not_finite():
     told = []
     metrics = Metrics(lambda: 0, lambda *what: told.append(what))
-    metrics.told_elsewhere(["train/loss"])
+    metrics.logged_by_another_rank(["train/loss"])
     for step, loss in enumerate((1.0, math.nan, math.nan, 2.0)):
         metrics.backward(torch.tensor(loss), None)
-        metrics.closed(step)
+        metrics.step_closed(step)
     assert [(kind, step) for kind, step, _ in told] == [("nonfinite_loss", 1), ("finite_loss", 3)]
     assert not metrics.waiting
 
@@ -278,7 +278,7 @@ def test_an_error_of_ours_is_not_the_end_of_a_worker_of_ray():
     def fails(*_):
         raise OSError("of ours")
 
-    hooks = SimpleNamespace(rank=SimpleNamespace(close=fails, excepted=fails))
+    hooks = SimpleNamespace(rank=SimpleNamespace(close=fails, failed=fails))
     trackers._ray_worker(Module, None, hooks)
     assert Module.ThreadRunner().run(lambda: 7) == 7
     with pytest.raises(KeyError, match="of theirs"):

@@ -409,7 +409,7 @@ def test_only_a_few_bodies_are_ahead(spool, tmp_path, monkeypatch):
         spool.put(who(0), messages(number, 1))
     spool.acquire()
     Sender(spool, FolderTarget(tmp_path / "data")).collect()
-    assert sending.MAX_BODIES_AHEAD <= len(spool.bodies()) < sending.AHEAD + 3
+    assert sending.MAX_BODIES_AHEAD <= len(spool.bodies()) < sending.MAX_BODIES_AHEAD + 3
     assert len(spool.parts()) > 20
 
 

@@ -65,7 +65,7 @@ def become_rank() -> None:
         try:
             _hooks.rank = _create_rank()
         except Exception as error:
-            _hooks.broken(error)
+            _hooks.disable(error)
             _log_error(error)
 
 
@@ -187,7 +187,7 @@ def _wrap_exits(hooks: Hooks) -> None:
     def leaving(*code: Any) -> NoReturn:
         try:
             if hooks.rank is not None:
-                hooks.rank.leaving(code[0] if code else None, sys.exc_info()[1])
+                hooks.rank.ending.exiting(code[0] if code else None, sys.exc_info()[1])
         except Exception as sdk_error:
             _log_error(sdk_error)
         exit_normally(*code)
@@ -197,7 +197,7 @@ def _wrap_exits(hooks: Hooks) -> None:
         try:
             status = args[0] if args else kwargs.get("status")
             if hooks.rank is not None:
-                hooks.rank.leaving_at_once(status, sys.exc_info()[1])
+                hooks.rank.exiting_at_once(status, sys.exc_info()[1])
             exits.exits_now(status)
         except Exception as sdk_error:
             _log_error(sdk_error)

@@ -67,7 +67,7 @@ def record_run(hooks: Hooks, kind: str, named: str, words: str) -> None:
         return
     hooks.tracked[kind, named] = words
     if hooks.rank is not None:
-        hooks.rank.event(kind, reason=named, message=words)
+        hooks.rank.outbox.event(kind, reason=named, message=words)
 
 
 def report_result(owner: Any, name: str, report: Callable[[Any], None], also: Sequence[str] = ()) -> None:

@@ -188,7 +188,7 @@ def _transformers(module: Any, receive: Receive, hooks: Hooks) -> None:
 
     def began(handler: Any, args: Any, state: Any, control: Any, *more: Any, **options: Any) -> None:
         if hooks.rank is not None:
-            hooks.rank.framework("transformers", state.global_step)
+            hooks.rank.framework_begins("transformers", state.global_step)
 
     def evaluated(handler: Any, *more: Any, **options: Any) -> None:
         if hooks.rank is not None:
@@ -221,7 +221,7 @@ def _lightning(module: Any, receive: Receive, hooks: Hooks) -> None:
 def _lightning_fit(module: Any, receive: Receive, hooks: Hooks) -> None:
     def began(loop: Any, *more: Any) -> None:
         if hooks.rank is not None:
-            hooks.rank.framework("lightning", loop.trainer.global_step)
+            hooks.rank.framework_begins("lightning", loop.trainer.global_step)
 
     _call_after(module._FitLoop, "on_run_start", began)
 
@@ -285,7 +285,7 @@ def _ray_worker(module: Any, receive: Receive, hooks: Hooks) -> None:
         except BaseException as error:
             with suppress(Exception):  # the program's own error is the one that counts
                 if hooks.rank is not None:
-                    hooks.rank.excepted(error)
+                    hooks.rank.failed(error)
             raise
         with suppress(Exception):  # the program has succeeded
             if hooks.rank is not None:
@@ -302,7 +302,7 @@ def _ray_worker(module: Any, receive: Receive, hooks: Hooks) -> None:
 def _name_framework(hooks: Hooks, framework: str) -> None:
     """Frameworks use each other: the first that is seen names the run."""
     if hooks.rank is not None and "framework" not in hooks.rank.identity:
-        hooks.rank.framework(framework, None)
+        hooks.rank.framework_begins(framework, None)
 
 
 def _mlflow_registry(module: Any, receive: Receive, hooks: Hooks) -> None:
