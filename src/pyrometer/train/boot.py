@@ -1,8 +1,8 @@
-"""How the SDK gets into a process: it waits until PyTorch is imported, and until that trains.
+"""How the SDK gets into a process: it waits until PyTorch is imported and begins to train.
 
-`start` is called by `sitecustomize` under `pyrometer run`, by the `.pth` file where PYROMETER_ENDPOINT is set, by
-Lightning's entry point, or by `pyrometer.init`. It puts a finder before Python's own, which does nothing but tell when
-one of a few modules has been imported. The first optimizer, or the first process group, makes this process a rank.
+`start` is called by `sitecustomize` under `pyrometer run`, by the `.pth` file if PYROMETER_ENDPOINT is set, by
+Lightning's entry point, or by `pyrometer.init`. It puts a finder before Python's own, which only reports when one of a
+few modules has been imported. The first optimizer or the first process group makes this process a rank.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _exits_wrapped = False
 
 
 def start(**init_arguments: Any) -> None:
-    """Makes this process ready to be watched, if anybody wants to know. Again and again is fine; it never raises."""
+    """Prepares this process to be watched if a target is configured. Repeated calls are fine, and it never raises."""
     global _hooks
     try:
         _init_arguments.update({name: value for name, value in init_arguments.items() if value is not None})
@@ -45,22 +45,22 @@ def start(**init_arguments: Any) -> None:
 
 
 def rank() -> TrainingRank | None:
-    """This process as a rank, if it is one."""
+    """This process as a rank, if it trains."""
     return _hooks.rank if _hooks is not None else None
 
 
 def hooks() -> Hooks | None:
-    """The hooks of this process, if anybody wants to know of it."""
+    """The hooks of this process, if a target is configured."""
     return _hooks
 
 
 def init_arguments() -> dict[str, Any]:
-    """What `pyrometer.init` was given."""
+    """The arguments of `pyrometer.init`."""
     return _init_arguments
 
 
 def become_rank() -> None:
-    """The program says that it trains."""
+    """Makes this process a rank before the first optimizer: the program called `pyrometer.init`."""
     if _hooks is not None and _hooks.rank is None and "torch" in sys.modules:
         try:
             _hooks.rank = _create_rank()
@@ -78,7 +78,7 @@ def _is_enabled() -> bool:
 
 
 def _create_rank() -> TrainingRank | None:
-    """The first sign of training: from here on there is a ring, a thread, and a sender."""
+    """Creates the rank at the first sign of training: a ring, a thread, and a sender."""
     from pyrometer.train.settings import load_settings
 
     settings = load_settings(os.environ, _init_arguments)
@@ -89,7 +89,7 @@ def _create_rank() -> TrainingRank | None:
 
     try:
         rank = TrainingRank(_hooks, settings, sys.modules["torch"])
-    except OSError as error:  # no room, no rights: the program must not mind
+    except OSError as error:  # no space or no permission must not stop the program
         _log_error(error)
         return None
     _wrap_exits(_hooks)
@@ -102,11 +102,11 @@ def _is_loader_worker() -> bool:
     return data is not None and data.get_worker_info() is not None
 
 
-# -- imports -----------------------------------------------------------------------------------------------------------
+# -- Imports -----------------------------------------------------------------------------------------------------------
 
 
 class _ImportFinder(MetaPathFinder):
-    """Lets Python find a module as it would, and tells when it has been imported."""
+    """Lets Python find a module as usual, and reports when it has been imported."""
 
     def __init__(self, names: frozenset[str], imported: Callable[[str, ModuleType], None]) -> None:
         self._names = names
@@ -133,7 +133,7 @@ class _ImportFinder(MetaPathFinder):
 
 
 class _NotifyingLoader(Loader):
-    """A module's own loader; afterwards it tells."""
+    """The module's own loader, followed by a notification."""
 
     def __init__(self, loader: Any, imported: Callable[[str, ModuleType], None]) -> None:
         self._loader = loader
@@ -145,7 +145,8 @@ class _NotifyingLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         spec = module.__spec__
         if spec is not None:
-            spec.loader = module.__loader__ = self._loader  # from here on everything is as it would be
+            # from here on the module looks as if it was imported as usual
+            spec.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._imported(module.__name__, module)
 
@@ -170,13 +171,13 @@ def _watch_imports(hooks: Hooks) -> None:
         imported(name, sys.modules[name])
 
 
-# -- the process -------------------------------------------------------------------------------------------------------
+# -- Exits -------------------------------------------------------------------------------------------------------------
 
 
 def _wrap_exits(hooks: Hooks) -> None:
-    """Watches the two functions that take an exit code, once per process. The program's `sys.excepthook` is its own."""
+    """Wraps the two functions that take an exit code, once per process. The program keeps its `sys.excepthook`."""
     global _exits_wrapped
-    if _exits_wrapped:  # a fork has it from its parent
+    if _exits_wrapped:  # a fork inherits it
         return
     _exits_wrapped = True
     from pyrometer.train import exits
@@ -207,6 +208,6 @@ def _wrap_exits(hooks: Hooks) -> None:
 
 
 def _log_error(error: BaseException) -> None:
-    """One line, and only where somebody looks for it: a program's output is its own."""
+    """Prints one line if PYROMETER_DEBUG is set. Otherwise the output belongs to the program alone."""
     if os.environ.get("PYROMETER_DEBUG"):
         sys.stderr.write(f"pyrometer: {type(error).__name__}: {error}\n")

@@ -1,9 +1,9 @@
-"""What a run was told to do, as one digest: runs that have the same one compute the same.
+"""What a run computes, as one digest: runs with the same digest compute the same.
 
-In it: the program's text and arguments, the shapes of what is trained, the optimizer's settings, the number of ranks,
-the seed, and the first batches. Not in it: where results go and what the run is called. What nobody can know from
-outside (an environment variable that the program reads) is not in it either; whoever compares runs looks at their
-losses, too.
+The digest contains the text and arguments of the program, the shapes of the parameters, the settings of the optimizer,
+the number of ranks, the seed, and the first batches. It does not contain where results go and what the run is called.
+It cannot contain what is invisible from outside, like an environment variable that the program reads, so comparisons of
+runs look at their losses too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-BATCHES = 4  # the first of them
+BATCHES = 4  # the first batches of a run
 MAX_FILE_BYTES = 2**20  # of a file that an argument names
 _NAMES = ("name", "out", "dir", "log", "path", "port", "host", "addr", "id", "tag", "note", "resume", "save", "wandb",
           "mlflow", "project", "group", "user", "token", "key", "rank", "node")  # fmt: skip
@@ -24,7 +24,7 @@ _VALUES = (bool, int, float, str)
 
 
 class Configuration:
-    """Gathered at the end of the first step, by the thread that trains, once."""
+    """Collects what the run computes, once, on the training thread at the end of the first step."""
 
     def __init__(self, torch: Any, optimizer: Any, ranks: int) -> None:
         groups = optimizer.param_groups
@@ -38,12 +38,12 @@ class Configuration:
         self._facts += [settings, self._seed, ranks]
 
     def digest(self, batches: Sequence[Mapping[str, Any]]) -> str:
-        """The same for the same. The first micro-batches are given as they are told, in the order of their use."""
+        """A digest that is equal for equal runs. The first micro-batches are messages in the order of their use."""
         drawn = [[batch.get(name) for name in ("dataset", "step", "micro_batch", "samples")] for batch in batches]
         return hashlib.sha256(json.dumps([self._facts, drawn], default=str).encode()).hexdigest()[:32]
 
     def text(self, batches: Sequence[Mapping[str, Any]]) -> str:
-        """What is in it, for people."""
+        """The content of the digest, for people."""
         known = [batch["dataset"] for batch in batches if batch.get("samples") is not None]
         data = f", the first batches of {known[0]}" if known else ""
         ranks = "1 rank" if self._ranks == 1 else f"{self._ranks} ranks"
@@ -54,15 +54,15 @@ class Configuration:
 
 
 def arguments(words: Sequence[str]) -> list[str]:
-    """What arguments say of the computation: files by their content; not where results go, nor what it is called."""
+    """The arguments that affect the computation: files by content, without output paths and names of the run."""
     kept: list[str] = []
-    named = ""  # the option whose value this is
+    named = ""  # the option whose value comes next
     for word in words:
         option, equals, value = word.partition("=")
         if word.startswith("-") and not _is_number(word):
             named = "" if equals else option
             kept += [option] if not equals else _kept_option(option, value)
-        elif equals and not named:  # as hydra takes them
+        elif equals and not named:  # in Hydra's style
             kept += _kept_option(option, value)
         else:
             kept += _kept_option(named, word)
@@ -81,7 +81,7 @@ def _kept_option(option: str, value: str) -> list[str]:
 
 
 def _content(path: Path) -> str | None:
-    """The digest of a file; None where there is none, or none that is read whole."""
+    """The digest of a file; None if there is no file or it is too large."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             return None

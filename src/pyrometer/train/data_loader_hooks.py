@@ -54,7 +54,7 @@ class DataLoaderHooks:
 
     def _reset(self, original: Original, iterator: Any, *args: Any, **kwargs: Any) -> Any:
         record = iterator.__dict__.get("_pyrometer")
-        if record is not None and record.taken:  # else this is its first epoch
+        if record is not None and record.drawn_count:  # else this is its first epoch
             record.begin_epoch()
         return original(iterator, *args, **kwargs)
 
@@ -87,7 +87,7 @@ class DataLoaderHooks:
             outstanding = None
             if watched:
                 try:
-                    hooks.lineage.ask(record)
+                    hooks.lineage.before_draw(record)
                     if not iterator.__dict__.get("_in_order", True):
                         outstanding = set(iterator._task_info)
                 except Exception as error:
@@ -114,15 +114,15 @@ class DataLoaderHooks:
         """Records the samples of a batch. `outstanding` are the batches of a loader without order before this one."""
         received = iterator.__dict__.get("_rcvd_idx")
         if received is None:  # the loader works in this process: the batch has the newest indices
-            number, index = record.taken, record.sent.pop(-1, None)
+            number, index = record.drawn_count, record.sent.pop(-1, None)
         elif outstanding is None:
             number = received - 1
             index = record.sent.pop(number, None)
         else:  # the batch that is no longer outstanding
             arrived = outstanding.difference(iterator._task_info)
-            number = arrived.pop() if len(arrived) == 1 else -1 - record.taken
+            number = arrived.pop() if len(arrived) == 1 else -1 - record.drawn_count
             index = record.sent.pop(number, None)
-        if not record.taken:
+        if not record.drawn_count:
             record.drawn_by(sys._getframe(2))
         if iterator._dataset_kind != _MAP_STYLE:
             index = content_of(data, record.places)

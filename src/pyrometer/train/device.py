@@ -1,9 +1,9 @@
-"""Time on the GPU: events on the stream of sampled steps, read a step or more later, never waited for.
+"""Time on the GPU: events on the stream of sampled steps, which are read a step or more later and never waited for.
 
-The host runs ahead of the GPU, so only the GPU's own clock says how long a phase took there: an event is recorded at
-every mark of a sampled step, and what lies between two of them is what the GPU did, or waited, in that phase. Recording
-one costs some 10 µs of the host, so steps are sampled: as many as the budget allows, by what it measures itself. A
-number (the loss) is copied to memory that the host looks at later; that costs as much, and is on a budget of its own.
+The host runs ahead of the GPU, so only the GPU's clock knows how long a phase took there. An event is recorded at every
+mark of a sampled step. The time between two events is what the GPU did, or waited for, in that phase. Recording an
+event costs the host about 10 µs, so only as many steps are sampled as the measured cost allows. A number like the loss
+is copied to memory that the host reads later. That costs as much and has a budget of its own.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import Any, NamedTuple
 
 from pyrometer.train.ring import BACKWARD, COMM, MEASURED
 
-EVENTS_NS = 10_000  # a step, on average, for recording events
-EVENTS_SHARE = 0.01  # and never more than this of a step
-COPY_SHARE = 0.001  # of the time may go into copying the loss: every step's from 10 ms on
+EVENTS_NS = 10_000  # per step on average, for recording events
+EVENTS_SHARE = 0.01  # of a step, at most
+COPY_SHARE = 0.001  # of the time, for copying losses: the loss of every step from 10 ms on
 MAX_PENDING_STEPS = 32
 MAX_COPIES = 128
-_SENTINELS = {8: ("q", 0x7FF8_0BAD_0BAD_0BAD), 4: ("i", 0x7FC0_0BAD), 2: ("h", 0x7FEB)}  # no number that a GPU makes
+# bit patterns that no GPU writes
+_SENTINELS = {8: ("q", 0x7FF8_0BAD_0BAD_0BAD), 4: ("i", 0x7FC0_0BAD), 2: ("h", 0x7FEB)}
 MAX_RESOLVED_STEPS = 4_096
-AVERAGE_OVER = 16  # the newest step counts for one part in as many
+AVERAGE_OVER = 16  # steps
 
 
 class TimedStep(NamedTuple):
-    """A sampled step as the GPU saw it: milliseconds by phase."""
+    """A sampled step on the GPU: milliseconds by phase."""
 
     number: int  # of the step, in this process
     amounts_ms: list[float]
@@ -40,7 +41,7 @@ class _PendingStep(NamedTuple):
 
 
 class _PinnedSlots:
-    """Pinned memory for numbers of one type. Each place holds a pattern that no GPU writes, until one has written."""
+    """Pinned memory for numbers of one type. A slot contains a pattern that no GPU writes until its number arrives."""
 
     def __init__(self, torch: Any, dtype: Any) -> None:
         code, self._sentinel = _SENTINELS[dtype.itemsize]
@@ -51,7 +52,7 @@ class _PinnedSlots:
         self._free = list(range(MAX_COPIES))
 
     def copy(self, tensor: Any) -> int | None:
-        """Lets the GPU write it to a place; None: there is none left."""
+        """Starts to copy a number to a free slot; None if there is none."""
         if not self._free:
             return None
         slot = self._free.pop()
@@ -60,7 +61,7 @@ class _PinnedSlots:
         return slot
 
     def read(self, slot: int) -> float | None:
-        """What was written there; the place is free again. None: nothing yet."""
+        """Reads a slot and frees it; None if the number has not arrived."""
         if self._memory[slot] == self._sentinel:
             return None
         number = float(self._tensors[slot].item())
@@ -69,7 +70,9 @@ class _PinnedSlots:
 
 
 class CudaTimer:
-    """The CUDA side of a recorder. All of it runs on the training thread, but for `ready`."""
+    """Times the phases of sampled steps on the GPU. Only `ready` may be called by another thread than the training
+    thread.
+    """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -78,27 +81,27 @@ class CudaTimer:
         self._pool: list[Any] = []
         self._slots: dict[Any, _PinnedSlots] = {}
         self._copies: deque[tuple[_PinnedSlots, int, Callable[[float], None]]] = deque()
-        self._copy_ns = 10_000.0  # what a copy costs, on average
-        self._copy_at_ns = 0  # when there may be another
+        self._copy_ns = 10_000.0  # of one copy, on average
+        self._copy_at_ns = 0  # when the next copy is allowed
         self._pending: deque[_PendingStep] = deque()
         self.resolved: deque[TimedStep] = deque(maxlen=MAX_RESOLVED_STEPS)
         self.sampling = False
         self._first: Any = None
         self._marks: list[tuple[int, Any]] = []
         self._ready: Any = None
-        self._spent_ns = 0  # on this sampled step
-        self._sampled_ns = 200_000.0  # what a sampled step costs more, on average
+        self._spent_ns = 0  # on the current sampled step
+        self._sampled_ns = 200_000.0  # how much more a sampled step costs, on average
         self._step_ns = 0.0
-        self._last_end: tuple[int, int] | None = None  # when, of which step
-        self.every = 16  # one step in so many is sampled
+        self._last_end: tuple[int, int] | None = None  # when it ended, and its number
+        self.every = 16  # one in this many steps is sampled
         self.next_at = 2
 
-    # -- a sampled step -----------------------------------------------------------------------------------------------
+    # -- A sampled step ------------------------------------------------------------------------------------------------
 
     def mark(self, phase: int) -> None:
-        """The training thread is at a mark, which ends `phase`."""
+        """The training thread is at a mark that ends `phase`."""
         began = perf_counter_ns()
-        if self._capturing():  # a graph is being recorded: our events must not be in it
+        if self._capturing():  # a CUDA graph is being captured, and must not contain these events
             self._discard_sample()
             return
         if phase == BACKWARD and self._ready is not None:
@@ -109,20 +112,20 @@ class CudaTimer:
         self._spent_ns += perf_counter_ns() - began
 
     def ready(self) -> None:
-        """The last gradient is there; autograd's thread has the stream that computed it."""
+        """The last gradient is computed. Autograd's thread uses the stream that computed it."""
         began = perf_counter_ns()
         if not self._capturing():
             self._ready = self._record()
         self._spent_ns += perf_counter_ns() - began
 
-    # -- single numbers -----------------------------------------------------------------------------------------------
+    # -- Single numbers ------------------------------------------------------------------------------------------------
 
     def may_copy(self) -> bool:
-        """Whether a loss that nobody asked for may be copied by now."""
+        """Whether the budget allows to copy a loss now."""
         return perf_counter_ns() >= self._copy_at_ns
 
     def copy(self, tensor: Any, callback: Callable[[float], None]) -> None:
-        """Brings one number of the GPU over, without waiting: `then` is called with it some steps later."""
+        """Copies a number from the GPU without waiting. `callback` gets it some steps later."""
         if self._capturing():
             return
         dtype = tensor.dtype
@@ -138,11 +141,11 @@ class CudaTimer:
         now = perf_counter_ns()
         self._copy_ns += (
             min(now - began, 4 * self._copy_ns) - self._copy_ns
-        ) / AVERAGE_OVER  # a queue that is full waits
+        ) / AVERAGE_OVER  # a full queue blocks, which is not the cost of a copy
         self._copy_at_ns = max(self._copy_at_ns, now) + round(self._copy_ns / COPY_SHARE)
 
     def read_copies(self) -> None:
-        """Hands on the numbers that have arrived, the oldest first."""
+        """Passes on the numbers that have arrived, the oldest first."""
         while self._copies:
             slots, slot, callback = self._copies[0]
             number = slots.read(slot)
@@ -151,10 +154,10 @@ class CudaTimer:
             self._copies.popleft()
             callback(number)
 
-    # -- steps --------------------------------------------------------------------------------------------------------
+    # -- Steps ---------------------------------------------------------------------------------------------------------
 
     def step_ended(self, count: int) -> None:
-        """An optimizer has stepped: a sampled step is complete, and perhaps the next one is sampled."""
+        """An optimizer has stepped: completes a sampled step, and decides whether the next step is sampled."""
         began = perf_counter_ns()
         if self._last_end is not None and count > self._last_end[1]:
             took = (began - self._last_end[0]) / (count - self._last_end[1])
@@ -176,7 +179,7 @@ class CudaTimer:
             self.next_at = count + 1 + self.every
 
     def _settle(self, now_ns: int) -> None:
-        """From what a sampled step cost, how many may be."""
+        """Adapts the sampling rate to what sampled steps cost."""
         spent, self._spent_ns = self._spent_ns, now_ns
         if spent:
             self._sampled_ns += (spent - self._sampled_ns) / AVERAGE_OVER
@@ -184,7 +187,7 @@ class CudaTimer:
         self.every = max(1, min(1024, round(self._sampled_ns / budget + 0.5)))
 
     def _resolve(self) -> None:
-        """Reads what the GPU has finished, the oldest first."""
+        """Reads the steps that the GPU has finished, the oldest first."""
         while self._pending:
             pending = self._pending[0]
             if not pending.marks[-1][1].query():

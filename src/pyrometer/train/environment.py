@@ -1,4 +1,4 @@
-"""The variables of the SDK, each declared once. `pyrometer run` sets them for what it runs; anyone may set them."""
+"""The environment variables of the SDK, each declared once. `pyrometer run` sets them for its command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VARIABLES = {
 
 
 def read_number(name: str, default: float) -> float:
-    """A number that a variable gives; what is none is not worth a training job, and the default holds."""
+    """A number from a variable. A value that is not a number must not stop a training job, so the default applies."""
     try:
         value = float(os.environ.get(name, ""))
     except ValueError:
@@ -33,5 +33,5 @@ def read_number(name: str, default: float) -> float:
 
 
 def read_words(name: str) -> frozenset[str]:
-    """The words of a variable that lists them with commas."""
+    """The words of a variable, which are separated by commas."""
     return frozenset(word.strip() for word in os.environ.get(name, "").split(",")) - {""}

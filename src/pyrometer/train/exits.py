@@ -29,11 +29,11 @@ def record(ring: Ring) -> None:
     global _ring, _stream
     ring.view[EXIT] = EXIT_GUESSED
     if os.getpid() == 1 or sys.byteorder != "little" or ring.memory is None:
-        return  # with process 1 its container ends, and the watcher in it
+        return  # the container ends with process 1, and the watcher with it
     try:
         libc = _libc()
         address = ctypes.addressof(ctypes.c_char.from_buffer(ring.memory)) + _SLOT_BYTES * EXIT
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(ring.memory))  # stays mapped when Python has finalized
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(ring.memory))  # stays mapped after Python has finalized
         ring.view[EXIT] = NO_EXIT_YET
         stream = libc.fmemopen(address, _SLOT_BYTES, b"r+")
         if not stream:
@@ -50,23 +50,23 @@ def record(ring: Ring) -> None:
 
 
 def exits_now(status: object) -> None:
-    """`os._exit` is about to end the process with this code."""
+    """Stores the exit code of `os._exit`, which is about to end the process."""
     if _ring is not None and _ring.stores_exit() and isinstance(status, int):
         _ring.view[EXIT] = HAS_EXIT | (status & 0xFF)
 
 
 def uncaught() -> BaseException | None:
-    """The exception that ended the main thread, whatever the program's `sys.excepthook` does with it."""
+    """The exception that ended the main thread, whatever `sys.excepthook` of the program does with it."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if not isinstance(error, BaseException):
         return None
     trace = error.__traceback__
-    # One that a debugger or a C extension printed did not reach the outermost frame.
+    # An exception that a debugger or a C extension printed did not reach the outermost frame.
     return error if trace is None or trace.tb_frame.f_back is None else None
 
 
 def describe(error: BaseException) -> str:
-    """An exception as text: its type and message in one line, then its traceback."""
+    """An exception as text: type and message in one line, then the traceback."""
     lines = traceback.format_exception_only(error)
     # A SyntaxError begins with indented lines that show the source; notes follow the line with the type.
     headline = " ".join(next((line for line in lines if not line.startswith(" ")), lines[-1]).split())
@@ -80,10 +80,10 @@ def describe(error: BaseException) -> str:
 
 
 def _forget() -> None:
-    """In a forked child: its exit code must not be written into the ring of its parent."""
+    """In a forked child, whose exit code must not be written into the ring of its parent."""
     global _ring
     if _stream is not None:
-        _libc().fseek(_stream, _SLOT_BYTES, _FROM_START)  # the end: nothing more fits
+        _libc().fseek(_stream, _SLOT_BYTES, _FROM_START)  # the end of the slot: nothing more fits
     _ring = None
 
 

@@ -1,18 +1,18 @@
-"""What a sample costs in floating-point operations: one micro-batch is counted, with torch's own formulas.
+"""The floating-point operations of a sample: one micro-batch is counted with PyTorch's own formulas.
 
-Counting sees every operation of one forward and one backward as they pass by and changes none of them. A compiled model
-is not counted, because looking would make it compile anew; nor is one whose parameters are spread over ranks.
+Counting observes every operation of one forward and one backward, and changes none of them. A compiled model is not
+counted, because observing would compile it again. Neither is a model whose parameters are distributed over ranks.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-COUNT_AT = 3  # the step that is counted: warm, and the model has been found
+COUNT_AT = 3  # the step that is counted: it is warm, and the model has been found
 
 
 def countable(modules: list[Any]) -> bool:
-    """Whether these modules can be watched operation by operation without harm."""
+    """Whether the operations of these modules can be observed without side effects."""
     if not modules:
         return False
     for module in modules:
@@ -25,7 +25,7 @@ def countable(modules: list[Any]) -> bool:
 
 
 def counter() -> Any:
-    """A context that counts what runs in it, into its `total`."""
+    """A context manager that counts operations into its `total`."""
     from torch.utils import _python_dispatch
     from torch.utils.flop_counter import flop_registry
 

@@ -1,4 +1,4 @@
-"""From the ring to messages: steps folded into windows, kept steps as spans. Off the hot path; also after a death."""
+"""Converts a ring to messages: steps to windows, kept steps to spans. Off the hot path, and after a rank has died."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ if TYPE_CHECKING:
     from pyrometer.train.ring import Ring
 
 Message = tuple[str, dict[str, Any]]
-MIN_COMPARED_STEPS = 100  # steps of a kind, of which the middle one is taken
+MIN_COMPARED_STEPS = 100  # marked and unmarked steps; their medians are compared
 MAX_COMPARED_STEPS = 1_000
-MAX_COMPARED_NS = 5_000_000  # longer steps differ by more than marks cost, whatever the reason
-# The lengths of the steps of a window. These limits allow 840 different lengths: a list in JSON has at most 16 kB, and
-# usually less than 100 bytes.
+MAX_COMPARED_NS = 5_000_000  # longer steps vary by more than marks cost
+# The step lengths of a window. These limits allow 840 different lengths: at most 16 kB of JSON, and usually less than
+# 100 bytes.
 RELATIVE_ERROR = 0.015  # of a length, in windows with more than a few steps
 MAX_EXACT_STEPS = 8
-MAX_STEP_US = 86_400_000_000  # a day
+MAX_STEP_US = 86_400_000_000  # one day
 _LOG_WIDTH = math.log((1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR))
-_BETWEEN_STEPS = (CHECKPOINT, EVALUATE, COMPILE)  # between steps, or before them
+_BETWEEN_STEPS = (CHECKPOINT, EVALUATE, COMPILE)  # phases that are not part of a step's length
 _SPANS = tuple("sync" if name == "comm" else name for name in PHASES)
 
 
 def window(ring: Ring, first: int, after: int, timed: Sequence[TimedStep] = ()) -> dict[str, Any] | None:
-    """The steps from `first` to before `after` as one window; None when the ring has no longer all of them."""
+    """Folds the steps from `first` to before `after` into a window; None if the ring does not have all of them any
+    more.
+    """
     first = max(first, ring.view[columns.COUNT] - ring.rows + 1)
     if first >= after or not ring.column(columns.BEGIN_NS, first, first + 1)[0]:
         return None
@@ -76,16 +78,16 @@ def window(ring: Ring, first: int, after: int, timed: Sequence[TimedStep] = ()) 
 
 
 def step_lengths(took_ns: Sequence[int]) -> list[int]:
-    """How long steps took: a length in microseconds and how many steps took it, one pair after the other.
+    """The lengths of steps in microseconds, each followed by how many steps had this length.
 
-    Lists of several windows or ranks are merged by adding up the counts. Of more than a few steps the lengths are
-    rounded to values that lie as far apart as `RELATIVE_ERROR` allows.
+    Lists of several windows or ranks are merged by adding the counts. With more than a few steps, lengths are rounded
+    to values that are as far apart as `RELATIVE_ERROR` allows.
     """
     lengths = [min(max(took // 1000, 1), MAX_STEP_US) for took in took_ns]
     if len(lengths) > MAX_EXACT_STEPS:
         cells = Counter([math.floor(math.log(us) / _LOG_WIDTH) for us in lengths])
         counts = Counter[int]()
-        for cell, steps in cells.items():  # the value that is off by the same share from both edges of its cell
+        for cell, steps in cells.items():  # the value with the same relative distance from both edges of its cell
             counts[max(round(math.exp(cell * _LOG_WIDTH) * (1 + RELATIVE_ERROR)), 1)] += steps
     else:
         counts = Counter(lengths)
@@ -93,14 +95,14 @@ def step_lengths(took_ns: Sequence[int]) -> list[int]:
 
 
 def median_step_ns(ring: Ring, first: int, after: int) -> int:
-    """How long these steps take, as a rule."""
+    """The median length of these steps."""
     begins, ends = ring.column(columns.BEGIN_NS, first, after), ring.column(columns.END_NS, first, after)
     took = sorted(end - begin for begin, end in zip(begins, ends, strict=True))
     return took[len(took) // 2]
 
 
 def cost_of_marks_ns(ring: Ring, first: int, after: int) -> int | None:
-    """What marks cost, by how much longer marked steps take than others; None where that would be a guess."""
+    """How much longer marked steps take than unmarked ones; None if there are too few to tell."""
     first = max(first, ring.view[columns.COUNT] - ring.rows + 1)
     marked = _marked(ring, first, after)
     others = sorted(set(range(first, after, max(1, (after - first) // MAX_COMPARED_STEPS))).difference(marked))
@@ -114,22 +116,22 @@ def cost_of_marks_ns(ring: Ring, first: int, after: int) -> int | None:
 
 
 def _marked(ring: Ring, first: int, after: int) -> list[int]:
-    """The steps of which more than the length was taken."""
+    """The steps whose phases were recorded, not only their length."""
     flags = ring.column(columns.FLAGS, first, after)
     return [first + place for place, flag in enumerate(flags) if not flag & columns.LIGHT]
 
 
 def _as_in_marked(ring: Ring, marked: list[int], whole_ns: int, between_ns: dict[int, int]) -> list[float]:
-    """The time of all steps, divided as that of the marked ones is; what is no part of steps is as it was."""
+    """Divides the time of all steps into phases like that of the marked steps. Phases between steps keep their time."""
     seen = [sum(ring.value(step, phase) for step in marked) for phase in range(MEASURED)]
-    of_steps = whole_ns - sum(between_ns.values())  # phases add up to the step
+    of_steps = whole_ns - sum(between_ns.values())  # the phases of a step add up to its length
     of_marked = sum(amount for phase, amount in enumerate(seen) if phase not in _BETWEEN_STEPS) or 1
     scale = of_steps / of_marked
     return [(between_ns.get(phase, scale * seen[phase])) / 1e6 for phase in range(MEASURED)]
 
 
 def _as_on_device(host_ms: list[float], timed: Sequence[TimedStep]) -> list[float]:
-    """The host's time in phases of a step, divided as the sampled steps were on the GPU: the host runs ahead of it."""
+    """Divides the host's time into phases like the sampled steps on the GPU, because the host runs ahead of the GPU."""
     seen = [sum(step.amounts_ms[phase] for step in timed) for phase in range(MEASURED)]
     whole = sum(amount for phase, amount in enumerate(seen) if phase not in _BETWEEN_STEPS)
     left = sum(amount for phase, amount in enumerate(host_ms) if phase not in _BETWEEN_STEPS)
@@ -139,7 +141,7 @@ def _as_on_device(host_ms: list[float], timed: Sequence[TimedStep]) -> list[floa
 
 
 def unfolded_windows(ring: Ring) -> list[Message]:
-    """What a rank that is gone had not handed on."""
+    """The window of the steps that a dead rank had not published."""
     first, after = max(ring.view[columns.FOLDED], 1), ring.view[columns.COUNT]
     if first >= after:
         return []
@@ -148,21 +150,21 @@ def unfolded_windows(ring: Ring) -> list[Message]:
     return [] if last is None else [("window", last)]
 
 
-# -- spans -------------------------------------------------------------------------------------------------------------
+# -- Spans -------------------------------------------------------------------------------------------------------------
 
 
 def trace_id(launch: str, step: int) -> str:
-    """The id that all ranks give to a step."""
+    """The trace ID of a step, which is the same on all ranks."""
     return hashlib.sha256(f"{launch}:{step}".encode()).hexdigest()[:32]
 
 
 def span_id(launch: str, step: int, rank: int, number: int) -> str:
-    """The id of a piece of a rank's step."""
+    """The span ID of a part of a rank's step."""
     return hashlib.sha256(f"{launch}:{step}:{rank}:{number}".encode()).hexdigest()[:16]
 
 
 def spans(ring: Ring, kept: KeptStep, used: Iterable[UsedBatch], launch: str, rank: int) -> list[Message]:
-    """A step that was kept whole, as spans: the step, and under it what it was made of."""
+    """A kept step as spans: the step, and below it its phases and named spans."""
     step = ring.view[columns.FIRST_STEP] + kept.number
     trace, parent = trace_id(launch, step), span_id(launch, step, rank, 0)
     batches = [one for one in used if one.number == kept.number]
@@ -206,7 +208,7 @@ def spans(ring: Ring, kept: KeptStep, used: Iterable[UsedBatch], launch: str, ra
 
 
 def _joined(marks: list[tuple[int, int, int]], begin_ns: int, end_ns: int) -> list[tuple[int, int, int]]:
-    """Neighbouring marks of one phase as one piece, inside of the step; collections do not cut a phase in two."""
+    """Merges neighboring marks of one phase, within the step. A garbage collection does not split a phase."""
     pieces: list[tuple[int, int, int]] = []
     for phase, from_ns, to_ns in marks:
         from_ns, to_ns = max(from_ns, begin_ns), min(to_ns, end_ns)

@@ -1,6 +1,6 @@
-"""The host's GPUs while a command runs, as `nvidia-smi` sees them: one long-lived child, read line by line.
+"""The GPUs of this machine while a command runs: one long-lived `nvidia-smi`, read line by line.
 
-Its figures go under dcgm-exporter's names, like those of any other GPU exporter. It has no counter of energy.
+Its values have the names of dcgm-exporter, like those of any other GPU exporter. It has no energy counter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIELDS = {
     "power.draw": "DCGM_FI_DEV_POWER_USAGE",
     "temperature.gpu": "DCGM_FI_DEV_GPU_TEMP",
     "clocks.sm": "DCGM_FI_DEV_SM_CLOCK",
-    "clocks_throttle_reasons.active": "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",  # the name that every driver knows
+    "clocks_throttle_reasons.active": "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",  # the name that every driver version knows
 }
 COMMAND = (
     "nvidia-smi", f"--query-gpu=index,uuid,name,{','.join(_FIELDS)}", "--format=csv,noheader,nounits",
@@ -33,7 +33,7 @@ COMMAND = (
 
 
 def parse_line(line: str, time_ms: int) -> Message | None:
-    """What a line says of a GPU. `[N/A]`, `[Not Supported]` and the like are absent; None when it is about none."""
+    """The GPU sample in a line, without `[N/A]` and `[Not Supported]`; None if the line is not about a GPU."""
     words = [word.strip() for word in line.split(",")]
     if len(words) != 3 + len(_FIELDS) or not words[0].isdecimal():
         return None
@@ -50,7 +50,7 @@ def parse_line(line: str, time_ms: int) -> Message | None:
 
 
 class GpuWatch:
-    """Reads `nvidia-smi` in a thread. Where there is none, it does nothing."""
+    """Reads `nvidia-smi` in a thread. Does nothing where there is none."""
 
     def __init__(self, spool: Spool, command: Iterable[str] = COMMAND) -> None:
         self._spool, self._command = spool, tuple(command)
@@ -60,11 +60,11 @@ class GpuWatch:
         self._thread = threading.Thread(target=self._run, name="pyrometer-gpus", daemon=True)
 
     def start(self) -> None:
-        """Begins to read."""
+        """Starts to read."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the child, and hands on what it said."""
+        """Ends the child process and writes its last samples."""
         self._ended.set()
         child = self._child
         if child is not None:
@@ -76,7 +76,8 @@ class GpuWatch:
     def _run(self) -> None:
         for _ in range(MAX_STARTS):
             try:
-                # a session of its own: Ctrl-C is for the training; when we are killed, it dies of its broken pipe
+                # A session of its own, because Ctrl-C is for the training. If this process is killed, the child ends
+                # with a broken pipe.
                 self._child = subprocess.Popen(  # noqa: S603 - found on the user's own PATH
                     self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                     text=True, errors="replace", start_new_session=True,

@@ -1,4 +1,4 @@
-"""Who this process is: its run, its rank, its pod, its device. Nothing is asked of anybody: it is all lying around."""
+"""Who this process is: its run, rank, pod and device, from what is available without any request."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _RANK = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
          ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"))  # fmt: skip
 _PROC = Path("/proc")
-MAX_ATTRIBUTES, MAX_VALUE_CHARACTERS = 64, 1024  # of what OpenTelemetry's variable says
+MAX_ATTRIBUTES, MAX_VALUE_CHARACTERS = 64, 1024  # of OTEL_RESOURCE_ATTRIBUTES
 _ALLOWED_PREFIXES = ("k8s.", "host.", "cloud.", "container.", "deployment.", "service.")
 
 
-_next_launch: tuple[int, str] | None = None  # a process, and what its launch will be called
+_next_launch: tuple[int, str] | None = None  # a process, and the name of its next launch
 
 
 def next_launch() -> str:
-    """What the launch of this process will be called, if it becomes a rank: for those who ask before it has."""
+    """The name of this process's launch if it becomes a rank, for callers that need it before."""
     global _next_launch
-    if _next_launch is None or _next_launch[0] != os.getpid():  # a fork is another one
+    if _next_launch is None or _next_launch[0] != os.getpid():  # a fork has a launch of its own
         _next_launch = (os.getpid(), secrets.token_hex(8))
     return _next_launch[1]
 
 
 def identify(environment: Mapping[str, str] = os.environ, *, launch: str | None = None) -> dict[str, Any]:
-    """What is known before the ranks have met. The launch is called so once: who is a rank again is of another."""
+    """What is known before the rendezvous. A launch name is used once: a process that becomes a rank again has another
+    one.
+    """
     global _next_launch
     if launch is None:
         launch, _next_launch = next_launch(), None
@@ -61,7 +63,7 @@ def identify(environment: Mapping[str, str] = os.environ, *, launch: str | None 
 
 
 def resource(environment: Mapping[str, str]) -> dict[str, str]:
-    """What OpenTelemetry's own variable says of where this runs: `k8s.pod.name=a,k8s.node.name=b`."""
+    """The allowed attributes of OTEL_RESOURCE_ATTRIBUTES, like `k8s.pod.name=a,k8s.node.name=b`."""
     found = {}
     for pair in environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")[:MAX_ATTRIBUTES]:
         name, equals, value = pair.partition("=")
@@ -72,7 +74,7 @@ def resource(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def rank_of(environment: Mapping[str, str]) -> dict[str, int]:
-    """Rank and number of ranks, as a launcher says them."""
+    """Rank and number of ranks, from the variables of the launcher."""
     for names in _RANK:
         values = [environment.get(name, "") for name in names]
         if values[0].isdecimal() and values[1].isdecimal():
@@ -82,7 +84,7 @@ def rank_of(environment: Mapping[str, str]) -> dict[str, int]:
 
 
 def pod(environment: Mapping[str, str]) -> dict[str, str]:
-    """The pod this process is in: its UID by what is mounted into it, else its namespace and name."""
+    """The pod of this process: its UID from the mounts, its namespace and name in Kubernetes."""
     found = {}
     with suppress(OSError):
         mounts = (_PROC / "self" / "mountinfo").read_text(encoding="utf-8", errors="replace")
@@ -97,7 +99,7 @@ def pod(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def process_started_ms() -> int:
-    """When this process began."""
+    """When this process started."""
     try:
         fields = (_PROC / "self" / "stat").read_text().rpartition(")")[2].split()
         uptime_s = float((_PROC / "uptime").read_text().split()[0])
@@ -108,9 +110,9 @@ def process_started_ms() -> int:
 
 
 def device(torch: Any, index: int | None) -> dict[str, Any]:
-    """The GPU of this number that the process computes on; None where it is not known which, or that there is none."""
+    """The GPU that the process computes on. `index` is None if there is none or it is not known which."""
     cuda = torch.cuda
-    if not cuda.is_initialized():  # to ask for more would initialise it, and break programs that fork
+    if not cuda.is_initialized():  # a question would initialize CUDA, and break programs that fork
         return {"device": "cpu"}
     if index is None:
         return {"device": "cuda"}
@@ -124,6 +126,6 @@ def device(torch: Any, index: int | None) -> dict[str, Any]:
 
 
 def _physical(index: int, environment: Mapping[str, str]) -> int:
-    """The number of a device on its machine, where only some of them are visible to this process."""
+    """The index of a device on its machine, where only some devices are visible to this process."""
     visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return int(visible[index]) if index < len(visible) and visible[index].strip().isdecimal() else index

@@ -1,8 +1,8 @@
-"""Lightning's own way in: an entry point (`lightning.pytorch.callbacks_factory`) that gives every Trainer a callback.
+"""The entry points of Lightning (`lightning.pytorch.callbacks_factory`), which give every Trainer a callback.
 
-Most of Lightning is seen without it. The callback adds what only Lightning knows: where a sanity check, a validation, a
-test begins and ends, to the moment and whatever it calls; and it starts the SDK where nobody could at the start of the
-process, because the package lies on a path whose `.pth` files are not read. Where nobody wants to know, there is none.
+Most of Lightning is observed without it. The callback adds exact times of sanity checks, validations and tests. It also
+starts the SDK where the package is on a path whose `.pth` files are not read. There is no callback if no target is
+configured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def callbacks_of_pytorch_lightning() -> list[Any]:
 
 
 def _callbacks(package: str) -> list[Any]:
-    """The callback, if anybody wants to know; an error here would end a program that has nothing to do with us."""
+    """The callback, if a target is configured. An error here must not end the program."""
     with suppress(Exception):
         boot.start()
         if boot.hooks() is not None:
@@ -44,8 +44,9 @@ def _callback(base: type) -> Any:
         return methods
 
     def reduced(self: Any) -> tuple[type, tuple[()]]:
-        """Strategies that spawn processes pickle all callbacks: there it is one that does nothing, and needs nothing
-        of ours. Validations are seen in those, too, only not to the moment."""
+        """Strategies that spawn processes pickle all callbacks. There the callback is one that does nothing.
+        Validations are still seen, but without exact times.
+        """
         return base, ()
 
     begins = dict.fromkeys(("on_sanity_check_start", "on_validation_start", "on_test_start", "on_predict_start"), True)

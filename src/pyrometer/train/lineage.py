@@ -1,11 +1,11 @@
-"""Which data a step used: the indices as the sampler hands them out, paired with the forwards that consume them.
+"""Which samples a step used: the indices that a sampler returns, paired with the forwards that consume them.
 
-A loader's index sampler runs in the training process, whoever loads the data. What it hands out is kept by reference,
-in the order in which batches are drawn. Between two draws some micro-batches are trained: if one of a batch's own
-tensors reaches the model, that decides; else the micro-batches take the batches in order, provided that there are as
-many of the one as of the other, and the rest of the epoch is unknown if not: a batch was drawn and thrown away, or
-somebody fetches ahead without being known for it. So nothing is said before the next draw, and no row is ever guessed.
-Names of samples are looked up later, off the hot path.
+The index sampler of a loader runs in the training process, whichever process loads the data. Its indices are kept by
+reference, in the order in which batches are drawn. Some micro-batches are trained between two draws. If a tensor of a
+batch reaches the model, that decides which batch was used. Otherwise the micro-batches take the batches in order, but
+only if there are equally many of both. If not, a batch was discarded or unknown code prefetches, and the rest of the
+epoch is unknown. So a pair is recorded at the next draw, and a row is never guessed. Names of samples are looked up
+later, off the hot path.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from typing import Any, NamedTuple
 
 from pyrometer.train.sample_names import has_row_indices, key_places, name_of
 
-MAX_QUEUED_BATCHES = 64  # batches drawn and not used: a loader that runs further ahead is not paired
-MAX_LOADERS = 16  # at a time: some programs make one for every step
-MAX_USED_BATCHES = 100_000  # micro-batches that wait to be handed on
-MAX_STALE_BATCHES = 4  # batches that may still come though the counts say no
-MAX_FRAMES = 32  # between a loader and the loop
+MAX_QUEUED_BATCHES = 64  # batches that were drawn and not used; a loader that runs further ahead is not paired
+MAX_LOADERS = 16  # at the same time; some programs create one for every step
+MAX_USED_BATCHES = 100_000  # micro-batches that wait to be published
+MAX_STALE_BATCHES = 4  # batches that may still be used although the counts disagree
+MAX_FRAMES = 32  # between a loader and the training loop
 
-_SILENT = ("torch.", "torchdata.", "pyrometer.train.")  # they call each other
+_LOADER_MODULES = ("torch.", "torchdata.", "pyrometer.train.")  # packages of loaders, whose functions call each other
 
 
 class DrawnBatch(NamedTuple):
-    """A batch that came out of a loader."""
+    """A batch that a loader returned."""
 
     loader: WatchedLoader
     epoch: int
     send_index: int
-    samples: Any  # as the sampler gave them; a content hash; None: unknown
+    samples: Any  # as the sampler returned them, or a hash of the content; None: unknown
     tokens: tuple[Any, ...] = ()  # weak references to tensors of the batch
 
 
 class UsedBatch(NamedTuple):
-    """A micro-batch (one forward, or several, up to a backward) and what it consumed."""
+    """A micro-batch (the forwards up to a backward) and the batch it consumed."""
 
     number: int  # of the step, in this process
     micro_batch: int
@@ -47,120 +47,124 @@ class UsedBatch(NamedTuple):
     drawn: DrawnBatch
 
 
-Micro = tuple[int, int, int]  # the same, before that is known
+Micro = tuple[int, int, int]  # the first three fields of UsedBatch, before the batch is known
 
 
 class WatchedLoader:
     """One data loader through its epochs."""
 
     __slots__ = (
-        "_astray", "_began", "_dataset", "_direct", "_doubtful", "_drawer", "_ended", "_exact", "_held", "_over",
-        "_until", "_used", "_waiting", "epoch", "evaluated", "fresh", "name", "number", "places", "plain", "queue",
-        "sent", "taken", "trains",
+        "_began_round", "_dataset", "_direct", "_drawer", "_ended", "_has_surplus", "_is_unreliable", "_last_round",
+        "_prefetched", "_provisional", "_recognized", "_used", "_waiting", "drawn_count", "epoch", "evaluated", "fresh",
+        "indices_are_rows", "name", "number", "places", "queue", "sent", "trains",
     )  # fmt: skip
 
     def __init__(self, number: int, dataset: Any, used: deque[UsedBatch]) -> None:
         self.number = number
-        self._dataset = _weakly(dataset)  # programs that make one for every epoch must get rid of them
+        self._dataset = _weakly(dataset)  # weak, because some programs create a data set for every epoch
         self.places = key_places(dataset)
-        self.name = name_of(dataset)  # now: a short program is over, and its data gone, before anybody looks
-        self.plain = has_row_indices(dataset)
+        # looked up now, because a short program may free its data before the batches are published
+        self.name = name_of(dataset)
+        self.indices_are_rows = has_row_indices(dataset)
         self.epoch = -1
-        self.sent: dict[int, Any] = {}  # asked for and not drawn yet, by number
-        self.taken = 0  # batches drawn in this epoch
+        self.sent: dict[int, Any] = {}  # by number: indices that were requested and not drawn yet
+        self.drawn_count = 0  # batches drawn in this epoch
         self.queue: deque[DrawnBatch] = deque()  # drawn and not used yet
-        self.trains = False  # it was drawn from for two micro-batches in a row, so it is no accident
-        self.evaluated = False  # a forward without gradients came since the last draw
+        self.trains = False  # it was drawn from before two micro-batches in a row, so it is a training loader
+        self.evaluated = False  # a forward without gradients ran since the last draw
         self.fresh = False  # drawn from since the last micro-batch
         self._used = used
-        self._doubtful: list[UsedBatch] = []  # until it is known to train
+        self._provisional: list[UsedBatch] = []  # pairs that count only if it turns out to be a training loader
         self._waiting: list[Micro] = []  # micro-batches since the last draw
-        self._exact: list[UsedBatch] = []  # those whose batch was recognised
-        self._over = False  # there were more than could be
-        self._began = self._until = -1  # rounds: when the first of them came, and the last one before
-        self._held = 0  # batches that whoever draws is known to hold back
-        self._ended = False  # there is no more to draw
-        self._astray = False  # counts have disagreed
-        self._drawer: CodeType | None = None  # the code that draws,
-        self._direct: bool | None = None  # and whether that is the loop itself
+        self._recognized: list[UsedBatch] = []  # pairs in which a tensor of the batch was recognized
+        self._has_surplus = False  # there were more micro-batches than batches
+        # rounds: of the first waiting micro-batch, and of the one before the last draw
+        self._began_round = self._last_round = -1
+        self._prefetched = 0  # batches that the code that draws is known to prefetch
+        self._ended = False  # it is exhausted
+        self._is_unreliable = False  # counts have disagreed in this epoch
+        self._drawer: CodeType | None = None  # the code that draws
+        self._direct: bool | None = None  # whether that code is the training loop itself
 
     @property
     def dataset(self) -> Any:
-        """What it loads; None when that is no more."""
+        """The data set; None if the program has freed it."""
         return self._dataset()
 
-    # -- what happens to it -------------------------------------------------------------------------------------------
+    # -- Events --------------------------------------------------------------------------------------------------------
 
     def begin_epoch(self) -> None:
-        """Its iterator starts anew. What was drawn and not used may be in somebody's hands, or gone."""
+        """A new iterator starts. Batches that were drawn and not used may still be used, or are discarded."""
         self.settle()
-        self._astray = len(self.queue) > self._held and self._direct is False
+        self._is_unreliable = len(self.queue) > self._prefetched and self._direct is False
         while len(self.queue) > MAX_STALE_BATCHES:
             self.queue.popleft()
         self.epoch += 1
-        self.taken = 0
+        self.drawn_count = 0
         self.sent = {}
-        self._held = 0
+        self._prefetched = 0
         self.fresh = self.evaluated = self._ended = False
         self._drawer = self._direct = None
 
     def draw(self, drawn: DrawnBatch) -> None:
-        """A batch came out of it."""
+        """The loader returned a batch."""
         self.queue.append(drawn)
         if len(self.queue) > MAX_QUEUED_BATCHES:
             self.queue.popleft()
-            self._astray = True
-        self.taken += 1
+            self._is_unreliable = True
+        self.drawn_count += 1
         self.fresh = True
         self.evaluated = False
 
     def missed(self) -> None:
-        """A batch came out of it, and another thread than the one that trains has it."""
-        self.taken += 1
-        self._astray = True
+        """The loader returned a batch to another thread than the training thread."""
+        self.drawn_count += 1
+        self._is_unreliable = True
 
     def exhausted(self) -> None:
-        """There is no more to draw, and so nothing to hold back."""
-        if self._until < 0 and not self._held:  # a loop over it has ended, and it was not training
+        """The loader is exhausted, so nothing is prefetched any more."""
+        if self._last_round < 0 and not self._prefetched:  # a loop over it has ended, and it was not a training loop
             self.queue.clear()
-        self._held = 0
+        self._prefetched = 0
         self._ended = True
 
     def drawn_by(self, frame: FrameType | None) -> None:
-        """Looks once an epoch who draws: some are known to fetch ahead, some to mix batches."""
+        """Looks at the calling code once per epoch: some libraries prefetch batches, some mix them."""
         for _ in range(MAX_FRAMES):
             if frame is None:
                 return
             name = frame.f_globals.get("__name__", "")
-            if not name.startswith(_SILENT):
+            if not name.startswith(_LOADER_MODULES):
                 if self._drawer is None:
                     self._drawer = frame.f_code
-                held = _holds_back(name, frame)
-                if held is None:
-                    self._astray = True
+                prefetched = _prefetch_count(name, frame)
+                if prefetched is None:
+                    self._is_unreliable = True
                 else:
-                    self._held = max(self._held, held)
+                    self._prefetched = max(self._prefetched, prefetched)
             frame = frame.f_back
 
     def consume(self, micro: Micro, tensors: list[Any], rounds: int, any_fresh: bool) -> None:
-        """A micro-batch is trained, with these tensors."""
+        """A micro-batch is trained with these tensors."""
         if self.evaluated and not self.trains:
             return
-        waiting, there = self._waiting, len(self.queue)
-        if not self.fresh and len(waiting) >= there - self._held:
-            self._over = self._over or not any_fresh
+        waiting, available = self._waiting, len(self.queue)
+        if not self.fresh and len(waiting) >= available - self._prefetched:
+            self._has_surplus = self._has_surplus or not any_fresh
             return
         if self._direct is None:
             self._direct = self._draws_itself()
         if not waiting:
-            self._began = rounds
+            self._began_round = rounds
         waiting.append(micro)
         self.fresh = False
-        if there > 1 or self._astray:
-            self.recognise(micro, tensors)
+        if available > 1 or self._is_unreliable:
+            self.recognize(micro, tensors)
 
-    def recognise(self, micro: Micro, tensors: list[Any]) -> None:
-        """Whether one of these tensors is a batch's own. One that all batches share says nothing."""
+    def recognize(self, micro: Micro, tensors: list[Any]) -> None:
+        """Pairs a micro-batch with the batch that one of these tensors is from. A tensor in several batches decides
+        nothing.
+        """
         best, most, several = None, 0, False
         for drawn in self.queue:
             same = 0
@@ -172,90 +176,94 @@ class WatchedLoader:
                 best, most, several = drawn, same, False
             elif same and same == most:
                 several = True
-        if best is not None and not several and not any(one.drawn is best for one in self._exact):
-            self._exact.append(UsedBatch(*micro, best))
+        if best is not None and not several and not any(one.drawn is best for one in self._recognized):
+            self._recognized.append(UsedBatch(*micro, best))
 
-    # -- who used what ------------------------------------------------------------------------------------------------
+    # -- Pairing -------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Another batch is asked for: by now, what was handed out before is used."""
+        """The next batch is requested: by now, the batches before it are used."""
         queue, waiting = self.queue, self._waiting
         if not waiting:
             if self.evaluated:
-                self._doubtful.clear()
-                while len(queue) > self._held:
+                self._provisional.clear()
+                while len(queue) > self._prefetched:
                     queue.popleft()
             return
-        if self.trains and len(queue) == 1 == len(waiting) and not (self._astray or self._held or self._exact):
-            self._used.append(UsedBatch(*waiting[0], queue.popleft()))  # as almost always
+        if (
+            self.trains
+            and len(queue) == 1 == len(waiting)
+            and not (self._is_unreliable or self._prefetched or self._recognized)
+        ):
+            self._used.append(UsedBatch(*waiting[0], queue.popleft()))  # the usual case
         else:
-            self._take()
+            self._pair()
         waiting.clear()
-        self._until = self._began
-        self._over = False
+        self._last_round = self._began_round
+        self._has_surplus = False
 
     def finish(self, *, alone: bool) -> None:
-        """There is no more to come. If no other one can have been the one that trains, it was this one."""
-        over = self._over
+        """No more batches will come. If no other loader can be the training loader, this one is."""
+        had_surplus = self._has_surplus
         self.settle()
-        if alone and not over and not self.trains:
-            self._used.extend(self._doubtful)
-        self._doubtful.clear()
+        if alone and not had_surplus and not self.trains:
+            self._used.extend(self._provisional)
+        self._provisional.clear()
 
     def may_train(self) -> bool:
-        """Whether micro-batches may have used it."""
-        return bool(self.trains or self._doubtful or self._waiting)
+        """Whether micro-batches may have used its batches."""
+        return bool(self.trains or self._provisional or self._waiting)
 
     def is_used_up(self) -> bool:
-        """Whether it was drawn from to its end, and all of that was used."""
+        """Whether it is exhausted and all of its batches are used."""
         return self._ended and 0 < len(self._waiting) >= len(self.queue)
 
     def is_idle(self) -> bool:
-        """Whether there is nothing more to say of what came out of it."""
-        return not (self.trains or self.queue or self._waiting or self._doubtful)
+        """Whether nothing can be recorded about its batches any more."""
+        return not (self.trains or self.queue or self._waiting or self._provisional)
 
-    def _take(self) -> None:
+    def _pair(self) -> None:
         if not self.trains:
-            if 0 <= self._until == self._began - 1:
+            if 0 <= self._last_round == self._began_round - 1:
                 self.trains = True
-                self._used.extend(self._doubtful)
-            self._doubtful.clear()
-        if self._exact:
-            self._take_recognised()
+                self._used.extend(self._provisional)
+            self._provisional.clear()
+        if self._recognized:
+            self._pair_recognized()
         else:
-            self._take_in_order()
+            self._pair_in_order()
 
-    def _take_recognised(self) -> None:
-        for used in self._exact:
-            self._say(used)
-        known = {id(used.drawn) for used in self._exact}
-        named = {used[:3] for used in self._exact}
-        last = max(place for place, drawn in enumerate(self.queue) if id(drawn) in known)
-        passed = [self.queue.popleft() for _ in range(last + 1)]
-        unknown = [drawn for drawn in passed if id(drawn) not in known and drawn.epoch == self.epoch]
-        unnamed = [micro for micro in self._waiting if micro not in named]
-        for micro, drawn in zip(unnamed, unknown, strict=False):
-            self._say(UsedBatch(*micro, drawn._replace(samples=None)))
-        self._exact.clear()
+    def _pair_recognized(self) -> None:
+        for used in self._recognized:
+            self._record(used)
+        recognized = {id(used.drawn) for used in self._recognized}
+        paired_micro_batches = {used[:3] for used in self._recognized}
+        last = max(place for place, drawn in enumerate(self.queue) if id(drawn) in recognized)
+        dequeued = [self.queue.popleft() for _ in range(last + 1)]
+        unrecognized = [drawn for drawn in dequeued if id(drawn) not in recognized and drawn.epoch == self.epoch]
+        unpaired = [micro for micro in self._waiting if micro not in paired_micro_batches]
+        for micro, drawn in zip(unpaired, unrecognized, strict=False):
+            self._record(UsedBatch(*micro, drawn._replace(samples=None)))
+        self._recognized.clear()
 
-    def _take_in_order(self) -> None:
+    def _pair_in_order(self) -> None:
         queue, waiting = self.queue, self._waiting
-        while queue and queue[0].epoch != self.epoch and not self._astray:
+        while queue and queue[0].epoch != self.epoch and not self._is_unreliable:
             queue.popleft()
-        there = len(queue) - self._held
-        if there > 1 and (there != len(waiting) or self._over):
-            self._astray = True
-        for micro in waiting[: max(there, 0)]:
+        available = len(queue) - self._prefetched
+        if available > 1 and (available != len(waiting) or self._has_surplus):
+            self._is_unreliable = True
+        for micro in waiting[: max(available, 0)]:
             drawn = queue.popleft()
-            self._say(UsedBatch(*micro, drawn._replace(samples=None) if self._astray else drawn))
-        while self._astray and len(queue) > MAX_STALE_BATCHES:  # they may be recognised yet
+            self._record(UsedBatch(*micro, drawn._replace(samples=None) if self._is_unreliable else drawn))
+        while self._is_unreliable and len(queue) > MAX_STALE_BATCHES:  # these may still be recognized
             queue.popleft()
 
-    def _say(self, used: UsedBatch) -> None:
+    def _record(self, used: UsedBatch) -> None:
         if self.trains:
             self._used.append(used)
         else:
-            self._doubtful.append(used)
+            self._provisional.append(used)
 
     def _draws_itself(self) -> bool:
         frame: FrameType | None = sys._getframe()
@@ -266,24 +274,24 @@ class WatchedLoader:
         return False
 
 
-def _holds_back(module: str, frame: FrameType) -> int | None:
-    """How many batches the code of this frame has drawn and not handed out; None: what it hands out are others."""
-    if module == "accelerate.data_loader":  # to know when the last one comes
+def _prefetch_count(module: str, frame: FrameType) -> int | None:
+    """How many batches the code of this frame prefetches; None if it makes new batches from those it draws."""
+    if module == "accelerate.data_loader":  # to know which batch is the last
         owner: Any = frame.f_locals.get("self")
         return None if "Dispatcher" in type(owner).__name__ and owner.state.num_processes > 1 else 1
     if module in ("lightning.pytorch.loops.fetchers", "pytorch_lightning.loops.fetchers"):
         owner = frame.f_locals.get("self")
         return getattr(owner, "prefetch_batches", 0) if getattr(owner, "length", None) is None else 0
-    if module == "ray.train.torch.train_loop_utils":  # moves the next one to the device meanwhile; on a CPU, too
+    if module == "ray.train.torch.train_loop_utils":  # moves the next batch to the device ahead of time, on a CPU too
         return 1
-    if module == "webdataset.pipeline":  # shuffles and batches anew what loaders bring
+    if module == "webdataset.pipeline":  # shuffles and rebatches what loaders return
         stages = getattr(frame.f_locals.get("self"), "pipeline", ())
         return None if len(stages) > 1 else 0
     return 0
 
 
 def _weakly(thing: Any) -> Callable[[], Any]:
-    """A reference that does not hold it, where there can be one."""
+    """A weak reference where the type allows one, else a strong one."""
     try:
         return weakref.ref(thing)
     except TypeError:  # a list
@@ -291,33 +299,33 @@ def _weakly(thing: Any) -> Callable[[], Any]:
 
 
 class Lineage:
-    """All loaders of a process, and what became of their batches."""
+    """All loaders of a process, and which micro-batches used their batches."""
 
     def __init__(self) -> None:
-        self.loaders: list[WatchedLoader] = []  # of which there is something to say
+        self.loaders: list[WatchedLoader] = []  # those whose batches may still be used
         self.used: deque[UsedBatch] = deque(maxlen=MAX_USED_BATCHES)
-        self.last: WatchedLoader | None = None  # the one that was drawn from last
+        self.last: WatchedLoader | None = None  # the loader that was drawn from last
         self._count = 0
         self._number = -1
         self._micro_batch = 0
         self._micro: Micro = (0, 0, 0)
-        self._rounds = 0  # micro-batches before which something was drawn
-        self._open = False  # a forward came, and neither a backward nor another batch since
+        self._rounds = 0  # micro-batches before which a batch was drawn
+        self._open = False  # a forward ran, and neither a backward nor another draw since
         self.sees_forwards = False  # the model is known
 
     def loader(self, dataset: Any) -> WatchedLoader:
-        """A loader that was not seen before."""
+        """Creates the record of a loader."""
         self._count += 1
         return WatchedLoader(self._count - 1, dataset, self.used)
 
-    def ask(self, loader: WatchedLoader) -> None:
-        """A loader is asked for a batch."""
+    def before_draw(self, loader: WatchedLoader) -> None:
+        """A batch of a loader is requested."""
         for other in self.loaders:
             if other is loader or other.is_used_up():
                 other.settle()
 
     def drawn(self, loader: WatchedLoader, send_index: int, samples: Any, tokens: tuple[Any, ...]) -> None:
-        """A batch came out of a loader."""
+        """A loader returned a batch."""
         if loader is not self.last and not any(loader is other for other in self.loaders):
             kept = [other for other in self.loaders if not other.is_idle()]
             self.loaders = [*kept[1 - MAX_LOADERS :], loader]
@@ -335,13 +343,13 @@ class Lineage:
         if self._open:
             for loader in self.loaders:
                 if len(loader.queue) > 1:
-                    loader.recognise(self._micro, tensors)
+                    loader.recognize(self._micro, tensors)
             return
         self._open = True
         self._begin(number, at_ns, tensors)
 
     def backward(self, number: int, at_ns: int) -> None:
-        """The micro-batch is done. Until the model is known, this is the only sign of it."""
+        """The micro-batch is complete. Until the model is known, this is the only sign of a micro-batch."""
         if not self._open and not self.sees_forwards:
             self._begin(number, at_ns, [])
         self._open = False

@@ -1,4 +1,4 @@
-"""The training loop in the program's own code: does it still run, or has the program gone on to something else?"""
+"""The training loop in the program's own code: whether it still runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Loop(NamedTuple):
     last: int
 
     def contains(self, frame: FrameType | None) -> bool:
-        """Whether a thread whose innermost frame this is is still inside of the loop."""
+        """Whether a thread with this innermost frame is inside of the loop."""
         while frame is not None:
             if frame.f_code is self.code and self.first <= frame.f_lasti <= self.last:
                 return True
@@ -25,7 +25,7 @@ class Loop(NamedTuple):
 
 
 def enclosing_loops(frame: FrameType | None, excluded_folders: Iterable[str] = ()) -> list[Loop]:
-    """The loops that a frame and its callers are in, the nearest first; those of files in some folders do not count."""
+    """The loops around a frame and its callers, the innermost first, except in files of some folders."""
     folders = tuple(excluded_folders)
     loops = []
     while frame is not None:

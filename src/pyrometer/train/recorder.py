@@ -1,9 +1,10 @@
 """The hot path: where the training thread is, and how long it was in each phase of a step.
 
-Every mark gives the time since the mark before to exactly one phase, so the phases of a step add up to it. A mark costs
-half a microsecond by itself and some three inside of a program, whose own work has driven this code out of the
-processor's caches: what counts is how little of memory and of the interpreter is touched. So a step is one list until
-it is written, in one place; an `array` here, or a slice of a memoryview, would cost as much as the rest of a mark.
+Every mark assigns the time since the previous mark to exactly one phase, so the phases of a step add up to it. A mark
+costs half a microsecond by itself, and about three inside of a program whose own work has evicted this code from the
+processor's caches. So what counts is how little memory and how few interpreter operations a mark touches. A step is one
+list until it is written to the ring in one place: an `array`, or a slice of a memoryview, would cost as much as the
+rest of a mark.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from pyrometer.train.device import CudaTimer
     from pyrometer.train.ring import Ring
 
-# What is between two phases belongs to one of them: what follows the arrival of a batch is its copy to the device, what
-# follows forward is the loss, what follows backward clips gradients, unless another batch comes first.
+# The time between two phases belongs to one of them: after the arrival of a batch it is the copy to the device, after
+# forward it is the loss, after backward it is gradient clipping, unless another batch comes first.
 _PHASE_AFTER = {DATA: COPY, FORWARD: FORWARD, BACKWARD: OPTIMIZER}
 _BETWEEN = {
     (OTHER, FORWARD): COPY, (BACKWARD, FORWARD): COPY, (BACKWARD, DATA): OTHER, (FORWARD, DATA): OTHER,
@@ -35,18 +36,17 @@ _GAP = tuple(
     tuple(_BETWEEN.get((before, after), _PHASE_AFTER.get(before, OTHER)) for after in range(MEASURED))
     for before in range(MEASURED)
 )
-_IDLE_PHASE = tuple(
-    _PHASE_AFTER.get(phase, OTHER) for phase in range(MEASURED)
-)  # where a rank is that comes no further
-_REPEATABLE = (FORWARD, BACKWARD)  # for another optimizer, perhaps
-MAX_KEPT_STEPS = 64  # whole steps that wait to be folded
-LAST_DOUBLING = 512  # first steps 1, 2, 4, 8, …: the same on all ranks, whatever they agree on later
-CACHE_FACTOR = 9  # times as much does it cost in a program, with getting there and taking the loss: 50 µs to 5.5
-MAX_MARKS = 4_096  # of one step: a step with more is not kept whole
+# the phase of a rank that makes no progress after this one
+_IDLE_PHASE = tuple(_PHASE_AFTER.get(phase, OTHER) for phase in range(MEASURED))
+_REPEATABLE = (FORWARD, BACKWARD)  # phases that may be repeated for another optimizer
+MAX_KEPT_STEPS = 64  # steps that wait to be published as spans
+LAST_DOUBLING = 512  # of the first steps 1, 2, 4, 8, … are kept: the same on all ranks, whatever they agree on later
+CACHE_FACTOR = 9  # a mark costs this many times more in a program, with the hook and the loss: 50 µs instead of 5.5 µs
+MAX_MARKS = 4_096  # per step; a step with more marks is not kept
 
 
 class KeptStep(NamedTuple):
-    """A step that is kept whole: its marks as (phase, from, to), and the batches it used."""
+    """A step that is kept with all of its marks (phase, from, to) and named spans."""
 
     number: int  # of the step, in this process
     begin_ns: int
@@ -57,7 +57,7 @@ class KeptStep(NamedTuple):
 
 
 class Recorder:
-    """One training thread, step by step. Its methods are called by the hooks, and only there."""
+    """Records one training thread, step by step. Only the hooks call its methods."""
 
     __slots__ = (
         "begin_ns", "closable", "count", "device", "ends", "evaluating", "every", "expected", "inside", "kept",
@@ -70,41 +70,42 @@ class Recorder:
         self.view = ring.view
         self.rows = ring.rows
         self.thread = get_ident()
-        self.row = [0] * COLUMNS  # the step that goes on, as it will be written
+        self.row = [0] * COLUMNS  # the current step, as it will be written
         self.work = Work()
         self.stack: list[int] = []
-        self.inside = False  # of a phase, not between two
-        self.phase = OTHER  # the one it is in, or was in last
-        self.evaluating = False  # since a forward without gradients, until one with them
+        self.inside = False  # whether the thread is in a phase, not between two phases
+        self.phase = OTHER  # the current phase, or the previous one between two phases
+        self.evaluating = False  # from a forward without gradients until one with gradients
         self.count = 0
         self.begin_ns = self.last_ns = perf_counter_ns()
-        self.ready_ns = 0  # when this rank's own gradients were there
+        self.ready_ns = 0  # when all gradients of this rank were computed
         self.closable = False
-        self.stepped: set[int] = set()  # optimizers, in this step
-        self.expected: set[int] = set()  # those that step before it is over, where each has a backward of its own
+        self.stepped: set[int] = set()  # optimizers that have stepped in this step
+        # optimizers that step before a step is complete, where each has a backward of its own
+        self.expected: set[int] = set()
         self.marks: deque[tuple[int, int, int]] = deque(maxlen=MAX_MARKS)
         self.named: list[tuple[str, int, int]] = []
         self.kept: deque[KeptStep] = deque(maxlen=MAX_KEPT_STEPS)
-        self.whole_at = 1  # the next step that is kept whole, whatever it takes
-        self.slow_ns = 1 << 62  # steps that take longer are kept whole
-        self.every = 1  # one step in so many is marked; of the others only the length is taken
-        self.light = False  # the step that comes is one of those
-        self.ends: list[int] = []  # when those that are not written yet were over
+        self.whole_at = 1  # the next step that is kept, however long it takes
+        self.slow_ns = 1 << 62  # steps that take longer are kept
+        self.every = 1  # every n-th step is marked; only the length of the other steps is recorded
+        self.light = False  # whether the coming step is not marked
+        self.ends: list[int] = []  # when the steps ended that are not written yet
         self.device: CudaTimer | None = None
-        self.on_close: Any = None  # called after each step, with its number
+        self.on_close: Any = None  # called after each step with its number
 
     def adopt_thread(self) -> None:
-        """This thread is the one that trains, whichever built the optimizer."""
+        """The calling thread is the training thread, whichever thread created the optimizer."""
         if get_ident() != self.thread:
             self.thread = get_ident()
             self.stack.clear()
             self.inside = False
             self.last_ns = perf_counter_ns()
 
-    # -- marks --------------------------------------------------------------------------------------------------------
+    # -- Marks ---------------------------------------------------------------------------------------------------------
 
     def enter(self, phase: int) -> bool:
-        """The thread begins something; False when it is another thread that does."""
+        """The thread enters a phase; returns False for another thread than the training thread."""
         if get_ident() != self.thread:
             return False
         previous = self.phase
@@ -112,7 +113,7 @@ class Recorder:
             outer = previous
             gap = (
                 FORWARD if phase == BACKWARD and previous == OPTIMIZER else previous
-            )  # an optimizer's closure: the loss
+            )  # the closure of an optimizer computes the loss
         else:
             if self.ends:
                 self._write_ends()
@@ -121,7 +122,8 @@ class Recorder:
             if self.closable and phase != OPTIMIZER and (phase not in _REPEATABLE or self._is_over()):
                 self._close()
         last = self.last_ns
-        self.last_ns = now = perf_counter_ns()  # first: what follows may start a garbage collection, which marks too
+        # read before anything else: the next line may start a garbage collection, which makes marks too
+        self.last_ns = now = perf_counter_ns()
         self.row[gap] += now - last
         self.marks.append((gap, last, now))
         self.stack.append(outer)
@@ -136,10 +138,11 @@ class Recorder:
         return True
 
     def leave(self) -> None:
-        """The thread ends what it began last."""
+        """The thread leaves the phase that it entered last."""
         phase, last = self.phase, self.last_ns
         self.last_ns = now = perf_counter_ns()
-        if phase == BACKWARD and last < self.ready_ns <= now:  # after that, it only waits for the others' gradients
+        # after its last gradient, a rank only waits for the gradients of the others
+        if phase == BACKWARD and last < self.ready_ns <= now:
             ready = self.ready_ns
             self.row[BACKWARD] += ready - last
             self.marks.append((BACKWARD, last, ready))
@@ -154,7 +157,7 @@ class Recorder:
             view[PHASE] = outer
         else:
             self.inside = False
-            if phase >= CHECKPOINT:  # a save, a collection: it goes on where it was
+            if phase >= CHECKPOINT:  # after a save or a collection the thread is where it was before
                 self.phase = -1 - outer
             view[PHASE] = EVALUATE if self.evaluating else _IDLE_PHASE[self.phase]
         view[MOVED_NS] = now
@@ -163,7 +166,7 @@ class Recorder:
             device.mark(phase)
 
     def ready(self) -> None:
-        """The last gradient of this rank is there. May be called by another thread (autograd's, on CUDA)."""
+        """The last gradient of this rank is computed. Another thread may call this (autograd's, on CUDA)."""
         now = perf_counter_ns()
         self.ready_ns = now
         view = self.view
@@ -173,10 +176,10 @@ class Recorder:
         if device is not None and device.sampling:
             device.ready()
 
-    # -- what the marks mean ------------------------------------------------------------------------------------------
+    # -- The meaning of marks ------------------------------------------------------------------------------------------
 
     def enter_evaluation(self) -> bool:
-        """A root module is called without gradients: the program evaluates, since its first batch was asked for."""
+        """A root module is called without gradients: the program evaluates since it requested the batch."""
         if get_ident() != self.thread:
             return False
         if not self.evaluating and not self.inside:
@@ -190,30 +193,31 @@ class Recorder:
         return self.enter(EVALUATE)
 
     def evaluates(self, yes: bool) -> None:
-        """A framework says where an evaluation begins and ends: what was before this moment is not, or is, part of it.
+        """A framework begins or ends an evaluation. Time before this moment is not part of the evaluation, or is part
+        of it.
 
-        While it goes on, whatever is between two marks is part of it.
+        During the evaluation, all time between marks is part of it.
         """
         if not self.inside and self.evaluating != yes and self.enter(EVALUATE):
             self.leave()
             self.evaluating = yes
 
     def has_begun(self) -> bool:
-        """Whether the step with the current number is being trained, or was and is not closed yet."""
+        """Whether the step with the current number has begun and is not closed yet."""
         row = self.row
         return self.closable or self.phase in _REPEATABLE or bool(row[FORWARD] or row[BACKWARD])
 
     def enter_optimizer(self, optimizer: object) -> bool:
-        """An optimizer steps. One that has stepped already begins another step."""
+        """An optimizer steps. If it has already stepped in this step, a new step begins."""
         if self.closable and id(optimizer) in self.stepped and get_ident() == self.thread:
-            self.expected &= self.stepped  # others never came
+            self.expected &= self.stepped  # the other optimizers did not step
             self._close()
         return self.enter(OPTIMIZER)
 
     def leave_optimizer(self, optimizer: object, *, skipped: bool = False) -> bool:
-        """An optimizer has stepped, or had to skip its update. If no other one does, the step is over.
+        """An optimizer has stepped or skipped its update. If no other optimizer steps, the step is complete.
 
-        False when it is another thread's.
+        Returns False for another thread.
         """
         if self.phase != OPTIMIZER or not self.inside or get_ident() != self.thread:
             return False
@@ -232,23 +236,23 @@ class Recorder:
         return True
 
     def include(self) -> None:
-        """Our own work after an optimizer belongs to its step, which still goes on for the program."""
+        """The SDK's own work after an optimizer belongs to its step, which the program has not ended yet."""
         if self.closable:
             last = self.last_ns
             self.last_ns = now = perf_counter_ns()
             self.row[OTHER] += now - last
             self.marks.append((OTHER, last, now))
 
-    # -- steps without marks ------------------------------------------------------------------------------------------
+    # -- Steps without marks -------------------------------------------------------------------------------------------
 
     def expect(self, optimizer: object) -> None:
-        """There is an optimizer. With several of them all steps are marked, to see which of them belong together."""
+        """An optimizer exists. With several optimizers all steps are marked, to see which of them belong together."""
         self.expected.add(id(optimizer))
         if len(self.expected) > 1:
             self.light = False
 
     def _lighten(self) -> None:
-        """Where steps are so short that marks would be felt, those that come go without, up to the next one in turn."""
+        """Skips the marks of the next steps where steps are so short that marks would be noticeable."""
         if self.light:
             self.row[FLAGS] |= LIGHT
         device = self.device
@@ -258,7 +262,7 @@ class Recorder:
             self._close()
 
     def passed(self) -> None:
-        """Enough steps went without marks, or something was marked between them: an evaluation, a save."""
+        """Enough steps were not marked, or something was marked between them: an evaluation or a save."""
         if self.marks:
             end = self.ends.pop()
             self.count -= 1
@@ -287,15 +291,15 @@ class Recorder:
         self.begin_ns = self.last_ns = view[MOVED_NS] = begin
         view[COUNT] = number
 
-    # -- the end of a step --------------------------------------------------------------------------------------------
+    # -- The end of a step ---------------------------------------------------------------------------------------------
 
     def name(self, text: str, from_ns: int, to_ns: int) -> None:
-        """A span that the program named itself."""
+        """Adds a span that the program named."""
         if len(self.named) < MAX_MARKS:
             self.named.append((text, from_ns, to_ns))
 
     def finish(self) -> None:
-        """There is no more to come: a step that is over is closed."""
+        """The program has ended: closes the step if it is complete."""
         if self.closable:
             self._close()
         if self.ends:
@@ -308,7 +312,7 @@ class Recorder:
         self.closable = False
         if self.ends:
             self._write_ends()
-        count, end = self.count, self.last_ns  # the optimizer's end, or that of the backward in which it stepped
+        count, end = self.count, self.last_ns  # the end of the optimizer, or of the backward in which it stepped
         row, view, begin = self.row, self.view, self.begin_ns
         row[BEGIN_NS] = begin
         row[END_NS] = end
@@ -336,13 +340,13 @@ class Recorder:
 
     def _keep(self, count: int, end: int, *, slow: bool) -> None:
         if count >= self.whole_at:
-            self.whole_at = max(2 * count, 1) if count < LAST_DOUBLING else 1 << 62  # until another one is chosen
-        if len(self.marks) < MAX_MARKS:  # else a long evaluation between two steps has pushed out some of them
+            self.whole_at = max(2 * count, 1) if count < LAST_DOUBLING else 1 << 62  # until a window boundary is chosen
+        if len(self.marks) < MAX_MARKS:  # otherwise a long evaluation between two steps has dropped some marks
             self.kept.append(KeptStep(count, self.begin_ns, end, list(self.marks), list(self.named), slow))
 
 
 def cost_of_marks_ns(steps: int = 50) -> int:
-    """What the marks of an ordinary step cost on this machine, roughly: measured here, where all is in the caches."""
+    """A rough estimate of what the marks of a step cost on this machine, measured with warm caches."""
     from pyrometer.train.ring import Ring
 
     optimizer = object()

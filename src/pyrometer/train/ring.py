@@ -1,9 +1,8 @@
-"""The ring: what a rank's hot path writes, in memory that outlives the process.
+"""The ring: what the hot path of a rank writes, in memory that outlives the process.
 
-A file that is mapped into memory, of 64-bit numbers: a header (where the rank is now) and the last steps, one row each,
-so that a step is written in one place. The process that watches a node reads it too: after a rank was killed, while C
-holds its interpreter, when it was stopped. Times are those of the monotonic clock, which all processes of a machine
-share.
+A memory-mapped file of 64-bit numbers: a header (where the rank is now) and the last steps, one row per step, so that a
+step is written in one place. The watcher of the node reads it too: after a rank was killed, while C code holds its
+interpreter, or while it is stopped. Times are those of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ PHASES = (
     "startup",
 )  # fmt: skip
 OTHER, DATA, COPY, FORWARD, BACKWARD, COMM, OPTIMIZER, CHECKPOINT, EVALUATE, COMPILE, GARBAGE, STARTUP = range(12)
-MEASURED = 11  # phases that a step is made of: all but startup
+MEASURED = 11  # phases that are part of steps: all but startup
 
-# The header, by place.
+# The positions of the header.
 (
     MAGIC, ROWS, WALL_NS, MONOTONIC_NS, COUNT, FOLDED, PHASE, MOVED_NS, BEAT_NS, FIRST_STEP, PID, ENDED, STUCK_NS,
     EXIT, LEFT_NS, EXPLAINED,
 ) = range(16)  # fmt: skip
 HEADER = 32
-# EXIT: 0 where the rank itself reports how it ended, EXIT_GUESSED where it does so without knowing its exit code. Where
-# the code is stored: HAS_EXIT, and in the low 32 bits the code, _NO_CODE until there is one.
-# LEFT_NS: when the program began to exit. EXPLAINED: an exception was reported that explains the exit code.
+# EXIT: 0 if the rank reports its outcome itself, EXIT_GUESSED if it does so without knowing its exit code. If the exit
+# code is stored here: HAS_EXIT plus the code in the low 32 bits, which are _NO_CODE until then. LEFT_NS: when the
+# program began to exit. EXPLAINED: an exception was reported that explains the exit code.
 EXIT_GUESSED, _NO_CODE, HAS_EXIT = 1, 1 << 31, 1 << 40
 NO_EXIT_YET = HAS_EXIT | _NO_CODE
 _MAGIC_VALUE = 0x50_59_52_4F_52_4E_47_32  # "PYRORNG2"
@@ -39,8 +38,8 @@ _MAGIC_VALUE = 0x50_59_52_4F_52_4E_47_32  # "PYRORNG2"
 BEGIN_NS, END_NS, SAMPLES, TOKENS, FLAGS = range(MEASURED, MEASURED + 5)
 COLUMNS = MEASURED + 5
 DEFAULT_ROWS = 16_384  # twice the longest window
-SKIPPED = 1  # FLAGS: the update was skipped (GradScaler found infinities)
-LIGHT = 2  # FLAGS: only the length of the step was taken
+SKIPPED = 1  # a flag: the update was skipped (GradScaler found infinities)
+LIGHT = 2  # a flag: only the length of the step was recorded
 
 
 class RingError(ValueError):
@@ -48,15 +47,15 @@ class RingError(ValueError):
 
 
 class RingSnapshot(NamedTuple):
-    """Where a rank was when the ring was read."""
+    """Where a rank was when its ring was read."""
 
-    steps: int  # that it finished
+    steps: int  # completed steps
     phase: int
-    moved_ns: int  # monotonic: since when it has been there
-    beat_ns: int  # monotonic: when its interpreter last ran
-    first_step: int  # the number of its first step
+    moved_ns: int  # monotonic: when it made progress last
+    beat_ns: int  # monotonic: when its interpreter ran last
+    first_step: int  # the global number of its first step
     ended: bool
-    stuck_ns: int  # what was said, by the rank or for it: stuck since then; 0: it is not
+    stuck_ns: int  # the `moved_ns` that was reported as stuck, by the rank or the watcher; 0: not stuck
 
 
 class Ring:
@@ -70,16 +69,16 @@ class Ring:
 
     @classmethod
     def create(cls, path: Path, rows: int = DEFAULT_ROWS) -> Ring:
-        """A new one, all zero but for its clocks."""
+        """Creates a ring, all zero except for its clocks."""
         size = 8 * (HEADER + rows * COLUMNS)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            # All of it now: a page that finds no room on disk later would be a SIGBUS in the training process.
+            # Allocated now: a page that does not fit on the disk later would be a SIGBUS in the training process.
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(descriptor, 0, size)
             else:  # macOS
                 os.ftruncate(descriptor, size)
-            # Mapped now as well, where that can be asked for: else every 32nd step would pay for a page of its own.
+            # Mapped now where the system can do that. Otherwise every 32nd step would pay for a page fault.
             memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
         finally:
             os.close(descriptor)
@@ -94,14 +93,14 @@ class Ring:
 
     @classmethod
     def in_memory(cls, rows: int = 16) -> Ring:
-        """One that nobody else sees."""
+        """Creates a ring that no other process sees."""
         view = memoryview(bytearray(8 * (HEADER + rows * COLUMNS))).cast("q")
         view[ROWS] = rows
         return cls(Path(os.devnull), view, None)
 
     @classmethod
     def open(cls, path: Path) -> Ring:
-        """The ring of another process, or of one that is gone."""
+        """Opens the ring of another process, which may have ended."""
         descriptor = os.open(path, os.O_RDWR)
         try:
             size = os.fstat(descriptor).st_size
@@ -118,7 +117,7 @@ class Ring:
         return cls(path, view, memory)
 
     def close(self) -> None:
-        """Lets go of the memory; the file stays."""
+        """Unmaps the memory. The file stays."""
         self.view.release()
         if self.memory is not None:
             self.memory.close()
@@ -128,28 +127,28 @@ class Ring:
         return bool(self.view[EXIT] & HAS_EXIT)
 
     def exit_code(self) -> int | None:
-        """The exit code of the process; None where it has not exited, or nothing was stored."""
+        """The exit code of the process; None if it has not exited or none was stored."""
         stored = self.view[EXIT]
         code = stored & 0xFFFF_FFFF
         return None if not stored & HAS_EXIT or code == _NO_CODE else code & 0xFF
 
     def snapshot(self) -> RingSnapshot:
-        """Where the rank is."""
+        """Where the rank is now."""
         view = self.view
         return RingSnapshot(
             view[COUNT], view[PHASE], view[MOVED_NS], view[BEAT_NS], view[FIRST_STEP], bool(view[ENDED]), view[STUCK_NS]
         )
 
     def wall_ns(self, monotonic_ns: int) -> int:
-        """A time of the monotonic clock as UTC."""
+        """Converts a time of the monotonic clock to UTC."""
         return self.view[WALL_NS] + monotonic_ns - self.view[MONOTONIC_NS]
 
     def value(self, step: int, column: int) -> int:
-        """One number of one step that has not been overwritten."""
+        """One number of a step that has not been overwritten."""
         return self.view[HEADER + step % self.rows * COLUMNS + column]
 
     def column(self, column: int, first: int, after: int) -> array[int]:
-        """One number of each of the steps from `first` on, as far as they have not been overwritten."""
+        """One number of each step from `first` to before `after`, for steps that have not been overwritten."""
         if first >= after:
             return array("q")
         of_all = self.view[HEADER + column :: COLUMNS]
