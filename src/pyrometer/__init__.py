@@ -1,4 +1,4 @@
-"""What a training script or a notebook may import. Nothing here is heavy: standard library only, no I/O on import."""
+"""The public functions for training scripts and notebooks. Importing them is cheap: standard library only, no I/O."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def init(
     step: int | None = None,
     flops_per_sample: float | None = None,
 ) -> None:
-    """Watches this training process, if an endpoint is configured; else it costs nothing and does nothing.
+    """Observes this training process. Does nothing if no endpoint is configured.
 
-    `step` is the number of the first step that this process does, `flops_per_sample` what a sample costs, forward and
-    backward together. Calling it again changes only what it is given.
+    `step` is the number of the first step of this process. `flops_per_sample` is the number of floating-point
+    operations per sample, forward and backward together. Another call changes only the arguments that it is given.
     """
     from pyrometer.train import boot
 
@@ -36,10 +36,10 @@ def init(
 
 
 def log(*, step: int | None = None, goals: Mapping[str, str] | None = None, **values: Any) -> None:
-    """Metrics of this step: numbers, or tensors with one number. `tokens` and `samples` count towards the throughput.
+    """Logs metrics of this step: numbers, or tensors with one number. `tokens` and `samples` count as throughput.
 
-    A tensor on a GPU is copied without waiting for it and read some steps later. `goals` says for which names less
-    ("min") or more ("max") is better, where the name does not tell.
+    A tensor on a GPU is copied without waiting and read some steps later. `goals` says for which names lower ("min")
+    or higher ("max") values are better, if the name does not tell.
     """
     from pyrometer.train import boot
 
@@ -50,7 +50,7 @@ def log(*, step: int | None = None, goals: Mapping[str, str] | None = None, **va
 
 @contextmanager
 def span(name: str) -> Iterator[None]:
-    """A piece of a step, by name: it is shown in the traces of steps."""
+    """Names a part of a step. The name appears in the traces of steps."""
     from pyrometer.train import boot
 
     rank = boot.rank()
@@ -67,7 +67,7 @@ def span(name: str) -> Iterator[None]:
 
 
 def connect(where: str | Path | None = None, *, token: str | None = None) -> Client:
-    """Asks a data folder, or a server by its address: answers as Arrow tables and pandas frames (docs/notebook.md)."""
+    """Connects to a data folder or to the address of a server, to query it from Python (docs/notebook.md)."""
     try:
         from pyrometer.notebook import connect as connected
     except ImportError as error:

@@ -81,7 +81,7 @@ def test_arguments_are_the_command_s_own(variables, tmp_path):
         (["--data", "d", "--server", "http://x", "--", "true"], "Say --server or --data, not both."),
         (
             ["--server", "nonsense", "--", "true"],
-            "PYROMETER_ENDPOINT 'nonsense' is no address, like http://127.0.0.1:8411.",
+            "PYROMETER_ENDPOINT 'nonsense' is not an address. Example: http://127.0.0.1:8411",
         ),
         (["--redact", "paths,names", "--", "true"], "--redact 'names' is none of stacks, samples, exceptions, paths."),
         (["--run"], "Argument --run: expected one argument. `pyrometer run --help` says more."),

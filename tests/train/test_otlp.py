@@ -76,7 +76,7 @@ def test_a_window_is_a_log_record_with_the_columns_as_attributes():
     ((_, record),) = logs(sent([("window", said)]))
     assert record.time_unix_nano == AT_MS * 1_000_000
     assert (record.event_name, record.severity_text, record.severity_number) == ("pyrometer.window", "INFO", 9)
-    assert record.body.string_value == "20 steps from 100 on took 10.0 s."
+    assert record.body.string_value == "20 steps from step 100 took 10.0 s."
     assert plain(record.attributes) == {
         "event.name": "pyrometer.window", "pyrometer.to_ms": AT_MS + 10_000, "pyrometer.first_step": 100,
         "pyrometer.steps": 20, "pyrometer.data_ms": 0, "pyrometer.step_p50_us": 500_000,

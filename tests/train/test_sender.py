@@ -137,7 +137,7 @@ def test_a_server_that_is_absent_is_waited_for(spool, tmp_path):
     sender.close()
     collector.close()
     assert received(collector.taken)["log", 0] == [0, 1, 2]
-    assert "does not take telemetry now: Connection refused" in (spool.folder / "sender.log").read_text()
+    assert "does not accept telemetry at the moment: Connection refused" in (spool.folder / "sender.log").read_text()
 
 
 def test_a_server_that_is_killed_and_comes_back_gets_the_rest(spool, tmp_path):
@@ -181,7 +181,7 @@ def test_a_server_that_never_answers_holds_up_nothing_but_itself(spool, monkeypa
     spool.put(who(0), messages(0, 1))
     target = HttpTarget(f"http://127.0.0.1:{silent.getsockname()[1]}", response_s=0.1)
     answer = target.post("1-1.logs.json.gz", b"x")
-    assert answer.fate is PostOutcome.RETRY
+    assert answer.outcome is PostOutcome.RETRY
     assert "timed out" in answer.text
     silent.close()
 
@@ -215,7 +215,7 @@ def test_a_request_that_is_kept_alive_a_byte_at_a_time_is_cut(monkeypatch):
     ended.set()
     slow.close()
     target.close()
-    assert answer.fate is PostOutcome.RETRY
+    assert answer.outcome is PostOutcome.RETRY
     assert time.monotonic() - begun < 10
 
 
@@ -232,7 +232,7 @@ def test_what_a_server_refuses_is_put_aside_and_the_next_goes_on(spool, collecto
     (refused,) = spool.refused.iterdir()
     assert received([("/v1/logs", refused.read_bytes())]) == {("log", 0): [0]}
     log = (spool.folder / "sender.log").read_text()
-    assert log.count("refuses telemetry") == 1
+    assert log.count("refused telemetry") == 1
     assert "\x1b" not in log  # what a server says is not what a terminal does
 
 
@@ -288,12 +288,12 @@ def test_the_token_is_written_nowhere(spool, collector):
 
 def test_one_connection_is_kept_and_made_anew_when_the_server_closed_it(collector):
     target = HttpTarget(collector.url)
-    assert target.post("1-1.logs.json.gz", b"x").fate is PostOutcome.ACCEPTED
+    assert target.post("1-1.logs.json.gz", b"x").outcome is PostOutcome.ACCEPTED
     kept = target._connection.sock
-    assert target.post("1-2.logs.json.gz", b"x").fate is PostOutcome.ACCEPTED
+    assert target.post("1-2.logs.json.gz", b"x").outcome is PostOutcome.ACCEPTED
     assert target._connection.sock is kept
     collector.moods = ["drop"]  # an idle connection that was closed looks like this
-    assert target.post("1-3.logs.json.gz", b"x").fate is PostOutcome.ACCEPTED
+    assert target.post("1-3.logs.json.gz", b"x").outcome is PostOutcome.ACCEPTED
     assert target._connection.sock is not kept
     target.close()
 
@@ -301,11 +301,11 @@ def test_one_connection_is_kept_and_made_anew_when_the_server_closed_it(collecto
 def test_no_proxy_for_this_machine_and_one_for_the_others(collector, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://user:word@127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "inside.example")
-    assert posted(HttpTarget(collector.url)).fate is PostOutcome.ACCEPTED
+    assert posted(HttpTarget(collector.url)).outcome is PostOutcome.ACCEPTED
     assert HttpTarget("http://inside.example")._proxy is None
     proxied = Collector()
     monkeypatch.setenv("http_proxy", f"http://user:word@{proxied.url.removeprefix('http://')}")
-    assert posted(HttpTarget("http://else.example:4318/x")).fate is PostOutcome.ACCEPTED
+    assert posted(HttpTarget("http://else.example:4318/x")).outcome is PostOutcome.ACCEPTED
     proxied.close()
     ((path, headers),) = proxied.asked
     assert path == "http://else.example:4318/x/v1/logs"
@@ -315,7 +315,7 @@ def test_no_proxy_for_this_machine_and_one_for_the_others(collector, monkeypatch
 
 @pytest.mark.parametrize("url", ["", "nonsense", "ftp://x", "http://", "http://[::1", "https://:443", "file:relative"])
 def test_an_address_that_is_none_is_one_sentence(url):
-    with pytest.raises(TargetError, match="is no address, like"):
+    with pytest.raises(TargetError, match="is not an address"):
         target_of({"PYROMETER_ENDPOINT": url})
 
 
@@ -333,10 +333,10 @@ def test_a_certificate_of_one_s_own_authority_is_trusted_when_it_is_named(tmp_pa
     collector._server.socket = context.wrap_socket(collector._server.socket, server_side=True)
     url = collector.url.replace("http://127.0.0.1", "https://localhost")
     answer = posted(HttpTarget(url))
-    assert answer.fate is PostOutcome.RETRY
+    assert answer.outcome is PostOutcome.RETRY
     assert "certificate verify failed" in answer.text
     trusting = target_of({"PYROMETER_ENDPOINT": url, "PYROMETER_CA_FILE": str(tmp_path / "cert")})
-    assert posted(trusting).fate is PostOutcome.ACCEPTED
+    assert posted(trusting).outcome is PostOutcome.ACCEPTED
     collector.close()
 
 
@@ -361,12 +361,12 @@ def test_a_server_that_has_the_folder_gets_it_instead(tmp_path, collector):
     folder.mkdir()
     (folder / "server.json").write_text(json.dumps({"url": collector.url, "token": "view", "pid": 1}))
     target = FolderTarget(folder)
-    assert target.post("1-1.logs.json.gz", b"x").fate is PostOutcome.ACCEPTED
+    assert target.post("1-1.logs.json.gz", b"x").outcome is PostOutcome.ACCEPTED
     assert not (folder / "inbox").exists()
     assert collector.asked[0][1]["Authorization"] == "Bearer view"
     collector.moods = ["403"]
-    assert target.post("1-2.logs.json.gz", b"y").fate is PostOutcome.ACCEPTED
-    assert target.post("1-3.logs.json.gz", b"z").fate is PostOutcome.ACCEPTED
+    assert target.post("1-2.logs.json.gz", b"y").outcome is PostOutcome.ACCEPTED
+    assert target.post("1-3.logs.json.gz", b"z").outcome is PostOutcome.ACCEPTED
     assert {path.name: path.read_bytes() for path in (folder / "inbox/otlp").iterdir()} == {
         "1-2.logs.json.gz": b"y",
         "1-3.logs.json.gz": b"z",
@@ -377,14 +377,14 @@ def test_a_server_that_left_its_address_and_is_gone_holds_nothing_up(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     (tmp_path / "server.json").write_text(json.dumps({"url": url, "token": "t", "pid": 1}))
-    assert FolderTarget(tmp_path).post("1-1.logs.json.gz", b"x").fate is PostOutcome.ACCEPTED
+    assert FolderTarget(tmp_path).post("1-1.logs.json.gz", b"x").outcome is PostOutcome.ACCEPTED
     assert (tmp_path / "inbox/otlp/1-1.logs.json.gz").read_bytes() == b"x"
 
 
 def test_a_folder_that_cannot_be_written_is_tried_again(tmp_path):
     (tmp_path / "file").write_text("")
     answer = FolderTarget(tmp_path / "file").post("1-1.logs.json.gz", b"x")
-    assert answer.fate is PostOutcome.RETRY
+    assert answer.outcome is PostOutcome.RETRY
     assert "cannot be written" in answer.text
 
 
@@ -509,7 +509,7 @@ def test_the_sender_says_what_it_was_told_wrongly(tmp_path):
         env=environment(tmp_path, PYROMETER_ENDPOINT="nonsense"),
     )  # fmt: skip
     assert (said.returncode, said.stdout) == (1, "")
-    assert said.stderr == "pyrometer: PYROMETER_ENDPOINT 'nonsense' is no address, like http://127.0.0.1:8411.\n"
+    assert said.stderr == "pyrometer: PYROMETER_ENDPOINT 'nonsense' is not an address. Example: http://127.0.0.1:8411\n"
 
 
 @pytest.mark.heavy

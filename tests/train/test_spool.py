@@ -90,7 +90,7 @@ def test_files_of_somebody_else_are_not_read(tmp_path):
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o700
     (tmp_path / "mine").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "mine")
-    with pytest.raises(SpoolError, match="belongs to somebody else"):
+    with pytest.raises(SpoolError, match="belongs to another user"):
         Spool(tmp_path / "link").make()
 
 

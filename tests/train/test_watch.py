@@ -83,7 +83,7 @@ def test_a_rank_that_is_killed_leaves_its_last_words(ranks, watcher, spool):
     who, kind, words = said(spool)[-1]
     assert (who["rank"], kind, words["outcome"]) == (0, "run", "killed")
     assert before_ms - 2000 <= words["ended_ms"] <= time.time_ns() // 1_000_000
-    assert words["reason"] == "its process is gone; which signal it was is not known"
+    assert words["reason"] == "the process ended, and its exit code or signal is unknown"
     assert said(spool).count((who, kind, words)) == 1
     watcher.look()
     assert watcher.alone_s() >= 0

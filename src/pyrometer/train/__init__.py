@@ -1,1 +1,1 @@
-"""Inside the training process, and the sender beside it. Standard library only; imports nothing of the rest."""
+"""The SDK inside training processes, and the sender next to them. Standard library only, no other package of ours."""

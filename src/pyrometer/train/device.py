@@ -71,8 +71,7 @@ class _PinnedSlots:
 
 class CudaTimer:
     """Times the phases of sampled steps on the GPU. Only `ready` may be called by another thread than the training
-    thread.
-    """
+    thread."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

@@ -34,8 +34,7 @@ _SPANS = tuple("sync" if name == "comm" else name for name in PHASES)
 
 def window(ring: Ring, first: int, after: int, timed: Sequence[TimedStep] = ()) -> dict[str, Any] | None:
     """Folds the steps from `first` to before `after` into a window; None if the ring does not have all of them any
-    more.
-    """
+    more."""
     first = max(first, ring.view[columns.COUNT] - ring.rows + 1)
     if first >= after or not ring.column(columns.BEGIN_NS, first, first + 1)[0]:
         return None

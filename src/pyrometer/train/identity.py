@@ -35,8 +35,7 @@ def next_launch() -> str:
 
 def identify(environment: Mapping[str, str] = os.environ, *, launch: str | None = None) -> dict[str, Any]:
     """What is known before the rendezvous. A launch name is used once: a process that becomes a rank again has another
-    one.
-    """
+    one."""
     global _next_launch
     if launch is None:
         launch, _next_launch = next_launch(), None

@@ -45,8 +45,7 @@ def _callback(base: type) -> Any:
 
     def reduced(self: Any) -> tuple[type, tuple[()]]:
         """Strategies that spawn processes pickle all callbacks. There the callback is one that does nothing.
-        Validations are still seen, but without exact times.
-        """
+        Validations are still seen, but without exact times."""
         return base, ()
 
     begins = dict.fromkeys(("on_sanity_check_start", "on_validation_start", "on_test_start", "on_predict_start"), True)

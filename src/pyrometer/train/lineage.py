@@ -163,8 +163,7 @@ class WatchedLoader:
 
     def recognize(self, micro: Micro, tensors: list[Any]) -> None:
         """Pairs a micro-batch with the batch that one of these tensors is from. A tensor in several batches decides
-        nothing.
-        """
+        nothing."""
         best, most, several = None, 0, False
         for drawn in self.queue:
             same = 0

@@ -1,7 +1,7 @@
 """What all ranks of a launch agree on: its name, and the steps at which windows end.
 
-Rank 0 decides and writes it into the store of the process group; the others look there now and then. No rank ever
-waits for another one.
+Rank 0 decides and writes it into the store of the process group. The other ranks look there from time to time. No rank
+ever waits for another one.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from typing import Any
 
 LAUNCH, PLAN = "pyrometer/launch", "pyrometer/plan"
 MIN_STEPS = 3  # before the length of a window is chosen
-MAX_STEPS = 8_192  # of a window: the ring has room for twice as many, so that none is overwritten before it is folded
+# of a window: the ring has room for twice as many, so that no step is overwritten before it is folded
+MAX_STEPS = 8_192
 MAX_PARTS = 32
-MAX_KEPT_STEPS = 200  # steps of a window, to compare later ones with
-MAX_LENGTH_RATIO = 3.0  # a window that takes so many times too long or too short
+MAX_KEPT_STEPS = 200  # of a window that later windows are compared with
+MAX_LENGTH_RATIO = 3.0  # a window that is longer or shorter than wanted by this factor gets another size
 MIN_CHANGED_STEPS, MIN_UNLIKE_SHARE = (
     6,
     0.8,
-)  # steps that, up to the last one, are mostly slower or quicker than those of the window before
-TAIL_SHARE, MIN_CHANGE = 0.1, 1.1  # than nine in ten of those, and by a tenth of the usual
-NEWS_LEAD_S = 3.0  # a rank looks once a second whether there is news
+)  # number of steps, and the share of them that is slower or faster than the previous window
+TAIL_SHARE, MIN_CHANGE = 0.1, 1.1  # slower or faster than 90% of the previous window, and by 10% than its median
+NEWS_LEAD_S = 3.0  # ranks look for news once per second
 
 
 def _usual_length_s(first: int, after: int, steps_s: Callable[[int, int], float]) -> float:
-    """How long these steps take as a rule: the longest of some parts counts as the others, because it may have hung."""
+    """How long these steps take without hangs: the longest of several parts counts like the average of the others."""
     parts = min(after - first, MAX_PARTS)
     bounds = [first + (after - first) * part // parts for part in range(parts + 1)]
     took = sorted(steps_s(begin, end) for begin, end in pairwise(bounds))
@@ -36,7 +37,7 @@ def _usual_length_s(first: int, after: int, steps_s: Callable[[int, int], float]
 
 
 class Meeting:
-    """The agreement, as far as this rank knows it. Used by one thread, but for `join`."""
+    """The agreement as this rank knows it. Only one thread uses it, except for `join`."""
 
     def __init__(self, torch: Any, window_s: float) -> None:
         self._torch = torch
@@ -45,26 +46,27 @@ class Meeting:
         self._ranks = 1
         self._launch: str | None = None
         self.restart_of: str | None = None
-        self._plans: list[tuple[int, int]] = []  # from which step on windows have how many steps
-        self._changes: list[int] = []  # windows end there, too: where steps began to take another time, and some later
-        # the seconds that steps took before: hardly ever less, as a rule, hardly ever more
+        self._plans: list[tuple[int, int]] = []  # from this step on, windows have this many steps
+        # further ends of windows: where the length of steps changed, and shortly after that
+        self._changes: list[int] = []
+        # the step length of the previous window in seconds: 10th percentile, median, 90th percentile
         self._previous: tuple[float, float, float] | None = None
-        self.is_calling = False  # the store, which answers from C++
+        self.is_calling = False  # whether a call of the store, which runs in C++, has not returned yet
 
     @property
     def size(self) -> int:
-        """Steps in a window; 0 while that is not known."""
+        """Steps per window; 0 until that is known."""
         return self._plans[-1][1] if self._plans else 0
 
     def join(self, rank: int, ranks: int, launch: str, restart_of: str | None = None) -> None:
-        """The process group is there."""
+        """The process group is complete."""
         self._rank, self._ranks = rank, ranks
         self._launch = launch if rank == 0 else None
         if rank == 0:
             self._write(LAUNCH, f"{launch} {restart_of or ''}".strip())
 
     def launch(self) -> str | None:
-        """What this launch is called; None while rank 0 has not said it."""
+        """The name of this launch; None until rank 0 has published it."""
         if self._launch is None:
             value = self._read(LAUNCH)
             if value is not None:
@@ -73,7 +75,7 @@ class Meeting:
         return self._launch
 
     def window_end(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> int | None:
-        """Where the window that begins with a step ends; None while that is not known."""
+        """Where the window that begins with a step ends; None until that is known."""
         if self._rank == 0:
             self._decide(first, count, steps_s)
             self._look_for_change(first, count, steps_s)
@@ -113,17 +115,18 @@ class Meeting:
             target > MAX_LENGTH_RATIO * size,
         )
         if first > from_step and (too_long or too_short) and done * 2 > size:
-            # far enough ahead for all to hear of it; at a step where windows of either length end
+            # far enough ahead for all ranks to read it in time, at a step where windows of both sizes end
             new_from = ((count + 2 * size) // size + 1) * size
             self._plan(new_from, whole_s / size)
 
     def _look_for_change(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> None:
-        """Steps that all at once take another time end the window before them, and are the next one: what happens is
-        known at once, and no window holds half of this and half of that."""
+        """Ends a window where steps become slower or faster, so that the change is known at once, and no window mixes
+        both."""
         planned = self._planned_end(first)
         if self._previous is None or planned is None or count - MIN_CHANGED_STEPS <= first or count >= planned:
             return
-        if (planned - count) * steps_s(count - 1, count) < NEWS_LEAD_S:  # ranks may end the window as it was planned
+        # other ranks may already end the window as planned
+        if (planned - count) * steps_s(count - 1, count) < NEWS_LEAD_S:
             return
         since = self._changed_since(first, count, steps_s)
         if since is not None and count - since >= MIN_CHANGED_STEPS:
@@ -133,7 +136,8 @@ class Meeting:
                 self._changes += since, count
 
     def _changed_since(self, first: int, count: int, steps_s: Callable[[int, int], float]) -> int | None:
-        """Since when steps have mostly been slower, or quicker, than those of the window before, up to the last one."""
+        """The step since which steps up to the last one are mostly slower, or mostly faster, than in the previous
+        window."""
         if self._previous is None:
             return None
         least, usual, most = self._previous
@@ -161,7 +165,8 @@ class Meeting:
     def _plan(self, from_step: int, step_s: float) -> None:
         size = self._target_size(step_s)
         if from_step:
-            size = max(1, from_step // -(-from_step // size))  # so that a window begins there; never more than wanted
+            # so that a window begins at this step; never more steps than wanted
+            size = max(1, from_step // -(-from_step // size))
             from_step -= from_step % size
         if self._plans and self._plans[-1] == (from_step, size):
             return
@@ -169,7 +174,7 @@ class Meeting:
             self._plans.append((from_step, size))
 
     def _announce(self, news: str) -> bool:
-        """Whether all others will hear of it: else it is no news, and has no number."""
+        """Whether all ranks can read the news. Otherwise it does not count as news and gets no number."""
         return self._ranks == 1 or self._write(self._next_news(), news)
 
     def _read_news(self) -> None:
@@ -181,7 +186,7 @@ class Meeting:
                 self._changes += map(int, value.split("-"))
 
     def _next_news(self) -> str:
-        """Plans and changes, in the order in which they were made."""
+        """The key of the next plan or change, in the order in which they are made."""
         return f"{PLAN}/{len(self._plans) + len(self._changes) // 2}"
 
     def _read(self, key: str) -> str | None:
@@ -189,7 +194,7 @@ class Meeting:
         try:
             store = self._store()
             return str(store.get(key).decode()) if store is not None and store.check([key]) else None
-        except RuntimeError:  # whoever keeps it is gone
+        except RuntimeError:  # the process that hosts the store has ended
             return None
         finally:
             self.is_calling = False
@@ -207,7 +212,8 @@ class Meeting:
             self.is_calling = False
 
     def _store(self) -> Any:
-        """That of the process group, while there is one. It is not kept: its port is free when the group is gone."""
+        """The store of the process group. It is looked up for each call, because its port must be free when the group
+        ends."""
         try:
             return self._torch.distributed.distributed_c10d._get_default_store()
         except ValueError:

@@ -1,8 +1,8 @@
 """Loss and other metrics: what the program logs, and the loss that every backward begins with.
 
-A number that is on a GPU is copied without waiting and read some steps later. Values that come faster than anybody
-looks are thinned; one that is not finite is told at once. A program that tells several trackers the same says it once:
-what has the name and the value of what another tracker was told in the same step is dropped.
+A number on a GPU is copied without waiting and read some steps later. Values that are logged very often are thinned
+out. A value that is not finite is reported at once. A program may log the same value to several trackers: a value that
+another tracker received under the same name in the same step is dropped.
 
 Every value has two kinds of step numbers: the one that the program or its framework shows, and the training steps that
 the value covers. A value that is logged without a step number, and the loss that a framework logs during training,
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from pyrometer.train.device import CudaTimer
 
 MAX_WAITING_VALUES = 20_000
-MAX_NAMES = 500  # a name with a number in it for every step would be a metric each
-MAX_VALUES_PER_S = 50  # values of one name
-MAX_LOSS_BURST = 500  # of the loss that nobody logged: all those of a short run, then one for every refill
-JUMP_SPREADS = 6.0  # spreads above the usual: such a loss is reported beyond the pace, up to `MOST_PER_S` more
+MAX_NAMES = 500  # a name with a step number in it would be a new metric in every step
+MAX_VALUES_PER_S = 50  # of one name
+MAX_LOSS_BURST = 500  # of a loss that the program does not log: all losses of a short run, then one per refill
+# a loss this many spreads above the usual is reported beyond the rate, up to `MAX_VALUES_PER_S` more
+JUMP_SPREADS = 6.0
 MIN_VALUES_BEFORE_JUMP = 20
-MAX_PENDING_LOSSES = 64  # steps whose loss is on its way from a GPU
+MAX_PENDING_LOSSES = 64  # steps whose loss is being copied from a GPU
 _MAX_FLOAT = sys.float_info.max
-_NONE = -math.inf  # as the highest loss that needs no look: all do
+_NONE = -math.inf  # as the highest unremarkable loss: every loss is looked at
 MAX_NAME_CHARACTERS = 200
-MAX_OWN_LOSSES = 64  # recent losses of backward that logged values are compared with
+MAX_OWN_LOSSES = 64  # recent losses of backward, which logged values are compared with
 BACKWARD, PROGRAM = "backward", "pyrometer"  # sources: the loss of a backward, and `pyrometer.log`
 _GOALS = {
     "min": ("loss", "error", "perplexity", "ppl", "wer", "cer", "mse", "mae", "rmse", "nll", "bpb", "grad_norm"),
@@ -45,7 +46,7 @@ _GOALS = {
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _EVALUATION = {"val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout", "holdout"}
 
-Steps = tuple[int, int]  # the first and the last one, counted in this process
+Steps = tuple[int, int]  # the first and the last step, counted in this process
 
 
 class MetricValue(NamedTuple):
@@ -55,14 +56,14 @@ class MetricValue(NamedTuple):
     name: str
     value: float
     number: int  # of the step, in this process
-    step: int | None  # as the program numbers them
+    step: int | None  # as the program numbers steps
     goal: str | None
     source: str
     covers: Steps | None  # None: unknown
 
 
 class _LogEntry(NamedTuple):
-    """Who says how much of what, and when: all but the value, which may come later."""
+    """Everything about a logged value except the value itself, which may arrive later."""
 
     name: str
     number: int
@@ -73,14 +74,14 @@ class _LogEntry(NamedTuple):
 
 
 class _PendingLoss(NamedTuple):
-    """The loss of a step that is on its way from the GPU, in as many parts as there are micro-batches."""
+    """The loss of a step that is being copied from the GPU, one part per micro-batch."""
 
     number: int
     parts: list[float | None]
 
 
 class _LossLevel:
-    """What the values of a loss usually are, and how far they spread, as they go."""
+    """The running mean and spread of a loss."""
 
     __slots__ = ("_count", "_spread", "_usual")
 
@@ -89,24 +90,24 @@ class _LossLevel:
         self._usual = self._spread = 0.0
 
     def jumps(self, value: float, *, allowed: bool = True) -> bool:
-        """Whether a finite value is far above those before it."""
+        """Whether a finite value is far above the values before it."""
         beyond = value - self._usual
         jumps = allowed and value > self.limit()
         self._count += 1
         weight = max(1 / self._count, 0.02)
         if jumps:
-            beyond = JUMP_SPREADS * self._spread  # one loss is not to make others usual
+            beyond = JUMP_SPREADS * self._spread  # a single value must not change what is usual
         self._usual += weight * beyond
         self._spread += weight * (abs(beyond) - self._spread)
         return jumps
 
     def limit(self) -> float:
-        """The highest value that does not jump; infinite while too few values are known."""
+        """The highest value that is not a jump; infinite while too few values are known."""
         return self._usual + JUMP_SPREADS * self._spread if self._count >= MIN_VALUES_BEFORE_JUMP else math.inf
 
 
 class Metrics:
-    """What the training thread hands over, and the sender's thread takes."""
+    """Collects values on the training thread. The rank's own thread takes them from `waiting`."""
 
     def __init__(
         self,
@@ -121,20 +122,21 @@ class Metrics:
         self._backward_losses: deque[tuple[int, float]] = deque(
             maxlen=MAX_OWN_LOSSES
         )  # steps and their losses of backward
-        self._report_finite = report_finite  # the loss became non-finite, or finite again
+        self._report_finite = report_finite  # called when the loss becomes non-finite, or finite again
         self._finite = True
         self._logged_loss = False
         self._parts: list[float] = []
         self._pending: deque[_PendingLoss] = deque(maxlen=MAX_PENDING_LOSSES)
-        self._copy_decided_for = -1  # the step for which that was decided last
+        self._copy_decided_for = -1  # the step for which it was decided whether its loss is copied
         self._allowed = MAX_LOSS_BURST
-        self._max_unremarkable = _NONE  # a loss up to this needs no look
+        self._max_unremarkable = _NONE  # a loss up to this value needs no look
         self._loss_level = _LossLevel()  # of the loss of backward
         self._logged_loss_levels: dict[str, _LossLevel] = {}  # of logged losses
         self._goals: dict[str, str | None] = {}
-        self._rates: dict[str, tuple[int, int, int]] = {}  # in which second, how many, and how many of them jumped
-        self.steps: deque[tuple[int, int]] = deque(maxlen=8)  # the program's numbers beside ours
-        self._last_values: dict[str, tuple[str, int, float]] = {}  # who said it last, in which step, and what
+        # by name: the current second, the values in it, and how many of them jumped
+        self._rates: dict[str, tuple[int, int, int]] = {}
+        self.steps: deque[tuple[int, int]] = deque(maxlen=8)  # our step number and the program's
+        self._last_values: dict[str, tuple[str, int, float]] = {}  # by name: source, step and value of the newest log
 
     def log(
         self,
@@ -146,9 +148,9 @@ class Metrics:
         source: str = PROGRAM,
         of_training: bool | None = None,
     ) -> None:
-        """What the program logs, and to whom: numbers, or tensors with one number each.
+        """Records values that the program logs to a source: numbers, or tensors with one number each.
 
-        `of_training` says whether the values are about the steps that were just trained. By default they are unless
+        `of_training` says whether the values are about the steps that were just trained. By default they are, unless
         the program gives a step number of its own.
         """
         trained = self._trained()
@@ -188,7 +190,7 @@ class Metrics:
                 self._add(entry, float(value.detach()))
             elif device is not None and value.is_cuda:
                 device.copy(value.detach(), lambda number: self._add(entry, number))
-        elif hasattr(value, "item") and getattr(value, "size", 1) == 1:  # numpy's numbers
+        elif hasattr(value, "item") and getattr(value, "size", 1) == 1:  # numbers of NumPy
             self._add(entry, float(value.item()))
 
     def _add(self, entry: _LogEntry, value: float) -> None:
@@ -219,8 +221,8 @@ class Metrics:
             )
 
     def _steps_covered(self, entry: _LogEntry, value: float) -> Steps | None:
-        """The steps that a value covers: only one if it is the loss that a backward of that step began with. A program
-        that logs the loss of the step before does so in the first of these, or after it."""
+        """The steps that a value covers: a single one if the value is the loss of that step's backward. A program that
+        logs the loss of the previous step does so in the first of these steps, or after it."""
         if entry.covers is None or not _is_training_loss(entry.name):
             return entry.covers
         first, last = entry.covers
@@ -242,18 +244,18 @@ class Metrics:
         return True
 
     def logged_by_another_rank(self, names: Iterable[str]) -> None:
-        """Another rank tells these for all: then this one has nothing to say of its own part of the loss."""
+        """Another rank logs these values for all ranks, so this rank does not report its own part of the loss."""
         self._logged_loss = self._logged_loss or any(map(_is_training_loss, names))
 
     def backward(self, tensor: Any, device: CudaTimer | None) -> None:
-        """A backward begins with this loss. The parts of one step are summed: micro-batches divide it among them."""
+        """A backward begins with this loss. The losses of all micro-batches of a step are added."""
         if tensor.is_cpu:
             self._parts.append(tensor.item())
         elif device is not None and tensor.is_cuda:
             self._copy_from_gpu(tensor.detach(), device)
 
     def step_closed(self, count: int) -> None:
-        """A step is over. Almost all losses are neither wanted nor remarkable, and that is seen at once."""
+        """A step is closed. Nearly all losses are neither wanted nor remarkable, which this detects quickly."""
         parts = self._parts
         if parts:
             loss = parts[0] if len(parts) == 1 else _sum(parts)
@@ -266,19 +268,19 @@ class Metrics:
             self._read_pending(count)
 
     def refill(self) -> None:
-        """Another loss may be told: called about once a second."""
+        """Allows one more loss to be reported. Called about once per second."""
         if self._allowed < MAX_LOSS_BURST:
             self._allowed += 1
 
     def finish(self, device: CudaTimer | None) -> None:
-        """There is no more to come, but for what a GPU has written by now."""
+        """The program has ended: reads the values that the GPU has written by now."""
         if device is not None:
             device.read_copies()
             self._read_pending(self._count() + 1)
 
     def _copy_from_gpu(self, tensor: Any, device: CudaTimer) -> None:
         count = self._count()
-        if count != self._copy_decided_for:  # decided with the first micro-batch of a step, for all of them
+        if count != self._copy_decided_for:  # decided at the first micro-batch of a step, for all of its micro-batches
             self._copy_decided_for = count
             if not device.may_copy():
                 return
@@ -291,7 +293,7 @@ class Metrics:
         device.copy(tensor, lambda number: parts.__setitem__(place, number))
 
     def _read_pending(self, count: int) -> None:
-        """Takes the losses of steps up to this one, as far as they are complete."""
+        """Reads the losses of steps up to this one that are complete."""
         while self._pending and self._pending[0].number <= count:
             number, parts = self._pending[0]
             there = [part for part in parts if part is not None]
@@ -326,7 +328,7 @@ class Metrics:
             self._report_finite("finite_loss" if finite else "nonfinite_loss", count, value)
 
     def _goal(self, name: str) -> str | None:
-        """Whether less or more is better, where the name tells."""
+        """Whether lower or higher values are better, if the name tells."""
         if name not in self._goals:
             lower = name.lower()
             found = [goal for goal, words in _GOALS.items() if any(word in lower for word in words)]
@@ -336,11 +338,11 @@ class Metrics:
 
 def _is_training_loss(name: str) -> bool:
     lower = name.lower()
-    return "loss" in lower and not any(word in lower for word in ("val", "test"))  # and so not "eval"
+    return "loss" in lower and not any(word in lower for word in ("val", "test"))  # which includes "eval"
 
 
 def _first_nonfinite(losses: list[tuple[int, float]], first: int) -> int | None:
-    """The step that made a value from `first` on infinite or NaN; None where the losses before it are not all known."""
+    """The step that made a value from `first` on infinite or NaN; None if the losses before it are not all known."""
     expected = first
     for step, loss in losses:
         if step > expected:

@@ -1,7 +1,7 @@
-"""Messages of ranks as OpenTelemetry's JSON: any collector can take it, split it, merge it and send it again.
+"""Messages of ranks as OpenTelemetry's JSON, which any collector can receive, split, merge and forward.
 
-Runs, windows, batches and events are log records, spans are spans, metrics and GPU samples are gauges. What an identity
-says are the resource's attributes. What is to be redacted is gone before a body exists.
+Runs, windows, batches and events are log records, spans are spans, metrics and GPU samples are gauges. The identity of
+a rank becomes the attributes of the resource. Redaction happens before a body is built.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from pyrometer.train.spool import Identity, Message
 
-BODY_BYTES = 2**20  # unpacked; a single record may be larger
-TEXT_CHARACTERS = 65_536  # of a stack, a message
-SAMPLES_CHARACTERS = 2**20  # of the ids of one batch
+BODY_BYTES = 2**20  # uncompressed; a single record may be larger
+TEXT_CHARACTERS = 65_536  # of a text such as a stack or a message
+SAMPLES_CHARACTERS = 2**20  # of the sample IDs of one batch
 
 LOGS, TRACES, METRICS = "logs", "traces", "metrics"
 REDACTED = "redacted"
@@ -38,15 +38,15 @@ _SEVERITY = {
 _INTERNAL = 1  # the kind of a span
 _PATH = re.compile(r"(?<![\w/])(?:[A-Za-z][\w+.-]*:/|~|\.{0,2})/[^\s\"',;:()<>\[\]]+")
 _METRIC_ATTRIBUTES = ("step", "goal", "source", "first_step", "last_step")
-_SAMPLES = "pyrometer.samples"  # a list in JSON: it has a limit of its own, and cut it would be none
+_SAMPLES = "pyrometer.samples"  # a list as JSON: it has a limit of its own, because a truncated list is not valid JSON
 _MAX_INT, _MIN_INT = 2**63 - 1, -(2**63)
 
 
-# -- bodies -----------------------------------------------------------------------------------------------------------
+# -- Bodies ------------------------------------------------------------------------------------------------------------
 
 
 class Bodies:
-    """Puts messages into bodies. `unreadable` counts those that made no sense; they hold up nothing."""
+    """Encodes messages as bodies. `unreadable` counts malformed messages, which are skipped."""
 
     def __init__(self, redact: Iterable[str] = (), *, version: str = "", limit_bytes: int = BODY_BYTES) -> None:
         self._redact = frozenset(redact)
@@ -55,7 +55,7 @@ class Bodies:
         self.unreadable = 0
 
     def of(self, parts: Iterable[tuple[Identity, Iterable[Message]]]) -> Iterator[tuple[str, bytes]]:
-        """Signals and bodies, in an order that keeps the messages of every rank in theirs."""
+        """Signals and their bodies, in an order that keeps the messages of each rank in sequence."""
         open_bodies = {signal: _Body(signal, self._scope) for signal in (LOGS, TRACES, METRICS)}
         for identity, messages in parts:
             resource = f'"resource":{_json({"attributes": _attributes(_resource(identity))})}'
@@ -75,7 +75,7 @@ class Bodies:
                 yield signal, body.take()
 
     def _records(self, identity: Identity, message: Message) -> tuple[str, list[tuple[str, str]]]:
-        """The signal of a message, and its records as JSON under the name of their metric."""
+        """The signal of a message, and its records as JSON with the name of their metric."""
         kind, fields = message
         if kind == "span":
             return TRACES, [("", _json(_span(self._clean(fields))))]
@@ -87,7 +87,7 @@ class Bodies:
         return LOGS, [("", _json(_LOGS[kind](self._clean(fields))))]
 
     def _clean(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The same without what is to be redacted."""
+        """The fields without what is redacted."""
         if not self._redact:
             return fields
         if "samples" in self._redact and isinstance(fields.get("samples"), (list, tuple)):
@@ -108,14 +108,14 @@ class Bodies:
         return fields
 
     def _attribute(self, name: str, value: Any) -> Any:
-        """OpenTelemetry's own names for the texts of exceptions."""
+        """Redacts the attributes that OpenTelemetry uses for the texts of exceptions."""
         if name == "exception.stacktrace" and self._redact & {"stacks", "exceptions"}:
             return REDACTED
         return REDACTED if name == "exception.message" and "exceptions" in self._redact else value
 
 
 class _Body:
-    """Records of one signal, by resource and, for metrics, by name; in JSON already."""
+    """Records of one signal as JSON, by resource and metric name."""
 
     def __init__(self, signal: str, scope: str) -> None:
         self._signal, self._scope = signal, scope
@@ -129,7 +129,7 @@ class _Body:
         self.size += len(record) + 1
 
     def take(self) -> bytes:
-        """The body, and begins another."""
+        """Returns the body and begins a new one."""
         plural = {LOGS: "Logs", TRACES: "Spans", METRICS: "Metrics"}[self._signal]
         resources = (
             f'{{{resource},"scope{plural}":[{{{self._scope},{self._inside(records)}}}]}}'
@@ -150,7 +150,7 @@ class _Body:
         return f'"{name}":[{",".join(records[""])}]'
 
 
-# -- records ----------------------------------------------------------------------------------------------------------
+# -- Records -----------------------------------------------------------------------------------------------------------
 
 
 def _resource(identity: Identity) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _run(fields: dict[str, Any]) -> dict[str, Any]:
     if "outcome" in fields:
         sentence = f"The rank ended: {fields['outcome']}."
     else:
-        sentence = "The first step is done." if "first_step_ms" in fields else "The rank is there."
+        sentence = "The first step is complete." if "first_step_ms" in fields else "The rank is running."
     return _log("run", sentence, fields)
 
 
@@ -194,7 +194,7 @@ def _window(fields: dict[str, Any]) -> dict[str, Any]:
     if "step_lengths" in fields:
         fields = {**fields, "step_lengths": _json(fields["step_lengths"])}
     return _log(
-        "window", f"{steps} steps from {fields.get('first_step', '?')} on took {took}." if steps else took, fields
+        "window", f"{steps} steps from step {fields.get('first_step', '?')} took {took}." if steps else took, fields
     )
 
 
@@ -206,7 +206,7 @@ def _batch(fields: dict[str, Any]) -> dict[str, Any]:
         fields = {**fields, "samples": text}
         if len(text) > SAMPLES_CHARACTERS:
             fields.update(samples=None, sample_count=count)
-    held = f"{count} samples" if count is not None else "samples that are not known"
+    held = f"{count} samples" if count is not None else "unknown samples"
     used = f", used by step {fields['step']}" if fields.get("step") is not None else ""
     return _log("batch", f"Batch {fields.get('send_index')}: {held}{used}.", fields)
 
@@ -259,7 +259,7 @@ def _gauges(identity: Identity, fields: dict[str, Any]) -> Iterator[tuple[str, d
             yield name, _point(fields["time_ms"], value, labels)
 
 
-# -- values -----------------------------------------------------------------------------------------------------------
+# -- Values ------------------------------------------------------------------------------------------------------------
 
 
 def _prefixed(fields: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -285,22 +285,22 @@ def _any_value(value: Any) -> dict[str, Any]:
 
 
 def _double(value: float) -> float | str:
-    """JSON has no word for these; OpenTelemetry's has."""
+    """A number for JSON. OpenTelemetry defines names for the values that JSON does not have."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _text(value: str) -> str:
-    """Text that UTF-8 can say."""
+    """Text that can be encoded as UTF-8."""
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def _cut(value: str) -> str:
-    """Text with an end: the first and the last of what is too long."""
+    """The first and the last part of a text that is too long."""
     half = TEXT_CHARACTERS // 2
     left_out = len(value) - 2 * half
-    return value if left_out <= 0 else f"{value[:half]}\n… {left_out} characters …\n{value[-half:]}"
+    return value if left_out <= 0 else f"{value[:half]}\n… {left_out} characters omitted …\n{value[-half:]}"
 
 
 def _without_paths(value: Any) -> Any:
@@ -313,5 +313,5 @@ def _without_paths(value: Any) -> Any:
     return value
 
 
-# Made once: `json.dumps` makes one for every call. Values are flat, so that nothing needs to look for circles.
+# Created once, because `json.dumps` creates an encoder in every call. Values are flat, so there are no circles.
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode

@@ -1,4 +1,4 @@
-"""What the kernel says of processes: whether they live, whether they were stopped, whether memory killed them."""
+"""What the kernel knows about processes: whether they live, are stopped, or were killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-_BOOTED_BEFORE_S = 60.0  # by how much a wall clock may have been set since
+_BOOTED_BEFORE_S = 60.0  # how far the wall clock may have been set since
 
 
 class Process(NamedTuple):
     """A process that lives."""
 
-    state: str  # R, S, D, T (stopped by a signal), t (by a debugger)
-    started: int  # in the kernel's ticks since the machine began
+    state: str  # R, S, D, T (stopped by a signal), t (stopped by a debugger)
+    started: int  # in ticks of the kernel since the machine booted
 
 
 def living(pid: int) -> Process | None:
-    """The process of a number; None when it is gone. A zombie is gone."""
+    """The process with this number; None if it has ended. A zombie has ended."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - once a second for every rank
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - called once per second for every rank
             words = file.read().rpartition(b")")[2].split()
     except OSError:
         return None if PROC.joinpath("self").exists() else _probe_by_signal(pid)
@@ -31,19 +31,20 @@ def living(pid: int) -> Process | None:
 
 
 def was_there(process: Process, wall_ns: int, monotonic_ns: int) -> bool:
-    """Whether a process has been there since a time, which both clocks say: else it has a dead one's number."""
+    """Whether a process has existed since a time, given by both clocks. Otherwise it reuses the number of a dead
+    process."""
     if not process.started:
         return True
     booted_ago_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     if wall_ns / 1e9 < time.time() - booted_ago_s - _BOOTED_BEFORE_S:
         return False
-    # seconds since boot, as the kernel counts the starts of processes; one second for its ticks
+    # seconds since boot, like the start of a process; one second of tolerance for the length of a tick
     then_s = booted_ago_s - (time.perf_counter_ns() - monotonic_ns) / 1e9
     return process.started / os.sysconf("SC_CLK_TCK") <= then_s + 1.0
 
 
 def oom_kills(memory: Path | None) -> int | None:
-    """How many processes of a cgroup the kernel has killed for want of memory."""
+    """How many processes of a cgroup the kernel has killed for lack of memory."""
     try:
         text = memory.read_text() if memory else ""
     except OSError:
@@ -53,7 +54,7 @@ def oom_kills(memory: Path | None) -> int | None:
 
 
 def memory_events(pid: int) -> Path | None:
-    """The file in which a process' cgroup counts that."""
+    """The file in which the cgroup of a process counts such kills."""
     try:
         lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -76,7 +77,7 @@ def memory_events(pid: int) -> Path | None:
 
 
 def _probe_by_signal(pid: int) -> Process | None:
-    """Where there is no /proc: whether it is there at all."""
+    """For systems without /proc: whether the process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -130,7 +130,7 @@ class TrainingRank:
             self._publisher.configure(Configuration(self._torch, optimizer, self.identity["ranks"]))
         on_gpu = next((parameter for parameter in parameters[:MAX_GPU_CANDIDATES] if parameter.is_cuda), None)
         if on_gpu is not None:
-            self._gpu_index = on_gpu.device.index  # the current device is one of each thread, so it is not asked for
+            self._gpu_index = on_gpu.device.index  # each thread has a current device of its own
             self.recorder.device = CudaTimer(self._torch)
             self.windows.memory = GpuMemory(self._torch, self._gpu_index)
             report_out_of_memory(self._torch, self._hooks)

@@ -105,7 +105,7 @@ class Ring:
         try:
             size = os.fstat(descriptor).st_size
             if size < 8 * HEADER or size % 8:
-                raise RingError(f"{path} has {size} bytes: it is not a ring.")
+                raise RingError(f"{path} has {size} bytes, so it is not a ring.")
             memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)

@@ -1,9 +1,8 @@
-"""Which module is the model: the outermost one that is called and holds what an optimizer updates.
+"""Which module is the model: the outermost one that is called and contains what an optimizer updates.
 
-Hooks on modules would be traced by `torch.compile` and pickled by `torch.save(model)`. So the class is watched instead:
-its `__call__` takes the time when it is called for the model itself, steps aside for every other object of the class,
-and is invisible while a graph is compiled. A model that the program lets go of is not held here, and a class without
-models is as it was.
+Hooks on modules would be traced by `torch.compile` and pickled by `torch.save(model)`. So the class is watched instead.
+Its `__call__` records calls of the model itself, passes on calls of all other objects of the class, and is invisible
+while a graph is compiled. Models are referenced weakly, and a class without models gets its own `__call__` back.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ MAX_ROOTS = 64
 
 
 class _ModuleTypes(dict[type, bool]):
-    """Whether a class is a module, asked once for each: there may be millions of objects."""
+    """Whether a class is a module, computed once per class, because there may be millions of objects."""
 
     def __init__(self, module_type: type) -> None:
         super().__init__()
@@ -29,7 +28,8 @@ class _ModuleTypes(dict[type, bool]):
 
 
 def _evaluated(module: Any) -> list[Any]:
-    """What else of a model is called: one rank alone evaluates what is inside of a DistributedDataParallel."""
+    """The parts of a model that are called separately: a single rank evaluates what is inside of a
+    DistributedDataParallel."""
     if type(module).__name__ != "DistributedDataParallel" or any(map(_is_compiled, module.modules())):
         return []
     return [module.module]
@@ -44,20 +44,20 @@ class Roots:
 
     def __init__(self, torch: Any, watched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._torch = torch
-        self._watched_call = watched  # makes what watches a class from its `__call__`
-        self._watched: dict[type, Any] = {}  # what each class is called by now
-        self.called: set[int] = set()  # those that were
-        self.held: dict[int, weakref.ref[Any]] = {}  # by id; the program frees its models when it likes
-        self._found: dict[int, list[int]] = {}  # by whom they were looked for
-        self._parameters: set[int] = set()  # of all these modules
+        self._watched_call = watched  # makes the watching `__call__` of a class from its own
+        self._watched: dict[type, Any] = {}  # the watching `__call__` of each class
+        self.called: set[int] = set()  # IDs of modules that were called
+        self.held: dict[int, weakref.ref[Any]] = {}  # by ID; weak, so that the program can free its models
+        self._found: dict[int, list[int]] = {}  # IDs of modules by the optimizer they were found for
+        self._parameters: set[int] = set()  # IDs of the parameters of all these modules
 
     @property
     def modules(self) -> dict[int, Any]:
-        """Those that live."""
+        """The modules that still exist."""
         return {key: module for key, held in list(self.held.items()) if (module := held()) is not None}
 
     def find(self, owner: int, parameters: Iterable[Any]) -> None:
-        """Looks for the modules that hold these parameters and are part of no other one."""
+        """Finds the outermost modules that contain these parameters."""
         wanted = {id(parameter) for parameter in parameters}
         if wanted <= self._parameters:  # another optimizer of the same model
             self._found[owner] = list(self.held)
@@ -70,7 +70,7 @@ class Roots:
         self._watch(owner, found[:MAX_ROOTS])
 
     def settle(self, owner: int) -> None:
-        """After another step: modules that were not called themselves (a LightningModule) give way to those in them."""
+        """Replaces modules that were not called themselves (a LightningModule) with their children, after a step."""
         found = self._found.get(owner, [])
         if self.called.isdisjoint(found):
             modules = self.modules
@@ -81,12 +81,12 @@ class Roots:
             self._watch(owner, [child for child in children if any(True for _ in child.parameters())][:MAX_ROOTS])
 
     def of_type(self, name: str) -> list[Any]:
-        """The modules of a class in the roots, by its name: DistributedDataParallel, compiled or not."""
+        """The modules of a class in the roots, by class name, compiled or not."""
         roots = self.modules.values()
         return [module for root in roots for module in root.modules() if type(module).__name__ == name]
 
     def forget(self) -> None:
-        """Nothing is the model any more."""
+        """Forgets all models."""
         for key in list(self.held):
             self._forget(key)
         self._found.clear()
@@ -104,11 +104,11 @@ class Roots:
     def _forget(self, key: int) -> None:
         self.held.pop(key, None)
         self.called.discard(key)
-        self._parameters.clear()  # their numbers may be given again: they are looked for again
+        self._parameters.clear()  # IDs may be reused, so the parameters are searched for again
         needed = {type(module) for module in self.modules.values()}
         for cls in [cls for cls in self._watched if cls not in needed]:
             call = self._watched.pop(cls)
-            covered = cls.__dict__.get("__call__") is not call  # by somebody else's
+            covered = cls.__dict__.get("__call__") is not call  # another package has replaced it since
             if covered:
                 continue
             if call.was_own:

@@ -131,8 +131,7 @@ def _row_of(dataset: Any, index: Any) -> int | str:
 
 def _own_attribute(dataset: Any, name: str) -> Any:
     """An attribute of the data set itself. Properties are not read: one may open a file in this process, which worker
-    processes that are forked later would share.
-    """
+    processes that are forked later would share."""
     return getattr(dataset, "__dict__", {}).get(name)
 
 

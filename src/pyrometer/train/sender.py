@@ -1,8 +1,9 @@
-"""The sender: one process a node takes what ranks put into the spool, and brings it to a server in order.
+"""The sender: one process per node takes what ranks put into the spool and sends it to a server, in order.
 
-It is the parent that `pyrometer run` is, or a process of its own beside the ranks (`start_beside`). Parts turn into
-bodies on disk, a few ahead; a thread offers the oldest body until it is taken, for ever. A body is removed when the
-server has acknowledged it: one whose acknowledgement got lost comes twice, byte for byte, and counts once over there.
+The sender is `pyrometer run` itself or a process next to the ranks (`start_beside`). Parts are encoded as bodies on
+disk, a few ahead. A thread offers the oldest body until the server accepts it, without a limit. A body is removed after
+the server has acknowledged it. If the acknowledgment gets lost, the body is sent again byte for byte, and the server
+counts it once.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from pyrometer.train.target import PostOutcome, PostResult, TargetError, Telemet
 from pyrometer.train.watch import Watcher
 
 EVERY_S = 1.0
-COLLECT_EVERY_S = 5.0  # so that a rank's news travel together
+COLLECT_EVERY_S = 5.0  # so that the messages of a rank are sent together
 TIDY_EVERY_S = 10.0
-MAX_BODIES_AHEAD = 8  # bodies; what waits longer stays in parts, of which the least valuable messages can go
-PARTS_BYTES = 2**18  # turned into bodies at a time; JSON is several times as large
+MAX_BODIES_AHEAD = 8  # messages wait in parts otherwise, of which the least valuable can be dropped
+PARTS_BYTES = 2**18  # encoded at a time; JSON is several times larger
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 HURRIED_PAUSE_S = 0.1
 FLUSH_S, CLOSE_S = 10.0, 0.5
-TAKE_OVER_S = 15.0  # the sender before this one may be about to end
+TAKE_OVER_S = 15.0  # the previous sender may be about to end
 LOG_BYTES = 2**18
 
 
 class FlushResult(NamedTuple):
-    """What did not get through."""
+    """What could not be sent."""
 
-    files: int  # wait for the next sender
+    files: int  # they wait for the next sender
     refused: int
-    error: str  # what the target said last of those
+    error: str  # the last response to them
 
 
 class Sender:
-    """Sends what is in a spool, in two threads of its own, while it holds the spool's lock."""
+    """Sends what is in a spool, in two threads of its own, while it holds the lock of the spool."""
 
     def __init__(self, spool: Spool, target: TelemetryTarget, *, watcher: Watcher | None = None) -> None:
         from pyrometer import __version__
@@ -53,8 +54,8 @@ class Sender:
         self.watcher = watcher or Watcher(spool)
         self._bodies = Bodies(environment.read_words("PYROMETER_REDACT"), version=__version__)
         self._stop = threading.Event()
-        self._hurry = threading.Event()  # the end is near: no long pauses
-        self._news = threading.Event()  # there are bodies
+        self._hurry = threading.Event()  # the process is about to end: pauses are short
+        self._news = threading.Event()  # there are new bodies
         self._log = _Log(spool.folder / "sender.log")
         self._rounds = 0
         self._refused = 0
@@ -63,33 +64,33 @@ class Sender:
         self._poster = threading.Thread(target=self._keep_posting, name="pyrometer-post", daemon=True)
 
     def start(self) -> None:
-        """Begins. Where another process sends already, this one takes over when that ends."""
+        """Starts to send. If another process sends already, this one takes over when that process ends."""
         with contextlib.suppress(OSError):
-            self._spool.acquire()  # before any rank asks whether it is served
+            self._spool.acquire()  # before a rank checks whether there is a sender
         self._collector.start()
         self._poster.start()
 
     def flush(self, limit_s: float, given_up: Callable[[], bool] = bool) -> FlushResult:
-        """Brings over what is here, for so long at most; what is left stays for the next sender."""
+        """Sends what is in the spool, up to a time limit. The rest stays for the next sender."""
         end, rounds = time.monotonic() + limit_s, self._rounds
         self._hurry.set()
         self._news.set()
-        # a whole round, so that ranks that have just ended were looked at
+        # two complete rounds, so that ranks that have just ended are included
         _until(lambda: self._rounds >= rounds + 2, limit_s, every_s=0.02)
         self._spool.wait_sent(max(end - time.monotonic(), 0), given_up)
         files = len(self._spool.bodies()) + len(self._spool.parts())
         return FlushResult(files, self._refused, self._error if files else self._refusal)
 
     def close(self) -> None:
-        """Ends, and lets another process send. A body on its way is sent again by that one."""
+        """Stops, and lets another process send. That process repeats a body that is being sent now."""
         self._stop.set()
         self._hurry.set()
         self._news.set()
         for thread in (self._collector, self._poster):
-            thread.join(CLOSE_S)  # a server that is slow is not waited for
+            thread.join(CLOSE_S)  # a slow server is not waited for
         self._spool.release()
 
-    # -- parts into bodies ---------------------------------------------------------------------------------------------
+    # -- Encoding ------------------------------------------------------------------------------------------------------
 
     def _keep_collecting(self) -> None:
         collect_at_s = tidy_at_s = 0.0
@@ -105,18 +106,18 @@ class Sender:
                         collect_at_s = now_s + COLLECT_EVERY_S
                         self.collect()
                     self._target.expire()
-            except Exception as error:  # one bad file must not end a node's telemetry
+            except Exception as error:  # a bad file must not end the telemetry of a node
                 self._log.write(f"{type(error).__name__}: {error}")
             self._rounds += 1
             self._sleep(EVERY_S)
 
     def _sleep(self, pause_s: float) -> None:
-        """A pause that is short when the end is near."""
+        """A pause that is short when the process is about to end."""
         if self._hurry.wait(pause_s):
             self._stop.wait(min(pause_s, HURRIED_PAUSE_S))
 
     def collect(self) -> None:
-        """Turns the oldest parts into bodies, unless enough of those wait."""
+        """Encodes the oldest parts as bodies, unless enough bodies wait."""
         from gzip import compress
 
         while len(self._spool.bodies()) < MAX_BODIES_AHEAD:
@@ -128,17 +129,17 @@ class Sender:
             try:
                 for signal, body in self._bodies.of(held for held in map(self._spool.read, parts) if held is not None):
                     made.append(self._spool.add_body(signal, compress(body, compresslevel=4, mtime=0)))
-            except OSError:  # no room on disk: all of it another time
+            except OSError:  # no space on the disk: try all of it again later
                 for path in made:
                     path.unlink(missing_ok=True)
                 raise
             for part in parts:
                 part.unlink(missing_ok=True)
             if self._bodies.unreadable > unreadable:
-                self._log.write(f"{self._bodies.unreadable - unreadable} messages made no sense and were left out.")
+                self._log.write(f"{self._bodies.unreadable - unreadable} malformed messages were skipped.")
             self._news.set()
 
-    # -- bodies to the server ------------------------------------------------------------------------------------------
+    # -- Sending -------------------------------------------------------------------------------------------------------
 
     def _keep_posting(self) -> None:
         failures = 0
@@ -151,9 +152,9 @@ class Sender:
                 answer = PostResult(PostOutcome.RETRY, f"{type(error).__name__}: {error}")
             if answer is None:
                 self._news.wait(HURRIED_PAUSE_S if self._hurry.is_set() else EVERY_S)
-            elif answer.fate is PostOutcome.RETRY:
+            elif answer.outcome is PostOutcome.RETRY:
                 self._error = answer.text
-                self._log.write(f"{self._target.display_url} does not take telemetry now: {answer.text}.")
+                self._log.write(f"{self._target.display_url} does not accept telemetry at the moment: {answer.text}.")
                 self._pause(answer.retry_after_s, failures)
                 failures += 1
             else:
@@ -161,22 +162,23 @@ class Sender:
         self._target.close()
 
     def _post(self, path: Path) -> PostResult:
-        """Offers a body. It is gone once it was taken, and put aside when it is not wanted."""
+        """Offers a body. Removes it if it was accepted, and moves it to `refused` if it was refused."""
         answer = self._target.post(path.name, path.read_bytes())
-        if answer.fate is PostOutcome.ACCEPTED:
+        if answer.outcome is PostOutcome.ACCEPTED:
             path.unlink(missing_ok=True)
             self._log.write(f"{self._target.display_url}: {answer.text}." if answer.text else "")
-        elif answer.fate is PostOutcome.REFUSED:
+        elif answer.outcome is PostOutcome.REFUSED:
             self._spool.refuse(path)
             self._refused += 1
             self._refusal = answer.text
             self._log.write(
-                f"{self._target.display_url} refuses telemetry, which lies in {path.parent}: {answer.text}."
+                f"{self._target.display_url} refused telemetry: {answer.text}. It was moved to {path.parent}."
             )
         return answer
 
     def _pause(self, requested_s: float, failures: int) -> None:
-        """Longer from failure to failure, and as long as the server asked for; nodes do not come back all at once."""
+        """Waits longer after each failure, and at least as long as the server requested. Nodes do not return at the
+        same time."""
         grown_s = min(FIRST_PAUSE_S * 2.0 ** min(failures, 10), MAX_PAUSE_S)
         if requested_s:
             self._stop.wait(max(requested_s, grown_s))
@@ -185,18 +187,19 @@ class Sender:
 
 
 class _Log:
-    """Says a thing when it is new. Nobody reads it until something is wrong, so it stays small."""
+    """Writes a line when it differs from the previous one. The file stays small, because it is only read for
+    troubleshooting."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._last = ""
 
     def write(self, text: str) -> None:
-        """A line in the spool's `sender.log`; no text: all is well again."""
+        """Writes a line to the spool's `sender.log`. An empty text means that there is no problem any more."""
         if text == self._last:
             return
         again, self._last = bool(self._last) and not text, text
-        line = "All is well again." if again else text
+        line = "The problem is resolved." if again else text
         if not line:
             return
         with contextlib.suppress(OSError):
@@ -207,7 +210,7 @@ class _Log:
 
 
 def _oldest_parts(parts: list[Path], size: int) -> list[Path]:
-    """The first parts, until they are so large together: at least one."""
+    """The first parts up to a total size, but at least one."""
     chosen = []
     for part in parts:
         chosen.append(part)
@@ -218,15 +221,15 @@ def _oldest_parts(parts: list[Path], size: int) -> list[Path]:
     return chosen
 
 
-# -- a process of its own ---------------------------------------------------------------------------------------------
+# -- A separate process ------------------------------------------------------------------------------------------------
 
 _MAIN = "import sys; sys.path.append(sys.argv[1]); from pyrometer.train.sender import main; sys.exit(main())"
 
 
 def start_beside(folder: Path, endpoint: str) -> bool:
-    """Starts a sender beside the ranks, unless their spool has one. It ends by itself, after the last rank.
+    """Starts a sender next to the ranks, unless their spool has one. It ends after the last rank.
 
-    It takes variables over from the training program and nothing else: no site, no `.pth`, no path.
+    It inherits the environment of the training program and nothing else: no `site`, no `.pth` files, no path.
     """
     spool = Spool(folder)
     if not spool.acquire():
@@ -234,7 +237,7 @@ def start_beside(folder: Path, endpoint: str) -> bool:
     spool.release()
     import subprocess
 
-    # two folders up from the package's own: the one it was imported from
+    # the folder that contains the package
     library = str(Path(__file__).resolve().parent.parent.parent)
     subprocess.Popen(  # noqa: S603 - this very interpreter
         [sys.executable, "-I", "-S", "-c", _MAIN, library],
@@ -246,7 +249,7 @@ def start_beside(folder: Path, endpoint: str) -> bool:
 
 
 def main() -> int:
-    """Sends until every rank is gone and all is sent, or the limit after the last rank has passed."""
+    """Sends until all ranks have ended and everything is sent, or until the time limit after the last rank."""
     import signal
 
     try:
@@ -256,9 +259,9 @@ def main() -> int:
         sys.stderr.write(f"pyrometer: {error}\n")
         return 1
     if not _until(spool.acquire, TAKE_OVER_S):
-        return 0  # somebody else sends
+        return 0  # another process sends
     stopping = threading.Event()
-    # set by another thread: this one may hold the event's lock when the signal comes
+    # Set by another thread, because this one may hold the lock of the event when the signal arrives.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=stopping.set).start())
     while spool.acquire():
         sender = Sender(spool, target)
@@ -267,7 +270,7 @@ def main() -> int:
             pass
         sender.flush(environment.read_number("PYROMETER_FLUSH_S", FLUSH_S))
         sender.close()
-        # a rank that came while this one had the lock, and so started no other
+        # A rank that started while this process had the lock did not start a sender of its own.
         if stopping.is_set() or not sender.watcher.living():
             break
     return 0

@@ -1,4 +1,4 @@
-"""What the SDK was told: by `PYROMETER_*` variables, or by `pyrometer.init`."""
+"""The settings of the SDK, from `PYROMETER_*` variables and `pyrometer.init`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SdkSettings(NamedTuple):
 
 
 def load_settings(environment: Mapping[str, str], init_arguments: Mapping[str, Any]) -> SdkSettings | None:
-    """From variables, and what `pyrometer.init` was given; None: nobody wants to know."""
+    """Combines variables with the arguments of `pyrometer.init`; None if no target is configured."""
     endpoint = init_arguments.get("endpoint") or environment.get("PYROMETER_ENDPOINT") or None
     spool = environment.get("PYROMETER_SPOOL")
     if not endpoint and not spool:

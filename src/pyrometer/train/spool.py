@@ -1,15 +1,15 @@
-"""The spool: a folder through which ranks hand telemetry to the sender of their node, and where it waits for a server.
+"""The spool: a folder in which ranks leave telemetry for the sender of their node, and where it waits for a server.
 
-    out/<time_ns>-<pid>-<n>.part     (identity, messages) as `marshal` writes them; names sort in the order of time
-    ranks/<pid>.ring|json|stack      where each rank is, who it is, and its stack when it stands still
-    ranks/<pid>-<start>.launch       what a launcher, which may start its ranks again, called its first launch
-    send/<time_ns>-<n>.<signal>.json.gz    what goes over the wire next
-    refused/                         what a server did not want, the newest 32 MiB of it
-    lock                             held by the sender; who dies lets go of it
-    urgent                           there is news that should not wait for the rest
+    out/<time_ns>-<pid>-<n>.part     (identity, messages) in `marshal` format; names sort by time
+    ranks/<pid>.ring|json|stack      where each rank is, its identity and limits, and its stack when it is stuck
+    ranks/<pid>-<start>.launch       the name of the first launch of a launcher, which may start its ranks again
+    send/<time_ns>-<n>.<signal>.json.gz    the next bodies to send
+    refused/                         what a server refused, the newest 32 MiB of it
+    lock                             locked by the sender; released when it dies
+    urgent                           exists when a message should be sent at once
 
-Whatever has its name is whole: it was renamed into it. Nothing is synced: a process that dies takes nothing with it.
-The folder is its owner's alone, because `marshal` trusts what it reads.
+A file under its final name is complete, because it was renamed to that name. Files are not synced: the death of a
+process does not lose them. Only the user may access the folder, because `marshal` trusts what it reads.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ Message = tuple[str, dict[str, Any]]
 MIB = 2**20
 LIMIT_MIB = 256
 REFUSED_BYTES = 32 * MIB
-ABANDONED_S = 3600  # a file that is being written for this long belongs to a process that died
+ABANDONED_S = 3600  # a file that has been in writing for this long belongs to a dead process
 
-# What goes first when there is no room: the messages of the lowest value, the oldest of them first.
+# What is dropped first when there is no space: messages of the lowest value, and of these the oldest.
 _VALUE = {"span": 0, "batch": 0, "window": 1, "metric": 1, "gpu": 1}
 _MAX_VALUE = 2  # runs and events
 
 
 class SpoolError(OSError):
-    """A folder that cannot be used as a spool; the text is one sentence."""
+    """A folder that cannot be used as a spool. The text is one sentence."""
 
 
 def spool_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """The spool of this machine for the target that is set: all ranks that send to the same place find the same one."""
+    """The spool for the configured target on this machine. All ranks with the same target use the same spool."""
     if named := environment.get("PYROMETER_SPOOL"):
         return Path(named)
     fields = [environment.get(f"PYROMETER_{name}", "") for name in ("ENDPOINT", "TOKEN", "CA_FILE", "REDACT")]
@@ -69,11 +69,11 @@ def _private_name() -> str:
 def _check_owner(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise SpoolError(f"{folder} belongs to somebody else; name another folder in PYROMETER_SPOOL.")
+        raise SpoolError(f"{folder} belongs to another user. Set PYROMETER_SPOOL to another folder.")
 
 
 class Spool:
-    """A spool folder. Ranks `put`; the one process that has the lock reads, trims and removes."""
+    """A spool folder. Ranks call `put`. Only the process that has the lock reads, trims and removes files."""
 
     def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
         self.folder = folder
@@ -82,39 +82,40 @@ class Spool:
         self.limit_bytes = limit_bytes or int(read_number("PYROMETER_SPOOL_MIB", LIMIT_MIB) * MIB) or MIB
         self._numbers = itertools.count()
         self._last_ns = 0
-        self._bytes_since_trim = self.limit_bytes  # written since the last look at the whole: none was made yet
+        self._bytes_since_trim = self.limit_bytes  # written since the size of the whole spool was last checked
         self._unwritten: Counter[str] = Counter()
         self._lock: int | None = None
 
     def make(self) -> Spool:
-        """Makes the folders where they are missing. They must be ours alone."""
+        """Creates missing folders. They must belong to this user alone."""
         try:
             for folder in (self.folder.parent, self.folder, self.out, self.ranks, self.send, self.refused):
                 with contextlib.suppress(FileExistsError):
                     folder.mkdir(mode=0o700, parents=True)
             _check_owner(self.folder)
             if self.folder.parent.name == _private_name():
-                _check_owner(self.folder.parent)  # in a folder where anybody may put what they like
+                _check_owner(self.folder.parent)  # it is in a folder that all users can write to
             if self.folder.stat().st_mode & 0o077:
                 self.folder.chmod(0o700)
         except SpoolError:
             raise
         except OSError as error:
             raise SpoolError(
-                f"{self.folder} cannot be made: {error.strerror}; name another folder in PYROMETER_SPOOL."
+                f"{self.folder} cannot be created: {error.strerror}. Set PYROMETER_SPOOL to another folder."
             ) from None
         return self
 
-    # -- ranks write ---------------------------------------------------------------------------------------------------
+    # -- Writing, by ranks ---------------------------------------------------------------------------------------------
 
     def put(self, identity: Identity, messages: Iterable[Message], *, urgent: bool = False) -> bool:
-        """Hands messages over. False when they could not be written: they are counted, and the count is told later."""
+        """Writes messages. Returns False if that failed: then the messages are counted, and the count is reported
+        later."""
         messages = list(messages)
         if self._unwritten:
-            messages.append(_dropped(self._unwritten, "could not be written"))
+            messages.append(_dropped(self._unwritten, "write_failed", "could not be written"))
         if not messages:
             return True
-        self._last_ns = max(self._last_ns + 1, time.time_ns())  # a clock that is set back changes no order
+        self._last_ns = max(self._last_ns + 1, time.time_ns())  # the order stays the same when the clock is set back
         name = f"{self._last_ns:020d}-{os.getpid()}-{next(self._numbers):06d}.part"
         try:
             written = _write(self.out / name, _marshalled(identity, messages))
@@ -132,13 +133,13 @@ class Spool:
         return True
 
     def register(self, identity: Identity, limits_s: Mapping[str, float] | None = None) -> None:
-        """Leaves word of who this rank is, and how long it may stand still in which phase."""
+        """Writes who this rank is, and how long it may make no progress in each phase."""
         registration = {**identity, "limits_s": dict(limits_s or {})}
         _write(self.ranks / f"{os.getpid()}.json", json.dumps(registration).encode())
 
     def first_launch(self, launch: str) -> str:
-        """What the launcher that started this process called its first launch. Some start their processes again when
-        one of them died, or others came: that is another attempt at the same run."""
+        """The name of the first launch of the launcher that started this process. Some launchers start their processes
+        again after a death, or when nodes join: that is another attempt at the same run."""
         launcher = os.getppid()
         process = processes.living(launcher)
         path = self.ranks / f"{launcher}-{process.started if process else 0}.launch"
@@ -149,29 +150,29 @@ class Spool:
         return launch
 
     def set_aside(self, pid: int) -> None:
-        """Files of a dead process that had this number make way for those of the living one; they are still read."""
+        """Renames the files of a dead process with this number. They are still read."""
         aside = f"{pid}-{time.time_ns()}"
         for path in self.ranks.glob(f"{pid}.*"):
             with contextlib.suppress(OSError):
                 path.rename(path.with_name(aside + path.suffix))
 
     def wait_sent(self, limit_s: float, given_up: Callable[[], bool] = bool) -> bool:
-        """Waits until all that lies here now was sent: for whoever takes the sender with it when it ends."""
+        """Waits until everything that is in the spool now was sent: for a process whose end ends the sender too."""
         end, mark = time.monotonic() + limit_s, f"{time.time_ns():020d}"
         bodies: set[Path] | None = None
         while bodies is None or bodies.intersection(self.bodies()):
             if bodies is None and not any(part.name < mark for part in self.parts()):
-                bodies = set(self.bodies())  # those of a part are there before it is gone
+                bodies = set(self.bodies())  # the bodies of a part exist before the part is removed
             elif time.monotonic() >= end or given_up():
                 return False
             else:
                 time.sleep(0.02)
         return True
 
-    # -- the sender reads ----------------------------------------------------------------------------------------------
+    # -- Reading, by the sender ----------------------------------------------------------------------------------------
 
     def acquire(self) -> bool:
-        """Becomes the one that reads; False while another process is."""
+        """Takes the lock; False if another process has it."""
         if self._lock is None:
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -184,17 +185,17 @@ class Spool:
 
     @property
     def held(self) -> bool:
-        """Whether this is the one that reads."""
+        """Whether this process has the lock."""
         return self._lock is not None
 
     def release(self) -> None:
-        """Lets another process read."""
+        """Releases the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def hurried(self) -> bool:
-        """Whether somebody has handed over since the last look what should not wait."""
+        """Whether an urgent message was written since the last call."""
         try:
             (self.folder / "urgent").unlink()
         except OSError:
@@ -202,13 +203,13 @@ class Spool:
         return True
 
     def parts(self) -> list[Path]:
-        """What ranks handed over, in order."""
+        """The files that ranks have written, in order."""
         return _list_files(self.out, ".part")
 
     def read(self, part: Path) -> tuple[Identity, list[Message]] | None:
-        """What a part holds. One that cannot be read is put among what was refused."""
+        """The content of a part. A part that cannot be read is moved to the refused files."""
         try:
-            identity, messages = marshal.loads(part.read_bytes())  # noqa: S302 - the folder is ours alone
+            identity, messages = marshal.loads(part.read_bytes())  # noqa: S302 - only this user can write to the folder
             return dict(identity), [(str(kind), dict(fields)) for kind, fields in messages]
         except FileNotFoundError:
             return None
@@ -217,11 +218,11 @@ class Spool:
             return None
 
     def rings(self) -> list[Path]:
-        """The ranks that have registered."""
+        """The rings of the ranks."""
         return _list_files(self.ranks, ".ring")
 
     def bodies(self) -> list[Path]:
-        """What is to be sent, in order."""
+        """The bodies to be sent, in order."""
         return _list_files(self.send, ".gz")
 
     def add_body(self, signal: str, packed: bytes) -> Path:
@@ -232,7 +233,7 @@ class Spool:
         return path
 
     def refuse(self, path: Path) -> None:
-        """Puts aside what nobody wants; the oldest of that goes when it is too much."""
+        """Moves a file to the refused ones, and removes the oldest of those above the limit."""
         with contextlib.suppress(OSError):
             path.rename(self.refused / path.name)
         kept = 0
@@ -242,7 +243,7 @@ class Spool:
                 old.unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Removes what processes left half written, and what is too much."""
+        """Removes incomplete files of dead processes, and what exceeds the limit."""
         for folder in (self.out, self.send, self.ranks):
             for path in _list_files(folder, ".tmp"):
                 with contextlib.suppress(OSError):
@@ -255,7 +256,8 @@ class Spool:
         self.trim()
 
     def trim(self) -> int:
-        """Makes room: messages of the least value go first, the oldest parts first. How many went is an event."""
+        """Drops messages of the lowest value, in the oldest parts first, until there is space. Reports their count as
+        an event."""
         size = sum(map(_size, itertools.chain(_list_files(self.out), _list_files(self.send))))
         if size <= self.limit_bytes:
             return 0
@@ -278,11 +280,11 @@ class Spool:
             counts = dropped.setdefault(marshal.dumps(identity, 4), (identity, Counter()))[1]
             counts.update(_counted(message for message in messages if _value_of(message) <= value))
         for identity, counts in dropped.values():
-            self.put(identity, [_dropped(counts, "found no room in the spool")])
+            self.put(identity, [_dropped(counts, "spool_full", "were dropped because the spool was full")])
         return sum(counts.total() for _, counts in dropped.values())
 
     def _trim_without_sender(self) -> None:
-        """The sender trims; where there is none, or it died, whoever writes does."""
+        """The sender trims. If there is none, or it died, the rank that writes does."""
         with contextlib.suppress(OSError):
             if self._lock is None and self.acquire():
                 try:
@@ -295,20 +297,20 @@ def _value_of(message: Message) -> int:
     return _VALUE.get(message[0], _MAX_VALUE)
 
 
-def _dropped(counts: Counter[str], why: str) -> Message:
-    """The event that says what is missing."""
+def _dropped(counts: Counter[str], reason: str, sentence: str) -> Message:
+    """The event that reports missing messages."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
     return "event", {
         "time_ms": time.time_ns() // 1_000_000,
         "kind": "telemetry_dropped",
-        "reason": "spool_full" if "room" in why else "write_failed",
-        "message": f"{counts.total()} messages {why}: {kinds}",
+        "reason": reason,
+        "message": f"{counts.total()} messages {sentence}: {kinds}",
         "count": counts.total(),
     }
 
 
 def _counted(messages: Iterable[Message]) -> Counter[str]:
-    """How many of each kind. An event that tells of others that went stands for those."""
+    """Counts messages by kind. An event about dropped messages counts as those."""
     counts: Counter[str] = Counter()
     for kind, fields in messages:
         counts[kind] += fields.get("count", 1) if fields.get("kind") == "telemetry_dropped" else 1
@@ -318,12 +320,12 @@ def _counted(messages: Iterable[Message]) -> Counter[str]:
 def _marshalled(identity: Identity, messages: list[Message]) -> bytes:
     try:
         return marshal.dumps((identity, messages), 4)
-    except ValueError:  # a number of numpy's, or something else that a training program reported
+    except ValueError:  # a NumPy number, or another type that the training program reported
         return marshal.dumps((_to_plain(identity), _to_plain(messages)), 4)
 
 
 def _to_plain(value: Any) -> Any:
-    """The same in types that can be written down."""
+    """Converts a value to types that can be written."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Mapping):
@@ -339,7 +341,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _write(path: Path, data: bytes) -> int:
-    """Writes a file that appears whole; its size."""
+    """Writes a file that appears under its name only when it is complete. Returns its size."""
     temporary = f"{path}.tmp"
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -347,7 +349,7 @@ def _write(path: Path, data: bytes) -> int:
             rest = memoryview(data)
             while rest:
                 rest = rest[file.write(rest) or 0 :]
-        os.replace(temporary, path)  # noqa: PTH105 - on the hot side of things
+        os.replace(temporary, path)  # noqa: PTH105 - called often
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)  # noqa: PTH108

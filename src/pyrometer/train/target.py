@@ -1,4 +1,4 @@
-"""Where telemetry goes: a server that takes OTLP over HTTP, or a data folder on this machine."""
+"""Where telemetry is sent: a server that accepts OTLP over HTTP, or a data folder on this machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
 
 CONNECT_S = 5.0
-RESPONSE_S = 30.0  # between two signs of life
-POST_S = 60.0  # in all
+RESPONSE_S = 30.0  # without any data from the server
+POST_S = 60.0  # in total
 MAX_RESPONSE_BYTES = 65_536
 MAX_RETRY_AFTER_S = 300.0
 SEARCH_EVERY_S = 30.0  # for a server that has the folder
@@ -26,39 +26,39 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class TargetError(ValueError):
-    """An address that is none; the text is one sentence."""
+    """An invalid address or token. The text is one sentence."""
 
 
 class PostOutcome(Enum):
-    """What became of a body."""
+    """What the target did with a body."""
 
-    ACCEPTED = "taken"
-    REFUSED = "refused"  # for good
-    RETRY = "later"
+    ACCEPTED = "accepted"
+    REFUSED = "refused"  # permanently
+    RETRY = "retry"
 
 
 class PostResult(NamedTuple):
-    """What became of a body, in words, and when to come again."""
+    """What the target did with a body, with its message, and when to try again."""
 
-    fate: PostOutcome
+    outcome: PostOutcome
     text: str = ""
     retry_after_s: float = 0.0
     status: int = 0
 
 
 class TelemetryTarget(Protocol):
-    """A place that takes bodies."""
+    """A place that accepts bodies."""
 
     display_url: str  # its address, without secrets
 
     def post(self, name: str, body: bytes) -> PostResult:
-        """Offers a body; its name says which signal it is."""
+        """Offers a body, whose file name contains the signal."""
 
     def expire(self) -> None:
-        """Called once a second by another thread: ends what takes too long."""
+        """Ends a request that takes too long. Another thread calls it once per second."""
 
     def close(self) -> None:
-        """Nothing more will be offered."""
+        """Closes the connection."""
 
 
 def target_of(environment: Mapping[str, str] = os.environ) -> TelemetryTarget:
@@ -70,7 +70,7 @@ def target_of(environment: Mapping[str, str] = os.environ) -> TelemetryTarget:
 
 
 class HttpTarget:
-    """A server, over one connection that is kept."""
+    """A server, with one connection that is reused."""
 
     def __init__(
         self, url: str, token: str | None = None, ca_file: str | None = None, *, response_s: float = RESPONSE_S
@@ -82,7 +82,7 @@ class HttpTarget:
             address, port = urlsplit(""), None
         if address.scheme not in ("http", "https") or not address.hostname:
             raise TargetError(
-                f"PYROMETER_ENDPOINT {_without_secrets(url)!r} is no address, like http://127.0.0.1:8411."
+                f"PYROMETER_ENDPOINT {_without_secrets(url)!r} is not an address. Example: http://127.0.0.1:8411"
             )
         self._host, self._port, self._secure = address.hostname, port, address.scheme == "https"
         self._prefix = address.path.rstrip("/")
@@ -92,17 +92,15 @@ class HttpTarget:
         self._headers = {"Content-Type": "application/json", "Content-Encoding": "gzip", "User-Agent": "pyrometer"}
         token = (token or "").strip()
         if token:
-            if not (token.isascii() and token.isprintable()):  # an error of http.client would say it in full
-                raise TargetError(
-                    "PYROMETER_TOKEN holds characters that no token has; make one with `pyrometer token`."
-                )
+            if not (token.isascii() and token.isprintable()):  # http.client would show it in full in an error
+                raise TargetError("PYROMETER_TOKEN contains invalid characters. Create a token with `pyrometer token`.")
             self._headers["Authorization"] = f"Bearer {token}"
         self._response_s = response_s
         self._connection: HTTPConnection | None = None
         self._posting_since_s: float | None = None
 
     def post(self, name: str, body: bytes) -> PostResult:
-        """Offers a body. A connection that the server has closed meanwhile is made anew."""
+        """Offers a body. Reconnects if the server has closed the connection since the last request."""
         from http.client import HTTPException
 
         signal = name.split(".")[-3]
@@ -113,13 +111,13 @@ class HttpTarget:
                 return self._post_once(signal, body)
             except (OSError, HTTPException) as error:
                 self.close()
-                if not (used and isinstance(error, ConnectionError)):  # RemoteDisconnected is one
+                if not (used and isinstance(error, ConnectionError)):  # this includes RemoteDisconnected
                     return PostResult(PostOutcome.RETRY, _describe(error))
             finally:
                 self._posting_since_s = None
 
     def expire(self) -> None:
-        """Cuts a request that a server keeps alive without end, a byte at a time."""
+        """Ends a request that a server keeps open by sending a byte from time to time."""
         import socket
 
         since_s, connection = self._posting_since_s, self._connection
@@ -128,7 +126,7 @@ class HttpTarget:
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -174,7 +172,7 @@ class HttpTarget:
 
 
 class FolderTarget:
-    """A data folder: bodies are left in its inbox, or given to the server that has the folder."""
+    """A data folder: writes bodies to its inbox, or sends them to the server that has the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -184,11 +182,11 @@ class FolderTarget:
         self._searched_at_s = -SEARCH_EVERY_S
 
     def post(self, name: str, body: bytes) -> PostResult:
-        """Leaves a body in the folder. A server that has it and does not want bodies finds them in the inbox too."""
+        """Offers a body to the server of the folder. If it does not accept the body, writes the body to the inbox."""
         server = self._find_server()
         if server is not None:
             result = server.post(name, body)
-            if result.fate is PostOutcome.ACCEPTED:
+            if result.outcome is PostOutcome.ACCEPTED:
                 return result
             server.close()
             self._server = None
@@ -200,22 +198,22 @@ class FolderTarget:
             temporary.write_bytes(body)
             temporary.rename(self._inbox / name)
         except OSError as error:
-            return PostResult(PostOutcome.RETRY, f"it cannot be written: {error.strerror}")
+            return PostResult(PostOutcome.RETRY, f"the folder cannot be written: {error.strerror}")
         return PostResult(PostOutcome.ACCEPTED)
 
     def expire(self) -> None:
-        """Ends what takes too long."""
+        """Ends a request that takes too long."""
         server = self._server
         if server is not None:
             server.expire()
 
     def close(self) -> None:
-        """Hangs up, where there is a server."""
+        """Closes the connection to the server, if there is one."""
         if self._server is not None:
             self._server.close()
 
     def _find_server(self) -> HttpTarget | None:
-        """The server whose address lies in the folder; it is looked for now and then."""
+        """The server whose address is in the folder, which is read again from time to time."""
         now_s = time.monotonic()
         if self._server is None and now_s - self._searched_at_s >= SEARCH_EVERY_S:
             self._searched_at_s = now_s
@@ -236,7 +234,7 @@ def _result_of(response: HTTPResponse, reply: bytes) -> PostResult:
 
 
 def _rejected(reply: bytes) -> str:
-    """What a server that took a body says it did not take of it."""
+    """The part of an accepted body that the server rejected, as a sentence."""
     if b"rejected" not in reply:
         return ""
     try:
@@ -265,7 +263,7 @@ def _retry_after_s(header: str | None) -> float:
 
 
 def _proxy_of(address: SplitResult) -> tuple[str, int | None, dict[str, str]] | None:
-    """Host, port and headers of the proxy that the environment names; there is none for this machine."""
+    """Host, port and headers of the proxy that the environment names; None for addresses of this machine."""
     host = address.hostname or ""
     if host in _LOOPBACK or host.startswith("127."):
         return None
@@ -299,7 +297,7 @@ def _without_secrets(url: str) -> str:
 
 
 def _first_line(reply: bytes) -> str:
-    """What a server says of an error, as one line of printable text."""
+    """The error message of a server, as one line of printable text."""
     text = reply[:300].decode("utf-8", "replace")
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
 

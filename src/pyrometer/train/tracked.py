@@ -1,9 +1,8 @@
-"""Which run of an experiment tracker the program has; and what this run is called, as that tracker is told.
+"""Connects the program's runs in experiment trackers with this run, in both directions.
 
-Both ways of one join: the tracker's run gets tags that name this process (MLflow: by a plug-in of its own kind,
-`mlflow.run_context_provider`; W&B: in the run's summary, since programs hand its config on to their models), and the
-run here has an event that names the tracker's. Nothing here asks the tracker for anything, nothing waits for it, and
-nothing that goes wrong is seen by the program.
+The tracker's run gets tags that name this process. For MLflow they come from its plug-in `mlflow.run_context_provider`.
+For W&B they are in the run's summary, because programs pass its config to their models. This run gets an event that
+names the tracker's run. Nothing here sends a request to the tracker or waits for it, and no error reaches the program.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyrometer.train.hooks import Hooks
 
-MLFLOW_RUN, WANDB_RUN = "mlflow_run", "wandb_run"  # kinds of events, as `model/events.py` has them
+MLFLOW_RUN, WANDB_RUN = "mlflow_run", "wandb_run"  # kinds of events, as in `model/events.py`
 TAG = "pyrometer."
-MAX_RUNS = 1_000  # of trackers, in one process: a program may have one for every evaluation
-_USER = re.compile(r"//.*@")  # and a password, which may have any character in it
+MAX_RUNS = 1_000  # per process; a program may have one run for every evaluation
+_USER = re.compile(r"//.*@")  # user name and password; the password may contain any character
 _TAGGED = ("run", "launch", "experiment", "host", "namespace", "pod_name", "pod_uid")
 
 
 class Context:
-    """MLflow's plug-in: what it has to say of a run that the program starts. Without the SDK it says nothing."""
+    """The plug-in for MLflow. It adds no tags if the SDK is not active."""
 
     def in_context(self) -> bool:
         """Whether this process is watched."""
@@ -36,7 +35,7 @@ class Context:
         return boot.hooks() is not None
 
     def tags(self) -> dict[str, str]:
-        """By which the run can be found here. MLflow takes an error for a warning, and goes on."""
+        """The tags that identify the run here. MLflow shows an error as a warning, and continues."""
         from pyrometer.train import boot
 
         found = boot.hooks()
@@ -44,16 +43,16 @@ class Context:
 
 
 def names(hooks: Hooks, init_arguments: dict[str, Any]) -> dict[str, str]:
-    """What this process is called here. Its run is the workload in Kubernetes, which only the server knows, and the
-    first of its launches where a launcher begins again: then it has no name yet."""
+    """How this process is named here. Its run is the workload in Kubernetes, which only the server knows, or the first
+    launch of a restarting launcher. Then it has no name yet."""
     if hooks.rank is not None:
         known = dict(hooks.rank.identity)
     else:
-        from pyrometer.train import identity  # not in every Python that is watched
+        from pyrometer.train import identity  # not needed in every Python that is watched
 
-        told = {name: init_arguments[name] for name in ("run", "experiment") if init_arguments.get(name)}
-        known = {**identity.identify(launch=identity.next_launch()), **told}
-    if known["rank"] != 0:  # the launch is what rank 0 calls it
+        configured = {name: init_arguments[name] for name in ("run", "experiment") if init_arguments.get(name)}
+        known = {**identity.identify(launch=identity.next_launch()), **configured}
+    if known["rank"] != 0:  # rank 0 decides the name of the launch
         known.pop("launch")
     named = any(name in known for name in ("run", "pod_uid", "pod_name", "restart_of"))
     if "launch" in known and not named and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
@@ -62,7 +61,7 @@ def names(hooks: Hooks, init_arguments: dict[str, Any]) -> dict[str, str]:
 
 
 def record_run(hooks: Hooks, kind: str, named: str, words: str) -> None:
-    """The program has this run of a tracker: told once, as soon as there is somebody to tell it."""
+    """Reports a tracker's run that the program has, once, as soon as there is a rank."""
     if (kind, named) in hooks.tracked or len(hooks.tracked) >= MAX_RUNS:
         return
     hooks.tracked[kind, named] = words
@@ -71,7 +70,7 @@ def record_run(hooks: Hooks, kind: str, named: str, words: str) -> None:
 
 
 def report_result(owner: Any, name: str, report: Callable[[Any], None], also: Sequence[str] = ()) -> None:
-    """Calls `tell` with what a function gives back; also where packages have it under the same name already."""
+    """Calls `report` with the return value of a function, also where packages have imported the function already."""
     original = vars(owner).get(name)
     if original is None:
         return
@@ -85,7 +84,7 @@ def report_result(owner: Any, name: str, report: Callable[[Any], None], also: Se
 
     setattr(owner, name, wrapper)
     for package in map(sys.modules.get, also):
-        if package is not None and vars(package).get(name) is original:  # imported before anybody was to be told
+        if package is not None and vars(package).get(name) is original:  # imported before the function was wrapped
             setattr(package, name, wrapper)
 
 
@@ -93,14 +92,15 @@ def report_result(owner: Any, name: str, report: Callable[[Any], None], also: Se
 
 
 def mlflow_registry(module: Any, hooks: Hooks) -> None:
-    """Where MLflow keeps such plug-ins. Installed, it has found ours; under `pyrometer run` nothing is installed."""
+    """Registers the plug-in. An installed package registers it through its entry point, but under `pyrometer run`
+    nothing is installed."""
     registry = module._run_context_provider_registry
     if not any(isinstance(one, Context) for one in registry):
         registry.register(Context)
 
 
 def mlflow_runs(owner: Any, name: str, hooks: Hooks) -> None:
-    """Runs that the program starts or goes on with, by a function that gives them back."""
+    """Reports runs that the program starts or resumes with a function that returns them."""
 
     def report(run: Any) -> None:
         from mlflow.tracking import get_tracking_uri
@@ -111,14 +111,14 @@ def mlflow_runs(owner: Any, name: str, hooks: Hooks) -> None:
 
 
 def record_mlflow_run(hooks: Hooks, run_id: str, uri: str, info: Any = None) -> None:
-    """One of MLflow's runs."""
+    """Reports a run of MLflow."""
     if (MLFLOW_RUN, run_id) not in hooks.tracked:
         named = f"“{info.run_name}” in experiment {info.experiment_id} " if info is not None else ""
         record_run(hooks, MLFLOW_RUN, run_id, f"{named}at {without_secrets(str(uri))}")
 
 
 def without_secrets(uri: str) -> str:
-    """An address that may be shown."""
+    """An address without user, password and query."""
     return _USER.sub("//", uri).partition("?")[0]
 
 
@@ -126,7 +126,7 @@ def without_secrets(uri: str) -> str:
 
 
 def wandb_runs(module: Any, hooks: Hooks) -> None:
-    """Runs that `wandb.init` gives."""
+    """Reports runs that `wandb.init` returns."""
 
     def report(run: Any) -> None:
         from pyrometer.train import boot

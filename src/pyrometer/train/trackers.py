@@ -1,8 +1,8 @@
-"""Metrics that the program gives to somebody else: a tracker, or the framework that trains.
+"""Metrics that the program logs to a tracker or to the framework that trains.
 
-Each is listened to where all its ways come together: a door. What the program said goes on as it was said, and is heard
-once it has succeeded. A framework hands the same values to its trackers: of what passes through other doors meanwhile,
-only what has another name and another value is news.
+Each tracker is wrapped at the one function through which all of its values pass. The program's call runs first, and its
+values are recorded after it has succeeded. A framework forwards the same values to its trackers: of the values that
+another tracker receives during a call, only those with another name and another value are recorded.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from pyrometer.train.hooks import Hooks
 
 Values = Mapping[str, Any]
-Receive = Callable[..., None]  # values, their step, and whether they are about the steps that were just trained
-_SOURCES = {"torch": "tensorboard", "pytorch_lightning": "lightning"}  # what other packages are called here
-MAX_NESTING = 4  # of dictionaries in dictionaries, as W&B takes them
+# called with values, their step, and whether they are about the steps that were just trained
+Receive = Callable[..., None]
+# the sources of packages that are called differently
+_SOURCES = {"torch": "tensorboard", "pytorch_lightning": "lightning"}
+MAX_NESTING = 4  # of dictionaries in dictionaries, as W&B accepts them
 
 
 class _EnclosingCalls(threading.local):
-    """The doors that this thread is in."""
+    """What the calls that this thread is in forward to other trackers."""
 
     names: frozenset[str] = frozenset()
     numbers: frozenset[float] = frozenset()
@@ -36,7 +38,7 @@ _enclosing = _EnclosingCalls()
 
 
 def install(hooks: Hooks, name: str, module: Any) -> None:
-    """A tracker was imported: listens to it."""
+    """Wraps the functions of a tracker that was imported."""
     attach = _ATTACH.get(name)
     if attach is None:
         return
@@ -59,7 +61,7 @@ def install(hooks: Hooks, name: str, module: Any) -> None:
 
 
 def _step_number(step: Any) -> int | None:
-    """A step number as programs give it: numpy and torch have numbers of their own. None is read from a GPU."""
+    """A step number as an int, also from NumPy and PyTorch; None for a tensor on a GPU, which is not read."""
     if step is None or isinstance(step, str) or getattr(step, "is_cuda", False):
         return None
     with suppress(TypeError, ValueError, OverflowError, RuntimeError):
@@ -70,9 +72,9 @@ def _step_number(step: Any) -> int | None:
 def _call_after(
     owner: Any, name: str, report: Callable[..., None], forwarded: Callable[..., Values] | None = None
 ) -> None:
-    """Calls `tell` with the same arguments, after what is there; what goes wrong in it is nobody's business.
+    """Calls `report` with the same arguments after the function. Errors of `report` are ignored.
 
-    `inner` says which values are handed on to other doors while it runs.
+    `forwarded` returns the values that the function passes on to other trackers.
     """
     original = vars(owner).get(name)
     if original is None:
@@ -98,7 +100,7 @@ def _call_after(
 
 
 def _flat(values: Values, before: str = "", depth: int = 0) -> dict[str, Any]:
-    """Dictionaries in dictionaries, with the names that W&B gives them."""
+    """Flattens nested dictionaries, with the names that W&B uses."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -137,7 +139,7 @@ def _mlflow_client(module: Any, receive: Receive, hooks: Hooks) -> None:
 
     def several(client: Any, run_id: str, metrics: Any = (), *more: Any, **options: Any) -> None:
         for metric in metrics:
-            if not metric.key.startswith("system/"):  # of the machine, by a thread of MLflow
+            if not metric.key.startswith("system/"):  # metrics of the machine, from a thread of MLflow
                 receive({metric.key: metric.value}, metric.step)
         tracked.record_mlflow_run(hooks, run_id, client.tracking_uri)
 
@@ -174,7 +176,7 @@ def _accelerate(module: Any, receive: Receive, hooks: Hooks) -> None:
 
 
 def _transformers(module: Any, receive: Receive, hooks: Hooks) -> None:
-    """The Trainer's own callbacks hear everything, whichever trackers it reports to."""
+    """The Trainer's callback handler receives everything, whichever trackers are configured."""
 
     def logged(handler: Any, args: Any, state: Any, control: Any, logs: Values, *more: Any, **options: Any) -> None:
         # With a learning rate, the loss is the Trainer's mean over the steps since it last logged one. Evaluations, the
@@ -200,13 +202,14 @@ def _transformers(module: Any, receive: Receive, hooks: Hooks) -> None:
 
 
 def _lightning(module: Any, receive: Receive, hooks: Hooks) -> None:
-    """What `self.log` says comes together here, whichever loggers there are."""
+    """All values of `self.log` pass through this connector, whichever loggers are configured."""
 
     def logged(connector: Any, metrics: Values, step: int | None = None, *more: Any) -> None:
         trainer, values = connector.trainer, dict(metrics)
-        if step is None:  # as the connector itself chooses it for the loggers
+        if step is None:  # as the connector chooses it for the loggers
             own = values.pop("step", None)
-            if own is None or (getattr(own, "is_cuda", False) and not trainer.loggers):  # reading it would wait
+            # reading it would wait for the GPU
+            if own is None or (getattr(own, "is_cuda", False) and not trainer.loggers):
                 step = trainer.fit_loop.epoch_loop._batches_that_stepped
             else:
                 step = _step_number(own)
@@ -227,13 +230,13 @@ def _lightning_fit(module: Any, receive: Receive, hooks: Hooks) -> None:
 
 
 def _torchtitan(module: Any, receive: Receive, hooks: Hooks) -> None:
-    """Its metrics come together here, on all ranks, whether it writes them anywhere or only prints them."""
+    """All metrics pass through this class on all ranks, whether they are written somewhere or only printed."""
     reporting: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def made(processor: Any, config: Any, *, parallel_dims: Any, pp_schedule: str = "1F1B", **options: Any) -> None:
         _name_framework(hooks, "torchtitan")
         rank = module._get_metrics_rank(parallel_dims=parallel_dims, pp_schedule=pp_schedule)
-        if module.torch.distributed.get_rank() == rank:  # with pipelines, others have no loss
+        if module.torch.distributed.get_rank() == rank:  # with pipeline parallelism, the other ranks have no loss
             reporting.add(processor)
 
     def named(
@@ -264,7 +267,7 @@ def _torchtitan(module: Any, receive: Receive, hooks: Hooks) -> None:
 
 
 def _ray(module: Any, receive: Receive, hooks: Hooks) -> None:
-    """What each worker reports."""
+    """The values that each worker reports."""
 
     def reported(worker: Any, metrics: Values, *more: Any, **options: Any) -> None:
         _name_framework(hooks, "ray")
@@ -276,14 +279,14 @@ def _ray(module: Any, receive: Receive, hooks: Hooks) -> None:
 
 
 def _ray_worker(module: Any, receive: Receive, hooks: Hooks) -> None:
-    """A worker trains in a thread, and is killed after it: with its function, the rank has ended."""
+    """A worker trains in a thread and is killed afterwards, so the rank ends with the function of that thread."""
     original = module.ThreadRunner.run
 
     def watched(target: Callable[[], Any]) -> Any:
         try:
             result = target()
         except BaseException as error:
-            with suppress(Exception):  # the program's own error is the one that counts
+            with suppress(Exception):  # the program's own error must be raised
                 if hooks.rank is not None:
                     hooks.rank.failed(error)
             raise
@@ -300,7 +303,7 @@ def _ray_worker(module: Any, receive: Receive, hooks: Hooks) -> None:
 
 
 def _name_framework(hooks: Hooks, framework: str) -> None:
-    """Frameworks use each other: the first that is seen names the run."""
+    """Names the framework of the run. Frameworks use each other: the first one counts."""
     if hooks.rank is not None and "framework" not in hooks.rank.identity:
         hooks.rank.framework_begins(framework, None)
 

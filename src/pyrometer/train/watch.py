@@ -1,8 +1,8 @@
-"""The watcher: speaks for ranks that cannot. It looks at their rings and at the kernel's word on their processes.
+"""The watcher: reports for ranks that cannot report themselves. It reads their rings and the state of their processes.
 
-A rank that was killed leaves a ring: what it had not handed on is in it. A rank that stands still while its interpreter
-runs says so itself; one whose interpreter does not run either (C holds it, or a signal stopped the process) is silent,
-and its stack is what `faulthandler` wrote.
+The ring of a killed rank contains the steps that it had not published. A rank that makes no progress while its
+interpreter runs reports that itself. If its interpreter does not run either (C code holds it, or a signal stopped the
+process), the rank is silent, and its stack is what `faulthandler` wrote.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from pyrometer.train.ring import Ring, RingError, RingSnapshot
 from pyrometer.train.spool import Identity, Message, Spool
 from pyrometer.train.stall_limits import configured_hang_limit_s, stall_limits_s
 
-SILENT_NS = 5_000_000_000  # an interpreter that has not run for this long does not run
-STACK_S = 3.0  # how long to wait for a stack once a rank is found stuck
+SILENT_NS = 5_000_000_000  # without a beat for this long, the interpreter of a rank does not run
+STACK_S = 3.0  # how long to wait for the stack of a stuck rank
 STACK_BYTES = 65_536
-STILL_NS = 10_000_000_000  # ranks that come forward are heard of by their windows
-ALIVE_EVERY_S, MAX_ALIVE_EVERY_S = 15.0, 300.0  # less and less often
+STILL_NS = 10_000_000_000  # ranks that make progress are known from their windows
+ALIVE_EVERY_S, MAX_ALIVE_EVERY_S = 15.0, 300.0  # the interval grows while ranks stay stuck
 _STOPPED = {"T": "stopped by a signal (state T)", "t": "stopped by a debugger (state t)"}
 
 
 @dataclass
 class _WatchedRank:
-    """A rank as it was seen last."""
+    """A rank as the watcher last saw it."""
 
     ring: Ring
     pid: int
     identity: Identity = field(default_factory=dict)
     limits_s: dict[str, float] = field(default_factory=dict)
-    registered_ns: int = 0  # when its identity was written, as its file says
-    started: int | None = None  # its process, as the kernel counts
+    registered_ns: int = 0  # the modification time of its identity file
+    started: int | None = None  # when its process started, in ticks of the kernel
     alive_ns: int = 0  # UTC: when it was last seen alive
     memory: Path | None = None
     oom_kills: int | None = None
-    stuck: RingSnapshot | None = None  # where it was when this watcher spoke for it
-    suspected_at_s: float | None = None  # since when its stack is waited for
+    stuck: RingSnapshot | None = None  # where it was when this watcher reported it as stuck
+    suspected_at_s: float | None = None  # when the watcher began to wait for its stack
 
 
 class Watcher:
-    """Looks at all ranks of a spool. `look` is called about once a second by whoever holds the spool's lock."""
+    """Watches all ranks of a spool. The process that has the lock of the spool calls `look` about once per second."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._ranks: dict[Path, _WatchedRank] = {}
         self._exits: dict[int, int] = {}
-        self.child: int | None = None  # of this very process: how it ends will be told
+        self.child: int | None = None  # a child of this process, whose exit code `exited` will report
         self._alone_since_s = time.monotonic()
         self._alive_due_s = 0.0
         self._since_ns = time.time_ns()
-        self.runs: dict[str, None] = {}  # the names of runs that began since, in order
+        self.runs: dict[str, None] = {}  # names of the runs that began since the watcher started, in order
 
     def look(self) -> bool:
-        """Looks at every rank once; whether there is news that should not wait."""
+        """Checks every rank once. Returns whether there is an urgent message."""
         news = False
         for path in self._spool.rings():
             rank = self._ranks.get(path) or self._discover(path)
@@ -78,7 +78,7 @@ class Watcher:
         return news | self._report_alive()
 
     def _report_alive(self) -> bool:
-        """Says now and then that ranks are there which all stand still: else nobody hears how time passes."""
+        """Reports from time to time that ranks exist while all of them are stuck, so that the server sees time pass."""
         living = [rank for rank in self._ranks.values() if rank.started is not None and rank.identity]
         now_s, now_ns = time.monotonic(), time.perf_counter_ns()
         moved_ns = max((rank.ring.view[ring.MOVED_NS] for rank in living), default=now_ns)
@@ -92,18 +92,18 @@ class Watcher:
         return fields and with_news
 
     def alone_s(self) -> float:
-        """For how long no rank has been there."""
+        """For how long there has been no rank."""
         return time.monotonic() - self._alone_since_s
 
     def living(self) -> bool:
-        """Whether a rank is there that lives, known or not."""
+        """Whether a rank lives, registered or not."""
         return any(path.stem.isdecimal() and processes.living(int(path.stem)) for path in self._spool.rings())
 
     def exited(self, pid: int, status: int) -> None:
-        """The parent says how its child ended: the code, or the signal as a negative number."""
+        """The exit code of a child process, or the signal that ended it as a negative number."""
         self._exits[pid] = status
 
-    # -- who is there --------------------------------------------------------------------------------------------------
+    # -- Finding ranks -------------------------------------------------------------------------------------------------
 
     def _discover(self, path: Path) -> _WatchedRank | None:
         try:
@@ -111,7 +111,7 @@ class Watcher:
             rank = _WatchedRank(found, found.view[ring.PID])
         except FileNotFoundError:
             return None
-        except (OSError, RingError):  # in the making, or of another version
+        except (OSError, RingError):  # incomplete, or of another version
             if not (path.stem.isdecimal() and processes.living(int(path.stem))):
                 _remove_files(path)
             return None
@@ -121,8 +121,9 @@ class Watcher:
         return rank
 
     def _process(self, rank: _WatchedRank) -> processes.Process | None:
-        """A rank's process, if it lives: not another that has its number by now."""
-        found = processes.living(rank.pid) if rank.ring.path.stem == str(rank.pid) else None  # else it stepped aside
+        """The process of a rank; None if it has ended, or if another process has its number now."""
+        # otherwise its files were renamed
+        found = processes.living(rank.pid) if rank.ring.path.stem == str(rank.pid) else None
         if found is None or found.started == rank.started:
             return found
         view = rank.ring.view
@@ -145,10 +146,10 @@ class Watcher:
             if name and rank.ring.view[ring.WALL_NS] >= self._since_ns:
                 self.runs[str(name)] = None
 
-    # -- those that live -----------------------------------------------------------------------------------------------
+    # -- Living ranks --------------------------------------------------------------------------------------------------
 
     def _check_progress(self, rank: _WatchedRank, state: str) -> bool:
-        """Speaks for a rank that is silent and stands still, and when it moves again."""
+        """Reports a rank that is silent and makes no progress, and when it continues."""
         now_ns, snapshot = time.perf_counter_ns(), rank.ring.snapshot()
         if rank.stuck is not None:
             return self._report_unstuck(rank, rank.stuck, snapshot)
@@ -162,12 +163,12 @@ class Watcher:
         if stack is None and time.monotonic() - rank.suspected_at_s < STACK_S:
             return False
         rank.stuck, rank.suspected_at_s = snapshot, None
-        rank.ring.view[ring.STUCK_NS] = snapshot.moved_ns  # so that the rank does not say it again
-        self._alive_due_s = 0.0  # how long it has stood still is told with it
+        rank.ring.view[ring.STUCK_NS] = snapshot.moved_ns  # so that the rank does not report it again
+        self._alive_due_s = 0.0  # its time tells how long the rank has been stuck by now
         return self._report(rank, [_event(rank, snapshot, "stuck", message=stack or f"no stack (state {state})")])
 
     def _report_unstuck(self, rank: _WatchedRank, stuck: RingSnapshot, snapshot: RingSnapshot) -> bool:
-        """Says so, unless the rank does, which has some beats' time for it."""
+        """Reports that a rank continues, unless the rank does so itself within a few beats."""
         if (snapshot.moved_ns, snapshot.steps) == (stuck.moved_ns, stuck.steps):
             return False
         rank.suspected_at_s = rank.suspected_at_s or time.monotonic()
@@ -181,13 +182,13 @@ class Watcher:
         return self._report(rank, [_event(rank, snapshot, "unstuck")])
 
     def _stack(self, rank: _WatchedRank, snapshot: RingSnapshot) -> str | None:
-        """What `faulthandler` wrote since the rank has stood still; None until it has written all of it."""
+        """The stack that `faulthandler` has written since the rank got stuck; None until it is complete."""
         path = rank.ring.path.with_suffix(".stack")
         try:
             written = path.stat()
             if not written.st_size or written.st_mtime_ns < rank.ring.wall_ns(snapshot.moved_ns):
                 return None
-            if time.time_ns() - written.st_mtime_ns < 200_000_000:  # perhaps not the end of it
+            if time.time_ns() - written.st_mtime_ns < 200_000_000:  # it may still be writing
                 return None
             with path.open("rb") as file:
                 file.seek(max(written.st_size - STACK_BYTES, 0))
@@ -196,16 +197,16 @@ class Watcher:
             return None
         return text[text.rfind("Timeout (") if "Timeout (" in text else 0 :].strip() or None  # the newest of several
 
-    # -- those that are gone -------------------------------------------------------------------------------------------
+    # -- Dead ranks ----------------------------------------------------------------------------------------------------
 
     def _ended(self, rank: _WatchedRank) -> bool:
-        """What a dead rank leaves is handed on; then its files go."""
+        """Reports what a dead rank had not published, and then removes its files."""
         path, snapshot = rank.ring.path, rank.ring.snapshot()
         if rank.pid == self.child and rank.pid not in self._exits:
-            return False  # it has ended, and is about to be told
+            return False  # it has ended, and its exit code is about to be reported
         last = self._final_messages(rank, snapshot)
         if last and not self._report(rank, last):
-            return False  # no room on disk: another time
+            return False  # no space on the disk: try again later
         rank.ring.view[ring.ENDED] = 1
         rank.ring.close()
         _remove_files(path)
@@ -213,7 +214,7 @@ class Watcher:
         return True
 
     def _final_messages(self, rank: _WatchedRank, snapshot: RingSnapshot) -> list[Message]:
-        """What a rank left unsaid: its last steps, and how it ended, which its exit code decides."""
+        """What a rank did not report: its last steps, and how it ended according to its exit code."""
         status = self._exits.get(rank.pid, rank.ring.exit_code())
         if snapshot.ended and (not rank.ring.view[ring.EXIT] or (status is None and not rank.ring.stores_exit())):
             return []  # it has reported its end itself
@@ -226,13 +227,13 @@ class Watcher:
             run.update(_outcome_of(status))
         if kills is not None and rank.oom_kills is not None and kills > rank.oom_kills and run["outcome"] == "killed":
             run["reason"] = "OOMKilled"
-            fields = "The kernel killed a process of this container: it was out of memory."
+            fields = "The kernel killed a process of this container because it was out of memory."
             messages.append(_event(rank, snapshot, "oom_killed", message=fields, time_ms=ended_ms, reason="OOMKilled"))
         view = rank.ring.view
         if run["outcome"] == "failed" and not view[ring.EXPLAINED]:
             left_ms = rank.ring.wall_ns(view[ring.LEFT_NS]) // 1_000_000 if view[ring.LEFT_NS] else ended_ms
             messages.append(("event", {"time_ms": left_ms, "kind": "exit", "reason": run["reason"]}))
-        run.setdefault("reason", "its process is gone; which signal it was is not known")
+        run.setdefault("reason", "the process ended, and its exit code or signal is unknown")
         return [*messages, ("run", run)]
 
     def _report(self, rank: _WatchedRank, messages: list[Message]) -> bool:
@@ -240,13 +241,13 @@ class Watcher:
 
 
 def _remove_files(path: Path) -> None:
-    """The files of a rank that is gone."""
+    """Removes the files of a dead rank."""
     for file in path.parent.glob(f"{path.stem}.*"):
         file.unlink(missing_ok=True)
 
 
 def _limit_s(rank: _WatchedRank, snapshot: RingSnapshot) -> float:
-    """How long a rank may stand still where it is."""
+    """How long a rank may make no progress where it is."""
     phase = _phase(snapshot) if snapshot.steps else ring.PHASES[ring.STARTUP]
     limits_s = rank.limits_s if "default" in rank.limits_s else stall_limits_s(configured_hang_limit_s())
     return limits_s.get(phase, limits_s["default"])
@@ -267,15 +268,15 @@ def _event(rank: _WatchedRank, snapshot: RingSnapshot, kind: str, **more: Any) -
 
 
 def _unfolded_windows(left: Ring) -> list[Message]:
-    """The steps that a dead rank had not handed on, folded."""
+    """The window of the steps that a dead rank had not published."""
     try:
         return list(importlib.import_module("pyrometer.train.fold").unfolded_windows(left))
-    except Exception:  # a ring whose rank died while it wrote
+    except Exception:  # the rank died while it wrote to the ring
         return []
 
 
 def _outcome_of(status: int) -> dict[str, str]:
-    """How a process ended, as its parent was told."""
+    """How a process ended, from its exit code."""
     if status < 0:
         name = signal.Signals(-status).name if -status in signal.valid_signals() else f"signal {-status}"
         return {"outcome": "killed", "reason": name}

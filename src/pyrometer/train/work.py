@@ -1,12 +1,12 @@
 """How many samples and tokens a step trains on. A batch counts once, however many modules it passes through.
 
-The forwards before a backward belong to one micro-batch, and the largest of them gives its size: two encoders side by
-side, two views, and a cell that is called for every time step all work on the same samples. Micro-batches of one
-optimizer add up if they pass through the same modules (gradient accumulation). If they pass through different modules
-(a discriminator on real and on generated images), or if the same tensor comes again (SAM), they are the same samples.
-Optimizers that step one after the other share the batch, so the largest amount of any of them is the step's.
+The forwards before a backward belong to one micro-batch, and the largest of them determines its size: two encoders, two
+views, and a cell that is called for every time step all process the same samples. Micro-batches of one optimizer are
+added if they pass through the same modules (gradient accumulation). If they pass through different modules (a
+discriminator on real and on generated images), or if the same tensor is used again (SAM), they are the same samples.
+Optimizers that step one after the other share the batch, so the step counts the largest of their amounts.
 
-On the hot path, calls are only written down. An optimizer's step makes sense of them.
+On the hot path, calls are only appended to a log, which the step of an optimizer evaluates.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from weakref import ref
 from pyrometer.train.ring import SAMPLES, TOKENS
 
 # A call of a root module with gradients: whether its input comes from outside of the models (an input with gradients is
-# the output of another one), tokens, samples, module, whether that is in training mode. Where steps have several
-# micro-batches, also the identity of the input.
+# the output of another model), tokens, samples, module, and whether the module is in training mode. If steps have
+# several micro-batches, also the identity of the input.
 Call = tuple[Any, ...]
 # In the order of events: calls; root modules called without gradients, as ~module; None where a backward begins.
 Log = list[Call | int | None]
@@ -31,12 +31,12 @@ class Work:
     __slots__ = ("_log", "_several", "reported")
 
     def __init__(self) -> None:
-        self.reported: set[str] = set()  # "samples" or "tokens", where the program reports them itself
+        self.reported: set[str] = set()  # "samples" or "tokens", if the program reports them itself
         self._log: Log = []  # since the last step of an optimizer
-        self._several = False  # steps have several micro-batches, so that inputs are compared
+        self._several = False  # steps have several micro-batches, so inputs are compared
 
     def forward(self, module: int, tensors: Sequence[Any], *, training: bool) -> None:
-        """A root module is called with gradients. A number, like a time step, does not tell how large its batch is."""
+        """A root module is called with gradients. A scalar input, like a time step, does not tell the batch size."""
         tensor = tensors[0]
         shape = tensor.shape
         if not shape:
@@ -50,7 +50,7 @@ class Work:
         self._log.append((*call, *_identity(tensor)) if self._several else call)
 
     def evaluation(self, module: int) -> None:
-        """A root module is called without gradients, perhaps to make the input of another one."""
+        """A root module is called without gradients, perhaps to compute the input of another module."""
         if ~module not in self._log:
             self._log.append(~module)
 
@@ -60,7 +60,7 @@ class Work:
             self._log.append(None)
 
     def optimizer(self, row: list[int]) -> None:
-        """An optimizer has stepped: what it trained on is added to the row of the step."""
+        """An optimizer has stepped: adds what it trained on to the row of the step."""
         log = self._log
         if not log:
             return
@@ -90,7 +90,8 @@ class Work:
                 modules = frozenset(called).union(module for module in evaluated if ~module not in called)
                 unclaimed += min(called.count(module) for module in set(called)) - 1
                 size = max(calls, key=lambda call: call[:3])
-                content = (modules, *map(id, size[5:6]), *size[6:])  # a tensor that lives has one weak reference
+                # a tensor has the same weak reference while it exists
+                content = (modules, *map(id, size[5:6]), *size[6:])
                 if size[0] != outside or (len(content) > 1 and content in seen):
                     continue
                 seen.add(content)
@@ -106,7 +107,7 @@ class Work:
 
 
 def _micro_batches(log: Log) -> list[tuple[list[Call], list[int]]]:
-    """The log, cut where a backward begins: calls with gradients, and modules called without."""
+    """Splits the log where a backward begins: calls with gradients, and modules called without."""
     found: list[tuple[list[Call], list[int]]] = [([], [])]
     for entry in log:
         calls, evaluated = found[-1]
@@ -117,19 +118,19 @@ def _micro_batches(log: Log) -> list[tuple[list[Call], list[int]]]:
         else:
             calls.append(entry)
     found = [(_trained(calls), evaluated) for calls, evaluated in found]
-    if not found[-1][0]:  # else there are calls whose backward was not seen, or was in a closure of the optimizer
+    if not found[-1][0]:  # the last calls had a backward that was not seen, or that was in a closure of the optimizer
         found.pop()
     return found
 
 
 def _trained(calls: list[Call]) -> list[Call]:
-    """Without calls of a module that evaluate it with gradients, before the batch that it is trained on."""
+    """Removes calls that evaluate a module with gradients before the batch that it is trained on."""
     in_training = {call[3] for call in calls if call[4]}
     return [call for call in calls if call[4] or call[3] not in in_training]
 
 
 def _identity(tensor: Any) -> tuple[ref[Any], int | None]:
-    """What tells a tensor and its content from others; weak, since the program frees its batches when it likes."""
+    """The identity of a tensor and its content; weak, because the program may free its batches at any time."""
     try:
         return ref(tensor), tensor._version
     except RuntimeError:  # inference tensors have no version

@@ -1,18 +1,18 @@
-"""What `pyrometer run` puts before every other `sitecustomize`: starts the SDK, and hands on to the next one.
+"""The `sitecustomize` of `pyrometer run`, which comes before all others: starts the SDK and runs the next one.
 
-It runs in every Python of the command. Nothing that goes wrong here may be seen there.
+It runs in every Python process of the command, so its errors must not be visible there.
 """
 
 
 def _start() -> None:
-    """Starts the SDK: that of this interpreter's own environment, else the one that `pyrometer run` came from."""
+    """Starts the SDK of this interpreter's environment, or else the SDK that `pyrometer run` belongs to."""
     import importlib.util
     import os
     import sys
 
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if importlib.util.find_spec("pyrometer") is None:
-        # by its own folder and not by sys.path, which would show the program packages of another environment
+        # from its own folder, because an entry in sys.path would expose packages of another environment
         spec = importlib.util.spec_from_file_location(
             "pyrometer", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
         )
@@ -23,8 +23,8 @@ def _start() -> None:
     importlib.import_module("pyrometer.train.boot").start()
 
 
-def _go_on() -> None:
-    """Runs the `sitecustomize` that would have been, if there is one. Its errors are its own, and `site` shows them."""
+def _run_next() -> None:
+    """Runs the `sitecustomize` that this one replaces, if there is one. `site` shows its errors as usual."""
     import os
     import sys
     from importlib.machinery import PathFinder
@@ -41,5 +41,5 @@ def _go_on() -> None:
 try:
     _start()
 except Exception:
-    pass  # a training job goes on without telemetry
-_go_on()
+    pass  # the training job continues without telemetry
+_run_next()
