@@ -14,7 +14,7 @@ from pyrometer.explain.hang import LIMITS_MS
 from pyrometer.explain.straggler import ELAPSED
 from pyrometer.explain.what_if import caught, saved_usd_micro
 from pyrometer.model.units import round_rows
-from pyrometer.simulate.jobs import Attempt, Effect, Job, Stretch
+from pyrometer.simulate.jobs import Activity, Effect, Job, JobAttempt
 from pyrometer.simulate.steps import steps_of
 from pyrometer.train.stall_limits import LIMITS_S
 
@@ -165,8 +165,8 @@ def test_a_pure_slowdown_is_given_back(elapsed, ranks, own_ms, factor):
 def test_what_the_simulator_knows_of_a_slow_rank(elapsed, size, phase):
     """Steps as simulated nights have them, with their noise: without the rank they take what they would have taken."""
     length_ms, rank = 30 * MINUTE, 3
-    stretch = Stretch("steps", 0, length_ms)
-    attempt = Attempt(1, [], [], [], [stretch], effects=[Effect("slow", 0, length_ms, size, (rank,), phase)])
+    stretch = Activity("steps", 0, length_ms)
+    attempt = JobAttempt(1, [], [], [], [stretch], effects=[Effect("slow", 0, length_ms, size, (rank,), phase)])
     job_ = Job("job", "Job", "ml", "nlp", "job", "ada", "queue", pods=2, gpus=4, created_ms=0, attempts=[attempt])
     steps = steps_of(np.random.default_rng(7), job_, attempt, np.ones(8), 0, length_ms, 30_000)
     windows = [

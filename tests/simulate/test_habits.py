@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from pyrometer.simulate.habits import HABITS, LONG_PULLS_MS
+from pyrometer.simulate.habits import LONG_PULLS_MS, PATTERNS
 from pyrometer.simulate.scenarios import SCENARIOS, _draft
 
 
-@pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
+@pytest.mark.parametrize("habit", PATTERNS, ids=lambda habit: habit.__name__)
 @pytest.mark.parametrize("gpus", [None, 80])
 def test_a_habit_changes_a_life_and_keeps_it_whole(habit, gpus) -> None:
     draft, plain = (_draft("quiet", 7, gpus, 24) for _ in range(2))
@@ -20,9 +20,9 @@ def test_a_habit_changes_a_life_and_keeps_it_whole(habit, gpus) -> None:
     assert len(changed) == 1
     for job, was in changed:
         assert {attempt.phase for attempt in job.attempts} <= {"Running", "Succeeded"}
-        assert job.attempts[-1].stretches[-1].to_ms == was.attempts[-1].stretches[-1].to_ms
+        assert job.attempts[-1].activities[-1].to_ms == was.attempts[-1].activities[-1].to_ms
         for attempt in job.attempts:
-            assert all(before.to_ms == after.from_ms for before, after in pairwise(attempt.stretches))
+            assert all(before.to_ms == after.from_ms for before, after in pairwise(attempt.activities))
 
 
 def test_every_third_quiet_night_is_far_from_its_registry() -> None:

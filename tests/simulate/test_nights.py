@@ -35,7 +35,7 @@ def test_every_millisecond_of_every_slot_is_booked_once(seed: int) -> None:
         pass
     slots = sum(machine.pool.gpus for machine in night.machines)
     by_hour: dict[int, float] = defaultdict(float)
-    for (_, hour_ms), states in meter.books.cells.items():
+    for (_, hour_ms), states in meter.true_time.cells.items():
         assert min(states.values()) > -1e-3
         by_hour[hour_ms] += sum(states.values())
     hours = range(night.from_ms, night.to_ms, MS_PER_HOUR)
@@ -51,9 +51,9 @@ def test_no_slot_is_held_twice_and_every_attempt_is_without_gaps() -> None:
         for job in night.jobs:
             for attempt in job.attempts:
                 over_ms = attempt.ended_ms or night.to_ms
-                for before, after in pairwise(attempt.stretches):
+                for before, after in pairwise(attempt.activities):
                     assert before.to_ms == after.from_ms, (job.name, before, after)
-                assert attempt.stretches[-1].to_ms == over_ms <= night.to_ms, job.name
+                assert attempt.activities[-1].to_ms == over_ms <= night.to_ms, job.name
                 for pod, place in enumerate(attempt.places):
                     for gpu in place.gpus:
                         held[place.machine.uid, gpu].append((attempt.scheduled_ms[pod], over_ms, job.name))

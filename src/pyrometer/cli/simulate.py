@@ -13,7 +13,7 @@ from pyrometer.cli.tables import print_table
 from pyrometer.explain.words import counted, dollars, hours
 from pyrometer.simulate.faults import NoRoomError
 from pyrometer.simulate.night import TRUTH, simulate
-from pyrometer.simulate.scenarios import SCENARIOS, SMALLEST_GPUS
+from pyrometer.simulate.scenarios import MIN_GPUS, SCENARIOS
 from pyrometer.store import Store
 from pyrometer.store.store import DATABASE
 
@@ -21,14 +21,14 @@ from pyrometer.store.store import DATABASE
 @click.command(epilog="`pyrometer simulate list` says what each scenario is.")
 @click.argument("scenario", metavar="SCENARIO", type=click.Choice([*SCENARIOS, "list"]))
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Another seed is another night.")
-@click.option("--gpus", type=click.IntRange(SMALLEST_GPUS, 1_000_000), help="About how many. Default: the scenario's.")
+@click.option("--gpus", type=click.IntRange(MIN_GPUS, 1_000_000), help="About how many. Default: the scenario's.")
 @click.option("--hours", "length", type=click.IntRange(4, 24 * 31), help="How long. Default: the scenario's.")
 @click.option("--out", "folder", metavar="DIR", type=click.Path(path_type=Path), help="The data folder to make.")
 def command(scenario: str, seed: int, gpus: int | None, length: int | None, folder: Path | None) -> None:
     """Simulates a night of a GPU cluster into a new data folder: everything its sources would have sent, and truth.json
     with what really happened."""
     if scenario == "list":
-        print_table(["scenario", "what"], [[name, each.what] for name, each in SCENARIOS.items()], figures=0)
+        print_table(["scenario", "what"], [[name, each.summary] for name, each in SCENARIOS.items()], figures=0)
         return
     if folder is None:
         raise click.UsageError("Where to? Say --out DIR.")

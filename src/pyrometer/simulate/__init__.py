@@ -1,6 +1,6 @@
-"""A cluster whose truth is known: what its jobs really did, and what real sources would have reported of it.
+"""Simulated clusters with known truth: what the jobs did, and what real sources would have reported.
 
-`cluster` is the hardware, `jobs` what happens to it, `lives` how ordinary jobs live, `faults` what goes wrong,
-`scenarios` whole nights; `measure` and `objects` turn a night into records, `truth` into what should be found in them.
-Nothing here knows the code that judges it.
+`hardware` has the machines, `jobs` the data model, `ordinary_jobs` healthy jobs, `faults` the problems, `scenarios`
+whole nights. `measurements` and `api_objects` turn a night into records, `truth` into the expected findings.
+Nothing in this package knows the detectors that it tests.
 """

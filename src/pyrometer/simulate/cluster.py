@@ -1,38 +1,38 @@
-"""The hardware: pools of machines, and what their GPUs show while they do one thing or another."""
+"""The hardware: pools of machines, and the telemetry of their GPUs during each kind of activity."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Model(NamedTuple):
-    """A GPU model, as far as telemetry shows it."""
+class SimulatedGpuModel(NamedTuple):
+    """The telemetry values that are typical of a GPU model."""
 
     name: str
     usd_micro_per_hour: int
-    idle_w: int  # held by a process, nothing running
+    idle_w: int  # a process holds the GPU, nothing runs
     busy_w: int  # training
     clock_mhz: int
     memory_mib: int
 
 
-H200 = Model("NVIDIA H200", 4_150_000, 125, 674, 1980, 143_771)
-H100 = Model("NVIDIA H100 80GB HBM3", 3_490_000, 118, 641, 1980, 81_559)
-A100 = Model("NVIDIA A100-SXM4-80GB", 1_890_000, 88, 372, 1410, 81_920)
+H200 = SimulatedGpuModel("NVIDIA H200", 4_150_000, 125, 674, 1980, 143_771)
+H100 = SimulatedGpuModel("NVIDIA H100 80GB HBM3", 3_490_000, 118, 641, 1980, 81_559)
+A100 = SimulatedGpuModel("NVIDIA A100-SXM4-80GB", 1_890_000, 88, 372, 1410, 81_920)
 
 
 class Pool(NamedTuple):
-    """Machines of one kind."""
+    """A group of equal machines."""
 
     name: str
-    model: Model
+    model: SimulatedGpuModel
     machines: int
     instance_type: str
     gpus: int = 8
 
 
 class Machine(NamedTuple):
-    """One machine. Its slots are numbered through the whole cluster, from `first_slot` on."""
+    """A machine. Slots are numbered across the cluster; its own start at `first_slot`."""
 
     uid: str
     name: str
@@ -58,7 +58,7 @@ def machines_of(pools: tuple[Pool, ...]) -> list[Machine]:
 
 
 class Signature(NamedTuple):
-    """What one GPU shows, in thousandths; power and clock relative to the model: 0 idle, 1000 training."""
+    """Telemetry of one GPU in thousandths. Power is relative to the model: 0 is idle, 1000 is training."""
 
     util: int
     sm: int
@@ -68,8 +68,8 @@ class Signature(NamedTuple):
     clock: int
 
 
-# As measured on one H200 that trained a GPT in bf16: power above what the held, idle device draws, as a share of what
-# training adds to that; clocks as a share of the highest.
+# Measured on one H200 that trained a GPT in bf16. Power is what exceeds the idle power of a held device, as a share of
+# what training adds to it. Clocks are a share of the highest clock.
 SIGNATURES = {
     "free": Signature(0, 0, 0, 0, -82, 174),
     "idle": Signature(0, 0, 0, 0, 0, 1000),

@@ -1,6 +1,6 @@
-"""What goes wrong, one function a cause: each changes the life of a job, or adds one, and says what should be found.
+"""Faults, one function per cause. Each changes or adds a job and plants the finding to be detected.
 
-Sizes and times are drawn: some faults are hours long and obvious, some last minutes or add a fifth to a step.
+Sizes and times are random: some faults last hours and are obvious, some last minutes or add a fifth to a step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 from pyrometer.model.units import MS_PER_SECOND as SECOND
 from pyrometer.simulate import lives
 from pyrometer.simulate.cluster import Machine
-from pyrometer.simulate.jobs import Attempt, Claim, Effect, Job, Night, Outage, Place, Planted, Stretch
+from pyrometer.simulate.jobs import (
+    Activity,
+    Effect,
+    Job,
+    JobAttempt,
+    Night,
+    Outage,
+    PlantedClaim,
+    PlantedFinding,
+    PodPlacement,
+)
 
 STEPPING = ("steps", "checkpoint", "evaluate")
 MANY_JOBS = 1_000
@@ -22,24 +32,24 @@ PEOPLE = ("amara", "bence", "chiara", "dmitri", "esi", "farid", "goran", "hana",
 
 
 class NoRoomError(Exception):
-    """The night has no job or machine left that this could happen to."""
+    """The night has no job or machine left for this fault."""
 
 
 @dataclass
 class Draft:
-    """A night that is being made: its jobs, the machines that nobody uses, and who has had their share of trouble."""
+    """A night under construction: its jobs, its unused machines, and the jobs that already have a fault."""
 
     night: Night
     chance: Random
     spare: list[Machine] = field(default_factory=list)
     troubled: set[str] = field(default_factory=set)
     named: dict[str, int] = field(default_factory=dict)
-    pulls_ms: tuple[int, int] | None = None  # of every image, where that is long for everybody
+    pulls_ms: tuple[int, int] | None = None  # bounds for every image pull, if all of them are slow
 
     def victim(self, fits: Callable[[Job], bool]) -> Job:
-        """A job that nothing has happened to yet."""
+        """Returns a job without a fault so far."""
         jobs = self.night.jobs
-        if len(jobs) > MANY_JOBS:  # enough of them to try some
+        if len(jobs) > MANY_JOBS:  # a sample is enough
             jobs = self.chance.sample(jobs, MANY_JOBS)
         found = [job for job in jobs if job.name not in self.troubled and job.attempts and fits(job)]
         if not found:
@@ -49,7 +59,7 @@ class Draft:
         return job
 
     def machine(self, fits: Callable[[Machine], bool] = lambda machine: True) -> Machine:
-        """A machine that nobody uses."""
+        """Returns an unused machine."""
         found = next((machine for machine in self.spare if fits(machine)), None)
         if found is None:
             raise NoRoomError
@@ -57,7 +67,7 @@ class Draft:
         return found
 
     def machines(self, number: int) -> list[Machine]:
-        """Machines of one pool that nobody uses."""
+        """Returns unused machines of one pool."""
         for name in sorted({machine.pool.name for machine in self.spare}):
             found = [machine for machine in self.spare if machine.pool.name == name][:number]
             if len(found) == number:
@@ -66,44 +76,61 @@ class Draft:
         raise NoRoomError
 
     def moment(self, job: Job | None = None, *, room_ms: int = 0, after_ms: int = 0) -> int:
-        """A time in the night, never a round one, while the job is training and with room after it."""
+        """Returns a time at which the job is training, with room after it. It is never a round time."""
         from_ms = max(self.night.from_ms + 10 * MINUTE, after_ms)
         to_ms = self.night.to_ms - 4 * MINUTE - room_ms
         if job is not None:
             attempt = job.attempts[-1]
             from_ms = max(from_ms, (attempt.first_step_ms or from_ms) + 6 * MINUTE)
-            to_ms = min(to_ms, attempt.stretches[-1].to_ms - 2 * MINUTE - room_ms)
+            to_ms = min(to_ms, attempt.activities[-1].to_ms - 2 * MINUTE - room_ms)
         if to_ms <= from_ms:
             raise NoRoomError
         at_ms = self.chance.randint(from_ms, to_ms)
         return at_ms + 17 * SECOND if at_ms % HOUR < MINUTE else at_ms
 
     def length(self, *choices_min: tuple[float, float]) -> int:
-        """A length of time: one of several ranges of minutes, so that some are short."""
+        """Returns a duration from one of several ranges of minutes, so that some are short."""
         lowest, highest = self.chance.choice(choices_min)
         most = (self.night.to_ms - self.night.from_ms) * 0.45
         return round(min(self.chance.uniform(lowest, highest) * MINUTE, most))
 
     def plant(
-        self, cause: str, job: Job | None, from_ms: int, to_ms: int, *claims: Claim,
-        culprit: dict[str, object] | None = None, needs: str = "kubernetes", gpu_cause: str | None = None,
-    ) -> None:  # fmt: skip
-        """Remembers what should be found."""
+        self,
+        cause: str,
+        job: Job | None,
+        from_ms: int,
+        to_ms: int,
+        *claims: PlantedClaim,
+        culprit: dict[str, object] | None = None,
+        needs: str = "kubernetes",
+        gpu_cause: str | None = None,
+    ) -> None:
+        """Plants a finding to be detected."""
         from_ms, to_ms = max(from_ms, self.night.from_ms), min(to_ms, self.night.to_ms)
-        self.night.planted.append(Planted(cause, job, from_ms, to_ms, list(claims), culprit, needs, gpu_cause))
+        self.night.planted.append(PlantedFinding(cause, job, from_ms, to_ms, list(claims), culprit, needs, gpu_cause))
 
     def new_job(self, name: str, *, pods: int, gpus: int, at_ms: int, **more: object) -> Job:
-        """Another job, of some team."""
+        """Adds a job of a random team."""
         team = self.chance.choice(("foundation", "vision", "speech", "search"))
         again = self.named[name] = self.named.get(name, 0) + 1
         name = f"{name}-{again}" if again > 1 else name
         job = Job(
-            name=name, kind="PyTorchJob", namespace=f"team-{team}", team=team, experiment=name,
-            user=self.chance.choice(PEOPLE), queue=f"{team}-queue", pods=pods, gpus=gpus, created_ms=at_ms,
-            until_ms=self.night.to_ms, step_ms=self.chance.uniform(350, 2400),
-            data_share=self.chance.uniform(0.004, 0.018), comm_share=self.chance.uniform(0.03, 0.06) + 0.008 * pods,
+            name=name,
+            kind="PyTorchJob",
+            namespace=f"team-{team}",
+            team=team,
+            experiment=name,
+            user=self.chance.choice(PEOPLE),
+            queue=f"{team}-queue",
+            pods=pods,
+            gpus=gpus,
+            created_ms=at_ms,
+            until_ms=self.night.to_ms,
+            step_ms=self.chance.uniform(350, 2400),
+            data_share=self.chance.uniform(0.004, 0.018),
+            comm_share=self.chance.uniform(0.03, 0.06) + 0.008 * pods,
             digest=f"{self.chance.getrandbits(64):016x}",
-        )  # fmt: skip
+        )
         for key, value in more.items():
             setattr(job, key, value)
         self.night.jobs.append(job)
@@ -111,45 +138,45 @@ class Draft:
         return job
 
 
-def _at_full(machine: Machine) -> Place:
-    return Place(machine, tuple(range(machine.pool.gpus)))
+def _whole_machine(machine: Machine) -> PodPlacement:
+    return PodPlacement(machine, tuple(range(machine.pool.gpus)))
 
 
 def _trains(job: Job) -> bool:
-    return job.instrumented and job.ranks > 1 and job.attempts[-1].stretches[-1].kind in STEPPING
+    return job.instrumented and job.ranks > 1 and job.attempts[-1].activities[-1].kind in STEPPING
 
 
 def _trains_together(job: Job) -> bool:
     return _trains(job) and job.pods > 1
 
 
-def _works_unseen(job: Job) -> bool:
-    return not job.instrumented and job.attempts[-1].stretches[-1].kind == "busy"
+def _works_uninstrumented(job: Job) -> bool:
+    return not job.instrumented and job.attempts[-1].activities[-1].kind == "busy"
 
 
-def _to_boundary(attempt: Attempt, at_ms: int) -> int:
-    """Not in the middle of a save or an evaluation, nor just after one."""
-    for stretch in attempt.stretches:
-        if stretch.kind in ("checkpoint", "evaluate") and stretch.from_ms <= at_ms < stretch.to_ms + 40 * SECOND:
-            at_ms = stretch.to_ms + 41 * SECOND
+def _to_boundary(attempt: JobAttempt, at_ms: int) -> int:
+    """Moves a time behind a checkpoint or evaluation that it would fall into or just after."""
+    for activity in attempt.activities:
+        if activity.kind in ("checkpoint", "evaluate") and activity.from_ms <= at_ms < activity.to_ms + 40 * SECOND:
+            at_ms = activity.to_ms + 41 * SECOND
     return at_ms
 
 
-def _lost(attempt: Attempt, to_ms: int | None = None) -> Claim:
-    """The steps that the attempt's end made worthless."""
+def _lost(attempt: JobAttempt, to_ms: int | None = None) -> PlantedClaim:
+    """The steps that were lost when the attempt ended."""
     over_ms = to_ms or attempt.ended_ms or 0
-    return Claim(("lost_work",), attempt.lost_from_ms or over_ms, over_ms, (attempt.number,))
+    return PlantedClaim(("lost_work",), attempt.lost_from_ms or over_ms, over_ms, (attempt.number,))
 
 
 def hang(draft: Draft) -> None:
-    """A collective that never ends. Somebody restarts the job after a while, or nobody does."""
+    """A collective never ends. The job is killed after a while."""
     job = draft.victim(_trains_together)
     attempt = job.attempts[-1]
     length = draft.length((7, 16), (40, 90), (120, 300))
     from_ms = _to_boundary(attempt, draft.moment(job, room_ms=length + 8 * MINUTE))
     lives.cut(attempt, from_ms)
     spins = draft.chance.random() < 0.6
-    attempt.stretches.append(Stretch("spin" if spins else "hang", from_ms, from_ms + length))
+    attempt.activities.append(Activity("spin" if spins else "hang", from_ms, from_ms + length))
     rank = draft.chance.randrange(job.ranks)
     silent = draft.chance.random() < 0.4
     for each in range(job.ranks):
@@ -157,25 +184,32 @@ def hang(draft: Draft) -> None:
             continue
         attempt.events.append(
             {
-                "kind": "stuck", "rank": each, "at_ms": from_ms - draft.chance.randint(0, 300),
+                "kind": "stuck",
+                "rank": each,
+                "at_ms": from_ms - draft.chance.randint(0, 300),
                 "step_offset": -1 if each == rank else 0,
                 "reason": ("backward" if spins else "data") if each == rank else "sync",
             }
-        )  # fmt: skip
-    machine, gpu = job.place(attempt, rank)
+        )
+    machine, gpu = job.device_of(attempt, rank)
     lives.end(attempt, from_ms + length, "Failed", "Error", "killed")
     draft.plant(
-        "hang", job, from_ms, from_ms + length, Claim(("hang",), from_ms, from_ms + length, (attempt.number,)),
-        culprit={"rank": rank, "node": machine.name, "gpu": gpu}, needs="gpu" if spins else "sdk",
+        "hang",
+        job,
+        from_ms,
+        from_ms + length,
+        PlantedClaim(("hang",), from_ms, from_ms + length, (attempt.number,)),
+        culprit={"rank": rank, "node": machine.name, "gpu": gpu},
+        needs="gpu" if spins else "sdk",
         gpu_cause=None if spins else "idle_held",
-    )  # fmt: skip
+    )
     lives.resume(draft.chance, job, from_ms + length + draft.chance.randint(20, 60) * SECOND)
     lost = _lost(attempt, from_ms)
     draft.plant("lost_work", job, lost.from_ms, from_ms, lost, needs="sdk")
 
 
 def lost_work(draft: Draft) -> None:
-    """The program fails, and its last checkpoint is old."""
+    """The program fails long after its last checkpoint."""
     job = draft.victim(_trains)
     attempt = job.attempts[-1]
     at_ms = _to_boundary(attempt, draft.moment(job, room_ms=12 * MINUTE))
@@ -187,7 +221,7 @@ def lost_work(draft: Draft) -> None:
 
 
 def hardware_failure(draft: Draft) -> None:
-    """A GPU falls off the bus: the job hangs, is restarted on another machine, the device is away for hours."""
+    """A GPU falls off the bus: the job hangs and restarts on another machine; the device is broken for hours."""
     job = draft.victim(_trains_together)
     attempt = job.attempts[-1]
     at_ms = _to_boundary(attempt, draft.moment(job, room_ms=40 * MINUTE))
@@ -199,35 +233,40 @@ def hardware_failure(draft: Draft) -> None:
     hung_ms = draft.chance.randint(3 * MINUTE, 9 * MINUTE)
     xid = draft.chance.choice((79, 79, 48, 95))
     lives.cut(attempt, at_ms)
-    attempt.stretches.append(Stretch("spin", at_ms, at_ms + hung_ms))
+    attempt.activities.append(Activity("spin", at_ms, at_ms + hung_ms))
     for each in range(job.ranks):
         if each != rank:
             attempt.events.append({"kind": "stuck", "rank": each, "at_ms": at_ms, "step_offset": 0, "reason": "sync"})
     lives.end(attempt, at_ms + hung_ms, "Failed", "Error", "killed")
     back_ms = min(at_ms + draft.length((90, 150), (200, 400)), draft.night.to_ms)
     draft.night.outages.append(Outage("device", broken, at_ms, back_ms, gpu, f"XID {xid}"))
-    places = [_at_full(other) if place.machine == broken else place for place in attempt.places]
+    places = [_whole_machine(other) if place.machine == broken else place for place in attempt.places]
     again_ms = at_ms + hung_ms + draft.chance.randint(20, 80) * SECOND
     lives.resume(draft.chance, job, again_ms, places=places)
     draft.plant(
-        "hardware_failure", job, at_ms, back_ms,
-        Claim(("unhealthy",), at_ms, back_ms, machine=broken),
-        Claim(("hang",), at_ms, at_ms + hung_ms, (attempt.number,)), _lost(attempt, at_ms),
-        culprit={"node": broken.name, "gpu": gpu}, needs="gpu",
-    )  # fmt: skip
+        "hardware_failure",
+        job,
+        at_ms,
+        back_ms,
+        PlantedClaim(("unhealthy",), at_ms, back_ms, machine=broken),
+        PlantedClaim(("hang",), at_ms, at_ms + hung_ms, (attempt.number,)),
+        _lost(attempt, at_ms),
+        culprit={"node": broken.name, "gpu": gpu},
+        needs="gpu",
+    )
 
 
 def out_of_memory(draft: Draft) -> None:
-    """Memory grows until the device has no more: once, or again after the restart."""
+    """Memory use grows until the device is full: once, or again after the restart."""
     job = draft.victim(_trains)
     first = attempt = job.attempts[-1]
     rank = draft.chance.randrange(job.ranks)
     at_ms = _to_boundary(attempt, draft.moment(job, room_ms=90 * MINUTE))
-    machine, _ = job.place(attempt, rank)
+    machine, _ = job.device_of(attempt, rank)
     text = "CUDA out of memory. Tried to allocate 2.50 GiB."
     for number in range(draft.chance.choice((1, 2, 3))):
         if number:
-            at_ms = attempt.stretches[0].to_ms + draft.chance.randint(6 * MINUTE, 11 * MINUTE)
+            at_ms = attempt.activities[0].to_ms + draft.chance.randint(6 * MINUTE, 11 * MINUTE)
         attempt.effects.append(Effect("memory", at_ms - 25 * MINUTE, at_ms, ranks=(rank,)))
         attempt.events.append(
             {"kind": "exception", "rank": rank, "at_ms": at_ms, "reason": "OutOfMemoryError", "message": text}
@@ -237,30 +276,35 @@ def out_of_memory(draft: Draft) -> None:
     killed = tuple(range(first.number, attempt.number))
     from_ms = first.lost_from_ms or 0
     draft.plant(
-        "out_of_memory", job, from_ms, at_ms, Claim(("lost_work",), from_ms, at_ms, killed),
-        Claim(("startup",), from_ms, at_ms, killed[1:]),  # these never saved anything: their start was for nothing
-        culprit={"rank": rank, "node": machine.name}, needs="sdk",
-    )  # fmt: skip
+        "out_of_memory",
+        job,
+        from_ms,
+        at_ms,
+        PlantedClaim(("lost_work",), from_ms, at_ms, killed),
+        PlantedClaim(("startup",), from_ms, at_ms, killed[1:]),  # they saved nothing: their start was wasted
+        culprit={"rank": rank, "node": machine.name},
+        needs="sdk",
+    )
 
 
 def crash_loop(draft: Draft) -> None:
-    """A job that fails as soon as it has started, and is restarted each time."""
+    """A job fails shortly after every start."""
     machine = draft.machine()
     at_ms = draft.moment(room_ms=110 * MINUTE)
     job = draft.new_job("reward-model", pods=1, gpus=8, at_ms=at_ms, kind="Job", gang=False)
     from_ms = at_ms
     for number in range(draft.chance.randint(5, 9)):
-        attempt = lives.begin(draft.chance, job, [_at_full(machine)], at_ms, pulls_ms=[4 * SECOND])
+        attempt = lives.begin(draft.chance, job, [_whole_machine(machine)], at_ms, pulls_ms=[4 * SECOND])
         died_ms = attempt.started_ms[0] + draft.chance.randint(70 * SECOND, 200 * SECOND)
         attempt.events.append({"kind": "exception", "rank": 0, "at_ms": died_ms, "reason": "FileNotFoundError"})
         lives.end(attempt, died_ms, "Failed", "Error")
-        attempt.stretches[-1] = attempt.stretches[-1]._replace(to_ms=died_ms)
+        attempt.activities[-1] = attempt.activities[-1]._replace(to_ms=died_ms)
         at_ms = died_ms + min(10 * 2**number, 300) * SECOND
-    draft.plant("crash_loop", job, from_ms, died_ms, Claim(("startup",), from_ms, died_ms))
+    draft.plant("crash_loop", job, from_ms, died_ms, PlantedClaim(("startup",), from_ms, died_ms))
 
 
 def preempted(draft: Draft) -> None:
-    """A more important job needs the room; this one comes back later, and does its last steps again."""
+    """A job is preempted for a more important one. It resumes later and repeats its last steps."""
     job = draft.victim(_trains)
     attempt = job.attempts[-1]
     away_ms = draft.length((6, 14), (20, 50))
@@ -271,15 +315,20 @@ def preempted(draft: Draft) -> None:
         )
     lives.end(attempt, at_ms, "Failed", "Preempted", "killed")
     again = lives.resume(draft.chance, job, at_ms + away_ms)
-    lost, startup = _lost(attempt), again.stretches[0]
+    lost, startup = _lost(attempt), again.activities[0]
     draft.plant(
-        "preempted", job, lost.from_ms, startup.to_ms, lost,
-        Claim(("startup",), startup.from_ms, startup.to_ms, (again.number,)), needs="sdk",
-    )  # fmt: skip
+        "preempted",
+        job,
+        lost.from_ms,
+        startup.to_ms,
+        lost,
+        PlantedClaim(("startup",), startup.from_ms, startup.to_ms, (again.number,)),
+        needs="sdk",
+    )
 
 
 def diverged(draft: Draft) -> None:
-    """The loss becomes NaN, and nobody looks."""
+    """The loss becomes NaN and training continues."""
     job = draft.victim(_trains)
     attempt = job.attempts[-1]
     length = draft.length((12, 25), (60, 240))
@@ -288,54 +337,54 @@ def diverged(draft: Draft) -> None:
     attempt.events.append({"kind": "nonfinite_loss", "rank": 0, "at_ms": at_ms, "step_offset": 0})
     attempt.effects.append(Effect("nan", at_ms, to_ms))
     lives.end(attempt, to_ms, "Failed", "Error", "killed")
-    claim = Claim(("diverged",), at_ms, to_ms, (attempt.number,))
+    claim = PlantedClaim(("diverged",), at_ms, to_ms, (attempt.number,))
     draft.plant("diverged", job, at_ms, to_ms, claim, needs="sdk", gpu_cause="diverged_suspected")
 
 
 def diverged_suspected(draft: Draft) -> None:
-    """The same where nobody instruments: only the power tells."""
-    job = draft.victim(lambda job: _works_unseen(job) and job.kind != "Notebook")
+    """The same in an uninstrumented job: only its power shows it."""
+    job = draft.victim(lambda job: _works_uninstrumented(job) and job.kind != "Notebook")
     length = draft.length((50, 90), (120, 300))
     at_ms = draft.moment(job, room_ms=length, after_ms=draft.night.from_ms + 70 * MINUTE)
     attempt = job.attempts[-1]
     attempt.effects.append(Effect("nan", at_ms, at_ms + length))
     lives.end(attempt, at_ms + length, "Failed", "Error")
-    claim = Claim(("active",), at_ms, at_ms + length)
+    claim = PlantedClaim(("active",), at_ms, at_ms + length)
     draft.plant("diverged_suspected", job, at_ms, at_ms + length, claim, needs="gpu")
 
 
 def gang_wait(draft: Draft) -> None:
-    """Some pods of a gang get their machines at once, the others much later."""
+    """Some pods of a gang are scheduled at once, the others much later."""
     machines = draft.machines(2)
     length = draft.length((9, 18), (30, 75))
     at_ms = draft.moment(room_ms=length + 30 * MINUTE)
     job = draft.new_job("contrastive-xl", pods=2, gpus=8, at_ms=at_ms)
-    attempt = lives.begin(draft.chance, job, [_at_full(m) for m in machines], at_ms, late_ms=[0, length])
+    attempt = lives.begin(draft.chance, job, [_whole_machine(m) for m in machines], at_ms, late_ms=[0, length])
     lives.finish(draft.chance, job, attempt)
     culprit: dict[str, object] = {"pods": [job.pod_name(attempt, 1)]}
-    claim = Claim(("gang_wait",), at_ms, at_ms + length)
+    claim = PlantedClaim(("gang_wait",), at_ms, at_ms + length)
     draft.plant("gang_wait", job, at_ms, at_ms + length, claim, culprit=culprit)
 
 
 def slow_start(draft: Draft) -> None:
-    """One machine pulls the image at a crawl, the others wait for it at the rendezvous."""
+    """One machine pulls the image slowly, and the others wait for it at the rendezvous."""
     machines = draft.machines(2)
     pull_ms = draft.length((11, 18), (22, 40))
     at_ms = draft.moment(room_ms=pull_ms + 30 * MINUTE)
     job = draft.new_job("distil-8b", pods=2, gpus=8, at_ms=at_ms)
     slow = draft.chance.randrange(2)
     pulls = [pull_ms if pod == slow else 70 * SECOND for pod in range(2)]
-    attempt = lives.begin(draft.chance, job, [_at_full(m) for m in machines], at_ms, pulls_ms=pulls)
+    attempt = lives.begin(draft.chance, job, [_whole_machine(m) for m in machines], at_ms, pulls_ms=pulls)
     lives.finish(draft.chance, job, attempt)
-    startup = attempt.stretches[0]
-    beyond = Claim(("startup",), startup.to_ms - pull_ms + 70 * SECOND, startup.to_ms)
+    startup = attempt.activities[0]
+    beyond = PlantedClaim(("startup",), startup.to_ms - pull_ms + 70 * SECOND, startup.to_ms)
     culprit: dict[str, object] = {"node": machines[slow].name}
     draft.plant("slow_start", job, startup.from_ms, startup.to_ms, beyond, culprit=culprit)
 
 
 def straggler(draft: Draft, job: Job | None = None, at_ms: int | None = None) -> None:
-    """One rank is slower than the others in one of its phases, and all wait for it in every step."""
-    also = job is not None  # on top of waiting for data: then it is slow in something else
+    """One rank is slower than the others in one phase, and all of them wait for it in every step."""
+    also = job is not None  # in addition to waiting for data: then another phase is slow
     job = job or draft.victim(_trains_together)
     length = draft.length((14, 28), (50, 110), (150, 320))
     at_ms = at_ms or draft.moment(job, room_ms=length)
@@ -343,89 +392,91 @@ def straggler(draft: Draft, job: Job | None = None, at_ms: int | None = None) ->
     phase = draft.chance.choice(("forward", "backward", "copy") if also else ("forward", "backward", "copy", "data"))
     size = draft.chance.choice((0.2, 0.3, 0.6))
     attempt = job.attempts[-1]
-    to_ms = min(at_ms + length, attempt.stretches[-1].to_ms)
+    to_ms = min(at_ms + length, attempt.activities[-1].to_ms)
     attempt.effects.append(Effect("slow", at_ms, to_ms, size, (rank,), phase))
-    machine, gpu = job.place(attempt, rank)
+    machine, gpu = job.device_of(attempt, rank)
     culprit: dict[str, object] = {"rank": rank, "node": machine.name, "gpu": gpu}
-    draft.plant("straggler", job, at_ms, to_ms, Claim(("straggler_wait",), at_ms, to_ms), culprit=culprit, needs="sdk")
-    if phase == "data":  # it waits itself, before the others wait for it
-        waits = Claim(("data_stall",), at_ms, to_ms, ranks=(rank,))
+    draft.plant(
+        "straggler", job, at_ms, to_ms, PlantedClaim(("straggler_wait",), at_ms, to_ms), culprit=culprit, needs="sdk"
+    )
+    if phase == "data":  # the rank itself waits before the others wait for it
+        waits = PlantedClaim(("data_stall",), at_ms, to_ms, ranks=(rank,))
         draft.plant("data_stall", job, at_ms, to_ms, waits, culprit={"node": machine.name}, needs="sdk")
 
 
 def data_stall(draft: Draft) -> None:
-    """Storage that cannot keep up: every rank waits for its next batch. Sometimes a rank lags on top of it."""
+    """Storage is too slow: every rank waits for its next batch. Sometimes one rank is slow as well."""
     job = draft.victim(_trains)
     length = draft.length((12, 25), (60, 200))
     at_ms = draft.moment(job, room_ms=length)
     attempt = job.attempts[-1]
     attempt.effects.append(Effect("data", at_ms, at_ms + length, draft.chance.choice((0.2, 0.35, 0.6))))
-    claim = Claim(("data_stall",), at_ms, at_ms + length)
+    claim = PlantedClaim(("data_stall",), at_ms, at_ms + length)
     draft.plant("data_stall", job, at_ms, at_ms + length, claim, needs="sdk")
     if job.pods > 1 and length > 50 * MINUTE and draft.chance.random() < 0.5:
         straggler(draft, job, at_ms + length // 2)
 
 
 def comm_stall(draft: Draft) -> None:
-    """A link is down to a fraction of its rate: every all-reduce takes several times as long."""
+    """A link runs at a fraction of its rate: every all-reduce takes several times as long."""
     job = draft.victim(_trains_together)
     length = draft.length((35, 60), (90, 250))
     at_ms = draft.moment(job, room_ms=length, after_ms=draft.night.from_ms + 45 * MINUTE)
     size = draft.chance.uniform(2.8, 6.0)
     job.attempts[-1].effects.append(Effect("comm", at_ms, at_ms + length, size))
-    claim = Claim(("comm_stall",), at_ms, at_ms + length, part=1 - 1 / size)
+    claim = PlantedClaim(("comm_stall",), at_ms, at_ms + length, part=1 - 1 / size)
     draft.plant("comm_stall", job, at_ms, at_ms + length, claim, needs="sdk")
 
 
 def slow_checkpoint(draft: Draft) -> None:
-    """The storage of checkpoints is busy: each save blocks for minutes instead of seconds."""
+    """The storage for checkpoints is busy: each save blocks for minutes instead of seconds."""
     job = draft.victim(_trains)
     attempt = job.attempts[-1]
     from_ms = draft.moment(job, room_ms=100 * MINUTE)
     to_ms = from_ms + draft.length((130, 170), (200, 300))
     size = draft.chance.uniform(6, 15)
-    shifted: list[Stretch] = []
+    shifted: list[Activity] = []
     delay, slow = 0, []
-    for stretch in attempt.stretches:
-        begin, over = stretch.from_ms + delay, stretch.to_ms + delay
-        if stretch.kind == "checkpoint" and from_ms <= begin < to_ms:
-            more = round((stretch.to_ms - stretch.from_ms) * (size - 1))
+    for activity in attempt.activities:
+        begin, over = activity.from_ms + delay, activity.to_ms + delay
+        if activity.kind == "checkpoint" and from_ms <= begin < to_ms:
+            more = round((activity.to_ms - activity.from_ms) * (size - 1))
             over += more
             delay += more
             slow.append((begin, over))
-        shifted.append(Stretch(stretch.kind, begin, over))
-    was_ms = attempt.stretches[-1].to_ms
+        shifted.append(Activity(activity.kind, begin, over))
+    was_ms = attempt.activities[-1].to_ms
     slow = [save for save in slow if save[1] < was_ms]
     if len(slow) < 2:
         raise NoRoomError
-    attempt.stretches = shifted
+    attempt.activities = shifted
     lives.cut(attempt, was_ms)
-    claim = Claim(("checkpoint",), slow[0][0], slow[-1][1], (attempt.number,), part=1 - 1 / size)
+    claim = PlantedClaim(("checkpoint",), slow[0][0], slow[-1][1], (attempt.number,), part=1 - 1 / size)
     draft.plant("slow_checkpoint", job, slow[0][0], slow[-1][1], claim, needs="sdk")
 
 
 def unused_device(draft: Draft) -> None:
-    """A program that was given eight devices and uses seven."""
-    job = draft.victim(lambda job: _works_unseen(job) and job.pods == 1 and job.gpus > 2 and job.kind == "Job")
+    """A program holds eight devices and uses seven."""
+    job = draft.victim(lambda job: _works_uninstrumented(job) and job.pods == 1 and job.gpus > 2 and job.kind == "Job")
     attempt = job.attempts[-1]
     rank = draft.chance.randrange(job.gpus)
     attempt.effects.append(Effect("unused", 0, draft.night.to_ms * 2, ranks=(rank,)))
-    machine, gpu = job.place(attempt, rank)
+    machine, gpu = job.device_of(attempt, rank)
     from_ms = max(attempt.first_step_ms or 0, draft.night.from_ms)
-    claim = Claim(("unused_device",), from_ms, attempt.stretches[-1].to_ms)
+    claim = PlantedClaim(("unused_device",), from_ms, attempt.activities[-1].to_ms)
     culprit: dict[str, object] = {"node": machine.name, "gpu": gpu}
-    draft.plant("unused_device", job, from_ms, attempt.stretches[-1].to_ms, claim, culprit=culprit, needs="gpu")
+    draft.plant("unused_device", job, from_ms, attempt.activities[-1].to_ms, claim, culprit=culprit, needs="gpu")
 
 
 def idle_held(draft: Draft) -> None:
-    """A notebook that somebody left when the day was over, or a program that ended and whose pod sleeps on."""
+    """An abandoned notebook, or a program that ended in a pod that keeps running."""
     if draft.chance.random() < 0.6:
         job = draft.victim(lambda job: job.kind == "Notebook")
         attempt = job.attempts[-1]
         at_ms = draft.chance.randint(draft.night.from_ms + 21 * MINUTE, draft.night.from_ms + 110 * MINUTE)
         lives.cut(attempt, at_ms)
         lives.work_on(attempt, "idle", draft.night.to_ms)
-        claim = Claim(("idle_held",), at_ms, draft.night.to_ms)
+        claim = PlantedClaim(("idle_held",), at_ms, draft.night.to_ms)
         culprit: dict[str, object] = {"pod": job.pod_name(attempt, 0), "user": job.user}
         draft.plant("idle_held", job, at_ms, draft.night.to_ms, claim, culprit=culprit, needs="gpu")
         return
@@ -437,33 +488,33 @@ def idle_held(draft: Draft) -> None:
     lives.work_on(attempt, "idle", at_ms + length)
     attempt.events += [{"kind": "loop_ended", "rank": rank, "at_ms": at_ms} for rank in range(job.ranks)]
     lives.end(attempt, at_ms + length, "Succeeded")
-    claim = Claim(("idle_held",), at_ms, at_ms + length)
+    claim = PlantedClaim(("idle_held",), at_ms, at_ms + length)
     culprit = {"pod": job.pod_name(attempt, 0)}
     draft.plant("idle_held", job, at_ms, at_ms + length, claim, culprit=culprit, needs="gpu")
 
 
 def starved(draft: Draft) -> None:
-    """Bursts and pauses: something that nobody measures keeps the GPUs waiting."""
-    job = draft.victim(lambda job: _works_unseen(job) and job.kind == "Job")
+    """Bursts and pauses: the GPUs wait for something that is not measured."""
+    job = draft.victim(lambda job: _works_uninstrumented(job) and job.kind == "Job")
     attempt = job.attempts[-1]
     length = draft.length((60, 110), (150, 300))
     at_ms = draft.moment(job, room_ms=length)
-    before, to_ms = attempt.stretches[-1], at_ms + length
+    before, to_ms = attempt.activities[-1], at_ms + length
     lives.cut(attempt, at_ms)
     now_ms, kind = at_ms, "pause"
     while now_ms < min(to_ms, before.to_ms):
         piece = min(draft.chance.randint(3 * MINUTE, 7 * MINUTE), before.to_ms - now_ms)
-        attempt.stretches.append(Stretch(kind, now_ms, now_ms + piece))
+        attempt.activities.append(Activity(kind, now_ms, now_ms + piece))
         now_ms, kind = now_ms + piece, "busy" if kind == "pause" else "pause"
-    to_ms = max(stretch.to_ms for stretch in attempt.stretches if stretch.kind == "pause")
+    to_ms = max(activity.to_ms for activity in attempt.activities if activity.kind == "pause")
     if now_ms < before.to_ms:
-        attempt.stretches.append(Stretch("busy", now_ms, before.to_ms))
-    draft.plant("starved", job, at_ms, to_ms, Claim(("starved",), at_ms, to_ms), needs="gpu")
+        attempt.activities.append(Activity("busy", now_ms, before.to_ms))
+    draft.plant("starved", job, at_ms, to_ms, PlantedClaim(("starved",), at_ms, to_ms), needs="gpu")
 
 
 def throttled(draft: Draft) -> None:
-    """A GPU that is too hot runs at a part of its clock, or all of a machine do: its fans have failed."""
-    job = draft.victim(lambda job: _works_unseen(job) and job.kind == "Job")
+    """A hot GPU runs at a reduced clock, or all GPUs of a machine do because its fans failed."""
+    job = draft.victim(lambda job: _works_uninstrumented(job) and job.kind == "Job")
     attempt = job.attempts[-1]
     length = draft.length((100, 150), (180, 330))
     at_ms = draft.moment(job, room_ms=length)
@@ -471,73 +522,93 @@ def throttled(draft: Draft) -> None:
     size = draft.chance.choice((0.55, 0.65, 0.78))
     ranks = tuple(range(job.ranks)) if rank % 2 and job.pods == 1 else (rank,)
     attempt.effects.append(Effect("clock", at_ms, at_ms + length, size, ranks))
-    machine, gpu = job.place(attempt, rank)
-    claim = Claim(("active",), at_ms, at_ms + length, ranks=ranks, part=1 - size)
+    machine, gpu = job.device_of(attempt, rank)
+    claim = PlantedClaim(("active",), at_ms, at_ms + length, ranks=ranks, part=1 - size)
     culprit: dict[str, object] = {"node": machine.name} | ({"gpu": gpu} if len(ranks) == 1 else {})
     draft.plant("throttled", job, at_ms, at_ms + length, claim, culprit=culprit, needs="gpu")
 
 
 def plateau(draft: Draft) -> None:
-    """A loss that no longer falls, hours before the run is over."""
+    """The loss stops falling hours before the run ends."""
     job = draft.victim(lambda job: _trains(job) and job.until_ms >= draft.night.to_ms and len(job.attempts) == 1)
     at_ms = draft.moment(after_ms=draft.night.from_ms + 2 * HOUR, room_ms=5 * HOUR)
     attempt = job.attempts[-1]
-    job.first_step, job.loss = draft.chance.randint(500, 3_000), (1.4, 9.0, 0.3)  # young: until then it fell
+    # early in training, so that the loss falls until then
+    job.first_step, job.loss = (draft.chance.randint(500, 3_000), (1.4, 9.0, 0.3))
     for other in draft.night.jobs:
-        if other.digest == job.digest:  # the same, somewhere else
+        if other.digest == job.digest:  # a duplicate of this job
             other.loss = job.loss
     attempt.effects.append(Effect("flat", at_ms, draft.night.to_ms))
-    claim = Claim(("train",), at_ms, draft.night.to_ms)
+    claim = PlantedClaim(("train",), at_ms, draft.night.to_ms)
     draft.plant("plateau", job, at_ms, draft.night.to_ms, claim, needs="sdk")
 
 
 def duplicate_run(draft: Draft) -> None:
-    """Somebody starts what already runs: the same code, configuration, data and seed."""
+    """A user starts a run a second time: same code, configuration, data and seed."""
     twin = draft.victim(lambda job: _trains(job) and job.until_ms >= draft.night.to_ms)
     machine = draft.machine()
     length = draft.length((60, 120), (150, 320))
     at_ms = draft.moment(room_ms=length, after_ms=(twin.attempts[0].first_step_ms or 0) + 10 * MINUTE)
     job = draft.new_job(f"{twin.name}-again", pods=1, gpus=8, at_ms=at_ms, experiment=twin.experiment)
-    job.digest, job.loss, job.until_ms, job.goes_on = twin.digest, twin.loss, at_ms + length, False
-    attempt = lives.begin(draft.chance, job, [_at_full(machine)], at_ms)
+    job.digest, job.loss, job.until_ms, job.continues = twin.digest, twin.loss, at_ms + length, False
+    attempt = lives.begin(draft.chance, job, [_whole_machine(machine)], at_ms)
     lives.finish(draft.chance, job, attempt)
     from_ms = attempt.first_step_ms or at_ms
-    claim = Claim(("train",), from_ms, job.until_ms)
+    claim = PlantedClaim(("train",), from_ms, job.until_ms)
     draft.plant("duplicate_run", job, from_ms, job.until_ms, claim, culprit={"run": twin.uid}, needs="sdk")
 
 
 def stranded(draft: Draft) -> None:
-    """A pod waits for GPUs of which there are enough: its queue has no quota left."""
+    """A pod waits although enough GPUs are free, because its queue has no quota left."""
     length = draft.length((20, 45), (60, 180))
     at_ms = draft.moment(room_ms=length + 20 * MINUTE)
     machine = draft.machine()
     job = draft.new_job("tokenizer-ablation", pods=1, gpus=8, at_ms=at_ms, kind="Job", gang=False)
-    attempt = lives.begin(draft.chance, job, [_at_full(machine)], at_ms + length)
+    attempt = lives.begin(draft.chance, job, [_whole_machine(machine)], at_ms + length)
     attempt.created_ms = at_ms
     attempt.events.append(
         {"kind": "failed_scheduling", "pod": 0, "at_ms": at_ms + 2 * SECOND, "message": f"{job.queue} is over quota."}
     )
     lives.finish(draft.chance, job, attempt)
-    claim = Claim(("free",), at_ms, at_ms + length, machine=machine)
+    claim = PlantedClaim(("free",), at_ms, at_ms + length, machine=machine)
     draft.plant("stranded", job, at_ms, at_ms + length, claim, culprit={"queue": job.queue})
 
 
 def telemetry_lost(draft: Draft) -> None:
-    """The exporter of a machine dies: what nobody instruments there is no longer seen."""
-    job = draft.victim(lambda job: _works_unseen(job) and job.gpus == 8)
+    """The exporter of a machine dies, so its uninstrumented jobs are not observed any more."""
+    job = draft.victim(lambda job: _works_uninstrumented(job) and job.gpus == 8)
     machine = job.attempts[-1].places[0].machine
     length = draft.length((25, 60), (90, 250))
     at_ms = draft.moment(job, room_ms=length)
     draft.night.outages.append(Outage("telemetry", machine, at_ms, at_ms + length))
-    claim = Claim(("unobserved",), at_ms, at_ms + length, machine=machine)
+    claim = PlantedClaim(("unobserved",), at_ms, at_ms + length, machine=machine)
     draft.plant("telemetry_lost", None, at_ms, at_ms + length, claim, culprit={"node": machine.name}, needs="gpu")
 
 
 FAULTS: dict[str, Callable[[Draft], None]] = {
     fault.__name__: fault
     for fault in (
-        hardware_failure, out_of_memory, crash_loop, hang, preempted, lost_work, diverged, diverged_suspected,
-        gang_wait, slow_start, straggler, data_stall, comm_stall, slow_checkpoint, unused_device, idle_held, starved,
-        throttled, plateau, duplicate_run, stranded, telemetry_lost,
+        hardware_failure,
+        out_of_memory,
+        crash_loop,
+        hang,
+        preempted,
+        lost_work,
+        diverged,
+        diverged_suspected,
+        gang_wait,
+        slow_start,
+        straggler,
+        data_stall,
+        comm_stall,
+        slow_checkpoint,
+        unused_device,
+        idle_held,
+        starved,
+        throttled,
+        plateau,
+        duplicate_run,
+        stranded,
+        telemetry_lost,
     )
-}  # fmt: skip
+}

@@ -1,4 +1,4 @@
-"""What happens on the cluster: jobs, their attempts, what each attempt did from when to when, and what was planted."""
+"""The data model of a simulated night: jobs, attempts, the activities of each attempt, and planted findings."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 from pyrometer.simulate.cluster import Machine
 
 
-class Place(NamedTuple):
-    """Where a pod runs: a machine and the indices of its GPUs there."""
+class PodPlacement(NamedTuple):
+    """The machine of a pod and the indices of its GPUs there."""
 
     machine: Machine
     gpus: tuple[int, ...]
 
 
-class Stretch(NamedTuple):
-    """What all ranks of an attempt did for a while.
+class Activity(NamedTuple):
+    """An interval in which all ranks of an attempt do the same.
 
-    `startup`, `steps`, `checkpoint`, `evaluate`, `hang` (asleep), `spin` (hung, a kernel spinning), `idle`;
-    without instrumentation `busy` and `pause`; `serve`.
+    Kinds: `startup`, `steps`, `checkpoint`, `evaluate`, `hang` (asleep), `spin` (hung in a spinning kernel), `idle`,
+    `serve`; for uninstrumented jobs also `busy` and `pause`.
     """
 
     kind: str
@@ -28,12 +28,12 @@ class Stretch(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """Something that makes steps, or what is seen of them, different for a while.
+    """An interval in which steps, or their telemetry, differ from the usual.
 
-    `data`: waits for batches, `size` of a step; `work`: there is `size` times as much to compute; `slow`: the ranks'
-    phase takes `size` of a step longer; `comm`: all communication takes `size` times as long; `clock`: the ranks' GPUs
-    run at `size` of their clock; `nan`: the numbers are no numbers; `flat`: the loss stays where it is; `unused`: the
-    ranks' GPUs are never used; `memory`: it grows.
+    `data`: waits for batches that last `size` of a step. `work`: `size` times as much computation. `slow`: a phase of
+    these ranks takes `size` of a step longer. `comm`: communication takes `size` times as long. `clock`: the ranks'
+    GPUs run at `size` of their clock. `nan`: values are NaN. `flat`: the loss does not change. `unused`: the ranks'
+    GPUs are never used. `memory`: memory use grows.
     """
 
     kind: str
@@ -45,43 +45,43 @@ class Effect(NamedTuple):
 
 
 @dataclass
-class Attempt:
-    """One life of a job's pods."""
+class JobAttempt:
+    """One generation of a job's pods."""
 
     number: int
-    places: list[Place]
+    places: list[PodPlacement]
     scheduled_ms: list[int]  # of each pod
     started_ms: list[int]  # its containers
-    stretches: list[Stretch]
-    ended_ms: int | None = None  # None: it goes on after the night
+    activities: list[Activity]
+    ended_ms: int | None = None  # None: still running when the night ends
     phase: str = "Running"
     reason: str | None = None
     resumes: bool = False  # from the last checkpoint of the attempt before
-    lost_from_ms: int | None = None  # the steps from here on were done again by the next attempt
+    lost_from_ms: int | None = None  # the next attempt repeats the steps from here on
     effects: list[Effect] = field(default_factory=list)
-    events: list[dict[str, Any]] = field(default_factory=list)  # of its ranks and pods, beyond the ordinary
-    outcome: str | None = None  # as the SDK saw it
-    created_ms: int | None = None  # its pods, when they had to wait
+    events: list[dict[str, Any]] = field(default_factory=list)  # of its ranks and pods, besides the usual ones
+    outcome: str | None = None  # as the SDK reports it
+    created_ms: int | None = None  # when the pods were created, if they had to wait
 
     @property
     def complete_ms(self) -> int:
-        """When its last pod was there."""
+        """When its last pod was scheduled."""
         return max(self.scheduled_ms)
 
     @property
     def first_step_ms(self) -> int | None:
-        """The end of its first step, if it came to that."""
-        return next((s.from_ms for s in self.stretches if s.kind in ("steps", "busy", "serve")), None)
+        """When its first step starts; None if it never trains."""
+        return next((s.from_ms for s in self.activities if s.kind in ("steps", "busy", "serve")), None)
 
     def last_checkpoint_ms(self, before_ms: int) -> int | None:
-        """The end of its last save before a time."""
-        saves = [s.to_ms for s in self.stretches if s.kind == "checkpoint" and s.to_ms < before_ms]
+        """The end of its last checkpoint before a time."""
+        saves = [s.to_ms for s in self.activities if s.kind == "checkpoint" and s.to_ms < before_ms]
         return saves[-1] if saves else None
 
 
 @dataclass
 class Job:
-    """A workload and all that is known about it."""
+    """A workload and its true properties."""
 
     name: str
     kind: str
@@ -101,48 +101,48 @@ class Job:
     comm_share: float = 0.06
     checkpoint_ms: int = 9_000
     checkpoint_every_ms: int = 1_800_000
-    intensity: float = 1.0  # of what it does where nobody instruments: how much of the device it uses,
-    swing: float = 0.0  # how much that goes up and down,
-    swing_ms: int = 1_800_000  # and in what time
+    intensity: float = 1.0  # uninstrumented jobs: the share of the device that they use,
+    swing: float = 0.0  # how much that share varies,
+    swing_ms: int = 1_800_000  # and with which period
     loss: tuple[float, float, float] = (1.7, 6.0, 0.12)  # floor, scale and exponent of its power law
     first_step: int = 0
     digest: str = ""  # of its configuration, data and seed
-    until_ms: int = 0  # when it is done, or the end of the night
-    goes_on: bool = True  # after the night
-    attempts: list[Attempt] = field(default_factory=list)
-    part: dict[str, Any] = field(default_factory=dict)  # of a pipeline or a sweep: columns of its pods
+    until_ms: int = 0  # when it finishes, or the end of the night
+    continues: bool = True  # after the night
+    attempts: list[JobAttempt] = field(default_factory=list)
+    part: dict[str, Any] = field(default_factory=dict)  # pod columns of its pipeline step or trial
 
     @property
     def uid(self) -> str:
-        """Its identity: one object in one cluster."""
+        """The UID of the object."""
         return f"{self.kind.lower()}-{self.name}"
 
     @property
     def ranks(self) -> int:
-        """One a GPU."""
+        """The number of ranks: one per GPU."""
         return self.pods * self.gpus
 
-    def pod_uid(self, attempt: Attempt, pod: int) -> str:
-        """The identity of a pod."""
+    def pod_uid(self, attempt: JobAttempt, pod: int) -> str:
+        """The UID of a pod."""
         return f"{self.uid}-{attempt.number}-{pod}"
 
-    def pod_name(self, attempt: Attempt, pod: int) -> str:
-        """The name of a pod, as its kind gives them."""
+    def pod_name(self, attempt: JobAttempt, pod: int) -> str:
+        """The name of a pod, in the style of its kind."""
         if self.kind == "PyTorchJob":
             return f"{self.name}-{'master-0' if pod == 0 else f'worker-{pod - 1}'}"
         if self.kind == "Notebook":
             return f"{self.name}-0"
         return f"{self.name}-{attempt.number}-{pod}"
 
-    def place(self, attempt: Attempt, rank: int) -> tuple[Machine, int]:
-        """The machine of a rank, and the index of its GPU there."""
+    def device_of(self, attempt: JobAttempt, rank: int) -> tuple[Machine, int]:
+        """The machine of a rank and the index of its GPU there."""
         place = attempt.places[rank // self.gpus]
         return place.machine, place.gpus[rank % self.gpus]
 
 
 @dataclass
 class Outage:
-    """A device that was broken, telemetry that was gone, or a machine in maintenance, for a while."""
+    """An interval with a broken device, missing telemetry, or a machine in maintenance."""
 
     kind: str  # device, telemetry, cordon
     machine: Machine
@@ -153,42 +153,42 @@ class Outage:
 
 
 def slots_of(outage: Outage) -> list[int]:
-    """The slots of a device, or of a whole machine, that is out."""
+    """The slots of an outage: one device or a whole machine."""
     slots = outage.machine.slots
     return list(slots) if outage.gpu is None else [slots[outage.gpu]]
 
 
-class Claim(NamedTuple):
-    """Time that a planted finding is about: of a job, or of a machine (what nobody holds, or sees)."""
+class PlantedClaim(NamedTuple):
+    """Time of a planted finding: of a job, or of a machine (unheld or unobserved time)."""
 
     states: tuple[str, ...]
     from_ms: int
     to_ms: int
     attempts: tuple[int, ...] | None = None  # None: all
     ranks: tuple[int, ...] | None = None  # None: all
-    part: float = 1.0  # of the time: the excess over the usual
+    part: float = 1.0  # the excess over the usual, as a part of the time
     machine: Machine | None = None
 
 
 @dataclass
-class Planted:
-    """A finding that should be found; what it claims is summed up while the night is simulated."""
+class PlantedFinding:
+    """A finding to be detected. Its GPU time and cost are summed while the night is simulated."""
 
     cause: str
     job: Job | None
     from_ms: int
     to_ms: int
-    claims: list[Claim]
+    claims: list[PlantedClaim]
     culprit: dict[str, Any] | None = None
-    needs: str = "kubernetes"  # the least evidence that shows it: kubernetes, gpu, sdk
-    gpu_cause: str | None = None  # what GPU telemetry alone takes it for
+    needs: str = "kubernetes"  # the minimum evidence that shows it: kubernetes, gpu, sdk
+    gpu_cause: str | None = None  # the cause that GPU telemetry alone suggests
     gpu_ms: float = 0.0
     usd: float = 0.0
 
 
 @dataclass
 class Night:
-    """All of it."""
+    """A simulated cluster over a time range."""
 
     name: str
     seed: int
@@ -197,9 +197,9 @@ class Night:
     machines: list[Machine]
     jobs: list[Job] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
-    planted: list[Planted] = field(default_factory=list)
+    planted: list[PlantedFinding] = field(default_factory=list)
     sample_every_ms: int = 30_000
     window_ms: int = 30_000
-    trace_every_ms: int = 1_200_000  # one step of a run, of so many ranks
+    trace_every_ms: int = 1_200_000  # between traced steps of a run
     traced_ranks: int = 64
-    records: list[Any] = field(default_factory=list)  # what else its sources say
+    records: list[Any] = field(default_factory=list)  # further records of its sources

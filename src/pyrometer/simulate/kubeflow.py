@@ -1,4 +1,4 @@
-"""What Kubeflow adds to a night: two runs of a pipeline, a sweep, and a training that only its controller tells of."""
+"""Kubeflow workloads of a night: two pipeline runs, a sweep, and a TrainJob that only its controller reports on."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pyrometer.model.units import MS_PER_HOUR as HOUR
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 from pyrometer.simulate import lives
 from pyrometer.simulate.faults import Draft
-from pyrometer.simulate.jobs import Attempt, Job, Place
+from pyrometer.simulate.jobs import Job, JobAttempt, PodPlacement
 
-PIPELINE, SWEEP, TOLD = "retrain-ranker", "lr-search", "gemma-sft"
+PIPELINE, SWEEP, CONTROLLER_JOB = "retrain-ranker", "lr-search", "gemma-sft"
 TRIALS, AT_ONCE = 10, 4
-STOPPED, FAILED = (4, 7), 2  # of the trials, by number
+STOPPED, FAILED = (4, 7), 2  # numbers of trials
 CLUSTER = "simulated"
 
 
 def add_pipeline(draft: Draft, suffix: str, name: str, at_ms: int, *, retried: bool) -> None:
-    """A run of the pipeline: data without a GPU, a PyTorchJob, an evaluation in a pod of its own, and the rest."""
+    """Adds a pipeline run: data preparation without a GPU, a PyTorchJob, an evaluation pod, and the remaining steps."""
     chance, night = draft.chance, draft.night
     run_id = f"{chance.getrandbits(128):032x}"
     workflow = f"{PIPELINE}-{suffix}"
@@ -37,29 +37,27 @@ def add_pipeline(draft: Draft, suffix: str, name: str, at_ms: int, *, retried: b
     until_ms = now_ms + chance.randint(80 * MINUTE, 110 * MINUTE)
     train = _job(draft, f"{PIPELINE}-train-{suffix}", "PyTorchJob", now_ms, until_ms, pods=2, gpus=8)
     train.part = {"pipeline_run": run_id, "pipeline_step": "train"}
-    attempt = lives.begin(chance, train, [Place(machine, tuple(range(8))) for machine in machines], now_ms)
+    attempt = lives.begin(chance, train, [PodPlacement(machine, tuple(range(8))) for machine in machines], now_ms)
     lives.finish(chance, train, attempt)
     now_ms = step("train", now_ms, until_ms)
     flow = _job(draft, workflow, "Workflow", now_ms, night.to_ms, pods=1, gpus=4, instrumented=False)
     flow.part = {"pipeline_run": run_id, "pipeline_step": "evaluate"}
     tries = [(7 * MINUTE, "Failed")] * retried + [(chance.randint(18 * MINUTE, 30 * MINUTE), "Succeeded")]
     for number, (length_ms, phase) in enumerate(tries, 1):
-        attempt = lives.begin(chance, flow, [Place(machines[0], (0, 1, 2, 3))], now_ms, pulls_ms=[15_000])
-        until_ms = attempt.stretches[-1].to_ms + length_ms
+        attempt = lives.begin(chance, flow, [PodPlacement(machines[0], (0, 1, 2, 3))], now_ms, pulls_ms=[15_000])
+        until_ms = attempt.activities[-1].to_ms + length_ms
         lives.work_on(attempt, "busy", until_ms)
         lives.end(attempt, until_ms, phase, "Error" if phase == "Failed" else None)
         now_ms = step("evaluate", now_ms, until_ms, phase.lower(), number)
     skipped_ms = now_ms
     now_ms = step("register", now_ms, now_ms + chance.randint(30_000, 70_000))
     steps.append(PipelineStep(skipped_ms, run_id, "deploy-canary", 1, "skipped", skipped_ms, skipped_ms))
-    run = PipelineRun(
-        at_ms, CLUSTER, run_id, flow.uid, flow.namespace, name, PIPELINE, "running", started_ms=at_ms
-    )  # fmt: skip
+    run = PipelineRun(at_ms, CLUSTER, run_id, flow.uid, flow.namespace, name, PIPELINE, "running", started_ms=at_ms)
     _seen(draft, [run, run._replace(time_ms=now_ms, state="succeeded", ended_ms=now_ms), *steps])
 
 
 def add_sweep(draft: Draft, at_ms: int) -> None:
-    """Trials of one GPU each, four at a time: some are stopped because they get nowhere, one fails."""
+    """Adds trials of one GPU each, four at a time. Some are stopped early, one fails."""
     chance = draft.chance
     machine = draft.machine()
     uid = f"experiment-{SWEEP}"
@@ -79,16 +77,22 @@ def add_sweep(draft: Draft, at_ms: int) -> None:
         job = _job(draft, name, "Job", from_ms, until_ms, pods=1, gpus=1, experiment=SWEEP, team="speech")
         job.loss = (value, 5.0, 0.2)
         job.part = {"trial_uid": f"trial-{name}"}
-        attempt = lives.begin(chance, job, [Place(machine, (lane,))], from_ms, pulls_ms=[6_000])
+        attempt = lives.begin(chance, job, [PodPlacement(machine, (lane,))], from_ms, pulls_ms=[6_000])
         lives.train_on(chance, job, attempt, until_ms)
         lives.end(attempt, until_ms, "Failed" if failed else "Succeeded", "Error" if failed else None)
         state = "failed" if failed else "early_stopped" if stopped else "succeeded"
         if not failed:
             values[name] = value
         trial = Trial(
-            from_ms, f"trial-{name}", uid, job.namespace, name, "running", json.dumps({"lr": f"{rate:.3g}"}),
+            from_ms,
+            f"trial-{name}",
+            uid,
+            job.namespace,
+            name,
+            "running",
+            json.dumps({"lr": f"{rate:.3g}"}),
             started_ms=from_ms,
-        )  # fmt: skip
+        )
         metrics = {"validation-loss": {"min": value, "max": round(value * 3, 4), "latest": value}}
         over = trial._replace(time_ms=until_ms, state=state, ended_ms=until_ms)
         if not failed:
@@ -97,29 +101,47 @@ def add_sweep(draft: Draft, at_ms: int) -> None:
         free_ms[lane] = until_ms + chance.randint(10_000, 40_000)
     over_ms = max(free_ms)
     sweep = Sweep(
-        at_ms, CLUSTER, uid, "team-speech", SWEEP, "running", "validation-loss", "min", 0.2, "bayesianoptimization",
+        at_ms,
+        CLUSTER,
+        uid,
+        "team-speech",
+        SWEEP,
+        "running",
+        "validation-loss",
+        "min",
+        0.2,
+        "bayesianoptimization",
         started_ms=at_ms,
-    )  # fmt: skip
+    )
     best = min(values, key=lambda name: values[name])
     _seen(
         draft, [sweep, sweep._replace(time_ms=over_ms, state="succeeded", best_trial=best, ended_ms=over_ms), *written]
     )
 
 
-def add_told(draft: Draft, at_ms: int) -> None:
-    """A TrainJob without the SDK: Kubeflow Trainer reports its progress, its remaining time and its loss."""
+def add_controller_job(draft: Draft, at_ms: int) -> None:
+    """Adds a TrainJob without the SDK. Kubeflow Trainer reports its progress, its remaining time and its loss."""
     chance, night = draft.chance, draft.night
-    length_ms = night.to_ms - at_ms + 2 * HOUR  # it goes on after the night
+    length_ms = night.to_ms - at_ms + 2 * HOUR  # it continues after the night
     job = _job(
-        draft, TOLD, "TrainJob", at_ms, night.to_ms, pods=1, gpus=8, instrumented=False, goes_on=True, experiment=TOLD
+        draft,
+        CONTROLLER_JOB,
+        "TrainJob",
+        at_ms,
+        night.to_ms,
+        pods=1,
+        gpus=8,
+        instrumented=False,
+        continues=True,
+        experiment=CONTROLLER_JOB,
     )
-    attempt = lives.begin(chance, job, [Place(draft.machine(), tuple(range(8)))], at_ms)
+    attempt = lives.begin(chance, job, [PodPlacement(draft.machine(), tuple(range(8)))], at_ms)
     lives.work_on(attempt, "busy", night.to_ms)
-    draft.night.records += _told(job, attempt, length_ms, night.to_ms)
+    draft.night.records += _trainer_status(job, attempt, length_ms, night.to_ms)
 
 
-def _told(job: Job, attempt: Attempt, length_ms: int, until_ms: int) -> Iterator[Metric]:
-    began_ms = attempt.stretches[-1].from_ms
+def _trainer_status(job: Job, attempt: JobAttempt, length_ms: int, until_ms: int) -> Iterator[Metric]:
+    began_ms = attempt.activities[-1].from_ms
     for at_ms in range(began_ms + 5 * MINUTE, until_ms, 5 * MINUTE):
         done = (at_ms - began_ms) / length_ms
         values = {
@@ -131,17 +153,37 @@ def _told(job: Job, attempt: Attempt, length_ms: int, until_ms: int) -> Iterator
 
 
 def _job(
-    draft: Draft, name: str, kind: str, at_ms: int, until_ms: int, *, pods: int, gpus: int, team: str = "search",
-    experiment: str = PIPELINE, **more: Any,
-) -> Job:  # fmt: skip
+    draft: Draft,
+    name: str,
+    kind: str,
+    at_ms: int,
+    until_ms: int,
+    *,
+    pods: int,
+    gpus: int,
+    team: str = "search",
+    experiment: str = PIPELINE,
+    **more: Any,
+) -> Job:
     if not more.get("instrumented", True):
         more["digest"] = ""
     return draft.new_job(
-        name, pods=pods, gpus=gpus, at_ms=at_ms, kind=kind, until_ms=until_ms, team=team, namespace=f"team-{team}",
-        queue=f"{team}-queue", experiment=experiment, user="hana", gang=pods > 1, **{"goes_on": False} | more,
-    )  # fmt: skip
+        name,
+        pods=pods,
+        gpus=gpus,
+        at_ms=at_ms,
+        kind=kind,
+        until_ms=until_ms,
+        team=team,
+        namespace=f"team-{team}",
+        queue=f"{team}-queue",
+        experiment=experiment,
+        user="hana",
+        gang=pods > 1,
+        **{"continues": False} | more,
+    )
 
 
 def _seen(draft: Draft, records: list[Any]) -> None:
-    """What is not over when the night ends is not known yet."""
+    """Adds the records up to the end of the night."""
     draft.night.records += [record for record in records if record.time_ms < draft.night.to_ms]

@@ -1,4 +1,4 @@
-"""Simulates a night into a data folder: everything its sources would have sent, and the truth beside it."""
+"""Simulates a night into a data folder: everything that its sources would have sent, and `truth.json`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pyrometer.model.columns import schema_of
 from pyrometer.model.records import Event
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.simulate.measure import Measured, Meter
+from pyrometer.simulate.measure import MeasuredHour, Meter
 from pyrometer.simulate.objects import objects
 from pyrometer.simulate.scenarios import SCENARIOS
 from pyrometer.simulate.truth import truth
@@ -19,9 +19,19 @@ TRUTH = "truth.json"
 OF_SDK = ("run", "step_window", "span", "batch", "metric")
 OF_GPU = ("gpu_sample", "slot")
 SDK_EVENTS = (
-    "checkpoint_saved", "stuck", "unstuck", "nonfinite_loss", "finite_loss", "loop_ended", "loop_resumed", "configured",
-    "rendezvous", "compiled", "restored", "exception",
-)  # fmt: skip
+    "checkpoint_saved",
+    "stuck",
+    "unstuck",
+    "nonfinite_loss",
+    "finite_loss",
+    "loop_ended",
+    "loop_resumed",
+    "configured",
+    "rendezvous",
+    "compiled",
+    "restored",
+    "exception",
+)
 
 
 def simulate(
@@ -34,22 +44,22 @@ def simulate(
     evidence: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Fills a new data folder with a night, writes its truth, and gives it back.
+    """Fills a new data folder with a night, writes its truth, and returns the truth.
 
-    `evidence` is the best that its records hold (kubernetes, gpu, sdk), where that is not to be the scenario's.
+    `evidence` limits the records to one level (kubernetes, gpu, sdk). The default is the level of the scenario.
     """
     made = SCENARIOS[scenario]
     best = evidence or made.evidence
-    store.set_meta("origin", "simulated")  # first: nobody takes half of a night for a real one
+    store.set_meta("origin", "simulated")  # first, so that an unfinished night is never mistaken for a real one
     night = made.make(seed, gpus, hours) if hours else made.make(seed, gpus)
     night.name = scenario
     meter = Meter(night)
     total = -(-(night.to_ms - night.from_ms) // MS_PER_HOUR)
-    before: Measured | None = None
+    before: MeasuredHour | None = None
     for done, hour in enumerate(meter.hours()):
         progress(done, total)
         _take(store, hour.tables, hour.records, best)
-        if done % 3 == 2:  # now and then an hour is sealed before its last rows arrive
+        if done % 3 == 2:  # some hours are sealed before their last rows arrive
             store.seal(before_ms=hour.hour_ms)
         if before is not None:
             _take(store, before.late, [], best)
@@ -66,7 +76,7 @@ def simulate(
 
 
 def _take(store: Store, tables: dict[str, Any], records: list[tuple[Any, ...]], evidence: str) -> None:
-    """Stores what sources of this evidence send."""
+    """Stores the records of the sources that this level of evidence includes."""
     hidden: set[str] = set()
     if evidence != "sdk":
         hidden.update(OF_SDK)

@@ -1,5 +1,5 @@
-"""A night's objects, as the cluster's API and the training processes report them: machines, workloads with their owner
-chains, pods, holds, runs."""
+"""The objects of a night as the Kubernetes API and the training processes report them: machines, workloads with their
+owner chains, pods, allocations, runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from pyrometer.model.records import Allocation, Node, Owner, Pod, Price, Run, Slot, Workload
 from pyrometer.model.units import MS_PER_DAY, SHARE_WHOLE
-from pyrometer.simulate.jobs import Attempt, Job, Night
+from pyrometer.simulate.jobs import Job, JobAttempt, Night
 
 CLUSTER = "simulated"
-# What stands between a pod and its workload: kind and API group, the pod's own owner first.
+# The owners from a pod up to its workload: kind and API group, the direct owner of the pod first.
 CHAINS = {
     "Workflow": [("Workflow", "argoproj.io")],
     "PyTorchJob": [("PyTorchJob", "kubeflow.org")],
@@ -25,7 +25,7 @@ CHAINS = {
 
 
 def objects(night: Night, resumed_step: dict[tuple[str, int], int]) -> Iterator[tuple[Any, ...]]:
-    """Every object of the night, each as often as it was seen to change."""
+    """Yields every object of the night once per change."""
     yield from _prices(night)
     yield from _machines(night)
     yield from night.records
@@ -42,18 +42,28 @@ def objects(night: Night, resumed_step: dict[tuple[str, int], int]) -> Iterator[
 def _prices(night: Night) -> Iterator[Price]:
     for pool in dict.fromkeys(machine.pool for machine in night.machines):
         yield Price(
-            night.from_ms, pool.model.usd_micro_per_hour, night.from_ms - 30 * MS_PER_DAY,
-            gpu_model=pool.model.name, pool=pool.name,
-        )  # fmt: skip
+            night.from_ms,
+            pool.model.usd_micro_per_hour,
+            night.from_ms - 30 * MS_PER_DAY,
+            gpu_model=pool.model.name,
+            pool=pool.name,
+        )
 
 
 def _machines(night: Night) -> Iterator[Node | Slot]:
     for machine in night.machines:
         pool = machine.pool
         node = Node(
-            night.from_ms, CLUSTER, machine.uid, machine.name, pool.gpus, pool.model.name, pool.name,
-            pool.instance_type, "reserved",
-        )  # fmt: skip
+            night.from_ms,
+            CLUSTER,
+            machine.uid,
+            machine.name,
+            pool.gpus,
+            pool.model.name,
+            pool.name,
+            pool.instance_type,
+            "reserved",
+        )
         yield node
         cordons = [o for o in night.outages if o.kind == "cordon" and o.machine == machine]
         for cordon in cordons:
@@ -75,10 +85,24 @@ def _machines(night: Night) -> Iterator[Node | Slot]:
 def _workload(job: Job, seen_ms: int) -> Iterator[Workload | Owner]:
     chain = CHAINS[job.kind]
     yield Workload(
-        seen_ms, CLUSTER, job.uid, job.kind, job.namespace, job.name, chain[-1][1], job.experiment, "label",
-        job.team, "queue", job.user, job.queue, job.pods if job.gang and job.pods > 1 else None, job.serves,
-        job.created_ms, json.dumps({"experiment": job.experiment, "kueue.x-k8s.io/queue-name": job.queue}),
-    )  # fmt: skip
+        seen_ms,
+        CLUSTER,
+        job.uid,
+        job.kind,
+        job.namespace,
+        job.name,
+        chain[-1][1],
+        job.experiment,
+        "label",
+        job.team,
+        "queue",
+        job.user,
+        job.queue,
+        job.pods if job.gang and job.pods > 1 else None,
+        job.serves,
+        job.created_ms,
+        json.dumps({"experiment": job.experiment, "kueue.x-k8s.io/queue-name": job.queue}),
+    )
     for place, (kind, group) in enumerate(chain):
         last = place == len(chain) - 1
         above = None if last else _owner_uid(job, place + 1)
@@ -92,22 +116,35 @@ def _owner_uid(job: Job, place: int) -> str:
 
 
 def _seen(night: Night, states: list[Any]) -> Iterator[Any]:
-    """What an observer of the night sees of an object: its state at the beginning, and every later one."""
+    """The states of an object that are visible in the night: the one at the start, and every later one."""
     before = [state for state in states if state.time_ms <= night.from_ms]
     yield from (state._replace(time_ms=night.from_ms) for state in before[-1:])
     yield from (state for state in states if night.from_ms < state.time_ms < night.to_ms)
 
 
-def _pods(night: Night, job: Job, attempt: Attempt) -> Iterator[Pod | Allocation]:
+def _pods(night: Night, job: Job, attempt: JobAttempt) -> Iterator[Pod | Allocation]:
     for number, place in enumerate(attempt.places):
         uid, scheduled_ms = job.pod_uid(attempt, number), attempt.scheduled_ms[number]
         started_ms, ended_ms = attempt.started_ms[number], attempt.ended_ms
         created_ms = attempt.created_ms or scheduled_ms - 1_000
         pending = Pod(
-            created_ms, CLUSTER, uid, job.namespace, job.pod_name(attempt, number), "Pending", job.uid, attempt.number,
-            None, None, job.user, job.queue, created_ms, gpu_share=len(place.gpus) * SHARE_WHOLE, **job.part,
+            created_ms,
+            CLUSTER,
+            uid,
+            job.namespace,
+            job.pod_name(attempt, number),
+            "Pending",
+            job.uid,
+            attempt.number,
+            None,
+            None,
+            job.user,
+            job.queue,
+            created_ms,
+            gpu_share=len(place.gpus) * SHARE_WHOLE,
+            **job.part,
             pipeline_attempt=attempt.number if job.kind == "Workflow" else None,
-        )  # fmt: skip
+        )
         placed = pending._replace(time_ms=scheduled_ms, node_uid=place.machine.uid, scheduled_ms=scheduled_ms)
         states = [pending, placed]
         if ended_ms is None or started_ms < ended_ms:
@@ -121,20 +158,31 @@ def _pods(night: Night, job: Job, attempt: Attempt) -> Iterator[Pod | Allocation
             yield from _seen(night, [hold] + [hold._replace(time_ms=ms, to_ms=ms) for ms in [ended_ms] if ms])
 
 
-def _ranks(night: Night, job: Job, attempt: Attempt, resumed_step: int | None) -> Iterator[Run]:
+def _ranks(night: Night, job: Job, attempt: JobAttempt, resumed_step: int | None) -> Iterator[Run]:
     first_ms, ended_ms = attempt.first_step_ms, attempt.ended_ms
     for rank in range(job.ranks):
-        machine, gpu = job.place(attempt, rank)
+        machine, gpu = job.device_of(attempt, rank)
         started_ms = attempt.started_ms[rank // job.gpus] + 2_000
         if ended_ms is not None and started_ms >= ended_ms:
             continue
         states = [
             Run(
-                started_ms, job.uid, attempt.number, rank, started_ms, job.ranks, f"{job.uid}-{attempt.number}",
-                CLUSTER, job.experiment, job.uid, job.pod_uid(attempt, rank // job.gpus), machine.uid, gpu,
+                started_ms,
+                job.uid,
+                attempt.number,
+                rank,
+                started_ms,
+                job.ranks,
+                f"{job.uid}-{attempt.number}",
+                CLUSTER,
+                job.experiment,
+                job.uid,
+                job.pod_uid(attempt, rank // job.gpus),
+                machine.uid,
+                gpu,
                 framework="torch",
             )
-        ]  # fmt: skip
+        ]
         if first_ms is not None and (ended_ms is None or first_ms < ended_ms):
             states.append(states[-1]._replace(time_ms=first_ms, first_step_ms=first_ms, resumed_step=resumed_step))
         if ended_ms is not None:

@@ -1,4 +1,4 @@
-"""A simulated night once more, as it happened: its records arrive in another folder in the order of their time."""
+"""Replays a simulated night: copies its records into another folder in order of arrival."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DERIVED = (
 
 
 def replay(night: Store, live: Store, after_ms: int, until_ms: int) -> int:
-    """Hands over what arrives after a time, until another; says how many records that were."""
+    """Copies the records that arrive between two times, and returns their number."""
     kinds = [kind for kind in SCHEMAS if kind not in DERIVED]
     night.expose_all(kinds)
     tables = {}
     for kind in kinds:
-        # a window is sent when it is over
+        # a step window is sent when it ends
         arrival = "to_ms" if kind == "step_window" else "time_ms"
         found = night.connection.sql(f"FROM {kind} WHERE {arrival} > {int(after_ms)} AND {arrival} <= {int(until_ms)}")
         table = found.to_arrow_table()

@@ -1,8 +1,7 @@
-"""Whole nights: who runs what where, and what goes wrong.
+"""Scenarios: the jobs of a cluster, where they run, and their faults.
 
-`overnight` is the default; `quiet` is the same cluster with nothing wrong, but much that could be taken for it;
-`gpu_only` and `kube_only` are the same night with less evidence; `scale` is as large as one likes; `kubeflow` has
-pipelines and a sweep; and there is one for every cause.
+`overnight` is the default. `quiet` is the same cluster with harmless patterns only. `gpu_only` and `kube_only` are the
+same night with less evidence. `scale` has any size. `kubeflow` has pipelines and a sweep. Every cause has a scenario.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from typing import NamedTuple
 from pyrometer.model.units import MS_PER_HOUR as HOUR
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 from pyrometer.simulate import habits, lives
-from pyrometer.simulate import kubeflow as of_kubeflow
+from pyrometer.simulate import kubeflow as kubeflow_jobs
 from pyrometer.simulate.cluster import A100, H100, H200, Machine, Pool, machines_of
 from pyrometer.simulate.faults import FAULTS, PEOPLE, Draft, NoRoomError
-from pyrometer.simulate.jobs import Job, Night, Outage, Place
+from pyrometer.simulate.jobs import Job, Night, Outage, PodPlacement
 
 FROM_MS = round(datetime(2026, 10, 8, 20, tzinfo=UTC).timestamp() * 1000)
-FAULTS_A_NIGHT = 8
-SMALLEST_GPUS = 80
-AGAIN_HOURS = 6  # from which on there is time for a second run of the pipeline
+FAULTS_PER_NIGHT = 8
+MIN_GPUS = 80
+SECOND_PIPELINE_HOURS = 6  # minimum length of a night with a second pipeline run
 
 
-class Asked(NamedTuple):
-    """What kind of job a team keeps running: pods of so many GPUs."""
+class JobTemplate(NamedTuple):
+    """A kind of job that a team keeps running, with `pods` pods of `gpus` GPUs."""
 
     name: str
     kind: str
@@ -38,54 +37,54 @@ class Asked(NamedTuple):
     instrumented: bool = True
 
 
-# About 300 GPUs: what is left of them is free, or taken by what goes wrong.
+# About 300 GPUs. The remaining ones are free or used by faults.
 POOLS = (
     Pool("h100", H100, 20, "p5.48xlarge"),
     Pool("h200", H200, 10, "p5en.48xlarge"),
     Pool("a100", A100, 8, "p4de.24xlarge"),
 )
 JOBS = (
-    Asked("llama-70b-sft", "PyTorchJob", "foundation", "h100", 8, 8),
-    Asked("ranker-large", "TrainJob", "search", "h100", 3, 8),
-    Asked("vit-huge", "RayJob", "vision", "h100", 2, 8),
-    Asked("asr-conformer", "PyTorchJob", "speech", "h100", 2, 8),
-    Asked("policy-rl", "Job", "robotics", "h100", 1, 8, instrumented=False),
-    Asked("clip-filter", "Job", "vision", "h100", 1, 8, instrumented=False),
-    Asked("moe-16x7b", "TrainJob", "foundation", "h200", 6, 8),
-    Asked("video-diffusion", "PyTorchJob", "vision", "h200", 2, 8),
-    Asked("chat-api", "Deployment", "search", "h200", 1, 8, instrumented=False),
-    Asked("tts-multi", "PyTorchJob", "speech", "a100", 1, 8),
-    Asked("dedup-embed", "Job", "search", "a100", 1, 8, instrumented=False),
-    Asked("protein-fold", "Job", "robotics", "a100", 1, 8, instrumented=False),
-    Asked("segment-3d", "Job", "robotics", "a100", 1, 4),
-    Asked("explore-amara", "Notebook", "vision", "a100", 1, 2, instrumented=False),
-    Asked("explore-jonas", "Notebook", "speech", "a100", 1, 2, instrumented=False),
-    Asked("scratch-ines", "Notebook", "foundation", "h100", 1, 4, instrumented=False),
-    Asked("scratch-farid", "Notebook", "search", "h100", 1, 4, instrumented=False),
+    JobTemplate("llama-70b-sft", "PyTorchJob", "foundation", "h100", 8, 8),
+    JobTemplate("ranker-large", "TrainJob", "search", "h100", 3, 8),
+    JobTemplate("vit-huge", "RayJob", "vision", "h100", 2, 8),
+    JobTemplate("asr-conformer", "PyTorchJob", "speech", "h100", 2, 8),
+    JobTemplate("policy-rl", "Job", "robotics", "h100", 1, 8, instrumented=False),
+    JobTemplate("clip-filter", "Job", "vision", "h100", 1, 8, instrumented=False),
+    JobTemplate("moe-16x7b", "TrainJob", "foundation", "h200", 6, 8),
+    JobTemplate("video-diffusion", "PyTorchJob", "vision", "h200", 2, 8),
+    JobTemplate("chat-api", "Deployment", "search", "h200", 1, 8, instrumented=False),
+    JobTemplate("tts-multi", "PyTorchJob", "speech", "a100", 1, 8),
+    JobTemplate("dedup-embed", "Job", "search", "a100", 1, 8, instrumented=False),
+    JobTemplate("protein-fold", "Job", "robotics", "a100", 1, 8, instrumented=False),
+    JobTemplate("segment-3d", "Job", "robotics", "a100", 1, 4),
+    JobTemplate("explore-amara", "Notebook", "vision", "a100", 1, 2, instrumented=False),
+    JobTemplate("explore-jonas", "Notebook", "speech", "a100", 1, 2, instrumented=False),
+    JobTemplate("scratch-ines", "Notebook", "foundation", "h100", 1, 4, instrumented=False),
+    JobTemplate("scratch-farid", "Notebook", "search", "h100", 1, 4, instrumented=False),
 )
-# On large clusters, eight blocks do not train their own largest model but one together.
-GIANT = Asked("frontier-1t", "TrainJob", "foundation", "h100", 64, 8)
+# On large clusters, eight blocks train one large model together instead of one each.
+GIANT = JobTemplate("frontier-1t", "TrainJob", "foundation", "h100", 64, 8)
 GIANT_BLOCKS = GIANT.pods // JOBS[0].pods
-SWEEP_LANES = 16  # GPUs on which short trials follow each other
+SWEEP_LANES = 16  # GPUs that run short trials one after another
 
 SMALL_POOLS = (Pool("h100", H100, 10, "p5.48xlarge"),)
 SMALL_JOBS = (
-    Asked("llama-8b-sft", "PyTorchJob", "foundation", "h100", 2, 8),
-    Asked("vit-large", "TrainJob", "vision", "h100", 2, 8),
-    Asked("asr-base", "Job", "speech", "h100", 1, 8),
-    Asked("policy-rl", "Job", "robotics", "h100", 1, 8, instrumented=False),
-    Asked("scratch-ines", "Notebook", "foundation", "h100", 1, 2, instrumented=False),
+    JobTemplate("llama-8b-sft", "PyTorchJob", "foundation", "h100", 2, 8),
+    JobTemplate("vit-large", "TrainJob", "vision", "h100", 2, 8),
+    JobTemplate("asr-base", "Job", "speech", "h100", 1, 8),
+    JobTemplate("policy-rl", "Job", "robotics", "h100", 1, 8, instrumented=False),
+    JobTemplate("scratch-ines", "Notebook", "foundation", "h100", 1, 2, instrumented=False),
 )
 SMALL_LANES = 4
 
 
 def overnight(seed: int, gpus: int | None = None, hours: int = 12, name: str = "overnight") -> Night:
-    """A night with about eight faults of different causes."""
+    """A night with about eight faults with different causes."""
     draft = _draft(name, seed, gpus, hours)
     causes = list(FAULTS)
     draft.chance.shuffle(causes)
     blocks = max(1, len(draft.night.machines) // sum(pool.machines for pool in POOLS))
-    wanted = FAULTS_A_NIGHT * blocks
+    wanted = FAULTS_PER_NIGHT * blocks
     happened = 0
     for cause in causes * blocks:
         if happened < wanted and _happens(draft, cause):
@@ -94,10 +93,10 @@ def overnight(seed: int, gpus: int | None = None, hours: int = 12, name: str = "
 
 
 def quiet(seed: int, gpus: int | None = None, hours: int = 12) -> Night:
-    """A night in which much happens and nothing goes wrong; every third one far away from its registry."""
+    """A night with harmless patterns and no fault. Every third seed has slow image pulls."""
     draft = _draft("quiet", seed, gpus, hours, habits.LONG_PULLS_MS if seed % 3 == 0 else None)
     draft.chance = Random(f"{seed} habits")  # noqa: S311 - a simulation, no secret
-    habits.live_with(draft, max(1, len(draft.night.machines) // sum(pool.machines for pool in POOLS)))
+    habits.add_benign_patterns(draft, max(1, len(draft.night.machines) // sum(pool.machines for pool in POOLS)))
     return draft.night
 
 
@@ -110,27 +109,29 @@ def scale(seed: int, gpus: int | None = None, hours: int = 24) -> Night:
 
 
 def kubeflow(seed: int, gpus: int | None = None, hours: int = 8) -> Night:
-    """A small cluster with two runs of a pipeline, a sweep, and a TrainJob that reports its progress."""
+    """A small cluster with two pipeline runs, a sweep, and a TrainJob that reports its progress."""
     draft = _draft("kubeflow", seed, gpus or 120, hours)
     from_ms = draft.night.from_ms
     try:
-        of_kubeflow.add_pipeline(draft, "x2k9d", "nightly 2026-10-08", from_ms + 20 * MINUTE, retried=True)
-        if hours >= AGAIN_HOURS:
-            of_kubeflow.add_pipeline(draft, "b7qwz", "nightly 2026-10-08, again", from_ms + 3 * HOUR, retried=False)
-        of_kubeflow.add_sweep(draft, from_ms + 40 * MINUTE)
-        of_kubeflow.add_told(draft, from_ms + 70 * MINUTE)
+        kubeflow_jobs.add_pipeline(draft, "x2k9d", "nightly 2026-10-08", from_ms + 20 * MINUTE, retried=True)
+        if hours >= SECOND_PIPELINE_HOURS:
+            kubeflow_jobs.add_pipeline(draft, "b7qwz", "nightly 2026-10-08, again", from_ms + 3 * HOUR, retried=False)
+        kubeflow_jobs.add_sweep(draft, from_ms + 40 * MINUTE)
+        kubeflow_jobs.add_controller_job(draft, from_ms + 70 * MINUTE)
     except NoRoomError:
-        raise NoRoomError("There is no room for pipelines and a sweep on these GPUs. Say --gpus 120 or more.") from None
+        raise NoRoomError("Too few GPUs for pipelines and a sweep. Pass --gpus 120 or more.") from None
     return draft.night
 
 
 def one_cause(cause: str) -> Callable[..., Night]:
-    """A small cluster on which one thing goes wrong, twice where there is room for it."""
+    """A small cluster with one fault, planted twice if there is room."""
 
     def scenario(seed: int, gpus: int | None = None, hours: int = 8) -> Night:
         draft = _draft(cause, seed, gpus or 80, hours)
         if not _happens(draft, cause):
-            raise NoRoomError(f"There is no room for {cause} in {hours} hours on these GPUs. Say more of either.")
+            raise NoRoomError(
+                f"No room for {cause} in {hours} hours on {gpus or 80} GPUs. Pass more --hours or --gpus."
+            )
         _happens(draft, cause)
         return draft.night
 
@@ -138,7 +139,7 @@ def one_cause(cause: str) -> Callable[..., Night]:
 
 
 def _happens(draft: Draft, cause: str) -> bool:
-    """Whether there was room for it."""
+    """Plants a fault. Returns whether there was room for it."""
     spare, troubled, jobs = list(draft.spare), set(draft.troubled), len(draft.night.jobs)
     try:
         FAULTS[cause](draft)
@@ -150,22 +151,20 @@ def _happens(draft: Draft, cause: str) -> bool:
 
 
 class Scenario(NamedTuple):
-    """A night by name, and the best evidence that its records hold."""
+    """A night by name, and the best level of evidence in its records."""
 
     make: Callable[..., Night]
     evidence: str
-    what: str
+    summary: str
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "overnight": Scenario(overnight, "sdk", "about 300 GPUs from 20:00 to 08:00, some eight faults"),
-    "quiet": Scenario(quiet, "sdk", "the same cluster, much happens, nothing wrong"),
+    "overnight": Scenario(overnight, "sdk", "about 300 GPUs from 20:00 to 08:00, about eight faults"),
+    "quiet": Scenario(quiet, "sdk", "the same cluster with harmless patterns and no fault"),
     "gpu_only": Scenario(overnight, "gpu", "the same night without the training SDK"),
     "kube_only": Scenario(overnight, "kubernetes", "the same night with Kubernetes alone"),
-    "scale": Scenario(scale, "sdk", "10,000 GPUs and a day, or as many as --gpus says"),
-    "kubeflow": Scenario(
-        kubeflow, "sdk", "120 GPUs, two runs of a pipeline, a sweep, a TrainJob that reports progress"
-    ),
+    "scale": Scenario(scale, "sdk", "10,000 GPUs (or --gpus) for 24 hours"),
+    "kubeflow": Scenario(kubeflow, "sdk", "120 GPUs, two pipeline runs, a sweep, a TrainJob that reports progress"),
     **{cause: Scenario(one_cause(cause), "sdk", f"80 GPUs, {cause} planted") for cause in FAULTS},
 }
 
@@ -174,7 +173,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def _draft(name: str, seed: int, gpus: int | None, hours: int, pulls_ms: tuple[int, int] | None = None) -> Draft:
-    """A cluster with its ordinary jobs, in blocks: as many as make up the GPUs asked for, the rest is spare."""
+    """A cluster with its healthy jobs, in as many blocks as fit. The remaining machines are spare."""
     small = gpus is not None and gpus < sum(pool.machines * pool.gpus for pool in POOLS)
     pools, jobs, lanes = (SMALL_POOLS, SMALL_JOBS, SMALL_LANES) if small else (POOLS, JOBS, SWEEP_LANES)
     of_block = sum(pool.machines * pool.gpus for pool in pools)
@@ -189,77 +188,95 @@ def _draft(name: str, seed: int, gpus: int | None, hours: int, pulls_ms: tuple[i
     free = {pool.name: [machine for machine in night.machines if machine.pool.name == pool.name] for pool in grown}
     giants = 0 if small else blocks // GIANT_BLOCKS
     for number in range(giants):
-        _live(draft, GIANT, [Place(free["h100"].pop(0), tuple(range(8))) for _ in range(GIANT.pods)], f"-{number + 1}")
+        _live(
+            draft,
+            GIANT,
+            [PodPlacement(free["h100"].pop(0), tuple(range(8))) for _ in range(GIANT.pods)],
+            f"-{number + 1}",
+        )
     for block in range(blocks):
         suffix = f"-{block + 1}" if blocks > 1 else ""
         _fill(draft, jobs[1:] if block < giants * GIANT_BLOCKS else jobs, lanes, free, suffix)
     draft.spare = [machine for machines in free.values() for machine in machines]
     draft.chance.shuffle(draft.spare)
-    if len(draft.spare) > 3 and draft.chance.random() < 0.6:  # somebody updates a driver
+    if len(draft.spare) > 3 and draft.chance.random() < 0.6:  # maintenance: a driver update
         from_ms = draft.moment(room_ms=2 * HOUR)
         to_ms = from_ms + draft.chance.randint(30 * MINUTE, 100 * MINUTE)
         night.outages.append(Outage("cordon", draft.machine(), from_ms, to_ms))
     return draft
 
 
-def _fill(draft: Draft, jobs: tuple[Asked, ...], lanes: int, free: dict[str, list[Machine]], suffix: str) -> None:
-    partly: dict[str, tuple[Machine, int]] = {}  # machines that several small pods share, and how much is taken
-    for asked in jobs:
-        machines = free[asked.pool]
-        if asked.gpus == 8:
-            places = [Place(machines.pop(0), tuple(range(8))) for _ in range(asked.pods)]
+def _fill(draft: Draft, jobs: tuple[JobTemplate, ...], lanes: int, free: dict[str, list[Machine]], suffix: str) -> None:
+    partly: dict[str, tuple[Machine, int]] = {}  # machines that small pods share, and the number of GPUs in use
+    for template in jobs:
+        machines = free[template.pool]
+        if template.gpus == 8:
+            places = [PodPlacement(machines.pop(0), tuple(range(8))) for _ in range(template.pods)]
         else:
-            if asked.pool not in partly or partly[asked.pool][1] + asked.gpus > 8:
-                partly[asked.pool] = (machines.pop(0), 0)
-            machine, taken = partly[asked.pool]
-            places = [Place(machine, tuple(range(taken, taken + asked.gpus)))]
-            partly[asked.pool] = (machine, taken + asked.gpus)
-        _live(draft, asked, places, suffix)
+            if template.pool not in partly or partly[template.pool][1] + template.gpus > 8:
+                partly[template.pool] = (machines.pop(0), 0)
+            machine, used = partly[template.pool]
+            places = [PodPlacement(machine, tuple(range(used, used + template.gpus)))]
+            partly[template.pool] = (machine, used + template.gpus)
+        _live(draft, template, places, suffix)
     pool = jobs[-1].pool if len(free) == 1 else "a100"
     for lane in range(0, lanes, 8):
         machine = free[pool].pop(0)
         for gpu in range(min(8, lanes - lane)):
-            _sweep(draft, Place(machine, (gpu,)), f"{lane + gpu + 1:02}{suffix}")
+            _sweep(draft, PodPlacement(machine, (gpu,)), f"{lane + gpu + 1:02}{suffix}")
 
 
-def _live(draft: Draft, asked: Asked, places: list[Place], suffix: str) -> None:
-    """One of the team's jobs: most of them have been running for a while when the night begins."""
+def _live(draft: Draft, template: JobTemplate, places: list[PodPlacement], suffix: str) -> None:
+    """Adds a job of a team. Most jobs are already running when the night starts."""
     chance, night = draft.chance, draft.night
     began_ms = night.from_ms - chance.randint(2 * HOUR, 60 * HOUR)
     job = Job(
-        name=asked.name + suffix, kind=asked.kind, namespace=f"team-{asked.team}", team=asked.team,
-        experiment=asked.name.removesuffix("-sft") if asked.kind != "Notebook" else asked.name,
-        user=asked.name.rpartition("-")[2] if asked.kind == "Notebook" else chance.choice(PEOPLE),
-        queue=f"{asked.team}-queue", pods=asked.pods, gpus=asked.gpus, created_ms=began_ms,
-        instrumented=asked.instrumented, gang=asked.kind not in ("Deployment", "Notebook"),
-        serves=asked.kind == "Deployment", step_ms=chance.uniform(350, 2400), data_share=chance.uniform(0.004, 0.018),
-        comm_share=chance.uniform(0.03, 0.06) + 0.008 * asked.pods, checkpoint_ms=chance.randint(4_000, 14_000),
-        checkpoint_every_ms=chance.randint(14, 40) * MINUTE, first_step=chance.randint(2_000, 60_000),
+        name=template.name + suffix,
+        kind=template.kind,
+        namespace=f"team-{template.team}",
+        team=template.team,
+        experiment=template.name.removesuffix("-sft") if template.kind != "Notebook" else template.name,
+        user=template.name.rpartition("-")[2] if template.kind == "Notebook" else chance.choice(PEOPLE),
+        queue=f"{template.team}-queue",
+        pods=template.pods,
+        gpus=template.gpus,
+        created_ms=began_ms,
+        instrumented=template.instrumented,
+        gang=template.kind not in ("Deployment", "Notebook"),
+        serves=template.kind == "Deployment",
+        step_ms=chance.uniform(350, 2400),
+        data_share=chance.uniform(0.004, 0.018),
+        comm_share=chance.uniform(0.03, 0.06) + 0.008 * template.pods,
+        checkpoint_ms=chance.randint(4_000, 14_000),
+        checkpoint_every_ms=chance.randint(14, 40) * MINUTE,
+        first_step=chance.randint(2_000, 60_000),
         loss=(chance.uniform(1.2, 2.4), chance.uniform(4, 9), chance.uniform(0.1, 0.2)),
-        digest=f"{chance.getrandbits(64):016x}" if asked.instrumented else "", until_ms=night.to_ms,
-        intensity=chance.choice((0.3, 0.6, 0.85, 1.0)), swing=chance.choice((0.0, 0.1, 0.25)),
+        digest=f"{chance.getrandbits(64):016x}" if template.instrumented else "",
+        until_ms=night.to_ms,
+        intensity=chance.choice((0.3, 0.6, 0.85, 1.0)),
+        swing=chance.choice((0.0, 0.1, 0.25)),
         swing_ms=chance.randint(12, 200) * MINUTE,
-    )  # fmt: skip
+    )
     night.jobs.append(job)
-    late = asked.kind not in ("Deployment", "Notebook") and chance.random() < 0.3  # starts, or ends, tonight
+    late = template.kind not in ("Deployment", "Notebook") and chance.random() < 0.3  # starts or ends tonight
     if late and chance.random() < 0.5:
         began_ms = job.created_ms = night.from_ms + chance.randint(8 * MINUTE, 80 * MINUTE)
     elif late:
-        job.until_ms, job.goes_on = night.to_ms - chance.randint(20 * MINUTE, 150 * MINUTE), False
-    attempt = lives.begin(chance, job, places, began_ms, pulls_ms=_pulls(draft, asked.pods))
-    if asked.instrumented:
+        job.until_ms, job.continues = night.to_ms - chance.randint(20 * MINUTE, 150 * MINUTE), False
+    attempt = lives.begin(chance, job, places, began_ms, pulls_ms=_pulls(draft, template.pods))
+    if template.instrumented:
         lives.finish(chance, job, attempt)
         return
-    if asked.kind == "Notebook":
+    if template.kind == "Notebook":
         lives.tinker(chance, attempt, job.until_ms)
     else:
         lives.work_on(attempt, "serve" if job.serves else "busy", job.until_ms)
-    if not job.goes_on:
+    if not job.continues:
         lives.end(attempt, job.until_ms, "Succeeded")
 
 
-def _sweep(draft: Draft, place: Place, lane: str) -> None:
-    """Trials that follow each other on one GPU."""
+def _sweep(draft: Draft, place: PodPlacement, lane: str) -> None:
+    """Adds trials that run one after another on one GPU."""
     chance, night = draft.chance, draft.night
     now_ms = night.from_ms + chance.randint(30_000, 25 * MINUTE)
     number = 0
@@ -267,13 +284,27 @@ def _sweep(draft: Draft, place: Place, lane: str) -> None:
         number += 1
         until_ms = min(now_ms + chance.randint(55 * MINUTE, 170 * MINUTE), night.to_ms)
         job = Job(
-            name=f"lr-sweep-{lane}-{number}", kind="Job", namespace="team-speech", team="speech", experiment="lr-sweep",
-            user="hana", queue="speech-queue", pods=1, gpus=1, created_ms=now_ms, gang=False,
-            step_ms=chance.uniform(120, 300), comm_share=0.0, data_share=chance.uniform(0.005, 0.02),
-            checkpoint_ms=chance.randint(700, 2_000), checkpoint_every_ms=chance.randint(15, 30) * MINUTE,
+            name=f"lr-sweep-{lane}-{number}",
+            kind="Job",
+            namespace="team-speech",
+            team="speech",
+            experiment="lr-sweep",
+            user="hana",
+            queue="speech-queue",
+            pods=1,
+            gpus=1,
+            created_ms=now_ms,
+            gang=False,
+            step_ms=chance.uniform(120, 300),
+            comm_share=0.0,
+            data_share=chance.uniform(0.005, 0.02),
+            checkpoint_ms=chance.randint(700, 2_000),
+            checkpoint_every_ms=chance.randint(15, 30) * MINUTE,
             loss=(chance.uniform(1.5, 3.0), chance.uniform(4, 9), chance.uniform(0.1, 0.25)),
-            digest=f"{chance.getrandbits(64):016x}", until_ms=until_ms, goes_on=until_ms >= night.to_ms,
-        )  # fmt: skip
+            digest=f"{chance.getrandbits(64):016x}",
+            until_ms=until_ms,
+            continues=until_ms >= night.to_ms,
+        )
         night.jobs.append(job)
         pulls_ms = _pulls(draft, 1) or [chance.randint(3_000, 9_000)]
         attempt = lives.begin(chance, job, [place], now_ms, pulls_ms=pulls_ms)
@@ -282,5 +313,5 @@ def _sweep(draft: Draft, place: Place, lane: str) -> None:
 
 
 def _pulls(draft: Draft, pods: int) -> list[int] | None:
-    """How long images take to pull where that is long for everybody."""
+    """Durations of the image pulls, if all of them are slow."""
     return draft.pulls_ms and [draft.chance.randint(*draft.pulls_ms) for _ in range(pods)]

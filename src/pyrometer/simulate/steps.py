@@ -1,7 +1,7 @@
-"""How ranks step together, in windows of half a minute or so.
+"""Steps of all ranks of an attempt, in windows of about half a minute.
 
-Each rank has its own time for data and computation; the slowest is waited for; then all exchange gradients. What a rank
-waits beyond what all must wait is the slowest one's doing.
+Each rank has its own time for data and computation. All ranks wait for the slowest one, then exchange gradients. The
+slowest rank causes the part of a rank's wait that exceeds the exchange itself.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyrometer.simulate.jobs import Attempt, Job
+from pyrometer.simulate.jobs import Job, JobAttempt
 
 Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# How computation divides into phases, and what the optimizer adds to it.
+# The phases as parts of the computation, and the optimizer as a part of the step.
 COPY, FORWARD, BACKWARD, OPTIMIZER = 0.02, 0.33, 0.58, 0.07
 
 
 class Steps(NamedTuple):
-    """Windows of steps: their times, and milliseconds of each rank (row) in each of them (column)."""
+    """Step windows: their times, and milliseconds of each rank (row) in each window (column)."""
 
     starts: Integers
     ends: Integers
@@ -37,41 +37,41 @@ class Steps(NamedTuple):
 
     @property
     def train(self) -> Numbers:
-        """What is left when all waiting is taken away."""
+        """The time that is left without any waiting."""
         return (self.ends - self.starts) - self.data - self.wait - self.comm
 
 
 def inside(starts: Integers, ends: Integers, from_ms: int, to_ms: int) -> Numbers:
-    """Which part of each window lies between two times."""
+    """The part of each window between two times."""
     length = np.maximum(ends - starts, 1)
     part: Numbers = np.clip((np.minimum(ends, to_ms) - np.maximum(starts, from_ms)) / length, 0, 1)
     return part
 
 
 def steps_of(
-    rng: np.random.Generator, job: Job, attempt: Attempt, slowness: Numbers, from_ms: int, to_ms: int, window_ms: int
+    rng: np.random.Generator, job: Job, attempt: JobAttempt, slowness: Numbers, from_ms: int, to_ms: int, window_ms: int
 ) -> Steps | None:
-    """The windows that begin between two times, on devices of this slowness; None when there are none."""
+    """Returns the windows that start between two times on devices of this slowness, or None if there are none."""
     pieces = []
-    for stretch in attempt.stretches:
-        if stretch.kind == "steps" and stretch.from_ms < to_ms and stretch.to_ms > from_ms:
-            skipped = max(0, -(-(from_ms - stretch.from_ms) // window_ms))
-            begin = np.arange(stretch.from_ms + skipped * window_ms, min(stretch.to_ms, to_ms), window_ms)
-            pieces.append((begin, np.minimum(begin + window_ms, stretch.to_ms)))
+    for activity in attempt.activities:
+        if activity.kind == "steps" and activity.from_ms < to_ms and activity.to_ms > from_ms:
+            skipped = max(0, -(-(from_ms - activity.from_ms) // window_ms))
+            begin = np.arange(activity.from_ms + skipped * window_ms, min(activity.to_ms, to_ms), window_ms)
+            pieces.append((begin, np.minimum(begin + window_ms, activity.to_ms)))
     starts = np.concatenate([begin for begin, _ in pieces]) if pieces else np.zeros(0, np.int64)
     if not len(starts):
         return None
-    return _drawn(rng, job, attempt, slowness, starts, np.concatenate([over for _, over in pieces]))
+    return _draw_steps(rng, job, attempt, slowness, starts, np.concatenate([over for _, over in pieces]))
 
 
 def _tide(times: Integers, size: float) -> Numbers:
-    """The network is busier at some hours than at others."""
+    """The load of the network over the day."""
     tide: Numbers = 1 + size * np.sin(times / 9.1e6)
     return tide
 
 
 def _hiccups(rng: np.random.Generator, job: Job, phases: dict[str, Numbers]) -> None:
-    """What happens to healthy jobs: now and then a batch is late for all, now and then one rank lags for a minute."""
+    """Adds small delays of healthy jobs: a late batch for all ranks, or one slow rank for a minute."""
     late = rng.random(phases["data"].shape[1]) < 0.004
     phases["data"][:, late] += job.step_ms * rng.uniform(0.05, 0.5)
     if rng.random() < 0.12 and job.ranks > 1:
@@ -79,16 +79,18 @@ def _hiccups(rng: np.random.Generator, job: Job, phases: dict[str, Numbers]) -> 
         phases["backward"][rank, at : at + 3] *= rng.uniform(1.1, 1.4)
 
 
-def _drawn(
-    rng: np.random.Generator, job: Job, attempt: Attempt, slowness: Numbers, starts: Integers, ends: Integers
+def _draw_steps(
+    rng: np.random.Generator, job: Job, attempt: JobAttempt, slowness: Numbers, starts: Integers, ends: Integers
 ) -> Steps:
     shape = (job.ranks, len(starts))
     ready = job.step_ms * (1 - job.comm_share - OPTIMIZER)
     compute = ready * slowness[:, None] * rng.normal(1.0, 0.003, shape)
     phases = {
         "data": ready * job.data_share * rng.lognormal(-0.05, 0.3, shape),
-        "copy": compute * COPY, "forward": compute * FORWARD, "backward": compute * BACKWARD,
-    }  # fmt: skip
+        "copy": compute * COPY,
+        "forward": compute * FORWARD,
+        "backward": compute * BACKWARD,
+    }
     for phase in ("copy", "forward", "backward"):
         phases[phase] /= COPY + FORWARD + BACKWARD
     comm = job.step_ms * job.comm_share * _tide(starts, 0.1) * rng.normal(1.0, 0.05, len(starts))
@@ -111,7 +113,15 @@ def _drawn(
     step_ms = slowest + comm + optimizer
     done = (ends - starts) / step_ms
     return Steps(
-        starts, ends, step_ms, done,
-        phases["data"] * done, phases["copy"] * done, phases["forward"] * done, phases["backward"] * done,
-        (slowest - at_hand) * done, np.broadcast_to(comm * done, shape), np.broadcast_to(optimizer * done, shape),
-    )  # fmt: skip
+        starts,
+        ends,
+        step_ms,
+        done,
+        phases["data"] * done,
+        phases["copy"] * done,
+        phases["forward"] * done,
+        phases["backward"] * done,
+        (slowest - at_hand) * done,
+        np.broadcast_to(comm * done, shape),
+        np.broadcast_to(optimizer * done, shape),
+    )

@@ -1,4 +1,4 @@
-"""What every GPU of the cluster shows in an hour: samples in dcgm-exporter's measures, with noise, gaps and repeats."""
+"""GPU samples of one hour in dcgm-exporter's fields, with noise, gaps and repeats."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ import pyarrow as pa
 
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.simulate.cluster import SIGNATURES, Signature
-from pyrometer.simulate.jobs import Attempt, Job, Night, slots_of
+from pyrometer.simulate.jobs import Job, JobAttempt, Night, slots_of
 from pyrometer.simulate.steps import Integers, Numbers, Steps
 
 LOOKS = {
-    "startup": "startup", "checkpoint": "checkpoint", "evaluate": "evaluate", "hang": "idle", "spin": "spin",
-    "idle": "idle", "busy": "train", "pause": "idle", "serve": "serve", "steps": "train",
-}  # fmt: skip
+    "startup": "startup",
+    "checkpoint": "checkpoint",
+    "evaluate": "evaluate",
+    "hang": "idle",
+    "spin": "spin",
+    "idle": "idle",
+    "busy": "train",
+    "pause": "idle",
+    "serve": "serve",
+    "steps": "train",
+}
 _KINDS = tuple(LOOKS)
-_TABLE = np.array([SIGNATURES[look] for look in LOOKS.values()], float).T  # a line for each measure
+_TABLE = np.array([SIGNATURES[look] for look in LOOKS.values()], float).T  # one row per measure
 _UTIL, _SM, _TENSOR, _DRAM, _POWER, _CLOCK = range(len(Signature._fields))
 _WORKING = slice(_SM, _POWER + 1)
 TOO_HOT = 0x20 | 0x40  # NVML: thermal slowdown, by software and by hardware
@@ -25,7 +33,7 @@ NOT_BUSY, AT_THE_CAP = 0x1, 0x4
 
 
 class Gpus:
-    """The devices of a night: no two draw quite the same power, no two machines are scraped at the same moment."""
+    """The devices of a night. Their power differs slightly, and machines are scraped at different moments."""
 
     def __init__(self, night: Night, rng: np.random.Generator) -> None:
         machines = night.machines
@@ -36,19 +44,19 @@ class Gpus:
         spread = rng.normal(1.0, 0.02, len(models))
         self.idle_w = np.array([model.idle_w for model in models]) * spread
         self.busy_w = np.array([model.busy_w for model in models]) * spread
-        self.slowness = rng.normal(1.0, 0.0025, len(models))  # no two devices are quite the same
+        self.slowness = rng.normal(1.0, 0.0025, len(models))  # devices differ slightly
         self.clock_mhz = np.array([model.clock_mhz for model in models], float)
         self.memory_mib = np.array([model.memory_mib for model in models], float)
         self.offset_ms = rng.integers(0, night.sample_every_ms, len(machines))
         self.skew_ms = np.round(rng.normal(0, 40, len(machines))).astype(int)
         self.skew_ms[rng.integers(len(machines))] = 1_300  # one clock is wrong
-        # what each device's counter shows, and when that was: it has counted since its driver was loaded
+        # the energy counter of each device and the time of that value; it has counted since its driver was loaded
         self.counted_j = 1e8 + 7919.0 * np.arange(len(models))
         self.counted_ms = np.full(len(models), night.from_ms)
 
 
-class Telemetry:
-    """One hour: all devices are free, until attempts say what they were doing on them."""
+class SimulatedTelemetry:
+    """One hour of GPU samples. All devices are free until attempts are added."""
 
     def __init__(self, night: Night, gpus: Gpus, rng: np.random.Generator, from_ms: int, to_ms: int) -> None:
         self.night, self.gpus, self.rng, self.from_ms = night, gpus, rng, from_ms
@@ -56,16 +64,16 @@ class Telemetry:
         jitter = rng.integers(-400, 400, (len(gpus.machines), len(grid)))
         self.times = np.clip(grid[None, :] + gpus.offset_ms[:, None] + jitter, from_ms, to_ms - 1)
         shape = (len(gpus.index), len(grid))
-        self.shown = np.empty((len(Signature._fields), *shape))  # what each device shows at each time, by measure
+        self.shown = np.empty((len(Signature._fields), *shape))  # by measure, device and time
         self.shown[:] = np.array(SIGNATURES["free"], float)[:, None, None]
         self.memory_share = np.zeros(shape)
         self.hot = np.zeros(shape, bool)
 
-    def take_attempt(self, job: Job, attempt: Attempt, steps: Steps | None, slots: Integers, over_ms: int) -> None:
-        """What the devices of an attempt show while its pods hold them."""
-        now = [stretch for stretch in attempt.stretches if stretch.to_ms >= self.from_ms] or attempt.stretches[-1:]
-        begins = np.array([stretch.from_ms for stretch in now])
-        kinds = np.array([_KINDS.index(stretch.kind) for stretch in now])
+    def add_attempt(self, job: Job, attempt: JobAttempt, steps: Steps | None, slots: Integers, over_ms: int) -> None:
+        """Sets the values of the devices that the attempt's pods hold."""
+        now = [activity for activity in attempt.activities if activity.to_ms >= self.from_ms] or attempt.activities[-1:]
+        begins = np.array([activity.from_ms for activity in now])
+        kinds = np.array([_KINDS.index(activity.kind) for activity in now])
         times = self.times[self.gpus.machine[slots]]
         there = (times >= np.repeat(attempt.scheduled_ms, job.gpus)[:, None]) & (times < over_ms)
         kind = kinds[np.maximum(np.searchsorted(begins, times, side="right") - 1, 0)]
@@ -86,11 +94,11 @@ class Telemetry:
             shown[_UTIL] *= load
             shown[_WORKING] *= load
         share = np.where(kind == _KINDS.index("startup"), 0.01, memory_share(attempt, np.arange(job.ranks), times))
-        self._take_effects(attempt, shown, times, there, slots)
+        self._apply_effects(attempt, shown, times, there, slots)
         self.memory_share[slots] = np.where(there, share, self.memory_share[slots])
         self.shown[:, slots] = np.where(there, shown, self.shown[:, slots])
 
-    def _take_effects(self, attempt: Attempt, shown: Numbers, times: Integers, there: Any, slots: Integers) -> None:
+    def _apply_effects(self, attempt: JobAttempt, shown: Numbers, times: Integers, there: Any, slots: Integers) -> None:
         for effect in attempt.effects:
             mine = np.ones(len(slots), bool)
             if effect.ranks is not None:
@@ -106,11 +114,11 @@ class Telemetry:
                 self.hot[slots] |= where & there
 
     def samples(self) -> tuple[pa.Table, pa.Table]:
-        """The hour's rows that arrive in time, and those that arrive later; some arrive twice."""
+        """Returns the rows that arrive in time and the late ones. Some rows arrive twice."""
         gpus, rng, shape = self.gpus, self.rng, self.hot.shape
         times = self.times[gpus.machine]
-        kept = rng.random(shape) > 0.003  # a value that was not there
-        kept &= (rng.random(self.times.shape) > 0.001)[gpus.machine]  # a scrape that took too long
+        kept = rng.random(shape) > 0.003  # missing values
+        kept &= (rng.random(self.times.shape) > 0.001)[gpus.machine]  # scrapes that timed out
         for outage in self.night.outages:
             if outage.kind == "cordon":
                 continue
@@ -137,20 +145,27 @@ class Telemetry:
             {
                 "time_ms": column(times, np.int64),
                 "node_uid": pa.DictionaryArray.from_arrays(node, gpus.machines),
-                "slot_index": column(gpus.index[:, None]), "instance": column(np.full((1, 1), -1)),
-                "gpu_util_permille": column(util), "sm_active_permille": column(sm),
-                "graphics_active_permille": nothing, "tensor_active_permille": column(tensor),
+                "slot_index": column(gpus.index[:, None]),
+                "instance": column(np.full((1, 1), -1)),
+                "gpu_util_permille": column(util),
+                "sm_active_permille": column(sm),
+                "graphics_active_permille": nothing,
+                "tensor_active_permille": column(tensor),
                 "dram_active_permille": column(dram),
                 "memory_used_mib": column(self.memory_share * gpus.memory_mib[:, None], np.int32),
-                "power_w": column(power), "energy_j": column(energy, np.int64), "temperature_c": column(warm),
-                "sm_clock_mhz": column(clock), "throttle_reasons": column(reasons, np.int64), "xid": nothing,
+                "power_w": column(power),
+                "energy_j": column(energy, np.int64),
+                "temperature_c": column(warm),
+                "sm_clock_mhz": column(clock),
+                "throttle_reasons": column(reasons, np.int64),
+                "xid": nothing,
             }
-        )  # fmt: skip
+        )
         chance = rng.random(table.num_rows)
         return table.filter(pa.array(chance >= 0.001)), table.filter(pa.array(chance < 0.002))
 
     def _counted(self, power: Any, times: Integers) -> Any:
-        """What the counters show at these times, going on from the hour before."""
+        """The energy counters at these times, continued from the previous hour."""
         gpus = self.gpus
         passed_ms = np.diff(times, axis=1, prepend=gpus.counted_ms[:, None])
         energy: Any = gpus.counted_j[:, None] + np.cumsum(power * passed_ms / 1000, axis=1)
@@ -159,7 +174,7 @@ class Telemetry:
 
 
 def _while_stepping(shown: Numbers, steps: Steps, times: Integers, stepping: Any) -> None:
-    """A device that waits for data is idle; one that waits for others spins: utilised, not working."""
+    """Adjusts busy values: a device that waits for data is idle, one that waits for other ranks spins."""
     window = np.clip(np.searchsorted(steps.starts, times, side="right") - 1, 0, len(steps.starts) - 1)
     length = np.maximum(steps.ends - steps.starts, 1)
     working = np.take_along_axis(steps.train / length, window, axis=1)
@@ -168,8 +183,8 @@ def _while_stepping(shown: Numbers, steps: Steps, times: Integers, stepping: Any
     shown[_WORKING] *= np.where(stepping, np.minimum(working * 1.1, 1.04), 1.0)
 
 
-def memory_share(attempt: Attempt, ranks: Integers, times: Integers) -> Numbers:
-    """How much of its memory each rank uses: the same all the time, unless it grows until there is no more."""
+def memory_share(attempt: JobAttempt, ranks: Integers, times: Integers) -> Numbers:
+    """The share of its memory that each rank uses: constant, unless it grows until the memory is full."""
     times = np.broadcast_to(times, (len(ranks), times.shape[-1]))
     share = np.full(times.shape, 0.72)
     for effect in attempt.effects:

@@ -1,4 +1,4 @@
-"""What should be found in a night: time by state, cells by workload and hour, and the planted findings."""
+"""The expected answer for a night: time by state, cells by workload and hour, and the planted findings."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 from pyrometer.model.states import STATE, STATES
 from pyrometer.model.units import gpu_hours, largest_remainder, usd
-from pyrometer.simulate.books import Books
-from pyrometer.simulate.jobs import Night, Planted
+from pyrometer.simulate.books import TrueTime
+from pyrometer.simulate.jobs import Night, PlantedFinding
 from pyrometer.simulate.measure import Meter
 
 LEVELS = ("kubernetes", "gpu", "sdk")
-# What costs less, or less of the night, is nobody's business: finding it is no mistake, and neither is missing it.
+# Smaller findings are optional: reporting one is no error, and neither is missing one.
 WORTH_USD = 3.0
 WORTH_OF_NIGHT = 0.0003
-LONG_MS = 20 * 60_000  # an idle stretch that GPU telemetry alone can tell from a pause
+LONG_MS = 20 * 60_000  # idle time that GPU telemetry alone can distinguish from a pause
 
 
 def truth(night: Night, meter: Meter, evidence: str) -> dict[str, Any]:
-    """The content of truth.json; `evidence` is the best that the night's records hold."""
-    books = meter.books
-    cells = _cells(books)
+    """Returns the content of truth.json. `evidence` is the best level that the night's records include."""
+    true_time = meter.true_time
+    cells = _cells(true_time)
     by_state: dict[str, int] = {}
     for cell in cells:
         by_state[cell["state"]] = by_state.get(cell["state"], 0) + cell["gpu_ms"]
-    priced = sum(books.usd.values())
+    priced = sum(true_time.usd.values())
     whole = sum(by_state.values())
     return {
         "scenario": night.name,
@@ -34,24 +34,31 @@ def truth(night: Night, meter: Meter, evidence: str) -> dict[str, Any]:
         "evidence": {"kubernetes": "kubernetes", "gpu": "gpu", "sdk": "full"}[evidence],
         "window": {"from": _iso(night.from_ms), "to": _iso(night.to_ms)},
         "total": {
-            "gpu_ms": whole, "gpu_hours": gpu_hours(whole), "usd_micro": round(priced * 1e6),
-            "usd": usd(round(priced * 1e6)), "unpriced_gpu_ms": 0,
+            "gpu_ms": whole,
+            "gpu_hours": gpu_hours(whole),
+            "usd_micro": round(priced * 1e6),
+            "usd": usd(round(priced * 1e6)),
+            "unpriced_gpu_ms": 0,
         },
         "states": [
             {
-                "state": state.name, "family": STATE[state.name].family, "gpu_ms": by_state[state.name],
-                "usd_micro": round(books.usd[state.name] * 1e6), "usd": usd(round(books.usd[state.name] * 1e6)),
+                "state": state.name,
+                "family": STATE[state.name].family,
+                "gpu_ms": by_state[state.name],
+                "usd_micro": round(true_time.usd[state.name] * 1e6),
+                "usd": usd(round(true_time.usd[state.name] * 1e6)),
             }
-            for state in STATES if by_state.get(state.name)
+            for state in STATES
+            if by_state.get(state.name)
         ],
         "findings": [_finding(planted, evidence, max(WORTH_USD, WORTH_OF_NIGHT * priced)) for planted in night.planted],
         "cells": cells,
-    }  # fmt: skip
+    }
 
 
-def _cells(books: Books) -> list[dict[str, Any]]:
+def _cells(true_time: TrueTime) -> list[dict[str, Any]]:
     rows = []
-    for (owner, hour_ms), states in sorted(books.cells.items(), key=lambda cell: (cell[0][0] or "", cell[0][1])):
+    for (owner, hour_ms), states in sorted(true_time.cells.items(), key=lambda cell: (cell[0][0] or "", cell[0][1])):
         whole = round(sum(states.values()))
         names = sorted(state for state, ms in states.items() if ms > 0.5)
         if names:
@@ -61,21 +68,21 @@ def _cells(books: Books) -> list[dict[str, Any]]:
     return rows
 
 
-def _finding(planted: Planted, evidence: str, worth_usd: float) -> dict[str, Any]:
+def _finding(planted: PlantedFinding, evidence: str, worth_usd: float) -> dict[str, Any]:
     job = planted.job
     cause, culprit = planted.cause, planted.culprit
     shown = LEVELS.index(planted.needs) <= LEVELS.index(evidence)
     if evidence == "gpu" and cause == "hang":
-        culprit = None  # which rank is to blame, only the ranks can say
+        culprit = None  # only the ranks themselves can report which of them is the culprit
     if not shown and evidence == "gpu" and planted.gpu_cause:
         cause, culprit = planted.gpu_cause, None
         shown = cause != "idle_held" or planted.to_ms - planted.from_ms >= LONG_MS
     micro = round(planted.usd * 1e6)
     return {
         "cause": cause,
-        "workload": None if job is None else {
-            "uid": job.uid, "kind": job.kind, "namespace": job.namespace, "name": job.name,
-        },
+        "workload": None
+        if job is None
+        else {"uid": job.uid, "kind": job.kind, "namespace": job.namespace, "name": job.name},
         "experiment": job.experiment if job else None,
         "team": job.team if job else "platform",
         "culprit": culprit,
@@ -85,7 +92,7 @@ def _finding(planted: Planted, evidence: str, worth_usd: float) -> dict[str, Any
         "usd_micro": micro,
         "usd": usd(micro),
         "detectable": shown and planted.usd >= worth_usd,
-    }  # fmt: skip
+    }
 
 
 def _iso(time_ms: int) -> str:
