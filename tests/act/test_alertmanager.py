@@ -17,12 +17,12 @@ from receiving import Receiver, receiving
 from prometheus.servers import Server
 from pyrometer.act import alertmanager
 from pyrometer.act.alertmanager import RESOLVED_MS, alert, alerts_of, labels_of
-from pyrometer.act.messages import Place, facts_of
-from pyrometer.act.teller import Teller
-from pyrometer.act.told import Told
+from pyrometer.act.messages import MessageContext, facts_of
+from pyrometer.act.teller import Notifier
+from pyrometer.act.told import Notice
 from pyrometer.model.settings import Settings
 
-PLACE = Place("https://burn.example.com", UTC)
+PLACE = MessageContext("https://burn.example.com", UTC)
 NUMBERS = {"from_ms": 10**12, "to_ms": 10**12 + 60_000, "seen_ms": 10**12, "gpu_ms": 1, "usd_micro": 1_500_000}
 
 CONFIG = """
@@ -47,12 +47,15 @@ def manager(tmp_path: Path, notified: Receiver) -> Iterator[Server]:
     (folder / "config.yml").write_text(CONFIG.format(url=notified.url))
     server = Server(
         lambda port: [
-            "prometheus-alertmanager", f"--web.listen-address=127.0.0.1:{port}", f"--config.file={folder}/config.yml",
-            f"--storage.path={folder}/data", "--cluster.listen-address=",
+            "prometheus-alertmanager",
+            f"--web.listen-address=127.0.0.1:{port}",
+            f"--config.file={folder}/config.yml",
+            f"--storage.path={folder}/data",
+            "--cluster.listen-address=",
         ],
         folder,
         "/-/ready",
-    )  # fmt: skip
+    )
     yield server
     server.close()
 
@@ -77,25 +80,35 @@ def test_a_finding_is_one_alert_from_its_beginning_to_its_end(
         now = datetime.now(UTC)
         matcher = {"name": "team", "value": "nlp", "isRegex": False, "isEqual": True}
         asked = {
-            "matchers": [matcher], "startsAt": now.isoformat(), "endsAt": (now + timedelta(hours=1)).isoformat(),
-            "createdBy": "us", "comment": "we know",
-        }  # fmt: skip
+            "matchers": [matcher],
+            "startsAt": now.isoformat(),
+            "endsAt": (now + timedelta(hours=1)).isoformat(),
+            "createdBy": "us",
+            "comment": "we know",
+        }
         httpx.post(f"{manager.url}/api/v2/silences", json=asked).raise_for_status()
 
     async def test() -> None:
         for at_min, usd in ((60, 50.0), (61, 51.0), (62, 1000.0)):
-            teller = Teller(settings, tmp_path, nothing)  # it starts again each time
+            notifier = Notifier(settings, tmp_path, nothing)  # it starts again each time
             changed = {"culprit": {"rank": 3, "node": "n9"}} if at_min > 60 else {}
             small = finding("small", usd=1, to=at_min)
-            await teller.take(seen.look(at_min, finding(usd=usd, to=at_min, **changed), finding("other"), small))
-            await sent(teller)
+            await notifier.update(seen.look(at_min, finding(usd=usd, to=at_min, **changed), finding("other"), small))
+            await sent(notifier)
         (one, other) = await asyncio.to_thread(alerts)
         assert other["labels"]["finding"] == "other"
         assert one["labels"] == {
-            "alertname": "PyrometerFinding", "cause": "straggler", "severity": "warning", "team": "nlp",
-            "experiment": "sft", "namespace": "ml", "workload": "llama", "node": "n0", "rank": "7",
+            "alertname": "PyrometerFinding",
+            "cause": "straggler",
+            "severity": "warning",
+            "team": "nlp",
+            "experiment": "sft",
+            "namespace": "ml",
+            "workload": "llama",
+            "node": "n0",
+            "rank": "7",
             "finding": "aaaaaaaaaaaa",
-        }  # fmt: skip
+        }
         assert one["status"]["state"] == "active"
         assert one["annotations"]["summary"] == "$1,000 so far: aaaaaaaaaaaa waited for rank 7"
         assert one["annotations"]["usd"] == "1000.00"
@@ -105,18 +118,18 @@ def test_a_finding_is_one_alert_from_its_beginning_to_its_end(
         for silenced in (await asyncio.to_thread(httpx.get, f"{manager.url}/api/v2/silences")).json():
             await asyncio.to_thread(httpx.delete, f"{manager.url}/api/v2/silence/{silenced['id']}")
         await asyncio.to_thread(notified.wait, 2)
-        await teller.take(seen.look(90, finding("other", to=90)))
-        await sent(teller)
+        await notifier.update(seen.look(90, finding("other", to=90)))
+        await sent(notifier)
         await asyncio.to_thread(notified.wait)
         assert [one["labels"]["finding"] for one in await asyncio.to_thread(alerts)] == ["other"]
 
-    async def sent(teller: Teller) -> None:
-        task = asyncio.create_task(teller.run())
-        while teller.counts["alertmanager", "sent"] < 1:
+    async def sent(notifier: Notifier) -> None:
+        task = asyncio.create_task(notifier.run())
+        while notifier.counts["alertmanager", "sent"] < 1:
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        teller.counts.clear()
+        notifier.counts.clear()
 
     asyncio.run(test())
     told = [(body["status"], one["labels"]["finding"]) for body in notified.bodies for one in body["alerts"]]
@@ -132,15 +145,15 @@ def test_a_token_is_sent_and_in_no_error(tmp_path: Path, caplog: pytest.LogCaptu
         receiver.answers = [(401, {}, b"who is xyzzy?")]
 
         async def test() -> None:
-            teller = Teller(settings, tmp_path, nothing)
-            await teller.take(Seen().look(60, finding()))
-            task = asyncio.create_task(teller.run())
+            notifier = Notifier(settings, tmp_path, nothing)
+            await notifier.update(Seen().look(60, finding()))
+            task = asyncio.create_task(notifier.run())
             await asyncio.to_thread(receiver.wait)
-            teller._alerts[url].set()
+            notifier._alerts[url].set()
             await asyncio.to_thread(receiver.wait)
             token.unlink()
-            teller._alerts[url].set()
-            while teller.counts["alertmanager", "failed"] < 2:
+            notifier._alerts[url].set()
+            while notifier.counts["alertmanager", "failed"] < 2:
                 await asyncio.sleep(0.01)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -154,7 +167,7 @@ def test_a_token_is_sent_and_in_no_error(tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_what_is_over_ends_after_it_began_and_is_said_for_a_while() -> None:
     facts = facts_of(finding(culprit=None, workload=None, team="platform", experiment=None)) | NUMBERS
-    over = Told(facts, is_over=True, over_at_ms=10**12, labels=labels_of(facts))
+    over = Notice(facts, is_over=True, over_at_ms=10**12, labels=labels_of(facts))
     assert set(over.labels or {}) == {"alertname", "cause", "severity", "team", "finding"}
     said = alert(over, PLACE, 10**12)  # by a clock that is behind
     assert said["startsAt"] < said["endsAt"]

@@ -16,7 +16,7 @@ from made import Seen, finding
 import nights
 from effort import THOROUGH
 from pyrometer.account.sums import iso
-from pyrometer.act.lives import Lives, ms_of
+from pyrometer.act.lives import FindingTracker, ms_of
 from pyrometer.explain.findings import Proposal
 from pyrometer.explain.known import APART_MS, named, until_ms
 from pyrometer.model.records import Finding
@@ -65,7 +65,7 @@ def proposed(draw: st.DrawFn, episodes: list[Episode], end_ms: int, missing: set
         if over - begin < 2 * MINUTE:
             continue
         if number not in missing and draw(st.integers(0, 9)) == 0:
-            missing.add(number)  # for once it is not worth telling
+            missing.add(number)  # for once it is not worth notifying
             continue
         missing.discard(number)
         begin += draw(st.integers(0, 20_000)) if one.from_ms > from_ms else 0
@@ -77,11 +77,18 @@ def proposed(draw: st.DrawFn, episodes: list[Episode], end_ms: int, missing: set
 def answer(proposals: list[Proposal], names: list[str], end_ms: int) -> dict[str, Any]:
     findings = [
         {
-            "id": name, "cause": one.cause, "owner_uid": one.owner_uid, "culprit": one.culprit, "gpu_ms": 1,
-            "usd_micro": None, "ended": False, "from": iso(one.from_ms, UTC), "to": iso(one.to_ms, UTC),
+            "id": name,
+            "cause": one.cause,
+            "owner_uid": one.owner_uid,
+            "culprit": one.culprit,
+            "gpu_ms": 1,
+            "usd_micro": None,
+            "ended": False,
+            "from": iso(one.from_ms, UTC),
+            "to": iso(one.to_ms, UTC),
         }
         for one, name in zip(proposals, names, strict=True)
-    ]  # fmt: skip
+    ]
     return {"window": {"to": iso(end_ms, UTC)}, "findings": findings}
 
 
@@ -91,7 +98,7 @@ def test_an_episode_is_one_finding_which_opens_once_and_closes_once(episodes: li
     written: dict[str, Finding] = {}
     names = defaultdict(set)
     opened, closed = Counter(), Counter()
-    lives = Lives()
+    lives = FindingTracker()
     missing: set[int] = set()
     end_ms = BEGIN_MS
     last_ms = max((one.to_ms for one in episodes), default=BEGIN_MS) + 2 * APART_MS
@@ -99,7 +106,7 @@ def test_an_episode_is_one_finding_which_opens_once_and_closes_once(episodes: li
         end_ms += data.draw(st.integers(2, 4)) * MINUTE
         seen = data.draw(proposed(episodes, end_ms, missing))
         if data.draw(st.integers(0, 20)) == 0:  # the server starts again
-            lives = Lives(written.values(), lives.looked_ms)
+            lives = FindingTracker(written.values(), lives.looked_ms)
         found = [name.id for name in named(list(seen.values()), written.values(), lives.looked_ms)]
         assert len(set(found)) == len(found)
         for number, name in zip(seen, found, strict=True):
@@ -135,11 +142,18 @@ def test_names_are_never_given_twice_and_do_not_depend_on_the_order(proposed, be
     ]
     known = [
         Finding(
-            to_ms, f"id{number}", "hang", "llama", from_ms, to_ms, to_ms, to_ms if over else None,
+            to_ms,
+            f"id{number}",
+            "hang",
+            "llama",
+            from_ms,
+            to_ms,
+            to_ms,
+            to_ms if over else None,
             culprit_json=f'{{"node": "{node}"}}' if node else None,
         )
         for number, ((from_ms, to_ms), node, over) in enumerate(before)
-    ]  # fmt: skip
+    ]
     names = named(proposals, known, looked_ms)
     assert len({name.id for name in names}) == len(proposals)
     for proposal, name in zip(proposals, names, strict=True):

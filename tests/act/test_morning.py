@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.act.morning import MOST_LATE, last_due
+from pyrometer.act.morning import MAX_DELAY, last_due
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "America/St_Johns")
 # Two days around each of the nights in which Berlin's, New York's and Lord Howe's clocks change.
@@ -33,7 +33,7 @@ def test_every_day_has_one(zone: str, at: time, change: date) -> None:
     for _ in range(4 * 24 * 4):
         due = last_due(at, ZoneInfo(zone), now)
         if due is not None:
-            assert timedelta(0) <= now - due.at.astimezone(UTC) < MOST_LATE
+            assert timedelta(0) <= now - due.at.astimezone(UTC) < MAX_DELAY
             if due.day not in told:
                 told.append(due.day)
                 moments.append(now)
@@ -42,8 +42,7 @@ def test_every_day_has_one(zone: str, at: time, change: date) -> None:
     days = [date.fromisoformat(day) for day in told]
     assert all(after - before == timedelta(days=1) for before, after in pairwise(days))
     assert len(days) >= 4
-    assert all(timedelta(hours=22) < after - before < timedelta(hours=26)
-               for before, after in pairwise(moments[1:]))  # fmt: skip
+    assert all(timedelta(hours=22) < after - before < timedelta(hours=26) for before, after in pairwise(moments[1:]))
 
 
 @pytest.mark.parametrize(

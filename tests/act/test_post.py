@@ -8,11 +8,11 @@ import gzip
 from receiving import receiving
 
 from pyrometer.act import post as sending
-from pyrometer.act.post import MOST_OF_AN_ANSWER, post
+from pyrometer.act.post import MAX_RESPONSE_BYTES, post
 
 
 def test_a_receiver_that_says_a_little_again_and_again_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(sending, "WHOLE_S", 0.3)
+    monkeypatch.setattr(sending, "TOTAL_TIMEOUT_S", 0.3)
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -23,7 +23,7 @@ def test_a_receiver_that_says_a_little_again_and_again_is_not_waited_for(monkeyp
         finally:
             writer.close()
 
-    async def sent() -> sending.Outcome:
+    async def sent() -> sending.SendResult:
         server = await asyncio.start_server(drip, "127.0.0.1", 0)
         try:
             async with asyncio.timeout(10):
@@ -32,13 +32,13 @@ def test_a_receiver_that_says_a_little_again_and_again_is_not_waited_for(monkeyp
             server.close()
 
     outcome = asyncio.run(sent())
-    assert (outcome.sent, outcome.hopeless) == (False, False)
-    assert "does not answer" in outcome.said
+    assert (outcome.sent, outcome.permanent) == (False, False)
+    assert "no response" in outcome.error
 
 
 def test_an_answer_is_not_unpacked():
     with receiving() as receiver:
         receiver.answers.append((400, {"Content-Encoding": "gzip"}, gzip.compress(b"a" * 10_000_000)))
         outcome = asyncio.run(post(receiver.url, {}))
-    assert outcome.said == "HTTP 400"
-    assert len(outcome.answer) <= MOST_OF_AN_ANSWER
+    assert outcome.error == "HTTP 400"
+    assert len(outcome.response) <= MAX_RESPONSE_BYTES

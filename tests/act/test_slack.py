@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from made import finding
 
 from effort import THOROUGH
-from pyrometer.act.messages import Place, facts_of, of_finding, of_several
-from pyrometer.act.slack import MOST_OF_A_SECTION, as_slack
+from pyrometer.act.messages import MessageContext, facts_of, of_finding, of_several
+from pyrometer.act.slack import MAX_SECTION_CHARS, as_slack
 
 texts = st.text(max_size=40) | st.sampled_from(
     ("<!channel> look", "a & b <http://evil|here>", "&amp;", "*bold*\n```", "x" * 5000, "<" * 5000)
 )
-PLACE = Place("https://burn.example.com", UTC)
+PLACE = MessageContext("https://burn.example.com", UTC)
 
 
 @settings(max_examples=100 if THOROUGH else 12)
@@ -30,7 +30,7 @@ def test_names_are_text_and_nothing_is_too_long(kind: str, title: str, team: str
         sections = [block["text"]["text"] for block in body["blocks"]]
         assert len(sections) <= 50
         for text in (body["text"], *sections):
-            assert 0 < len(text) <= MOST_OF_A_SECTION
+            assert 0 < len(text) <= MAX_SECTION_CHARS
             markup = re.findall(r"<[^>]*>", text)
             assert all(one.startswith("<https://burn.example.com/?since=") for one in markup)
             assert ">" not in re.sub(r"<[^>]*>", "", text)
@@ -39,8 +39,12 @@ def test_names_are_text_and_nothing_is_too_long(kind: str, title: str, team: str
 
 def test_what_is_escaped_is_what_was_said() -> None:
     facts = facts_of(finding(title="a<b> & c")) | {
-        "from_ms": 10**12, "to_ms": 10**12, "seen_ms": 10**12, "gpu_ms": 1, "usd_micro": 2_000_000,
-    }  # fmt: skip
+        "from_ms": 10**12,
+        "to_ms": 10**12,
+        "seen_ms": 10**12,
+        "gpu_ms": 1,
+        "usd_micro": 2_000_000,
+    }
     body = as_slack(of_finding("found", facts, PLACE))
     assert body["text"] == "$2.00: a&lt;b&gt; &amp; c"
     assert html.unescape(body["text"]) == "$2.00: a<b> & c"

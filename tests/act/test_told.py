@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from made import Seen, finding
 
 from effort import THOROUGH
-from pyrometer.act import told
-from pyrometer.act.told import Book
+from pyrometer.act import told as notification_state
+from pyrometer.act.told import NotificationState
 
 LEAST = 20_000_000
 # from when to when, in minutes, and what a minute costs
@@ -27,7 +27,7 @@ STORY = re.compile(r"(opened( grown)*( over)?|found)?")
 def test_opened_once_over_once_and_nothing_else(episodes: list[tuple[int, int, float]], data: st.DataObject) -> None:
     seen, stories = Seen(), defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        book = Book(Path(folder), LEAST)
+        state = NotificationState(Path(folder), LEAST)
         for minute in range(0, 130, 5):
             found = []
             for number, (begin, length, usd) in enumerate(episodes):
@@ -35,17 +35,17 @@ def test_opened_once_over_once_and_nothing_else(episodes: list[tuple[int, int, f
                 if begin < to:
                     cause = "hang" if number == 0 else "straggler"
                     found.append(finding(f"job-{number}", cause=cause, usd=usd * (to - begin), since=begin, to=to))
-            if book.take(seen.look(minute, *found), minute, heard=True):
-                book.write(book.text())
-            heard = [due for due in book.due() if minute >= 120 or data.draw(st.booleans())]
+            if state.update(seen.look(minute, *found), minute, has_receiver=True):
+                state.write(state.text())
+            heard = [due for due in state.due() if minute >= 120 or data.draw(st.booleans())]
             for kind, one in heard:
                 stories[one.facts["id"]].append(kind)
             if heard:
-                book.mark(heard)
-                book.write(book.text())
+                state.mark_sent(heard)
+                state.write(state.text())
             if data.draw(st.integers(0, 4)) == 0:
-                book = Book(Path(folder), LEAST)  # the server starts again
-        assert book.due() == []
+                state = NotificationState(Path(folder), LEAST)  # the server starts again
+        assert state.due() == []
     for number, (_, length, usd) in enumerate(episodes):
         story = " ".join(stories[f"job-{number}"])
         assert STORY.fullmatch(story), story
@@ -56,35 +56,37 @@ def test_opened_once_over_once_and_nothing_else(episodes: list[tuple[int, int, f
 
 def test_what_cannot_be_read_begins_anew_without_telling_the_past(tmp_path: Path) -> None:
     for broken in ("", "{", "[]", '{"findings": {"a": {"nonsense": 1}}, "reports": {}}'):
-        (tmp_path / told.FILE).write_text(broken)
-        book = Book(tmp_path, LEAST)
-        assert book.take(Seen().look(90, finding(to=60)), 0, heard=True)
-        assert book.due() == []
+        (tmp_path / notification_state.FILE).write_text(broken)
+        state = NotificationState(tmp_path, LEAST)
+        assert state.update(Seen().look(90, finding(to=60)), 0, has_receiver=True)
+        assert state.due() == []
 
 
 def test_what_the_store_does_not_know_any_more_is_over(tmp_path: Path) -> None:
-    book = Book(tmp_path, LEAST)
-    book.take(Seen().look(60, finding()), 0, heard=True)
-    book.mark(book.due())
-    book.take([], 1000, heard=True)
-    ((kind, one),) = book.due()
+    state = NotificationState(tmp_path, LEAST)
+    state.update(Seen().look(60, finding()), 0, has_receiver=True)
+    state.mark_sent(state.due())
+    state.update([], 1000, has_receiver=True)
+    ((kind, one),) = state.due()
     assert (kind, one.over_at_ms) == ("over", 1000)
-    book.mark([(kind, one)])
-    book.take([], 2000, heard=True)
-    assert json.loads(book.text())["findings"] == {}
+    state.mark_sent([(kind, one)])
+    state.update([], 2000, has_receiver=True)
+    assert json.loads(state.text())["findings"] == {}
 
 
 def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(told, "MOST_KEPT", 3)
-    book = Book(tmp_path, LEAST)
-    book.take(Seen().look(60, *(finding(f"job-{number}", to=50 + number) for number in range(9))), 0, heard=True)
-    assert sorted(book.entries) == ["job-6", "job-7", "job-8"]
+    monkeypatch.setattr(notification_state, "MAX_NOTICES", 3)
+    state = NotificationState(tmp_path, LEAST)
+    state.update(
+        Seen().look(60, *(finding(f"job-{number}", to=50 + number) for number in range(9))), 0, has_receiver=True
+    )
+    assert sorted(state.entries) == ["job-6", "job-7", "job-8"]
 
 
 def test_without_a_price_gpu_hours_count(tmp_path: Path) -> None:
-    book = Book(tmp_path, LEAST)
+    state = NotificationState(tmp_path, LEAST)
     free = {"usd_micro": None}
     hours_ms = 3_600_000
     found = [finding(f"job-{hours}", gpu_ms=hours * hours_ms, **free) for hours in (9, 10)]
-    book.take(Seen().look(60, *found), 0, heard=True)
-    assert [one.facts["id"] for _, one in book.due()] == ["job-10"]
+    state.update(Seen().look(60, *found), 0, has_receiver=True)
+    assert [one.facts["id"] for _, one in state.due()] == ["job-10"]

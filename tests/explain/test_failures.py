@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nights import MINUTE, START_MS, all_ranks, at, cluster, event, found, job, pod, run, told
 from pyrometer.account.ledger import build
 from pyrometer.account.sums import Window
-from pyrometer.act.lives import Lives
+from pyrometer.act.lives import FindingTracker
 from pyrometer.explain.failures import MAX_HEADLINE, error_line
 from pyrometer.explain.lifecycle import trace_run
 from pyrometer.explain.runs import runs, show
@@ -182,7 +182,7 @@ def test_a_hang_of_a_run_that_has_ended_does_not_go_on(tmp_path, records, ongoin
     finding = hang_until(tmp_path / "data", records, 30)
     assert (finding["ongoing"], finding["ended"]) == (ongoing, not ongoing)
     assert ("since" in finding["title"]) == ongoing
-    lives = Lives()
+    lives = FindingTracker()
     lives.look({"window": {"to": finding["to"]}, "findings": [finding]})
     assert [life.is_over for life in lives.all()] == [not ongoing]  # and notifications say so
 

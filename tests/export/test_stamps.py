@@ -17,7 +17,7 @@ import pytest
 from kube.server import free_port
 from nights import at
 from pyrometer.account.sums import iso
-from pyrometer.act.stamping import MlflowStamper, WandbStamper
+from pyrometer.act.stamping import MlflowSummaryWriter, WandbSummaryWriter
 from pyrometer.collect.mlflow import Found, Mlflow
 from pyrometer.collect.tracked import TrackedRun
 from pyrometer.export.mlflow import metrics_of
@@ -141,18 +141,18 @@ class Asked:
 
 
 def test_a_tracker_that_is_away_costs_one_question_and_is_tried_again():
-    async def twice() -> MlflowStamper:
+    async def twice() -> MlflowSummaryWriter:
         mlflow = Mlflow(f"http://127.0.0.1:{free_port()}")
-        stamper = MlflowStamper(mlflow, asked)
-        await stamper.look()
-        await stamper.look()
+        writer = MlflowSummaryWriter(mlflow, asked)
+        await writer.write_changed()
+        await writer.write_changed()
         await mlflow.close()
-        return stamper
+        return writer
 
     asked = Asked()
-    stamper = asyncio.run(twice())
-    assert stamper.counts == {"failed": 2}
-    assert "does not answer" in (stamper.trouble or "")
+    writer = asyncio.run(twice())
+    assert writer.counts == {"failed": 2}
+    assert "does not answer" in (writer.trouble or "")
     assert asked.questions == ["runs", "why", "show"] * 2
 
 
@@ -195,21 +195,21 @@ def test_a_run_that_takes_nothing_any_more_keeps_no_other_from_being_stamped():
                 return {"rows": [{**row, "trackers": [{"tracker": "mlflow", "id": one}]} for one in ids]}
             return answer
 
-    async def twice() -> MlflowStamper:
+    async def twice() -> MlflowSummaryWriter:
         mlflow = Mlflow(f"http://127.0.0.1:{server.server_port}")
-        stamper = MlflowStamper(mlflow, Several())
-        await stamper.look()
-        await stamper.look()
+        writer = MlflowSummaryWriter(mlflow, Several())
+        await writer.write_changed()
+        await writer.write_changed()
         await mlflow.close()
-        return stamper
+        return writer
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Deleted) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        stamper = asyncio.run(twice())
+        writer = asyncio.run(twice())
         server.shutdown()
     assert Deleted.stamped == ["there"]
-    assert stamper.counts == {"refused": 1, "sent": 1}
-    assert stamper.trouble is None
+    assert writer.counts == {"refused": 1, "sent": 1}
+    assert writer.trouble is None
 
 
 class Wandb(BaseHTTPRequestHandler):
@@ -279,12 +279,12 @@ def test_the_real_client_of_wandb_changes_the_summary_of_a_run_once(tmp_path):
 
 
 def test_the_client_of_wandb_is_another_process_whose_word_is_told():
-    async def looked() -> WandbStamper:
-        stamper = WandbStamper(Asked(), lambda: (f"http://127.0.0.1:{free_port()}", "secret"))
-        await stamper.look()
-        return stamper
+    async def looked() -> WandbSummaryWriter:
+        writer = WandbSummaryWriter(Asked(), lambda: (f"http://127.0.0.1:{free_port()}", "secret"))
+        await writer.write_changed()
+        return writer
 
-    stamper = asyncio.run(looked())
-    assert stamper.counts == {"failed": 1}
-    assert "does not answer" in (stamper.trouble or "")
-    assert "secret" not in (stamper.trouble or "")
+    writer = asyncio.run(looked())
+    assert writer.counts == {"failed": 1}
+    assert "does not answer" in (writer.trouble or "")
+    assert "secret" not in (writer.trouble or "")

@@ -129,7 +129,7 @@ def test_a_receiver_that_is_not_there_is_told_once_and_harms_nothing(store, capl
         server = pushing(store, f"http://127.0.0.1:{free_port()}", times=2, otlp_headers_file=str(secret))
     assert server.pushing.counts == {("metrics", "failed"): 2, ("traces", "failed"): 2}
     assert [record.getMessage() for record in caplog.records] == [
-        "metrics over OTLP: it does not answer (ConnectError)", "traces over OTLP: it does not answer (ConnectError)",
+        "metrics over OTLP: no response (ConnectError)", "traces over OTLP: no response (ConnectError)",
     ]  # fmt: skip
     with receiving() as receiver:
         pushing(store, receiver.url, otlp_headers_file=str(secret))

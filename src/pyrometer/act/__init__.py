@@ -1,1 +1,1 @@
-"""What reaches out: findings that open, grow and close are told to people and to their tools."""
+"""Notifications: findings that open, grow and end are sent to people and their tools."""

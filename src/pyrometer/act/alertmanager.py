@@ -1,7 +1,7 @@
-"""Findings as alerts, for an Alertmanager: it groups, routes and silences them, and knows them by their labels.
+"""Sends findings as alerts to Alertmanagers, which group, route and silence them by their labels.
 
-It forgets what is not sent again, so everything that goes on is sent every minute, each time with an end that is a few
-minutes away; what is over is sent with its end.
+An Alertmanager forgets alerts that are not sent again. Open findings are therefore sent every minute with an end a few
+minutes ahead. Ended findings are sent with their end.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from pyrometer.account.sums import iso
-from pyrometer.act.messages import Facts, Place, of_finding
-from pyrometer.act.post import Outcome, is_address, post, secret_of
-from pyrometer.act.told import Told
+from pyrometer.act.messages import Facts, MessageContext, of_finding
+from pyrometer.act.post import SendResult, is_address, post, secret_of
+from pyrometer.act.told import Notice
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.model.states import CRITICAL_CAUSES
 
 NAME = "PyrometerFinding"
 SEND_EVERY_S = 60.0
-LASTS_MS = 5 * 60_000  # without being sent again
-RESOLVED_MS = 15 * 60_000  # that something is over is said for so long
-MOST_AT_ONCE = 200
+EXPIRES_MS = 5 * 60_000  # unless the alert is sent again
+RESOLVED_MS = 15 * 60_000  # for how long an ended finding is still sent
+MAX_ALERTS_PER_REQUEST = 200
 
 
 def labels_of(facts: Facts) -> dict[str, str]:
-    """What an alert is known by. They are kept from when it is first sent: other labels were another alert."""
+    """The labels of an alert, stored when it is first sent, because other labels are another alert."""
     workload, culprit = facts["workload"] or {}, facts["culprit"] or {}
     named = {
         "alertname": NAME,
@@ -42,11 +42,11 @@ def labels_of(facts: Facts) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if value not in (None, "")}
 
 
-def alert(one: Told, place: Place, now_ms: int) -> dict[str, Any]:
-    """One finding as it is sent."""
+def alert(one: Notice, context: MessageContext, now_ms: int) -> dict[str, Any]:
+    """One finding as an alert."""
     facts = one.facts
-    message = of_finding("over" if one.is_over else "opened", facts, place)
-    ends_ms = min(facts["to_ms"], now_ms) if one.is_over else now_ms + LASTS_MS
+    message = of_finding("over" if one.is_over else "opened", facts, context)
+    ends_ms = min(facts["to_ms"], now_ms) if one.is_over else now_ms + EXPIRES_MS
     annotations = {
         "summary": message.head,
         "description": "\n".join([*message.lines, *facts["evidence"]]),
@@ -56,23 +56,23 @@ def alert(one: Told, place: Place, now_ms: int) -> dict[str, Any]:
     found = {
         "labels": one.labels,
         "annotations": annotations,
-        "startsAt": iso(facts["from_ms"], place.zone),
-        "endsAt": iso(max(ends_ms, facts["from_ms"] + 1_000), place.zone),  # what ends before it begins is refused
+        "startsAt": iso(facts["from_ms"], context.zone),
+        "endsAt": iso(max(ends_ms, facts["from_ms"] + 1_000), context.zone),  # an end before the start is refused
     }
     return found | ({"generatorURL": message.link} if message.link else {})
 
 
-def alerts_of(entries: Iterable[Told], place: Place, now_ms: int) -> list[dict[str, Any]]:
-    """What is to be sent: what goes on, and what was over lately."""
+def alerts_of(entries: Iterable[Notice], context: MessageContext, now_ms: int) -> list[dict[str, Any]]:
+    """Returns the alerts to send: open findings and recently ended ones."""
     return [
-        alert(one, place, now_ms)
+        alert(one, context, now_ms)
         for one in entries
         if one.labels is not None and (not one.is_over or now_ms - one.over_at_ms < RESOLVED_MS)
     ]
 
 
 class Alertmanagers:
-    """Those that are told; each of them everything, as they want it."""
+    """The configured Alertmanagers. Each gets every alert, as Alertmanager expects from its clients."""
 
     def __init__(self, settings: Settings) -> None:
         self.urls = settings.alertmanager_urls
@@ -84,24 +84,24 @@ class Alertmanagers:
                 )
 
     def shown(self) -> list[str]:
-        """Their addresses, as they may be said."""
+        """Their addresses without secrets."""
         return [_shown(url) for url in self.urls]
 
-    async def send(self, url: str, alerts: Sequence[dict[str, Any]]) -> Outcome:
-        """Sends alerts to one of them."""
+    async def send(self, url: str, alerts: Sequence[dict[str, Any]]) -> SendResult:
+        """Sends alerts to one Alertmanager."""
         headers = {}
         if self._settings.alertmanager_token_file:
             token = secret_of("alertmanager_token_file", self._settings.alertmanager_token_file)
             headers["Authorization"] = f"Bearer {token}"
-        for begin in range(0, len(alerts), MOST_AT_ONCE):
+        for begin in range(0, len(alerts), MAX_ALERTS_PER_REQUEST):
             address = f"{url.rstrip('/')}/api/v2/alerts"
-            outcome = await post(address, alerts[begin : begin + MOST_AT_ONCE], headers)
+            outcome = await post(address, alerts[begin : begin + MAX_ALERTS_PER_REQUEST], headers)
             if not outcome.sent:
-                return outcome._replace(said=f"{_shown(url)}: {outcome.said}")
-        return Outcome(True)
+                return outcome._replace(error=f"{_shown(url)}: {outcome.error}")
+        return SendResult(True)
 
 
 def _shown(url: str) -> str:
-    """An address without its password."""
+    """An address without its password and query."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))

@@ -1,8 +1,8 @@
-"""A finding opens, goes on and is over. Each is written down when that happens, and told by those who tell.
+"""The lifecycle of findings: open, running, ended. Every change is stored as a record.
 
-It is over when its run or its pods have ended, or when it has not been there for ten minutes (`APART_MS`); what comes
-back before that was never gone, and what comes back later is another one. So nothing flaps, however a moving window
-cuts it.
+A finding ends when its run or its pods have ended, or when it was not found for ten minutes (`APART_MS`). If it returns
+earlier, it never ended. If it returns later, it is a new finding. So a finding does not flap, wherever a moving time
+range cuts it.
 """
 
 from __future__ import annotations
@@ -17,42 +17,44 @@ from pyrometer.model.units import MS_PER_DAY
 from pyrometer.store import Store
 
 Answer = Mapping[str, Any]
-KEPT_MS = MS_PER_DAY  # in memory, after it is over
+KEPT_MS = MS_PER_DAY  # how long an ended finding stays in memory
 
 
-class Life(NamedTuple):
-    """A finding from its beginning on."""
+class TrackedFinding(NamedTuple):
+    """A finding over its lifetime."""
 
-    now: Finding  # as it stands: what it cost is the most that any window has shown of it
-    until_ms: int  # it is known to have been there until then
+    now: Finding  # its current record; its cost is the highest that any time range has shown
+    until_ms: int  # when it was last found
     written_ms: int  # the time of its last record
-    finding: Answer | None = None  # as it was last found by this process
+    finding: Answer | None = None  # the last answer of this process
 
     @property
     def is_over(self) -> bool:
-        """Whether it has not been there for a while."""
+        """Whether it has ended."""
         return self.now.over_ms is not None
 
 
-class Lives:
-    """All that was found lately, by id."""
+class FindingTracker:
+    """Recent findings by id."""
 
     def __init__(self, remembered: Iterable[Finding] = (), looked_ms: int = 0) -> None:
         self.looked_ms = looked_ms
-        self._lives = {one.finding_id: Life(one, until_ms(one, looked_ms), one.time_ms) for one in remembered}
+        self._tracked = {
+            one.finding_id: TrackedFinding(one, until_ms(one, looked_ms), one.time_ms) for one in remembered
+        }
 
     @classmethod
-    def of(cls, store: Store) -> Lives:
-        """What a data folder remembers."""
+    def of(cls, store: Store) -> FindingTracker:
+        """Loads the recent findings of a data folder."""
         looked_ms = int(store.meta(LOOKED) or 0)
         return cls(known(store, looked_ms - KEPT_MS, looked_ms + KEPT_MS), looked_ms)
 
-    def all(self) -> list[Life]:
-        """Every one of them, the first that was found first."""
-        return sorted(self._lives.values(), key=lambda life: (life.now.seen_ms, life.now.finding_id))
+    def all(self) -> list[TrackedFinding]:
+        """All recent findings in the order in which they were first found."""
+        return sorted(self._tracked.values(), key=lambda tracked: (tracked.now.seen_ms, tracked.now.finding_id))
 
     def remember(self, store: Store, answer: Answer) -> list[Finding]:
-        """Looks, and writes down what is new, which it gives back. The caller has the store."""
+        """Updates the findings from an answer, stores what changed, and returns it. The caller holds the store."""
         news = self.look(answer)
         if news:
             store.append(news)
@@ -60,64 +62,78 @@ class Lives:
         return news
 
     def learn(self, finding: Answer) -> Finding:
-        """What one cost in all, from an answer about all of its time; gives back what is to be written down."""
-        life = self._lives[finding["id"]]
-        now = life.now._replace(
-            time_ms=life.written_ms + 1, gpu_ms=finding["gpu_ms"], usd_micro=finding["usd_micro"]
-        )  # fmt: skip
-        self._lives[finding["id"]] = life._replace(now=now, written_ms=now.time_ms, finding=finding)
+        """Sets the total cost of a finding from an answer about its whole time, and returns the record to store."""
+        tracked = self._tracked[finding["id"]]
+        now = tracked.now._replace(
+            time_ms=tracked.written_ms + 1, gpu_ms=finding["gpu_ms"], usd_micro=finding["usd_micro"]
+        )
+        self._tracked[finding["id"]] = tracked._replace(now=now, written_ms=now.time_ms, finding=finding)
         return now
 
     def look(self, answer: Answer) -> list[Finding]:
-        """Takes what `why` found; says what is to be written down."""
+        """Updates the findings from an answer of `why`, and returns the records to store."""
         end_ms = ms_of(answer["window"]["to"])
         found = {finding["id"]: finding for finding in answer["findings"]}
-        lives = {name: _found(self._lives.get(name), finding, end_ms) for name, finding in found.items()}
-        for name, life in self._lives.items():
-            # what is not found any more is over, after a while, and forgotten, after another
-            if name not in found and (not life.is_over or end_ms - (life.now.over_ms or 0) < KEPT_MS):
-                gone = not life.is_over and end_ms - life.until_ms >= apart_ms(life.now.cause)
-                lives[name] = life._replace(now=life.now._replace(over_ms=end_ms)) if gone else life
-        news = [life for name, life in lives.items() if _is_news(self._lives.get(name), life, end_ms)]
-        written = [life.now._replace(time_ms=max(end_ms, life.written_ms + 1)) for life in news]
+        tracked_by_id = {name: _found(self._tracked.get(name), finding, end_ms) for name, finding in found.items()}
+        for name, tracked in self._tracked.items():
+            # a finding that is not found any more ends after a while, and is forgotten later
+            if name not in found and (not tracked.is_over or end_ms - (tracked.now.over_ms or 0) < KEPT_MS):
+                gone = not tracked.is_over and end_ms - tracked.until_ms >= apart_ms(tracked.now.cause)
+                tracked_by_id[name] = tracked._replace(now=tracked.now._replace(over_ms=end_ms)) if gone else tracked
+        news = [
+            tracked for name, tracked in tracked_by_id.items() if _is_news(self._tracked.get(name), tracked, end_ms)
+        ]
+        written = [tracked.now._replace(time_ms=max(end_ms, tracked.written_ms + 1)) for tracked in news]
         for one in written:
-            lives[one.finding_id] = lives[one.finding_id]._replace(now=one, written_ms=one.time_ms)
-        self._lives = lives
+            tracked_by_id[one.finding_id] = tracked_by_id[one.finding_id]._replace(now=one, written_ms=one.time_ms)
+        self._tracked = tracked_by_id
         self.looked_ms = max(self.looked_ms, end_ms)
         return written
 
 
-def _found(life: Life | None, finding: Answer, end_ms: int) -> Life:
+def _found(tracked: TrackedFinding | None, finding: Answer, end_ms: int) -> TrackedFinding:
     from_ms, to_ms = ms_of(finding["from"]), ms_of(finding["to"])
     over_ms = end_ms if finding["ended"] or end_ms - to_ms >= apart_ms(finding["cause"]) else None
     one = Finding(
-        end_ms, finding["id"], finding["cause"], finding["owner_uid"], from_ms, to_ms, end_ms, over_ms,
-        finding["gpu_ms"], finding["usd_micro"], culprit_json(finding["culprit"]),
-    )  # fmt: skip
-    if life is None:
-        return Life(one, to_ms, 0, finding)
-    before = life.now
+        end_ms,
+        finding["id"],
+        finding["cause"],
+        finding["owner_uid"],
+        from_ms,
+        to_ms,
+        end_ms,
+        over_ms,
+        finding["gpu_ms"],
+        finding["usd_micro"],
+        culprit_json(finding["culprit"]),
+    )
+    if tracked is None:
+        return TrackedFinding(one, to_ms, 0, finding)
+    before = tracked.now
     over_ms = over_ms and (before.over_ms or over_ms)
     now = one._replace(
-        from_ms=min(from_ms, before.from_ms), seen_ms=before.seen_ms, over_ms=over_ms,
-        gpu_ms=max(one.gpu_ms, before.gpu_ms), usd_micro=more(one.usd_micro, before.usd_micro),
+        from_ms=min(from_ms, before.from_ms),
+        seen_ms=before.seen_ms,
+        over_ms=over_ms,
+        gpu_ms=max(one.gpu_ms, before.gpu_ms),
+        usd_micro=more(one.usd_micro, before.usd_micro),
         culprit_json=one.culprit_json or before.culprit_json,
-    )  # fmt: skip
-    return Life(now, to_ms, life.written_ms, finding)
+    )
+    return TrackedFinding(now, to_ms, tracked.written_ms, finding)
 
 
-def _is_news(before: Life | None, life: Life, end_ms: int) -> bool:
-    """Whether it is to be written down: it is new, over, or there again; or it goes on, and that was long ago."""
-    if before is None or before.is_over != life.is_over:
+def _is_news(before: TrackedFinding | None, tracked: TrackedFinding, end_ms: int) -> bool:
+    """Whether to store a record: the finding is new, ended or reopened, or its last record is old."""
+    if before is None or before.is_over != tracked.is_over:
         return True
-    return not life.is_over and end_ms - life.written_ms >= WRITTEN_EVERY_MS
+    return not tracked.is_over and end_ms - tracked.written_ms >= WRITTEN_EVERY_MS
 
 
 def more(one: int | None, other: int | None) -> int | None:
-    """The larger of two amounts, either of which may not be known."""
+    """The larger of two amounts, either of which may be unknown."""
     return max((amount for amount in (one, other) if amount is not None), default=None)
 
 
 def ms_of(text: str) -> int:
-    """A time of an answer in milliseconds."""
+    """A time of an answer, in milliseconds."""
     return round(datetime.fromisoformat(text).timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""The morning report: what burned in the last night, once a day, at a time of day that people live by."""
+"""The schedule of the morning report: once per day at a local time."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ from typing import NamedTuple
 
 from pyrometer.model.settings import SettingError, Settings
 
-MOST_LATE = timedelta(hours=6)  # after that a night is not news any more
+MAX_DELAY = timedelta(hours=6)  # a later report is skipped
 
 
-class Due(NamedTuple):
-    """A report that should be there."""
+class DueReport(NamedTuple):
+    """A report that is due."""
 
-    day: str  # of which it is the report, where people live
+    day: str  # the local date of the report
     at: datetime
 
 
 def time_of(settings: Settings) -> time | None:
-    """When the report is made; None: never."""
+    """The time of day of the report; None if it is off."""
     if not settings.report_at:
         return None
     found = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", settings.report_at.strip())
     if not found:
-        raise SettingError(f"Setting 'report_at' has value {settings.report_at!r}. It is a time of day: \"07:00\".")
+        raise SettingError(
+            f"Setting 'report_at' has value {settings.report_at!r}. Use a time of day, such as \"07:00\"."
+        )
     if not settings.report_hours:
-        raise SettingError("Setting 'report_hours' has value 0: a report is about an hour at least.")
+        raise SettingError("Setting 'report_hours' has value 0. A report covers at least one hour.")
     if not (settings.report_file or settings.webhook_url_file):
         raise SettingError(
-            "Setting 'report_at' says when there is a report, and nothing where: name 'report_file' or "
-            "'webhook_url_file'."
+            "Setting 'report_at' is set without a destination. Set 'report_file' or 'webhook_url_file' as well."
         )
     return time(int(found[1]), int(found[2]))
 
 
-def last_due(at: time, zone: tzinfo, now: datetime) -> Due | None:
-    """The report that was due last; None when that is so long ago that nobody waits for it.
+def last_due(at: time, zone: tzinfo, now: datetime) -> DueReport | None:
+    """Returns the last due report, or None if it is more than `MAX_DELAY` ago.
 
-    A day has one, whatever the clocks do: a time that is skipped is an hour later, one that comes twice is the first.
+    Each day has one report, also when clocks change: a skipped time is an hour later, and of a repeated time the first
+    one counts.
     """
     today = now.astimezone(zone).date()
     for day in (today, today - timedelta(days=1)):
         due = datetime.combine(day, at, zone)
         if due.timestamp() <= now.timestamp():
             late = timedelta(seconds=now.timestamp() - due.timestamp())
-            return Due(day.isoformat(), due) if late < MOST_LATE else None
+            return DueReport(day.isoformat(), due) if late < MAX_DELAY else None
     return None
 
 
-def path_of(settings: Settings, folder: Path, due: Due) -> Path:
-    """Where a report is written."""
+def path_of(settings: Settings, folder: Path, due: DueReport) -> Path:
+    """The file of a report."""
     return folder / due.at.strftime(settings.report_file)

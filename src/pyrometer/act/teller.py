@@ -1,7 +1,6 @@
-"""Tells people what was found: over a webhook, to Alertmanagers, and in the morning what the night has cost.
+"""Sends notifications: findings to a webhook and to Alertmanagers, and a report in the morning.
 
-Nobody waits for a receiver: what is to be told is kept on disk until it was told, and those who do not answer are asked
-again later.
+Nothing waits for a receiver. State is kept on disk, and receivers that do not answer are tried again later.
 """
 
 from __future__ import annotations
@@ -18,60 +17,60 @@ from pathlib import Path
 from pyrometer.account.windows import WindowError, zone_of
 from pyrometer.act import morning
 from pyrometer.act.alertmanager import SEND_EVERY_S, Alertmanagers, alerts_of, labels_of
-from pyrometer.act.lives import Life
-from pyrometer.act.messages import Facts, Message, Place, of_finding, of_night, of_several
-from pyrometer.act.post import Outcome, is_address
-from pyrometer.act.told import Book
+from pyrometer.act.lives import TrackedFinding
+from pyrometer.act.messages import Facts, Message, MessageContext, of_finding, of_night, of_several
+from pyrometer.act.post import SendResult, is_address
+from pyrometer.act.told import NotificationState
 from pyrometer.act.webhook import Webhook
 from pyrometer.explain.html import render_html
 from pyrometer.explain.words import dollars
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.store import files
 
-MOST_A_MINUTE = 6  # messages; then one that sums up the rest
+MAX_MESSAGES_PER_MINUTE = 6  # the last one summarizes the remaining findings
 MINUTE_S = 60.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
-LOOK_AT_THE_CLOCK_S = 20.0
-FILE, WEBHOOK = "file", "webhook"  # where a report goes
-Night = Callable[[str, str], Awaitable[Facts | None]]  # the answer about a time; None: there is none
+FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 600.0
+CLOCK_INTERVAL_S = 20.0
+FILE, WEBHOOK = "file", "webhook"  # destinations of a report
+AskWhy = Callable[[str, str], Awaitable[Facts | None]]  # the answer of `why` for a time range; None if there is none
 log = logging.getLogger("pyrometer")
 
 
-class Teller:
-    """Off until something is configured; what is wrong with that is said at once."""
+class Notifier:
+    """Sends notifications to the configured receivers. Raises for invalid settings."""
 
-    def __init__(self, settings: Settings, folder: Path, night: Night) -> None:
+    def __init__(self, settings: Settings, folder: Path, ask_why: AskWhy) -> None:
         self.settings = settings
         self.counts: Counter[tuple[str, str]] = Counter()  # messages by receiver and outcome
         self._folder = folder
-        self._night = night
+        self._ask_why = ask_why
         self._webhook = Webhook(settings) if settings.webhook_url_file else None
         self._alertmanagers = Alertmanagers(settings)
         self._report_at = morning.time_of(settings)
-        self._place = place_of(settings)
-        self._book = Book(folder, settings.tell_min_usd_micro) if self.is_on else None
-        self._report: tuple[morning.Due, Message] | None = None  # that the webhook is still to be told
+        self._context = context_of(settings)
+        self._state = NotificationState(folder, settings.tell_min_usd_micro) if self.is_on else None
+        self._report: tuple[morning.DueReport, Message] | None = None  # to be sent to the webhook
         self._saving = asyncio.Lock()
-        self._unsaved = 0  # changes that are not on the disk yet
+        self._unsaved = 0  # changes that are not on disk yet
         self._news = asyncio.Event()
         self._alerts = {url: asyncio.Event() for url in self._alertmanagers.urls}
-        self._sent_s: deque[float] = deque()  # when messages went, within a minute
-        self._trouble: dict[str, str] = {}  # by receiver, as it was said last
+        self._sent_s: deque[float] = deque()  # when messages were sent in the last minute
+        self._trouble: dict[str, str] = {}  # by receiver, the last logged problem
 
     @property
     def is_on(self) -> bool:
         """Whether anything is configured."""
         return self._webhook is not None or bool(self._alertmanagers.urls) or self._report_at is not None
 
-    async def take(self, lives: Iterable[Life]) -> None:
-        """How findings stand now. They are told by and by."""
-        if self._book is None:
+    async def update(self, findings: Iterable[TrackedFinding]) -> None:
+        """Updates the state of findings. Notifications follow in the background."""
+        if self._state is None:
             return
-        changed = self._book.take(lives, _now_ms(), heard=self._webhook is not None)
-        for name, one in self._book.entries.items():
-            worth = not one.is_over and one.is_worth(self._book.least_usd_micro)
+        changed = self._state.update(findings, _now_ms(), has_receiver=self._webhook is not None)
+        for name, one in self._state.entries.items():
+            worth = not one.is_over and one.is_worth(self._state.min_usd_micro)
             if self._alerts and one.labels is None and worth:
-                self._book.entries[name] = one._replace(labels=labels_of(one.facts))
+                self._state.entries[name] = one._replace(labels=labels_of(one.facts))
                 changed = True
         if changed:
             await self._save()
@@ -80,56 +79,56 @@ class Teller:
         self._news.set()
 
     async def run(self) -> None:
-        """For ever; what was told until it is stopped is written down."""
+        """Runs until it is cancelled, then saves the state."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 if self._webhook is not None:
-                    tasks.create_task(self._tell(self._webhook))
+                    tasks.create_task(self._notify(self._webhook))
                 for url, event in self._alerts.items():
                     tasks.create_task(self._alert(url, event))
                 if self._report_at is not None:
                     tasks.create_task(self._every_morning())
         finally:
-            if self._book is not None and self._unsaved:  # a thread that has not begun does not begin any more
-                self._write(self._book, self._book.text())
+            if self._state is not None and self._unsaved:  # threads that have not started will not start any more
+                self._write(self._state, self._state.text())
 
     async def _save(self) -> None:
-        if self._book is None:
+        if self._state is None:
             return
         self._unsaved += 1
-        async with self._saving:  # what is newer is written later
-            if await asyncio.to_thread(self._write, self._book, self._book.text()):
+        async with self._saving:  # newer states are written later
+            if await asyncio.to_thread(self._write, self._state, self._state.text()):
                 self._unsaved -= 1
 
-    def _write(self, book: Book, text: str) -> bool:
-        """Onto the disk; what cannot be written is known here as long as this process lives."""
+    def _write(self, state: NotificationState, text: str) -> bool:
+        """Writes the state to disk. If that fails, this process still remembers it."""
         try:
-            book.write(text)
+            state.write(text)
         except OSError as error:
-            self._say("disk", f"What was told cannot be written down, and may be told again: {error.strerror}")
+            self._log_once("disk", f"Cannot save which notifications were sent; some may be repeated: {error.strerror}")
             return False
-        self._say("disk", "")
+        self._log_once("disk", "")
         return True
 
     # -- a webhook --------------------------------------------------------------------------------------------------
 
-    async def _tell(self, webhook: Webhook) -> None:
+    async def _notify(self, webhook: Webhook) -> None:
         pause_s = FIRST_PAUSE_S
         while True:
-            message, told = await self._next()
+            message, mark_sent = await self._next()
             outcome = await webhook.send(message)
             self._count(WEBHOOK, outcome, "The webhook")
-            if outcome.sent or outcome.hopeless:
+            if outcome.sent or outcome.permanent:
                 self._sent_s.append(time.monotonic())
                 pause_s = FIRST_PAUSE_S
-                told()
+                mark_sent()
                 await self._save()
             else:
-                await asyncio.sleep(max(pause_s, outcome.after_s or 0.0))
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                await asyncio.sleep(max(pause_s, outcome.retry_after_s or 0.0))
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def _next(self) -> tuple[Message, Callable[[], None]]:
-        """What is to be told next, as soon as there is something and it may be; and what to do when it was."""
+        """Waits for the next message. Also returns the function to call after it was sent."""
         while True:
             self._news.clear()
             found = self._due()
@@ -138,38 +137,38 @@ class Teller:
             await self._news.wait()
 
     def _due(self) -> tuple[Message, Callable[[], None]] | None:
-        book = self._book
+        state = self._state
         now_s = time.monotonic()
         while self._sent_s and now_s - self._sent_s[0] >= MINUTE_S:
             self._sent_s.popleft()
-        may = MOST_A_MINUTE - len(self._sent_s)
-        if book is None or may <= 0:
-            if may <= 0:
+        allowed = MAX_MESSAGES_PER_MINUTE - len(self._sent_s)
+        if state is None or allowed <= 0:
+            if allowed <= 0:
                 wait_s = MINUTE_S - (now_s - self._sent_s[0])
                 asyncio.get_running_loop().call_later(max(wait_s, 0.01), self._news.set)
             return None
         if self._report is not None:
             due, message = self._report
             return message, lambda: self._reported(due)
-        found = book.due()
+        found = state.due()
         if not found:
             return None
-        if may == 1 and len(found) > 1:
+        if allowed == 1 and len(found) > 1:
             several = [(kind, one.facts) for kind, one in found]
-            return of_several(several, self._place), lambda: book.mark(found)
+            return of_several(several, self._context), lambda: state.mark_sent(found)
         kind, one = found[0]
-        return of_finding(kind, one.facts, self._place, one.told_usd_micro), lambda: book.mark(found[:1])
+        return of_finding(kind, one.facts, self._context, one.sent_usd_micro), lambda: state.mark_sent(found[:1])
 
     # -- Alertmanagers ------------------------------------------------------------------------------------------------
 
     async def _alert(self, url: str, changed: asyncio.Event) -> None:
         while True:
-            alerts = alerts_of(self._book.entries.values(), self._place, _now_ms()) if self._book else []
+            alerts = alerts_of(self._state.entries.values(), self._context, _now_ms()) if self._state else []
             if alerts:
                 try:
                     outcome = await self._alertmanagers.send(url, alerts)
                 except SettingError as error:
-                    outcome = Outcome(False, str(error))
+                    outcome = SendResult(False, str(error))
                 self._count("alertmanager", outcome, "An Alertmanager")
             with suppress(TimeoutError):
                 async with asyncio.timeout(SEND_EVERY_S):
@@ -182,83 +181,85 @@ class Teller:
         while True:
             try:
                 await self.report()
-            except Exception as error:  # whatever it is, findings are still told
-                self._say("report", f"The report could not be made, and is tried again: {error}")
-            await asyncio.sleep(LOOK_AT_THE_CLOCK_S)
+            except Exception as error:  # findings are still reported, whatever fails here
+                self._log_once("report", f"The report failed and will be retried: {error}")
+            await asyncio.sleep(CLOCK_INTERVAL_S)
 
     async def report(self, now: datetime | None = None) -> None:
-        """Makes the report of the last night, if it is due and not made yet."""
-        due = morning.last_due(self._report_at, self._place.zone, now or datetime.now(UTC)) if self._report_at else None
-        if due is None or self._book is None:
+        """Makes the report of the last night if it is due and was not made yet."""
+        due = (
+            morning.last_due(self._report_at, self._context.zone, now or datetime.now(UTC)) if self._report_at else None
+        )
+        if due is None or self._state is None:
             return
-        wanted = {FILE: self.settings.report_file, WEBHOOK: self.settings.webhook_url_file}
-        missing = [name for name, where in wanted.items() if where and self._book.reports.get(name) != due.day]
+        destinations = {FILE: self.settings.report_file, WEBHOOK: self.settings.webhook_url_file}
+        missing = [name for name, where in destinations.items() if where and self._state.reports.get(name) != due.day]
         if self._report is not None and self._report[0] == due:
             missing = [name for name in missing if name != WEBHOOK]
         if not missing:
             return
-        answer = await self._night(*_window(due, self.settings.report_hours))
+        answer = await self._ask_why(*_window(due, self.settings.report_hours))
         if answer is None:
             return
         if WEBHOOK in missing:
-            self._report = (due, of_night(answer, self._place))
+            self._report = (due, of_night(answer, self._context))
             self._news.set()
         if FILE in missing:
             path = morning.path_of(self.settings, self._folder, due)
             await asyncio.to_thread(_write, path, answer)
-            self._book.reports[FILE] = due.day
+            self._state.reports[FILE] = due.day
             await self._save()
 
-    def _reported(self, due: morning.Due) -> None:
-        if self._book is not None:
-            self._book.reports[WEBHOOK] = due.day
+    def _reported(self, due: morning.DueReport) -> None:
+        if self._state is not None:
+            self._state.reports[WEBHOOK] = due.day
         self._report = None
 
-    # -- what goes wrong ----------------------------------------------------------------------------------------------
+    # -- errors -------------------------------------------------------------------------------------------------------
 
-    def _count(self, receiver: str, outcome: Outcome, who: str) -> None:
-        self.counts[receiver, "sent" if outcome.sent else "refused" if outcome.hopeless else "failed"] += 1
-        lost = "this one is left out" if outcome.hopeless else "it is tried again"
-        self._say(receiver, "" if outcome.sent else f"{who} did not take a message, {lost}: {outcome.said}")
+    def _count(self, receiver: str, outcome: SendResult, name: str) -> None:
+        self.counts[receiver, "sent" if outcome.sent else "refused" if outcome.permanent else "failed"] += 1
+        action = "refused a message" if outcome.permanent else "did not accept a message, which will be retried"
+        self._log_once(receiver, "" if outcome.sent else f"{name} {action}: {outcome.error}")
 
-    def _say(self, receiver: str, trouble: str) -> None:
-        """Once, until it is another."""
+    def _log_once(self, receiver: str, trouble: str) -> None:
+        """Logs a problem when it changes."""
         if trouble and self._trouble.get(receiver) != trouble:
             log.warning("%s", trouble)
         self._trouble[receiver] = trouble
 
 
 def receivers(settings: Settings) -> list[str]:
-    """Who is told what, in words; what is wrong with that is raised."""
-    least = dollars(settings.tell_min_usd_micro)
-    place, at = place_of(settings), morning.time_of(settings)
-    said = []
+    """Describes each configured receiver in one sentence. Raises for invalid settings."""
+    minimum = dollars(settings.tell_min_usd_micro)
+    context, at = context_of(settings), morning.time_of(settings)
+    sentences = []
     if settings.webhook_url_file:
         Webhook(settings)
         form = settings.webhook_form
-        said.append(f"Findings from {least} on go to the webhook of {settings.webhook_url_file} ({form}).")
-    said += [f"Findings from {least} on are alerts of {url}." for url in Alertmanagers(settings).shown()]
+        sentences.append(f"Findings of {minimum} or more are sent to the webhook in {settings.webhook_url_file} ({form}).")
+    sentences += [f"Findings of {minimum} or more are sent as alerts to {url}." for url in Alertmanagers(settings).shown()]
     if at is not None:
         where = [settings.report_file, "the webhook" if settings.webhook_url_file else ""]
         to = " and ".join(one for one in where if one)
-        said.append(f"A report of {settings.report_hours} hours is made at {at:%H:%M} {place.zone}: {to}.")
-    return said
+        sentences.append(f"A report of {settings.report_hours} hours is sent at {at:%H:%M} {context.zone} to {to}.")
+    return sentences
 
 
-def place_of(settings: Settings) -> Place:
-    """Where messages come from, as the settings say."""
+def context_of(settings: Settings) -> MessageContext:
+    """The address and time zone of messages, from the settings."""
     url = settings.public_url.rstrip("/")
     if url and not is_address(url):
         raise SettingError(
-            f"Setting 'public_url' has value {settings.public_url!r}. Name an address: https://pyrometer.example.com."
+            f"Setting 'public_url' has value {settings.public_url!r}. Use an address such as https://pyrometer.example.com."
         )
     try:
-        return Place(url, zone_of(settings.timezone))
+        return MessageContext(url, zone_of(settings.timezone))
     except WindowError as error:
         raise SettingError(str(error)) from None
 
 
-def _window(due: morning.Due, hours: int) -> tuple[str, str]:
+def _window(due: morning.DueReport, hours: int) -> tuple[str, str]:
     at = due.at.astimezone(UTC)
     return (at - timedelta(hours=hours)).isoformat(), at.isoformat()
 

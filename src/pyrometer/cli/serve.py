@@ -16,7 +16,7 @@ import click
 import uvicorn
 
 from pyrometer.act.post import secret_of
-from pyrometer.act.stamping import MlflowStamper, WandbStamper
+from pyrometer.act.stamping import MlflowSummaryWriter, WandbSummaryWriter
 from pyrometer.act.teller import receivers
 from pyrometer.cli.addresses import address_of, is_loopback
 from pyrometer.cli.running import data_folder
@@ -124,8 +124,8 @@ async def serve(
     )
     tasks.append(asyncio.create_task(_again(server.scrub.run, server.disk)))
     tasks.append(asyncio.create_task(collect_seldom()))
-    if server.teller.is_on:
-        tasks.append(asyncio.create_task(_again(server.teller.run, server.disk)))
+    if server.notifier.is_on:
+        tasks.append(asyncio.create_task(_again(server.notifier.run, server.disk)))
     if server.pushing.is_on:
         tasks.append(asyncio.create_task(_again(server.pushing.run, server.disk)))
     if server.copying.is_on:
@@ -133,11 +133,11 @@ async def serve(
         trouble = "Nothing could be copied into the lake"
         tasks.append(asyncio.create_task(_every(COPY_EVERY_S, server.copying.copy, trouble, server.disk)))
     if settings.wandb_stamp == "yes":
-        server.stampers.append(
-            WandbStamper(server.say, lambda: server.address or ("", None), folder=settings.wandb_dir)
+        server.summary_writers.append(
+            WandbSummaryWriter(server.say, lambda: server.address or ("", None), folder=settings.wandb_dir)
         )
         log.info("Runs of W&B are told what they cost, %s.", settings.wandb_dir or "on its server")
-    tasks += [asyncio.create_task(_again(stamper.run, server.disk)) for stamper in server.stampers]
+    tasks += [asyncio.create_task(_again(writer.run, server.disk)) for writer in server.summary_writers]
     if beside is not None:
         tasks.append(asyncio.create_task(beside(server)))
     config = uvicorn.Config(
@@ -214,7 +214,7 @@ def _mlflow(server: Server) -> Mlflow | None:
     mlflow = Mlflow(settings.mlflow_tracking_uri, secret_of("mlflow_token_file", path) if path else None)
     log.info("Runs of %s are read every minute.", mlflow.uri)
     if settings.mlflow_stamp == "yes":
-        server.stampers.append(MlflowStamper(mlflow, server.say, public_url=settings.public_url))
+        server.summary_writers.append(MlflowSummaryWriter(mlflow, server.say, public_url=settings.public_url))
         log.info("Runs of %s are told what they cost.", mlflow.uri)
     return mlflow
 

@@ -53,18 +53,18 @@ def command(
 def _webhook(asked: Asked) -> Callable[[dict[str, Any]], None]:
     """What sends an answer; that it cannot be sent is said before it is asked for."""
     from pyrometer.act.messages import of_night
-    from pyrometer.act.teller import place_of
+    from pyrometer.act.teller import context_of
     from pyrometer.act.webhook import Webhook
 
     folder = asked.data or os.environ.get("PYROMETER_DATA")
     settings = read_settings(os.environ, Path(folder) if folder and asked.server is None else None)
     if not settings.webhook_url_file:
         raise click.UsageError("--send needs a webhook: the setting webhook_url_file names a file with its address.")
-    webhook, place = Webhook(settings), place_of(settings)
+    webhook, place = Webhook(settings), context_of(settings)
 
     def tell(answer: dict[str, Any]) -> None:
         outcome = asyncio.run(webhook.send_patiently(of_night(answer, place, "What burned")))
         if not outcome.sent:
-            raise click.ClickException(f"The webhook of {settings.webhook_url_file} was not told: {outcome.said}.")
+            raise click.ClickException(f"The webhook of {settings.webhook_url_file} was not told: {outcome.error}.")
 
     return tell

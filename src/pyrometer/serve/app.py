@@ -22,9 +22,9 @@ from starlette.types import ASGIApp
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.sums import iso
 from pyrometer.account.windows import WindowError
-from pyrometer.act.lives import Lives, ms_of
-from pyrometer.act.stamping import Stamper
-from pyrometer.act.teller import Teller
+from pyrometer.act.lives import FindingTracker, ms_of
+from pyrometer.act.stamping import SummaryWriter
+from pyrometer.act.teller import Notifier
 from pyrometer.collect.otlp import SIGNALS
 from pyrometer.explain.html import render_html
 from pyrometer.export.exposition import Collector as Exposed
@@ -139,11 +139,11 @@ class Server:
         self.end_ms = 0  # the newest accounted minute
         self.accounting_s = self.accounted_at_s = 0.0
         self.live = Live()
-        self.teller = Teller(settings, store.folder, self.last_night)
+        self.notifier = Notifier(settings, store.folder, self.last_night)
         self.pushing = Pushing(self)
         self.copying = Copying(self)
-        self.stampers: list[Stamper] = []
-        self._lives: Lives | None = None  # what was found, once somebody has looked
+        self.summary_writers: list[SummaryWriter] = []
+        self._lives: FindingTracker | None = None  # what was found, once somebody has looked
         self._books: Books | None = None
         self._kept = Kept()
         self._making: dict[str, asyncio.Task[bytes]] = {}  # answers that are worked out now, by where they are kept
@@ -194,7 +194,7 @@ class Server:
         said = [
             *said,
             *([f"Nothing is copied into the lake: {self.copying.trouble}"] if self.copying.trouble else []),
-            *(f"What runs cost is not written into {one.named}: {one.trouble}" for one in self.stampers if one.trouble),
+            *(f"What runs cost is not written into {one.title}: {one.trouble}" for one in self.summary_writers if one.trouble),
         ]
         return [
             *self.disk.shortcomings(),
@@ -432,19 +432,19 @@ class Server:
         longer = [one for one in news if one.over_ms is not None and one.from_ms < ms_of(answer["window"]["from"])]
         for one in longer[:MOST_SUMMED_UP]:
             await self._sum_up(lives, one)
-        await self.teller.take(lives.all())
+        await self.notifier.update(lives.all())
         await asyncio.to_thread(self.counted.found, answer["findings"])
         self._tell(None, answer["findings"])
         for team in self.live.teams():  # what they may see, found in what they may see
             with suppress(RefusedError):  # there is nothing of that team
                 self._tell(team, (await self.ask("why", {}, team))["findings"])
 
-    def _remember(self, answer: Answer) -> tuple[Lives, list[Finding]]:
+    def _remember(self, answer: Answer) -> tuple[FindingTracker, list[Finding]]:
         if self._lives is None:
-            self._lives = Lives.of(self.store)
+            self._lives = FindingTracker.of(self.store)
         return self._lives, self._lives.remember(self.store, answer)
 
-    async def _sum_up(self, lives: Lives, over: Finding) -> None:
+    async def _sum_up(self, lives: FindingTracker, over: Finding) -> None:
         """What a finding cost in all that is longer than the window it was found in."""
         until_ms = over.to_ms + MS_PER_MINUTE
         since, until = iso(max(over.from_ms, until_ms - LONGEST_SUMMED_UP_MS), UTC), iso(until_ms, UTC)

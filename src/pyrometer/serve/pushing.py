@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from pyrometer import __version__
-from pyrometer.act.post import Outcome, is_address, post
+from pyrometer.act.post import SendResult, is_address, post
 from pyrometer.export.otlp_push import MARKS, Marks, Pushed, ended_runs, metric_bodies, run_body, step_bodies
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.serve.access import RefusedError
@@ -85,7 +85,7 @@ class Pushing:
 
         for body in await asyncio.to_thread(bodies):
             outcome = await self._post("metrics", body, headers)
-            if not outcome.sent and not outcome.hopeless:
+            if not outcome.sent and not outcome.permanent:
                 return  # the next push has all of it
 
     async def _push_spans(self, headers: dict[str, str]) -> None:
@@ -128,19 +128,19 @@ class Pushing:
     async def _push_body(self, body: bytes, headers: dict[str, str]) -> bool:
         """Whether it need not be pushed again."""
         outcome = await self._post("traces", body, headers)
-        return outcome.sent or outcome.hopeless
+        return outcome.sent or outcome.permanent
 
     async def _keep(self, marks: Marks) -> None:
         async with self._server.lock:
             await to_its_end(self._server.store.set_meta, MARKS, marks.text())
 
-    async def _post(self, signal: str, body: bytes, headers: dict[str, str]) -> Outcome:
+    async def _post(self, signal: str, body: bytes, headers: dict[str, str]) -> SendResult:
         packed = await asyncio.to_thread(gzip.compress, body, 5)
         outcome = await post(f"{self._settings.otlp_endpoint.rstrip('/')}/v1/{signal}", packed, headers)
-        what = "sent" if outcome.sent else "refused" if outcome.hopeless else "failed"
+        what = "sent" if outcome.sent else "refused" if outcome.permanent else "failed"
         self.counts[signal, what] += 1
-        rejected = _rejected(signal, outcome.answer) if outcome.sent else ""
-        self._say(signal, f"{signal} over OTLP: {outcome.said or rejected}" if outcome.said or rejected else "")
+        rejected = _rejected(signal, outcome.response) if outcome.sent else ""
+        self._say(signal, f"{signal} over OTLP: {outcome.error or rejected}" if outcome.error or rejected else "")
         return outcome
 
     def _say(self, signal: str, trouble: str) -> None:

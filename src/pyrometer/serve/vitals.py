@@ -80,16 +80,16 @@ class Vitals:
             "pyrometer_messages", "What was told of findings, by receiver and what became of it",
             labels=["receiver", "outcome"],
         )  # fmt: skip
-        for (receiver, outcome), count in sorted(server.teller.counts.items()):
+        for (receiver, outcome), count in sorted(server.notifier.counts.items()):
             told.add_metric([receiver, outcome], count)
         yield told
         stamped = CounterMetricFamily(
             "pyrometer_tracker_stamps", "Runs of trackers that were told what they cost, by what became of it",
             labels=["tracker", "outcome"],
         )  # fmt: skip
-        for stamper in server.stampers:
-            for outcome, count in sorted(stamper.counts.items()):
-                stamped.add_metric([stamper.tracker, outcome], count)
+        for writer in server.summary_writers:
+            for outcome, count in sorted(writer.counts.items()):
+                stamped.add_metric([writer.tracker, outcome], count)
         yield stamped
         yield from self._lake()
         yield from ProcessCollector(registry=None).collect()  # memory, CPU, files
