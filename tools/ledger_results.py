@@ -23,10 +23,9 @@ from pyarrow import parquet
 
 from pyrometer.account import ledger, sql
 from pyrometer.account.rules import ACCOUNT_RULES
-from pyrometer.model.columns import SCHEMAS
+from pyrometer.model.columns import SCHEMAS, derived_kinds
 from pyrometer.model.records import Price
 from pyrometer.model.settings import Settings
-from pyrometer.simulate.replay import DERIVED
 from pyrometer.store import Store
 
 FOLDER = Path(__file__).parents[1] / "tests" / "data" / "ledger"
@@ -78,7 +77,7 @@ def _freeze(store: Store, scenario: str) -> None:
     into = FOLDER / scenario
     into.mkdir(parents=True, exist_ok=True)
     for kind in (*ledger.OBJECTS, *ledger.MEASUREMENTS):
-        if kind not in DERIVED and store.has(kind):
+        if kind not in derived_kinds() and store.has(kind):
             store.expose_all([kind])
             rows = store.connection.sql(f"FROM {kind} ORDER BY ALL").to_arrow_table()
             parquet.write_table(rows, into / f"{kind}.parquet", compression="zstd")

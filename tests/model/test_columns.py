@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.model import columns, records
-from pyrometer.model.columns import SCHEMAS, Column, Flag, Int16, Int64, Text, TextList, record, schema_of
+from pyrometer.model.columns import (
+    SCHEMAS,
+    Column,
+    Flag,
+    Int16,
+    Int64,
+    Text,
+    TextList,
+    derived_kinds,
+    record,
+    schema_of,
+)
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 
 every_kind = pytest.mark.parametrize("kind", sorted(SCHEMAS))
@@ -41,6 +52,11 @@ def test_a_column_may_be_null_in_duckdb_when_it_may_be_none_in_the_record(kind):
         described = connection.execute("DESCRIBE made").fetchall()
     assert {name: null == "YES" for name, _, null, *_ in described} == {c.name: c.nullable for c in schema.columns}
     assert {field.name: field.nullable for field in schema.arrow()} == {c.name: c.nullable for c in schema.columns}
+
+
+def test_derived_kinds_are_those_that_pyrometer_computes():
+    sums = {"hour_sum", "minute_sum", "minute_use", "quarter_use", "hour_use"}
+    assert derived_kinds() == {"ledger_row", "carry", "energy", "restatement", "finding", *sums}
 
 
 @every_kind

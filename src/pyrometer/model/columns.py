@@ -66,6 +66,7 @@ class Schema(NamedTuple):
     sort: tuple[str, ...]
     partition_ms: int
     delta_coded: bool = False
+    derived: bool = False
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -105,13 +106,19 @@ Record = TypeVar("Record", bound=type)
 
 
 def record(
-    *, key: tuple[str, ...], sort: tuple[str, ...] = (), every: str = "hour", delta_coded: bool = False
+    *,
+    key: tuple[str, ...],
+    sort: tuple[str, ...] = (),
+    every: str = "hour",
+    delta_coded: bool = False,
+    derived: bool = False,
 ) -> Callable[[Record], Record]:
     """Declares a NamedTuple as a stored record kind.
 
     `key` says which rows state the same fact (the first one counts), `sort` the order inside a part, `every` whether
     its parts are cut by hour (many rows: measurements) or by day (few rows: objects and their changes), `delta_coded`
-    whether its parts are written in the second version of Parquet, which keeps numbers as differences.
+    whether its parts are written in the second version of Parquet, which keeps numbers as differences, `derived` whether
+    Pyrometer computes the rows from other records.
     """
     partition_ms = {"hour": MS_PER_HOUR, "day": MS_PER_DAY}[every]
 
@@ -119,11 +126,16 @@ def record(
         hints = get_type_hints(cls, include_extras=True)
         columns = tuple(column_of(name, hints[name]) for name in cls._fields)  # type: ignore[attr-defined]
         name = "".join("_" + c.lower() if c.isupper() else c for c in cls.__name__).lstrip("_")
-        schema = Schema(name, cls, columns, key, sort or key, partition_ms, delta_coded)
+        schema = Schema(name, cls, columns, key, sort or key, partition_ms, delta_coded, derived)
         SCHEMAS[name] = _SCHEMA_OF[cls] = schema
         return cls
 
     return declare
+
+
+def derived_kinds() -> frozenset[str]:
+    """The record kinds that Pyrometer computes from other records."""
+    return frozenset(name for name, schema in SCHEMAS.items() if schema.derived)
 
 
 def schema_of(record_type: type) -> Schema:

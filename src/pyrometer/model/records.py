@@ -415,7 +415,7 @@ class Event(NamedTuple):
     message: Text | None = None
 
 
-@record(key=("run", "attempt", "node_uid", "slot_index", "from_ms", "state", "time_ms"), every="day")
+@record(key=("run", "attempt", "node_uid", "slot_index", "from_ms", "state", "time_ms"), every="day", derived=True)
 class Restatement(NamedTuple):
     """Later evidence about the past: this slot was in another state. Open while `to_ms` is None; the newest one of a
     beginning counts, and one that ends where it begins takes it back."""
@@ -454,7 +454,7 @@ class Price(NamedTuple):
     per: Text | None = None  # gpu, node: a node's price is divided among its GPUs; None: gpu
 
 
-@record(key=("finding_id", "time_ms"), every="day")
+@record(key=("finding_id", "time_ms"), every="day", derived=True)
 class Finding(NamedTuple):
     """What was found, as a server that looks all the time saw it: written when it opens, when it is over, and once a
     day in between, so that what is found again keeps its name."""
@@ -482,7 +482,8 @@ class Finding(NamedTuple):
         "state",
         "evidence",
         "usd_micro_per_hour",
-    )
+    ),
+    derived=True,
 )
 class LedgerRow(NamedTuple):
     """The ledger: this many milliseconds of a slot's minute, held by this pod, went into this state."""
@@ -498,7 +499,7 @@ class LedgerRow(NamedTuple):
     ms: Int32
 
 
-@record(key=("node_uid", "slot_index", "pod_uid", "time_ms"))
+@record(key=("node_uid", "slot_index", "pod_uid", "time_ms"), derived=True)
 class Energy(NamedTuple):
     """What a holder's part of a slot drew in the quarter of an hour from `time_ms` on, as far as telemetry shows."""
 
@@ -511,7 +512,7 @@ class Energy(NamedTuple):
     estimated_ms: Int32  # of that, how much by power readings, because there was no counter
 
 
-@record(key=("node_uid", "pod_uid", "state", "evidence", "usd_micro_per_hour", "time_ms"))
+@record(key=("node_uid", "pod_uid", "state", "evidence", "usd_micro_per_hour", "time_ms"), derived=True)
 class HourSum(NamedTuple):
     """The ledger of the hour from `time_ms` on without its minutes and slots: what most questions add up."""
 
@@ -524,7 +525,7 @@ class HourSum(NamedTuple):
     ms: Int64
 
 
-@record(key=("state", "held", "usd_micro_per_hour", "time_ms"))
+@record(key=("state", "held", "usd_micro_per_hour", "time_ms"), derived=True)
 class MinuteSum(NamedTuple):
     """The ledger of the minute from `time_ms` on without its slots and holders: what a timeline draws."""
 
@@ -535,7 +536,7 @@ class MinuteSum(NamedTuple):
     ms: Int64
 
 
-@record(key=("node_uid", "pod_uid", "usd_micro_per_hour", "time_ms"))
+@record(key=("node_uid", "pod_uid", "usd_micro_per_hour", "time_ms"), derived=True)
 class MinuteUse(NamedTuple):
     """The ledger of a holder on a node without its slots and states, minute by minute from `time_ms` on: minutes of an
     hour that are alike are one row. What is asked of hours that a window cuts."""
@@ -548,7 +549,7 @@ class MinuteUse(NamedTuple):
     ms: Int64  # of each of them
 
 
-@record(key=("node_uid", "pod_uid", "time_ms"))
+@record(key=("node_uid", "pod_uid", "time_ms"), derived=True)
 class QuarterUse(NamedTuple):
     """What a holder drew on a node in the quarter of an hour from `time_ms` on, and how busy its GPUs were, as far as
     telemetry shows."""
@@ -563,7 +564,7 @@ class QuarterUse(NamedTuple):
     activity_sum: Int64  # of them, in thousandths
 
 
-@record(key=("node_uid", "pod_uid", "usd_micro_per_hour", "time_ms"))
+@record(key=("node_uid", "pod_uid", "usd_micro_per_hour", "time_ms"), derived=True)
 class HourUse(NamedTuple):
     """The hour from `time_ms` on of a holder on a node, without its states: all that is asked most."""
 
@@ -579,7 +580,7 @@ class HourUse(NamedTuple):
     activity_sum: Int64
 
 
-@record(key=("node_uid", "slot_index", "pod_uid", "instance", "time_ms"))
+@record(key=("node_uid", "slot_index", "pod_uid", "instance", "time_ms"), derived=True)
 class Carry(NamedTuple):
     """What the accounting of an hour must know of the hours before it; `time_ms` is the hour that reads it."""
 

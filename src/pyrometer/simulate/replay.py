@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from pyrometer.model.columns import SCHEMAS
+from pyrometer.model.columns import SCHEMAS, derived_kinds
 from pyrometer.store import Store
-
-DERIVED = (
-    "ledger_row",
-    "carry",
-    "energy",
-    "hour_sum",
-    "minute_sum",
-    "minute_use",
-    "quarter_use",
-    "hour_use",
-    "restatement",
-    "finding",
-)
 
 
 def replay(night: Store, live: Store, after_ms: int, until_ms: int) -> int:
     """Copies the records that arrive between two times, and returns their number."""
-    kinds = [kind for kind in SCHEMAS if kind not in DERIVED]
+    kinds = [kind for kind in SCHEMAS if kind not in derived_kinds()]
     night.expose_all(kinds)
     tables = {}
     for kind in kinds:
