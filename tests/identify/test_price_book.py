@@ -8,7 +8,7 @@ import pytest
 
 from pyrometer.account.ledger import build
 from pyrometer.identify.price_book import PriceError, read_entries, read_price_book
-from pyrometer.identify.prices import prices_for
+from pyrometer.identify.prices import applying_prices
 from pyrometer.model.records import Node, Price
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
@@ -16,6 +16,11 @@ from pyrometer.store import Store
 H100 = "NVIDIA-H100-80GB-HBM3"
 UNKNOWN = "Contoso X1"
 LIST_H100 = 6_880_000
+
+
+def prices_for(models, written):
+    """The prices that apply to these models."""
+    return [applying.price for applying in applying_prices(models, written)]
 
 
 def ms(*moment):

@@ -47,6 +47,7 @@ def put_prices(store: Reading, book: Iterable[Price]) -> list[Price]:
     store.connection.register("price_rows", table)
     store.connection.execute("CREATE OR REPLACE TEMP TABLE every_price AS FROM price_rows")
     store.connection.unregister("price_rows")
+    sql.run(store.connection, sql.PRICE_MATCHES)
     return written
 
 
@@ -63,14 +64,8 @@ def assumes_prices(store: Reading) -> bool:
         )
         SELECT count(*) FROM moment
         SEMI JOIN (FROM every_price WHERE source = 'list') listed USING (gpu_model)
-        ANTI JOIN (FROM every_price WHERE source != 'list') book
-            ON book.from_ms <= moment.at_ms AND coalesce(book.to_ms > moment.at_ms, true)
-            AND coalesce(book.gpu_model = moment.gpu_model, book.gpu_model IS NULL)
-            AND coalesce(book.pool = moment.pool, book.pool IS NULL)
-            AND coalesce(book.cluster = moment.cluster, book.cluster IS NULL)
-            AND coalesce(book.purchase = moment.purchase, book.purchase IS NULL)
-            AND coalesce(book.instance_type = moment.instance_type, book.instance_type IS NULL)
-            AND (moment.node_gpus IS NOT NULL OR book.per IS DISTINCT FROM 'node')
+        ANTI JOIN (FROM every_price WHERE source != 'list') price
+            ON price_matches(price, moment, moment.node_gpus IS NOT NULL, moment.at_ms)
         """
         )
     )

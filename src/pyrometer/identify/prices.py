@@ -19,11 +19,6 @@ class Applying(NamedTuple):
     place: int
 
 
-def prices_for(gpu_models_seen: Iterable[str | None], written: Iterable[Price]) -> list[Price]:
-    """The prices that matter for these models, in the very words in which nodes name them."""
-    return [applying.price for applying in applying_prices(gpu_models_seen, list(written))]
-
-
 def applying_prices(gpu_models_seen: Iterable[str | None], written: Sequence[Price]) -> Iterator[Applying]:
     """The prices that matter for these models, and where each was written.
 

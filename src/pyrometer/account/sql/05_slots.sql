@@ -23,14 +23,7 @@ choice AS (
     SELECT kind.*, change.at_ms, price.usd_micro_per_hour, price.per, price.place
     FROM kind
     CROSS JOIN change
-    LEFT JOIN every_price price
-        ON price.from_ms <= change.at_ms AND coalesce(price.to_ms > change.at_ms, true)
-        AND coalesce(price.gpu_model = kind.gpu_model, price.gpu_model IS NULL)
-        AND coalesce(price.pool = kind.pool, price.pool IS NULL)
-        AND coalesce(price.cluster = kind.cluster, price.cluster IS NULL)
-        AND coalesce(price.purchase = kind.purchase, price.purchase IS NULL)
-        AND coalesce(price.instance_type = kind.instance_type, price.instance_type IS NULL)
-        AND (kind.described OR price.per IS DISTINCT FROM 'node')
+    LEFT JOIN every_price price ON price_matches(price, kind, kind.described, change.at_ms)
     WHERE change.at_ms >= getvariable('chunk_from_ms') AND change.at_ms < getvariable('chunk_to_ms')
     QUALIFY row_number() OVER (
         PARTITION BY kind.gpu_model, kind.pool, kind.cluster, kind.purchase, kind.instance_type, kind.described, change.at_ms

@@ -13,6 +13,7 @@ OBJECTS = "01_objects"
 GANGS = "02_gangs"
 RESTATEMENTS = "03_restatements"
 DIGESTS = "04_digests"
+PRICE_MATCHES = "04_price_matches"
 SLOTS = "05_slots"
 NAMES = "20_names"
 NAMED = (
