@@ -152,7 +152,7 @@ def measure(gpus: int, hours: int, folder: Path) -> dict[str, float]:
 
 def _build_and_ask(folder: Path, hours: int) -> dict[str, float]:
     from pyrometer.account.ledger import build
-    from pyrometer.account.sums import Window
+    from pyrometer.account.time_range import TimeRange
     from pyrometer.explain.why import why
     from pyrometer.model.settings import Settings
     from pyrometer.store import Store
@@ -169,7 +169,7 @@ def _build_and_ask(folder: Path, hours: int) -> dict[str, float]:
             answer = store.connection.execute(QUESTION).fetchall()
             asked.append(time.perf_counter() - started)
         started = time.perf_counter()
-        why(store, Window(START_MS, START_MS + hours * HOUR_MS), settings, zone=UTC)
+        why(store, TimeRange(START_MS, START_MS + hours * HOUR_MS), settings, zone=UTC)
         why_s = time.perf_counter() - started
         parts = store.parts("ledger_row")
         return {

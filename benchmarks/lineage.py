@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.lineage import lineage_of_checkpoint, lineage_of_sample, lineage_of_step
 from pyrometer.explain.spikes import lineage_of_spikes
 from pyrometer.model.columns import SCHEMAS
@@ -28,7 +28,7 @@ from pyrometer.store import Store
 START_MS = 1_791_000_000_000 // MS_PER_HOUR * MS_PER_HOUR
 RANKS, BATCH = 64, 32
 DATASET = 100_000_000
-EVER = Window(0, 2**62)
+EVER = TimeRange(0, 2**62)
 HOUR = 10_000_000  # samples
 
 

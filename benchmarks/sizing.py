@@ -33,7 +33,7 @@ DERIVED = ("ledger_row", "hour_sum", "minute_sum", "quarter_use", "energy", "car
 def some_days(gpus: int, days: int, folder: Path) -> dict:
     """What some days leave behind, what accounting for them took, and what questions over them take."""
     from pyrometer.account.ledger import build
-    from pyrometer.account.sums import Window
+    from pyrometer.account.time_range import TimeRange
     from pyrometer.model.settings import Settings
     from pyrometer.store import Store
 
@@ -52,7 +52,7 @@ def some_days(gpus: int, days: int, folder: Path) -> dict:
             for kind in sorted(kinds)
         }
         asked = {
-            words: _least_cpu_s(store, Window(end_ms - length_ms, end_ms))
+            words: _least_cpu_s(store, TimeRange(end_ms - length_ms, end_ms))
             for words, length_ms in {"an hour": HOUR_MS, "all": end_ms - START_MS}.items()
         }
     return {"gpus": gpus, "days": days, "build_cpu_s": build_s, "kinds": of_kind, "asked": asked}
@@ -61,7 +61,7 @@ def some_days(gpus: int, days: int, folder: Path) -> dict:
 def _least_cpu_s(store, window) -> float:
     """What `cost --by workload` takes: the least of many times, since most of it is the same for any window."""
     from pyrometer.account.cost import cost
-    from pyrometer.account.sums import open_names
+    from pyrometer.account.names import open_names
 
     times = []
     for _ in range(25):

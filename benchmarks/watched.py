@@ -108,7 +108,7 @@ def _scrape(path: Path, ended: threading.Event) -> None:
 def explain(folder: Path) -> dict:
     """The scrapes as samples, the time in which the training ran as its pod's, and the answer of `why`."""
     from pyrometer.account.ledger import build
-    from pyrometer.account.sums import Window
+    from pyrometer.account.time_range import TimeRange
     from pyrometer.explain.why import why
     from pyrometer.model.settings import Settings, with_values
     from pyrometer.store import Store
@@ -120,7 +120,7 @@ def explain(folder: Path) -> dict:
     with tempfile.TemporaryDirectory() as scratch, Store(Path(scratch), create=True) as store:
         store.append(list(records(folder, truth)))
         build(store, settings, now_ms=to_ms)
-        window = Window(from_ms - from_ms % 60_000, to_ms + 60_000 - to_ms % 60_000)
+        window = TimeRange(from_ms - from_ms % 60_000, to_ms + 60_000 - to_ms % 60_000)
         return why(store, window, settings, zone=UTC)
 
 

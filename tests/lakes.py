@@ -15,9 +15,9 @@ from booked import FIRST, a_day, ms_of, objects, write_days
 
 from pyrometer.account import sql
 from pyrometer.account.fleet import Asked, Member, Summed, summed
+from pyrometer.account.groupings import GROUPINGS
 from pyrometer.account.lake import about, identified
 from pyrometer.account.ledger import Accounted
-from pyrometer.account.sums import GROUPINGS
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Energy, LedgerRow
 from pyrometer.model.settings import Settings

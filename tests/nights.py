@@ -7,8 +7,9 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+from pyrometer.account.answer_json import iso
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import (
     Allocation,
@@ -195,4 +196,4 @@ def told(folder: Path, records: Iterable[Any], *, hours: int = 2, settings: Sett
     with Store(folder, create=True) as store:
         store.append(list(records))
         build(store, settings, now_ms=START_MS + hours * HOUR)
-        return why(store, Window(START_MS, START_MS + hours * HOUR), settings, zone=UTC)
+        return why(store, TimeRange(START_MS, START_MS + hours * HOUR), settings, zone=UTC)

@@ -19,7 +19,7 @@ import click
 import pytest
 
 from pyrometer import __version__
-from pyrometer.account.sums import GROUPINGS
+from pyrometer.account.groupings import GROUPINGS
 from pyrometer.cli import COMMANDS
 from pyrometer.explain.detectors import DETECTORS
 from pyrometer.export.dcgm import OWN_METRICS

@@ -10,7 +10,7 @@ from datetime import UTC, date, timedelta
 from typing import Any
 
 from pyrometer.account import sql
-from pyrometer.account.books import midnight_ms
+from pyrometer.account.time_range import midnight_ms
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Allocation, LedgerRow, Node, Pod, Workload
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE

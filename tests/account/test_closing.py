@@ -32,15 +32,17 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from effort import EFFORT, STEADY
-from pyrometer.account.books import adjustments, basis_of, month_window
+from pyrometer.account.books import adjustments, basis_of
 from pyrometer.account.charges import charges
 from pyrometer.account.closed import FOLDER, closed_months, problems
 from pyrometer.account.closing import ClosingError, close, closed_answer
 from pyrometer.account.cost import cost
+from pyrometer.account.groupings import GROUPINGS
 from pyrometer.account.ledger import build
+from pyrometer.account.names import open_names
 from pyrometer.account.retention import forget
 from pyrometer.account.scope import NobodyError, only
-from pyrometer.account.sums import GROUPINGS, Window, open_names
+from pyrometer.account.time_range import TimeRange, month_range
 from pyrometer.model.records import LedgerRow, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, usd_micro
@@ -49,21 +51,21 @@ from pyrometer.store import Store
 OCTOBER, NOVEMBER, DECEMBER = date(2026, 10, 1), date(2026, 11, 1), date(2026, 12, 1)
 BERLIN = ZoneInfo("Europe/Berlin")
 LATE = after(date(2027, 3, 1))
-EVERYTHING = Window(ms_of(FIRST), LATE)
+EVERYTHING = TimeRange(ms_of(FIRST), LATE)
 
 
 def closing(store: Store, day: date, *, now_ms: int = LATE, zone: Any = UTC) -> Any:
     return close(store, Settings(), month_of(day), zone, now_ms=now_ms, by="ann")
 
 
-def charged(store: Store, window: Window, zone: Any = UTC) -> dict[str, Any]:
+def charged(store: Store, window: TimeRange, zone: Any = UTC) -> dict[str, Any]:
     return charges(store, window, zone=zone, basis=basis_of(store, window, (), zone))
 
 
 def month(store: Store, day: date, by: tuple[str, ...] = ("team",), **more: Any) -> dict[str, Any]:
     """The answer of `cost --month`."""
     open_names(store)
-    window = month_window(month_of(day), UTC)
+    window = month_range(month_of(day), UTC)
     return cost(store, window, by, zone=UTC, basis=basis_of(store, window, by, UTC, **more))
 
 
@@ -86,7 +88,7 @@ def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_
                 with suppress(ClosingError):  # there may be nothing in it
                     closing(store, next_to_close)
                     name = month_of(next_to_close)
-                    told[name], kept = json.dumps(charged(store, month_window(name, UTC))), frozen(store)
+                    told[name], kept = json.dumps(charged(store, month_range(name, UTC))), frozen(store)
                 next_to_close = following(next_to_close)
             elif chance.random() < 0.3:
                 store.append(objects(chance, ms_of(FIRST) + step + 1))  # whose a job is turns out to be another's
@@ -95,7 +97,7 @@ def test_whatever_comes_later_what_was_charged_and_what_is_adjusted_is_what_the_
                 write_days(store, {day: a_day(chance, day, chance.choice((0, 4))) for day in changed})
             _nothing_is_lost_or_twice(store)
             for name, before in told.items():
-                assert json.dumps(charged(store, month_window(name, UTC))) == before
+                assert json.dumps(charged(store, month_range(name, UTC))) == before
             assert {name: content for name, content in frozen(store).items() if name in kept} == kept
         assert list(problems(store.folder, store.connection)) == []
 
@@ -125,25 +127,25 @@ def test_the_same_holds_of_records_that_come_late_and_books_that_change(seed: in
             if chance.random() < 0.5 and next_to_close <= NOVEMBER:
                 with suppress(ClosingError):
                     closing(store, next_to_close, zone=BERLIN)
-                    window = month_window(month_of(next_to_close), BERLIN)
+                    window = month_range(month_of(next_to_close), BERLIN)
                     told[month_of(next_to_close)] = json.dumps(charged(store, window, zone=BERLIN))
                     next_to_close = following(next_to_close)
             _nothing_is_lost_or_twice(store, BERLIN)
             for name, before in told.items():
-                assert json.dumps(charged(store, month_window(name, BERLIN), zone=BERLIN)) == before
+                assert json.dumps(charged(store, month_range(name, BERLIN), zone=BERLIN)) == before
 
 
 def _nothing_is_lost_or_twice(store: Store, zone: Any = UTC) -> None:
     months = closed_months(store.folder)
     everything: Counter[str] = Counter()
     for closed in months:
-        everything.update(counted(charged(store, Window(closed.from_ms, closed.to_ms), zone)))
+        everything.update(counted(charged(store, TimeRange(closed.from_ms, closed.to_ms), zone)))
     end_ms = EVERYTHING.from_ms
     if months:
-        first_open = month_window(month_of(following(date.fromisoformat(f"{months[-1].month}-01"))), zone)
+        first_open = month_range(month_of(following(date.fromisoformat(f"{months[-1].month}-01"))), zone)
         everything.update(counted(charged(store, first_open, zone)))
         end_ms = first_open.to_ms
-    everything.update(counted(charges(store, Window(end_ms, EVERYTHING.to_ms), zone=zone)))
+    everything.update(counted(charges(store, TimeRange(end_ms, EVERYTHING.to_ms), zone=zone)))
     now = counted(charges(store, EVERYTHING, zone=zone))
     assert {key: ms for key, ms in everything.items() if ms} == dict(now)
 
@@ -198,7 +200,7 @@ def test_a_month_that_shrinks_is_paid_back(store: Store) -> None:
     rows = dollars_by(month(store, NOVEMBER, ("team", "day", "state")), "team", "day", "state")
     assert rows["vision", "2026-10-01", "train", "2026-10"] == -45_000
     assert month(store, NOVEMBER)["total"]["usd_micro"] == 120_000 - 45_000
-    charge = [row for row in charged(store, month_window("2026-11", UTC))["rows"] if row[-1]]
+    charge = [row for row in charged(store, month_range("2026-11", UTC))["rows"] if row[-1]]
     assert charge[0][charged(store, EVERYTHING)["columns"].index("billing_from")] == "2026-11-01T00:00:00Z"
 
 
@@ -217,7 +219,7 @@ def test_what_changed_its_state_alone_is_no_adjustment(store: Store) -> None:
     write_days(store, {OCTOBER: rows})
     for by in (("team",), ("state",), ("day", "workload", "state")):
         assert {row["adjusts"] for row in month(store, NOVEMBER, by)["rows"]} == {None}
-    assert all(row[-1] is None for row in charged(store, month_window("2026-11", UTC))["rows"])
+    assert all(row[-1] is None for row in charged(store, month_range("2026-11", UTC))["rows"])
 
 
 def test_an_adjustment_of_time_shows_its_states(store: Store) -> None:
@@ -232,15 +234,15 @@ def test_groupings_that_are_not_kept_and_other_times_are_the_ledger_s(store: Sto
     closing(store, OCTOBER)
     write_days(store, {OCTOBER: _held(OCTOBER, 7_200_000)})
     open_names(store)
-    october = month_window("2026-10", UTC)
+    october = month_range("2026-10", UTC)
     for by, window, zone, basis in (
         (("team",), october, UTC, "closed"),
         (("hour",), october, UTC, "ledger"),
-        (("team",), month_window("2026-10", ZoneInfo("Europe/Berlin")), ZoneInfo("Europe/Berlin"), "ledger"),
-        (("team",), Window(october.from_ms, october.to_ms + MS_PER_DAY), UTC, "ledger"),
-        (("team",), month_window("2026-11", UTC), UTC, "open"),
-        (("hour",), month_window("2026-11", UTC), UTC, "ledger"),
-        (("team",), month_window("2026-12", UTC), UTC, "ledger"),
+        (("team",), month_range("2026-10", ZoneInfo("Europe/Berlin")), ZoneInfo("Europe/Berlin"), "ledger"),
+        (("team",), TimeRange(october.from_ms, october.to_ms + MS_PER_DAY), UTC, "ledger"),
+        (("team",), month_range("2026-11", UTC), UTC, "open"),
+        (("hour",), month_range("2026-11", UTC), UTC, "ledger"),
+        (("team",), month_range("2026-12", UTC), UTC, "ledger"),
     ):
         found = basis_of(store, window, by, zone)
         assert (by, found.kind, found.touches_closed) == (
@@ -314,7 +316,7 @@ def test_what_a_team_sees_of_closed_months_is_its_own(store: Store) -> None:
 
 
 def test_a_team_that_holds_nothing_any_more_still_sees_what_it_was_charged(store: Store) -> None:
-    window = month_window("2026-10", UTC)
+    window = month_range("2026-10", UTC)
     (before,) = {row["team"] for row in month(store, OCTOBER)["rows"]} - {"platform"}
     closing(store, OCTOBER)
     store.append([_job("another", 5)])
@@ -329,7 +331,7 @@ def test_a_team_that_holds_nothing_any_more_still_sees_what_it_was_charged(store
 
 def test_nothing_is_read_of_a_month_whose_ledger_has_not_changed(store: Store) -> None:
     closing(store, OCTOBER)
-    basis = basis_of(store, month_window("2026-11", UTC), (), UTC)
+    basis = basis_of(store, month_range("2026-11", UTC), (), UTC)
     read = store.expose
     seen = []
     store.expose = lambda kinds, *window, **more: (seen.extend(kinds), read(kinds, *window, **more))[1]  # type: ignore[method-assign]

@@ -31,7 +31,9 @@ from hypothesis import strategies as st
 from effort import EFFORT, STEADY
 from pyrometer.account.cost import cost
 from pyrometer.account.energy import Drawn, Site, Tariff, drawn_in, energy_rows, energy_total, tariff_of
-from pyrometer.account.sums import GROUPINGS, Window, open_names
+from pyrometer.account.groupings import GROUPINGS
+from pyrometer.account.names import open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.causes import with_causes
 from pyrometer.model.records import GpuSample
 from pyrometer.model.settings import Settings
@@ -209,7 +211,7 @@ def test_any_grouping_and_any_windows_add_up() -> None:
         covered = account(store)
         assert covered is not None
         open_names(store)
-        everything = Window(covered.from_ms, covered.end_ms)
+        everything = TimeRange(covered.from_ms, covered.end_ms)
         whole = drawn_in(store, *everything)
         assert whole == Drawn(119 * 60_000_000, 119 * 60_000, 0)
         for by in GROUPINGS:
@@ -223,7 +225,7 @@ def test_any_grouping_and_any_windows_add_up() -> None:
         assert [sum(amounts) for amounts in zip(*pieces, strict=True)] == list(whole)
         free = 10 * 60_000_000 * (3 + 8) // (10 + 15)  # divided as the time of both GPUs that nobody held
         assert pieces[1].mj == free + 5 * 60_000_000
-        half = cost(store, Window(at(40), at(55)), ["pod"], zone=UTC)
+        half = cost(store, TimeRange(at(40), at(55)), ["pod"], zone=UTC)
         assert {row["pod"]: row["energy_wh"] for row in half["rows"]} == {None: None, "a": 167, "b": 83}
 
 
@@ -233,7 +235,7 @@ def test_a_row_of_which_nothing_is_known_says_so() -> None:
         covered = account(store)
         assert covered is not None
         open_names(store)
-        answer = cost(store, Window(at(0), at(60)), ["team"], zone=UTC, tariff=Tariff(Fraction(1), Fraction(1)))
+        answer = cost(store, TimeRange(at(0), at(60)), ["team"], zone=UTC, tariff=Tariff(Fraction(1), Fraction(1)))
     for row in (*answer["rows"], answer["total"]):
         assert {row[unit] for unit in ("energy_wh", "kwh", "energy_usd_micro", "energy_usd", "co2e_g")} == {None}
     assert answer["total"]["energy_gpu_ms"] == 0

@@ -16,7 +16,7 @@ from effort import EFFORT, STEADY
 from lakes import TARIFF, a_question, as_text, copied, facts, fill, of_folder, of_lake
 from pyrometer.account import fleet
 from pyrometer.account.closing import close
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_DAY
 from pyrometer.serve.questions import NothingError, QuestionError
 from pyrometer.store.catalog import Part
@@ -169,7 +169,7 @@ def test_what_cannot_be_asked_of_several_says_how(tmp_path) -> None:
 
 def test_a_window_is_cut_where_parts_meet() -> None:
     parts = [Part("ledger_row", day * MS_PER_DAY, (day + 1) * MS_PER_DAY, str(day), 5, 1, None, "") for day in range(6)]
-    window = Window(MS_PER_DAY + 60_000, 5 * MS_PER_DAY + 60_000)
+    window = TimeRange(MS_PER_DAY + 60_000, 5 * MS_PER_DAY + 60_000)
     cut = fleet.pieces(parts, window)
     assert [piece.from_ms for piece in cut] == [window.from_ms, 3 * MS_PER_DAY, 5 * MS_PER_DAY]
     assert [piece.to_ms for piece in cut] == [*(piece.from_ms for piece in cut[1:]), window.to_ms]

@@ -19,8 +19,11 @@ from reference import Cluster, Held, minutes_of
 from pyrometer.account.check import derived_problems, problems
 from pyrometer.account.cost import cost
 from pyrometer.account.energy import Tariff, drawn_in, energy_total
+from pyrometer.account.groupings import GROUPINGS
 from pyrometer.account.ledger import Accounted
-from pyrometer.account.sums import GROUPINGS, Window, open_names, sums
+from pyrometer.account.names import open_names
+from pyrometer.account.sums import sums
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.causes import with_causes
 from pyrometer.explain.claims import find
 from pyrometer.explain.detectors import DETECTORS
@@ -93,15 +96,15 @@ def _in_order(rows: list[LedgerRow]) -> None:
         assert (row.pod_uid is None) == (STATE[row.state].family == "platform")
 
 
-def _window(covered: Accounted, chance: random.Random) -> Window:
+def _window(covered: Accounted, chance: random.Random) -> TimeRange:
     """All of it, or whole minutes of it."""
     if chance.random() < 0.7:
-        return Window(covered.from_ms, covered.end_ms)
+        return TimeRange(covered.from_ms, covered.end_ms)
     minutes = sorted(chance.sample(range(covered.from_ms, covered.end_ms + 1, MS_PER_MINUTE), 2))
-    return Window(*minutes) if covered.end_ms > covered.from_ms else Window(covered.from_ms, covered.end_ms)
+    return TimeRange(*minutes) if covered.end_ms > covered.from_ms else TimeRange(covered.from_ms, covered.end_ms)
 
 
-def _money(store: Store, window: Window, rows: list[LedgerRow], chance: random.Random) -> None:
+def _money(store: Store, window: TimeRange, rows: list[LedgerRow], chance: random.Random) -> None:
     gpu_ms = sum(row.ms for row in rows)
     unpriced = sum(row.ms for row in rows if row.usd_micro_per_hour is None)
     exact = sum(row.ms * row.usd_micro_per_hour for row in rows if row.usd_micro_per_hour is not None)
@@ -132,7 +135,7 @@ def _by_state(rows: list[LedgerRow]) -> Counter[str]:
     return found
 
 
-def _claims(store: Store, window: Window, rows: list[LedgerRow]) -> None:
+def _claims(store: Store, window: TimeRange, rows: list[LedgerRow]) -> None:
     asked = [detector.__wrapped__ for detector in DETECTORS]  # all of them, whatever states there are
     everything = find(Night(store, window, EVERYTHING, UTC), asked)
     findings = find(Night(store, window, EVERYTHING, UTC), DETECTORS)
@@ -160,7 +163,7 @@ def _claims(store: Store, window: Window, rows: list[LedgerRow]) -> None:
     assert {row["cause"]: row["gpu_ms"] for row in answer["rows"] if row["cause"]} == dict(found)
 
 
-def _why(store: Store, window: Window, rows: list[LedgerRow], chance: random.Random) -> None:
+def _why(store: Store, window: TimeRange, rows: list[LedgerRow], chance: random.Random) -> None:
     answer = why(store, window, Settings(), zone=chance.choice(ZONES))
     assert {row["state"]: row["gpu_ms"] for row in answer["states"]} == _by_state(rows)
     assert answer["total"]["gpu_ms"] == sum(row.ms for row in rows)
@@ -198,7 +201,7 @@ def _around(middle_ms: int) -> Iterator[Callable[[tzinfo, str], list[tuple[str, 
         open_names(store)
 
         def minutes(zone: tzinfo, by: str) -> list[tuple[str, int]]:
-            answer = cost(store, Window(from_ms, to_ms), [by], zone=zone)
+            answer = cost(store, TimeRange(from_ms, to_ms), [by], zone=zone)
             assert answer["total"]["gpu_ms"] == 6 * MS_PER_HOUR
             return [(row[by], row["gpu_ms"] // MS_PER_MINUTE) for row in answer["rows"]]
 
@@ -268,7 +271,7 @@ def of_unpriced_time() -> Iterator[Callable[[str], dict[str, Any]]]:
         covered = account(store)
         assert covered is not None
         open_names(store)
-        yield lambda by: cost(store, Window(covered.from_ms, covered.end_ms), [by], zone=UTC)
+        yield lambda by: cost(store, TimeRange(covered.from_ms, covered.end_ms), [by], zone=UTC)
 
 
 @pytest.mark.parametrize("by", [name for name in GROUPINGS if name != "cause"])

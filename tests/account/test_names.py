@@ -10,7 +10,8 @@ import pytest
 from nights import HOUR, START_MS, cluster, pod
 from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, open_names
+from pyrometer.account.names import open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model.records import Workload
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
@@ -27,7 +28,7 @@ def teams(folder: Path, settings: Settings, **later: str | None) -> dict[str, fl
         store.append([*cluster(hours=1), first, second, *pod("p0", "w0", "n0"), *pod("p1", "w1", "n1")])
         build(store, settings, now_ms=START_MS + HOUR)
         open_names(store)
-        answer = cost(store, Window(START_MS, START_MS + HOUR), ["team"], zone=UTC)
+        answer = cost(store, TimeRange(START_MS, START_MS + HOUR), ["team"], zone=UTC)
     return {row["team"]: row["gpu_hours"] for row in answer["rows"]}
 
 
@@ -57,5 +58,5 @@ def test_changing_who_pays_needs_no_new_ledger(tmp_path: Path) -> None:
         assert covered is not None
         assert covered.chunks_built == 0
         open_names(store)
-        answer = cost(store, Window(START_MS, START_MS + HOUR), ["team"], zone=UTC)
+        answer = cost(store, TimeRange(START_MS, START_MS + HOUR), ["team"], zone=UTC)
     assert {row["team"] for row in answer["rows"]} == {"research", "infra"}

@@ -16,20 +16,21 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from effort import EFFORT, STEADY
-from pyrometer.account.books import basis_of, month_window
+from pyrometer.account.books import basis_of
 from pyrometer.account.charges import charges
 from pyrometer.account.charges import groupings as charged_by
 from pyrometer.account.closing import close
 from pyrometer.account.cost import Subject, cost, pot_of
 from pyrometer.account.ledger import build
+from pyrometer.account.names import open_names
 from pyrometer.account.scope import only
-from pyrometer.account.sums import Window, open_names
+from pyrometer.account.time_range import TimeRange, month_range
 from pyrometer.model.records import GpuSample, LedgerRow, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, round_nested
 from pyrometer.store import Store
 
-WINDOW = month_window("2026-09", UTC)
+WINDOW = month_range("2026-09", UTC)
 BYS = (
     ("team",), ("team", "experiment"), ("team", "state"), ("day", "team", "node"), ("team", "workload", "gpu_model"),
     ("state",), ("hour", "team"),
@@ -38,7 +39,7 @@ Amounts = tuple[int, int]
 
 
 def told(
-    store: Store, by: tuple[str, ...], how: str, team: str | None = None, window: Window = WINDOW
+    store: Store, by: tuple[str, ...], how: str, team: str | None = None, window: TimeRange = WINDOW
 ) -> dict[str, Any]:
     """The answer of `cost --share-platform`, as questions ask for it."""
     open_names(store)
@@ -167,7 +168,7 @@ def test_a_team_s_share_has_its_energy(by: tuple[str, ...]) -> None:
         drawn = [GpuSample(at(minute), "n0", 0, energy_j=minute * 60_000, power_w=1000) for minute in range(61)]
         store.append([node(), until(at(60)), pod("a"), hold("a", at(0), at(30)), *drawn])
         build(store, Settings(), now_ms=at(61))
-        window = Window(at(0), at(60))
+        window = TimeRange(at(0), at(60))
         everybody = told(store, by, "even", window=window)["total"]
         own = told(store, by, "even", "research", window)["total"]
         assert everybody["energy_wh"] == 1000

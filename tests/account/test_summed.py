@@ -20,8 +20,9 @@ from pyrometer.account import ledger
 from pyrometer.account.check import problems
 from pyrometer.account.cost import cost
 from pyrometer.account.ledger import Accounted
+from pyrometer.account.names import open_names
 from pyrometer.account.summed import open_hours, open_minutes
-from pyrometer.account.sums import Window, open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.burn import burn
 from pyrometer.model.records import GpuSample, LedgerRow
 from pyrometer.model.settings import Settings
@@ -39,14 +40,14 @@ def _sums_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "SUMMED_SLOT_MINUTES", 0)
 
 
-def _windows(from_ms: int, end_ms: int, chance: random.Random) -> Iterator[Window]:
-    yield Window(from_ms, end_ms)
+def _windows(from_ms: int, end_ms: int, chance: random.Random) -> Iterator[TimeRange]:
+    yield TimeRange(from_ms, end_ms)
     whole = -(-from_ms // MS_PER_HOUR) * MS_PER_HOUR
-    yield Window(whole, whole + MS_PER_HOUR)
-    yield Window(from_ms - 3 * MS_PER_HOUR, end_ms + MS_PER_QUARTER)
+    yield TimeRange(whole, whole + MS_PER_HOUR)
+    yield TimeRange(from_ms - 3 * MS_PER_HOUR, end_ms + MS_PER_QUARTER)
     for _ in range(3):
         minutes = sorted(chance.sample(range(from_ms, max(end_ms, from_ms + MS_PER_MINUTE) + 1, MS_PER_MINUTE), 2))
-        yield Window(*minutes)
+        yield TimeRange(*minutes)
 
 
 @contextmanager
@@ -117,7 +118,7 @@ def test_windows_of_any_minutes_say_the_same_with_sums_and_without() -> None:
         until(at(200), count=2),
     ]
     busy = [GpuSample(at(m), "n0", m % 2, sm_active_permille=7 * m % 1000, power_w=100 + m) for m in range(200)]
-    windows = [Window(at(begin), at(end)) for begin in (0, 7, 37) for end in (62, 75, 119, 200)]
+    windows = [TimeRange(at(begin), at(end)) for begin in (0, 7, 37) for end in (62, 75, 119, 200)]
     with folder() as store:
         store.append([*held, *busy])
         account(store)
@@ -129,7 +130,7 @@ def test_windows_of_any_minutes_say_the_same_with_sums_and_without() -> None:
     assert len({answer["total"]["energy_wh"] for answer, _ in summed}) == len(windows)
 
 
-def _told(store: Store, window: Window, by: list[str], zone: Any) -> Any:
+def _told(store: Store, window: TimeRange, by: list[str], zone: Any) -> Any:
     return cost(store, window, by, zone=zone), burn(store, window, Settings(), zone=zone)
 
 
@@ -142,7 +143,9 @@ def test_the_newest_hour_is_read_from_its_sum_although_it_is_not_over() -> None:
         text = store.connection.execute("SELECT sql FROM duckdb_views() WHERE view_name = 'ledger_hours'").fetchall()
         assert "ledger_row" not in text[0][0]
         open_names(store)
-        assert cost(store, Window(at(60), covered.end_ms), ["pod"], zone=UTC)["total"]["gpu_ms"] == 35 * MS_PER_MINUTE
+        assert (
+            cost(store, TimeRange(at(60), covered.end_ms), ["pod"], zone=UTC)["total"]["gpu_ms"] == 35 * MS_PER_MINUTE
+        )
 
 
 # -- how busy GPUs were -----------------------------------------------------------------------------------------------
@@ -152,13 +155,13 @@ def _busy(minutes: range, permille: int | None, **more: Any) -> list[GpuSample]:
     return [GpuSample(at(minute), "n0", 0, sm_active_permille=permille, **more) for minute in minutes]
 
 
-def _activity(records: list[Any], window: Window | None = None, by: str = "pod") -> dict[str | None, float | None]:
+def _activity(records: list[Any], window: TimeRange | None = None, by: str = "pod") -> dict[str | None, float | None]:
     with folder() as store:
         store.append(records)
         covered = account(store)
         assert covered is not None
         open_names(store)
-        answer = cost(store, window or Window(covered.from_ms, covered.end_ms), [by], zone=UTC)
+        answer = cost(store, window or TimeRange(covered.from_ms, covered.end_ms), [by], zone=UTC)
         return {row[by]: row["activity"] for row in answer["rows"]} | {"total": answer["total"]["activity"]}
 
 
@@ -184,9 +187,9 @@ def test_the_best_counter_that_is_there_says_it() -> None:
 
 def test_a_window_has_the_quarters_that_begin_in_it() -> None:
     records = [node(), pod("p"), hold("p"), until(at(60)), *_busy(range(0, 30), 100), *_busy(range(30, 60), 900)]
-    assert _activity(records, Window(at(15), at(31)))["p"] == pytest.approx((15 * 0.1 + 15 * 0.9) / 30)
-    assert _activity(records, Window(at(16), at(60)))["p"] == 0.9
-    assert _activity(records, Window(at(0), at(15)))["p"] == 0.1
+    assert _activity(records, TimeRange(at(15), at(31)))["p"] == pytest.approx((15 * 0.1 + 15 * 0.9) / 30)
+    assert _activity(records, TimeRange(at(16), at(60)))["p"] == 0.9
+    assert _activity(records, TimeRange(at(0), at(15)))["p"] == 0.1
 
 
 @settings(deadline=None, derandomize=STEADY, max_examples=3 * EFFORT)
@@ -211,7 +214,7 @@ def test_activity_is_that_of_the_readings_whoever_held_the_slot_and_however_it_w
             covered = account(store, chunk_slot_minutes=size)
             assert covered is not None
             open_names(store)
-            answer = cost(store, Window(covered.from_ms, covered.end_ms), ["pod"], zone=UTC)
+            answer = cost(store, TimeRange(covered.from_ms, covered.end_ms), ["pod"], zone=UTC)
             assert {row["pod"]: row["activity"] for row in answer["rows"] if row["pod"]} == known
 
 

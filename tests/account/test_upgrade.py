@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from pyrometer.account import books, ledger, sql
-from pyrometer.account.books import basis_of, month_window
+from pyrometer.account.books import basis_of
 from pyrometer.account.closed import closed_months, closed_until_ms
 from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
+from pyrometer.account.names import open_names
 from pyrometer.account.rebuilding import rebuild_month
 from pyrometer.account.rules import ACCOUNT_RULES, UNVERSIONED_RULES, Provenance, input_code
-from pyrometer.account.sums import open_names
+from pyrometer.account.time_range import month_range
 from pyrometer.model.records import Allocation, Price
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE
@@ -60,7 +61,7 @@ def answer(store: Store, month: str, by: tuple[str, ...] = BY) -> dict[str, Any]
     """The answer of `cost --month`."""
     open_names(store)
     zone = closed_months(store.folder)[-1].zone
-    window = month_window(month, zone)
+    window = month_range(month, zone)
     return cost(store, window, by, zone=zone, basis=basis_of(store, window, by, zone))
 
 

@@ -6,7 +6,7 @@ from datetime import UTC
 from typing import Any
 
 from nights import MINUTE, START_MS
-from pyrometer.account.sums import iso
+from pyrometer.account.answer_json import iso
 from pyrometer.act.lives import FindingTracker
 
 

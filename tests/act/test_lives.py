@@ -15,7 +15,7 @@ from made import Seen, finding
 
 import nights
 from effort import THOROUGH
-from pyrometer.account.sums import iso
+from pyrometer.account.answer_json import iso
 from pyrometer.act.lives import FindingTracker, ms_of
 from pyrometer.explain.findings import Proposal
 from pyrometer.explain.known import APART_MS, named, until_ms

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pyrometer.account.sums import GROUPINGS
+from pyrometer.account.groupings import GROUPINGS
 
 ENERGY = {"energy_wh", "kwh", "energy_usd_micro", "energy_usd", "co2e_g"}
 TOTAL = {

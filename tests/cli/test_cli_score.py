@@ -9,7 +9,7 @@ from datetime import UTC
 import pytest
 
 from nights import at, cluster, event, job, run, steps
-from pyrometer.account.sums import iso
+from pyrometer.account.answer_json import iso
 from pyrometer.store import Store
 
 CONTRACT = {"precision", "recall", "culprit", "state_error", "usd_error", "detect_s_p90", "causes"}

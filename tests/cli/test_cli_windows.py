@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.account.ledger import Accounted
-from pyrometer.account.windows import WindowError, window_of, zone_of
+from pyrometer.account.time_range import TimeRangeError, time_range_of, zone_of
 
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Kiritimati")
 COVERED = Accounted(1_700_000_040_000, 1_700_360_040_000, 0)  # whole minutes, a hundred hours
@@ -19,7 +19,7 @@ FIRST, NEWEST = "2025-10-25T22:00:00Z", "2025-10-27T04:00:00Z"  # of the folder 
 
 
 def window(last=None, since=None, until=None, month=None, everything=False, zone="UTC", default_last="12h"):
-    return window_of(last, since, until, month, everything, zone_of(zone), default_last)(COVERED)
+    return time_range_of(last, since, until, month, everything, zone_of(zone), default_last)(COVERED)
 
 
 # -- laws -------------------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ def window(last=None, since=None, until=None, month=None, everything=False, zone
 def test_last_is_so_long_and_ends_with_the_newest_minute(number, unit):
     length = number * {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}[unit] * 1000
     if length > 36_500 * 86_400_000:
-        with pytest.raises(WindowError):
+        with pytest.raises(TimeRangeError):
             window(last=f"{number}{unit}")
         return
     asked = window(last=f"{number}{unit}")

@@ -9,7 +9,9 @@ from datetime import UTC
 import pytest
 
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, open_names, sums
+from pyrometer.account.names import open_names
+from pyrometer.account.sums import sums
+from pyrometer.account.time_range import TimeRange
 from pyrometer.collect.source import drain
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.settings import Settings
@@ -54,7 +56,7 @@ class Reading:
     def hours_by(self, grouping):
         """GPU-hours by a grouping of `pyrometer cost`, exactly."""
         open_names(self.store)
-        groups = sums(self.store, Window(0, NEVER_MS), [grouping], zone=UTC)
+        groups = sums(self.store, TimeRange(0, NEVER_MS), [grouping], zone=UTC)
         return {group.key[0]: group.gpu_ms / 3_600_000 for group in groups}
 
 

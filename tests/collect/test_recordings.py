@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pyrometer.account.check import problems
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.collect.recorded_truth import recorded_truth
 from pyrometer.collect.recording import SETTINGS, Recordings
 from pyrometer.collect.source import SourceError
@@ -22,7 +22,7 @@ from pyrometer.model.settings import Settings
 
 TOLERANCE_MS = 2_000
 LIMITS = Settings(**SETTINGS)
-EVERYTHING = Window(1_794_723_300_000, 1_794_723_600_000)  # the five minutes of the recording
+EVERYTHING = TimeRange(1_794_723_300_000, 1_794_723_600_000)  # the five minutes of the recording
 
 # What the recording calls a state → what the ledger calls it.
 DESIGN_STATES = {"hang_spin": "hang", "hang_idle": "hang", "small_batch": "train"}

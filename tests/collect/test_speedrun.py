@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.account.check import problems
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.collect import speedrun
 from pyrometer.collect.source import SourceError
 from pyrometer.collect.speedrun import Said, SpeedrunLogs, opening, read_log
@@ -76,7 +76,7 @@ def read(new_reading, tmp_path_factory):
     return reading
 
 
-EVERYTHING = Window(START_MS - 60_000 - START_MS % 60_000, START_MS + 3 * 86_400_000)
+EVERYTHING = TimeRange(START_MS - 60_000 - START_MS % 60_000, START_MS + 3 * 86_400_000)
 
 
 def test_gpu_time_is_the_clock_with_the_steps_that_it_forgot(read):

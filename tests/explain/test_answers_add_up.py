@@ -13,7 +13,7 @@ import pytest
 from histories import History, account, folder, law, rows_of
 
 from pyrometer.account.charges import charges
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.burn import burn
 from pyrometer.explain.cluster import cluster
 from pyrometer.export.focus import COLUMNS, focus_table
@@ -36,13 +36,13 @@ def test_timelines_experiments_and_cells_add_up(history: History) -> None:
         rows = rows_of(store)
         chance = random.Random(len(rows))
         minutes = range(covered.from_ms, covered.end_ms + 1, MS_PER_MINUTE)
-        window = Window(*sorted(chance.sample(minutes, 2))) if chance.random() < 0.5 else Window(*covered[:2])
+        window = TimeRange(*sorted(chance.sample(minutes, 2))) if chance.random() < 0.5 else TimeRange(*covered[:2])
         _burn(store, window, [row for row in rows if window.from_ms <= row.minute_ms < window.to_ms])
         at_ms = chance.choice([row.minute_ms for row in rows])
-        _cells(store, Window(*covered[:2]), at_ms, [row for row in rows if row.minute_ms == at_ms])
+        _cells(store, TimeRange(*covered[:2]), at_ms, [row for row in rows if row.minute_ms == at_ms])
 
 
-def _burn(store: Store, window: Window, rows: list[LedgerRow]) -> None:
+def _burn(store: Store, window: TimeRange, rows: list[LedgerRow]) -> None:
     answer = burn(store, window, Settings(), zone=ZONES[len(rows) % len(ZONES)])
     timeline, total = answer["timeline"], answer["total"]
     assert total["gpu_ms"] == sum(row.ms for row in rows)
@@ -68,14 +68,14 @@ def _burn(store: Store, window: Window, rows: list[LedgerRow]) -> None:
     assert sum(billed) * 1_000_000 == (total["usd_micro"] or 0)
 
 
-def _one_bucket_after_the_other(timeline: dict[str, Any], window: Window) -> None:
+def _one_bucket_after_the_other(timeline: dict[str, Any], window: TimeRange) -> None:
     begins = [row["from_ms"] for row in timeline["rows"]]
     assert begins == sorted(set(begins))
     assert all((begin - begins[0]) % timeline["bucket_ms"] == 0 for begin in begins)
     assert all(window.from_ms - timeline["bucket_ms"] < begin < window.to_ms for begin in begins)
 
 
-def _cells(store: Store, window: Window, at_ms: int, rows: list[LedgerRow]) -> None:
+def _cells(store: Store, window: TimeRange, at_ms: int, rows: list[LedgerRow]) -> None:
     answer = cluster(store, window, zone=UTC, at_ms=at_ms)
     assert answer["counts"] == _by_state(rows)
     nodes = [node for pool in answer["pools"] for node in pool["nodes"]]

@@ -12,7 +12,7 @@ import pytest
 
 from nights import HOUR, MINUTE, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job, minutes, run
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.burn import burn
 from pyrometer.explain.why import why
 from pyrometer.model.records import Node, Price
@@ -20,7 +20,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 
 NIGHT = [*cluster(), *job(to_min=90), *run(ended_ms=at(90)), *all_ranks(0, 80)]
-TWO_HOURS = Window(START_MS, START_MS + 2 * HOUR)
+TWO_HOURS = TimeRange(START_MS, START_MS + 2 * HOUR)
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +50,13 @@ def test_the_rate_is_that_of_the_newest_minutes(store: Store) -> None:
     rate = burn(store, TWO_HOURS, Settings(), zone=UTC)["rate"]
     assert (rate["gpus"], rate["held_gpus"]) == (4, 0)
     assert (rate["usd_micro_per_hour"], rate["wasted_usd_per_hour"]) == (4 * PRICE_USD_MICRO, 0)
-    earlier = burn(store, Window(START_MS, at(60)), Settings(), zone=UTC)["rate"]
+    earlier = burn(store, TimeRange(START_MS, at(60)), Settings(), zone=UTC)["rate"]
     assert (earlier["held_gpus"], (earlier["from"], earlier["to"])) == (4, minutes(55, 60))
     assert 0 < earlier["wasted_usd_per_hour"] < earlier["usd_per_hour"]
 
 
 def test_a_window_after_all_that_is_known_burns_nothing(store: Store) -> None:
-    answer = burn(store, Window(at(500), at(600)), Settings(), zone=UTC)
+    answer = burn(store, TimeRange(at(500), at(600)), Settings(), zone=UTC)
     assert (answer["total"]["gpu_ms"], answer["timeline"]["rows"], answer["rate"]["gpus"]) == (0, [], 0)
     assert answer["rate"]["usd_micro_per_hour"] is None
 
@@ -65,14 +65,14 @@ def test_a_window_after_all_that_is_known_burns_nothing(store: Store) -> None:
     ("hours", "bucket_minutes"), [(1, 1), (4, 1), (12, 5), (24, 10), (7 * 24, 60), (30 * 24, 180), (365 * 24, 2880)]
 )
 def test_buckets_are_round_and_few(hours: int, bucket_minutes: int, store: Store) -> None:
-    window = Window(START_MS + 2 * HOUR - hours * HOUR, START_MS + 2 * HOUR)
+    window = TimeRange(START_MS + 2 * HOUR - hours * HOUR, START_MS + 2 * HOUR)
     timeline = burn(store, window, Settings(), zone=UTC)["timeline"]
     assert timeline["bucket_ms"] == bucket_minutes * MINUTE
     assert all(row["from_ms"] % timeline["bucket_ms"] == 0 for row in timeline["rows"])
 
 
 def test_days_begin_at_the_reader_s_midnight(store: Store) -> None:
-    window = Window(START_MS - 200 * 24 * HOUR, START_MS + 2 * HOUR)
+    window = TimeRange(START_MS - 200 * 24 * HOUR, START_MS + 2 * HOUR)
     (row,) = burn(store, window, Settings(), zone=ZoneInfo("Asia/Kolkata"))["timeline"]["rows"]
     assert row["from"].endswith("T00:00:00+05:30")
 
@@ -83,7 +83,7 @@ def test_what_has_no_price_has_no_money(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         store.append([*records, Price(START_MS, PRICE_USD_MICRO, START_MS - HOUR, pool="priced")])
         build(store, Settings(), now_ms=at(120))
-        answer = burn(store, Window(START_MS, at(120)), Settings(), zone=UTC)
+        answer = burn(store, TimeRange(START_MS, at(120)), Settings(), zone=UTC)
     assert {row["experiment"]: row["usd_micro"] is None for row in answer["experiments"]} == {
         "llama-sft": True, None: False,
     }  # fmt: skip

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nights import HOUR, MINUTE, START_MS, all_ranks, at, cluster, job, run
+from pyrometer.account.answer_json import iso
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
-from pyrometer.account.windows import WindowError
+from pyrometer.account.time_range import TimeRange, TimeRangeError
 from pyrometer.explain import cluster as cells
 from pyrometer.model.records import Allocation, Event, Node, Pod, Workload
 from pyrometer.model.settings import Settings
@@ -35,7 +35,7 @@ def asked(tmp_path: Path) -> Asking:
             store.append(records)
             covered = build(store, Settings(), now_ms=START_MS + 2 * HOUR)
             assert covered is not None
-            window = Window(covered.from_ms, covered.end_ms)
+            window = TimeRange(covered.from_ms, covered.end_ms)
             at_ms = None if minute is None else at(minute)
             return cells.cluster(store, window, zone=UTC, at_ms=at_ms, **more)
 
@@ -194,5 +194,5 @@ def test_the_time_is_read_like_the_others(tmp_path: Path) -> None:
         assert (empty["at_ms"], empty["pools"], empty["from"]) == (None, [], "2020-01-01T00:00:00Z")
         with pytest.raises(NothingError, match="nothing in the ledger"):
             question("cluster", before | {"at": "2020-01-01 12:00"}, Settings())(store, covered)
-        with pytest.raises(WindowError, match="'soon' is not a time"):
+        with pytest.raises(TimeRangeError, match="'soon' is not a time"):
             question("cluster", {"at": "soon"}, Settings())

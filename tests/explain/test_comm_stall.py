@@ -8,7 +8,7 @@ import pytest
 
 from nights import MINUTE, at, cluster, minutes, told, two_a_node
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Price, Run, StepWindow
 from pyrometer.model.settings import Settings
@@ -88,7 +88,7 @@ def test_a_window_that_cuts_it(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(), *trains("llama", between(30, 70, 24_000, 6_000))])
         build(store, Settings(), now_ms=at(120))
-        finding = only(why(store, Window(at(50), at(120)), Settings(), zone=UTC))
+        finding = only(why(store, TimeRange(at(50), at(120)), Settings(), zone=UTC))
     assert (finding["from"], finding["to"]) == minutes(50, 70)
 
 

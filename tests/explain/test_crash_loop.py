@@ -10,7 +10,7 @@ import pytest
 import nights
 from nights import MINUTE, all_ranks, at, cluster, event, interval, job, minutes, pod, run, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Event, Pod, Price, Workload
 from pyrometer.model.settings import Settings
@@ -79,11 +79,11 @@ class TestWithTheSdk:
         with Store(tmp_path, create=True) as store:
             store.append(self.loop(3))
             build(store, Settings(), now_ms=at(120))
-            finding = only(why(store, Window(at(15), at(60)), Settings(), zone=UTC))
+            finding = only(why(store, TimeRange(at(15), at(60)), Settings(), zone=UTC))
             assert interval(finding) == minutes(15, 30)
             assert finding["gpu_ms"] == 4 * 15 * MINUTE
             assert "3 times" in finding["title"]
-            assert found(why(store, Window(at(40), at(60)), Settings(), zone=UTC)) == []
+            assert found(why(store, TimeRange(at(40), at(60)), Settings(), zone=UTC)) == []
 
     def test_unpriced(self, tmp_path):
         finding = only(told(tmp_path, [r for r in self.loop(3) if not isinstance(r, Price)]))

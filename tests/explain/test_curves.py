@@ -9,7 +9,7 @@ import pytest
 
 from nights import START_MS, all_ranks, at, cluster, job, run
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.progress import Progress
 from pyrometer.explain.runs import show
 from pyrometer.explain.top import top
@@ -19,7 +19,7 @@ from pyrometer.model.records import Event, Metric
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 
-HOUR = Window(START_MS, at(60))
+HOUR = TimeRange(START_MS, at(60))
 FIRST, OTHERS = 0.5, 0.1  # what the rank that logs says, and what others see of their own part
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import nights
 from nights import WELL, all_ranks, at, cluster, event, interval, job, pod, run, samples, steps, told
-from pyrometer.account.sums import iso
+from pyrometer.account.answer_json import iso
 from pyrometer.explain.detectors import DETECTORS, detectors_of
 from pyrometer.model.records import Batch, Pod, Workload
 from pyrometer.model.states import CAUSES, CRITICAL_CAUSES, IMMEDIATE_CAUSES

@@ -11,7 +11,7 @@ import pytest
 import nights
 from nights import MINUTE, START_MS, at, cluster, interval, job, minutes, pod, run, steps, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import GpuSample, Price, Workload
 from pyrometer.model.settings import Settings
@@ -202,10 +202,10 @@ def test_a_window_cuts_it(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append(night((0, 50, TRAINS), (50, 120, ON_NAN)))
         build(store, Settings(), now_ms=at(120))
-        finding = only(why(store, Window(at(60), at(90)), Settings(), zone=UTC))
+        finding = only(why(store, TimeRange(at(60), at(90)), Settings(), zone=UTC))
         assert interval(finding) == minutes(60, 90)  # the hour before it shows the fall
         assert finding["gpu_ms"] == 4 * 30 * MINUTE
-        assert found(why(store, Window(at(0), at(50)), Settings(), zone=UTC)) == []
+        assert found(why(store, TimeRange(at(0), at(50)), Settings(), zone=UTC)) == []
 
 
 def test_unpriced(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 import nights
 from nights import at, cluster, interval, minutes, pod, told
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Event, Metric, Price, Run, StepWindow, Workload
 from pyrometer.model.settings import Settings
@@ -136,7 +136,7 @@ def test_a_run_without_steps_has_trained_nothing(tmp_path):
 def test_a_window_that_cuts_it(tmp_path, from_min, to_min):
     told(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=20)])
     with Store(tmp_path) as store:
-        finding = only(why(store, Window(at(from_min), at(to_min)), Settings(), zone=UTC))
+        finding = only(why(store, TimeRange(at(from_min), at(to_min)), Settings(), zone=UTC))
     assert interval(finding) == minutes(max(20, from_min), to_min)
     assert finding["gpu_ms"] == 2 * (to_min - max(20, from_min)) * MINUTE
 
@@ -144,7 +144,7 @@ def test_a_window_that_cuts_it(tmp_path, from_min, to_min):
 def test_a_window_before_the_later_began(tmp_path):
     told(tmp_path, [*cluster(), *training("one", "n0"), *training("two", "n1", from_min=70)])
     with Store(tmp_path) as store:
-        assert why(store, Window(at(0), at(60)), Settings(), zone=UTC)["findings"] == []
+        assert why(store, TimeRange(at(0), at(60)), Settings(), zone=UTC)["findings"] == []
 
 
 def test_unpriced_time_is_found_too(tmp_path):

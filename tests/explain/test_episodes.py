@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nights import HOUR, START_MS, at, cluster, found, pod, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Allocation, GpuSample, Pod, Workload
 from pyrometer.model.settings import Settings
@@ -74,7 +74,7 @@ def test_a_hang_has_its_own_times_and_figures(tmp_path, hourly):
         for now_ms in (START_MS + HOUR, START_MS + 2 * HOUR)[: 2 * hourly]:
             build(store, EVERYTHING, now_ms=now_ms)
         build(store, EVERYTHING, now_ms=START_MS + 3 * HOUR)
-        answer = why(store, Window(START_MS, START_MS + 3 * HOUR), EVERYTHING, zone=UTC)
+        answer = why(store, TimeRange(START_MS, START_MS + 3 * HOUR), EVERYTHING, zone=UTC)
     for node, (name, spans) in enumerate(SPANS.items()):
         hangs = [one for one in found("hang", answer) if one["owner_uid"] == f"pod-{node}"]
         ends = [sampled_at(HOUR + a, HOUR + b, 5_000, 700) for a, b in spans]
@@ -164,7 +164,7 @@ def test_without_the_facts_a_state_is_somewhere_in_its_minute(tmp_path):
     with Store(tmp_path) as store:
         store.seal()
         store.drop_parts(store.parts("gpu_sample"))
-        answer = why(store, Window(START_MS, START_MS + HOUR), EVERYTHING, zone=UTC)
+        answer = why(store, TimeRange(START_MS, START_MS + HOUR), EVERYTHING, zone=UTC)
     (hang,) = found("hang", answer)
     assert times(hang) == (1_800_000, 1_860_000)
     assert hang["gpu_ms"] == GPUS * 30_000

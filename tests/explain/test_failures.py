@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nights import MINUTE, START_MS, all_ranks, at, cluster, event, found, job, pod, run, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.act.lives import FindingTracker
 from pyrometer.explain.failures import MAX_HEADLINE, error_line
 from pyrometer.explain.lifecycle import trace_run
@@ -120,7 +120,7 @@ FIRST = {
 @pytest.mark.parametrize("name", FIRST)
 def test_every_answer_names_the_rank_that_failed_first(tmp_path, name):
     ends, first = FIRST[name]
-    window = Window(START_MS, START_MS + 120 * MINUTE)
+    window = TimeRange(START_MS, START_MS + 120 * MINUTE)
     answer = told(tmp_path / "data", failed(ends))
     with Store(tmp_path / "data") as store:
         (row,) = runs(store, window, zone=UTC)["rows"]
@@ -143,7 +143,7 @@ def test_what_a_run_ended_with_is_told_after_all_that_happened_until_then(tmp_pa
     with Store(tmp_path / "data", create=True) as store:
         store.append(records)
         build(store, Settings(), now_ms=at(60))
-        shown = show(store, "run", Window(START_MS, at(60)), Settings(), zone=UTC)
+        shown = show(store, "run", TimeRange(START_MS, at(60)), Settings(), zone=UTC)
     assert [one["what"] for one in shown["lifecycle"]][-1] == "failed"
 
 
@@ -163,7 +163,7 @@ def hang_until(folder, records, minute: float) -> dict:
     with Store(folder, create=True) as store:
         store.append(records)
         build(store, Settings(), now_ms=at(minute))
-        (finding,) = found("hang", why(store, Window(START_MS, at(minute)), Settings(), zone=UTC))
+        (finding,) = found("hang", why(store, TimeRange(START_MS, at(minute)), Settings(), zone=UTC))
     return finding
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nights import HOUR, MINUTE, START_MS, at, cluster, found, interval, minutes, told, two_a_node
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.stacks import innermost
 from pyrometer.explain.why import why
 from pyrometer.model.records import Event, StepWindow
@@ -69,7 +69,7 @@ def hangs(tmp_path_factory):
     with Store(tmp_path_factory.mktemp("hangs") / "data", create=True) as store:
         store.append(records)
         build(store, Settings(), now_ms=START_MS + 2 * HOUR)
-        answer = why(store, Window(START_MS, START_MS + 2 * HOUR), Settings(), zone=UTC)
+        answer = why(store, TimeRange(START_MS, START_MS + 2 * HOUR), Settings(), zone=UTC)
     return {finding["workload"]["name"]: finding for finding in found("hang", answer)}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nights import MINUTE, WELL, all_ranks, at, cluster, event, interval, job, minutes, pod, run, samples, steps, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Event, Node, Price, Slot
 from pyrometer.model.settings import Settings
@@ -141,7 +141,7 @@ class TestOfAGpu:
         with Store(tmp_path, create=True) as store:
             store.append([*cluster(), broken(30), repaired(90)])
             build(store, Settings(), now_ms=at(120))
-            finding = only(why(store, Window(at(60), at(80)), Settings(), zone=UTC))
+            finding = only(why(store, TimeRange(at(60), at(80)), Settings(), zone=UTC))
         assert interval(finding) == minutes(60, 80)
         assert finding["gpu_ms"] == 20 * MINUTE
 

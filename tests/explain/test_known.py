@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import nights
+from pyrometer.account.answer_json import iso
 from pyrometer.account.ledger import Accounted
-from pyrometer.account.sums import iso
 from pyrometer.model.records import Finding
 from pyrometer.model.settings import Settings
 from pyrometer.serve.questions import bring_up_to_date, question

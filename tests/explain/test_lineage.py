@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.history import Checkpoint, History
 from pyrometer.explain.lineage import (
     NotRecordedError,
@@ -19,7 +19,7 @@ from pyrometer.explain.lineage import (
 from pyrometer.model.records import Batch, named_samples
 from traced import RUN, Trained
 
-EVER = Window(0, 2**62)
+EVER = TimeRange(0, 2**62)
 
 
 # -- which update counts ----------------------------------------------------------------------------------------------

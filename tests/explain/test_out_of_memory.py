@@ -10,7 +10,7 @@ import pytest
 import nights
 from nights import MINUTE, all_ranks, at, cluster, event, interval, job, minutes, pod, run, samples, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Price, Workload
 from pyrometer.model.settings import Settings
@@ -134,10 +134,10 @@ class TestOfTheGpu:
         with Store(tmp_path, create=True) as store:
             store.append(self.one())
             build(store, Settings(), now_ms=at(120))
-            finding = only(why(store, Window(at(40), at(100)), Settings(), zone=UTC))
+            finding = only(why(store, TimeRange(at(40), at(100)), Settings(), zone=UTC))
             assert interval(finding) == minutes(40, 50)
             assert finding["gpu_ms"] == 4 * 10 * MINUTE
-            assert found(why(store, Window(at(60), at(100)), Settings(), zone=UTC)) == []
+            assert found(why(store, TimeRange(at(60), at(100)), Settings(), zone=UTC)) == []
 
     def test_unpriced(self, tmp_path):
         finding = only(told(tmp_path, [r for r in self.one() if not isinstance(r, Price)]))

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from nights import HOUR, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job, pod, run
 from pyrometer.account.cost import cost
+from pyrometer.account.groupings import KUBEFLOW_GROUPINGS
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import PARTS, Window, open_names
+from pyrometer.account.names import open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.pipelines import NoSuchPipelineError, show_pipeline
 from pyrometer.explain.runs import runs, show
 from pyrometer.explain.sweeps import NoSuchSweepError, show_sweep
@@ -24,7 +26,7 @@ from pyrometer.model.records import Event, Metric, PipelineRun, PipelineStep, Sw
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 
-WINDOW = Window(START_MS, START_MS + 2 * HOUR)
+WINDOW = TimeRange(START_MS, START_MS + 2 * HOUR)
 USD_AN_HOUR = PRICE_USD_MICRO  # of one GPU
 FLOW = PipelineRun(at(0), "test", "run-1", "flow", "ml", "nightly", "retrain", "running", at(0))
 
@@ -201,7 +203,12 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    by=st.lists(st.sampled_from([*PARTS, "team", "state", "pod", "node", "hour"]), min_size=1, max_size=4, unique=True),
+    by=st.lists(
+        st.sampled_from([*KUBEFLOW_GROUPINGS, "team", "state", "pod", "node", "hour"]),
+        min_size=1,
+        max_size=4,
+        unique=True,
+    ),
     price=st.integers(1, 10**9),
 )
 def test_parts_add_up_to_their_whole_and_every_grouping_to_the_same_total(

@@ -10,8 +10,9 @@ import pytest
 
 import nights
 from nights import at, cluster, event, job, run, steps
+from pyrometer.account.answer_json import iso
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.plateau import _Point, flat_since
 from pyrometer.explain.why import why
 from pyrometer.model.records import Metric, Price
@@ -131,7 +132,7 @@ def asked(folder, records, from_min=0, to_min=240):
     with Store(folder, create=True) as store:
         store.append(list(records))
         build(store, Settings(), now_ms=at(240))
-        return why(store, Window(at(from_min), at(to_min)), Settings(), zone=UTC)["findings"]
+        return why(store, TimeRange(at(from_min), at(to_min)), Settings(), zone=UTC)["findings"]
 
 
 def since_min(finding):

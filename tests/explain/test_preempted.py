@@ -10,7 +10,7 @@ import pytest
 import nights
 from nights import MINUTE, all_ranks, at, cluster, event, interval, job, minutes, pod, run, samples, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Event, Pod, Price, Workload
 from pyrometer.model.settings import Settings
@@ -146,10 +146,10 @@ def test_a_window_cuts_it(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append(night(evicted(50)))
         build(store, Settings(), now_ms=at(120))
-        finding = only(why(store, Window(at(45), at(64)), Settings(), zone=UTC))
+        finding = only(why(store, TimeRange(at(45), at(64)), Settings(), zone=UTC))
         assert interval(finding) == minutes(45, 64)
         assert finding["gpu_ms"] == 4 * (5 + 4) * MINUTE
-        assert found(why(store, Window(at(70), at(120)), Settings(), zone=UTC)) == []
+        assert found(why(store, TimeRange(at(70), at(120)), Settings(), zone=UTC)) == []
 
 
 def test_unpriced(tmp_path):

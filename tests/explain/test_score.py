@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import nights
 from nights import at, cluster, event, job, run, steps
+from pyrometer.account.answer_json import iso
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain import score as scoring
 from pyrometer.explain.score import TruthError, ledger_cells, score, truth_window
 from pyrometer.explain.why import why
@@ -300,7 +301,7 @@ def hung(tmp_path_factory):
     """A night with a hang, what `why` says of it, and its cells."""
     reports = [event("stuck", 40, rank, step=3999 - (rank == 2)) for rank in range(4)]
     windows = [w for rank in range(4) for w in steps(rank, 0, 40, forward_ms=60_000)]
-    window = Window(at(0), at(120))
+    window = TimeRange(at(0), at(120))
     with Store(tmp_path_factory.mktemp("hung"), create=True) as store:
         store.append([*cluster(), *job(), *run(), *windows, *reports])
         build(store, Settings(), now_ms=at(120))

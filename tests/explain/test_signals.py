@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nights import HOUR, START_MS, WELL, at, cluster, event, job, run, samples, steps
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain import signals as signals_module
 from pyrometer.explain.lifecycle import trace_run
 from pyrometer.explain.runs import NoSuchRunError, run_names, runs, show
@@ -22,7 +22,7 @@ from pyrometer.model.records import Run, Slot
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 
-NIGHT = Window(START_MS, START_MS + 2 * HOUR)
+NIGHT = TimeRange(START_MS, START_MS + 2 * HOUR)
 FIRST = {"samples": 6_000, "tokens": 600_000, "memory_peak_mib": 40_000}
 RECORDS: list[Any] = [
     *cluster(), *job(),
@@ -117,7 +117,7 @@ def test_what_happened_is_there_as_the_trace_has_it(answer: dict[str, Any], stor
 
 
 def test_a_window_of_time_cuts_the_run(store: Store) -> None:
-    answer = signals(store, "run", Window(at(20), at(80)), zone=UTC)
+    answer = signals(store, "run", TimeRange(at(20), at(80)), zone=UTC)
     assert (answer["times_ms"][0], answer["bucket_ms"], len(answer["times_ms"])) == (at(20), 15_000, 240)
     assert [(one["from_ms"], one["to_ms"]) for one in answer["attempts"]] == [(at(20), at(30)), (at(60), at(80))]
     assert answer["heat"]["step_ms"][0][0] == 600

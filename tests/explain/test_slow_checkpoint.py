@@ -7,8 +7,9 @@ from datetime import UTC
 import pytest
 
 from nights import MINUTE, START_MS, at, cluster, event, minutes, told, two_a_node
+from pyrometer.account.answer_json import iso
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Price, StepWindow
 from pyrometer.model.settings import Settings
@@ -188,7 +189,7 @@ def test_a_window_that_cuts_it(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(), *trains("llama", USUAL | saves_at((45, 55, 65), 200))])
         build(store, Settings(), now_ms=at(120))
-        finding = only(why(store, Window(at(46), at(120)), Settings(), zone=UTC))
+        finding = only(why(store, TimeRange(at(46), at(120)), Settings(), zone=UTC))
     assert (finding["from"], finding["to"]) == minutes(46, 65 + 200 / 60)
     assert finding["gpu_ms"] == pytest.approx(4 * (2 * 180_000 + 126_000), rel=0.001)
 

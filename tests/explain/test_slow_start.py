@@ -8,7 +8,7 @@ import pytest
 
 from nights import MINUTE, START_MS, at, cluster, event, interval, job, minutes, run, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Allocation, Event, GpuSample, Pod, Price, Run, StepWindow, Workload
 from pyrometer.model.settings import Settings
@@ -16,7 +16,7 @@ from pyrometer.model.units import SHARE_WHOLE
 from pyrometer.store import Store
 
 NODES = 12
-WINDOW = Window(START_MS, START_MS + 120 * MINUTE)
+WINDOW = TimeRange(START_MS, START_MS + 120 * MINUTE)
 
 
 def started(name, *, nodes, from_min=0.0, container_min=0.5, first_step_min=2.0, to_min=110, sdk=True, **more):
@@ -176,7 +176,7 @@ def test_a_window_that_begins_within_a_start_knows_its_whole_length(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(nodes=NODES), *fleet(first_step_min=2.0), *slow])
         build(store, Settings(), now_ms=WINDOW.to_ms)
-        finding = only(why(store, Window(at(25), WINDOW.to_ms), Settings(), zone=UTC))
+        finding = only(why(store, TimeRange(at(25), WINDOW.to_ms), Settings(), zone=UTC))
     assert interval(finding) == minutes(25, 34)
     assert "took 24 min to start" in finding["title"]
     assert finding["gpu_ms"] == 4 * 9 * MINUTE

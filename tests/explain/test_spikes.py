@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.lineage import NotRecordedError
 from pyrometer.explain.spikes import LEAST_BEFORE, MAX_STEPS, Point, lineage_of_spikes, spikes
 from pyrometer.model.records import Batch, Metric
 from traced import RUN, START_MS, Trained
 
-EVER = Window(0, 2**62)
+EVER = TimeRange(0, 2**62)
 
 
 def curve(seed: int, count: int = 400, noise: float = 0.02) -> list[float]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nights import at, run
-from pyrometer.account.sums import open_names
+from pyrometer.account.names import open_names
 from pyrometer.cli.show import _speed
 from pyrometer.collect.otlp import MAX_STEP_LENGTHS_BYTES
 from pyrometer.explain.throughput import nothing, throughput

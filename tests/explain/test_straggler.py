@@ -8,7 +8,7 @@ import pytest
 
 from nights import HOUR, START_MS, at, cluster, found, job, only, run, steps, told, two_a_node
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.straggler import _Slowest, _suggestion
 from pyrometer.explain.why import why
 from pyrometer.model.records import StepWindow
@@ -57,7 +57,7 @@ def answer(tmp_path_factory):
     with Store(tmp_path_factory.mktemp("short") / "data", create=True) as store:
         store.append(records)
         build(store, EVERYTHING, now_ms=START_MS + 2 * HOUR)
-        return why(store, Window(START_MS, START_MS + 2 * HOUR), EVERYTHING, zone=UTC)
+        return why(store, TimeRange(START_MS, START_MS + 2 * HOUR), EVERYTHING, zone=UTC)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -8,7 +8,7 @@ import pytest
 
 import nights
 from nights import at, cluster, interval, minutes, pod, told
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Event, Node, Pod, Price, Workload
 from pyrometer.model.settings import Settings
@@ -197,6 +197,6 @@ def test_unpriced_time_is_found_too(tmp_path):
 def test_a_window_that_cuts_it(tmp_path, from_min, to_min):
     told(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0", to_min=70, node="n1")])
     with Store(tmp_path) as store:
-        finding = only(why(store, Window(at(from_min), at(to_min)), Settings(), zone=UTC))
+        finding = only(why(store, TimeRange(at(from_min), at(to_min)), Settings(), zone=UTC))
     assert interval(finding) == minutes(max(from_min, 10), min(to_min, 70))
     assert finding["gpu_ms"] == 2 * (min(to_min, 70) - max(from_min, 10)) * MINUTE

@@ -9,7 +9,8 @@ import pytest
 
 import nights
 from nights import at, cluster, event, interval, job, minutes, pod, run, samples, steps, told
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.answer_json import iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import GpuSample, Node, Price
 from pyrometer.model.settings import Settings
@@ -187,7 +188,7 @@ def test_unpriced_time_is_found_too(tmp_path):
 def test_a_window_that_begins_in_the_dark(tmp_path, from_min, to_min):
     records = [*cluster(hours=8), *job(), *sampled("n0", (0, 480)), *sampled("n1", (0, 30), (400, 480))]
     told(tmp_path, records, hours=8)
-    window = Window(at(from_min), at(to_min))
+    window = TimeRange(at(from_min), at(to_min))
     with Store(tmp_path) as store:
         finding = only(why(store, window, Settings(), zone=UTC))
     assert interval(finding) == minutes(from_min, min(to_min, 400))

@@ -9,7 +9,7 @@ import pytest
 
 from nights import MINUTE, START_MS, at, cluster, job, minutes, pod, run, steps, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import GpuSample, Price, Workload
 from pyrometer.model.settings import Settings
@@ -152,7 +152,7 @@ def test_a_window_that_cuts_it(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(), *job(), *watched(on(1, 0, 30, 110, **HOT))])
         build(store, Settings(), now_ms=at(120))
-        finding = only(why(store, Window(at(40), at(100)), Settings(), zone=UTC))
+        finding = only(why(store, TimeRange(at(40), at(100)), Settings(), zone=UTC))
     assert (finding["from"], finding["to"]) == minutes(40, 100)
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from nights import HOUR, MINUTE, PRICE_USD_MICRO, START_MS, WELL, all_ranks, at, cluster, job, run, samples
+from pyrometer.account.answer_json import iso
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.top import top
 from pyrometer.model.records import Metric, Pod
 from pyrometer.model.settings import Settings
@@ -22,7 +23,7 @@ def asked(folder: Path, records: list[Any], **more: Any) -> dict[str, Any]:
     with Store(folder, create=True) as store:
         store.append(records)
         build(store, Settings(), now_ms=START_MS + 2 * HOUR)
-        return top(store, Window(at(NOW_MIN - 60), at(NOW_MIN)), zone=UTC, **more)
+        return top(store, TimeRange(at(NOW_MIN - 60), at(NOW_MIN)), zone=UTC, **more)
 
 
 def trained(to_min: float = NOW_MIN, **more: Any) -> list[Any]:

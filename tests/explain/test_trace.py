@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import traced
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain import trace as tracing
 from pyrometer.explain.lifecycle import trace_run
 from pyrometer.explain.runs import NoSuchRunError
@@ -21,7 +21,7 @@ from pyrometer.export.perfetto import perfetto
 from pyrometer.model.records import Batch, Event
 from traced import RUN, START_MS, Trained
 
-EVER = Window(0, 2**62)
+EVER = TimeRange(0, 2**62)
 
 
 def us(ms: float) -> int:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.cli import main
 from pyrometer.explain.lifecycle import trace_run
 from pyrometer.explain.lineage import lineage_of_step, open_run
 from pyrometer.explain.trace import trace_step
 from pyrometer.store import Store
 
-EVER = Window(0, 2**62)
+EVER = TimeRange(0, 2**62)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from datetime import UTC
 
 from nights import MINUTE, START_MS, at, cluster, job, minutes, pod, samples, told
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.why import why
 from pyrometer.model.records import Price, Workload
 from pyrometer.model.settings import Settings
@@ -89,7 +89,7 @@ def test_a_window_that_cuts_it(tmp_path):
     with Store(tmp_path, create=True) as store:
         store.append([*cluster(nodes=1, gpus=4), *job(pods=1, gpus=4), *watched({(0, 3)})])
         build(store, Settings(), now_ms=at(120))
-        finding = only(why(store, Window(at(70), at(110)), Settings(), zone=UTC))
+        finding = only(why(store, TimeRange(at(70), at(110)), Settings(), zone=UTC))
     assert (finding["from"], finding["to"]) == minutes(70, 110)
     assert finding["gpu_ms"] == 40 * MINUTE
 

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nights import HOUR, PRICE_USD_MICRO, START_MS, at, cluster, minutes
+from pyrometer.account.answer_json import total
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Sum, Window, rounded, total
+from pyrometer.account.sums import Sum, rounded
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.metrics import Aim, Reported, aim_of, chosen
 from pyrometer.explain.runs import runs, show
 from pyrometer.explain.worth import (
@@ -163,10 +165,10 @@ def store(tmp_path: Path):
         yield store
 
 
-def accounted(store: Store, records: list[Any]) -> Window:
+def accounted(store: Store, records: list[Any]) -> TimeRange:
     store.append([*cluster(), *records])
     build(store, Settings(), now_ms=START_MS + 2 * HOUR)
-    return Window(START_MS, START_MS + 2 * HOUR)
+    return TimeRange(START_MS, START_MS + 2 * HOUR)
 
 
 def test_runs_of_an_experiment_beside_what_they_cost(store):
@@ -266,7 +268,7 @@ def test_experiments_most_expensive_first_and_they_add_up(store):
     assert (rows["quiet"]["metric"], rows["quiet"]["trend"], rows["quiet"]["improving"]) == (None, [], None)
     assert answer["total"]["usd_micro"] == sum(row["usd_micro"] for row in rows.values())
     assert answer["total"]["gpu_ms"] == sum(row["gpu_ms"] for row in rows.values())
-    listed = {row["run"]: row for row in runs(store, Window(START_MS, START_MS + 2 * HOUR), zone=UTC)["rows"]}
+    listed = {row["run"]: row for row in runs(store, TimeRange(START_MS, START_MS + 2 * HOUR), zone=UTC)["rows"]}
     assert sweep["gpu_ms"] == listed["a"]["gpu_ms"] + listed["b"]["gpu_ms"]
 
 
@@ -322,7 +324,7 @@ def test_where_nothing_is_priced_gpu_time_decides(store):
     records = [r for r in cluster() if type(r).__name__ != "Price"]
     store.append([*records, *trained("a", 0, 60, [2.0]), *trained("b", 1, 30, [1.0])])
     build(store, Settings(), now_ms=START_MS + 2 * HOUR)
-    answer = worth(store, "sweep", Window(START_MS, START_MS + 2 * HOUR), zone=UTC, target=2.0)
+    answer = worth(store, "sweep", TimeRange(START_MS, START_MS + 2 * HOUR), zone=UTC, target=2.0)
     rows = {row["run"]: row for row in answer["runs"]}
     assert (rows["a"]["pareto"], rows["b"]["pareto"]) == (False, True)
     assert rows["a"]["usd_micro"] is rows["a"]["to_target_usd"] is rows["a"]["marginal"] is None

@@ -26,7 +26,8 @@ from nights import HOUR, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job,
 from pyrometer.account.charges import charges
 from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, open_names
+from pyrometer.account.names import open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.cli import main
 from pyrometer.export.csv import FORMULA, as_text, cost_table, dollars
 from pyrometer.export.focus import COLUMNS, focus_table
@@ -37,7 +38,7 @@ from pyrometer.serve.app import Server, application
 from pyrometer.store import Store
 
 NIGHT = [*cluster(hours=30), *job(to_min=25 * 60), *run(ended_ms=at(90)), *all_ranks(0, 80)]
-ALL = Window(START_MS, START_MS + 30 * HOUR)
+ALL = TimeRange(START_MS, START_MS + 30 * HOUR)
 BERLIN = ZoneInfo("Europe/Berlin")
 
 NEVER_NULL_OF_USAGE = [

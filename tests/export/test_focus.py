@@ -13,9 +13,9 @@ import pytest
 from booked import ms_of
 
 from focus_rules import RULES, broken
-from pyrometer.account.books import month_window
 from pyrometer.account.closing import close
 from pyrometer.account.ledger import build
+from pyrometer.account.time_range import month_range
 from pyrometer.cli import main
 from pyrometer.model.records import Allocation, Node, Pod, Price, Workload
 from pyrometer.model.settings import Settings
@@ -57,7 +57,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         main(["export", "focus", "--data", str(folder / "data"), "--month", "2026-11", "--out", str(path),
               "--share-platform", "even"])  # fmt: skip
     assert not ended.value.code
-    assert month_window("2026-11", UTC).from_ms < november
+    assert month_range("2026-11", UTC).from_ms < november
     return path
 
 

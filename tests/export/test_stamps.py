@@ -16,7 +16,7 @@ import pytest
 
 from kube.server import free_port
 from nights import at
-from pyrometer.account.sums import iso
+from pyrometer.account.answer_json import iso
 from pyrometer.act.stamping import MlflowSummaryWriter, WandbSummaryWriter
 from pyrometer.collect.mlflow import Found, Mlflow
 from pyrometer.collect.tracked import TrackedRun

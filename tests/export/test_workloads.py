@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nights import HOUR, START_MS, all_ranks, at, cluster, job, pod, run
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.progress import Progress
 from pyrometer.explain.runs import runs
 from pyrometer.explain.standing import PHASES
@@ -142,7 +142,7 @@ def test_a_program_s_own_metric_is_not_its_controller_s_word(store: Store) -> No
     shown = Shown(store)
     shown.at(60)
     assert not {"progress_ratio", "remaining_seconds"} & set(shown.of("ml/llama"))
-    window = Window(at(0), at(60))
+    window = TimeRange(at(0), at(60))
     assert [row["progress"] for row in runs(store, window, zone=UTC)["rows"]] == [None]
     store.append([Metric(at(61), "llama", 1, 0, name, 1e307) for name in ("progress", "remaining_seconds")])
     shown.at(62)

@@ -21,7 +21,7 @@ from test_bytes import KEPT
 
 import two_teams
 from effort import EFFORT
-from pyrometer.account.windows import WindowError
+from pyrometer.account.time_range import TimeRangeError
 from pyrometer.model.settings import Settings
 from pyrometer.serve import app
 from pyrometer.serve.downloads import DOWNLOADS
@@ -75,7 +75,7 @@ def parameters(draw: st.DrawFn) -> list[tuple[str, str]]:
 
 def checked(what: str, said: dict[str, str]) -> None:
     """Whether it could be asked; whatever else goes wrong is a mistake."""
-    with suppress(QuestionError, NothingError, WindowError):
+    with suppress(QuestionError, NothingError, TimeRangeError):
         assert callable(question(what, said, Settings()))
 
 

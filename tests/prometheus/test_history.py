@@ -18,7 +18,8 @@ from prometheus.exposed import Exposed, newest
 from prometheus.servers import Server, prometheus, victoria
 from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window, open_names
+from pyrometer.account.names import open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.score import truth_window
 from pyrometer.model.records import Node
 from pyrometer.model.settings import Settings
@@ -34,7 +35,7 @@ class Night(NamedTuple):
     """A simulated night: its folder, its time, and who had GPUs for how long, by experiment and by pod."""
 
     folder: Path
-    window: Window
+    window: TimeRange
     experiments: dict[str, int]
     pods: dict[str, int]
     nodes: int
@@ -50,7 +51,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
         return Night(folder, window, held(store, window, "experiment"), held(store, window, "pod"), nodes)
 
 
-def held(store: Store, window: Window, by: str) -> dict[str, int]:
+def held(store: Store, window: TimeRange, by: str) -> dict[str, int]:
     open_names(store)
     rows = cost(store, window, [by], zone=UTC)["rows"]
     return {row[by]: row["gpu_ms"] for row in rows if row[by] is not None}

@@ -17,7 +17,7 @@ from prometheus.exposed import Exposed, Line
 from prometheus.servers import prometheus
 from prometheus.test_history import EVERY_MS, Night, held, night  # noqa: F401 - a fixture
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.model.settings import Settings
 from pyrometer.serve.history import Remembering
@@ -59,7 +59,7 @@ def test_who_had_gpus_is_known_and_looking_twice_changes_nothing(
     try:
         with Store(tmp_path / "data", create=True) as store:
             asyncio.run(scenario(store))
-            window = Window(*(ms + by_ms for ms in night.window))
+            window = TimeRange(*(ms + by_ms for ms in night.window))
             build(store, Settings(), now_ms=now_ms)
             pods = held(store, window, "pod")
             store.expose_all(["pod", "slot"])

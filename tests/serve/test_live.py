@@ -11,7 +11,7 @@ import httpx2 as httpx
 import pytest
 
 import nights
-from pyrometer.account.sums import iso
+from pyrometer.account.answer_json import iso
 from pyrometer.model.settings import Settings
 from pyrometer.serve import app, live
 from pyrometer.serve.live import MOST_UNREAD, Live

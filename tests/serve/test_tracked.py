@@ -11,7 +11,7 @@ from kube.server import free_port
 from nights import START_MS, all_ranks, at, cluster, job, pod, run
 from pyrometer.account.ledger import build
 from pyrometer.account.scope import only
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.collect.mlflow import Found, Mlflow
 from pyrometer.collect.tracked import Point, TrackedRun, Where
 from pyrometer.explain.progress import Progress
@@ -21,7 +21,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.serve.tracked import AMBIGUOUS, JOINED, UNJOINED, FollowingMlflow, Tracking
 from pyrometer.store import Store
 
-DAY = Window(START_MS, at(120))
+DAY = TimeRange(START_MS, at(120))
 
 
 def tracked(run_id="abc", from_min=10, to_min=70, **where) -> TrackedRun:

@@ -12,7 +12,7 @@ import pytest
 
 from pyrometer.account.check import problems
 from pyrometer.account.ledger import build
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.score import ledger_cells, score, truth_window
 from pyrometer.explain.why import why
 from pyrometer.model.settings import Settings
@@ -116,7 +116,7 @@ def test_a_replay_brings_every_record_once_in_the_order_of_time(night, tmp_path)
         build(live, Settings(), now_ms=half_ms)
         replay(store, live, half_ms, window.to_ms + 10**9)
         build(live, Settings(), now_ms=window.to_ms)
-        answers = [why(each, Window(*window), Settings(), zone=UTC) for each in (store, live)]
+        answers = [why(each, TimeRange(*window), Settings(), zone=UTC) for each in (store, live)]
     assert answers[0]["states"] == answers[1]["states"]
     assert answers[0]["findings"] == answers[1]["findings"]
 

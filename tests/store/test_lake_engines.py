@@ -17,7 +17,7 @@ from histories import folder
 from lakes import TARIFF, a_question, as_text, copied, dies_once, facts, fill, of_folder, of_lake
 from pyrometer.account import fleet
 from pyrometer.account.closing import close
-from pyrometer.account.windows import zone_of
+from pyrometer.account.time_range import zone_of
 from pyrometer.serve.questions import NothingError
 from pyrometer.store.engines import Engine, EngineError, Local, engine_of
 from pyrometer.store.lake import Cache, LakeError, Place, manifest_of

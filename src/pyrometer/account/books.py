@@ -1,4 +1,4 @@
-"""The books: what a question about a window is answered from, once months are closed.
+"""The books: what a question about a time range is answered from, once months are closed.
 
 - A month that is closed: the charges that were frozen. They never change.
 - The first month after it: the ledger, and adjustments: by how much what the ledger now says of closed time differs
@@ -15,23 +15,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, NamedTuple
 
+from pyrometer.account.answer_json import iso
 from pyrometer.account.closed import AMOUNTS, NAMES, Closed, closed_months, path_of
 from pyrometer.account.energy import Drawn, drawn_in, open_energy
+from pyrometer.account.groupings import HELD, PRICE
+from pyrometer.account.names import holder_column, open_names
+from pyrometer.account.quarters import label_quarters
 from pyrometer.account.retention import kept_from_ms
-from pyrometer.account.sums import (
-    HELD,
-    PRICE,
-    Sum,
-    Window,
-    holder_column,
-    iso,
-    label_quarters,
-    open_names,
-    price_of,
-)
+from pyrometer.account.sums import Sum, price_of
+from pyrometer.account.time_range import TimeRange, midnight_ms, month_range, zone_name
 from pyrometer.model.units import MS_PER_QUARTER
 from pyrometer.store import Reading, Store
 from pyrometer.store.reading import quoted
@@ -61,10 +56,10 @@ LEDGER = Basis()
 
 
 def basis_of(
-    store: Reading, window: Window, by: Iterable[str], zone: tzinfo, team: str | None = None,
+    store: Reading, time_range: TimeRange, by: Iterable[str], zone: tzinfo, team: str | None = None,
     experiment: str | None = None,
 ) -> Basis:  # fmt: skip
-    """What a question about this window is answered from."""
+    """What a question about this time range is answered from."""
     months = closed_months(store.folder)
     of = Basis(team=team, experiment=experiment)
     if not months:
@@ -72,37 +67,20 @@ def basis_of(
     last = months[-1]
     left_out = False
     if last.timezone == zone_name(zone):
-        month = datetime.fromtimestamp(window.from_ms / 1000, zone).strftime("%Y-%m")
-        is_open = window.from_ms == last.to_ms and window == month_window(month, zone)
-        closed = next((closed for closed in months if window == (closed.from_ms, closed.to_ms)), None)
+        month = datetime.fromtimestamp(time_range.from_ms / 1000, zone).strftime("%Y-%m")
+        is_open = time_range.from_ms == last.to_ms and time_range == month_range(month, zone)
+        closed = next((closed for closed in months if time_range == (closed.from_ms, closed.to_ms)), None)
         if closed and groupable(by):
             return of._replace(kind="closed", month=closed.month, closed=closed)
         if is_open and groupable(by):
             return of._replace(kind="open", month=month, closed=last)
         left_out = is_open
-    return of._replace(closed=last, touches_closed=window.from_ms < last.to_ms, left_out=left_out)
+    return of._replace(closed=last, touches_closed=time_range.from_ms < last.to_ms, left_out=left_out)
 
 
 def groupable(by: Iterable[str]) -> bool:
     """Whether frozen charges have what an answer is grouped by."""
     return set(by) <= KEPT
-
-
-def zone_name(zone: tzinfo) -> str:
-    """How a zone is called where it is written down."""
-    return str(getattr(zone, "key", "UTC"))
-
-
-def month_window(month: str, zone: tzinfo) -> Window:
-    """A month's time."""
-    first = date.fromisoformat(f"{month}-01")
-    following = (first + timedelta(days=31)).replace(day=1)
-    return Window(midnight_ms(first, zone), midnight_ms(following, zone))
-
-
-def midnight_ms(day: date, zone: tzinfo) -> int:
-    """When a day begins."""
-    return round(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp() * 1000)
 
 
 # -- rows of an answer ------------------------------------------------------------------------------------------------
@@ -177,10 +155,10 @@ def _order(by: Sequence[str]) -> str:
 # -- what was charged, and what the ledger says now -------------------------------------------------------------------
 
 
-def entries(store: Reading, window: Window, zone: tzinfo) -> str:
-    """The ledger of a window as charges, under their names of now."""
+def entries(store: Reading, time_range: TimeRange, zone: tzinfo) -> str:
+    """The ledger of a time range as charges, under their names of now."""
     open_names(store)
-    query = f"SELECT NULL AS {ADJUSTS}, * FROM ({_named(_summed(store, window, zone, energy=True))})"
+    query = f"SELECT NULL AS {ADJUSTS}, * FROM ({_named(_summed(store, time_range, zone, energy=True))})"
     return _table(store, "book_entry", query)
 
 
@@ -242,8 +220,8 @@ def _compared(store: Reading) -> dict[str, dict[str, Any]]:
 
 def _same_charges(store: Reading, months: list[Closed], month: str, zone: tzinfo) -> bool:
     """Whether the ledger of a month says what was charged for it: by day, holder, node and price."""
-    window = month_window(month, zone)
-    now = _summed(store, Window(window.from_ms, min(window.to_ms, months[-1].to_ms)), zone)
+    time_range = month_range(month, zone)
+    now = _summed(store, TimeRange(time_range.from_ms, min(time_range.to_ms, months[-1].to_ms)), zone)
     kept_day = _first_kept_day(store, zone)
     query = f"""
         FROM (
@@ -274,8 +252,8 @@ def _now(store: Reading, months: list[Closed], zone: tzinfo, kept_day: str) -> s
     unread = f"SELECT {uids}, gpu_ms FROM book_charged WHERE day[:7] NOT IN ({listed}) OR NOT {bool(changed)}"
     _table(store, "book_now", unread)
     for month in changed:
-        window = month_window(month, zone)
-        read = _summed(store, Window(window.from_ms, min(window.to_ms, end_ms)), zone)
+        time_range = month_range(month, zone)
+        read = _summed(store, TimeRange(time_range.from_ms, min(time_range.to_ms, end_ms)), zone)
         store.connection.execute(f"INSERT INTO book_now SELECT {uids}, gpu_ms FROM ({read}) WHERE day >= '{kept_day}'")
     nothing = ", ".join(f"0 AS {name}" for name in AMOUNTS[2:])
     return f"SELECT {uids}, sum(gpu_ms)::BIGINT AS gpu_ms, {nothing} FROM book_now GROUP BY ALL"
@@ -293,18 +271,18 @@ def ledger_digests(store: Reading, before_ms: int, zone: tzinfo) -> dict[str, st
     return {month: hashlib.sha256("\n".join(sorted(of)).encode()).hexdigest()[:16] for month, of in stamps.items()}
 
 
-def _summed(store: Reading, window: Window, zone: tzinfo, *, energy: bool = False) -> str:
-    """The ledger of a window by day and by who held what in which state at which price."""
-    store.expose(["ledger_row"], *window)
-    label_quarters(store, window, zone)
-    drawn = open_energy(store, *window, ("state",)) if energy and drawn_in(store, *window).gpu_ms else ""
+def _summed(store: Reading, time_range: TimeRange, zone: tzinfo, *, energy: bool = False) -> str:
+    """The ledger of a time range by day and by who held what in which state at which price."""
+    store.expose(["ledger_row"], *time_range)
+    label_quarters(store, time_range, zone)
+    drawn = open_energy(store, *time_range, ("state",)) if energy and drawn_in(store, *time_range).gpu_ms else ""
     metered = f"""
         UNION ALL
         SELECT minute_ms // {MS_PER_QUARTER}, pod_uid, node_uid, state, NULL, 0, sum(energy_mj), sum(ms),
             sum(estimated_ms)
         FROM {drawn} GROUP BY ALL
     """
-    inside = f"minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}"
+    inside = f"minute_ms >= {time_range.from_ms} AND minute_ms < {time_range.to_ms}"
     query = f"""
         SELECT day_label AS day, pod_uid, node_uid, state::VARCHAR AS state, {PRICE}, sum(gpu_ms)::BIGINT AS gpu_ms,
             {", ".join(f"sum({name})::BIGINT AS {name}" for name in AMOUNTS[2:])}

@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import UTC, date, tzinfo
 from typing import Any
 
-from pyrometer.account.books import ADJUSTS, LEDGER, Basis, midnight_ms, month_window
+from pyrometer.account.answer_json import iso, time_range_json
+from pyrometer.account.books import ADJUSTS, LEDGER, Basis
 from pyrometer.account.cost import Subject, Told, told
+from pyrometer.account.groupings import PRICE
+from pyrometer.account.names import open_names
 from pyrometer.account.sharing import Pot
-from pyrometer.account.sums import PRICE, Window, iso, open_names, window_json
+from pyrometer.account.time_range import TimeRange, midnight_ms, month_range
 from pyrometer.store import Reading
 
 BY = ("day", "cluster", "pool", "node", "gpu_model", "team", "experiment", "workload", "namespace")
@@ -21,25 +24,25 @@ def groupings(price_usd_micro: int | None) -> tuple[str, ...]:
 
 
 def charges(
-    store: Reading, window: Window, *, zone: tzinfo, price_usd_micro: int | None = None, basis: Basis = LEDGER,
+    store: Reading, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None, basis: Basis = LEDGER,
     pot: Pot | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """One row a day and price of who had what. Rows are lists in the order of `columns`: there are many of them.
 
-    `from` and `to` are UTC: the day, as far as it lies in the window; `billing_from` and `billing_to` its month. What
-    adjusts a closed month has the day that it corrects, and is billed with the month that was asked for.
+    `from` and `to` are UTC: the day, as far as it lies in the time range; `billing_from` and `billing_to` its month.
+    What adjusts a closed month has the day that it corrects, and is billed with the month that was asked for.
     """
     open_names(store)
     price = price_usd_micro
     return charges_json(
-        told(store, Subject(window, zone, price, basis, pot=pot), groupings(price)), window, zone, price
+        told(store, Subject(time_range, zone, price, basis, pot=pot), groupings(price)), time_range, zone, price
     )
 
 
-def charges_json(answer: Told, window: Window, zone: tzinfo, price: int | None) -> dict[str, Any]:
+def charges_json(answer: Told, time_range: TimeRange, zone: tzinfo, price: int | None) -> dict[str, Any]:
     """The answer, of rows by `groupings`."""
     times = {
-        (day, adjusts): _times(date.fromisoformat(day), window, zone, adjusts is not None)
+        (day, adjusts): _times(date.fromisoformat(day), time_range, zone, adjusts is not None)
         for day, adjusts in dict.fromkeys((row.key[0], row.adjusts) for row in answer.rows)
     }
     rows = [
@@ -50,18 +53,18 @@ def charges_json(answer: Told, window: Window, zone: tzinfo, price: int | None) 
         for row in answer.rows
     ]  # fmt: skip
     return {
-        "window": window_json(window, zone), "columns": list(COLUMNS), "rows": rows, "total": answer.total,
+        "window": time_range_json(time_range, zone), "columns": list(COLUMNS), "rows": rows, "total": answer.total,
         "books": answer.books,
     }  # fmt: skip
 
 
-def _times(day: date, window: Window, zone: tzinfo, adjusts: bool) -> tuple[str, ...]:
-    """A day within a window, and the month it is billed with."""
+def _times(day: date, time_range: TimeRange, zone: tzinfo, adjusts: bool) -> tuple[str, ...]:
+    """A day within a time range, and the month it is billed with."""
     begin_ms = midnight_ms(day, zone)
     end_ms = midnight_ms(date.fromordinal(day.toordinal() + 1), zone)
     if adjusts:
-        billed = Window(*window)
+        billed = TimeRange(*time_range)
     else:
-        billed = month_window(f"{day:%Y-%m}", zone)
-        begin_ms, end_ms = max(begin_ms, window.from_ms), min(end_ms, window.to_ms)
+        billed = month_range(f"{day:%Y-%m}", zone)
+        begin_ms, end_ms = max(begin_ms, time_range.from_ms), min(end_ms, time_range.to_ms)
     return tuple(iso(moment, UTC) for moment in (begin_ms, end_ms, *billed))

@@ -12,21 +12,12 @@ from typing import Any
 
 from pyrometer import __version__
 from pyrometer.account import closed as files
-from pyrometer.account.books import (
-    Basis,
-    adjustments,
-    charged_sums,
-    entries,
-    entry_sums,
-    ledger_digests,
-    put_away,
-    zone_name,
-)
+from pyrometer.account.answer_json import iso, total
+from pyrometer.account.books import Basis, adjustments, charged_sums, entries, entry_sums, ledger_digests, put_away
 from pyrometer.account.closed import Closed, closed_months
 from pyrometer.account.energy import tariff_of
 from pyrometer.account.retention import kept_from_ms
-from pyrometer.account.sums import Window, iso, total
-from pyrometer.account.windows import month_of
+from pyrometer.account.time_range import TimeRange, month_of, zone_name
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Reading, Store
@@ -41,12 +32,12 @@ class ClosingError(ValueError):
 
 def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms: int, by: str) -> Closed:
     """Closes a month. The ledger is up to date."""
-    window = month_of(month, zone)
-    month = datetime.fromtimestamp(window.from_ms / 1000, zone).strftime("%Y-%m")
+    time_range = month_of(month, zone)
+    month = datetime.fromtimestamp(time_range.from_ms / 1000, zone).strftime("%Y-%m")
     months = closed_months(store.folder)
-    _refuse(store, months, month, window, zone, now_ms)
+    _refuse(store, months, month, time_range, zone, now_ms)
     try:
-        found = _frozen(store, settings, months, month, window, zone, {"closed_ms": now_ms, "closed_by": by})
+        found = _frozen(store, settings, months, month, time_range, zone, {"closed_ms": now_ms, "closed_by": by})
     finally:
         put_away(store)
     store.changes += 1  # answers that are kept are of another time
@@ -54,11 +45,11 @@ def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms:
 
 
 def _frozen(
-    store: Store, settings: Settings, months: list[Closed], month: str, window: Window, zone: tzinfo,
+    store: Store, settings: Settings, months: list[Closed], month: str, time_range: TimeRange, zone: tzinfo,
     said: dict[str, Any],
 ) -> Closed:  # fmt: skip
     """Its charges, written down."""
-    relation = entries(store, window, zone)
+    relation = entries(store, time_range, zone)
     if months:
         adjusted = adjustments(store, Basis("open", month, months[-1]), zone)
         columns = ", ".join(f'"{name}"' for name in (*files.NAMES, *files.AMOUNTS))
@@ -76,10 +67,10 @@ def _frozen(
     return files.write(
         store.folder, store.connection, "book_closing", month,
         {
-            "timezone": zone_name(zone), "from_ms": window.from_ms, "to_ms": window.to_ms, **said,
+            "timezone": zone_name(zone), "from_ms": time_range.from_ms, "to_ms": time_range.to_ms, **said,
             "pyrometer": __version__, **sums, "price_book_sha256": _digest(settings.price_book),
             "tariff": {name: None if value is None else str(value) for name, value in tariff._asdict().items()},
-            "ledger_digests": ledger_digests(store, window.to_ms, zone),
+            "ledger_digests": ledger_digests(store, time_range.to_ms, zone),
         },
     )  # fmt: skip
 
@@ -119,7 +110,7 @@ def _json(store: Reading, closed: Closed, team: str | None, experiment: str | No
     return told | {"closed_by": None, "sha256": None, "price_book_sha256": None} | sums
 
 
-def _refuse(store: Reading, months: list[Closed], month: str, window: Window, zone: tzinfo, now_ms: int) -> None:
+def _refuse(store: Reading, months: list[Closed], month: str, time_range: TimeRange, zone: tzinfo, now_ms: int) -> None:
     known = {closed.month: closed for closed in months}
     if month in known:
         raise ClosingError(f"{month} is closed since {iso(known[month].closed_ms, UTC)}, and stays as it is.")
@@ -129,19 +120,19 @@ def _refuse(store: Reading, months: list[Closed], month: str, window: Window, zo
             f"--tz {months[-1].timezone}, or set `timezone`."
         )
     end_ms = months[-1].to_ms if months else -(2**62)
-    if window.from_ms < end_ms:
+    if time_range.from_ms < end_ms:
         raise ClosingError(f"{month} is before {months[-1].month}, which is closed: what changes in it is adjusted.")
-    if now_ms < window.to_ms + SETTLED_MS:
-        when = iso(window.to_ms + SETTLED_MS, zone)
+    if now_ms < time_range.to_ms + SETTLED_MS:
+        when = iso(time_range.to_ms + SETTLED_MS, zone)
         raise ClosingError(f"{month} is not over, or not settled yet: it can be closed from {when} on.")
     kept_ms = kept_from_ms(store)
-    if kept_ms > window.from_ms:
+    if kept_ms > time_range.from_ms:
         raise ClosingError(
             f"The ledger of {month} before {iso(kept_ms, zone)} is forgotten (`retention_days`): it cannot be closed."
         )
-    store.expose(["ledger_row"], end_ms, window.from_ms)
+    store.expose(["ledger_row"], end_ms, time_range.from_ms)
     earlier = "SELECT min(minute_ms) FROM ledger_row WHERE minute_ms >= ? AND minute_ms < ?"
-    ((first_ms,),) = store.connection.execute(earlier, [end_ms, window.from_ms]).fetchall()
+    ((first_ms,),) = store.connection.execute(earlier, [end_ms, time_range.from_ms]).fetchall()
     if first_ms is not None:
         first = datetime.fromtimestamp(first_ms / 1000, zone).strftime("%Y-%m")
         raise ClosingError(f"{first} has charges and is not closed: close it before {month}.")

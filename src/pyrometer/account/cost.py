@@ -12,6 +12,7 @@ from datetime import tzinfo
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+from pyrometer.account.answer_json import time_and_money, time_range_json
 from pyrometer.account.books import ADJUSTS, LEDGER, Basis, books_json, charged_sums
 from pyrometer.account.energy import (
     Drawn,
@@ -25,20 +26,10 @@ from pyrometer.account.energy import (
     open_energy,
     plus,
 )
+from pyrometer.account.groupings import HELD, PRICE
 from pyrometer.account.sharing import NONE, Pot, is_platform, parts_of, pot_groupings, shared
-from pyrometer.account.sums import (
-    HELD,
-    HOUR_USE,
-    PRICE,
-    Sum,
-    Window,
-    hourly,
-    is_priced,
-    reads_hour_use,
-    sums,
-    time_and_money,
-    window_json,
-)
+from pyrometer.account.sums import HOUR_USE, Sum, hourly, is_priced, reads_hour_use, sums
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_HOUR, round_nested
 from pyrometer.store import Reading
 
@@ -63,7 +54,7 @@ _OUTER = ("team", ADJUSTS, "experiment")  # what rows are rounded within, in thi
 class Subject(NamedTuple):
     """What every answer here is about."""
 
-    window: Window
+    time_range: TimeRange
     zone: tzinfo
     price_usd_micro: int | None = None
     basis: Basis = LEDGER
@@ -95,24 +86,28 @@ def pot_of(store: Reading, about: Subject, by: Sequence[str], how: str) -> Pot |
         return None
     everybody = about._replace(basis=about.basis._replace(team=None, experiment=None))
     parts = parts_of(_groups(store, everybody, ("team", HELD)), how)
-    known = PRICE not in by and about.basis.kind != "closed" and drawn_in(store, *about.window).gpu_ms
-    whole = hourly(by, about.zone, about.window)
-    energy = open_energy(store, *about.window, hourly=whole) if known else ""  # what is told apart by price says none
+    known = PRICE not in by and about.basis.kind != "closed" and drawn_in(store, *about.time_range).gpu_ms
+    whole = hourly(by, about.zone, about.time_range)
+    energy = (
+        open_energy(store, *about.time_range, hourly=whole) if known else ""
+    )  # what is told apart by price says none
     return Pot(parts, is_platform(_groups(store, everybody, pot_groupings(by), energy)))
 
 
-def energy_read(store: Reading, window: Window, by: Sequence[str], zone: tzinfo, ledger: str = "ledger_row") -> str:
+def energy_read(
+    store: Reading, time_range: TimeRange, by: Sequence[str], zone: tzinfo, ledger: str = "ledger_row"
+) -> str:
     """Where energy and activity are read from; empty, where nothing is known of them."""
-    if not has_use(store, *window):
+    if not has_use(store, *time_range):
         return ""
-    if ledger == "ledger_row" and reads_hour_use(store, window, by, zone):
+    if ledger == "ledger_row" and reads_hour_use(store, time_range, by, zone):
         return HOUR_USE
-    return open_energy(store, *window, by, ledger, hourly=hourly(by, zone, window))
+    return open_energy(store, *time_range, by, ledger, hourly=hourly(by, zone, time_range))
 
 
-def drawn_by_all(store: Reading, window: Window, by: Sequence[str], rows: Sequence[Drawn]) -> Drawn:
+def drawn_by_all(store: Reading, time_range: TimeRange, by: Sequence[str], rows: Sequence[Drawn]) -> Drawn:
     """What rows drew in all. Of states and causes nobody knows how busy they were, of all of them together one does."""
-    return drawn_in(store, *window) if {"state", "cause"} & set(by) else plus(Drawn(), *rows)
+    return drawn_in(store, *time_range) if {"state", "cause"} & set(by) else plus(Drawn(), *rows)
 
 
 def told(store: Reading, about: Subject, by: Sequence[str], *, energy: str = "") -> Told:
@@ -150,21 +145,25 @@ def rounded_rows(
 
 
 def cost(
-    store: Reading, window: Window, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None,
+    store: Reading, time_range: TimeRange, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None,
     ledger: str = "ledger_row", tariff: Tariff | None = None, basis: Basis = LEDGER, pot: Pot | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The answer of `pyrometer cost`."""
-    about = Subject(window, zone, price_usd_micro, basis, ledger, pot)
+    about = Subject(time_range, zone, price_usd_micro, basis, ledger, pot)
     frozen = basis.closed if basis.kind == "closed" else None
-    energy = "" if frozen else energy_read(store, window, by, zone, ledger)
+    energy = "" if frozen else energy_read(store, time_range, by, zone, ledger)
     answer = told(store, about, by, energy=energy)
     drawn = [row.drawn for row in answer.rows]
-    whole = drawn_by_all(store, window, by, drawn) if energy and not pot else drawn_whole(drawn, pot.unit if pot else 1)
+    whole = (
+        drawn_by_all(store, time_range, by, drawn) if energy and not pot else drawn_whole(drawn, pot.unit if pot else 1)
+    )
     site = Site(frozen.energy_tariff if frozen else tariff or Tariff(), drawn, whole)
-    return cost_json(answer, by, window, zone, [site])
+    return cost_json(answer, by, time_range, zone, [site])
 
 
-def cost_json(answer: Told, by: Sequence[str], window: Window, zone: tzinfo, sites: Sequence[Site]) -> dict[str, Any]:
+def cost_json(
+    answer: Told, by: Sequence[str], time_range: TimeRange, zone: tzinfo, sites: Sequence[Site]
+) -> dict[str, Any]:
     """The answer of `pyrometer cost`, of rows whose energy was drawn at some sites."""
     rows = []
     for row, energy in zip(answer.rows, energy_rows(sites), strict=True):
@@ -173,7 +172,7 @@ def cost_json(answer: Told, by: Sequence[str], window: Window, zone: tzinfo, sit
         amounts |= {ADJUSTS: row.adjusts, "activity": row.drawn.activity}
         rows.append(groups | {name: amounts[name] for name in AMOUNTS})
     return {
-        "window": window_json(window, zone), "by": list(by), "rows": rows,
+        "window": time_range_json(time_range, zone), "by": list(by), "rows": rows,
         "total": answer.total | energy_of_all(sites), "books": answer.books,
     }  # fmt: skip
 
@@ -183,7 +182,7 @@ def _groups(store: Reading, about: Subject, by: Sequence[str], energy: str = "")
     found: list[Sum] = []
     if about.basis.kind != "closed":
         of_ledger = sums(
-            store, about.window, by, zone=about.zone, price_usd_micro=about.price_usd_micro, ledger=about.ledger,
+            store, about.time_range, by, zone=about.zone, price_usd_micro=about.price_usd_micro, ledger=about.ledger,
             energy=energy,
         )  # fmt: skip
         found = [group._replace(key=(*group.key, None)) for group in of_ledger]

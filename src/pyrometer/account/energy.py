@@ -10,7 +10,8 @@ from fractions import Fraction
 from math import lcm
 from typing import Any, NamedTuple
 
-from pyrometer.account.summed import Span, beside, edges, inside, minutes_before, stretches, whole_steps
+from pyrometer.account.summed import beside, edges, inside, minutes_before, stretches, whole_steps
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, USD_MICRO_PER_USD, largest_remainder, usd
 from pyrometer.store import Reading
@@ -65,16 +66,16 @@ def tariff_of(settings: Settings) -> Tariff:
 def open_energy(
     store: Reading, from_ms: int, to_ms: int, by: Sequence[str] = (), ledger: str = "ledger_row", *, hourly: bool = True
 ) -> str:
-    """Makes the energy of a window readable, with the columns by which the ledger can be grouped; says its name.
+    """Makes the energy of a time range readable, with the columns by which the ledger can be grouped; says its name.
 
-    A quarter of an hour that the window cuts is divided as its holder's milliseconds on the node are, and one whose
-    rows of the ledger are in several groups as theirs. Running amounts are rounded, so that windows and groups add up.
-    Activity is that of the quarters that begin in the window; of states and causes nobody knows it. Where it is not to
-    be grouped by hours of UTC (`hourly`), whole hours are not read as one.
+    A quarter of an hour that the time range cuts is divided as its holder's milliseconds on the node are, and one whose
+    rows of the ledger are in several groups as theirs. Running amounts are rounded, so that time ranges and groups add
+    up. Activity is that of the quarters that begin in the time range; of states and causes nobody knows it. Where it is
+    not to be grouped by hours of UTC (`hourly`), whole hours are not read as one.
     """
-    window = Span(from_ms, to_ms)
+    time_range = TimeRange(from_ms, to_ms)
     keys = [name for name in by if name in ("state", "cause")]
-    read = _of_slots(store, window) if keys else _of_holders(store, window, hourly=hourly)
+    read = _of_slots(store, time_range) if keys else _of_holders(store, time_range, hourly=hourly)
     store.connection.execute(f"CREATE OR REPLACE TEMP VIEW energy_here AS {' UNION ALL '.join(read)}")
     if not keys:
         return "energy_here"
@@ -104,12 +105,12 @@ def open_energy(
 
 
 def open_use(store: Reading, from_ms: int, to_ms: int) -> str:
-    """A relation of the time, the energy and the activity of a window together, where its hours have sums of use: with
-    the columns of `hour_use`, and `minute_ms` for its time."""
-    window, hours = Span(from_ms, to_ms), whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
+    """A relation of the time, the energy and the activity of a time range together, where its hours have sums of use:
+    with the columns of `hour_use`, and `minute_ms` for its time."""
+    time_range, hours = TimeRange(from_ms, to_ms), whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
     used = store.query("hour_use", *hours)
     read = [f"SELECT time_ms AS minute_ms, * EXCLUDE (time_ms) FROM ({used}) {inside('time_ms', hours)}"]
-    for number, span in enumerate(edges(window, hours)):
+    for number, span in enumerate(edges(time_range, hours)):
         held = stretches(store, span, f"_edge_{number}")
         read.append(f"SELECT time_ms, node_uid, pod_uid, usd_micro_per_hour, ms * minutes, 0, 0, 0, 0, 0 FROM ({held})")
         read += [
@@ -120,58 +121,58 @@ def open_use(store: Reading, from_ms: int, to_ms: int) -> str:
     return f"({' UNION ALL '.join(read)})"
 
 
-def _of_slots(store: Reading, window: Span) -> Iterator[str]:
+def _of_slots(store: Reading, time_range: TimeRange) -> Iterator[str]:
     """Quarters of an hour, slot by slot, without activity: nobody knows that of states and causes."""
-    quarters = whole_steps(store, *window, MS_PER_QUARTER)
-    store.expose(["energy"], window.from_ms - MS_PER_QUARTER, window.to_ms)
+    quarters = whole_steps(store, *time_range, MS_PER_QUARTER)
+    store.expose(["energy"], time_range.from_ms - MS_PER_QUARTER, time_range.to_ms)
     amounts = ", ".join(_AMOUNTS)
     yield (
         f"SELECT time_ms AS minute_ms, slot_index, node_uid, pod_uid, {amounts}, 0 AS readings, 0 AS activity_sum "
         f"FROM energy {inside('time_ms', quarters)}"
     )
-    for number, quarter_ms in enumerate(_cut_quarters(window, quarters)):
+    for number, quarter_ms in enumerate(_cut_quarters(time_range, quarters)):
         suffix, end_ms = f"_cut_{number}", quarter_ms + MS_PER_QUARTER
         store.expose(["ledger_row"], quarter_ms, end_ms, suffix=suffix)
         held = f"SELECT *, minute_ms AS time_ms, 1 AS minutes FROM ledger_row{suffix} "
-        held += inside("minute_ms", Span(quarter_ms, end_ms))
-        yield _cut(window, quarter_ms, "energy", held, ("node_uid", "slot_index", "pod_uid"))
+        held += inside("minute_ms", TimeRange(quarter_ms, end_ms))
+        yield _cut(time_range, quarter_ms, "energy", held, ("node_uid", "slot_index", "pod_uid"))
 
 
-def _of_holders(store: Reading, window: Span, *, hourly: bool) -> Iterator[str]:
+def _of_holders(store: Reading, time_range: TimeRange, *, hourly: bool) -> Iterator[str]:
     """The same without slots, and with activity; of whole hours the hour, where it was summed."""
-    hours, summed = whole_steps(store, *window, MS_PER_HOUR), store.parts("hour_use")
-    if not hours or not summed or not hourly:
-        yield from _quarters(store, window, "")
+    hours, summed = whole_steps(store, *time_range, MS_PER_HOUR), store.parts("hour_use")
+    if hours.is_empty or not summed or not hourly:
+        yield from _quarters(store, time_range, "")
         return
     store.expose(["hour_use"], *hours)
     yield _whole("hour_use", hours, ms="energy_ms")
     without = beside(store, "quarter_use", summed)
     store.expose(["quarter_use"], *hours, suffix="_unsummed", without=without)
     yield _whole("quarter_use_unsummed", hours)
-    for number, span in enumerate(edges(window, hours)):
+    for number, span in enumerate(edges(time_range, hours)):
         yield from _quarters(store, span, f"_edge_{number}")
 
 
-def _quarters(store: Reading, span: Span, suffix: str) -> Iterator[str]:
+def _quarters(store: Reading, span: TimeRange, suffix: str) -> Iterator[str]:
     """Quarters of an hour without their slots, and what is in a span of those that it cuts."""
     quarters = whole_steps(store, *span, MS_PER_QUARTER)
     store.expose(["quarter_use"], span.from_ms - MS_PER_QUARTER, span.to_ms, suffix=suffix)
     yield _whole(f"quarter_use{suffix}", quarters)
     for number, quarter_ms in enumerate(_cut_quarters(span, quarters)):
-        quarter = Span(quarter_ms, quarter_ms + MS_PER_QUARTER)
+        quarter = TimeRange(quarter_ms, quarter_ms + MS_PER_QUARTER)
         held = stretches(store, quarter, f"{suffix}_cut_{number}")
         active = span.from_ms <= quarter_ms
         yield _cut(span, quarter_ms, f"quarter_use{suffix}", held, ("node_uid", "pod_uid"), active=active)
 
 
-def _whole(relation: str, span: Span, ms: str = "ms") -> str:
+def _whole(relation: str, span: TimeRange, ms: str = "ms") -> str:
     return (
         "SELECT time_ms AS minute_ms, -1 AS slot_index, node_uid, pod_uid, "
         f"energy_mj, {ms} AS ms, estimated_ms, readings, activity_sum FROM {relation} {inside('time_ms', span)}"
     )
 
 
-def _cut_quarters(span: Span, quarters: Span) -> list[int]:
+def _cut_quarters(span: TimeRange, quarters: TimeRange) -> list[int]:
     """The quarters that a span cuts: one and the same, where it lies inside of it."""
     begun_ms = [quarters.from_ms - MS_PER_QUARTER] if span.from_ms < quarters.from_ms else []
     ended_ms = [quarters.to_ms] if quarters.to_ms < span.to_ms else []
@@ -179,23 +180,20 @@ def _cut_quarters(span: Span, quarters: Span) -> list[int]:
 
 
 def _cut(
-    window: Span, quarter_ms: int, energy: str, held: str, holder: Sequence[str], *, active: bool = False
+    time_range: TimeRange, quarter_ms: int, energy: str, held: str, holder: Sequence[str], *, active: bool = False
 ) -> str:  # fmt: skip
-    """What is in a window of a quarter of an hour that it cuts, divided as the holder's milliseconds are, and its
+    """What is in a time range of a quarter of an hour that it cuts, divided as the holder's milliseconds are, and its
     activity."""
-    before, until = minutes_before(window.from_ms), minutes_before(window.to_ms)
+    before, until = minutes_before(time_range.from_ms), minutes_before(time_range.to_ms)
     same = " AND ".join(f"held.{name} IS NOT DISTINCT FROM energy.{name}" for name in holder)
     slot = "energy.slot_index" if "slot_index" in holder else "-1"
     use = ", ".join(f"{f'energy.{name}' if active else 0} AS {name}" for name in ("readings", "activity_sum"))
     parts = ", ".join(_part(name, "energy", "before_ms", "until_ms", "whole_ms") for name in _AMOUNTS)
     return f"""
-        SELECT greatest(time_ms, {window.from_ms}) AS minute_ms, {slot} AS slot_index, energy.node_uid, energy.pod_uid,
-            {parts}, {use}
-        FROM {energy} energy JOIN (
-            SELECT {", ".join(holder)}, sum(ms * minutes)::BIGINT AS whole_ms, sum(ms * {before})::BIGINT AS before_ms,
-                sum(ms * {until})::BIGINT AS until_ms
-            FROM ({held}) GROUP BY ALL
-        ) held ON energy.time_ms = {quarter_ms} AND {same}
+        SELECT greatest(time_ms, {time_range.from_ms}) AS minute_ms, {slot} AS slot_index, energy.node_uid,
+        energy.pod_uid, {parts}, {use} FROM {energy} energy JOIN ( SELECT {", ".join(holder)}, sum(ms * minutes)::BIGINT
+        AS whole_ms, sum(ms * {before})::BIGINT AS before_ms, sum(ms * {until})::BIGINT AS until_ms FROM ({held}) GROUP
+        BY ALL ) held ON energy.time_ms = {quarter_ms} AND {same}
     """
 
 
@@ -205,7 +203,7 @@ def has_use(store: Reading, from_ms: int, to_ms: int) -> bool:
 
 
 def drawn_in(store: Reading, from_ms: int, to_ms: int) -> Drawn:
-    """What everything drew in a window, and how busy it was."""
+    """What everything drew in a time range, and how busy it was."""
     if not has_use(store, from_ms, to_ms):
         return Drawn()
     relation = open_energy(store, from_ms, to_ms)

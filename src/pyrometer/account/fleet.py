@@ -16,10 +16,13 @@ from pyrometer.account.books import LEDGER, Basis, basis_of, books_json, charged
 from pyrometer.account.charges import charges_json, groupings
 from pyrometer.account.cost import Told, cost_json, drawn_by_all, energy_read, rounded_rows
 from pyrometer.account.energy import Drawn, Site, Tariff, drawn_whole, plus
+from pyrometer.account.groupings import HELD, PRICE, TIME_GROUPINGS
 from pyrometer.account.ledger import Accounted
+from pyrometer.account.names import open_names
 from pyrometer.account.scope import NobodyError, only
 from pyrometer.account.sharing import NONE, Pot, is_platform, merged, parts_of, pot_groupings, shared
-from pyrometer.account.sums import HELD, PRICE, TIME, Sum, Window, open_names, sums
+from pyrometer.account.sums import Sum, sums
+from pyrometer.account.time_range import TimeRange
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Engine, Progress
 from pyrometer.store.lake import Cache, LakeReading, Manifest, Place
@@ -57,7 +60,7 @@ class Member(NamedTuple):
 class Asked(NamedTuple):
     """A question about some time of one cluster: small, and the same for every engine."""
 
-    window: Window
+    time_range: TimeRange
     by: tuple[str, ...]
     zone: tzinfo
     price_usd_micro: int | None = None
@@ -104,11 +107,11 @@ def summed(member: Member, asked: Asked) -> Summed:
 
 
 def _summed(reading: LakeReading, asked: Asked) -> Summed:
-    energy = energy_read(reading, asked.window, asked.by, asked.zone) if asked.energy else ""
+    energy = energy_read(reading, asked.time_range, asked.by, asked.zone) if asked.energy else ""
     groups = sums(
-        reading, asked.window, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro, energy=energy
+        reading, asked.time_range, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro, energy=energy
     )
-    whole = drawn_by_all(reading, asked.window, asked.by, [group.drawn for group in groups]) if energy else Drawn()
+    whole = drawn_by_all(reading, asked.time_range, asked.by, [group.drawn for group in groups]) if energy else Drawn()
     return Summed(groups, whole)
 
 
@@ -130,13 +133,13 @@ class Fleet:
     def cost(self, asked: Asked, tariffs: Sequence[Tariff], share: str = NONE) -> dict[str, Any]:
         """The answer of `pyrometer cost`; `tariffs` are those of the clusters."""
         told, sites = self._told(asked._replace(energy=True), tariffs, share)
-        return cost_json(told, asked.by, asked.window, asked.zone, sites)
+        return cost_json(told, asked.by, asked.time_range, asked.zone, sites)
 
     def charges(self, asked: Asked, share: str = NONE) -> dict[str, Any]:
         """The ledger as charges, for FOCUS."""
         price = asked.price_usd_micro
         told, _ = self._told(asked._replace(by=groupings(price)), [Tariff()] * len(self.members), share)
-        return charges_json(told, asked.window, asked.zone, price)
+        return charges_json(told, asked.time_range, asked.zone, price)
 
     def _told(self, asked: Asked, tariffs: Sequence[Tariff], share: str) -> tuple[Told, list[Site]]:
         bases = self._bases(asked)
@@ -179,7 +182,7 @@ class Fleet:
                 continue
             with member.reading() as reading:
                 reading.fetch_beside()
-                found.append(basis_of(reading, asked.window, asked.by, asked.zone, asked.team, asked.experiment))
+                found.append(basis_of(reading, asked.time_range, asked.by, asked.zone, asked.team, asked.experiment))
         return found
 
     def _refuse_nobody(self, asked: Asked) -> None:
@@ -201,8 +204,8 @@ class Fleet:
     def _groups(self, asked: Asked, bases: Sequence[Basis]) -> list[Summed]:
         """Exact sums of each cluster, by groupings and by the month that they adjust, as its own answer would have."""
         from_ledger = [m for m, basis in zip(self.members, bases, strict=True) if basis.kind != "closed"]
-        pieces = {m.name: self._pieces(m, asked.window) for m in from_ledger}
-        work = [(m, asked._replace(window=piece)) for m in from_ledger for piece in pieces[m.name]]
+        pieces = {m.name: self._pieces(m, asked.time_range) for m in from_ledger}
+        work = [(m, asked._replace(time_range=piece)) for m in from_ledger for piece in pieces[m.name]]
         results = iter(self._engine.map(summed, work, self._progress))
         found = []
         for member, basis in zip(self.members, bases, strict=True):
@@ -213,8 +216,8 @@ class Fleet:
             found.append(Summed(in_ledger + _charged(member, basis, asked), whole))
         return found
 
-    def _pieces(self, member: Member, window: Window) -> list[Window]:
-        return pieces(member.manifest.parts, window) if self._engine.splits else [window]
+    def _pieces(self, member: Member, time_range: TimeRange) -> list[TimeRange]:
+        return pieces(member.manifest.parts, time_range) if self._engine.splits else [time_range]
 
     def _pots(self, asked: Asked, bases: Sequence[Basis], how: str) -> tuple[dict[str | None, int], list[Pot | None]]:
         """Which part each team pays of what nobody held anywhere, and what that was in each cluster."""
@@ -240,18 +243,21 @@ def _charged(member: Member, basis: Basis, asked: Asked) -> list[Sum]:
             return []
 
 
-def pieces(parts: Iterable[Part], window: Window) -> list[Window]:
-    """A window, cut where parts of the ledger meet, so that each is read once and pieces are about equally large."""
-    listed = [p for p in parts if p.kind == "ledger_row" and p.from_ms < window.to_ms and p.to_ms > window.from_ms]
+def pieces(parts: Iterable[Part], time_range: TimeRange) -> list[TimeRange]:
+    """A time range, cut where parts of the ledger meet, so that each is read once and pieces are about equally
+    large."""
+    listed = [
+        p for p in parts if p.kind == "ledger_row" and p.from_ms < time_range.to_ms and p.to_ms > time_range.from_ms
+    ]
     cuts: list[int] = []
     rows = 0
     for part in sorted(listed, key=lambda p: p.from_ms):
-        if rows and rows + part.row_count > ROWS_OF_A_PIECE and window.from_ms < part.from_ms:
+        if rows and rows + part.row_count > ROWS_OF_A_PIECE and time_range.from_ms < part.from_ms:
             cuts.append(part.from_ms)
             rows = 0
         rows += part.row_count
-    edges = [window.from_ms, *cuts, window.to_ms]
-    return [Window(*edge) for edge in pairwise(edges)]
+    edges = [time_range.from_ms, *cuts, time_range.to_ms]
+    return [TimeRange(*edge) for edge in pairwise(edges)]
 
 
 # -- sums as one ------------------------------------------------------------------------------------------------------
@@ -262,7 +268,7 @@ def consecutive(found: Sequence[list[Sum]], by: Sequence[str]) -> list[Sum]:
     if len(found) == 1:
         return found[0]
     groups = merged([group for piece in found for group in piece])
-    if set(by) & set(TIME):
+    if set(by) & set(TIME_GROUPINGS):
         return sorted(groups, key=lambda group: _in_time(group.key, by))
     return sorted(groups, key=_most_expensive_first)
 
@@ -273,7 +279,7 @@ def united(found: Sequence[list[Sum]], by: Sequence[str]) -> list[Sum]:
     if len(found) == 1:
         return found[0]
     groups = merged([group for cluster in found for group in cluster])
-    if not set(by) & set(TIME):
+    if not set(by) & set(TIME_GROUPINGS):
         return sorted(groups, key=lambda group: (group.key[-1] is not None, *_most_expensive_first(group)))
     return sorted(groups, key=lambda group: (group.key[-1] is not None, _in_time(group.key, by), _keys(group.key[-1:])))
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 from datetime import tzinfo
 from typing import Any
 
-from pyrometer.account.sums import Window, label_quarters, price_of, time_and_money, window_json
+from pyrometer.account.answer_json import time_and_money, time_range_json
+from pyrometer.account.quarters import label_quarters
+from pyrometer.account.sums import price_of
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, round_nested
 from pyrometer.store import Reading
 
 KEY = ("day", "instance_type", "pool", "gpu_model")
 
 
-def instances(store: Reading, window: Window, *, zone: tzinfo, price_usd_micro: int | None = None) -> dict[str, Any]:
+def instances(
+    store: Reading, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None
+) -> dict[str, Any]:
     """One row a day and kind of node: how many there were, for how long, and what their GPUs cost, held or not.
 
     A node was there as long as the one of its GPUs that was there the longest.
     """
     store.expose_all(["node"])
-    store.expose(["ledger_row"], *window)
-    label_quarters(store, window, zone)
+    store.expose(["ledger_row"], *time_range)
+    label_quarters(store, time_range, zone)
     price = price_of(price_usd_micro)
     found = store.connection.execute(
         f"""
@@ -30,7 +35,7 @@ def instances(store: Reading, window: Window, *, zone: tzinfo, price_usd_micro: 
                 SELECT minute_ms // {MS_PER_QUARTER} AS quarter, node_uid, slot_index, sum(ms) AS gpu_ms,
                     coalesce(sum(ms * {price}), 0) AS ms_price,
                     coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0) AS unpriced_ms
-                FROM ledger_row WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms} GROUP BY ALL
+                FROM ledger_row WHERE minute_ms >= {time_range.from_ms} AND minute_ms < {time_range.to_ms} GROUP BY ALL
             ) LEFT JOIN quarter_label USING (quarter) GROUP BY ALL
         ),
         machine AS (
@@ -54,4 +59,4 @@ def instances(store: Reading, window: Window, *, zone: tzinfo, price_usd_micro: 
         | {"unpriced_gpu_ms": int(row[8])}
         for row, micro in zip(found, money, strict=True)
     ]
-    return {"window": window_json(window, zone), "rows": rows}
+    return {"window": time_range_json(time_range, zone), "rows": rows}

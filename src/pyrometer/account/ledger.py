@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pyrometer.account import sql
 from pyrometer.account.books import compare_with_charged
 from pyrometer.account.closed import closed_until_ms
+from pyrometer.account.names import billed_to
 from pyrometer.account.pricing import assumes_prices, put_prices
 from pyrometer.account.retention import kept_from_ms
 from pyrometer.account.rules import (
@@ -26,7 +27,6 @@ from pyrometer.account.rules import (
     short_hash,
 )
 from pyrometer.account.step_inputs import declare, put_near_idle, put_table
-from pyrometer.account.sums import billed_to
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Price
 from pyrometer.model.settings import Settings

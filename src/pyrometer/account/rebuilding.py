@@ -7,36 +7,36 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from pyrometer.account import sql
+from pyrometer.account.answer_json import iso
 from pyrometer.account.books import has_adjustments
 from pyrometer.account.closed import closed_months
 from pyrometer.account.ledger import mark_stale
 from pyrometer.account.rules import ACCOUNT_RULES
-from pyrometer.account.sums import Window, iso
-from pyrometer.account.windows import WindowError, month_of
+from pyrometer.account.time_range import TimeRange, TimeRangeError, month_of
 from pyrometer.store import Reading, Store
 
 
 def rebuild_month(store: Store, month: str, zone: tzinfo, build: Callable[[], object]) -> dict[str, Any]:
     """Rebuilds the ledger of a month, by a call of `build`, which brings the ledger up to date; says what changed."""
     build()  # first: what changes for other reasons is not the rebuild's doing
-    window = month_of(month, zone)
-    closed = next((one for one in closed_months(store.folder) if one.from_ms == window.from_ms), None)
+    time_range = month_of(month, zone)
+    closed = next((one for one in closed_months(store.folder) if one.from_ms == time_range.from_ms), None)
     parts = [
         part
         for kind in ("ledger_row", "energy", *sql.SUMMED)
         for part in store.parts(kind)
-        if part.from_ms < window.to_ms and part.to_ms > window.from_ms
+        if part.from_ms < time_range.to_ms and part.to_ms > time_range.from_ms
     ]
     if not any(part.row_count for part in parts):
-        raise WindowError(f"The ledger has no rows in {month}. `pyrometer cost --by month` lists the months it has.")
-    before = _states(store, window)
+        raise TimeRangeError(f"The ledger has no rows in {month}. `pyrometer cost --by month` lists the months it has.")
+    before = _states(store, time_range)
     mark_stale(store, parts)
     build()
-    after = _states(store, window)
+    after = _states(store, time_range)
     changed_ms = sum(max(0, after.get(state, 0) - before.get(state, 0)) for state in {*before, *after})
     return {
-        "month": datetime.fromtimestamp(window.from_ms / 1000, zone).strftime("%Y-%m"),
-        "from": iso(window.from_ms, zone), "to": iso(window.to_ms, zone),
+        "month": datetime.fromtimestamp(time_range.from_ms / 1000, zone).strftime("%Y-%m"),
+        "from": iso(time_range.from_ms, zone), "to": iso(time_range.to_ms, zone),
         "closed": closed and iso(closed.closed_ms, UTC), "rules": ACCOUNT_RULES,
         "states": [
             {"state": state, "gpu_ms_before": before.get(state, 0), "gpu_ms_after": after.get(state, 0)}
@@ -46,11 +46,11 @@ def rebuild_month(store: Store, month: str, zone: tzinfo, build: Callable[[], ob
     }  # fmt: skip
 
 
-def _states(store: Reading, window: Window) -> dict[str, int]:
+def _states(store: Reading, time_range: TimeRange) -> dict[str, int]:
     """GPU-milliseconds by state."""
-    store.expose(["ledger_row"], *window)
+    store.expose(["ledger_row"], *time_range)
     rows = store.connection.execute(
         "SELECT state, sum(ms)::BIGINT FROM ledger_row WHERE minute_ms >= ? AND minute_ms < ? GROUP BY state",
-        [*window],
+        [*time_range],
     ).fetchall()
     return dict(rows)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyrometer.account.books import was_charged
-from pyrometer.account.sums import PLATFORM, open_names
+from pyrometer.account.groupings import PLATFORM
+from pyrometer.account.names import open_names
 from pyrometer.store import Reading
 
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pyrometer.account.energy import Drawn, plus
-from pyrometer.account.sums import HELD, PRICE, Sum
+from pyrometer.account.groupings import HELD, PRICE
+from pyrometer.account.sums import Sum
 
 NONE, EVEN, PROPORTIONAL = HOW = ("none", "even", "proportional")
 SHOWN_TO_A_TEAM = ("hour", "day", "month", PRICE)  # of its share: when, and at which price; not where

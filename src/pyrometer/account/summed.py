@@ -1,12 +1,12 @@
-"""The ledger of a window as it is read by questions that need neither slots nor single minutes: from sums that were
+"""The ledger of a time range as it is read by questions that need neither slots nor single minutes: from sums that were
 written with it, as far as there are any, else from its rows. Both are the same milliseconds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta, tzinfo
-from typing import NamedTuple
 
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Reading
 from pyrometer.store.catalog import Part
@@ -15,36 +15,26 @@ HOURS = "ledger_hours"
 MINUTES = "ledger_minutes"
 
 
-class Span(NamedTuple):
-    """Some time, the end not included."""
-
-    from_ms: int
-    to_ms: int
-
-    def __bool__(self) -> bool:
-        """Whether it has any."""
-        return self.from_ms < self.to_ms
-
-
 def open_hours(store: Reading, from_ms: int, to_ms: int, *, states: bool = True) -> str:
-    """Makes the ledger of a window readable with whole hours as one row where nothing else is asked, with their states
-    or without; says its name. `minute_ms` is the hour then. Hours that the window cuts are read minute by minute."""
-    window = Span(from_ms, to_ms)
-    hours = whole_steps(store, *window, MS_PER_HOUR)
+    """Makes the ledger of a time range readable with whole hours as one row where nothing else is asked, with their
+    states or without; says its name. `minute_ms` is the hour then. Hours that the time range cuts are read minute by
+    minute."""
+    time_range = TimeRange(from_ms, to_ms)
+    hours = whole_steps(store, *time_range, MS_PER_HOUR)
     by_state, by_holder = with_sums(store, "hour_sum"), [] if states else with_sums(store, "hour_use")
-    if not by_state or (states and not hours):
-        store.expose(["ledger_row"], *window)
+    if not by_state or (states and hours.is_empty):
+        store.expose(["ledger_row"], *time_range)
         return "ledger_row"
     held = f"node_uid, pod_uid, {'state, evidence, ' if states else ''}usd_micro_per_hour"
     read = []
     for kind, without in {"hour_use": [], "hour_sum": beside(store, "hour_sum", by_holder)}.items():
-        if hours and (kind == "hour_sum" or by_holder):
+        if not hours.is_empty and (kind == "hour_sum" or by_holder):
             store.expose([kind], *hours, without=without)
             read.append(f"SELECT time_ms AS minute_ms, {held}, ms FROM {kind} {inside('time_ms', hours)}")
-    if hours and _has_more(store, hours, by_state):
+    if not hours.is_empty and _has_more(store, hours, by_state):
         store.expose(["ledger_row"], *hours, suffix="_between", without=by_state)
         read.append(f"SELECT minute_ms, {held}, ms FROM ledger_row_between {inside('minute_ms', hours)}")
-    for number, span in enumerate(edges(window, hours)):
+    for number, span in enumerate(edges(time_range, hours)):
         suffix = f"_edge_{number}"
         if not states:
             read.append(
@@ -58,9 +48,9 @@ def open_hours(store: Reading, from_ms: int, to_ms: int, *, states: bool = True)
 
 
 def open_minutes(store: Reading, from_ms: int, to_ms: int) -> str:
-    """Makes the ledger of a window readable without slots and holders (`held`: whether there is any); says its
+    """Makes the ledger of a time range readable without slots and holders (`held`: whether there is any); says its
     name."""
-    span = Span(from_ms, to_ms)
+    span = TimeRange(from_ms, to_ms)
     summed = [] if store.is_limited else with_sums(store, "minute_sum")  # those are of everybody together
     store.expose(["minute_sum"], *span)
     store.expose(["ledger_row"], *span, suffix="_beside", without=summed)
@@ -73,7 +63,7 @@ def open_minutes(store: Reading, from_ms: int, to_ms: int) -> str:
     return MINUTES
 
 
-def stretches(store: Reading, span: Span, suffix: str) -> str:
+def stretches(store: Reading, span: TimeRange, suffix: str) -> str:
     """A query of the ledger of some time without slots and states: minutes that are alike and follow each other may be
     one row of so many `minutes`."""
     summed = with_sums(store, "minute_use")
@@ -98,24 +88,28 @@ def minutes_before(time_ms: int) -> str:
 
 
 def is_summed(store: Reading, from_ms: int, to_ms: int, kind: str) -> bool:
-    """Whether a window has whole hours, and all of them have such sums."""
+    """Whether a time range has whole hours, and all of them have such sums."""
     hours = whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
-    return bool(hours) and not _has_more(store, hours, with_sums(store, kind))
+    return not hours.is_empty and not _has_more(store, hours, with_sums(store, kind))
 
 
-def edges(window: Span, steps: Span) -> list[Span]:
-    """What a window has before and after its whole steps."""
-    if not steps:
-        return [window]
-    return [span for span in (Span(window.from_ms, steps.from_ms), Span(steps.to_ms, window.to_ms)) if span]
+def edges(time_range: TimeRange, steps: TimeRange) -> list[TimeRange]:
+    """What a time range has before and after its whole steps."""
+    if steps.is_empty:
+        return [time_range]
+    return [
+        span
+        for span in (TimeRange(time_range.from_ms, steps.from_ms), TimeRange(steps.to_ms, time_range.to_ms))
+        if not span.is_empty
+    ]
 
 
-def whole_steps(store: Reading, from_ms: int, to_ms: int, step_ms: int) -> Span:
-    """The hours, or other steps, that are in a window with all that the ledger has of them: the newest one is, when the
-    ledger ends before the window does."""
+def whole_steps(store: Reading, from_ms: int, to_ms: int, step_ms: int) -> TimeRange:
+    """The hours, or other steps, that are in a time range with all that the ledger has of them: the newest one is, when
+    the ledger ends before the time range does."""
     newest_ms = max((part.newest_ms for part in store.parts("ledger_row") if part.newest_ms is not None), default=0)
     ended = step_ms - 1 if newest_ms < to_ms else 0
-    return Span(-(-from_ms // step_ms) * step_ms, (to_ms + ended) // step_ms * step_ms)
+    return TimeRange(-(-from_ms // step_ms) * step_ms, (to_ms + ended) // step_ms * step_ms)
 
 
 def has_whole_hours(zone: tzinfo, from_ms: int, to_ms: int) -> bool:
@@ -136,13 +130,13 @@ def beside(store: Reading, kind: str, parts: Iterable[Part]) -> list[Part]:
     return [part for part in store.parts(kind) if (part.from_ms, part.to_ms) in known]
 
 
-def _has_more(store: Reading, span: Span, known: list[Part]) -> bool:
+def _has_more(store: Reading, span: TimeRange, known: list[Part]) -> bool:
     """Whether parts of the ledger other than these touch some time."""
     paths = {part.path for part in known}
     touched = [part for part in store.parts("ledger_row") if part.from_ms < span.to_ms and part.to_ms > span.from_ms]
     return any(part.path not in paths for part in touched)
 
 
-def inside(column: str, span: Span) -> str:
+def inside(column: str, span: TimeRange) -> str:
     """That a time is in a span."""
     return f"WHERE {column} >= {span.from_ms} AND {column} < {span.to_ms}"

@@ -1,25 +1,38 @@
-"""The time of a question: `--last`, `--since` and `--until`, `--month`, `--all`, in a time zone."""
+"""The time range of a question: `--last`, `--since` and `--until`, `--month` or `--all`, in a time zone."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pyrometer.account.books import month_window
-from pyrometer.account.ledger import Accounted
-from pyrometer.account.sums import Window
 from pyrometer.model.units import MS_PER_MINUTE
+
+if TYPE_CHECKING:
+    from pyrometer.account.ledger import Accounted
 
 # Times that a clock can show in every zone.
 FIRST_YEAR, LAST_YEAR = 1970, 9998
-LONGEST = timedelta(days=36_500)
-MOST_DIGITS = 19  # of a length: with more it is as much too long, and Python reads none with thousands
+MAX_LENGTH = timedelta(days=36_500)
+MAX_LENGTH_DIGITS = 19  # a number with more digits is too long in every unit, and Python does not parse thousands
 
 
-class WindowError(ValueError):
-    """A time that makes no sense; the text names the option, the value and the way out."""
+class TimeRangeError(ValueError):
+    """An invalid time. The text names the option, its value and the fix."""
+
+
+class TimeRange(NamedTuple):
+    """The interval that a question is asked about: whole minutes, the end not included."""
+
+    from_ms: int
+    to_ms: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it contains no time."""
+        return self.from_ms >= self.to_ms
 
 
 def zone_of(name: str) -> tzinfo:
@@ -29,47 +42,47 @@ def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: "Europe" is a folder of zones
-        raise WindowError(
+        raise TimeRangeError(
             f"There is no time zone {name!r} (--tz, or the setting `timezone`). Name one like Europe/Berlin."
         ) from None
 
 
-def window_of(
+def time_range_of(
     last: str | None, since: str | None, until: str | None, month: str | None, everything: bool, zone: tzinfo,
     default_last: str | None,
-) -> Callable[[Accounted], Window]:  # fmt: skip
-    """The window that the options mean, once it is known what is accounted for."""
+) -> Callable[[Accounted], TimeRange]:  # fmt: skip
+    """The time range that the options mean, once it is known what is accounted for."""
     if sum(map(bool, (last or since, month, everything))) > 1 or (last and since) or (until and (month or everything)):
-        raise WindowError("Say the time in one way: --last, --since and --until, --month, or --all.")
+        raise TimeRangeError("Say the time in one way: --last, --since and --until, --month, or --all.")
     until_ms = time_ms(until, zone) if until else None
     if month:
         fixed = month_of(month, zone)
         return lambda covered: fixed
     if everything or (default_last is None and not (last or since or until)):
-        return lambda covered: Window(covered.from_ms, covered.end_ms)
+        return lambda covered: TimeRange(covered.from_ms, covered.end_ms)
     if since:
         since_ms = time_ms(since, zone)
         if until_ms is not None and until_ms <= since_ms:
-            raise WindowError(f"--until {until!r} is not after --since {since!r}.")
-        return lambda covered: Window(since_ms, max(since_ms, until_ms or covered.end_ms))
+            raise TimeRangeError(f"--until {until!r} is not after --since {since!r}.")
+        return lambda covered: TimeRange(since_ms, max(since_ms, until_ms or covered.end_ms))
     if default_last is None and not last:
-        return lambda covered: Window(covered.from_ms, until_ms or covered.end_ms)
+        return lambda covered: TimeRange(covered.from_ms, until_ms or covered.end_ms)
     length_ms = round(_length(last or default_last or "").total_seconds() * 1000)
-    return lambda covered: Window((until_ms or covered.end_ms) - length_ms, until_ms or covered.end_ms)
+    return lambda covered: TimeRange((until_ms or covered.end_ms) - length_ms, until_ms or covered.end_ms)
 
 
 def _length(text: str) -> timedelta:
     found = re.fullmatch(r"(\d+)\s*([smhdw])", text.strip())
-    number = int(found[1][:MOST_DIGITS]) if found else 0
+    number = int(found[1][:MAX_LENGTH_DIGITS]) if found else 0
     if not found or number == 0:
-        raise WindowError(f"--last {text!r} is not a length of time: 90m, 12h, 7d.")
+        raise TimeRangeError(f"--last {text!r} is not a length of time: 90m, 12h, 7d.")
     unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}[found[2]]
     try:
         length = timedelta(minutes=-(-timedelta(**{unit: number}) // timedelta(minutes=1)))
     except OverflowError:
         length = timedelta.max
-    if length > LONGEST:
-        raise WindowError(f"--last {text!r} is longer than there is time. --all means everything.")
+    if length > MAX_LENGTH:
+        raise TimeRangeError(f"--last {text!r} is longer than there is time. --all means everything.")
     return length
 
 
@@ -80,17 +93,34 @@ def time_ms(text: str, zone: tzinfo) -> int:
         if not FIRST_YEAR <= moment.year <= LAST_YEAR:
             raise ValueError
     except ValueError:
-        raise WindowError(f"{text!r} is not a time: 2026-11-14, '2026-11-14 20:00'.") from None
+        raise TimeRangeError(f"{text!r} is not a time: 2026-11-14, '2026-11-14 20:00'.") from None
     aware = moment if moment.tzinfo else moment.replace(tzinfo=zone)
     return round(aware.timestamp()) * 1000 // MS_PER_MINUTE * MS_PER_MINUTE
 
 
-def month_of(text: str, zone: tzinfo) -> Window:
+def month_of(text: str, zone: tzinfo) -> TimeRange:
     """The time of a month as people write it."""
     try:
         first = datetime.strptime(text, "%Y-%m")
         if not FIRST_YEAR <= first.year <= LAST_YEAR:
             raise ValueError
     except ValueError:
-        raise WindowError(f"--month {text!r} is not a month: 2026-10.") from None
-    return month_window(f"{first:%Y-%m}", zone)
+        raise TimeRangeError(f"--month {text!r} is not a month: 2026-10.") from None
+    return month_range(f"{first:%Y-%m}", zone)
+
+
+def zone_name(zone: tzinfo) -> str:
+    """How a zone is called where it is written down."""
+    return str(getattr(zone, "key", "UTC"))
+
+
+def month_range(month: str, zone: tzinfo) -> TimeRange:
+    """A month's time."""
+    first = date.fromisoformat(f"{month}-01")
+    following = (first + timedelta(days=31)).replace(day=1)
+    return TimeRange(midnight_ms(first, zone), midnight_ms(following, zone))
+
+
+def midnight_ms(day: date, zone: tzinfo) -> int:
+    """When a day begins."""
+    return round(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp() * 1000)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from pyrometer.account.sums import iso
+from pyrometer.account.answer_json import iso
 from pyrometer.act.messages import Facts, MessageContext, of_finding
 from pyrometer.act.post import SendResult, is_address, post, secret_of
 from pyrometer.act.told import Notice

@@ -7,7 +7,8 @@ from datetime import tzinfo
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from pyrometer.account.sums import PLATFORM, iso
+from pyrometer.account.answer_json import iso
+from pyrometer.account.groupings import PLATFORM
 from pyrometer.act.lives import ms_of
 from pyrometer.explain.text import head
 from pyrometer.explain.words import clock, counted, dollars, duration, hours, listed

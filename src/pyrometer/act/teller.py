@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pyrometer.account.windows import WindowError, zone_of
+from pyrometer.account.time_range import TimeRangeError, zone_of
 from pyrometer.act import morning
 from pyrometer.act.alertmanager import SEND_EVERY_S, Alertmanagers, alerts_of, labels_of
 from pyrometer.act.lives import TrackedFinding
@@ -255,7 +255,7 @@ def context_of(settings: Settings) -> MessageContext:
         )
     try:
         return MessageContext(url, zone_of(settings.timezone))
-    except WindowError as error:
+    except TimeRangeError as error:
         raise SettingError(str(error)) from None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pyrometer.account.closing import close, json_of
-from pyrometer.account.windows import zone_of
+from pyrometer.account.time_range import zone_of
 from pyrometer.cli.chargeback import to_the_second
 from pyrometer.cli.running import Asked, bring_up_to_date, data_folder, open_store, print_json
 from pyrometer.cli.settings import read_settings

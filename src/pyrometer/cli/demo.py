@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date
 from pyrometer.cli.serve import Sources
 from pyrometer.cli.serve import serve as serve_until_told
@@ -65,7 +65,7 @@ def command(folder: Path, seed: int, no_serve: bool, live: bool) -> None:
             asyncio.run(serve_until_told(store, LOOPBACK, _port(), Sources()))
 
 
-def _answer(folder: Path, window: Window) -> dict[str, Any]:
+def _answer(folder: Path, window: TimeRange) -> dict[str, Any]:
     settings = read_settings(os.environ, folder)
     with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
         bring_up_to_date(store, settings, now_ms=window.to_ms)
@@ -86,7 +86,7 @@ def _port() -> int:
 # -- live ---------------------------------------------------------------------------------------------------------
 
 
-def _live(folder: Path, window: Window, serve: bool) -> None:
+def _live(folder: Path, window: TimeRange, serve: bool) -> None:
     """The night as it happens: records arrive, the ledger grows; the page, or else the report, changes."""
     settings = read_settings(os.environ, folder)
     with tempfile.TemporaryDirectory() as scratch, Store(folder) as night, Store(Path(scratch), create=True) as store:
@@ -100,7 +100,7 @@ def _live(folder: Path, window: Window, serve: bool) -> None:
             now_ms = replayed.step()
             bring_up_to_date(store, settings, now_ms=now_ms)
             store.seal(before_ms=now_ms - MS_PER_HOUR)
-            answer = why(store, Window(window.from_ms, now_ms - now_ms % MS_PER_MINUTE), settings, zone=UTC)
+            answer = why(store, TimeRange(window.from_ms, now_ms - now_ms % MS_PER_MINUTE), settings, zone=UTC)
             _redraw(render_text(answer, click.style if sys.stdout.isatty() else plain))
     files.write_text(folder / "why.html", render_html(answer))
     click.echo(f"The same as a page: {folder / 'why.html'}")
@@ -109,7 +109,7 @@ def _live(folder: Path, window: Window, serve: bool) -> None:
 class Replayed:
     """A night once more, some hundred times as fast as it happened."""
 
-    def __init__(self, night: Store, store: Store, window: Window) -> None:
+    def __init__(self, night: Store, store: Store, window: TimeRange) -> None:
         self.night, self.store, self.window = night, store, window
         self._began_s = time.monotonic()
         self._told_ms = window.from_ms - 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pyrometer.account.sums import GROUPINGS
+from pyrometer.account.groupings import GROUPINGS
 from pyrometer.cli.chargeback import print_books, share_option, shared_by
 from pyrometer.cli.lakes import copy_folder, print_known
 from pyrometer.cli.running import Asked, read_options

@@ -12,7 +12,9 @@ from pathlib import Path
 import click
 import yaml
 
-from pyrometer.account.sums import Window, open_names, sums
+from pyrometer.account.names import open_names
+from pyrometer.account.sums import sums
+from pyrometer.account.time_range import TimeRange
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date, open_store
 from pyrometer.cli.settings import FOLDER_FILE, read_settings
@@ -76,7 +78,7 @@ def command(format_: str, place: str, folder: Path, without_steps: bool) -> None
         if covered is None:
             raise click.ClickException(f"{path} holds nothing to account for.")
         open_names(store)
-        groups = sums(store, Window(covered.from_ms, covered.end_ms), ["outcome"], zone=UTC)
+        groups = sums(store, TimeRange(covered.from_ms, covered.end_ms), ["outcome"], zone=UTC)
     counts = "".join(f", {count:,} {what}" for what, count in source.counts.items())
     whole_ms = sum(group.gpu_ms for group in groups)
     unit_ms = MS_PER_HOUR if whole_ms >= MS_PER_HOUR else MS_PER_MINUTE  # as `hours` has it

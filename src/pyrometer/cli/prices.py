@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from pyrometer.account.answer_json import iso
 from pyrometer.account.pricing import Kind, priced_kinds
-from pyrometer.account.sums import iso
 from pyrometer.cli.running import open_store, print_json
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from pyrometer.account.ledger import Accounted
-from pyrometer.account.windows import window_of, zone_of
+from pyrometer.account.time_range import time_range_of, zone_of
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import Asked, answer_from
 from pyrometer.cli.settings import read_settings
@@ -63,7 +63,7 @@ def _window(asked: Asked, what: str, settings: Settings, now_ms: int) -> tuple[i
     zone = zone_of(told.get("tz") or settings.timezone)
     if told.get("all"):
         raise click.UsageError("--all of a Prometheus may be years: say --last, or --since.")
-    window = window_of(
+    window = time_range_of(
         told.get("last"), told.get("since"), told.get("until"), told.get("month"), False, zone, DEFAULT_LAST[what]
     )(Accounted(now_ms - 12 * MS_PER_HOUR, now_ms, 0))
     if window.from_ms >= now_ms:

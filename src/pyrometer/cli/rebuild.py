@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pyrometer.account.rebuilding import rebuild_month
-from pyrometer.account.windows import zone_of
+from pyrometer.account.time_range import zone_of
 from pyrometer.cli.running import bring_up_to_date, data_folder, open_store, print_json
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pyrometer.account.reconcile import off_by_percent, reconciled, seen_of
-from pyrometer.account.windows import zone_of
+from pyrometer.account.time_range import zone_of
 from pyrometer.cli.running import Asked, print_json
 from pyrometer.cli.tables import print_table
 from pyrometer.collect.bills import BillError, columns_of, days_of, read_bill

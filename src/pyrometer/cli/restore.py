@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from pyrometer.account.sums import iso
-from pyrometer.account.windows import time_ms, zone_of
+from pyrometer.account.answer_json import iso
+from pyrometer.account.time_range import time_ms, zone_of
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import print_json
 from pyrometer.cli.tables import print_table

@@ -14,7 +14,7 @@ import duckdb
 
 from pyrometer.account.closing import ClosingError
 from pyrometer.account.ledger import Accounted
-from pyrometer.account.windows import WindowError
+from pyrometer.account.time_range import TimeRangeError
 from pyrometer.cli.outcome import fail, finish
 from pyrometer.cli.progress import progress_bar, waiting
 from pyrometer.cli.settings import read_settings
@@ -39,7 +39,7 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
     """Runs a click command; an error is one sentence on stderr."""
     try:
         return finish(command, name, arguments)
-    except (WindowError, QuestionError) as error:
+    except (TimeRangeError, QuestionError) as error:
         return fail(str(error), 2)
     except ServerError as error:
         return fail(str(error), 2 if error.usage else 1)

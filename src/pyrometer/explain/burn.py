@@ -11,20 +11,12 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from pyrometer.account import sums as ledger
+from pyrometer.account.answer_json import amounts, iso, time_range_json, total
 from pyrometer.account.energy import drawn_in, energy_total, tariff_of
+from pyrometer.account.names import open_names
 from pyrometer.account.summed import open_hours, open_minutes
-from pyrometer.account.sums import (
-    Sum,
-    Window,
-    added,
-    amounts,
-    iso,
-    open_names,
-    price_of,
-    rounded,
-    total,
-    window_json,
-)
+from pyrometer.account.sums import Sum, added, price_of, rounded
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import EVIDENCE, STATE, STATES
 from pyrometer.model.units import MS_PER_MINUTE, largest_remainder, usd
@@ -57,7 +49,7 @@ FROM compact GROUP BY ALL ORDER BY ALL
 
 
 def burn(
-    store: Reading, window: Window, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
+    store: Reading, window: TimeRange, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """What burned in a window."""
     open_names(store)
@@ -73,7 +65,7 @@ def burn(
     }
 
 
-def open_burn(store: Reading, window: Window, bucket_ms: int | None, price_usd_micro: int | None) -> None:
+def open_burn(store: Reading, window: TimeRange, bucket_ms: int | None, price_usd_micro: int | None) -> None:
     """Makes the table `burn`: the ledger of a window without its slots, in buckets of time or (None) all in one."""
     bucket = str(window.from_ms) if bucket_ms is None else f"minute_ms // {bucket_ms} * {bucket_ms}"
     price, (from_ms, to_ms) = price_of(price_usd_micro), window
@@ -81,7 +73,7 @@ def open_burn(store: Reading, window: Window, bucket_ms: int | None, price_usd_m
     store.connection.execute(_BURN.format(bucket=bucket, price=price, ledger=rows, from_ms=from_ms, to_ms=to_ms))
 
 
-def bucket_of(window: Window, most: int) -> int:
+def bucket_of(window: TimeRange, most: int) -> int:
     """The length of a timeline's buckets: the shortest round one that gives few enough of them."""
     minutes = (window.to_ms - window.from_ms) // MS_PER_MINUTE
     lengths = (length for length in BUCKET_MINUTES if minutes <= length * most)
@@ -91,7 +83,7 @@ def bucket_of(window: Window, most: int) -> int:
 class Burned:
     """What the table `burn` says."""
 
-    def __init__(self, store: Reading, window: Window, zone: tzinfo) -> None:
+    def __init__(self, store: Reading, window: TimeRange, zone: tzinfo) -> None:
         self._store = store
         self._window = window
         self._zone = zone
@@ -100,14 +92,14 @@ class Burned:
 
     def sums(self, *by: str) -> list[Sum]:
         """By any grouping without slots and times."""
-        everything = Window(0, 2**62)  # `burn` is the window already; its buckets may begin before it
+        everything = TimeRange(0, 2**62)  # `burn` is the window already; its buckets may begin before it
         return ledger.sums(self._store, everything, by, zone=self._zone, ledger="burn")
 
     def totals(self, settings: Settings, price_usd_micro: int | None) -> dict[str, Any]:
         """What every answer about a window begins with: all of it, and by state."""
         drawn = energy_total(drawn_in(self._store, *self._window), tariff_of(settings))
         return {
-            "window": window_json(self._window, self._zone),
+            "window": time_range_json(self._window, self._zone),
             "timezone": str(self._zone),
             "origin": self._store.meta("origin"),  # simulated, recorded; None when it is live
             "total": total(self._by_state) | drawn,
@@ -222,13 +214,13 @@ def with_waste(whole: Sum, micro: int | None, waste: Sum, waste_micro: int | Non
     }
 
 
-def _offset_ms(window: Window, zone: tzinfo) -> int:
+def _offset_ms(window: TimeRange, zone: tzinfo) -> int:
     """By how much the reader's clock is ahead when a window begins: long buckets begin with their days and hours."""
     ahead = datetime.fromtimestamp(window.from_ms / 1000, zone).utcoffset()
     return round(ahead.total_seconds() * 1000) if ahead else 0
 
 
-def _rate(store: Reading, window: Window, zone: tzinfo, price_usd_micro: int | None) -> dict[str, Any]:
+def _rate(store: Reading, window: TimeRange, zone: tzinfo, price_usd_micro: int | None) -> dict[str, Any]:
     """How fast it burns, and on how many GPUs: over the newest accounted minutes of the window."""
     newest_ms = store.newest_ms(["ledger_row"], window.to_ms - 1)
     to_ms = max(window.from_ms, window.from_ms if newest_ms is None else newest_ms + MS_PER_MINUTE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.claims import find
 from pyrometer.explain.detectors import DETECTORS
 from pyrometer.explain.night import Night
@@ -14,7 +14,7 @@ from pyrometer.store import Reading
 _KEY = "minute_ms, node_uid, slot_index, pod_uid, attempt, state, evidence, usd_micro_per_hour"
 
 
-def with_causes(store: Reading, window: Window, settings: Settings, zone: tzinfo) -> str:
+def with_causes(store: Reading, window: TimeRange, settings: Settings, zone: tzinfo) -> str:
     """Finds what there is to find, and gives the name of a relation like the ledger's with a column `cause`."""
     find(Night(store, window, settings, zone), DETECTORS)
     store.connection.execute(

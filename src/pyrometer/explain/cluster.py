@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Window, iso, open_names, window_json, workload_json
+from pyrometer.account.answer_json import iso, time_range_json, workload_json
+from pyrometer.account.names import open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model import events
 from pyrometer.model.states import STATES
 from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE, SHARE_WHOLE
@@ -86,12 +88,12 @@ class _Cell(NamedTuple):
     share_permille: int
 
 
-def cluster(store: Reading, window: Window, *, zone: tzinfo, at_ms: int | None = None) -> dict[str, Any]:
+def cluster(store: Reading, window: TimeRange, *, zone: tzinfo, at_ms: int | None = None) -> dict[str, Any]:
     """Every GPU at a minute: the newest of the window that is accounted for, unless another one is asked for."""
     newest_ms = store.newest_ms(["ledger_row"], window.to_ms - 1)
     if newest_ms is None or newest_ms < window.from_ms:
         if at_ms is None:
-            return _EMPTY | window_json(window, zone)
+            return _EMPTY | time_range_json(window, zone)
         raise NoSuchMinuteError("There is nothing in the ledger at that time.")
     to_ms = newest_ms + MS_PER_MINUTE
     at_ms = newest_ms if at_ms is None else at_ms - at_ms % MS_PER_MINUTE

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.answer_json import iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model import events
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Reading
@@ -58,7 +59,7 @@ class Failure(NamedTuple):
     is_last: bool  # there was no later attempt
 
 
-def first_failures(store: Reading, window: Window, run: str | None = None) -> list[Failure]:
+def first_failures(store: Reading, window: TimeRange, run: str | None = None) -> list[Failure]:
     """The first failure of each attempt that failed in a window, the newest first. Ranks and events are open."""
     rows = store.connection.execute(_FIRST, [*window, run]).fetchall()
     return [

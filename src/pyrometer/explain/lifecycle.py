@@ -6,7 +6,8 @@ import hashlib
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.answer_json import iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.failures import ERRORS, error_line, failure_json, first_failures
 from pyrometer.explain.lineage import open_run
 from pyrometer.explain.spending import WEIGHED, open_ranks
@@ -52,7 +53,7 @@ class _Piece(NamedTuple):
     message: str | None = None
 
 
-def trace_run(store: Reading, run: str, window: Window, *, zone: tzinfo) -> dict[str, Any]:
+def trace_run(store: Reading, run: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
     """The lifecycle of a run, and which of its steps have traces of their own."""
     history = open_run(store, run, window)
     attempts = _attempts(store, run, window)
@@ -96,7 +97,7 @@ class Life(NamedTuple):
     pieces: list[dict[str, Any]]
 
 
-def life_of(store: Reading, run: str, window: Window) -> Life:
+def life_of(store: Reading, run: str, window: TimeRange) -> Life:
     """How each attempt ended, and the spans of the run's life in a window. Its records are readable."""
     attempts = _attempts(store, run, window)
     return Life(
@@ -113,7 +114,7 @@ def life_of(store: Reading, run: str, window: Window) -> Life:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _attempts(store: Reading, run: str, window: Window) -> list[_Attempt]:
+def _attempts(store: Reading, run: str, window: TimeRange) -> list[_Attempt]:
     rows = store.connection.execute(
         f"""
         WITH newest AS (

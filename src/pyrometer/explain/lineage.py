@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any
 
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.answer_json import iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.history import Checkpoint, History, Part, history_of
 from pyrometer.explain.runs import NoSuchRunError
 from pyrometer.store import Reading
@@ -29,7 +30,7 @@ class NotRecordedError(LookupError):
     """What is asked about was never recorded; the text says what was."""
 
 
-def open_run(store: Reading, run: str, window: Window) -> History:
+def open_run(store: Reading, run: str, window: TimeRange) -> History:
     """Makes the records of a run readable, and gives its history."""
     store.expose_all(("run", "event"))
     store.expose(("step_window", "batch", "span", "metric"), *window)
@@ -40,7 +41,7 @@ def open_run(store: Reading, run: str, window: Window) -> History:
 
 
 def lineage_of_step(
-    store: Reading, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None,
+    store: Reading, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None,
     limit: int = MOST_UPDATES, offset: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """A step → the batches of all ranks, of every attempt that did it → the checkpoints that hold the update."""
@@ -65,7 +66,14 @@ def lineage_of_step(
 
 
 def lineage_of_sample(
-    store: Reading, run: str, sample: str, window: Window, *, zone: tzinfo, limit: int = MOST_UPDATES, offset: int = 0
+    store: Reading,
+    run: str,
+    sample: str,
+    window: TimeRange,
+    *,
+    zone: tzinfo,
+    limit: int = MOST_UPDATES,
+    offset: int = 0,
 ) -> dict[str, Any]:
     """A sample → every step, rank, epoch and micro-batch that consumed it, with the first checkpoint that holds it."""
     history = open_run(store, run, window)
@@ -95,7 +103,7 @@ def lineage_of_sample(
 
 
 def lineage_of_checkpoint(
-    store: Reading, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None,
+    store: Reading, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None,
     limit: int = MOST_UPDATES, offset: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """A checkpoint → the steps in it, by the attempt that did them, and how many samples of which epochs."""

@@ -8,7 +8,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from pyrometer.account import sql
-from pyrometer.account.sums import Window, open_names, price_of
+from pyrometer.account.names import open_names
+from pyrometer.account.sums import price_of
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.burn import bucket_of, open_burn
 from pyrometer.explain.episodes import Episode, find_episodes
 from pyrometer.explain.spending import open_ranks
@@ -54,7 +56,7 @@ class Night:
     """A window of the ledger and what was seen in it. Detectors read it and change nothing."""
 
     def __init__(
-        self, store: Reading, window: Window, settings: Settings, zone: tzinfo, *, price_usd_micro: int | None = None
+        self, store: Reading, window: TimeRange, settings: Settings, zone: tzinfo, *, price_usd_micro: int | None = None
     ) -> None:
         self.store = store
         self.window = window

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Window, iso, open_names, window_json, workload_json
+from pyrometer.account.answer_json import iso, time_range_json, workload_json
+from pyrometer.account.names import open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.parts import Held, held_by, spent, together
 from pyrometer.explain.why import why
 from pyrometer.model.settings import Settings
@@ -65,7 +67,8 @@ QUALIFY row_number() OVER (PARTITION BY step, attempt ORDER BY time_ms DESC) = 1
 
 
 def show_pipeline(
-    store: Reading, name: str, window: Window, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None,
+    store: Reading, name: str, window: TimeRange, settings: Settings, *, zone: tzinfo,
+    price_usd_micro: int | None = None,
     findings: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """The answer of `pyrometer show` about a run of a pipeline, by its id or its name; of a name, the newest run."""
@@ -96,7 +99,8 @@ def show_pipeline(
             "workflow_uid": workflow_uid or None, "state": state,
             "started": None if started_ms is None else iso(started_ms, zone),
             "ended": None if ended_ms is None else iso(ended_ms, zone),
-            "teams": sorted({key[2] for key in held if key[2]}), "window": window_json(window, zone), "total": total,
+            "teams": sorted({key[2] for key in held if key[2]}),
+            "window": time_range_json(window, zone), "total": total,
             "steps": steps,
         },
         "findings": [finding for finding in told if finding["workload"]],

@@ -10,7 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyrometer.account.sums import Window, open_names
+from pyrometer.account.names import open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.metrics import OWN_LOSS, is_training_loss
 from pyrometer.explain.spending import NOTHING, WEIGHED, costs, open_places, open_ranks
 from pyrometer.explain.throughput import nothing, phases_of_all, throughput
@@ -108,7 +109,7 @@ class Progress:
         self._steps(store, known, from_ms, end_ms)
         self._events(store, known, end_ms - (EVENTS_MS if self._looked else FIRST_EVENTS_MS), end_ms)
         self._metrics(store, known, from_ms, end_ms)
-        self._goodput(store, known, Window(settled_ms - GOODPUT_MS, settled_ms))
+        self._goodput(store, known, TimeRange(settled_ms - GOODPUT_MS, settled_ms))
         self.runs = {run: doing for run, doing in known.items() if doing.heard_ms > end_ms - SILENT_MS}
         self._looked = True
 
@@ -182,7 +183,7 @@ class Progress:
         for run, doing in known.items():
             doing.more_metrics = more[run]
 
-    def _goodput(self, store: Reading, known: dict[str, Doing], window: Window) -> None:
+    def _goodput(self, store: Reading, known: dict[str, Doing], window: TimeRange) -> None:
         open_places(store, window)
         spent = costs(store, window, None)
         for run, doing in known.items():

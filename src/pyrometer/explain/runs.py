@@ -8,7 +8,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pyrometer.account.sums import Window, amounts, iso, open_names, rounded, workload_json
+from pyrometer.account.answer_json import amounts, iso, workload_json
+from pyrometer.account.names import open_names
+from pyrometer.account.sums import rounded
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.failures import ERRORS, error_line, failure_json, first_failures
 from pyrometer.explain.metrics import curves
 from pyrometer.explain.spending import (
@@ -46,7 +49,7 @@ FROM listed_run ORDER BY started_ms DESC, run
 """
 
 
-def runs(store: Reading, window: Window, *, zone: tzinfo, price_usd_micro: int | None = None) -> dict[str, Any]:
+def runs(store: Reading, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None) -> dict[str, Any]:
     """The answer of `pyrometer runs`: every run with what it cost, newest first."""
     open_runs(store, window)
     return {"rows": _listed(store, costs(store, window, price_usd_micro), window, zone)}
@@ -64,7 +67,7 @@ def told_run(store: Reading, name: str) -> str | None:
     return found[0][0] if found else None
 
 
-def run_names(store: Reading, window: Window) -> list[str]:
+def run_names(store: Reading, window: TimeRange) -> list[str]:
     """What the runs of a window are called."""
     store.expose_all(["run"])
     rows = store.connection.execute(
@@ -75,7 +78,7 @@ def run_names(store: Reading, window: Window) -> list[str]:
 
 
 def _listed(
-    store: Reading, spent: dict[str, Spent], window: Window, zone: tzinfo, only: str | None = None
+    store: Reading, spent: dict[str, Spent], window: TimeRange, zone: tzinfo, only: str | None = None
 ) -> list[dict[str, Any]]:
     """Every run, or one alone. Runs are open."""
     windows, values = ("step_window", []) if only is None else (OF_ONE, [only])
@@ -114,7 +117,8 @@ def _trackers(store: Reading) -> dict[str, list[dict[str, str]]]:
 
 
 def show(
-    store: Reading, run: str, window: Window, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None,
+    store: Reading, run: str, window: TimeRange, settings: Settings, *, zone: tzinfo,
+    price_usd_micro: int | None = None,
     without: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """The answer of `pyrometer show RUN`. What it may be `without` is empty then: windows are many, findings slow."""
@@ -243,7 +247,7 @@ def _best(store: Reading, run: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _checkpoints(store: Reading, run: str, window: Window, zone: tzinfo) -> dict[str, Any]:
+def _checkpoints(store: Reading, run: str, window: TimeRange, zone: tzinfo) -> dict[str, Any]:
     """How many there are, how long they take, how far apart they are, and how much would be lost by now."""
     rows = store.connection.execute(
         """

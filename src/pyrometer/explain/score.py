@@ -22,7 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Window, sums
+from pyrometer.account.sums import sums
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model.states import CAUSES, STATES
 from pyrometer.store import Store
 
@@ -59,15 +60,15 @@ class _Pair(NamedTuple):
     culprit_right: bool
 
 
-def truth_window(truth: Mapping[str, Any]) -> Window:
+def truth_window(truth: Mapping[str, Any]) -> TimeRange:
     """The time that a truth is about."""
     try:
-        return Window(_ms(truth["window"]["from"]), _ms(truth["window"]["to"]))
+        return TimeRange(_ms(truth["window"]["from"]), _ms(truth["window"]["to"]))
     except (KeyError, TypeError, ValueError):
         raise TruthError("it has no window with two times") from None
 
 
-def ledger_cells(store: Store, window: Window) -> list[dict[str, Any]]:
+def ledger_cells(store: Store, window: TimeRange) -> list[dict[str, Any]]:
     """The ledger by workload, hour and state, as a truth has it."""
     return [
         {"workload_uid": workload and workload["uid"], "hour": hour, "state": state, "gpu_ms": group.gpu_ms}

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Window, iso, open_names
+from pyrometer.account.answer_json import iso
+from pyrometer.account.names import open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.lifecycle import life_of
 from pyrometer.explain.runs import NoSuchRunError
 from pyrometer.explain.spending import open_ranks
@@ -141,7 +143,7 @@ class _Axis(NamedTuple):
         return [_short(values.get(bucket)) for bucket in range(self.buckets)]
 
 
-def signals(store: Reading, run: str, window: Window, *, zone: tzinfo) -> dict[str, Any]:
+def signals(store: Reading, run: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
     """Everything that is measured of a run, over its time in the window."""
     open_names(store)
     store.expose_all(["run", "event"])
@@ -167,7 +169,7 @@ def signals(store: Reading, run: str, window: Window, *, zone: tzinfo) -> dict[s
     store.expose(["gpu_sample"], from_ms, to_ms)
     connection.execute(_WINDOWS, [run, axis.from_ms, max(to_ms, axis.from_ms), axis.bucket_ms])
     connection.execute(_SAMPLES, [axis.from_ms, max(to_ms, axis.from_ms), axis.bucket_ms])
-    lives = life_of(store, run, Window(from_ms, to_ms))
+    lives = life_of(store, run, TimeRange(from_ms, to_ms))
     return {
         "run": run,
         "from": iso(from_ms, zone),

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pyrometer.account import sql
-from pyrometer.account.sums import Sum, Window, open_names, price_of
+from pyrometer.account.names import open_names
+from pyrometer.account.sums import Sum, price_of
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.metrics import curves
 from pyrometer.explain.trainer import add_told_runs, told_runs
 from pyrometer.model.units import usd_micro
@@ -104,7 +106,7 @@ class Spent(NamedTuple):
 NOTHING = Spent(Sum((), 0, 0, 0), 0)
 
 
-def open_runs(store: Reading, window: Window, only: str | None = None) -> None:
+def open_runs(store: Reading, window: TimeRange, only: str | None = None) -> None:
     """Makes runs readable, by who they belong to (`listed_run`) and where they were (`placed_run`); with `only`, the
     ledger for no longer than that one needs."""
     open_names(store)
@@ -127,13 +129,13 @@ def open_ranks(store: Reading, newest_ms: int, *, tracked: bool = False) -> None
         store.connection.execute(_TRACKED)
 
 
-def open_places(store: Reading, window: Window) -> None:
+def open_places(store: Reading, window: TimeRange) -> None:
     """Makes readable where runs were, as `placed_run`, and the ledger of a window. Ranks are open."""
     store.expose(["ledger_row"], *window)
     store.connection.execute(_PLACED)
 
 
-def _held_within(store: Reading, run: str, window: Window) -> Window:
+def _held_within(store: Reading, run: str, window: TimeRange) -> TimeRange:
     """When the pods of a run may have held anything, within a window."""
     ((from_ms, to_ms),) = store.connection.execute(
         """
@@ -148,17 +150,17 @@ def _held_within(store: Reading, run: str, window: Window) -> Window:
         """,
         [run, *window],
     ).fetchall()
-    return window if from_ms is None else Window(max(window.from_ms, from_ms), min(window.to_ms, to_ms))
+    return window if from_ms is None else TimeRange(max(window.from_ms, from_ms), min(window.to_ms, to_ms))
 
 
-def costs(store: Reading, window: Window, price_usd_micro: int | None) -> dict[str, Spent]:
+def costs(store: Reading, window: TimeRange, price_usd_micro: int | None) -> dict[str, Spent]:
     """What every run cost. Their places are open."""
     terms = _terms(window, price_usd_micro)
     store.connection.execute(_MINUTES.format(table="shared_minute", which="NOT is_alone", **terms))
     return _spent(store, _WHOLE.format(**terms))
 
 
-def open_minutes(store: Reading, window: Window, price_usd_micro: int | None, runs: Sequence[str]) -> None:
+def open_minutes(store: Reading, window: TimeRange, price_usd_micro: int | None, runs: Sequence[str]) -> None:
     """Makes the minutes of some runs readable (`run_minute`), and which they are (`wanted_run`). Runs are open."""
     store.connection.execute(
         "CREATE OR REPLACE TEMP TABLE wanted_run AS SELECT unnest(?::VARCHAR[]) AS run", [list(runs)]
@@ -243,5 +245,5 @@ def _spent(store: Reading, query: str) -> dict[str, Spent]:
     }
 
 
-def _terms(window: Window, price_usd_micro: int | None) -> dict[str, Any]:
+def _terms(window: TimeRange, price_usd_micro: int | None) -> dict[str, Any]:
     return {"price": price_of(price_usd_micro), "from_ms": window.from_ms, "to_ms": window.to_ms}

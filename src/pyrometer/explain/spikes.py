@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.answer_json import iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.lineage import NotRecordedError, batch_name, batches_of_steps, open_run, recorded_near
 from pyrometer.explain.metrics import NOT_OWN, OWN_LOSS, is_evaluation, is_training_loss
 from pyrometer.store import Reading
@@ -72,7 +73,7 @@ class Spike(NamedTuple):
 
 
 def lineage_of_spikes(
-    store: Reading, run: str, window: Window, *, zone: tzinfo, metric: str | None = None, most: int = MOST_SPIKES
+    store: Reading, run: str, window: TimeRange, *, zone: tzinfo, metric: str | None = None, most: int = MOST_SPIKES
 ) -> dict[str, Any]:
     """The largest jumps of a run's loss, the data behind each, and the samples that are behind all of them."""
     open_run(store, run, window)

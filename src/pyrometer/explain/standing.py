@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pyrometer.account.sums import open_names
+from pyrometer.account.names import open_names
 from pyrometer.explain.progress import Doing
 from pyrometer.explain.spending import open_ranks
 from pyrometer.explain.trainer import progress_of_all

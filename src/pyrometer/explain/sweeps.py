@@ -8,7 +8,9 @@ from datetime import tzinfo
 from statistics import median
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Window, iso, open_names, window_json, workload_json
+from pyrometer.account.answer_json import iso, time_range_json, workload_json
+from pyrometer.account.names import open_names
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.parts import NOTHING, held_by, spent, together
 from pyrometer.explain.worth import pareto
 from pyrometer.model.units import usd
@@ -48,7 +50,7 @@ FROM the_trial WHERE sweep_uid = $1 ORDER BY started_ms NULLS LAST, name
 
 
 def show_sweep(
-    store: Reading, name: str, window: Window, *, zone: tzinfo, price_usd_micro: int | None = None
+    store: Reading, name: str, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """The answer of `pyrometer show` about a sweep, by its name; of several with that name, the newest."""
     open_names(store)
@@ -83,7 +85,8 @@ def show_sweep(
             "goal": goal, "target": target, "algorithm": algorithm, "best_trial": best,
             "started": None if started_ms is None else iso(started_ms, zone),
             "ended": None if ended_ms is None else iso(ended_ms, zone),
-            "teams": sorted({key[1] for key in held if key[1]}), "window": window_json(window, zone), "total": total,
+            "teams": sorted({key[1] for key in held if key[1]}),
+            "window": time_range_json(window, zone), "total": total,
             **_summed(rows), "trials": rows,
         },
         "findings": [],

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Sum, Window, amounts, iso, open_names, price_of, rounded, window_json
+from pyrometer.account.answer_json import amounts, iso, time_range_json
+from pyrometer.account.names import open_names
+from pyrometer.account.sums import Sum, price_of, rounded
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.metrics import Reported, chosen, curves
 from pyrometer.explain.spending import open_ranks
 from pyrometer.identify.happenings import PROGRESS, REMAINING
@@ -98,10 +101,10 @@ class _Owner(NamedTuple):
 
 
 def top(
-    store: Reading, window: Window, *, zone: tzinfo, price_usd_micro: int | None = None, limit: int = MOST_ROWS
+    store: Reading, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None, limit: int = MOST_ROWS
 ) -> dict[str, Any]:
     """The answer of `pyrometer top`: who holds GPUs when the window ends, the most expensive per hour first."""
-    window = Window(max(window.from_ms, 0), max(window.to_ms, 0))
+    window = TimeRange(max(window.from_ms, 0), max(window.to_ms, 0))
     _open(store, window, price_usd_micro)
     ask = store.connection.execute
     owners = [_Owner(*row) for row in ask(_OWNERS).fetchall()]
@@ -127,13 +130,13 @@ def top(
         for o, group, micro in zip(shown, groups, rounded(groups), strict=False)
     ]  # fmt: skip
     return {
-        "at": iso(window.to_ms, zone), "origin": store.meta("origin"), "window": window_json(window, zone),
+        "at": iso(window.to_ms, zone), "origin": store.meta("origin"), "window": time_range_json(window, zone),
         "usd_of": "window", "rate": _whole_rate(store), "rows": rows, "others": len(owners) - len(shown),
         "queue": _queue(store, window),
     }  # fmt: skip
 
 
-def _open(store: Reading, window: Window, price_usd_micro: int | None) -> None:
+def _open(store: Reading, window: TimeRange, price_usd_micro: int | None) -> None:
     open_names(store)
     store.expose(["ledger_row", "step_window", "metric"], *window)
     open_ranks(store, window.to_ms)
@@ -176,7 +179,7 @@ def _whole_rate(store: Reading) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _sparks(store: Reading, window: Window) -> dict[str, list[float | None]]:
+def _sparks(store: Reading, window: TimeRange) -> dict[str, list[float | None]]:
     """The useful share of what each of those shown held, slice by slice; None while it held nothing."""
     slice_ms = max(MS_PER_MINUTE, -(-(window.to_ms - window.from_ms) // SLICES))
     useful = ", ".join(f"'{state.name}'" for state in STATE.values() if state.family == "useful")
@@ -189,7 +192,7 @@ def _sparks(store: Reading, window: Window) -> dict[str, list[float | None]]:
     return sparks
 
 
-def _queue(store: Reading, window: Window) -> dict[str, Any]:
+def _queue(store: Reading, window: TimeRange) -> dict[str, Any]:
     """What waits for GPUs when the window ends."""
     rows: Sequence[tuple[Any, ...]] = store.connection.execute(_WAITING, [window.to_ms]).fetchall()
     pods, share, since_ms = rows[0]
@@ -202,7 +205,7 @@ def _queue(store: Reading, window: Window) -> dict[str, Any]:
 class _Said:
     """What runs, and the controllers of workloads, have said in the window: steps, metrics, how far they are."""
 
-    def __init__(self, store: Reading, window: Window, runs: dict[str, str]) -> None:
+    def __init__(self, store: Reading, window: TimeRange, runs: dict[str, str]) -> None:
         self._to_ms = window.to_ms
         ask = store.connection.execute
         ask("CREATE OR REPLACE TEMP TABLE top_said AS SELECT unnest(?::VARCHAR[]) AS run", [list(runs.values())])

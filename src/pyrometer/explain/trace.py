@@ -13,7 +13,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Window, iso
+from pyrometer.account.answer_json import iso
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.lineage import NEAREST, batch_name, batches_of_steps, lineage_of_sample, open_run
 from pyrometer.store import Reading
 
@@ -59,7 +60,7 @@ class Piece(NamedTuple):
 
 
 def trace_step(
-    store: Reading, run: str, step: int, window: Window, *, zone: tzinfo, attempt: int | None = None
+    store: Reading, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None
 ) -> dict[str, Any]:
     """One step over all ranks: spans, what the step waited for, the data behind it."""
     history = open_run(store, run, window)
@@ -119,7 +120,7 @@ def over_ranks(
     }  # fmt: skip
 
 
-def trace_sample(store: Reading, run: str, sample: str, window: Window, *, zone: tzinfo) -> dict[str, Any]:
+def trace_sample(store: Reading, run: str, sample: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
     """A sample on its way: every batch that had it, with the spans of that batch where the step was traced."""
     found = lineage_of_sample(store, run, sample, window, zone=zone)
     traced = set(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from pyrometer.account.sums import Sum, added, amounts, iso
+from pyrometer.account.answer_json import amounts, iso
+from pyrometer.account.sums import Sum, added
 from pyrometer.explain.findings import Caught, Finding
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import dollars, hours

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any
 
-from pyrometer.account.sums import Sum, Window, added, amounts, iso, rounded, time_and_money, workload_json
+from pyrometer.account.answer_json import amounts, iso, time_and_money, workload_json
+from pyrometer.account.sums import Sum, added, rounded
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain import claims
 from pyrometer.explain.burn import Burned, wasted, with_waste
 from pyrometer.explain.detectors import DETECTORS
@@ -29,7 +31,7 @@ MAX_FAILURES = 20
 
 
 def why(
-    store: Reading, window: Window, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
+    store: Reading, window: TimeRange, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """What burned in a window, and why."""
     night = Night(store, window, settings, zone, price_usd_micro=price_usd_micro)

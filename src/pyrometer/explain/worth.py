@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pyrometer.account.sums import Window, added, amounts, iso, open_names, rounded, sums, total, window_json
+from pyrometer.account.answer_json import amounts, iso, time_range_json, total
+from pyrometer.account.names import open_names
+from pyrometer.account.sums import added, rounded, sums
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.dominated import Reached, beaten_since
 from pyrometer.explain.metrics import LOGGED, Aim, Reported, aim_of, chosen, curves
 from pyrometer.explain.spending import (
@@ -99,7 +102,7 @@ WHERE number IN (1, values) OR value * sign < best_before
 
 
 def worth(
-    store: Reading, experiment: str, window: Window, *, zone: tzinfo, metric: str | None = None,
+    store: Reading, experiment: str, window: TimeRange, *, zone: tzinfo, metric: str | None = None,
     target: float | None = None, price_usd_micro: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The answer of `pyrometer worth EXPERIMENT`: its runs, most expensive first; none of an experiment that only held
@@ -134,7 +137,7 @@ def worth(
     rows.sort(key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["run"]))
     metrics = [_told(aim_of(one), "name") | {"runs": one.runs} for one in reported]
     teams = [(row["team"], row["gpu_ms"]) for row in rows]
-    return _answer(experiment, window_json(window, zone), teams, aim, target, metrics, rows, total(groups))
+    return _answer(experiment, time_range_json(window, zone), teams, aim, target, metrics, rows, total(groups))
 
 
 def _exists(store: Reading, experiment: str) -> bool:
@@ -149,13 +152,13 @@ def _exists(store: Reading, experiment: str) -> bool:
 
 
 def _without_runs(
-    store: Reading, experiment: str, window: Window, zone: tzinfo, target: float | None, price_usd_micro: int | None
+    store: Reading, experiment: str, window: TimeRange, zone: tzinfo, target: float | None, price_usd_micro: int | None
 ) -> dict[str, Any]:
     """What an experiment cost that has no training runs in the window."""
     groups = sums(store, window, ("team", "experiment"), zone=zone, price_usd_micro=price_usd_micro)
     own = [group for group in groups if group.key[1] == experiment]
     teams = [(group.key[0], group.gpu_ms) for group in own]
-    return _answer(experiment, window_json(window, zone), teams, None, target, [], [], total(own))
+    return _answer(experiment, time_range_json(window, zone), teams, None, target, [], [], total(own))
 
 
 def _answer(
@@ -297,7 +300,7 @@ def _beaten(since: Point | None, micro: int | None, zone: tzinfo) -> dict[str, A
 
 
 def experiments(
-    store: Reading, window: Window, *, zone: tzinfo, metric: str | None = None, price_usd_micro: int | None = None
+    store: Reading, window: TimeRange, *, zone: tzinfo, metric: str | None = None, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """The answer of `pyrometer worth`: every experiment, most expensive first. Runs without one are together."""
     grouped: dict[str | None, list[_Listed]] = defaultdict(list)
@@ -336,7 +339,7 @@ def experiments(
             }
         )
     rows.sort(key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["experiment"] or ""))
-    return {"window": window_json(window, zone), "rows": rows, "total": total(whole.held for whole in wholes)}
+    return {"window": time_range_json(window, zone), "rows": rows, "total": total(whole.held for whole in wholes)}
 
 
 class _Best(NamedTuple):
@@ -379,7 +382,7 @@ def improving(trend: Sequence[float], aim: Aim | None) -> bool | None:
     return (median(before) - median(late)) * aim.sign > usual
 
 
-def _bests(store: Reading, window: Window, aims: Iterable[tuple[str, Aim]]) -> dict[str, _Best]:
+def _bests(store: Reading, window: TimeRange, aims: Iterable[tuple[str, Aim]]) -> dict[str, _Best]:
     _put_aims(store, aims)
     return {row[0]: _Best(*row) for row in store.connection.execute(_BESTS, list(window)).fetchall()}
 
@@ -401,7 +404,7 @@ def _seen_ms(run: _Listed, best: _Best | None) -> int:
     return run.ended_ms or max(run.said_ms, best.until_ms if best else 0)
 
 
-def _trends(store: Reading, window: Window, aims: Iterable[tuple[str, Aim]]) -> dict[str, list[float]]:
+def _trends(store: Reading, window: TimeRange, aims: Iterable[tuple[str, Aim]]) -> dict[str, list[float]]:
     _put_aims(store, aims)
     trends: dict[str, list[float]] = defaultdict(list)
     for run, _, value in store.connection.execute(_TRENDS, list(window)).fetchall():
@@ -418,13 +421,13 @@ def _added(name: str | None, spent: Sequence[Spent]) -> Spent:
 # -- what both need -----------------------------------------------------------------------------------------------
 
 
-def _open(store: Reading, window: Window) -> list[_Listed]:
+def _open(store: Reading, window: TimeRange) -> list[_Listed]:
     """The runs of the window, newest first."""
     open_runs(store, window)
     return [_Listed(*row) for row in store.connection.execute(_LISTED).fetchall()]
 
 
-def _reported(store: Reading, window: Window) -> dict[str | None, list[Reported]]:
+def _reported(store: Reading, window: TimeRange) -> dict[str | None, list[Reported]]:
     """The metrics of each experiment."""
     found: dict[str | None, list[Reported]] = defaultdict(list)
     for experiment, *metric in store.connection.execute(_REPORTED, list(window)).fetchall():
@@ -447,7 +450,7 @@ def _aim(reported: Sequence[Reported], metric: str | None) -> Aim | None:
     return aim
 
 
-def _points(store: Reading, window: Window, aims: Iterable[tuple[str, Aim]], most: int) -> dict[str, list[Point]]:
+def _points(store: Reading, window: TimeRange, aims: Iterable[tuple[str, Aim]], most: int) -> dict[str, list[Point]]:
     _put_aims(store, aims)
     points: dict[str, list[Point]] = defaultdict(list)
     for run, time_ms, _, step, value, gpu_ms, micro in beside_costs(store, _POINTS, *window, most):

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pyrometer import __version__
-from pyrometer.account.sums import Sum, Window, open_names, sums
+from pyrometer.account.names import open_names
+from pyrometer.account.sums import Sum, sums
+from pyrometer.account.time_range import TimeRange
 from pyrometer.export.exposition import Prepared, label
 from pyrometer.model.states import STATES
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
@@ -86,7 +88,7 @@ class Ledger(Prepared):
         self._notice_corrections(store)
         groups: list[Sum] = []
         if settled_ms > self.through_ms:
-            window = Window(self.through_ms, settled_ms)
+            window = TimeRange(self.through_ms, settled_ms)
             open_names(store)
             groups = sums(store, window, ("state", "team", "experiment", "workload"), zone=UTC)
             for hour, states in _by_hour(store, window).items():
@@ -182,7 +184,7 @@ class Ledger(Prepared):
         parts = {part.path: (part.from_ms, part.to_ms) for part in store.parts("ledger_row")}
         for path in set(parts) - self._parts:
             from_ms, to_ms = parts[path]
-            window = Window(max(from_ms, self.since_ms), min(to_ms, self.through_ms))
+            window = TimeRange(max(from_ms, self.since_ms), min(to_ms, self.through_ms))
             counted = {hour for hour in self._hours if from_ms <= hour < to_ms}
             now = _by_hour(store, window) if counted and window.from_ms < window.to_ms else {}
             for hour in counted & set(now):
@@ -245,7 +247,7 @@ def _added(one: Amount, other: Amount) -> Amount:
     return Amount(one.gpu_ms + other.gpu_ms, one.ms_price + other.ms_price)
 
 
-def _by_hour(store: Store, window: Window) -> dict[int, Counter[str]]:
+def _by_hour(store: Store, window: TimeRange) -> dict[int, Counter[str]]:
     store.expose(["ledger_row"], *window)
     rows = store.connection.execute(
         f"SELECT minute_ms // {MS_PER_HOUR} * {MS_PER_HOUR}, state, sum(ms) FROM ledger_row "

@@ -117,8 +117,8 @@ def record(
 
     `key` says which rows state the same fact (the first one counts), `sort` the order inside a part, `every` whether
     its parts are cut by hour (many rows: measurements) or by day (few rows: objects and their changes), `delta_coded`
-    whether its parts are written in the second version of Parquet, which keeps numbers as differences, `derived` whether
-    Pyrometer computes the rows from other records.
+    whether its parts are written in the second version of Parquet, which keeps numbers as differences, `derived`
+    whether Pyrometer computes the rows from other records.
     """
     partition_ms = {"hour": MS_PER_HOUR, "day": MS_PER_DAY}[every]
 

@@ -19,9 +19,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from pyrometer.account.answer_json import iso
 from pyrometer.account.ledger import Accounted
-from pyrometer.account.sums import iso
-from pyrometer.account.windows import WindowError
+from pyrometer.account.time_range import TimeRangeError
 from pyrometer.act.lives import FindingTracker, ms_of
 from pyrometer.act.stamping import SummaryWriter
 from pyrometer.act.teller import Notifier
@@ -531,7 +531,7 @@ def _refusing() -> Iterator[None]:
     """What is wrong with a question, as a status."""
     try:
         yield
-    except (QuestionError, WindowError) as error:
+    except (QuestionError, TimeRangeError) as error:
         raise RefusedError(400, str(error)) from None
     except NothingError as error:
         raise RefusedError(404, str(error)) from None

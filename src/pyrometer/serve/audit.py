@@ -21,7 +21,7 @@ from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from pyrometer.account.sums import iso
+from pyrometer.account.answer_json import iso
 from pyrometer.serve.access import RefusedError, Who, WrongTokenError
 from pyrometer.serve.questions import ASKED_ALWAYS, ASKED_BY
 

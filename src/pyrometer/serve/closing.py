@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from pyrometer.account.closing import ClosingError, close, json_of
 from pyrometer.account.rebuilding import rebuild_month
-from pyrometer.account.windows import WindowError, zone_of
+from pyrometer.account.time_range import TimeRangeError, zone_of
 from pyrometer.serve.access import RefusedError
 from pyrometer.serve.threads import to_its_end
 
@@ -42,7 +42,7 @@ class Closing:
             zone = zone_of(parameters.get("tz") or self._server.settings.timezone)
             async with self._server.lock:
                 answer = await to_its_end(work, parameters["month"], zone, request.state.who.name)
-        except WindowError as error:
+        except TimeRangeError as error:
             raise RefusedError(400, str(error)) from None
         except ClosingError as error:
             raise RefusedError(409, str(error)) from None

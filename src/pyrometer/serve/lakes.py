@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from pyrometer.account.answer_json import iso
 from pyrometer.account.energy import tariff_of
 from pyrometer.account.fleet import Asked, Fleet, Member
 from pyrometer.account.scope import NobodyError
-from pyrometer.account.sums import iso
 from pyrometer.model.settings import Settings
 from pyrometer.serve.questions import Answer, NothingError, Question, QuestionError, groupings_of, heard_as, question
 from pyrometer.store.engines import Engine, Progress

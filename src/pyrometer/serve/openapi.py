@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pyrometer import __version__
+from pyrometer.account.groupings import GROUPINGS
 from pyrometer.account.sharing import HOW
-from pyrometer.account.sums import GROUPINGS
 from pyrometer.serve.answers import MOST_ROWS, PAGED
 from pyrometer.serve.bodies import TAR
 from pyrometer.serve.downloads import DOWNLOADS, FILES, PARQUET

@@ -17,13 +17,14 @@ from pyrometer.account.charges import groupings as charged_by
 from pyrometer.account.closing import closed_answer
 from pyrometer.account.cost import Subject, cost, pot_of
 from pyrometer.account.energy import tariff_of
+from pyrometer.account.groupings import GROUPINGS
 from pyrometer.account.instances import instances
 from pyrometer.account.ledger import Accounted, Progress, build
+from pyrometer.account.names import open_names
 from pyrometer.account.retention import forget
 from pyrometer.account.scope import NobodyError, only
 from pyrometer.account.sharing import HOW, NONE, Pot
-from pyrometer.account.sums import GROUPINGS, Window, open_names
-from pyrometer.account.windows import time_ms, window_of, zone_of
+from pyrometer.account.time_range import TimeRange, time_ms, time_range_of, zone_of
 from pyrometer.explain.burn import burn
 from pyrometer.explain.causes import with_causes
 from pyrometer.explain.cluster import NoSuchMinuteError, cluster
@@ -88,7 +89,7 @@ class NothingError(LookupError):
 class _About(NamedTuple):
     """What every question is about: which time, in which zone, at which price, of whom."""
 
-    window: Window
+    window: TimeRange
     zone: tzinfo
     settings: Settings
     price_usd_micro: int | None
@@ -125,7 +126,7 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
 class Heard(NamedTuple):
     """What every question says, checked."""
 
-    window: Callable[[Accounted], Window]
+    window: Callable[[Accounted], TimeRange]
     zone: tzinfo
     price_usd_micro: int | None
     team: str | None
@@ -144,7 +145,7 @@ def heard_as(what: str, parameters: Mapping[str, str], settings: Settings) -> He
         raise QuestionError(f"There is no parameter {unknown[0]!r}. Known: {', '.join(allowed)}.")
     told = {name: parameters.get(name) for name in allowed}
     zone = zone_of(told["tz"] or settings.timezone)
-    window = window_of(
+    window = time_range_of(
         told["last"], told["since"], told["until"], told["month"], told["all"] in ("1", "true"), zone,
         DEFAULT_LAST.get(what),
     )  # fmt: skip
@@ -396,7 +397,7 @@ def _of_run(parameters: Mapping[str, str], answer: Callable[[Reading, str, _Abou
         except NotRecordedError as error:
             raise NothingError(str(error)) from None
         except NoSuchRunError as error:
-            if run in run_names(store, Window(-(2**62), 2**62)):
+            if run in run_names(store, TimeRange(-(2**62), 2**62)):
                 there = f"Run {run!r} did not run in that time. `pyrometer runs` shows when it ran."
                 raise NothingError(there) from None
             known = [*run_names(store, about.window), *error.also]
