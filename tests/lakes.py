@@ -26,8 +26,8 @@ from pyrometer.serve.lakes import Lake, answer_of_lake
 from pyrometer.serve.questions import question
 from pyrometer.store import Store
 from pyrometer.store.engines import Engine, Local
-from pyrometer.store.lake import Place
-from pyrometer.store.lake.copying import Copied, Copier
+from pyrometer.store.lake import LakeStorage
+from pyrometer.store.lake.copying import CopyResult, LakeCopier
 from pyrometer.store.store import NewPart
 
 DAYS = 6
@@ -97,16 +97,16 @@ def renamed(record: Any, cluster: str) -> Any:
 
 def copied(
     store: Store,
-    place: Place,
+    place: LakeStorage,
     cluster: str,
     *,
     now_ms: int = COVERED.end_ms,
-    by: Copier | None = None,
+    by: LakeCopier | None = None,
     settings: Settings = TARIFF,
-) -> Copied:
+) -> CopyResult:
     identified(store)
     told = about(store, settings._replace(cluster=cluster), COVERED)
-    return (by or Copier(place)).copy(store, told, now_ms=now_ms)
+    return (by or LakeCopier(place)).copy(store, told, now_ms=now_ms)
 
 
 def settings_of(told: Any) -> Settings:
@@ -114,7 +114,7 @@ def settings_of(told: Any) -> Settings:
 
 
 def of_lake(
-    place: Place, parameters: dict[str, str], *, clusters: Sequence[str] = (), engine: Engine | None = None,
+    place: LakeStorage, parameters: dict[str, str], *, clusters: Sequence[str] = (), engine: Engine | None = None,
     what: str = "cost", cache: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     lake = Lake(place, clusters, str(cache or "/nonexistent"), 64, settings_of)

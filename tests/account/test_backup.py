@@ -17,31 +17,31 @@ from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.serve.questions import NothingError, question
 from pyrometer.store import Store
-from pyrometer.store.backup import BackupError, Member, Moment, Sent, of_inbox
-from pyrometer.store.place import Place, Received
+from pyrometer.store.backup import BackupError, BackupMember, BackupSnapshot, SentFiles, inbox_members
+from pyrometer.store.backup_folder import BackupFolder, ReceivedBackup
+from pyrometer.store.backup_tar import packed, unpacked
 from pyrometer.store.restore import restore
 from pyrometer.store.store import DATABASE
-from pyrometer.store.tarred import packed, unpacked
 
 ASKED = {
     "cost": {"all": "1", "by": "team,experiment,workload,node,state,hour"}, "why": {"all": "1"}, "runs": {},
 }  # fmt: skip
 
 
-def members(store: Store, have: set[str]) -> Iterator[Member]:
-    sent: Sent = {}
-    yield from of_inbox(store.folder, sent)
-    moment = Moment(store)
+def members(store: Store, have: set[str]) -> Iterator[BackupMember]:
+    sent: SentFiles = {}
+    yield from inbox_members(store.folder, sent)
+    moment = BackupSnapshot(store)
     try:
         yield from moment.members(have, sent)
     finally:
         moment.close()
 
 
-def back_up(store: Store, place: Place, *, over_a_wire: bool = False) -> Received:
-    with place.alone():
+def back_up(store: Store, place: BackupFolder, *, over_a_wire: bool = False) -> ReceivedBackup:
+    with place.locked():
         taken = members(store, place.parts())
-        return place.take(unpacked(packed(taken)) if over_a_wire else taken)
+        return place.receive(unpacked(packed(taken)) if over_a_wire else taken)
 
 
 def answers(store: Store, now_ms: int = LATER) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def answers(store: Store, now_ms: int = LATER) -> dict[str, Any]:
 def test_every_backup_is_the_folder_at_its_moment(history: History) -> None:
     chance = random.Random(len(history.records))
     with folder() as store:
-        place = Place(store.folder.with_name(f"{store.folder.name}-backups"))
+        place = BackupFolder(store.folder.with_name(f"{store.folder.name}-backups"))
         records = list(history.records)
         chance.shuffle(records)
         looked_at = chance.randrange(3)
@@ -120,8 +120,8 @@ def store(made: Path, tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path / "backups")
+def place(tmp_path: Path) -> BackupFolder:
+    return BackupFolder(tmp_path / "backups")
 
 
 def files_in(folder: Path) -> set[str]:
@@ -158,15 +158,15 @@ def test_what_came_to_no_end_leaves_those_before_whole(store, place) -> None:
     store.seal()
     everything = [(member.path, b"".join(member.chunks)) for member in members(store, place.parts())]
     for length in range(len(everything)):
-        torn = (Member(path, len(body), [body]) for path, body in everything[:length])
-        with place.alone(), pytest.raises(BackupError, match="ended before it was whole"):
-            place.take(torn)
+        torn = (BackupMember(path, len(body), [body]) for path, body in everything[:length])
+        with place.locked(), pytest.raises(BackupError, match="ended before it was whole"):
+            place.receive(torn)
         assert place.backups() == [first]
         assert list(place.problems([first])) == []
     later = back_up(store, place)  # parts that came are not copied again
     assert later.parts_copied == 0
     assert list(place.problems(place.backups())) == []
-    with place.alone():
+    with place.locked():
         place.prune(1)
     assert {path for path in files_in(place.folder) if path.startswith("parts/")} == {
         part.path for part in store.parts()
@@ -176,18 +176,18 @@ def test_what_came_to_no_end_leaves_those_before_whole(store, place) -> None:
 def test_a_stream_that_breaks_off_or_is_changed_is_no_backup(store, place) -> None:
     whole = b"".join(packed(members(store, set())))
     for torn in (whole[: len(whole) // 2], whole[:100], b"garbage" * 500, b""):
-        with place.alone(), pytest.raises(BackupError, match=r"broke off|ended before"):
-            place.take(unpacked([torn]))
+        with place.locked(), pytest.raises(BackupError, match=r"broke off|ended before"):
+            place.receive(unpacked([torn]))
     position = whole.index(b"timezone: Europe")
-    with place.alone(), pytest.raises(BackupError, match=r"settings\.yaml is not as it was sent"):
-        place.take(unpacked([whole[:position] + b"T" + whole[position + 1 :]]))
+    with place.locked(), pytest.raises(BackupError, match=r"settings\.yaml is not as it was sent"):
+        place.receive(unpacked([whole[:position] + b"T" + whole[position + 1 :]]))
     assert place.backups() == []
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/outside", "parts/../../outside", "a/./b", ""])
 def test_no_stream_writes_outside(store, place, path, tmp_path) -> None:
-    with place.alone(), pytest.raises(BackupError, match="not the name of a file"):
-        place.take([Member(path, 1, [b"x"])])
+    with place.locked(), pytest.raises(BackupError, match="not the name of a file"):
+        place.receive([BackupMember(path, 1, [b"x"])])
     assert not list(tmp_path.rglob("outside"))
 
 
@@ -198,7 +198,7 @@ def test_old_ones_are_forgotten_with_the_parts_that_nobody_names(store, place) -
         store.drop_parts(store.parts("ledger_row")[:1])  # as a ledger does that is built again
         store.seal()
         names.append(back_up(store, place).backup.name)
-    with place.alone():
+    with place.locked():
         assert place.prune(2) == names[:1]
     assert [backup.name for backup in place.backups()] == names[1:]
     assert list(place.problems(place.backups())) == []
@@ -250,7 +250,7 @@ def test_restoring_begins_again_where_it_came_to_no_end(store, place, tmp_path) 
 
 
 def test_one_writes_at_a_time(place) -> None:
-    with place.alone(), pytest.raises(BackupError, match="Another backup is being written"), place.alone():
+    with place.locked(), pytest.raises(BackupError, match="Another backup is being written"), place.locked():
         pass
 
 
@@ -266,15 +266,15 @@ def test_one_of_a_newer_version_is_refused(store, place, name) -> None:
 def test_what_is_replaced_while_a_backup_is_read_is_in_it(store, place) -> None:
     before = {part.path for part in store.parts()}
 
-    def meanwhile() -> Iterator[Member]:
+    def meanwhile() -> Iterator[BackupMember]:
         for member in members(store, set()):
             yield member
             if member.path == "settings.yaml":  # its moment is over; parts are yet to come
                 store.drop_parts(store.parts("ledger_row"))  # as a ledger that is built again does
                 store.seal()
 
-    with place.alone():
-        backup = place.take(meanwhile()).backup
+    with place.locked():
+        backup = place.receive(meanwhile()).backup
     assert {part["path"] for part in backup.contents["parts"]} == before
     assert list(place.problems([backup])) == []
     assert {path for path in before if not (store.folder / path).exists()}  # they are gone now

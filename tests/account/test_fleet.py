@@ -21,7 +21,7 @@ from pyrometer.model.units import MS_PER_DAY
 from pyrometer.serve.questions import NothingError, QuestionError
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Local
-from pyrometer.store.lake import Place
+from pyrometer.store.lake import LakeStorage
 
 
 class Cutting(Local):
@@ -49,14 +49,14 @@ def test_a_cluster_of_a_lake_answers_as_its_folder_does(seed: int) -> None:
     chance = random.Random(seed)
     with folder() as store, TemporaryDirectory() as lake:
         fill(store, facts(seed))
-        copied(store, Place(lake), "east")
+        copied(store, LakeStorage(lake), "east")
         for _ in range(3):
             question = a_question(chance)
             if "cluster" in question["by"].split(","):
                 continue  # it has the lake's name there
             expected = asked(of_folder, store, question)
             for engine in (Local(), Cutting()):
-                assert asked(of_lake, Place(lake), question, engine=engine) == expected, question
+                assert asked(of_lake, LakeStorage(lake), question, engine=engine) == expected, question
 
 
 @settings(max_examples=EFFORT, derandomize=STEADY, deadline=None, phases=[Phase.explicit, Phase.generate])
@@ -69,7 +69,7 @@ def test_three_clusters_are_one_that_had_everything(seed: int) -> None:
         for number, name in enumerate(names):
             with folder() as store:
                 fill(store, facts(seed + number))
-                copied(store, Place(lake), name)
+                copied(store, LakeStorage(lake), name)
         chance = random.Random(seed)
         for _ in range(2):
             question = a_question(chance)
@@ -87,7 +87,7 @@ def of(store, question):
 
 def asked_of_lake(lake, question, engine):
     try:
-        return of_lake(Place(lake), question, engine=engine)
+        return of_lake(LakeStorage(lake), question, engine=engine)
     except NothingError as error:
         return {"rows": [str(error)]}
 
@@ -106,7 +106,7 @@ def test_a_closed_month_is_what_was_charged_and_the_next_one_has_its_adjustments
         write_days(store, {following(FIRST): a_day(chance, following(FIRST))})
         close(store, TARIFF, month, UTC, now_ms=after(following(FIRST), 2), by="ann")
         write_days(store, {FIRST: a_day(chance, FIRST)})
-        copied(store, Place(str(tmp_path)), "here")
+        copied(store, LakeStorage(str(tmp_path)), "here")
         for named in (month, f"{following(FIRST):%Y-%m}"):
             for more in (
                 {"by": "state,node"},
@@ -116,21 +116,23 @@ def test_a_closed_month_is_what_was_charged_and_the_next_one_has_its_adjustments
             ):
                 question = {"month": named, **more}
                 expected = asked(of_folder, store, question)
-                assert asked(of_lake, Place(str(tmp_path)), question, engine=Cutting()) == expected, question
+                assert asked(of_lake, LakeStorage(str(tmp_path)), question, engine=Cutting()) == expected, question
             expected = as_text(of_folder(store, {"month": named}, "charges"))
-            assert as_text(of_lake(Place(str(tmp_path)), {"month": named}, what="charges")) == expected
+            assert as_text(of_lake(LakeStorage(str(tmp_path)), {"month": named}, what="charges")) == expected
         with folder() as other:
             fill(other, facts(6))
-            copied(other, Place(str(tmp_path)), "west")
-        both = of_lake(Place(str(tmp_path)), {"month": month})
+            copied(other, LakeStorage(str(tmp_path)), "west")
+        both = of_lake(LakeStorage(str(tmp_path)), {"month": month})
         assert both["books"]["basis"] == "mixed"
-        one, another = (of_lake(Place(str(tmp_path)), {"month": month}, clusters=[name]) for name in ("here", "west"))
+        one, another = (
+            of_lake(LakeStorage(str(tmp_path)), {"month": month}, clusters=[name]) for name in ("here", "west")
+        )
         assert one["books"]["basis"] == "closed"
         assert both["total"]["gpu_ms"] == one["total"]["gpu_ms"] + another["total"]["gpu_ms"]
 
 
 def test_what_sites_pay_for_energy_is_added_and_what_one_does_not_know_is_not_known(tmp_path) -> None:
-    lake, dear = Place(str(tmp_path)), TARIFF._replace(energy_usd_per_kwh=3.1)
+    lake, dear = LakeStorage(str(tmp_path)), TARIFF._replace(energy_usd_per_kwh=3.1)
     with folder() as store:
         fill(store, facts(7))
         for name, tariff in (("cheap", TARIFF), ("dear", dear), ("silent", TARIFF._replace(energy_usd_per_kwh=0.0))):
@@ -146,7 +148,7 @@ def test_what_sites_pay_for_energy_is_added_and_what_one_does_not_know_is_not_kn
 
 
 def test_what_cannot_be_asked_of_several_says_how(tmp_path) -> None:
-    lake = Place(str(tmp_path))
+    lake = LakeStorage(str(tmp_path))
     with folder() as store:
         fill(store, facts(8))
         for name in ("east", "west"):

@@ -20,10 +20,10 @@ from hostile import TEXTS, VALUES, places, renamed, replaced, state_of
 from pyrometer.cli import main
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Store, StoreError
-from pyrometer.store.backup import BackupError, Member, Moment, Sent, of_inbox
-from pyrometer.store.place import Place
+from pyrometer.store.backup import BackupError, BackupMember, BackupSnapshot, SentFiles, inbox_members
+from pyrometer.store.backup_folder import BackupFolder
+from pyrometer.store.backup_tar import HEADERS, packed, unpacked
 from pyrometer.store.restore import restore
-from pyrometer.store.tarred import HEADERS, packed, unpacked
 
 NAME = "2026-11-16T10-00-00Z"
 
@@ -32,7 +32,7 @@ NAME = "2026-11-16T10-00-00Z"
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A place with one backup: two parts, hot rows, small files."""
     data = tmp_path_factory.mktemp("good") / "data"
-    place = Place(data.with_name("backups"))
+    place = BackupFolder(data.with_name("backups"))
     with Store(data, create=True) as store:
         for hour in range(2):
             store.append([node(LATER - (60 - hour) * MS_PER_HOUR, 2)], producer="watch", sequence=hour)
@@ -42,17 +42,17 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (data / "settings.yaml").write_text("timezone: Europe/Berlin\n")
         (data / "inbox").mkdir()
         (data / "inbox" / "1").write_text("body")
-        sent: Sent = {}
-        moment = Moment(store)
-        with place.alone():
-            name = place.take([*of_inbox(data, sent), *map(whole, moment.members(set(), sent))]).backup.name
+        sent: SentFiles = {}
+        moment = BackupSnapshot(store)
+        with place.locked():
+            name = place.receive([*inbox_members(data, sent), *map(whole, moment.members(set(), sent))]).backup.name
         moment.close()
     shutil.move(place.folder / name, place.folder / NAME)
     shutil.move(place.folder / f"{name}.json", place.folder / f"{NAME}.json")
     return place.folder
 
 
-def whole(member: Member) -> Member:
+def whole(member: BackupMember) -> BackupMember:
     return member._replace(chunks=list(member.chunks))
 
 
@@ -77,10 +77,10 @@ def outcome(place: Path, into: Path) -> str | None:
     """What is said against restoring, in one sentence; None when that was done."""
     said = None
     try:
-        chosen = Place(place).newest()
-        said = next(Place(place).problems([chosen]), None)
+        chosen = BackupFolder(place).newest()
+        said = next(BackupFolder(place).problems([chosen]), None)
         if said is None:
-            restore(Place(place), chosen, into)
+            restore(BackupFolder(place), chosen, into)
     except StoreError as error:
         said = str(error)
     assert said is None or ("\n" not in said and len(said) < 1_000)
@@ -179,7 +179,7 @@ def test_a_pipe_in_a_backup_is_no_file(good, tmp_path) -> None:
     place = shutil.copytree(good, tmp_path / "backups")
     (place / NAME / "settings.yaml").unlink()
     os.mkfifo(place / NAME / "settings.yaml")
-    assert list(Place(place).problems(Place(place).backups())) == [f"{NAME}/settings.yaml is missing."]
+    assert list(BackupFolder(place).problems(BackupFolder(place).backups())) == [f"{NAME}/settings.yaml is missing."]
 
 
 # -- streams ------------------------------------------------------------------------------------------------------
@@ -210,10 +210,10 @@ MEMBERS = {
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_no_stream_does_harm(tmp_path, name) -> None:
-    place = Place(tmp_path / "backups")
+    place = BackupFolder(tmp_path / "backups")
     (tmp_path / "mine").write_text("mine")
-    with place.alone(), pytest.raises(BackupError) as told:
-        place.take(unpacked([MEMBERS[name], bytes(10_240)]))
+    with place.locked(), pytest.raises(BackupError) as told:
+        place.receive(unpacked([MEMBERS[name], bytes(10_240)]))
     assert "\n" not in str(told.value)
     assert {path.name for path in tmp_path.iterdir()} == {"backups", "mine"}
     assert place.backups() == []
@@ -225,8 +225,8 @@ def test_a_sparse_file_is_refused(tmp_path) -> None:
     about.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(2**50)}
     about.size = 512
     stream = about.tobuf(tarfile.PAX_FORMAT) + b"0\n".ljust(512, b"\0") + bytes(1_024)
-    with Place(tmp_path / "b").alone(), pytest.raises(BackupError):
-        Place(tmp_path / "b").take(unpacked([stream]))
+    with BackupFolder(tmp_path / "b").locked(), pytest.raises(BackupError):
+        BackupFolder(tmp_path / "b").receive(unpacked([stream]))
 
 
 def test_names_of_any_length_are_not_read(tmp_path) -> None:
@@ -240,27 +240,27 @@ def test_names_of_any_length_are_not_read(tmp_path) -> None:
             assert given_away < 4 * HEADERS
             yield bytes(1 << 16)
 
-    with Place(tmp_path / "b").alone(), pytest.raises(BackupError):
-        Place(tmp_path / "b").take(unpacked(stream()))
+    with BackupFolder(tmp_path / "b").locked(), pytest.raises(BackupError):
+        BackupFolder(tmp_path / "b").receive(unpacked(stream()))
 
 
 @SAFE
 @given(st.binary(max_size=3_000))
 def test_any_bytes_are_refused(tmp_path_factory, body) -> None:
-    place = Place(tmp_path_factory.mktemp("any"))
-    with place.alone(), pytest.raises(BackupError):
-        place.take(unpacked([body]))
+    place = BackupFolder(tmp_path_factory.mktemp("any"))
+    with place.locked(), pytest.raises(BackupError):
+        place.receive(unpacked([body]))
 
 
 @SAFE
 @given(at=st.integers(0, 10**9), value=st.integers(1, 255))
 def test_a_stream_with_one_other_byte_is_refused_or_the_same(tmp_path_factory, at, value) -> None:
-    body = io.BytesIO(b"".join(packed([Member("settings.yaml", 4, [b"a: 1"])]))).getvalue()
+    body = io.BytesIO(b"".join(packed([BackupMember("settings.yaml", 4, [b"a: 1"])]))).getvalue()
     at %= len(body)
     changed = body[:at] + bytes([body[at] ^ value]) + body[at + 1 :]
-    place = Place(tmp_path_factory.mktemp("one"))
-    with place.alone(), pytest.raises(BackupError):  # it has no end, at the least
-        place.take(unpacked([changed]))
+    place = BackupFolder(tmp_path_factory.mktemp("one"))
+    with place.locked(), pytest.raises(BackupError):  # it has no end, at the least
+        place.receive(unpacked([changed]))
     assert {path.name for path in place.folder.iterdir()} <= {".lock", ".taking"}
 
 
@@ -269,6 +269,6 @@ def test_a_list_that_is_sent_is_checked_before_it_is_used(good, tmp_path) -> Non
     for at in places(told):
         for value in ("../outside", -1, None, [], {}):
             changed = json.dumps(replaced(told, at, value)).encode()
-            place = Place(tmp_path / "b")
-            with place.alone(), pytest.raises(BackupError):
-                place.take([Member("backup.json", len(changed), [changed])])
+            place = BackupFolder(tmp_path / "b")
+            with place.locked(), pytest.raises(BackupError):
+                place.receive([BackupMember("backup.json", len(changed), [changed])])

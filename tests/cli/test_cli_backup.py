@@ -9,7 +9,7 @@ import pytest
 
 from pyrometer.serve.address import publish, withdraw
 from pyrometer.store import Store
-from pyrometer.store.place import Place
+from pyrometer.store.backup_folder import BackupFolder
 
 ASKED = {
     "cost": ("--all", "--price", "2.5", "--by", "hour,node,workload,state"), "why": ("--all",), "runs": (),
@@ -27,7 +27,7 @@ def test_a_restored_folder_answers_as_the_folder_did(copy_of_recorded, tmp_path,
     before = answers(copy_of_recorded)
     backups = tmp_path / "backups"
     (said,) = pyrometer("backup", "--data", copy_of_recorded, "--out", backups).lines
-    name = Place(backups).backups()[0].name
+    name = BackupFolder(backups).backups()[0].name
     assert said.startswith(f"{backups / name}: ")
     with Store(copy_of_recorded) as store:  # more comes
         store.seal()
@@ -82,7 +82,7 @@ def test_what_cannot_be_is_said_in_one_sentence(copy_of_recorded, tmp_path, pyro
     assert "is not empty" in pyrometer("restore", backups, "--out", copy_of_recorded).failed(1)
     assert "does not answer" in pyrometer("backup", "--server", "http://127.0.0.1:9", "--out", backups).failed(1)
     shutil.rmtree(backups / "parts")
-    name = Place(backups).backups()[0].name
+    name = BackupFolder(backups).backups()[0].name
     (backups / f"{name}.json").write_text(json.dumps({"format": 1}))
     assert "not a valid list of a backup" in pyrometer("restore", backups, "--list").failed(1)
 

@@ -27,7 +27,7 @@ import two_teams
 from pyrometer.serve import connections
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
-from pyrometer.store.tarred import unpacked
+from pyrometer.store.backup_tar import unpacked
 from serving import serving
 
 pytestmark = pytest.mark.heavy

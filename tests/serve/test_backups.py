@@ -18,9 +18,9 @@ from pyrometer.model.settings import Settings
 from pyrometer.serve import app, audit
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
-from pyrometer.store.place import Place
+from pyrometer.store.backup_folder import BackupFolder
+from pyrometer.store.backup_tar import unpacked
 from pyrometer.store.restore import restore
-from pyrometer.store.tarred import unpacked
 from serving import serving
 from two_teams import both
 
@@ -60,9 +60,9 @@ def test_what_an_admin_gets_and_what_is_written_down(store: Store, tmp_path: Pat
     paths = [member.path for member in unpacked([less.content])]
     assert paths[-1] == "backup.json"
     assert {path for path in paths if path.startswith("parts/")} == {part.path for part in store.parts()} - set(have)
-    place = Place(tmp_path / "backups")
-    with place.alone():
-        assert place.take(unpacked([whole.content])).parts_copied == len(store.parts())
+    place = BackupFolder(tmp_path / "backups")
+    with place.locked():
+        assert place.receive(unpacked([whole.content])).parts_copied == len(store.parts())
     lines = [json.loads(line) for line in (store.folder / audit.FILE).read_text().splitlines()]
     assert [(line["who"], line["whole"]) for line in lines if line["what"] == "backup"] == [("admin", True)] * 2
 
@@ -136,7 +136,7 @@ def test_of_a_server_that_is_written_to_everything_acknowledged_before_is_there_
         finally:
             stop.set()
             sending.join()
-    place = Place(backups)
+    place = BackupFolder(backups)
     for backup, before in zip(place.backups(), known, strict=True):
         restored = tmp_path / backup.name
         restore(place, backup, restored)

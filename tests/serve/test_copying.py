@@ -12,7 +12,7 @@ from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.serve.app import Server
 from pyrometer.serve.vitals import Vitals
 from pyrometer.store import Store
-from pyrometer.store.lake import Place, manifest_of
+from pyrometer.store.lake import LakeStorage, manifest_of
 
 START_MS = 1_794_600_000_000 // MS_PER_HOUR * MS_PER_HOUR
 
@@ -48,7 +48,7 @@ def test_a_lake_that_is_away_is_said_once_and_later_has_everything(tmp_path, cap
         assert told["pyrometer_lake_copies_total copied"] == 1
         assert told["pyrometer_lake_copied_bytes_total"] > 0
         assert told["pyrometer_lake_copied_timestamp_seconds"] > 0
-        manifest = manifest_of(Place(str(lake)), "here")
+        manifest = manifest_of(LakeStorage(str(lake)), "here")
         assert {part.path for part in store.parts()} <= set(manifest.named)
         assert manifest.end_ms == server.end_ms
 

@@ -23,7 +23,7 @@ from pyrometer.serve.questions import NothingError, QuestionError
 from pyrometer.store import StoreError
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Local
-from pyrometer.store.lake import Cache, LakeError, Place, manifest_of
+from pyrometer.store.lake import Cache, LakeError, LakeStorage, manifest_of
 
 QUESTION = {"by": "team,day", "all": "1"}
 OUTSIDE = (
@@ -38,7 +38,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lake = tmp_path_factory.mktemp("lake") / "lake"
     with folder() as store:
         fill(store, facts(1))
-        copied(store, Place(str(lake)), "east", settings=TARIFF)
+        copied(store, LakeStorage(str(lake)), "east", settings=TARIFF)
     return lake
 
 
@@ -50,7 +50,7 @@ def answered(lake: Path) -> Any:
     def settings_of(told: Any) -> Settings:
         return with_values(Settings(), {n: v for n, v in told.items() if n in Settings._fields}, "The manifest")
 
-    asked = Lake(Place(str(lake)), (), str(lake.parent / "cache"), 64, settings_of)
+    asked = Lake(LakeStorage(str(lake)), (), str(lake.parent / "cache"), 64, settings_of)
     return answer_of_lake(asked, "cost", QUESTION, Local())
 
 
@@ -96,7 +96,7 @@ def test_a_name_that_leads_elsewhere_is_refused(good, tmp_path, field, text) -> 
     FIELDS[field](told, text)
     (lake / "east" / "manifest.json").write_text(json.dumps(told))
     with pytest.raises(LakeError, match=r"cannot be read|newer Pyrometer") as refused:
-        of_lake(Place(str(lake)), QUESTION)
+        of_lake(LakeStorage(str(lake)), QUESTION)
     assert "\n" not in str(refused.value)
 
 
@@ -107,16 +107,16 @@ def test_the_cache_removes_and_writes_only_what_is_its_own(tmp_path, monkeypatch
     (tmp_path / "cache" / "mine" / "kept").write_bytes(bytes(100))
     os.utime(tmp_path / "cache" / "mine" / "kept", (0, 0))
     fetched: list[Path] = []
-    monkeypatch.setattr(Place, "fetch", lambda self, path, into: fetched.append(into))
+    monkeypatch.setattr(LakeStorage, "download", lambda self, path, into: fetched.append(into))
     cache = Cache(tmp_path / "cache", 0)
     for path in ("../../../mine", "/tmp/mine"):
         with pytest.raises(StoreError, match="leads out of"):
-            cache.paths(Place("s3://bucket/lake"), "east", [(path, 1)])
-    root = cache.of(Place("s3://bucket/lake"), "east")
+            cache.paths(LakeStorage("s3://bucket/lake"), "east", [(path, 1)])
+    root = cache.of(LakeStorage("s3://bucket/lake"), "east")
     root.mkdir(parents=True)
     (root / "parts").symlink_to(tmp_path)
     with pytest.raises(StoreError, match="leads out of"):
-        cache.paths(Place("s3://bucket/lake"), "east", [("parts/new", 1)])
+        cache.paths(LakeStorage("s3://bucket/lake"), "east", [("parts/new", 1)])
     cache._make_room()
     assert fetched == []
     assert (tmp_path / "mine").read_text() == "mine"
@@ -137,7 +137,7 @@ def test_a_copy_writes_nothing_through_a_link(tmp_path, planted) -> None:
     with folder() as store:
         fill(store, facts(1))
         with suppress(StoreError):
-            copied(store, Place(str(lake)), "east")
+            copied(store, LakeStorage(str(lake)), "east")
     assert state_of(mine) == {str(mine / "file"): b"mine"}
 
 
@@ -161,7 +161,7 @@ def test_a_bucket_reaches_nothing_outside_the_cache(tmp_path, monkeypatch) -> No
         S3FileSystem(endpoint_override=f"{host}:{port}", scheme="http", allow_bucket_creation=True).create_dir(
             "hostile"
         )
-        place, cache = Place("s3://hostile/lake"), tmp_path / "a" / "b" / "cache"
+        place, cache = LakeStorage("s3://hostile/lake"), tmp_path / "a" / "b" / "cache"
         with folder() as data:
             fill(data, facts(1))
             copied(data, place, "east")
@@ -191,7 +191,7 @@ def test_a_bucket_reaches_nothing_outside_the_cache(tmp_path, monkeypatch) -> No
 
 
 def test_a_manifest_is_read_as_it_was_written(good) -> None:
-    manifest = manifest_of(Place(str(good)), "east")
+    manifest = manifest_of(LakeStorage(str(good)), "east")
     assert manifest is not None
     assert all(type(part) is Part for part in manifest.parts)
     assert json.loads(manifest.text()) == manifest_in(good)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from effort import EFFORT, STEADY
 from lakes import COVERED, as_text, copied, facts, fill, of_folder, of_lake
-from pyrometer.store.lake import LakeError, Place, manifest_of
-from pyrometer.store.lake.copying import GRACE_MS, STAGING, Copier
+from pyrometer.store.lake import LakeError, LakeStorage, manifest_of
+from pyrometer.store.lake.copying import GRACE_MS, STAGING, LakeCopier
 from pyrometer.store.lake.manifest import folder_name
 
 QUESTION = {"by": "team,day", "all": "1"}
@@ -26,7 +26,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-class Dying(Place):
+class Dying(LakeStorage):
     """A lake whose writer is killed at its n-th step, half of a file written."""
 
     def __init__(self, url: str, steps: int) -> None:
@@ -51,7 +51,7 @@ class Dying(Place):
         return self.steps < 0
 
 
-def whole(place: Place, cluster: str = "east") -> None:
+def whole(place: LakeStorage, cluster: str = "east") -> None:
     """Every file that the manifest names is there, as long as it says."""
     manifest = manifest_of(place, cluster)
     assert manifest is not None
@@ -63,7 +63,7 @@ def whole(place: Place, cluster: str = "east") -> None:
 @given(st.integers(0, 2**48))
 def test_a_crash_at_any_step_leaves_the_old_lake_or_the_new_one(seed: int) -> None:
     with folder() as store, TemporaryDirectory() as beside:
-        first, lake = Place(f"{beside}/first"), Place(f"{beside}/lake")
+        first, lake = LakeStorage(f"{beside}/first"), LakeStorage(f"{beside}/lake")
         fill(store, facts(seed))
         copied(store, first, "east")
         write_days(store, {FIRST: a_day(random.Random(seed), FIRST)})
@@ -77,7 +77,7 @@ def test_a_crash_at_any_step_leaves_the_old_lake_or_the_new_one(seed: int) -> No
             shutil.rmtree(lake.url, ignore_errors=True)
             shutil.copytree(first.url, lake.url)
             try:
-                copied(store, lake, "east", now_ms=later_ms, by=Copier(Dying(lake.url, steps)))
+                copied(store, lake, "east", now_ms=later_ms, by=LakeCopier(Dying(lake.url, steps)))
                 break
             except Killed:
                 steps += 1
@@ -94,14 +94,14 @@ def test_a_crash_at_any_step_leaves_the_old_lake_or_the_new_one(seed: int) -> No
 
 
 def test_a_second_copy_copies_nothing_and_what_goes_stays_for_a_while(tmp_path) -> None:
-    lake, day_ms = Place(str(tmp_path)), 86_400_000
+    lake, day_ms = LakeStorage(str(tmp_path)), 86_400_000
     with folder() as store:
         fill(store, facts(1))
-        copier, start_ms = Copier(lake), COVERED.end_ms
+        copier, start_ms = LakeCopier(lake), COVERED.end_ms
         first = copied(store, lake, "east", by=copier)
         assert first.files == len(manifest_of(lake, "east").named) > 10
         written = (tmp_path / "east" / "manifest.json").stat().st_mtime_ns
-        for by in (copier, Copier(lake)):
+        for by in (copier, LakeCopier(lake)):
             assert copied(store, lake, "east", now_ms=start_ms + 1, by=by) == (0, 0, 0)
         assert (tmp_path / "east" / "manifest.json").stat().st_mtime_ns == written
         old = manifest_of(lake, "east")
@@ -110,15 +110,15 @@ def test_a_second_copy_copies_nothing_and_what_goes_stays_for_a_while(tmp_path) 
         dropped = set(old.named) - set(manifest_of(lake, "east").named)
         assert len(dropped) == 4
         assert dropped < set(lake.sizes("east")), "who has the old manifest can still read it"
-        assert copied(store, lake, "east", now_ms=start_ms + GRACE_MS, by=Copier(lake)).removed == 0
-        assert copied(store, lake, "east", now_ms=start_ms + 2 + GRACE_MS, by=Copier(lake)).removed == 4
+        assert copied(store, lake, "east", now_ms=start_ms + GRACE_MS, by=LakeCopier(lake)).removed == 0
+        assert copied(store, lake, "east", now_ms=start_ms + 2 + GRACE_MS, by=LakeCopier(lake)).removed == 4
         assert not dropped & set(lake.sizes("east"))
         assert as_text(of_lake(lake, QUESTION)) == as_text(of_folder(store, QUESTION))
 
 
 def test_what_is_hot_has_its_names(tmp_path) -> None:
     """Objects are sealed a day later; until then they are in the lake as they are."""
-    lake = Place(str(tmp_path))
+    lake = LakeStorage(str(tmp_path))
     with folder() as store:
         fill(store, facts(2))
         assert store.hot_tables()
@@ -132,7 +132,7 @@ def test_what_is_hot_has_its_names(tmp_path) -> None:
 
 
 def test_two_folders_do_not_write_to_one_cluster(tmp_path) -> None:
-    lake = Place(str(tmp_path))
+    lake = LakeStorage(str(tmp_path))
     with folder() as one, folder() as other:
         for store in (one, other):
             fill(store, facts(3))
@@ -140,7 +140,7 @@ def test_two_folders_do_not_write_to_one_cluster(tmp_path) -> None:
         with pytest.raises(LakeError, match=r"'east' of the lake .* is copied from another data folder"):
             copied(other, lake, "east")
         copied(other, lake, "gke:eu/west.1")
-        assert sorted(lake.names()) == ["east", "gke%3Aeu%2Fwest.1"]
+        assert sorted(lake.folders()) == ["east", "gke%3Aeu%2Fwest.1"]
         assert len(of_lake(lake, {"by": "cluster", "all": "1"})["rows"]) == 2
 
 
@@ -155,19 +155,19 @@ def test_two_folders_do_not_write_to_one_cluster(tmp_path) -> None:
 )
 def test_an_address_that_is_none_is_refused_without_a_secret(url, said) -> None:
     with pytest.raises(LakeError) as refused:
-        Place(url)
+        LakeStorage(url)
     assert said in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
 def test_a_lake_that_is_not_there_or_empty_says_so(tmp_path) -> None:
     with pytest.raises(LakeError, match=r"There is no lake in .*: no such folder"):
-        of_lake(Place(str(tmp_path / "no")), {})
+        of_lake(LakeStorage(str(tmp_path / "no")), {})
     with pytest.raises(LakeError, match=r"has no cluster yet"):
-        of_lake(Place(str(tmp_path)), {})
+        of_lake(LakeStorage(str(tmp_path)), {})
     (tmp_path / "east").mkdir()
     (tmp_path / "east" / "manifest.json").write_text('{"half": ')
     with pytest.raises(LakeError, match=r"manifest.json of 'east' .* cannot be read"):
-        of_lake(Place(str(tmp_path)), {})
+        of_lake(LakeStorage(str(tmp_path)), {})
     with pytest.raises(LakeError, match=r"has no cluster 'west'. There: east"):
-        of_lake(Place(str(tmp_path)), {}, clusters=["west"])
+        of_lake(LakeStorage(str(tmp_path)), {}, clusters=["west"])

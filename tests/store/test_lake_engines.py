@@ -20,7 +20,7 @@ from pyrometer.account.closing import close
 from pyrometer.account.time_range import zone_of
 from pyrometer.serve.questions import NothingError
 from pyrometer.store.engines import Engine, EngineError, Local, engine_of
-from pyrometer.store.lake import Cache, LakeError, Place, manifest_of
+from pyrometer.store.lake import Cache, LakeError, LakeStorage, manifest_of
 from pyrometer.store.lake import reading as lake_reading
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
@@ -52,9 +52,9 @@ def bucket() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def lakes(bucket, tmp_path_factory) -> dict[str, Place]:
+def lakes(bucket, tmp_path_factory) -> dict[str, LakeStorage]:
     """Three clusters whose objects have the same identities, in a folder and in a bucket."""
-    found = {"folder": Place(str(tmp_path_factory.mktemp("lake"))), "bucket": Place(bucket)}
+    found = {"folder": LakeStorage(str(tmp_path_factory.mktemp("lake"))), "bucket": LakeStorage(bucket)}
     for number, name in enumerate(NAMES):
         with folder() as store:
             fill(store, facts(SEED + number))
@@ -138,7 +138,7 @@ def test_a_node_that_cannot_see_the_folder_is_named(lakes, ray, tmp_path) -> Non
 
 
 def test_closed_months_and_files_of_a_bucket(bucket, tmp_path, monkeypatch) -> None:
-    place, month = Place(f"{bucket}-closed"), f"{FIRST:%Y-%m}"
+    place, month = LakeStorage(f"{bucket}-closed"), f"{FIRST:%Y-%m}"
     late_ms = ms_of(FIRST + timedelta(days=45))
     with folder() as store:
         fill(store, facts(SEED))
@@ -167,8 +167,8 @@ def test_closed_months_and_files_of_a_bucket(bucket, tmp_path, monkeypatch) -> N
 def test_an_object_store_that_is_away_is_said_in_one_sentence_without_secrets(bucket, monkeypatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(LakeError) as away:
-        of_lake(Place(bucket), {})
+        of_lake(LakeStorage(bucket), {})
     assert str(away.value) == f"The lake {bucket} cannot be read now: network connection."
     monkeypatch.undo()
     with pytest.raises(LakeError, match="cannot be read now: no such bucket"):
-        of_lake(Place("s3://not-there/x"), {})
+        of_lake(LakeStorage("s3://not-there/x"), {})

@@ -25,7 +25,7 @@ from pyrometer.account.sums import Sum, sums
 from pyrometer.account.time_range import TimeRange
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Engine, Progress
-from pyrometer.store.lake import Cache, LakeReading, Manifest, Place
+from pyrometer.store.lake import Cache, LakeReading, LakeStorage, Manifest
 
 ROWS_OF_A_PIECE = 2_000_000  # of the ledger: half a second of work, so that a lost worker loses little
 MIXED = "mixed"  # books: some clusters have closed the month, others not
@@ -53,7 +53,7 @@ class Member(NamedTuple):
     def reading(self) -> LakeReading:
         """The cluster, to be read here."""
         return LakeReading(
-            Place(self.url), self.manifest, Cache(Path(self.cache_folder), self.cache_bytes), threads=self.threads
+            LakeStorage(self.url), self.manifest, Cache(Path(self.cache_folder), self.cache_bytes), threads=self.threads
         )
 
 

@@ -17,9 +17,9 @@ from pyrometer.explain.words import counted
 from pyrometer.serve.address import Address, published, streamed
 from pyrometer.serve.audit import note
 from pyrometer.store import Store, StoreBusyError
-from pyrometer.store.backup import Member, Moment, Sent, clear_leftovers, of_inbox
-from pyrometer.store.place import Place, Received
-from pyrometer.store.tarred import unpacked
+from pyrometer.store.backup import BackupMember, BackupSnapshot, SentFiles, clear_leftovers, inbox_members
+from pyrometer.store.backup_folder import BackupFolder, ReceivedBackup
+from pyrometer.store.backup_tar import unpacked
 
 
 @click.command()
@@ -37,25 +37,25 @@ def command(out: Path | None, data: Path | None, server: str | None, keep: int |
         raise click.UsageError("Say --data or --server, not both.")
     if out is None:
         raise click.UsageError("Where to? Say --out BACKUP.")
-    place = Place(out)
-    with place.alone():
+    place = BackupFolder(out)
+    with place.locked():
         have = place.parts()
         members = _of_server(server, have) if server is not None else _of_folder(data_folder(data), have)
         with members as sent, progress_bar("Copying") as progress:
-            received = place.take(sent, progress)
+            received = place.receive(sent, progress)
         forgotten = place.prune(keep) if keep is not None else []
     _say(out, received, forgotten, output)
 
 
 @contextmanager
-def _of_server(url: str, have: set[str]) -> Iterator[Iterator[Member]]:
+def _of_server(url: str, have: set[str]) -> Iterator[Iterator[BackupMember]]:
     body = json.dumps({"have": sorted(have)}).encode()
     with streamed(Address(url, os.environ.get("PYROMETER_TOKEN")), "backup", body) as pieces:
         yield unpacked(pieces)
 
 
 @contextmanager
-def _of_folder(folder: Path, have: set[str]) -> Iterator[Iterator[Member]]:
+def _of_folder(folder: Path, have: set[str]) -> Iterator[Iterator[BackupMember]]:
     address = published(folder)
     try:
         store = open_store(folder, wait_s=None if address is None else 0.0)
@@ -73,17 +73,17 @@ def _of_folder(folder: Path, have: set[str]) -> Iterator[Iterator[Member]]:
         yield _members(store, have, [Path(book)] if book else [])
 
 
-def _members(store: Store, have: set[str], also: list[Path]) -> Iterator[Member]:
-    sent: Sent = {}
-    yield from of_inbox(store.folder, sent)
-    moment = Moment(store, also)
+def _members(store: Store, have: set[str], also: list[Path]) -> Iterator[BackupMember]:
+    sent: SentFiles = {}
+    yield from inbox_members(store.folder, sent)
+    moment = BackupSnapshot(store, also)
     try:
         yield from moment.members(have, sent)
     finally:
         moment.close()
 
 
-def _say(out: Path, received: Received, forgotten: list[str], output: str) -> None:
+def _say(out: Path, received: ReceivedBackup, forgotten: list[str], output: str) -> None:
     backup = received.backup
     parts = len(backup.contents["parts"])
     if output == "json":

@@ -18,8 +18,9 @@ from pyrometer.cli.settings import read_settings
 from pyrometer.explain.words import counted
 from pyrometer.serve.unread import unread_bodies
 from pyrometer.store import Store
+from pyrometer.store.backup_contents import Backup
+from pyrometer.store.backup_folder import BackupFolder
 from pyrometer.store.errors import StoreBrokenError
-from pyrometer.store.place import Place, Taken
 from pyrometer.store.store import DATABASE
 
 
@@ -29,10 +30,10 @@ from pyrometer.store.store import DATABASE
 def command(folder: Path, repair: bool) -> int:
     """Verifies a data folder: files are there and whole, every slot-minute has 60,000 ms, nothing stands twice, closed
     months are as they were closed. Of a folder with backups: every file is as it was backed up."""
-    if not (folder / DATABASE).exists() and (backups := Place(folder).backups()):
+    if not (folder / DATABASE).exists() and (backups := BackupFolder(folder).backups()):
         if repair:
             raise click.UsageError(f"{folder} has backups, which are never changed: take another one.")
-        return _verify(Place(folder), backups)
+        return _verify(BackupFolder(folder), backups)
     with _opened(folder, repair=repair) as store:
         found = _found(store)
         if found and repair:
@@ -70,7 +71,7 @@ def _problems(store: Store) -> Iterator[Problem]:
     yield from unread_bodies(store.folder)
 
 
-def _verify(place: Place, backups: list[Taken]) -> int:
+def _verify(place: BackupFolder, backups: list[Backup]) -> int:
     """Every backup of a place."""
     with progress_bar("Verifying") as progress:
         found = list(place.problems(backups, progress))

@@ -115,10 +115,10 @@ def _lake(settings: Settings) -> list[str]:
     if not settings.lake:
         return []
     from pyrometer.explain.words import duration
-    from pyrometer.store.lake import LakeError, Place, manifests
+    from pyrometer.store.lake import LakeError, LakeStorage, manifests
 
     try:
-        place = Place(settings.lake)
+        place = LakeStorage(settings.lake)
         now_ms = time.time_ns() // 1_000_000
         return [
             f"{one.cluster} in the lake {place.url}: copied {duration(max(0, now_ms - one.written_ms))} ago"

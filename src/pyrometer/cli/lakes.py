@@ -23,10 +23,10 @@ def ask_lake(asked: LakeAsked, what: str, parameters: Mapping[str, str]) -> dict
     from pyrometer.cli.progress import progress_bar
     from pyrometer.serve.lakes import Lake, answer_of_lake
     from pyrometer.store.engines import engine_of
-    from pyrometer.store.lake import Place
+    from pyrometer.store.lake import LakeStorage
 
     own = read_settings(os.environ)
-    lake = Lake(Place(asked.url), asked.clusters, cache_folder(own), own.lake_cache_mib, _settings)
+    lake = Lake(LakeStorage(asked.url), asked.clusters, cache_folder(own), own.lake_cache_mib, _settings)
     with progress_bar("Reading") as progress:
         return answer_of_lake(lake, what, parameters, engine_of(asked.engine, asked.address), progress)
 
@@ -64,8 +64,8 @@ def copy_folder(asked: Asked, url: str | None) -> None:
     """`pyrometer export lake`: what a server does by itself, once."""
     from pyrometer.account.lake import about, identified
     from pyrometer.cli.running import bring_up_to_date, data_folder, open_store
-    from pyrometer.store.lake import Place
-    from pyrometer.store.lake.copying import Copier
+    from pyrometer.store.lake import LakeStorage
+    from pyrometer.store.lake.copying import LakeCopier
 
     if asked.server is not None or asked.lake is not None:
         raise click.UsageError("A lake is copied from a data folder: say --data DIR. A server does it by itself.")
@@ -79,7 +79,7 @@ def copy_folder(asked: Asked, url: str | None) -> None:
     place = url or settings.lake
     if not place:
         raise click.UsageError("Which lake? Say --out URL, a folder or s3://BUCKET/PREFIX, or set `lake`.")
-    copier = Copier(Place(place))
+    copier = LakeCopier(LakeStorage(place))
     now_ms = time.time_ns() // 1_000_000
     with open_store(folder) as store:
         covered = bring_up_to_date(store, settings)
@@ -90,4 +90,4 @@ def copy_folder(asked: Asked, url: str | None) -> None:
         copied = copier.copy(store, told, now_ms=now_ms)
     removed = f", {counted(copied.removed, 'file')} removed" if copied.removed else ""
     size = f"{copied.bytes / 1e6:,.1f} MB"
-    click.echo(f"{counted(copied.files, 'file')} copied, {size}{removed}: {told.cluster} in {copier.place.url}")
+    click.echo(f"{counted(copied.files, 'file')} copied, {size}{removed}: {told.cluster} in {copier.storage.url}")

@@ -15,7 +15,8 @@ from pyrometer.cli.tables import print_table
 from pyrometer.explain.words import counted
 from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.store.backup import BackupError
-from pyrometer.store.place import Place, Taken
+from pyrometer.store.backup_contents import Backup
+from pyrometer.store.backup_folder import BackupFolder
 from pyrometer.store.restore import restore
 
 
@@ -30,7 +31,7 @@ def command(folder: Path, out: Path | None, at: str | None, tz: str, listed: boo
     """Makes a data folder of a backup. Every file of it is read and held to its digest before anything is written."""
     if (out is None) != listed:
         raise click.UsageError("Where to? Say --out DIR, or --list for what there is.")
-    place = Place(folder)
+    place = BackupFolder(folder)
     if out is None:
         _print(place.backups(), output)
         return
@@ -49,21 +50,21 @@ def command(folder: Path, out: Path | None, at: str | None, tz: str, listed: boo
     click.echo("Tokens are not in a backup: `pyrometer token create` makes new ones.")
 
 
-def _chosen(place: Place, at: str | None, tz: str) -> Taken:
+def _chosen(place: BackupFolder, at: str | None, tz: str) -> Backup:
     named = [backup for backup in place.backups() if backup.name == at]
     if named or at is None:
         return named[0] if named else place.newest()
     return place.newest(time_ms(at, zone_of(tz)) + MS_PER_MINUTE)  # a time is a minute, and all of it counts
 
 
-def _row(backup: Taken) -> dict[str, str | int]:
+def _row(backup: Backup) -> dict[str, str | int]:
     return {
         "backup": backup.name, "taken": iso(backup.taken_ms, UTC), "pyrometer": backup.contents["pyrometer"],
         "parts": len(backup.contents["parts"]), "bytes": backup.bytes,
     }  # fmt: skip
 
 
-def _print(backups: list[Taken], output: str) -> None:
+def _print(backups: list[Backup], output: str) -> None:
     rows = [_row(backup) for backup in backups]
     if output == "json":
         print_json({"rows": rows})

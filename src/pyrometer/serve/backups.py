@@ -22,8 +22,8 @@ from starlette.responses import Response, StreamingResponse
 from pyrometer.serve.access import RefusedError, Who
 from pyrometer.serve.bodies import BODY_S, TAR, body_of
 from pyrometer.serve.threads import to_its_end
-from pyrometer.store.backup import BackupError, Member, Moment, Sent, clear_leftovers, of_inbox
-from pyrometer.store.tarred import packed
+from pyrometer.store.backup import BackupError, BackupMember, BackupSnapshot, SentFiles, clear_leftovers, inbox_members
+from pyrometer.store.backup_tar import packed
 
 if TYPE_CHECKING:
     from pyrometer.serve.app import Server
@@ -75,12 +75,12 @@ class Backups:
             raise BackupError("A backup is being taken already.")
         self._busy = True
         began_s, held_s, size, whole = time.monotonic(), 0.0, 0, False
-        moment: Moment | None = None
-        sent: Sent = {}
+        moment: BackupSnapshot | None = None
+        sent: SentFiles = {}
         folder = self._server.store.folder
         try:
             await asyncio.to_thread(clear_leftovers, folder)
-            async for chunk in iterate_in_threadpool(packed(of_inbox(folder, sent), last=False)):
+            async for chunk in iterate_in_threadpool(packed(inbox_members(folder, sent), last=False)):
                 size += len(chunk)
                 yield chunk
             async with self._server.lock:
@@ -103,11 +103,11 @@ class Backups:
             about["held_ms"] = round(1000 * held_s, 1)  # nobody else could use the store
             self._server.audit.say("backup", who=who.name, role=who.role, **about)
 
-    def _moment(self) -> Moment:
+    def _moment(self) -> BackupSnapshot:
         book = self._server.settings.price_book
-        return Moment(self._server.store, [Path(book)] if book else [])
+        return BackupSnapshot(self._server.store, [Path(book)] if book else [])
 
-    def _going_on(self, members: Iterator[Member]) -> Iterator[Member]:
+    def _going_on(self, members: Iterator[BackupMember]) -> Iterator[BackupMember]:
         for member in members:
             if self._ended.is_set():
                 raise BackupError("The server stops.")

@@ -12,8 +12,8 @@ from pyrometer.account.lake import about, identified
 from pyrometer.account.ledger import Accounted
 from pyrometer.serve.threads import to_its_end
 from pyrometer.store import Snapshot
-from pyrometer.store.lake import LakeError, Place
-from pyrometer.store.lake.copying import Copied, Copier
+from pyrometer.store.lake import LakeError, LakeStorage
+from pyrometer.store.lake.copying import CopyResult, LakeCopier
 
 if TYPE_CHECKING:
     from pyrometer.serve.app import Server
@@ -27,7 +27,7 @@ class Copying:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._copier = Copier(Place(server.settings.lake)) if server.settings.lake else None
+        self._copier = LakeCopier(LakeStorage(server.settings.lake)) if server.settings.lake else None
         self.trouble: str | None = None
         self.counts: Counter[str] = Counter()
         self.bytes = 0
@@ -41,7 +41,7 @@ class Copying:
     @property
     def place(self) -> str:
         """Where it lies."""
-        return "" if self._copier is None else self._copier.place.url
+        return "" if self._copier is None else self._copier.storage.url
 
     async def copy(self) -> None:
         """Brings the lake up to date. What goes wrong is said once, and again when it is something else."""
@@ -69,7 +69,7 @@ class Copying:
         identified(self._server.store)
         return self._server.store.snapshot(), covered
 
-    def _copy(self, snapshot: Snapshot, covered: Accounted) -> Copied:
+    def _copy(self, snapshot: Snapshot, covered: Accounted) -> CopyResult:
         assert self._copier is not None  # noqa: S101 - it is on
         with snapshot:  # files that are replaced meanwhile stay until it is closed
             told = about(snapshot, self._server.settings, covered)
@@ -81,7 +81,7 @@ class Copying:
             _log.warning("%s It is tried again; nothing is lost meanwhile.", why)
         self.trouble = why
 
-    def _succeeded(self, copied: Copied) -> None:
+    def _succeeded(self, copied: CopyResult) -> None:
         self.counts["copied"] += 1
         self.bytes += copied.bytes
         self.copied_at_s = time.time()

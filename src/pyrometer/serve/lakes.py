@@ -14,7 +14,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.serve.questions import Answer, NothingError, Question, QuestionError, groupings_of, heard_as, question
 from pyrometer.store.engines import Engine, Progress
 from pyrometer.store.lake import manifests
-from pyrometer.store.lake.place import Place
+from pyrometer.store.lake.storage import LakeStorage
 
 FOLDED = ("cost", "charges")  # what is summed over clusters, and by every engine
 LISTED = ("runs",)  # what is a list, and is put together
@@ -24,7 +24,7 @@ MIB = 1 << 20
 class Lake(NamedTuple):
     """A lake and which of its clusters are asked; `settings_of` gives the settings that answers about one depend on."""
 
-    place: Place
+    place: LakeStorage
     clusters: Sequence[str]
     cache_folder: str
     cache_mib: int

@@ -24,6 +24,7 @@ from pyrometer.store import catalog
 from pyrometer.store.catalog import HotTable, Part
 from pyrometer.store.errors import StoreError
 from pyrometer.store.inbox import HALF
+from pyrometer.store.part_store import FileEntry, chunks_of
 from pyrometer.store.reading import quoted
 from pyrometer.store.store import Snapshot, Store
 from pyrometer.store.token_marker import had_tokens
@@ -36,17 +37,16 @@ SMALL = ("settings.yaml", "told.json", "truth.json")
 # What else is in a data folder or written while one is restored. No backup has it, and none that says so is restored.
 RESERVED = ("pyrometer.duckdb", "manifest.json", "tokens.json", "audit.log", "server.json", ".restoring")
 RESERVED_FOLDERS = ("lost", "tmp", "lake")
-CHUNK = 1 << 20
 
 
 class BackupError(StoreError):
     """A backup cannot be taken, or is not whole; the text names it and the way out."""
 
 
-Sent = dict[str, dict[str, Any]]  # by path: `bytes` and `sha256` of what has passed
+SentFiles = dict[str, FileEntry]  # by path: `bytes` and `sha256` of what has passed
 
 
-class Member(NamedTuple):
+class BackupMember(NamedTuple):
     """One file of a backup, piece by piece."""
 
     path: str
@@ -54,7 +54,7 @@ class Member(NamedTuple):
     chunks: Iterable[bytes]
 
 
-def of_inbox(folder: Path, sent: Sent) -> Iterator[Member]:
+def inbox_members(folder: Path, sent: SentFiles) -> Iterator[BackupMember]:
     """What lies in the inbox of a data folder now. What goes away meanwhile is in the tables by then."""
     for path in sorted((folder / INBOX).rglob("*")):
         if path.suffix != HALF and path.is_file():
@@ -62,10 +62,10 @@ def of_inbox(folder: Path, sent: Sent) -> Iterator[Member]:
                 body = path.read_bytes()
             except FileNotFoundError:
                 continue
-            yield _counted(Member(path.relative_to(folder).as_posix(), len(body), [body]), sent)
+            yield _counted(BackupMember(path.relative_to(folder).as_posix(), len(body), [body]), sent)
 
 
-class Moment:
+class BackupSnapshot:
     """A store as it was at one moment. It is taken while nothing is written, which takes milliseconds, and read while
     others write. `also` are files of the folder that its settings name."""
 
@@ -83,13 +83,13 @@ class Moment:
         """It is not needed any more: what was replaced since may go."""
         self._snapshot.close()
 
-    def members(self, have: Container[str], sent: Sent) -> Iterator[Member]:
+    def members(self, have: Container[str], sent: SentFiles) -> Iterator[BackupMember]:
         """Everything, but the parts that somebody has and the inbox, which was `sent` before. Each is read before the
         next one is asked for."""
         parts, hot = self._snapshot.parts(), self._snapshot.hot_tables()
         missing = [part for part in parts if part.path not in have]
         expected = json.dumps({"bytes": sum(part.bytes for part in missing), "parts": len(missing)}).encode()
-        yield Member(EXPECTED, len(expected), [expected])
+        yield BackupMember(EXPECTED, len(expected), [expected])
         told = self._catalogue(parts, hot)
         for member in chain(self._of_hot(hot), self._of_small()):
             yield _counted(member, sent)
@@ -100,7 +100,7 @@ class Moment:
             yield _counted(self._of_part(part), sent)
         files = {part.path: {"bytes": part.bytes} for part in parts} | sent
         contents = json.dumps({**told, "files": files}, indent=1).encode()
-        yield Member(CONTENTS, len(contents), [contents])
+        yield BackupMember(CONTENTS, len(contents), [contents])
 
     def _catalogue(self, parts: list[Part], hot: list[HotTable]) -> dict[str, Any]:
         ask = self._snapshot.connection.execute
@@ -118,7 +118,7 @@ class Moment:
             "parts": [part._asdict() for part in parts],
         }
 
-    def _of_hot(self, tables: list[HotTable]) -> Iterator[Member]:
+    def _of_hot(self, tables: list[HotTable]) -> Iterator[BackupMember]:
         """Hot tables as Parquet, one after the other, their rows in the order in which they came: of two that state the
         same fact, the first one counts."""
         spare = self._folder / "tmp"
@@ -129,14 +129,14 @@ class Moment:
                 self._snapshot.connection.execute(
                     f"COPY (FROM {table.name} ORDER BY rowid) TO '{quoted(path)}' (FORMAT parquet, COMPRESSION zstd)"
                 )
-                yield Member(f"{HOT}/{path.name}", path.stat().st_size, chunks_of(path))
+                yield BackupMember(f"{HOT}/{path.name}", path.stat().st_size, chunks_of(path))
                 path.unlink()
 
-    def _of_small(self) -> Iterator[Member]:
+    def _of_small(self) -> Iterator[BackupMember]:
         for name, body in self._small.items():
-            yield Member(name, len(body), [body])
+            yield BackupMember(name, len(body), [body])
 
-    def _of_part(self, part: Part) -> Member:
+    def _of_part(self, part: Part) -> BackupMember:
         way_out = "`pyrometer check DIR` says what is wrong with a data folder."
         try:
             member = _of_file(self._folder, part.path)
@@ -170,18 +170,11 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def _of_file(folder: Path, path: str) -> Member:
-    return Member(path, (folder / path).stat().st_size, chunks_of(folder / path))
+def _of_file(folder: Path, path: str) -> BackupMember:
+    return BackupMember(path, (folder / path).stat().st_size, chunks_of(folder / path))
 
 
-def chunks_of(path: Path) -> Iterator[bytes]:
-    """A file, piece by piece."""
-    with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK):
-            yield chunk
-
-
-def _counted(member: Member, sent: Sent) -> Member:
+def _counted(member: BackupMember, sent: SentFiles) -> BackupMember:
     """The same member; once it has passed, `sent` has its size and digest."""
 
     def passing() -> Iterator[bytes]:
@@ -192,6 +185,6 @@ def _counted(member: Member, sent: Sent) -> Member:
             yield chunk
         if size != member.size:
             raise BackupError(f"{member.path} changed while it was read: no backup was taken. Take it again.")
-        sent[member.path] = {"bytes": size, "sha256": digest.hexdigest()}
+        sent[member.path] = FileEntry(bytes=size, sha256=digest.hexdigest())
 
     return member._replace(chunks=passing())

@@ -10,11 +10,13 @@ import duckdb
 from pyrometer.model import records  # noqa: F401 - declares the schemas
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.store import catalog, files, token_marker
-from pyrometer.store.backup import HOT, BackupError, chunks_of
+from pyrometer.store.backup import HOT, BackupError
+from pyrometer.store.backup_contents import Backup
+from pyrometer.store.backup_folder import BackupFolder
 from pyrometer.store.catalog import HotTable, Part
 from pyrometer.store.errors import READ_ERRORS, first_line
 from pyrometer.store.opening import connect
-from pyrometer.store.place import Place, Taken, written
+from pyrometer.store.part_store import LocalPartStore
 from pyrometer.store.reading import quoted
 from pyrometer.store.store import DATABASE
 
@@ -26,29 +28,28 @@ AGAIN = "Restore again, or choose another backup with --at."
 Progress = Callable[[int, int], None]
 
 
-def restore(place: Place, backup: Taken, into: Path, progress: Progress = lambda done, total: None) -> None:
+def restore(backups: BackupFolder, backup: Backup, into: Path, progress: Progress = lambda done, total: None) -> None:
     """Makes a data folder of a backup. The caller has verified it; every file is held to its digest again."""
     _claim(into)
     try:
-        _fill_folder(place, backup, into, progress)
+        _fill_folder(backups, backup, into, progress)
     except OSError as error:
         raise BackupError(f"{error.filename or into} cannot be restored: {error.strerror}. {AGAIN}") from None
     except READ_ERRORS as error:
-        raise BackupError(f"{place.folder / backup.name} cannot be restored: {first_line(error)}. {AGAIN}") from None
+        raise BackupError(f"{backups.folder / backup.name} cannot be restored: {first_line(error)}. {AGAIN}") from None
 
 
-def _fill_folder(place: Place, backup: Taken, into: Path, progress: Progress) -> None:
+def _fill_folder(backups: BackupFolder, backup: Backup, into: Path, progress: Progress) -> None:
+    restored = LocalPartStore(into)
     total, done = backup.bytes, 0
     for path, file in backup.files.items():
         progress(done, total)
         done += file["bytes"]
         if path.startswith(f"{HOT}/"):
             continue  # its rows go into the database
-        final = files.inside(into, path)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        if written(chunks_of(place.path_of(backup, path)), final) != file:
+        if restored.write(path, backups.chunks(backup, path)) != file:
             raise BackupError(f"{path} changed while it was restored. Restore again.")
-    _make_database(place, backup, into)
+    _make_database(backups, backup, into)
     if backup.contents.get("had_tokens", True):  # older backups do not say
         token_marker.mark(into)
     (into / UNFINISHED).unlink()
@@ -67,13 +68,13 @@ def _claim(into: Path) -> None:
     (into / UNFINISHED).touch()
 
 
-def _make_database(place: Place, backup: Taken, into: Path) -> None:
+def _make_database(backups: BackupFolder, backup: Backup, into: Path) -> None:
     """The catalogue and the hot tables; under its own name only when it is whole."""
     temporary = into / f"{DATABASE}.tmp"
     for left in (temporary, into / f"{temporary.name}.wal"):
         left.unlink(missing_ok=True)
     told = backup.contents
-    with connect(temporary, [into.absolute(), (place.folder / backup.name).absolute()]) as connection:
+    with connect(temporary, [into.absolute(), (backups.folder / backup.name).absolute()]) as connection:
         catalog.prepare(connection)
         with catalog.transaction(connection):
             catalog.list_parts(connection, (Part(**part) for part in told["parts"]))
@@ -83,7 +84,7 @@ def _make_database(place: Place, backup: Taken, into: Path) -> None:
                     values = ", ".join("?" * len(row))
                     connection.execute(f"INSERT OR REPLACE INTO {name} VALUES ({values})", list(row))
             for table in (HotTable(**one) for one in told["hot"]):
-                _fill(connection, table, place.path_of(backup, f"{HOT}/{table.name}.parquet"))
+                _fill(connection, table, backups.path_of(backup, f"{HOT}/{table.name}.parquet"))
         catalog.prepare(connection)  # of an older version: brought up to date
     files.publish(temporary, into / DATABASE)
 

@@ -1,11 +1,11 @@
-"""A lake: what the servers of several clusters have sealed, side by side in one folder or bucket.
+"""A lake: the sealed data of several clusters in one folder or bucket.
 
-`LAKE/CLUSTER/manifest.json` names every file of a cluster that counts. Files are never changed and have names of their
-own; a manifest is replaced whole. So whoever has read a manifest can read all that it names, without asking anybody.
+`LAKE/CLUSTER/manifest.json` lists every file of a cluster that counts. Files never change and have unique names, and a
+manifest is replaced as a whole. So a reader of a manifest can read everything that it lists without coordination.
 """
 
 from pyrometer.store.lake.manifest import MANIFEST, Manifest, manifest_of, manifests
-from pyrometer.store.lake.place import LakeError, Place
 from pyrometer.store.lake.reading import Cache, LakeReading
+from pyrometer.store.lake.storage import LakeError, LakeStorage
 
-__all__ = ["MANIFEST", "Cache", "LakeError", "LakeReading", "Manifest", "Place", "manifest_of", "manifests"]
+__all__ = ["MANIFEST", "Cache", "LakeError", "LakeReading", "LakeStorage", "Manifest", "manifest_of", "manifests"]

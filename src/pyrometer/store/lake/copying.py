@@ -1,7 +1,7 @@
-"""Copies a data folder into a lake: first the files, then the manifest that names them, then what none names may go.
+"""Copies a data folder into a lake: first the files, then the manifest that lists them. Then old files are removed.
 
-A crash at any moment leaves the old manifest or the new one, and every file that it names. What was copied and is named
-by nothing is met again by the next copy, which names it or removes it in time.
+A crash at any moment leaves the old manifest or the new one, with every file that it lists. The next copy finds files
+that no manifest lists, and lists them or removes them later.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 from pyrometer.store.catalog import HotTable, Part
 from pyrometer.store.lake.manifest import MANIFEST, Manifest, folder_name, manifest_of
-from pyrometer.store.lake.place import LakeError, Place
+from pyrometer.store.lake.storage import LakeError, LakeStorage
 from pyrometer.store.parts import write_part
 from pyrometer.store.reading import Reading
 
-GRACE_MS = 6 * MS_PER_HOUR  # whoever has read a manifest has so long to read what it names
-STAGING = "lake"  # in the data folder: what is written for the lake alone
+GRACE_MS = 6 * MS_PER_HOUR  # how long a reader of a manifest has to read the files that it lists
+STAGING = "lake"  # in the data folder: files that are written only for the lake
 
 
-class About(NamedTuple):
-    """What a manifest says beside its parts."""
+class ManifestHeader(NamedTuple):
+    """The fields of a manifest that do not describe its parts."""
 
     cluster: str
     source: str
@@ -35,94 +35,96 @@ class About(NamedTuple):
     end_ms: int
     meta: Mapping[str, str]
     settings: Mapping[str, Any]
-    beside: Sequence[str] = ()  # files of the data folder that are copied too, in this order
+    beside: Sequence[str] = ()  # other files of the data folder to copy, in this order
 
 
-class Copied(NamedTuple):
-    """What a copy did."""
+class CopyResult(NamedTuple):
+    """The amount that a copy wrote and removed."""
 
     files: int = 0
     bytes: int = 0
     removed: int = 0
 
 
-class Copier:
-    """Copies one data folder into a lake, again and again. It knows what is there, so that nothing is listed twice."""
+class LakeCopier:
+    """Copies one data folder into a lake repeatedly. It remembers the files in the lake, so it lists them only once."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self._there: dict[str, int] | None = None
-        self._before: Manifest | None = None
+    def __init__(self, storage: LakeStorage) -> None:
+        self.storage = storage
+        self._sizes: dict[str, int] | None = None
+        self._manifest: Manifest | None = None
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Ends a copy that is under way in another thread: what it has copied is met again by the next one."""
+        """Stops a copy that is running in another thread. The next copy finds the files that it has written."""
         self._stopped.set()
 
-    def copy(self, reading: Reading, about: About, *, now_ms: int) -> Copied:
-        """Brings the lake up to what a reading holds. Of what is hot, objects are copied, which are few: without them
-        the newest hours would have no names."""
+    def copy(self, reading: Reading, header: ManifestHeader, *, now_ms: int) -> CopyResult:
+        """Brings the lake up to date. Of the hot tables, only those of objects are copied, which are small: without
+        them the newest hours would have no names."""
         try:
-            return self._copy(reading, about, now_ms)
+            return self._copy(reading, header, now_ms)
         except BaseException:
-            self._there = self._before = None  # whatever came of it: look again
+            self._sizes = self._manifest = None  # the lake may have changed: list it again
             raise
 
-    def _copy(self, reading: Reading, about: About, now_ms: int) -> Copied:
-        under = folder_name(about.cluster)
-        if self._there is None:
-            self._before = manifest_of(self.place, about.cluster)
-            self._there = self.place.sizes(under)
-        there = self._there
-        if self._before is not None and self._before.source != about.source:
+    def _copy(self, reading: Reading, header: ManifestHeader, now_ms: int) -> CopyResult:
+        under = folder_name(header.cluster)
+        if self._sizes is None:
+            self._manifest = manifest_of(self.storage, header.cluster)
+            self._sizes = self.storage.sizes(under)
+        sizes = self._sizes
+        if self._manifest is not None and self._manifest.source != header.source:
             raise LakeError(
-                f"{about.cluster!r} of the lake {self.place.url} is copied from another data folder. Name this cluster "
-                f"with the setting `cluster`; if that folder is gone for good, remove {under}/{MANIFEST} there."
+                f"{header.cluster!r} of the lake {self.storage.url} is copied from another data folder. Name this "
+                f"cluster with the setting `cluster`; if that folder is gone for good, remove {under}/{MANIFEST} there."
             )
         with _staging(reading.folder) as staging:
             hot = [self._hot_part(reading, table, staging) for table in _objects(reading)]
             parts = (*reading.parts(), *(part for part in hot if part.row_count))
-            beside = {path: (reading.folder / path).stat().st_size for path in about.beside}
+            beside = {path: (reading.folder / path).stat().st_size for path in header.beside}
             sources = {part.path: staging / part.path for part in hot}
             missing = [
                 (path, size)
                 for path, size in [*((part.path, part.bytes) for part in parts), *beside.items()]
-                if there.get(path) != size
+                if sizes.get(path) != size
             ]
             for path, size in missing:
                 if self._stopped.is_set():
-                    raise LakeError(f"Copying into the lake {self.place.url} was stopped.")
-                self.place.put(f"{under}/{path}", sources.get(path, reading.folder / path))
-                there[path] = size
-        removed = self._name_them(under, about, parts, beside, now_ms)
-        return Copied(len(missing), sum(size for _, size in missing), removed)
+                    raise LakeError(f"Copying into the lake {self.storage.url} was stopped.")
+                self.storage.put(f"{under}/{path}", sources.get(path, reading.folder / path))
+                sizes[path] = size
+        removed = self._publish(under, header, parts, beside, now_ms)
+        return CopyResult(len(missing), sum(size for _, size in missing), removed)
 
-    def _name_them(self, under: str, about: About, parts: tuple[Part, ...], beside: dict[str, int], now_ms: int) -> int:
-        """Replaces the manifest, and removes what none has named for long enough; says how much that was."""
-        assert self._there is not None  # noqa: S101 - it was listed before
-        since = self._before.left if self._before else {}
+    def _publish(
+        self, under: str, header: ManifestHeader, parts: tuple[Part, ...], beside: dict[str, int], now_ms: int
+    ) -> int:
+        """Replaces the manifest, and removes files that no manifest has listed for a while. Returns their number."""
+        assert self._sizes is not None  # noqa: S101 - `_copy` has listed it
+        since = self._manifest.left if self._manifest else {}
         manifest = Manifest(
-            about.cluster, about.source, now_ms, about.from_ms, about.end_ms, parts, beside, dict(about.meta),
-            dict(about.settings), {},
+            header.cluster, header.source, now_ms, header.from_ms, header.end_ms, parts, beside, dict(header.meta),
+            dict(header.settings), {},
         )  # fmt: skip
         named = {*manifest.named, MANIFEST}
-        unnamed = {path: since.get(path, now_ms) for path in sorted(self._there) if path not in named}
+        unnamed = {path: since.get(path, now_ms) for path in sorted(self._sizes) if path not in named}
         over = [path for path, since_ms in unnamed.items() if since_ms <= now_ms - GRACE_MS]
         manifest = manifest._replace(left=unnamed)
-        if not manifest.says_the_same(self._before):
-            self.place.put(f"{under}/{MANIFEST}", manifest.text().encode())
-            self._before = manifest
+        if not manifest.says_the_same(self._manifest):
+            self.storage.put(f"{under}/{MANIFEST}", manifest.text().encode())
+            self._manifest = manifest
         for path in over:
-            self.place.remove(f"{under}/{path}")
-            del self._there[path]
+            self.storage.remove(f"{under}/{path}")
+            del self._sizes[path]
         return len(over)
 
     def _hot_part(self, reading: Reading, table: HotTable, staging: Path) -> Part:
-        """The rows of a hot table as a part, written anew only when rows were added since the last copy."""
+        """The rows of a hot table as a part. It is written only if rows were added since the last copy."""
         schema, stamp = SCHEMAS[table.kind], reading.stamp(table)
         start = datetime.fromtimestamp(table.from_ms / 1000, UTC)
         path = f"hot/{table.kind}/{start:%Y-%m-%d}/{stamp}.parquet"
-        known = {part.path: part for part in self._before.parts} if self._before else {}
+        known = {part.path: part for part in self._manifest.parts} if self._manifest else {}
         if path in known:
             return known[path]
         to_ms = table.from_ms + schema.partition_ms
@@ -136,7 +138,7 @@ def _objects(reading: Reading) -> list[HotTable]:
 
 @contextmanager
 def _staging(folder: Path) -> Iterator[Path]:
-    """A folder for what is written for the lake alone; a crash leaves it to the next copy."""
+    """A folder for files that are written only for the lake. After a crash, the next copy clears it."""
     staging = folder / STAGING
     shutil.rmtree(staging, ignore_errors=True)
     try:

@@ -1,7 +1,7 @@
-"""One cluster of a lake as a reading: the parts that its manifest names, over a connection of its own.
+"""One cluster of a lake, readable like a store: the parts that its manifest lists, over a connection of its own.
 
-Of a folder, files are read where they lie. Of a bucket they are fetched into a cache folder first, which DuckDB reads:
-its own way to object stores is an extension that it would have to download.
+Files in a folder are read in place. Files in a bucket are first downloaded into a cache folder: DuckDB reads object
+stores only with an extension that it would have to download.
 """
 
 from __future__ import annotations
@@ -18,57 +18,58 @@ from typing import NamedTuple
 from pyrometer.store import files
 from pyrometer.store.catalog import Part
 from pyrometer.store.lake.manifest import Manifest, folder_name
-from pyrometer.store.lake.place import LakeError, Place
+from pyrometer.store.lake.storage import LakeError, LakeStorage
 from pyrometer.store.opening import connect
 from pyrometer.store.reading import Reading
 
-FETCHED_AT_ONCE = 8
-DIGITS = 12  # of the digest of a bucket's address, which its folder in the cache is called after
-IN_USE_S = 600.0  # what was asked for so lately may still be read by somebody, and stays
+MAX_DOWNLOADS = 8
+DIGITS = 12  # of the digest of a bucket's URL, which names its folder in the cache
+IN_USE_S = 600.0  # files that were used so recently may still be read, and are kept
 
 
 class Cache(NamedTuple):
-    """A folder for files of buckets, least lately used first to go. Names are versions: nothing in it is ever stale."""
+    """A folder for files of buckets. Files never change, so none is stale. The least recently used are removed
+    first."""
 
     folder: Path
-    most_bytes: int
+    max_bytes: int
 
-    def of(self, place: Place, under: str) -> Path:
-        """Where the files of one cluster of a bucket are."""
-        return self.folder.absolute() / hashlib.sha256(place.url.encode()).hexdigest()[:DIGITS] / under
+    def of(self, storage: LakeStorage, under: str) -> Path:
+        """The folder with the files of one cluster of a bucket."""
+        return self.folder.absolute() / hashlib.sha256(storage.url.encode()).hexdigest()[:DIGITS] / under
 
-    def paths(self, place: Place, under: str, wanted: Sequence[tuple[str, int]]) -> list[Path]:
-        """Where files of a bucket are, of whom path and bytes are known; what is missing is fetched."""
-        root = self.of(place, under)
+    def paths(self, storage: LakeStorage, under: str, wanted: Sequence[tuple[str, int]]) -> list[Path]:
+        """The local paths of files of a bucket, given by path and bytes. Missing files are downloaded."""
+        root = self.of(storage, under)
         found = [root / path for path, _ in wanted]
         missing = [
             (path, size, files.inside(root, path))
             for (path, size), into in zip(wanted, found, strict=True)
-            if not _is_there(into, size)
+            if not _is_cached(into, size)
         ]
         if missing:
-            with ThreadPoolExecutor(FETCHED_AT_ONCE) as threads:
-                list(threads.map(lambda one: _fetch(place, under, *one), missing))
+            with ThreadPoolExecutor(MAX_DOWNLOADS) as threads:
+                list(threads.map(lambda one: _download(storage, under, *one), missing))
             self._make_room()
         return found
 
     def _make_room(self) -> None:
-        """Removes what was not used for longest, until the rest is small enough."""
+        """Removes the least recently used files until the rest is small enough."""
         found = []
         for path in self.folder.glob(f"{'[0-9a-f]' * DIGITS}/**/*"):
-            with suppress(OSError):  # another process made room, too
+            with suppress(OSError):  # another process may have removed it
                 if path.is_file() and not path.is_symlink():
                     found.append((path.stat().st_mtime, path.stat().st_size, path))
-        whole = sum(size for _, size, _ in found)
+        total_bytes = sum(size for _, size, _ in found)
         for used_s, size, path in sorted(found):
-            if whole <= self.most_bytes or used_s > time.time() - IN_USE_S:
+            if total_bytes <= self.max_bytes or used_s > time.time() - IN_USE_S:
                 return
             path.unlink(missing_ok=True)
-            whole -= size
+            total_bytes -= size
 
 
-def _is_there(path: Path, size: int) -> bool:
-    """Whether a file was fetched before; it is in use again."""
+def _is_cached(path: Path, size: int) -> bool:
+    """Whether a file is in the cache. Marks it as used."""
     try:
         os.utime(path)
         return path.stat().st_size == size
@@ -76,37 +77,39 @@ def _is_there(path: Path, size: int) -> bool:
         return False
 
 
-def _fetch(place: Place, under: str, path: str, size: int, into: Path) -> None:
-    place.fetch(f"{under}/{path}", into)
+def _download(storage: LakeStorage, under: str, path: str, size: int, into: Path) -> None:
+    storage.download(f"{under}/{path}", into)
     if into.stat().st_size != size:
         into.unlink(missing_ok=True)
-        raise LakeError(f"{under}/{path} of the lake {place.url} is not what its manifest says: copy it again.")
+        raise LakeError(f"{under}/{path} of the lake {storage.url} is not what its manifest says: copy it again.")
 
 
 class LakeReading(Reading):
-    """The facts of one cluster, as a manifest names them. Nothing in it is hot."""
+    """The facts of one cluster, as its manifest lists them. It has no hot tables."""
 
-    def __init__(self, place: Place, manifest: Manifest, cache: Cache, *, threads: int | None = None) -> None:
+    def __init__(self, storage: LakeStorage, manifest: Manifest, cache: Cache, *, threads: int | None = None) -> None:
         self.manifest = manifest
-        self._place, self._cache = place, cache
+        self._storage, self._cache = storage, cache
         self._under = folder_name(manifest.cluster)
-        folder = (cache.folder if place.folder is None else place.folder) / self._under
-        if place.folder is not None and not folder.is_dir():
+        folder = (cache.folder if storage.folder is None else storage.folder) / self._under
+        if storage.folder is not None and not folder.is_dir():
             raise LakeError(f"{folder} cannot be seen here: there is no such folder.")
-        connection = connect(None, [folder.absolute() if place.folder is not None else cache.of(place, self._under)])
+        connection = connect(
+            None, [folder.absolute() if storage.folder is not None else cache.of(storage, self._under)]
+        )
         if threads is not None:
             connection.execute(f"SET threads = {int(threads)}")
         super().__init__(folder, connection, manifest.meta)
         self._parts, self._hot = list(manifest.parts), []
 
     def fetch_beside(self) -> None:
-        """Brings what lies beside parts here, where it is not."""
-        if self._place.folder is None:
-            paths = self._cache.paths(self._place, self._under, list(self.manifest.beside.items()))
+        """Downloads the files other than parts, if they are in a bucket."""
+        if self._storage.folder is None:
+            paths = self._cache.paths(self._storage, self._under, list(self.manifest.beside.items()))
             self.folder = paths[0].parents[1] if paths else self.folder
 
     def _paths(self, parts: Iterable[Part]) -> list[Path]:
         listed = list(parts)
-        if self._place.folder is None:
-            return self._cache.paths(self._place, self._under, [(part.path, part.bytes) for part in listed])
+        if self._storage.folder is None:
+            return self._cache.paths(self._storage, self._under, [(part.path, part.bytes) for part in listed])
         return super()._paths(listed)

@@ -11,7 +11,7 @@ from pyrometer.account.retention import KEPT_FROM
 from pyrometer.model.settings import Settings
 from pyrometer.store import Reading, Store
 from pyrometer.store.lake import LakeError
-from pyrometer.store.lake.copying import About
+from pyrometer.store.lake.copying import ManifestHeader
 
 SOURCE = "lake_source"
 META = ("bill_to", "origin", "prices_assumed", "findings_looked_ms", KEPT_FROM)  # what questions read; no addresses
@@ -28,7 +28,7 @@ def identified(store: Store) -> None:
         store.set_meta(SOURCE, uuid.uuid4().hex)
 
 
-def about(reading: Reading, settings: Settings, covered: Accounted) -> About:
+def about(reading: Reading, settings: Settings, covered: Accounted) -> ManifestHeader:
     """What is said of a folder that is up to date and has an identity."""
     told: dict[str, Any] = {name: getattr(settings, name) for name in SETTINGS}
     meta = {name: value for name in META if (value := reading.meta(name)) is not None}
@@ -36,7 +36,7 @@ def about(reading: Reading, settings: Settings, covered: Accounted) -> About:
         f"{FOLDER}/{path}" for month in closed_months(reading.folder) for path in (month.file, f"{month.month}.json")
     ]
     source = reading.meta(SOURCE) or ""
-    return About(cluster_of(reading, settings), source, covered.from_ms, covered.end_ms, meta, told, beside)
+    return ManifestHeader(cluster_of(reading, settings), source, covered.from_ms, covered.end_ms, meta, told, beside)
 
 
 def cluster_of(reading: Reading, settings: Settings) -> str:

@@ -7,15 +7,16 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from pyrometer.store.backup import CHUNK, BackupError, Member
+from pyrometer.store.backup import BackupError, BackupMember
 from pyrometer.store.grammar import shown
+from pyrometer.store.part_store import LOCAL_CHUNK_BYTES
 
-HEADERS = 4 * CHUNK  # bytes between two members, at most: headers, and what is read ahead
+HEADERS = 4 * LOCAL_CHUNK_BYTES  # bytes between two members, at most: headers, and what is read ahead
 _END = b"\0" * (2 * tarfile.BLOCKSIZE)
 _BROKEN = "The stream of the backup broke off: what is there is as it was. Take it again."
 
 
-def packed(members: Iterable[Member], *, last: bool = True) -> Iterator[bytes]:
+def packed(members: Iterable[BackupMember], *, last: bool = True) -> Iterator[bytes]:
     """A tar of all members; its end only after the last ones."""
     for member in members:
         about = tarfile.TarInfo(member.path)
@@ -27,25 +28,25 @@ def packed(members: Iterable[Member], *, last: bool = True) -> Iterator[bytes]:
         yield _END
 
 
-def unpacked(stream: Iterable[bytes]) -> Iterator[Member]:
+def unpacked(stream: Iterable[bytes]) -> Iterator[BackupMember]:
     """The members of a tar, ordinary files only; each is read before the next one comes."""
     pieces = _File(stream)
     try:
-        with tarfile.open(fileobj=pieces, mode="r|", bufsize=CHUNK) as tar:
+        with tarfile.open(fileobj=pieces, mode="r|", bufsize=LOCAL_CHUNK_BYTES) as tar:
             for about in tar:
                 if not about.isreg() or about.issparse():
                     raise BackupError(f"{shown(about.name)} in the stream of a backup is not an ordinary file.")
                 content = tar.extractfile(about)
                 assert content is not None  # noqa: S101 - a regular file has content
                 pieces.allowed = pieces.taken + about.size + HEADERS
-                yield Member(about.name, about.size, _pieces(content))
+                yield BackupMember(about.name, about.size, _pieces(content))
     except (tarfile.TarError, ValueError, OverflowError):
         raise BackupError(_BROKEN) from None
 
 
 def _pieces(content: IO[bytes]) -> Iterator[bytes]:
     try:
-        while chunk := content.read(CHUNK):
+        while chunk := content.read(LOCAL_CHUNK_BYTES):
             yield chunk
     except (tarfile.TarError, ValueError, OverflowError):
         raise BackupError(_BROKEN) from None
