@@ -20,8 +20,8 @@ from pyrometer.store import Store
 from pyrometer.store.backup import BackupError, BackupMember, BackupSnapshot, SentFiles, inbox_members
 from pyrometer.store.backup_folder import BackupFolder, ReceivedBackup
 from pyrometer.store.backup_tar import packed, unpacked
+from pyrometer.store.data_folder import DATABASE
 from pyrometer.store.restore import restore
-from pyrometer.store.store import DATABASE
 
 ASKED = {
     "cost": {"all": "1", "by": "team,experiment,workload,node,state,hour"}, "why": {"all": "1"}, "runs": {},

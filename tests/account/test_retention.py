@@ -10,7 +10,7 @@ from pyrometer.account.repair import new_catalogue
 from pyrometer.account.retention import forget, kept_from_ms
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
-from pyrometer.store.store import DATABASE
+from pyrometer.store.data_folder import DATABASE
 
 HOURS = 29
 NOW_MS = START_MS + HOURS * HOUR

@@ -88,10 +88,10 @@ def test_what_cannot_be_is_said_in_one_sentence(copy_of_recorded, tmp_path, pyro
 
 
 def test_the_folder_of_a_server_is_asked_for_by_its_address(copy_of_recorded, tmp_path, pyrometer):
-    from pyrometer.store import store as stores
+    from pyrometer.store import StoreBusyError
 
     address = publish(copy_of_recorded, "127.0.0.1", 18_999)
-    busy = stores.StoreBusyError("busy")
+    busy = StoreBusyError("busy")
     with pytest.MonkeyPatch.context() as patch:
 
         def refuse(*_: object, **__: object) -> None:

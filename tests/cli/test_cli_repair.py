@@ -13,7 +13,7 @@ import pytest
 
 from duckdb_files import with_header
 from pyrometer.store import Store
-from pyrometer.store.store import DATABASE
+from pyrometer.store.data_folder import DATABASE
 
 DERIVED = ("ledger_row", "carry", "energy", "hour_sum", "minute_sum", "minute_use", "quarter_use", "hour_use")
 

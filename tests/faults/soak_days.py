@@ -24,7 +24,7 @@ from pyrometer.serve import app as serving
 from pyrometer.serve.app import Server, application
 from pyrometer.serve.remote_write import ALL
 from pyrometer.store import Store
-from pyrometer.store.store import DATABASE
+from pyrometer.store.data_folder import DATABASE
 
 KEPT_DAYS = 3
 QUESTIONS = ("why", "cost?by=team,state", "runs", "burn", "top")

@@ -18,7 +18,7 @@ import pytest
 from child import Faults
 from harness import Sender, Served, compare, deliveries, look, prepared, undisturbed
 
-from pyrometer.store.store import DATABASE
+from pyrometer.store.data_folder import DATABASE
 from scraped import samples
 
 

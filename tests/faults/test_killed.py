@@ -21,7 +21,7 @@ from effort import THOROUGH
 from pyrometer.account.ledger import take_down
 from pyrometer.model.units import MS_PER_DAY
 from pyrometer.store import Store
-from pyrometer.store.store import DATABASE
+from pyrometer.store.data_folder import DATABASE
 
 SOME = 16 if THOROUGH else 30  # every so manyth step
 

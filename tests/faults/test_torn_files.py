@@ -13,7 +13,7 @@ from child import Faults
 from harness import Sender, Served, command, deliveries, look, prepared, undisturbed
 
 from pyrometer.store import Store
-from pyrometer.store.store import DATABASE
+from pyrometer.store.data_folder import DATABASE
 
 DERIVED = ("ledger_row", "carry", "energy")
 ASKED = ("why", "cost", "runs", "check")

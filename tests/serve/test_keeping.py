@@ -10,7 +10,7 @@ import pytest
 from pyrometer.model.records import Metric
 from pyrometer.serve.keeping import append_what_fits
 from pyrometer.store import Store
-from pyrometer.store.store import MOST_PARTITIONS_PER_BATCH
+from pyrometer.store.store import MAX_PARTITIONS_PER_BATCH
 
 NOW_MS = 1_794_700_000_000
 HOUR_MS = 3_600_000
@@ -37,8 +37,8 @@ def _stored(store: Store) -> int:
 
 
 def test_a_clock_that_jumps_about_costs_nobody_else_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert MOST_PARTITIONS_PER_BATCH > 100
-    monkeypatch.setattr("pyrometer.store.store.MOST_PARTITIONS_PER_BATCH", 100)
+    assert MAX_PARTITIONS_PER_BATCH > 100
+    monkeypatch.setattr("pyrometer.store.store.MAX_PARTITIONS_PER_BATCH", 100)
     with Store(tmp_path / "data", create=True) as store:
         append_what_fits(store, [metric(n, time_ms=NOW_MS - n * HOUR_MS) for n in range(250)])
         assert _stored(store) == 250

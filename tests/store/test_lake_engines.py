@@ -21,7 +21,7 @@ from pyrometer.account.time_range import zone_of
 from pyrometer.serve.questions import NothingError
 from pyrometer.store.engines import Engine, EngineError, Local, engine_of
 from pyrometer.store.lake import Cache, LakeError, LakeStorage, manifest_of
-from pyrometer.store.lake import reading as lake_reading
+from pyrometer.store.lake import reader as lake_reader
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
 NAMES = ("east", "north", "west")
@@ -159,7 +159,7 @@ def test_closed_months_and_files_of_a_bucket(bucket, tmp_path, monkeypatch) -> N
     (fetched,) = small.paths(place, "here", [(missing.path, missing.bytes)])
     assert fetched.stat().st_size == missing.bytes
     assert not oldest.exists()
-    monkeypatch.setattr(lake_reading, "IN_USE_S", -1.0)
+    monkeypatch.setattr(lake_reader, "IN_USE_S", -1.0)
     Cache(tmp_path, 0)._make_room()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

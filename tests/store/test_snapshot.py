@@ -1,4 +1,5 @@
-"""Reading beside writing: a snapshot is the store as it was, whatever is written, sealed, replaced or dropped since."""
+"""Reading beside writing: a snapshot is the store as it was, whatever is written, sealed, replaced or dropped
+since."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyrometer.model.records import Event
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.store import Reading, Store
+from pyrometer.store import Store, StoreReader
 from pyrometer.store.store import NewPart
 
 DAY = 1_760_054_400_000  # 2025-10-10T00:00Z
@@ -21,7 +22,7 @@ def event(number: int) -> Event:
     return Event(DAY + number * MS_PER_HOUR // 4, f"seen-{number}")
 
 
-def read(store: Reading) -> list[str]:
+def read(store: StoreReader) -> list[str]:
     store.expose_all(["event"])
     return [kind for (kind,) in store.connection.execute("SELECT kind FROM event ORDER BY kind").fetchall()]
 
@@ -37,7 +38,7 @@ DOINGS = st.lists(st.sampled_from(["append", "seal", "drop", "take", "close"]), 
 def test_every_snapshot_is_the_store_at_its_moment(tmp_path_factory: pytest.TempPathFactory, doings: list[str]) -> None:
     folder = tmp_path_factory.mktemp("store")
     with Store(folder, create=True) as store:
-        taken: list[tuple[Reading, list[str]]] = []
+        taken: list[tuple[StoreReader, list[str]]] = []
         for number, what in enumerate(doings):
             if what == "append":
                 store.append([event(number)])

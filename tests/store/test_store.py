@@ -11,7 +11,8 @@ from pyrometer.model.records import Batch, Event, GpuSample, LedgerRow, Metric, 
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 from pyrometer.store import Store, StoreError, catalog
 from pyrometer.store import store as store_module
-from pyrometer.store.store import MOST_PARTITIONS_PER_BATCH, NEWEST_MS, OLDEST_MS
+from pyrometer.store.batches import NEWEST_MS, OLDEST_MS
+from pyrometer.store.store import MAX_PARTITIONS_PER_BATCH
 
 DAY = 1_760_054_400_000  # 2025-10-10T00:00Z
 HOUR = MS_PER_HOUR
@@ -211,15 +212,15 @@ def test_the_ledger_is_cut_by_its_minute(store):
 
 
 def test_a_batch_over_too_many_partitions_names_its_kind(store):
-    rows = [event(DAY + hour * HOUR) for hour in range(MOST_PARTITIONS_PER_BATCH + 1)]
-    with pytest.raises(StoreError, match=rf"event.*{len(rows)}.*{MOST_PARTITIONS_PER_BATCH}"):
+    rows = [event(DAY + hour * HOUR) for hour in range(MAX_PARTITIONS_PER_BATCH + 1)]
+    with pytest.raises(StoreError, match=rf"event.*{len(rows)}.*{MAX_PARTITIONS_PER_BATCH}"):
         store.append(rows, producer="node-1", sequence=0)
     assert hot(store) == []
     assert catalog.mark_of(store.connection, "node-1") == -1
 
 
 def test_the_limit_of_partitions_itself_is_allowed_and_rejected_rows_do_not_count(store, monkeypatch):
-    monkeypatch.setattr(store_module, "MOST_PARTITIONS_PER_BATCH", 2)
+    monkeypatch.setattr(store_module, "MAX_PARTITIONS_PER_BATCH", 2)
     clock_not_set = [event(hour * HOUR) for hour in range(5)]
     store.append([event(DAY), event(DAY + HOUR), *clock_not_set])
     assert len(hot(store)) == 2

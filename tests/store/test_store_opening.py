@@ -15,10 +15,9 @@ import pytest
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Event
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.store import Store, StoreBusyError, StoreError, catalog
-from pyrometer.store import store as store_module
+from pyrometer.store import Store, StoreBusyError, StoreError, catalog, data_folder
+from pyrometer.store.data_folder import DATABASE
 from pyrometer.store.inbox import of_training
-from pyrometer.store.store import DATABASE
 
 DAY = 1_760_054_400_000  # 2025-10-10T00:00Z
 
@@ -84,7 +83,7 @@ def test_with_patience_it_waits_until_the_first_one_closes(folder, monkeypatch):
                 holder.stdin.close()
                 holder.wait()
 
-        monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=let_go))
+        monkeypatch.setattr(data_folder, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=let_go))
         with Store(folder, wait_s=30) as store:
             assert rows_of(store) == [event(DAY)]
     assert len(waits) == 1
@@ -97,7 +96,7 @@ def test_patience_ends(folder, monkeypatch):
     def pass_time(seconds):
         clock[0] += seconds
 
-    monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=pass_time))
+    monkeypatch.setattr(data_folder, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=pass_time))
     with held_by_another_process(folder) as holder, pytest.raises(StoreBusyError, match=str(holder.pid)):
         Store(folder, wait_s=5)
     assert 1_005 <= clock[0] < 1_006
@@ -108,7 +107,7 @@ def test_without_patience_it_does_not_wait(folder, monkeypatch):
         raise AssertionError("it slept")
 
     a_folder(folder)
-    monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=never))
+    monkeypatch.setattr(data_folder, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=never))
     with held_by_another_process(folder), pytest.raises(StoreBusyError):
         Store(folder)
 

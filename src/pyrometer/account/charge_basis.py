@@ -28,8 +28,8 @@ from pyrometer.account.retention import kept_from_ms
 from pyrometer.account.sums import Sum, price_of
 from pyrometer.account.time_range import TimeRange, midnight_ms, month_range, zone_name
 from pyrometer.model.units import MS_PER_QUARTER
-from pyrometer.store import Reading, Store
-from pyrometer.store.reading import quoted
+from pyrometer.store import Store, StoreReader
+from pyrometer.store.reader import quoted
 
 COMPARED = "ledger_compared_with_charges"  # in the store's meta, by month whose ledger is another than was charged
 ADJUSTS = "adjusts"  # of a row that corrects a closed month: which one
@@ -56,7 +56,7 @@ LEDGER = Basis()
 
 
 def basis_of(
-    store: Reading, time_range: TimeRange, by: Iterable[str], zone: tzinfo, team: str | None = None,
+    store: StoreReader, time_range: TimeRange, by: Iterable[str], zone: tzinfo, team: str | None = None,
     experiment: str | None = None,
 ) -> Basis:  # fmt: skip
     """What a question about this time range is answered from."""
@@ -87,7 +87,7 @@ def groupable(by: Iterable[str]) -> bool:
 
 
 def charged_sums(
-    store: Reading, basis: Basis, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None
+    store: StoreReader, basis: Basis, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> list[Sum]:
     """What the books have beside the ledger, by groupings and by the month that is adjusted: of a closed month
     everything, of the one after it the adjustments."""
@@ -103,7 +103,7 @@ def charged_sums(
     return entry_sums(store, _limited(relation, basis), by, price_usd_micro)
 
 
-def was_charged(store: Reading, team: str | None, experiment: str | None) -> bool:
+def was_charged(store: StoreReader, team: str | None, experiment: str | None) -> bool:
     """Whether a closed month has charges of a team and an experiment: those that are nobody's any more have, too."""
     months = closed_months(store.folder)
     for name, value in (("team", team), ("experiment", experiment)):
@@ -112,7 +112,7 @@ def was_charged(store: Reading, team: str | None, experiment: str | None) -> boo
     return bool(query and store.connection.execute(f"{query} LIMIT 1").fetchall())
 
 
-def entry_sums(store: Reading, relation: str, by: Sequence[str], price_usd_micro: int | None) -> list[Sum]:
+def entry_sums(store: StoreReader, relation: str, by: Sequence[str], price_usd_micro: int | None) -> list[Sum]:
     """Charges, summed by groupings; the month that each adjusts is the last of a key."""
     price = price_of(price_usd_micro)
     keys = [_entry_column(name) for name in (*by, ADJUSTS)]
@@ -155,14 +155,14 @@ def _order(by: Sequence[str]) -> str:
 # -- what was charged, and what the ledger says now -------------------------------------------------------------------
 
 
-def entries(store: Reading, time_range: TimeRange, zone: tzinfo) -> str:
+def entries(store: StoreReader, time_range: TimeRange, zone: tzinfo) -> str:
     """The ledger of a time range as charges, under their names of now."""
     open_names(store)
     query = f"SELECT NULL AS {ADJUSTS}, * FROM ({_named(_summed(store, time_range, zone, energy=True))})"
     return _table(store, "book_entry", query)
 
 
-def adjustments(store: Reading, basis: Basis, zone: tzinfo) -> str:
+def adjustments(store: StoreReader, basis: Basis, zone: tzinfo) -> str:
     """By how much the ledger now differs from what was charged so far, of all time that is closed: as charges, of which
     some are negative."""
     months = closed_months(store.folder)
@@ -208,17 +208,17 @@ def compare_with_charged(store: Store) -> None:
     store.set_meta(COMPARED, json.dumps(same, sort_keys=True))
 
 
-def has_adjustments(store: Reading, month: str) -> bool:
+def has_adjustments(store: StoreReader, month: str) -> bool:
     """Whether the ledger of a closed month differs from its charges in more than states, as last compared."""
     compared = _compared(store).get(month)
     return compared is not None and not compared["same"]
 
 
-def _compared(store: Reading) -> dict[str, dict[str, Any]]:
+def _compared(store: StoreReader) -> dict[str, dict[str, Any]]:
     return json.loads(store.meta(COMPARED) or "{}")  # type: ignore[no-any-return]
 
 
-def _same_charges(store: Reading, months: list[Closed], month: str, zone: tzinfo) -> bool:
+def _same_charges(store: StoreReader, months: list[Closed], month: str, zone: tzinfo) -> bool:
     """Whether the ledger of a month says what was charged for it: by day, holder, node and price."""
     time_range = month_range(month, zone)
     now = _summed(store, TimeRange(time_range.from_ms, min(time_range.to_ms, months[-1].to_ms)), zone)
@@ -236,7 +236,7 @@ def _same_charges(store: Reading, months: list[Closed], month: str, zone: tzinfo
         put_away(store)
 
 
-def _now(store: Reading, months: list[Closed], zone: tzinfo, kept_day: str) -> str:
+def _now(store: StoreReader, months: list[Closed], zone: tzinfo, kept_day: str) -> str:
     """What the ledger says now of all closed time. Where its parts are those from which a month was charged, that is
     what was charged, and nothing is read."""
     end_ms = months[-1].to_ms
@@ -259,7 +259,7 @@ def _now(store: Reading, months: list[Closed], zone: tzinfo, kept_day: str) -> s
     return f"SELECT {uids}, sum(gpu_ms)::BIGINT AS gpu_ms, {nothing} FROM book_now GROUP BY ALL"
 
 
-def ledger_digests(store: Reading, before_ms: int, zone: tzinfo) -> dict[str, str]:
+def ledger_digests(store: StoreReader, before_ms: int, zone: tzinfo) -> dict[str, str]:
     """What the ledger before a time was made from, by month."""
     stamps: dict[str, list[str]] = {}
     for part in store.parts("ledger_row"):
@@ -271,7 +271,7 @@ def ledger_digests(store: Reading, before_ms: int, zone: tzinfo) -> dict[str, st
     return {month: hashlib.sha256("\n".join(sorted(of)).encode()).hexdigest()[:16] for month, of in stamps.items()}
 
 
-def _summed(store: Reading, time_range: TimeRange, zone: tzinfo, *, energy: bool = False) -> str:
+def _summed(store: StoreReader, time_range: TimeRange, zone: tzinfo, *, energy: bool = False) -> str:
     """The ledger of a time range by day and by who held what in which state at which price."""
     store.expose(["ledger_row"], *time_range)
     label_quarters(store, time_range, zone)
@@ -305,7 +305,7 @@ def _named(relation: str) -> str:
     """
 
 
-def _frozen(store: Reading, months: Iterable[Closed]) -> str:
+def _frozen(store: StoreReader, months: Iterable[Closed]) -> str:
     paths = ", ".join(f"'{quoted(path_of(store.folder, closed))}'" for closed in months)
     return f"FROM read_parquet([{paths}])"
 
@@ -317,7 +317,7 @@ def _limited(relation: str, basis: Basis) -> str:
     return f"SELECT * FROM ({relation}) WHERE {' AND '.join(kept)}" if kept else relation
 
 
-def _first_kept_day(store: Reading, zone: tzinfo) -> str:
+def _first_kept_day(store: StoreReader, zone: tzinfo) -> str:
     """The first day of which the whole ledger is there: what is forgotten has no corrections any more."""
     kept_ms = kept_from_ms(store)
     if not kept_ms:
@@ -326,12 +326,12 @@ def _first_kept_day(store: Reading, zone: tzinfo) -> str:
     return str(day if midnight_ms(day, zone) == kept_ms else day + timedelta(days=1))
 
 
-def _table(store: Reading, name: str, query: str) -> str:
+def _table(store: StoreReader, name: str, query: str) -> str:
     store.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
     return f"FROM {name}"
 
 
-def put_away(store: Reading) -> None:
+def put_away(store: StoreReader) -> None:
     """Drops what was worked out here: a month of a large cluster has a million charges."""
     for name in ("entry", "summed", "charged", "now", "adjustment", "closing"):
         store.connection.execute(f"DROP TABLE IF EXISTS temp.book_{name}")

@@ -12,7 +12,7 @@ from pyrometer.account.groupings import PRICE
 from pyrometer.account.names import open_names
 from pyrometer.account.sharing import Pot
 from pyrometer.account.time_range import TimeRange, midnight_ms, month_range
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 BY = ("day", "cluster", "pool", "node", "gpu_model", "team", "experiment", "workload", "namespace")
 COLUMNS = (*BY, "from", "to", "billing_from", "billing_to", PRICE, "gpu_ms", "usd_micro", ADJUSTS)
@@ -24,8 +24,8 @@ def groupings(price_usd_micro: int | None) -> tuple[str, ...]:
 
 
 def charges(
-    store: Reading, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None, basis: Basis = LEDGER,
-    pot: Pot | None = None,
+    store: StoreReader, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None,
+    basis: Basis = LEDGER, pot: Pot | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """One row a day and price of who had what. Rows are lists in the order of `columns`: there are many of them.
 

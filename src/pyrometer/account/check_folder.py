@@ -14,8 +14,8 @@ from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.store import Store
 from pyrometer.store.catalog import first_row
 from pyrometer.store.catalog import manifest as manifest_of
-from pyrometer.store.reading import time_column_of
-from pyrometer.store.store import MANIFEST
+from pyrometer.store.data_folder import MANIFEST
+from pyrometer.store.reader import time_column_of
 
 
 def manifest(store: Store) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from pyrometer.model.states import STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER
 from pyrometer.store import Store
 from pyrometer.store.catalog import Part, first_row
-from pyrometer.store.reading import quoted
+from pyrometer.store.reader import quoted
 
 MOST_W = 10_000  # of one device: what telemetry says beyond it is left out
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pyrometer.account.problems import Problem
 from pyrometer.account.retention import DERIVED
 from pyrometer.model.columns import SCHEMAS
-from pyrometer.store import Reading, Store, files
+from pyrometer.store import Store, StoreReader, files
 from pyrometer.store.catalog import Part, first_row
-from pyrometer.store.reading import time_column_of
+from pyrometer.store.reader import time_column_of
 from pyrometer.store.store import NewPart
 
 
-def is_damaged(store: Reading, part: Part, digest: str | None) -> bool:
+def is_damaged(store: StoreReader, part: Part, digest: str | None) -> bool:
     """Whether a part has as many bytes as were written, but others, as far as that is known."""
     path = store.folder / part.path
     return digest is not None and path.stat().st_size == part.bytes and files.sha256(path) != digest

@@ -35,7 +35,7 @@ from pyrometer.store.grammar import (
     record_of,
     shown,
 )
-from pyrometer.store.reading import quoted
+from pyrometer.store.reader import quoted
 
 FOLDER = "closed"
 

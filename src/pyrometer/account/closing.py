@@ -20,7 +20,7 @@ from pyrometer.account.retention import kept_from_ms
 from pyrometer.account.time_range import TimeRange, month_of, zone_name
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.store import Reading, Store
+from pyrometer.store import Store, StoreReader
 from pyrometer.store.catalog import first_row
 
 SETTLED_MS = MS_PER_HOUR  # after its end: what a month's last minutes were is seen from what comes after them
@@ -75,7 +75,7 @@ def _frozen(
     )  # fmt: skip
 
 
-def closed_answer(store: Reading, team: str | None = None, experiment: str | None = None) -> dict[str, Any]:
+def closed_answer(store: StoreReader, team: str | None = None, experiment: str | None = None) -> dict[str, Any]:
     """What is closed; of a team and an experiment, what they were charged."""
     months = closed_months(store.folder)
     return {
@@ -95,7 +95,7 @@ def json_of(closed: Closed) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _json(store: Reading, closed: Closed, team: str | None, experiment: str | None) -> dict[str, Any]:
+def _json(store: StoreReader, closed: Closed, team: str | None, experiment: str | None) -> dict[str, Any]:
     told = json_of(closed)
     if team is None and experiment is None:
         return told
@@ -110,7 +110,9 @@ def _json(store: Reading, closed: Closed, team: str | None, experiment: str | No
     return told | {"closed_by": None, "sha256": None, "price_book_sha256": None} | sums
 
 
-def _refuse(store: Reading, months: list[Closed], month: str, time_range: TimeRange, zone: tzinfo, now_ms: int) -> None:
+def _refuse(
+    store: StoreReader, months: list[Closed], month: str, time_range: TimeRange, zone: tzinfo, now_ms: int
+) -> None:
     known = {closed.month: closed for closed in months}
     if month in known:
         raise ClosingError(f"{month} is closed since {iso(known[month].closed_ms, UTC)}, and stays as it is.")
@@ -138,7 +140,7 @@ def _refuse(store: Reading, months: list[Closed], month: str, time_range: TimeRa
         raise ClosingError(f"{first} has charges and is not closed: close it before {month}.")
 
 
-def _total(store: Reading, relation: str) -> dict[str, Any]:
+def _total(store: StoreReader, relation: str) -> dict[str, Any]:
     return total(entry_sums(store, relation, (), None))
 
 

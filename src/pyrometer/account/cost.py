@@ -31,7 +31,7 @@ from pyrometer.account.sharing import NONE, Pot, is_platform, parts_of, pot_grou
 from pyrometer.account.sums import HOUR_USE, Sum, hourly, is_priced, reads_hour_use, sums
 from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_HOUR, round_nested
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 # What each row of an answer has after its groupings, in the order of the columns of files, and what it is there: a Decimal
 # is dollars, with all the digits that its `…_micro` has. New ones go last, because scripts read files by position too.
@@ -80,7 +80,7 @@ class Told(NamedTuple):
     books: dict[str, Any] | None
 
 
-def pot_of(store: Reading, about: Subject, by: Sequence[str], how: str) -> Pot | None:
+def pot_of(store: StoreReader, about: Subject, by: Sequence[str], how: str) -> Pot | None:
     """What nobody held, of everything: to be asked before a store is limited to a team."""
     if how == NONE:
         return None
@@ -95,7 +95,7 @@ def pot_of(store: Reading, about: Subject, by: Sequence[str], how: str) -> Pot |
 
 
 def energy_read(
-    store: Reading, time_range: TimeRange, by: Sequence[str], zone: tzinfo, ledger: str = "ledger_row"
+    store: StoreReader, time_range: TimeRange, by: Sequence[str], zone: tzinfo, ledger: str = "ledger_row"
 ) -> str:
     """Where energy and activity are read from; empty, where nothing is known of them."""
     if not has_use(store, *time_range):
@@ -105,12 +105,12 @@ def energy_read(
     return open_energy(store, *time_range, by, ledger, hourly=hourly(by, zone, time_range))
 
 
-def drawn_by_all(store: Reading, time_range: TimeRange, by: Sequence[str], rows: Sequence[Drawn]) -> Drawn:
+def drawn_by_all(store: StoreReader, time_range: TimeRange, by: Sequence[str], rows: Sequence[Drawn]) -> Drawn:
     """What rows drew in all. Of states and causes nobody knows how busy they were, of all of them together one does."""
     return drawn_in(store, *time_range) if {"state", "cause"} & set(by) else plus(Drawn(), *rows)
 
 
-def told(store: Reading, about: Subject, by: Sequence[str], *, energy: str = "") -> Told:
+def told(store: StoreReader, about: Subject, by: Sequence[str], *, energy: str = "") -> Told:
     """Rows by groupings, rounded so that they add up."""
     pot, unit = about.pot, 1
     if pot is None:
@@ -145,7 +145,7 @@ def rounded_rows(
 
 
 def cost(
-    store: Reading, time_range: TimeRange, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None,
+    store: StoreReader, time_range: TimeRange, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None,
     ledger: str = "ledger_row", tariff: Tariff | None = None, basis: Basis = LEDGER, pot: Pot | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The answer of `pyrometer cost`."""
@@ -177,7 +177,7 @@ def cost_json(
     }  # fmt: skip
 
 
-def _groups(store: Reading, about: Subject, by: Sequence[str], energy: str = "") -> list[Sum]:
+def _groups(store: StoreReader, about: Subject, by: Sequence[str], energy: str = "") -> list[Sum]:
     """Exact sums by groupings and by the month that they adjust, which is the last of a key."""
     found: list[Sum] = []
     if about.basis.kind != "closed":

@@ -14,7 +14,7 @@ from pyrometer.account.summed import beside, edges, inside, minutes_before, stre
 from pyrometer.account.time_range import TimeRange
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, USD_MICRO_PER_USD, largest_remainder, usd
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 from pyrometer.store.catalog import first_row
 
 MJ_PER_WH = 3_600_000
@@ -64,7 +64,13 @@ def tariff_of(settings: Settings) -> Tariff:
 
 
 def open_energy(
-    store: Reading, from_ms: int, to_ms: int, by: Sequence[str] = (), ledger: str = "ledger_row", *, hourly: bool = True
+    store: StoreReader,
+    from_ms: int,
+    to_ms: int,
+    by: Sequence[str] = (),
+    ledger: str = "ledger_row",
+    *,
+    hourly: bool = True,
 ) -> str:
     """Makes the energy of a time range readable, with the columns by which the ledger can be grouped; says its name.
 
@@ -104,7 +110,7 @@ def open_energy(
     return "energy_divided"
 
 
-def open_use(store: Reading, from_ms: int, to_ms: int) -> str:
+def open_use(store: StoreReader, from_ms: int, to_ms: int) -> str:
     """A relation of the time, the energy and the activity of a time range together, where its hours have sums of use:
     with the columns of `hour_use`, and `minute_ms` for its time."""
     time_range, hours = TimeRange(from_ms, to_ms), whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
@@ -121,7 +127,7 @@ def open_use(store: Reading, from_ms: int, to_ms: int) -> str:
     return f"({' UNION ALL '.join(read)})"
 
 
-def _of_slots(store: Reading, time_range: TimeRange) -> Iterator[str]:
+def _of_slots(store: StoreReader, time_range: TimeRange) -> Iterator[str]:
     """Quarters of an hour, slot by slot, without activity: nobody knows that of states and causes."""
     quarters = whole_steps(store, *time_range, MS_PER_QUARTER)
     store.expose(["energy"], time_range.from_ms - MS_PER_QUARTER, time_range.to_ms)
@@ -138,7 +144,7 @@ def _of_slots(store: Reading, time_range: TimeRange) -> Iterator[str]:
         yield _cut(time_range, quarter_ms, "energy", held, ("node_uid", "slot_index", "pod_uid"))
 
 
-def _of_holders(store: Reading, time_range: TimeRange, *, hourly: bool) -> Iterator[str]:
+def _of_holders(store: StoreReader, time_range: TimeRange, *, hourly: bool) -> Iterator[str]:
     """The same without slots, and with activity; of whole hours the hour, where it was summed."""
     hours, summed = whole_steps(store, *time_range, MS_PER_HOUR), store.parts("hour_use")
     if hours.is_empty or not summed or not hourly:
@@ -153,7 +159,7 @@ def _of_holders(store: Reading, time_range: TimeRange, *, hourly: bool) -> Itera
         yield from _quarters(store, span, f"_edge_{number}")
 
 
-def _quarters(store: Reading, span: TimeRange, suffix: str) -> Iterator[str]:
+def _quarters(store: StoreReader, span: TimeRange, suffix: str) -> Iterator[str]:
     """Quarters of an hour without their slots, and what is in a span of those that it cuts."""
     quarters = whole_steps(store, *span, MS_PER_QUARTER)
     store.expose(["quarter_use"], span.from_ms - MS_PER_QUARTER, span.to_ms, suffix=suffix)
@@ -197,12 +203,12 @@ def _cut(
     """
 
 
-def has_use(store: Reading, from_ms: int, to_ms: int) -> bool:
+def has_use(store: StoreReader, from_ms: int, to_ms: int) -> bool:
     """Whether anything is known of it."""
     return any(part.row_count for part in store.parts("quarter_use") if part.from_ms < to_ms and part.to_ms > from_ms)
 
 
-def drawn_in(store: Reading, from_ms: int, to_ms: int) -> Drawn:
+def drawn_in(store: StoreReader, from_ms: int, to_ms: int) -> Drawn:
     """What everything drew in a time range, and how busy it was."""
     if not has_use(store, from_ms, to_ms):
         return Drawn()

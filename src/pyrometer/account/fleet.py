@@ -25,7 +25,7 @@ from pyrometer.account.sums import Sum, sums
 from pyrometer.account.time_range import TimeRange
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Engine, Progress
-from pyrometer.store.lake import Cache, LakeReading, LakeStorage, Manifest
+from pyrometer.store.lake import Cache, LakeReader, LakeStorage, Manifest
 
 ROWS_OF_A_PIECE = 2_000_000  # of the ledger: half a second of work, so that a lost worker loses little
 MIXED = "mixed"  # books: some clusters have closed the month, others not
@@ -50,9 +50,9 @@ class Member(NamedTuple):
         """What its ledger covers."""
         return Accounted(self.manifest.from_ms, self.manifest.end_ms, 0)
 
-    def reading(self) -> LakeReading:
+    def reading(self) -> LakeReader:
         """The cluster, to be read here."""
-        return LakeReading(
+        return LakeReader(
             LakeStorage(self.url), self.manifest, Cache(Path(self.cache_folder), self.cache_bytes), threads=self.threads
         )
 
@@ -77,10 +77,10 @@ class Summed(NamedTuple):
 
 
 MOST_OPEN = 4
-_open: dict[tuple[str, str, int], LakeReading] = {}  # clusters that this process was asked about last, oldest first
+_open: dict[tuple[str, str, int], LakeReader] = {}  # clusters that this process was asked about last, oldest first
 
 
-def _reading(member: Member) -> LakeReading:
+def _reading(member: Member) -> LakeReader:
     """The cluster as it is read in this process, with its names; kept for the next question about it."""
     key = (member.url, member.name, member.manifest.written_ms)
     found = _open.pop(key, None)
@@ -106,7 +106,7 @@ def summed(member: Member, asked: Asked) -> Summed:
             return Summed([], Drawn())
 
 
-def _summed(reading: LakeReading, asked: Asked) -> Summed:
+def _summed(reading: LakeReader, asked: Asked) -> Summed:
     energy = energy_read(reading, asked.time_range, asked.by, asked.zone) if asked.energy else ""
     groups = sums(
         reading, asked.time_range, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro, energy=energy

@@ -9,7 +9,7 @@ from pyrometer.account.closed import FOLDER, closed_months
 from pyrometer.account.ledger import Accounted
 from pyrometer.account.retention import KEPT_FROM
 from pyrometer.model.settings import Settings
-from pyrometer.store import Reading, Store
+from pyrometer.store import Store, StoreReader
 from pyrometer.store.lake import LakeError
 from pyrometer.store.lake.copying import ManifestHeader
 
@@ -28,7 +28,7 @@ def identified(store: Store) -> None:
         store.set_meta(SOURCE, uuid.uuid4().hex)
 
 
-def about(reading: Reading, settings: Settings, covered: Accounted) -> ManifestHeader:
+def about(reading: StoreReader, settings: Settings, covered: Accounted) -> ManifestHeader:
     """What is said of a folder that is up to date and has an identity."""
     told: dict[str, Any] = {name: getattr(settings, name) for name in SETTINGS}
     meta = {name: value for name in META if (value := reading.meta(name)) is not None}
@@ -39,7 +39,7 @@ def about(reading: Reading, settings: Settings, covered: Accounted) -> ManifestH
     return ManifestHeader(cluster_of(reading, settings), source, covered.from_ms, covered.end_ms, meta, told, beside)
 
 
-def cluster_of(reading: Reading, settings: Settings) -> str:
+def cluster_of(reading: StoreReader, settings: Settings) -> str:
     """What the cluster is called: as the settings say, else as all its nodes say."""
     if settings.cluster:
         return settings.cluster

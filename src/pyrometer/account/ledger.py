@@ -33,7 +33,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER
 from pyrometer.store import Store
 from pyrometer.store.catalog import Part, first_row
-from pyrometer.store.reading import time_column_of
+from pyrometer.store.reader import time_column_of
 from pyrometer.store.store import NewPart
 
 OBJECTS = ("node", "slot", "pod", "workload", "allocation", "run", "event", "restatement", "price")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pyrometer.account import sql
 from pyrometer.account.groupings import PLATFORM
 from pyrometer.model.settings import Settings
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 _NAMING = ("pod", "workload", "node", "slot", "pipeline_run", "sweep", "trial")
 
 
-def open_names(store: Reading, tables: Sequence[str] = sql.NAMED) -> None:
+def open_names(store: StoreReader, tables: Sequence[str] = sql.NAMED) -> None:
     """Makes the names of holders and slots readable, or only some of these tables. They are remembered until they
     change."""
     made_from = billed_to(store), store.fingerprint(_NAMING, -(2**62), 2**62)
@@ -34,7 +34,7 @@ def open_names(store: Reading, tables: Sequence[str] = sql.NAMED) -> None:
         store.connection.register(name, made[name])  # as it is: a table of it would be made for one question
 
 
-def billed_to(store: Reading) -> str:
+def billed_to(store: StoreReader) -> str:
     """Who pays for an experiment that spans teams, as the last build of the ledger was told."""
     return store.meta("bill_to") or Settings().bill_to
 

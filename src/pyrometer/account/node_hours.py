@@ -10,13 +10,13 @@ from pyrometer.account.quarters import label_quarters
 from pyrometer.account.sums import price_of
 from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_QUARTER, round_nested
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 KEY = ("day", "instance_type", "pool", "gpu_model")
 
 
 def instances(
-    store: Reading, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None
+    store: StoreReader, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """One row a day and kind of node: how many there were, for how long, and what their GPUs cost, held or not.
 

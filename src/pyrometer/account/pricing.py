@@ -12,7 +12,7 @@ from pyrometer.identify.prices import applying_prices
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Price
 from pyrometer.model.units import MS_PER_MINUTE
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 from pyrometer.store.catalog import first_row
 
 # What `01_objects` reads, and therefore what tells when a slot was there.
@@ -33,7 +33,7 @@ class Kind(NamedTuple):
     place: int | None
 
 
-def put_prices(store: Reading, book: Iterable[Price]) -> list[Price]:
+def put_prices(store: StoreReader, book: Iterable[Price]) -> list[Price]:
     """Makes `every_price` for the SQL steps: the prices of the store, of a book and of the public list. Says which were
     written, in the order in which a later one comes before an earlier one."""
     rows = store.connection.execute("FROM price").fetchall()
@@ -51,7 +51,7 @@ def put_prices(store: Reading, book: Iterable[Price]) -> list[Price]:
     return written
 
 
-def assumes_prices(store: Reading) -> bool:
+def assumes_prices(store: StoreReader) -> bool:
     """Whether a public list price stands in, at any time, for a price that nobody wrote."""
     row = first_row(
         store.connection.execute(
@@ -72,7 +72,7 @@ def assumes_prices(store: Reading) -> bool:
     return bool(row and row[0])
 
 
-def priced_kinds(store: Reading, book: Sequence[Price], *, now_ms: int) -> tuple[list[Kind], list[Price]]:
+def priced_kinds(store: StoreReader, book: Sequence[Price], *, now_ms: int) -> tuple[list[Kind], list[Price]]:
     """What each kind of GPU that was ever seen costs at the newest minute, most GPUs first; and the prices written.
 
     Each GPU counts once, as what it was last seen to be. The price is found by the very steps that price the ledger.

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from pyrometer.account.groupings import TIME_GROUPINGS
 from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_QUARTER
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def label_quarters(store: Reading, time_range: TimeRange, zone: tzinfo) -> None:
+def label_quarters(store: StoreReader, time_range: TimeRange, zone: tzinfo) -> None:
     """Which local hour, day and month each quarter of an hour belongs to.
 
     An hour that the clock repeats is two hours.

@@ -13,7 +13,7 @@ from pyrometer.account.closed import closed_months
 from pyrometer.account.ledger import mark_stale
 from pyrometer.account.rules import ACCOUNT_RULES
 from pyrometer.account.time_range import TimeRange, TimeRangeError, month_of
-from pyrometer.store import Reading, Store
+from pyrometer.store import Store, StoreReader
 
 
 def rebuild_month(store: Store, month: str, zone: tzinfo, build: Callable[[], object]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def rebuild_month(store: Store, month: str, zone: tzinfo, build: Callable[[], ob
     }  # fmt: skip
 
 
-def _states(store: Reading, time_range: TimeRange) -> dict[str, int]:
+def _states(store: StoreReader, time_range: TimeRange) -> dict[str, int]:
     """GPU-milliseconds by state."""
     store.expose(["ledger_row"], *time_range)
     rows = store.connection.execute(

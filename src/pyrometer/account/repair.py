@@ -12,7 +12,8 @@ from pyrometer.account.retention import DERIVED, KEPT_FROM
 from pyrometer.store import Store, catalog
 from pyrometer.store.catalog import Part
 from pyrometer.store.errors import READ_ERRORS
-from pyrometer.store.rebuild import LOST, as_it_is, put_aside, rebuild
+from pyrometer.store.parts import describe_part
+from pyrometer.store.rebuild import LOST, put_aside, rebuild
 
 
 def new_catalogue(folder: Path) -> Iterator[str]:
@@ -39,7 +40,7 @@ def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
             yield f"{part.path} is built again."
             continue
         try:
-            now = as_it_is(store.connection, store.folder, part)
+            now = describe_part(store.connection, store.folder, part)
             if is_damaged(store, part, digests.get(part.path)):
                 raise OSError("what can be read of it may be anything")
         except (*READ_ERRORS, OSError):

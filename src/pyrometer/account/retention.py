@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyrometer.account import sql
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
-from pyrometer.store import Reading, Store
+from pyrometer.store import Store, StoreReader
 
 KEPT_FROM = "kept_from_ms"
 DERIVED = ("ledger_row", "carry", "energy", *sql.SUMMED)  # built from the rest, and built again where they are missing
@@ -24,6 +24,6 @@ def forget(store: Store, *, keep_days: int, now_ms: int) -> int:
     return store.drop_before(cut_ms, DERIVED) + store.drop_before(cut_ms - MS_PER_HOUR, measured)
 
 
-def kept_from_ms(store: Reading) -> int:
+def kept_from_ms(store: StoreReader) -> int:
     """The time before which everything has been forgotten."""
     return int(store.meta(KEPT_FROM) or 0)

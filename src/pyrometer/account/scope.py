@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pyrometer.account.books import was_charged
 from pyrometer.account.groupings import PLATFORM
 from pyrometer.account.names import open_names
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 
 class NobodyError(LookupError):
@@ -158,7 +158,7 @@ def _kept(*, nobody: bool) -> dict[str, str]:
 
 @contextmanager
 def only(
-    store: Reading, team: str | None, experiment: str | None = None, workload: str | None = None
+    store: StoreReader, team: str | None, experiment: str | None = None, workload: str | None = None
 ) -> Iterator[None]:
     """Limits the reading to what belongs to this team, experiment and workload, as far as they are given.
 

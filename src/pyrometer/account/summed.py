@@ -8,14 +8,14 @@ from datetime import datetime, timedelta, tzinfo
 
 from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 from pyrometer.store.catalog import Part
 
 HOURS = "ledger_hours"
 MINUTES = "ledger_minutes"
 
 
-def open_hours(store: Reading, from_ms: int, to_ms: int, *, states: bool = True) -> str:
+def open_hours(store: StoreReader, from_ms: int, to_ms: int, *, states: bool = True) -> str:
     """Makes the ledger of a time range readable with whole hours as one row where nothing else is asked, with their
     states or without; says its name. `minute_ms` is the hour then. Hours that the time range cuts are read minute by
     minute."""
@@ -47,7 +47,7 @@ def open_hours(store: Reading, from_ms: int, to_ms: int, *, states: bool = True)
     return HOURS
 
 
-def open_minutes(store: Reading, from_ms: int, to_ms: int) -> str:
+def open_minutes(store: StoreReader, from_ms: int, to_ms: int) -> str:
     """Makes the ledger of a time range readable without slots and holders (`held`: whether there is any); says its
     name."""
     span = TimeRange(from_ms, to_ms)
@@ -63,7 +63,7 @@ def open_minutes(store: Reading, from_ms: int, to_ms: int) -> str:
     return MINUTES
 
 
-def stretches(store: Reading, span: TimeRange, suffix: str) -> str:
+def stretches(store: StoreReader, span: TimeRange, suffix: str) -> str:
     """A query of the ledger of some time without slots and states: minutes that are alike and follow each other may be
     one row of so many `minutes`."""
     summed = with_sums(store, "minute_use")
@@ -87,7 +87,7 @@ def minutes_before(time_ms: int) -> str:
     return f"least(minutes, greatest(0, ({time_ms + MS_PER_MINUTE - 1} - time_ms) // {MS_PER_MINUTE}))"
 
 
-def is_summed(store: Reading, from_ms: int, to_ms: int, kind: str) -> bool:
+def is_summed(store: StoreReader, from_ms: int, to_ms: int, kind: str) -> bool:
     """Whether a time range has whole hours, and all of them have such sums."""
     hours = whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
     return not hours.is_empty and not _has_more(store, hours, with_sums(store, kind))
@@ -104,7 +104,7 @@ def edges(time_range: TimeRange, steps: TimeRange) -> list[TimeRange]:
     ]
 
 
-def whole_steps(store: Reading, from_ms: int, to_ms: int, step_ms: int) -> TimeRange:
+def whole_steps(store: StoreReader, from_ms: int, to_ms: int, step_ms: int) -> TimeRange:
     """The hours, or other steps, that are in a time range with all that the ledger has of them: the newest one is, when
     the ledger ends before the time range does."""
     newest_ms = max((part.newest_ms for part in store.parts("ledger_row") if part.newest_ms is not None), default=0)
@@ -119,18 +119,18 @@ def has_whole_hours(zone: tzinfo, from_ms: int, to_ms: int) -> bool:
     return all(offset % timedelta(hours=1) == timedelta() for offset in offsets)
 
 
-def with_sums(store: Reading, kind: str) -> list[Part]:
+def with_sums(store: StoreReader, kind: str) -> list[Part]:
     """The parts of the ledger that have such sums."""
     return beside(store, "ledger_row", store.parts(kind))
 
 
-def beside(store: Reading, kind: str, parts: Iterable[Part]) -> list[Part]:
+def beside(store: StoreReader, kind: str, parts: Iterable[Part]) -> list[Part]:
     """The parts of a kind that are about the same hours as these."""
     known = {(part.from_ms, part.to_ms) for part in parts}
     return [part for part in store.parts(kind) if (part.from_ms, part.to_ms) in known]
 
 
-def _has_more(store: Reading, span: TimeRange, known: list[Part]) -> bool:
+def _has_more(store: StoreReader, span: TimeRange, known: list[Part]) -> bool:
     """Whether parts of the ledger other than these touch some time."""
     paths = {part.path for part in known}
     touched = [part for part in store.parts("ledger_row") if part.from_ms < span.to_ms and part.to_ms > span.from_ms]

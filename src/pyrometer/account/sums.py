@@ -17,7 +17,7 @@ from pyrometer.account.quarters import label_quarters
 from pyrometer.account.summed import has_whole_hours, is_summed, open_hours
 from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_QUARTER, round_rows
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 HOUR_USE = "hour_use"
 _TIMED = ("gpu_ms", "ms_price", "unpriced_ms")
@@ -35,7 +35,7 @@ class Sum(NamedTuple):
 
 
 def sums(
-    store: Reading,
+    store: StoreReader,
     time_range: TimeRange,
     by: Sequence[str],
     *,
@@ -91,7 +91,7 @@ def sums(
     return found
 
 
-def reads_hour_use(store: Reading, time_range: TimeRange, by: Sequence[str], zone: tzinfo) -> bool:
+def reads_hour_use(store: StoreReader, time_range: TimeRange, by: Sequence[str], zone: tzinfo) -> bool:
     """Whether time, energy and activity of whole hours can be read from their sums alone."""
     return not set(by) & set(ROW_GROUPINGS) and hourly(by, zone, time_range) and is_summed(store, *time_range, HOUR_USE)
 

@@ -14,7 +14,7 @@ from pyrometer.account.ledger import CHUNK_DAYS, MEASUREMENTS, OBJECTS, Chunk
 from pyrometer.account.step_inputs import declare, put_near_idle
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 _INTERVALS = """
 INSERT INTO state_interval
@@ -24,7 +24,7 @@ WHERE NOT by_amount AND pod_uid IN (SELECT unnest($1))
 """
 
 
-def open_intervals(store: Reading, settings: Settings, pods: Sequence[str], minutes: Iterable[int]) -> None:
+def open_intervals(store: StoreReader, settings: Settings, pods: Sequence[str], minutes: Iterable[int]) -> None:
     """Creates `state_interval`: the intervals of these pods' slots around these minutes, each in one state.
 
     The views of measurements and `the_run` are replaced; whoever reads them afterwards must open them again.
@@ -53,7 +53,7 @@ def open_intervals(store: Reading, settings: Settings, pods: Sequence[str], minu
         connection.execute("RESET preserve_insertion_order")
 
 
-def _keep_slots_of(store: Reading, pods: Sequence[str]) -> None:
+def _keep_slots_of(store: StoreReader, pods: Sequence[str]) -> None:
     """Leaves only the slots that these pods held."""
     store.connection.execute(
         "DELETE FROM every_slot WHERE (node_uid, slot_index) NOT IN "
@@ -63,7 +63,7 @@ def _keep_slots_of(store: Reading, pods: Sequence[str]) -> None:
     store.connection.execute("DELETE FROM every_slot_span WHERE slot_id NOT IN (SELECT slot_id FROM every_slot)")
 
 
-def _chunks(store: Reading, minutes: Iterable[int], end_ms: int) -> list[Chunk]:
+def _chunks(store: StoreReader, minutes: Iterable[int], end_ms: int) -> list[Chunk]:
     """The hours to go through again.
 
     What is known of the time before is stored where the ledger's own chunks begin, so each of these begins there, too.
@@ -83,7 +83,7 @@ def _chunks(store: Reading, minutes: Iterable[int], end_ms: int) -> list[Chunk]:
     return chunks
 
 
-def _run_steps(store: Reading, settings: Settings, chunk: Chunk) -> None:
+def _run_steps(store: StoreReader, settings: Settings, chunk: Chunk) -> None:
     connection = store.connection
     connection.execute(f"SET VARIABLE chunk_from_ms = {chunk.from_ms}::BIGINT")
     connection.execute(f"SET VARIABLE chunk_to_ms = {chunk.to_ms}::BIGINT")

@@ -20,8 +20,8 @@ from pyrometer.serve.unread import unread_bodies
 from pyrometer.store import Store
 from pyrometer.store.backup_contents import Backup
 from pyrometer.store.backup_folder import BackupFolder
+from pyrometer.store.data_folder import DATABASE
 from pyrometer.store.errors import StoreBrokenError
-from pyrometer.store.store import DATABASE
 
 
 @click.command()

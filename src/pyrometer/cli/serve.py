@@ -46,7 +46,7 @@ from pyrometer.serve.telemetry import OfKubernetes, OfLabels, People, Telemetry
 from pyrometer.serve.threads import to_its_end
 from pyrometer.serve.tracked import FollowingMlflow
 from pyrometer.store import Store
-from pyrometer.store.newest import slots_of
+from pyrometer.store.reader import newest_slots
 
 ACCOUNT_EVERY_S, LOOK_EVERY_S = 5.0, 15.0  # unless it takes long: then it rests ten times as long as it worked
 REST = 10
@@ -316,7 +316,7 @@ def _gpu_machines(server: Server) -> list[Target]:
 
 
 def _dcgm(server: Server) -> Dcgm:
-    return Dcgm(server.node_uid_of, near_idle_power_w, slots_of(server.store))
+    return Dcgm(server.node_uid_of, near_idle_power_w, newest_slots(server.store))
 
 
 async def _again(run: Callable[[], Awaitable[None]], disk: Disk) -> None:

@@ -15,7 +15,7 @@ from pyrometer.simulate.faults import NoRoomError
 from pyrometer.simulate.night import TRUTH, simulate
 from pyrometer.simulate.scenarios import MIN_GPUS, SCENARIOS
 from pyrometer.store import Store
-from pyrometer.store.store import DATABASE
+from pyrometer.store.data_folder import DATABASE
 
 
 @click.command(epilog="`pyrometer simulate list` says what each scenario is.")

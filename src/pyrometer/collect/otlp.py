@@ -50,7 +50,7 @@ from pyrometer.collect.whole_scrapes import Sample
 from pyrometer.collect.wire import messages
 from pyrometer.model.records import named_samples
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.store.store import OLDEST_MS
+from pyrometer.store.batches import OLDEST_MS
 
 SIGNALS = ("logs", "traces", "metrics")
 MOST_PACKED_BYTES = 16 * 2**20

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 from pyrometer.model.columns import Float64, Int16, Int32, Int64, IntList, Text, TextList, column_of
-from pyrometer.store.store import NEWEST_MS, OLDEST_MS
+from pyrometer.store.batches import NEWEST_MS, OLDEST_MS
 
 MOST_NAME = 1024  # characters of what names something
 MOST_WORDS = 64 * 2**10  # characters of what was written for people: a stack. The rest is cut off

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pyrometer.store.store import NEWEST_MS, OLDEST_MS
+from pyrometer.store.batches import NEWEST_MS, OLDEST_MS
 
 MLFLOW, WANDB = "mlflow", "wandb"
 OURS, SYSTEM = "pyrometer/", ("system/", "system.")  # metrics that we wrote ourselves, and those of machines

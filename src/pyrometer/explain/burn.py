@@ -20,7 +20,7 @@ from pyrometer.account.time_range import TimeRange
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import EVIDENCE, STATE, STATES
 from pyrometer.model.units import MS_PER_MINUTE, largest_remainder, usd
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_BUCKETS = 240
 BUCKET_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080)
@@ -49,7 +49,7 @@ FROM compact GROUP BY ALL ORDER BY ALL
 
 
 def burn(
-    store: Reading, window: TimeRange, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
+    store: StoreReader, window: TimeRange, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """What burned in a window."""
     open_names(store)
@@ -65,7 +65,7 @@ def burn(
     }
 
 
-def open_burn(store: Reading, window: TimeRange, bucket_ms: int | None, price_usd_micro: int | None) -> None:
+def open_burn(store: StoreReader, window: TimeRange, bucket_ms: int | None, price_usd_micro: int | None) -> None:
     """Makes the table `burn`: the ledger of a window without its slots, in buckets of time or (None) all in one."""
     bucket = str(window.from_ms) if bucket_ms is None else f"minute_ms // {bucket_ms} * {bucket_ms}"
     price, (from_ms, to_ms) = price_of(price_usd_micro), window
@@ -83,7 +83,7 @@ def bucket_of(window: TimeRange, most: int) -> int:
 class Burned:
     """What the table `burn` says."""
 
-    def __init__(self, store: Reading, window: TimeRange, zone: tzinfo) -> None:
+    def __init__(self, store: StoreReader, window: TimeRange, zone: tzinfo) -> None:
         self._store = store
         self._window = window
         self._zone = zone
@@ -220,7 +220,7 @@ def _offset_ms(window: TimeRange, zone: tzinfo) -> int:
     return round(ahead.total_seconds() * 1000) if ahead else 0
 
 
-def _rate(store: Reading, window: TimeRange, zone: tzinfo, price_usd_micro: int | None) -> dict[str, Any]:
+def _rate(store: StoreReader, window: TimeRange, zone: tzinfo, price_usd_micro: int | None) -> dict[str, Any]:
     """How fast it burns, and on how many GPUs: over the newest accounted minutes of the window."""
     newest_ms = store.newest_ms(["ledger_row"], window.to_ms - 1)
     to_ms = max(window.from_ms, window.from_ms if newest_ms is None else newest_ms + MS_PER_MINUTE)

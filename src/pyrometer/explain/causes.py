@@ -9,12 +9,12 @@ from pyrometer.explain.claims import find
 from pyrometer.explain.detectors import DETECTORS
 from pyrometer.explain.night import Night
 from pyrometer.model.settings import Settings
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 _KEY = "minute_ms, node_uid, slot_index, pod_uid, attempt, state, evidence, usd_micro_per_hour"
 
 
-def with_causes(store: Reading, window: TimeRange, settings: Settings, zone: tzinfo) -> str:
+def with_causes(store: StoreReader, window: TimeRange, settings: Settings, zone: tzinfo) -> str:
     """Finds what there is to find, and gives the name of a relation like the ledger's with a column `cause`."""
     find(Night(store, window, settings, zone), DETECTORS)
     store.connection.execute(

@@ -14,7 +14,7 @@ from pyrometer.account.time_range import TimeRange
 from pyrometer.model import events
 from pyrometer.model.states import STATES
 from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE, SHARE_WHOLE
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_WAITING = 500
 WHOLE_PERMILLE = 1_000
@@ -88,7 +88,7 @@ class _Cell(NamedTuple):
     share_permille: int
 
 
-def cluster(store: Reading, window: TimeRange, *, zone: tzinfo, at_ms: int | None = None) -> dict[str, Any]:
+def cluster(store: StoreReader, window: TimeRange, *, zone: tzinfo, at_ms: int | None = None) -> dict[str, Any]:
     """Every GPU at a minute: the newest of the window that is accounted for, unless another one is asked for."""
     newest_ms = store.newest_ms(["ledger_row"], window.to_ms - 1)
     if newest_ms is None or newest_ms < window.from_ms:
@@ -134,7 +134,7 @@ def _cells(parts: Sequence[_Part]) -> list[_Cell]:
     return [_Cell(part, round(WHOLE_PERMILLE * part.ms / whole[slot])) for slot, part in largest.items()]
 
 
-def _holders(store: Reading, cells: Sequence[_Cell]) -> dict[str, dict[str, Any]]:
+def _holders(store: StoreReader, cells: Sequence[_Cell]) -> dict[str, dict[str, Any]]:
     """Who has the cells, each once."""
     pods = list(dict.fromkeys(cell.part.pod_uid for cell in cells if cell.part.pod_uid is not None))
     rows = {row[0]: row[1:] for row in store.connection.execute(_HOLDERS, [pods]).fetchall()}
@@ -149,7 +149,7 @@ def _holders(store: Reading, cells: Sequence[_Cell]) -> dict[str, dict[str, Any]
 
 
 def _pools(
-    store: Reading, cells: Sequence[_Cell], names: Sequence[str], holders: dict[str, int]
+    store: StoreReader, cells: Sequence[_Cell], names: Sequence[str], holders: dict[str, int]
 ) -> list[dict[str, Any]]:
     """The nodes by pool, those of a pool in the order in which people count."""
     places = {name: place for place, name in enumerate(names)}
@@ -186,7 +186,7 @@ def _part(text: str) -> tuple[int, str]:
     return len(digits), text
 
 
-def _queue(store: Reading, at_ms: int, zone: tzinfo) -> dict[str, Any]:
+def _queue(store: StoreReader, at_ms: int, zone: tzinfo) -> dict[str, Any]:
     """The pods that waited for GPUs at a moment, the longest first, with what the scheduler said of them last."""
     store.expose(["event"], at_ms - SAID_WITHIN_MS, at_ms)
     rows = store.connection.execute(_WAITING, [at_ms, at_ms - SAID_WITHIN_MS]).fetchall()

@@ -11,7 +11,7 @@ from pyrometer.account.answer_json import iso
 from pyrometer.account.time_range import TimeRange
 from pyrometer.model import events
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MAX_HEADLINE = 300  # characters
 ENDS = (events.EXCEPTION, events.EXIT)  # events that say why a rank failed
@@ -59,7 +59,7 @@ class Failure(NamedTuple):
     is_last: bool  # there was no later attempt
 
 
-def first_failures(store: Reading, window: TimeRange, run: str | None = None) -> list[Failure]:
+def first_failures(store: StoreReader, window: TimeRange, run: str | None = None) -> list[Failure]:
     """The first failure of each attempt that failed in a window, the newest first. Ranks and events are open."""
     rows = store.connection.execute(_FIRST, [*window, run]).fetchall()
     return [

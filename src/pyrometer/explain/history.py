@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pyrometer.model.events import CHECKPOINT_SAVED, RESTORED
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 EVER = (-(2**62), 2**62)
 
@@ -72,7 +72,7 @@ def _within(part: Part, attempt: int, step: int) -> bool:
     return part.attempt == attempt and step >= part.from_step and (part.to_step is None or step < part.to_step)
 
 
-def history_of(store: Reading, run: str) -> History:
+def history_of(store: StoreReader, run: str) -> History:
     """The history of a run, from what its ranks have ever said, whichever time is asked about."""
     store.expose_all(("run", "event"))
     store.expose(("step_window", "batch"), *EVER, suffix="_ever")

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from pyrometer.explain.findings import Proposal
 from pyrometer.model.records import Finding as Known
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.store import Reading
-from pyrometer.store.newest import newest
+from pyrometer.store import StoreReader
+from pyrometer.store.reader import newest_records
 
 LOOKED = "findings_looked_ms"  # kept with the store: until when the ledger reached when somebody last looked
 APART_MS = 10 * MS_PER_MINUTE  # what comes back later than this after its end is another finding
@@ -33,13 +33,13 @@ class Name(NamedTuple):
     seen_ms: int | None = None
 
 
-def known(store: Reading, from_ms: int, to_ms: int) -> list[Known]:
+def known(store: StoreReader, from_ms: int, to_ms: int) -> list[Known]:
     """What is remembered of findings that were there in some time: the last word on each."""
     if not store.has("finding"):
         return []
     store.expose(["finding"], from_ms - _AROUND_MS, to_ms + _AROUND_MS)
     looked_ms = int(store.meta(LOOKED) or 0)
-    found = newest(store, Known, "finding_id", "true", [], "true")
+    found = newest_records(store, Known, "finding_id", "true", [], "true")
     return [
         one for one in found
         if one.from_ms - apart_ms(one.cause) <= to_ms and until_ms(one, looked_ms) + apart_ms(one.cause) >= from_ms

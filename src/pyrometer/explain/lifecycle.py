@@ -13,7 +13,7 @@ from pyrometer.explain.lineage import open_run
 from pyrometer.explain.spending import WEIGHED, open_ranks
 from pyrometer.explain.trace import traced_steps
 from pyrometer.model import events
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 # What took a while and is said when it is over, or lasts until its counterpart.
 PIECES = {
@@ -53,7 +53,7 @@ class _Piece(NamedTuple):
     message: str | None = None
 
 
-def trace_run(store: Reading, run: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
+def trace_run(store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
     """The lifecycle of a run, and which of its steps have traces of their own."""
     history = open_run(store, run, window)
     attempts = _attempts(store, run, window)
@@ -97,7 +97,7 @@ class Life(NamedTuple):
     pieces: list[dict[str, Any]]
 
 
-def life_of(store: Reading, run: str, window: TimeRange) -> Life:
+def life_of(store: StoreReader, run: str, window: TimeRange) -> Life:
     """How each attempt ended, and the spans of the run's life in a window. Its records are readable."""
     attempts = _attempts(store, run, window)
     return Life(
@@ -114,7 +114,7 @@ def life_of(store: Reading, run: str, window: TimeRange) -> Life:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _attempts(store: Reading, run: str, window: TimeRange) -> list[_Attempt]:
+def _attempts(store: StoreReader, run: str, window: TimeRange) -> list[_Attempt]:
     rows = store.connection.execute(
         f"""
         WITH newest AS (
@@ -133,7 +133,7 @@ def _attempts(store: Reading, run: str, window: TimeRange) -> list[_Attempt]:
     return [_Attempt(*row) for row in rows]
 
 
-def _pieces(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
+def _pieces(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
     """What took a while, in order; what several ranks did at once is one piece."""
     pieces = [*_timed(store, run, attempt), *_opened(store, run, attempt), *_evaluations(store, run, attempt)]
     if attempt.first_step_ms is not None:
@@ -156,7 +156,7 @@ def _starting(attempt: _Attempt, pieces: list[_Piece]) -> list[_Piece]:
     return [imports, _Piece(FIRST_STEP, max(piece.to_ms for piece in said), until_ms)]
 
 
-def _timed(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
+def _timed(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
     """Events that say how long something took. Those of the cluster are known by the attempt's pods."""
     rows = store.connection.execute(
         f"""
@@ -177,7 +177,7 @@ def _timed(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
     ]
 
 
-def _opened(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
+def _opened(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
     """Stretches between two events; one that nobody closed lasts to the end of the attempt."""
     rows = store.connection.execute(
         f"""
@@ -203,7 +203,7 @@ def _opened(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
     return pieces
 
 
-def _evaluations(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
+def _evaluations(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
     """Windows without steps in which the model was evaluated."""
     rows = store.connection.execute(
         "SELECT min(time_ms), max(to_ms) FROM step_window WHERE run = ? AND attempt = ? AND steps = 0 "
@@ -219,7 +219,7 @@ def _evaluations(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
     return joined
 
 
-def _marks(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
+def _marks(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
     """What happened at one moment: the exception that ended a rank, a preemption, and kinds that sources bring."""
     known = (*PIECES, *OPENED, *CLOSING, events.CONFIGURED, events.ALIVE)
     rows = store.connection.execute(
@@ -237,14 +237,14 @@ def _marks(store: Reading, run: str, attempt: _Attempt) -> list[_Piece]:
     ]
 
 
-def _trained_until(store: Reading, run: str, attempt: _Attempt) -> int:
+def _trained_until(store: StoreReader, run: str, attempt: _Attempt) -> int:
     rows = store.connection.execute(
         "SELECT max(to_ms) FROM step_window WHERE run = ? AND attempt = ? AND steps > 0", [run, attempt.number]
     ).fetchall()
     return int(rows[0][0] or attempt.first_step_ms or attempt.started_ms)
 
 
-def _steps_of(store: Reading, run: str, attempt: int) -> dict[str, int | None]:
+def _steps_of(store: StoreReader, run: str, attempt: int) -> dict[str, int | None]:
     rows = store.connection.execute(
         "SELECT min(first_step), max(first_step + steps) FROM step_window WHERE run = ? AND attempt = ? AND steps > 0",
         [run, attempt],
@@ -252,7 +252,7 @@ def _steps_of(store: Reading, run: str, attempt: int) -> dict[str, int | None]:
     return {"from_step": rows[0][0], "to_step": rows[0][1]}
 
 
-def _lost(store: Reading, begins: dict[int, int], run: str, attempt: int) -> int:
+def _lost(store: StoreReader, begins: dict[int, int], run: str, attempt: int) -> int:
     """How many of an attempt's steps a later one did again."""
     later = min((begin for number, begin in begins.items() if number > attempt), default=None)
     steps = _steps_of(store, run, attempt)

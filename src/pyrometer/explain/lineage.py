@@ -14,7 +14,7 @@ from pyrometer.account.answer_json import iso
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.history import Checkpoint, History, Part, history_of
 from pyrometer.explain.runs import NoSuchRunError
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_UPDATES = 1_000  # of an answer, unless it is asked for more
 NEAREST = 4
@@ -30,7 +30,7 @@ class NotRecordedError(LookupError):
     """What is asked about was never recorded; the text says what was."""
 
 
-def open_run(store: Reading, run: str, window: TimeRange) -> History:
+def open_run(store: StoreReader, run: str, window: TimeRange) -> History:
     """Makes the records of a run readable, and gives its history."""
     store.expose_all(("run", "event"))
     store.expose(("step_window", "batch", "span", "metric"), *window)
@@ -41,7 +41,7 @@ def open_run(store: Reading, run: str, window: TimeRange) -> History:
 
 
 def lineage_of_step(
-    store: Reading, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None,
+    store: StoreReader, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None,
     limit: int = MOST_UPDATES, offset: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """A step → the batches of all ranks, of every attempt that did it → the checkpoints that hold the update."""
@@ -66,7 +66,7 @@ def lineage_of_step(
 
 
 def lineage_of_sample(
-    store: Reading,
+    store: StoreReader,
     run: str,
     sample: str,
     window: TimeRange,
@@ -103,7 +103,7 @@ def lineage_of_sample(
 
 
 def lineage_of_checkpoint(
-    store: Reading, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None,
+    store: StoreReader, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None,
     limit: int = MOST_UPDATES, offset: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """A checkpoint → the steps in it, by the attempt that did them, and how many samples of which epochs."""
@@ -137,7 +137,7 @@ def holding(sample: str) -> tuple[str, dict[str, Any]]:
     return "list_contains(samples, $sample)", {"sample": sample}
 
 
-def recorded_near(store: Reading, run: str, step: int) -> list[int]:
+def recorded_near(store: StoreReader, run: str, step: int) -> list[int]:
     """The nearest steps whose data was recorded."""
     rows = store.connection.execute(
         "SELECT DISTINCT step FROM batch WHERE run = ? AND step IS NOT NULL ORDER BY abs(step - ?), step LIMIT ?",
@@ -147,7 +147,7 @@ def recorded_near(store: Reading, run: str, step: int) -> list[int]:
 
 
 def batches_of_steps(
-    store: Reading, run: str, attempt: int, first: int, last: int, *, limit: int | None = None
+    store: StoreReader, run: str, attempt: int, first: int, last: int, *, limit: int | None = None
 ) -> list[dict[str, Any]]:
     """The batches of all ranks that an attempt consumed from one step to another, in order."""
     where = "step BETWEEN $first AND $last AND attempt = $attempt"
@@ -160,7 +160,7 @@ def batches_of_steps(
 
 
 def _page(
-    store: Reading, where: str, values: dict[str, Any], order: str, limit: int, offset: int
+    store: StoreReader, where: str, values: dict[str, Any], order: str, limit: int, offset: int
 ) -> tuple[int, list[dict[str, Any]]]:
     """How many batches there are, and a page of them."""
     page = f"{_UPDATES} AND {where} ORDER BY {order} LIMIT {int(limit)} OFFSET {int(offset)}"
@@ -171,7 +171,7 @@ def _page(
     return counted[0][0], rows
 
 
-def _rows(store: Reading, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows(store: StoreReader, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:
     found = store.connection.execute(query, values)
     names = [column[0] for column in found.description or ()]
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
@@ -187,7 +187,7 @@ def _inside(parts: Sequence[Part]) -> tuple[str, dict[str, Any]]:
     return f"({' OR '.join(pieces) or 'false'})", {}
 
 
-def _part(store: Reading, run: str, part: Part) -> dict[str, Any]:
+def _part(store: StoreReader, run: str, part: Part) -> dict[str, Any]:
     """What of an attempt is in a checkpoint; `recorded_steps` says of how many of its steps the data is known."""
     where, values = _inside([part])
     counted = store.connection.execute(
@@ -200,7 +200,7 @@ def _part(store: Reading, run: str, part: Part) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _epochs(store: Reading, where: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+def _epochs(store: StoreReader, where: str, values: dict[str, Any]) -> list[dict[str, Any]]:
     return _rows(
         store,
         f"""
@@ -213,7 +213,7 @@ def _epochs(store: Reading, where: str, values: dict[str, Any]) -> list[dict[str
     )
 
 
-def _how_much(store: Reading, run: str) -> dict[str, int]:
+def _how_much(store: StoreReader, run: str) -> dict[str, int]:
     """Over how many batches a sample was looked for, and of how many the samples are not known."""
     return _rows(
         store,
@@ -223,7 +223,9 @@ def _how_much(store: Reading, run: str) -> dict[str, int]:
     )[0]
 
 
-def _silent(store: Reading, run: str, rows: Sequence[dict[str, Any]], attempts: Sequence[int]) -> list[dict[str, int]]:
+def _silent(
+    store: StoreReader, run: str, rows: Sequence[dict[str, Any]], attempts: Sequence[int]
+) -> list[dict[str, int]]:
     """Ranks of these attempts that named no batch: their part of the update is not known."""
     seen = {(row["attempt"], row["rank"]) for row in rows}
     sizes = store.connection.execute(

@@ -18,7 +18,7 @@ from pyrometer.explain.words import clock
 from pyrometer.model.records import OWN_POD
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, usd_micro
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_BUCKETS = 96
 LATE_MS = 20_000  # a window of steps takes so long to be over and to arrive
@@ -56,7 +56,13 @@ class Night:
     """A window of the ledger and what was seen in it. Detectors read it and change nothing."""
 
     def __init__(
-        self, store: Reading, window: TimeRange, settings: Settings, zone: tzinfo, *, price_usd_micro: int | None = None
+        self,
+        store: StoreReader,
+        window: TimeRange,
+        settings: Settings,
+        zone: tzinfo,
+        *,
+        price_usd_micro: int | None = None,
     ) -> None:
         self.store = store
         self.window = window

@@ -11,7 +11,7 @@ from pyrometer.account.sums import Sum, added, price_of, rounded
 from pyrometer.account.time_range import TimeRange
 from pyrometer.model.states import STATE
 from pyrometer.model.units import round_rows, usd
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 WASTE = ", ".join(f"'{state.name}'" for state in STATE.values() if state.family == "waste")
 
@@ -36,7 +36,7 @@ NOTHING = Held(Sum((), 0, 0, 0))
 
 
 def held_by(
-    store: Reading, window: TimeRange, keys: Sequence[str], where: str, value: str, price_usd_micro: int | None
+    store: StoreReader, window: TimeRange, keys: Sequence[str], where: str, value: str, price_usd_micro: int | None
 ) -> dict[tuple[Any, ...], Held]:
     """What the pods of which `where` is true held, by some columns of `holder_name`. Names are open."""
     store.expose(["ledger_row"], *window)

@@ -13,7 +13,7 @@ from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.parts import Held, held_by, spent, together
 from pyrometer.explain.why import why
 from pyrometer.model.settings import Settings
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 OVER = ("succeeded", "failed", "retried", "skipped", "cached")
 _OF_PODS = {"Pending": "pending", "Running": "running", "Succeeded": "succeeded", "Failed": "failed"}
@@ -67,7 +67,7 @@ QUALIFY row_number() OVER (PARTITION BY step, attempt ORDER BY time_ms DESC) = 1
 
 
 def show_pipeline(
-    store: Reading, name: str, window: TimeRange, settings: Settings, *, zone: tzinfo,
+    store: StoreReader, name: str, window: TimeRange, settings: Settings, *, zone: tzinfo,
     price_usd_micro: int | None = None,
     findings: bool = True,
 ) -> dict[str, Any]:  # fmt: skip

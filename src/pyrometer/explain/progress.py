@@ -17,7 +17,7 @@ from pyrometer.explain.spending import NOTHING, WEIGHED, costs, open_places, ope
 from pyrometer.explain.throughput import nothing, phases_of_all, throughput
 from pyrometer.model.events import CHECKPOINT_SAVED, FINITE_LOSS, NONFINITE_LOSS, STUCK, UNSTUCK
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 LOOK_BACK_MS = 5 * MS_PER_MINUTE  # measurements that come later than that are passed over
 LONGEST_WINDOW_MS = 5 * MS_PER_MINUTE  # steps of minutes make windows of minutes
@@ -100,7 +100,7 @@ class Progress:
         self.runs: dict[str, Doing] = {}
         self._looked = False
 
-    def read(self, store: Reading, end_ms: int, settled_ms: int) -> None:
+    def read(self, store: StoreReader, end_ms: int, settled_ms: int) -> None:
         """Reads what is new at `end_ms`; the ledger does not change before `settled_ms` any more, as a rule."""
         open_names(store)
         open_ranks(store, end_ms, tracked=True)
@@ -113,7 +113,7 @@ class Progress:
         self.runs = {run: doing for run, doing in known.items() if doing.heard_ms > end_ms - SILENT_MS}
         self._looked = True
 
-    def _newest_words(self, store: Reading, end_ms: int) -> dict[str, Doing]:
+    def _newest_words(self, store: StoreReader, end_ms: int) -> dict[str, Doing]:
         known: dict[str, Doing] = {}
         for row in store.connection.execute(_RUNS, [end_ms - ENDED_MS]).fetchall():
             run, attempt, ranks, started_ms, ended_ms, outcome, experiment, team, workload, framework, at_ms = row
@@ -124,7 +124,7 @@ class Progress:
             doing.heard_ms = max(doing.heard_ms, at_ms)
         return known
 
-    def _steps(self, store: Reading, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
+    def _steps(self, store: StoreReader, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
         began_ms = from_ms - LONGEST_WINDOW_MS
         store.expose(["step_window"], began_ms, end_ms + 1)
         store.connection.execute(
@@ -146,7 +146,7 @@ class Progress:
         for run, doing in known.items():
             doing.speed, doing.phases = speeds.get(run) or nothing(), phases.get(run, {})
 
-    def _events(self, store: Reading, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
+    def _events(self, store: StoreReader, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
         store.expose(["event"], from_ms, end_ms + 1)
         kinds = [CHECKPOINT_SAVED, STUCK, UNSTUCK, NONFINITE_LOSS, FINITE_LOSS]
         for run, attempt, rank, kind, time_ms in store.connection.execute(_EVENTS, [kinds, from_ms, end_ms]).fetchall():
@@ -165,7 +165,7 @@ class Progress:
             if doing.ended_ms is not None:  # it does not any more, whatever it was
                 doing.stuck, doing.nonfinite = set(), False
 
-    def _metrics(self, store: Reading, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
+    def _metrics(self, store: StoreReader, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
         store.expose(["metric"], from_ms, end_ms + 1)
         more: Counter[str] = Counter()
         rows = store.connection.execute(_METRICS, [from_ms, end_ms]).fetchall()
@@ -183,7 +183,7 @@ class Progress:
         for run, doing in known.items():
             doing.more_metrics = more[run]
 
-    def _goodput(self, store: Reading, known: dict[str, Doing], window: TimeRange) -> None:
+    def _goodput(self, store: StoreReader, known: dict[str, Doing], window: TimeRange) -> None:
         open_places(store, window)
         spent = costs(store, window, None)
         for run, doing in known.items():

@@ -31,7 +31,7 @@ from pyrometer.explain.why import why
 from pyrometer.model import events
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import STATE
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 
 class NoSuchRunError(LookupError):
@@ -49,13 +49,13 @@ FROM listed_run ORDER BY started_ms DESC, run
 """
 
 
-def runs(store: Reading, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None) -> dict[str, Any]:
+def runs(store: StoreReader, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None) -> dict[str, Any]:
     """The answer of `pyrometer runs`: every run with what it cost, newest first."""
     open_runs(store, window)
     return {"rows": _listed(store, costs(store, window, price_usd_micro), window, zone)}
 
 
-def told_run(store: Reading, name: str) -> str | None:
+def told_run(store: StoreReader, name: str) -> str | None:
     """The run of a workload that is called so and that only its controller tells of; the newest of several."""
     open_names(store)
     store.expose_all(["metric"])
@@ -67,7 +67,7 @@ def told_run(store: Reading, name: str) -> str | None:
     return found[0][0] if found else None
 
 
-def run_names(store: Reading, window: TimeRange) -> list[str]:
+def run_names(store: StoreReader, window: TimeRange) -> list[str]:
     """What the runs of a window are called."""
     store.expose_all(["run"])
     rows = store.connection.execute(
@@ -78,7 +78,7 @@ def run_names(store: Reading, window: TimeRange) -> list[str]:
 
 
 def _listed(
-    store: Reading, spent: dict[str, Spent], window: TimeRange, zone: tzinfo, only: str | None = None
+    store: StoreReader, spent: dict[str, Spent], window: TimeRange, zone: tzinfo, only: str | None = None
 ) -> list[dict[str, Any]]:
     """Every run, or one alone. Runs are open."""
     windows, values = ("step_window", []) if only is None else (OF_ONE, [only])
@@ -102,7 +102,7 @@ def _listed(
     ]  # fmt: skip
 
 
-def _trackers(store: Reading) -> dict[str, list[dict[str, str]]]:
+def _trackers(store: StoreReader) -> dict[str, list[dict[str, str]]]:
     """The runs of experiment trackers that each run has."""
     kinds = {events.MLFLOW_RUN: "mlflow", events.WANDB_RUN: "wandb"}
     rows = store.connection.execute(
@@ -117,7 +117,7 @@ def _trackers(store: Reading) -> dict[str, list[dict[str, str]]]:
 
 
 def show(
-    store: Reading, run: str, window: TimeRange, settings: Settings, *, zone: tzinfo,
+    store: StoreReader, run: str, window: TimeRange, settings: Settings, *, zone: tzinfo,
     price_usd_micro: int | None = None,
     without: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
@@ -146,7 +146,7 @@ def show(
     return answer
 
 
-def _states(store: Reading) -> list[dict[str, Any]]:
+def _states(store: StoreReader) -> list[dict[str, Any]]:
     """Where the time of the run whose minutes are open went, most of it first."""
     groups = states_of_minutes(store)
     return [
@@ -187,7 +187,7 @@ def _part_of(
     }
 
 
-def _windows(store: Reading, run: str, zone: tzinfo) -> list[dict[str, Any]]:
+def _windows(store: StoreReader, run: str, zone: tzinfo) -> list[dict[str, Any]]:
     found = store.connection.execute(
         "SELECT attempt, rank, time_ms, to_ms, first_step, steps, data_ms, copy_ms, forward_ms, backward_ms, comm_ms, "
         "optimizer_ms, checkpoint_ms, evaluate_ms, compile_ms, garbage_ms, step_p50_us, step_max_us, samples, tokens, "
@@ -199,7 +199,7 @@ def _windows(store: Reading, run: str, zone: tzinfo) -> list[dict[str, Any]]:
     return [{**row, "from": iso(row.pop("time_ms"), zone), "to": iso(row.pop("to_ms"), zone)} for row in rows]
 
 
-def _lifecycle(store: Reading, run: str, zone: tzinfo) -> list[dict[str, Any]]:
+def _lifecycle(store: StoreReader, run: str, zone: tzinfo) -> list[dict[str, Any]]:
     """What happened to a run: its attempts' beginnings and ends, and every event, with its words."""
     found = store.connection.execute(
         f"""
@@ -230,7 +230,7 @@ def _lifecycle(store: Reading, run: str, zone: tzinfo) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _best(store: Reading, run: str) -> dict[str, dict[str, Any]]:
+def _best(store: StoreReader, run: str) -> dict[str, dict[str, Any]]:
     """For each metric that says what it aims at: its best value, when that was, and its last."""
     rows = store.connection.execute(
         f"""
@@ -247,7 +247,7 @@ def _best(store: Reading, run: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _checkpoints(store: Reading, run: str, window: TimeRange, zone: tzinfo) -> dict[str, Any]:
+def _checkpoints(store: StoreReader, run: str, window: TimeRange, zone: tzinfo) -> dict[str, Any]:
     """How many there are, how long they take, how far apart they are, and how much would be lost by now."""
     rows = store.connection.execute(
         """

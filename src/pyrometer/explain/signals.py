@@ -20,7 +20,7 @@ from pyrometer.explain.trainer import add_told_runs
 from pyrometer.model import events
 from pyrometer.model.records import WHOLE_DEVICE
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_RANKS = 1_024
 MOST_BUCKETS = 240
@@ -143,7 +143,7 @@ class _Axis(NamedTuple):
         return [_short(values.get(bucket)) for bucket in range(self.buckets)]
 
 
-def signals(store: Reading, run: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
+def signals(store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
     """Everything that is measured of a run, over its time in the window."""
     open_names(store)
     store.expose_all(["run", "event"])
@@ -195,7 +195,7 @@ def signals(store: Reading, run: str, window: TimeRange, *, zone: tzinfo) -> dic
     }  # fmt: skip
 
 
-def _ranks(store: Reading) -> list[dict[str, Any]]:
+def _ranks(store: StoreReader) -> list[dict[str, Any]]:
     """Every rank, where its last attempt had it."""
     rows = store.connection.execute(
         """
@@ -217,7 +217,7 @@ def _evenly(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     return [rows[place * (len(rows) - 1) // (most - 1)] for place in range(most)]
 
 
-def _series(store: Reading, axis: _Axis) -> dict[str, dict[str, Column]]:
+def _series(store: StoreReader, axis: _Axis) -> dict[str, dict[str, Column]]:
     sums = ", ".join(
         f"sum({name}_sum) / nullif(sum({name}_count), 0) / {unit}, min({name}_min) / {unit}, max({name}_max) / {unit}"
         for name, (_, unit) in SERIES.items()
@@ -225,12 +225,12 @@ def _series(store: Reading, axis: _Axis) -> dict[str, dict[str, Column]]:
     return _figures(store, f"SELECT bucket, {sums} FROM signal_sample GROUP BY bucket", SERIES, axis)
 
 
-def _memory(store: Reading, axis: _Axis) -> dict[str, dict[str, Column]]:
+def _memory(store: StoreReader, axis: _Axis) -> dict[str, dict[str, Column]]:
     sums = ", ".join(f"avg({column}), min({column}), max({column})" for column, _ in MEMORY.values())
     return _figures(store, f"SELECT bucket, {sums} FROM signal_window GROUP BY bucket", MEMORY, axis)
 
 
-def _figures(store: Reading, query: str, names: dict[str, Any], axis: _Axis) -> dict[str, dict[str, Column]]:
+def _figures(store: StoreReader, query: str, names: dict[str, Any], axis: _Axis) -> dict[str, dict[str, Column]]:
     """Mean, least and greatest of each name, as a query gives them after the bucket."""
     rows = store.connection.execute(query).fetchall()
     return {
@@ -242,7 +242,7 @@ def _figures(store: Reading, query: str, names: dict[str, Any], axis: _Axis) -> 
     }
 
 
-def _heat(store: Reading, axis: _Axis, ranks: Sequence[int]) -> dict[str, list[Column]]:
+def _heat(store: StoreReader, axis: _Axis, ranks: Sequence[int]) -> dict[str, list[Column]]:
     """A row a rank and a column a bucket: how long a step took, how much of the time it waited for the others, and how
     busy its GPU was."""
     _, unit = SERIES["gpu_util"]
@@ -261,7 +261,7 @@ def _heat(store: Reading, axis: _Axis, ranks: Sequence[int]) -> dict[str, list[C
     return found
 
 
-def _phases(store: Reading, axis: _Axis) -> list[dict[str, Any]]:
+def _phases(store: StoreReader, axis: _Axis) -> list[dict[str, Any]]:
     """What a step is made of, in milliseconds, as the mean over all ranks."""
     sums = ", ".join(f"sum({name}_ms) / nullif(sum(steps), 0)" for name in PHASES)
     rows = store.connection.execute(
@@ -274,7 +274,7 @@ def _phases(store: Reading, axis: _Axis) -> list[dict[str, Any]]:
     ]
 
 
-def _throughput(store: Reading, axis: _Axis) -> dict[str, Column]:
+def _throughput(store: StoreReader, axis: _Axis) -> dict[str, Column]:
     rows = store.connection.execute(_THROUGHPUT).fetchall()
     rates = {name: axis.column({row[0]: row[place] for row in rows}) for place, name in enumerate(RATES, start=1)}
     done: dict[int, float] = {}
@@ -287,7 +287,7 @@ def _throughput(store: Reading, axis: _Axis) -> dict[str, Column]:
     return rates | {"mfu": axis.column({bucket: done[bucket] / possible[bucket] for bucket in done})}
 
 
-def _checkpoints(store: Reading, run: str, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
+def _checkpoints(store: StoreReader, run: str, from_ms: int, to_ms: int) -> list[dict[str, Any]]:
     rows = store.connection.execute(_CHECKPOINTS, [run, from_ms, to_ms]).fetchall()
     return [
         {"at_ms": at_ms, "step": step, "duration_ms": duration_ms, "attempt": attempt}

@@ -17,7 +17,7 @@ from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.metrics import curves
 from pyrometer.explain.trainer import add_told_runs, told_runs
 from pyrometer.model.units import usd_micro
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 # Of the last attempt, the rank that failed says how it ended; else one that goes on; of equals, what ended last.
 WEIGHED = """(
@@ -106,7 +106,7 @@ class Spent(NamedTuple):
 NOTHING = Spent(Sum((), 0, 0, 0), 0)
 
 
-def open_runs(store: Reading, window: TimeRange, only: str | None = None) -> None:
+def open_runs(store: StoreReader, window: TimeRange, only: str | None = None) -> None:
     """Makes runs readable, by who they belong to (`listed_run`) and where they were (`placed_run`); with `only`, the
     ledger for no longer than that one needs."""
     open_names(store)
@@ -120,7 +120,7 @@ def open_runs(store: Reading, window: TimeRange, only: str | None = None) -> Non
         store.expose(["ledger_row"], *_held_within(store, only, window))
 
 
-def open_ranks(store: Reading, newest_ms: int, *, tracked: bool = False) -> None:
+def open_ranks(store: StoreReader, newest_ms: int, *, tracked: bool = False) -> None:
     """Makes the newest word on every rank readable, as `the_run`; `tracked`: of runs that only trackers know, too."""
     store.expose_all(["run", "restatement"])
     store.connection.execute(f"SET VARIABLE newest_ms = {newest_ms}::BIGINT")
@@ -129,13 +129,13 @@ def open_ranks(store: Reading, newest_ms: int, *, tracked: bool = False) -> None
         store.connection.execute(_TRACKED)
 
 
-def open_places(store: Reading, window: TimeRange) -> None:
+def open_places(store: StoreReader, window: TimeRange) -> None:
     """Makes readable where runs were, as `placed_run`, and the ledger of a window. Ranks are open."""
     store.expose(["ledger_row"], *window)
     store.connection.execute(_PLACED)
 
 
-def _held_within(store: Reading, run: str, window: TimeRange) -> TimeRange:
+def _held_within(store: StoreReader, run: str, window: TimeRange) -> TimeRange:
     """When the pods of a run may have held anything, within a window."""
     ((from_ms, to_ms),) = store.connection.execute(
         """
@@ -153,14 +153,14 @@ def _held_within(store: Reading, run: str, window: TimeRange) -> TimeRange:
     return window if from_ms is None else TimeRange(max(window.from_ms, from_ms), min(window.to_ms, to_ms))
 
 
-def costs(store: Reading, window: TimeRange, price_usd_micro: int | None) -> dict[str, Spent]:
+def costs(store: StoreReader, window: TimeRange, price_usd_micro: int | None) -> dict[str, Spent]:
     """What every run cost. Their places are open."""
     terms = _terms(window, price_usd_micro)
     store.connection.execute(_MINUTES.format(table="shared_minute", which="NOT is_alone", **terms))
     return _spent(store, _WHOLE.format(**terms))
 
 
-def open_minutes(store: Reading, window: TimeRange, price_usd_micro: int | None, runs: Sequence[str]) -> None:
+def open_minutes(store: StoreReader, window: TimeRange, price_usd_micro: int | None, runs: Sequence[str]) -> None:
     """Makes the minutes of some runs readable (`run_minute`), and which they are (`wanted_run`). Runs are open."""
     store.connection.execute(
         "CREATE OR REPLACE TEMP TABLE wanted_run AS SELECT unnest(?::VARCHAR[]) AS run", [list(runs)]
@@ -169,7 +169,7 @@ def open_minutes(store: Reading, window: TimeRange, price_usd_micro: int | None,
     store.connection.execute(_MINUTES.format(table="run_minute", which=which, **_terms(window, price_usd_micro)))
 
 
-def costs_of_minutes(store: Reading) -> dict[str, Spent]:
+def costs_of_minutes(store: StoreReader) -> dict[str, Spent]:
     """What the runs whose minutes are open cost."""
     return _spent(
         store,
@@ -178,7 +178,7 @@ def costs_of_minutes(store: Reading) -> dict[str, Spent]:
     )
 
 
-def states_of_minutes(store: Reading) -> list[Sum]:
+def states_of_minutes(store: StoreReader) -> list[Sum]:
     """What the runs whose minutes are open cost, by state."""
     rows = store.connection.execute(
         "SELECT state, sum(ms), coalesce(sum(ms_price), 0), sum(unpriced_ms) FROM run_minute "
@@ -217,7 +217,7 @@ ORDER BY ALL
 """
 
 
-def beside_costs(store: Reading, told: str, *values: Any) -> list[tuple[Any, ...]]:
+def beside_costs(store: StoreReader, told: str, *values: Any) -> list[tuple[Any, ...]]:
     """Rows of a query with `run` and `time_ms`, each followed by the GPU-milliseconds and micro-dollars that its run
     had cost by then; None where there is no price. Minutes are open."""
     rows = store.connection.execute(_BESIDE.format(told=told), list(values)).fetchall()
@@ -227,7 +227,7 @@ def beside_costs(store: Reading, told: str, *values: Any) -> list[tuple[Any, ...
     ]
 
 
-def metrics_of(store: Reading, run: str) -> dict[str, list[list[Any]]]:
+def metrics_of(store: StoreReader, run: str) -> dict[str, list[list[Any]]]:
     """Each value beside what the run had cost by then. A value that is not finite is null."""
     metrics: dict[str, list[list[Any]]] = {}
     told = f"SELECT name, attempt, time_ms, step, run, value FROM {curves('run = $1')}"
@@ -237,7 +237,7 @@ def metrics_of(store: Reading, run: str) -> dict[str, list[list[Any]]]:
     return metrics
 
 
-def _spent(store: Reading, query: str) -> dict[str, Spent]:
+def _spent(store: StoreReader, query: str) -> dict[str, Spent]:
     told = told_runs(store)
     return {
         run: Spent(Sum((run,), int(ms), int(ms_price), int(unpriced_ms)), int(train_ms) or (None if run in told else 0))

@@ -26,7 +26,7 @@ from pyrometer.account.answer_json import iso
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.lineage import NotRecordedError, batch_name, batches_of_steps, open_run, recorded_near
 from pyrometer.explain.metrics import NOT_OWN, OWN_LOSS, is_evaluation, is_training_loss
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 BEFORE = 25  # values that say what is usual
 LEAST_BEFORE = 5
@@ -73,7 +73,7 @@ class Spike(NamedTuple):
 
 
 def lineage_of_spikes(
-    store: Reading, run: str, window: TimeRange, *, zone: tzinfo, metric: str | None = None, most: int = MOST_SPIKES
+    store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo, metric: str | None = None, most: int = MOST_SPIKES
 ) -> dict[str, Any]:
     """The largest jumps of a run's loss, the data behind each, and the samples that are behind all of them."""
     open_run(store, run, window)
@@ -180,7 +180,7 @@ def _running_median(values: Floats) -> Floats:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _metric(store: Reading, run: str, named: str | None) -> tuple[str, str]:
+def _metric(store: StoreReader, run: str, named: str | None) -> tuple[str, str]:
     """The metric to look at and whether less of it is better: the one that was named, else the loss.
 
     The losses that the SDK read before the program logged one under another name are only the beginning of the run.
@@ -216,7 +216,7 @@ def _metric(store: Reading, run: str, named: str | None) -> tuple[str, str]:
     return name, goals[name]
 
 
-def _points(store: Reading, run: str, name: str, goal: str) -> list[Point]:
+def _points(store: StoreReader, run: str, name: str, goal: str) -> list[Point]:
     worst = "arg_max" if goal != "max" else "arg_min"
     rows = store.connection.execute(
         f"""
@@ -248,7 +248,7 @@ def _every(points: Sequence[Point]) -> int | None:
     return int(np.median(gaps)) if gaps else None
 
 
-def _suspects(store: Reading, run: str, points: Sequence[Point], found: Sequence[Spike]) -> dict[str, Any]:
+def _suspects(store: StoreReader, run: str, points: Sequence[Point], found: Sequence[Spike]) -> dict[str, Any]:
     """Samples behind the jumps: those behind most of them first, and of those the ones least often elsewhere.
 
     `consumed` is how often in all, `measured` by how many values of the metric: it may be logged seldom, or as a mean.
@@ -296,7 +296,7 @@ def _suspects(store: Reading, run: str, points: Sequence[Point], found: Sequence
     return {"total": rows[0][5], "spikes": len(found), "rows": listed}
 
 
-def _innocent(store: Reading, behind: int, share: float) -> float:
+def _innocent(store: StoreReader, behind: int, share: float) -> float:
     """How many samples are expected behind so many jumps by chance, if jumps have nothing to do with the data.
 
     Every suspect is behind one jump. Each of the other values that it is part of is a jump with the share of jumps.
@@ -317,7 +317,7 @@ def _chance(least: int, count: int, probability: float) -> float:
     )
 
 
-def _expose_values(store: Reading, points: Sequence[Point], found: Sequence[Spike]) -> None:
+def _expose_values(store: StoreReader, points: Sequence[Point], found: Sequence[Spike]) -> None:
     """A table of the training steps that values cover: of which value, and of which jump if it is the start of one."""
     starts = {spike.first: number for number, spike in enumerate(found)}
     values = [
@@ -338,7 +338,7 @@ def _expose_values(store: Reading, points: Sequence[Point], found: Sequence[Spik
     )
 
 
-def _weigh(store: Reading, run: str) -> None:
+def _weigh(store: StoreReader, run: str) -> None:
     """A table of the suspects with how often each was consumed. Numbers are compared as such: that is much faster."""
     store.connection.execute(
         """
@@ -361,7 +361,7 @@ def _weigh(store: Reading, run: str) -> None:
     )
 
 
-def _told(store: Reading, run: str, name: str, spike: Spike, zone: tzinfo) -> dict[str, Any]:
+def _told(store: StoreReader, run: str, name: str, spike: Spike, zone: tzinfo) -> dict[str, Any]:
     first, last = spike.first.steps or (None, None)
     reason = _reason(name, spike.first)
     known = None if reason or first is None or last is None else (first, last)

@@ -18,7 +18,7 @@ from pyrometer.explain.trainer import progress_of_all
 from pyrometer.identify.queues import QUEUED_POD
 from pyrometer.model import events
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 ENDED_MS = MS_PER_HOUR  # how long a workload is told of after its end
 FIRST_LOOK_MS = 7 * MS_PER_DAY  # at what happened before this process began
@@ -121,7 +121,7 @@ class Standings:
         self._heard_ms: dict[str, int] = {}  # when something of a workload was last remembered
         self._read_ms: int | None = None
 
-    def read(self, store: Reading, end_ms: int, runs: Iterable[Doing] = ()) -> None:
+    def read(self, store: StoreReader, end_ms: int, runs: Iterable[Doing] = ()) -> None:
         """Reads how things are at `end_ms`; `runs` are those that speak for themselves."""
         open_names(store)
         open_ranks(store, end_ms)
@@ -141,7 +141,7 @@ class Standings:
             for memory in (self._queued_ms, self._restarts, self._progress, self._heard_ms):
                 memory.pop(uid, None)
 
-    def _happened(self, store: Reading, end_ms: int) -> None:
+    def _happened(self, store: StoreReader, end_ms: int) -> None:
         """What is new since the last look."""
         since_ms = end_ms - FIRST_LOOK_MS if self._read_ms is None else self._read_ms
         store.expose(["event"], since_ms, end_ms + 1)

@@ -14,7 +14,7 @@ from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.parts import NOTHING, held_by, spent, together
 from pyrometer.explain.worth import pareto
 from pyrometer.model.units import usd
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 GOING_ON = ("created", "running")
 
@@ -50,7 +50,7 @@ FROM the_trial WHERE sweep_uid = $1 ORDER BY started_ms NULLS LAST, name
 
 
 def show_sweep(
-    store: Reading, name: str, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None
+    store: StoreReader, name: str, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """The answer of `pyrometer show` about a sweep, by its name; of several with that name, the newest."""
     open_names(store)

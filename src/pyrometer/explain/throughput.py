@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from pyrometer.identify.gpu_models import gpu_model
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 PHASES = ("data", "copy", "forward", "backward", "comm", "optimizer", "checkpoint", "evaluate", "compile", "garbage")
 OWN = ("data", "copy", "forward", "backward", "garbage")  # what a rank does by itself: in the rest it waits for others
@@ -68,7 +68,7 @@ OF_ONE = "(SELECT * FROM step_window WHERE run = $1)"  # windows of one run
 
 
 def throughput(
-    store: Reading, windows: str = "step_window", values: Sequence[object] = ()
+    store: StoreReader, windows: str = "step_window", values: Sequence[object] = ()
 ) -> dict[str, dict[str, Any]]:
     """The figures of every run with steps. `windows` are readable and names are open."""
     asked = _LENGTHS.format(windows=windows)
@@ -130,13 +130,13 @@ def peak_flops(name: str | None) -> float | None:
     return known.peak_tflops_bf16 * 1e12 if known and known.peak_tflops_bf16 else None
 
 
-def phases(store: Reading, run: str) -> dict[str, float]:
+def phases(store: StoreReader, run: str) -> dict[str, float]:
     """The share of a run's windows that each phase took, the largest first; what is left is "other"."""
     shares = phases_of_all(store, OF_ONE, [run]).get(run, {})
     return {name: share for name, share in sorted(shares.items(), key=lambda one: -one[1]) if share}
 
 
-def phases_of_all(store: Reading, windows: str, values: Sequence[object] = ()) -> dict[str, dict[str, float]]:
+def phases_of_all(store: StoreReader, windows: str, values: Sequence[object] = ()) -> dict[str, dict[str, float]]:
     """The share of each phase in the windows of every run, in the order of the phases; "other" comes last."""
     sums = ", ".join(f"sum({name}_ms)" for name in PHASES)
     rows = store.connection.execute(
@@ -151,7 +151,7 @@ def phases_of_all(store: Reading, windows: str, values: Sequence[object] = ()) -
     return found
 
 
-def outliers(store: Reading, run: str) -> list[dict[str, Any]]:
+def outliers(store: StoreReader, run: str) -> list[dict[str, Any]]:
     """Ranks that take longer than the others for what they do by themselves, by milliseconds of a step."""
     sums = ", ".join(f"sum({name}_ms) / sum(steps)" for name in OWN)
     rows = store.connection.execute(

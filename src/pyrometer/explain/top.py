@@ -16,7 +16,7 @@ from pyrometer.explain.spending import open_ranks
 from pyrometer.identify.happenings import PROGRESS, REMAINING
 from pyrometer.model.states import STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE, usd
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_ROWS = 200
 RECENT_MS = 5 * MS_PER_MINUTE  # by which a state is told: a minute may be one checkpoint
@@ -101,7 +101,7 @@ class _Owner(NamedTuple):
 
 
 def top(
-    store: Reading, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None, limit: int = MOST_ROWS
+    store: StoreReader, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None, limit: int = MOST_ROWS
 ) -> dict[str, Any]:
     """The answer of `pyrometer top`: who holds GPUs when the window ends, the most expensive per hour first."""
     window = TimeRange(max(window.from_ms, 0), max(window.to_ms, 0))
@@ -136,7 +136,7 @@ def top(
     }  # fmt: skip
 
 
-def _open(store: Reading, window: TimeRange, price_usd_micro: int | None) -> None:
+def _open(store: StoreReader, window: TimeRange, price_usd_micro: int | None) -> None:
     open_names(store)
     store.expose(["ledger_row", "step_window", "metric"], *window)
     open_ranks(store, window.to_ms)
@@ -159,7 +159,7 @@ def _rate(name: str, newest_ms_price: int | None) -> dict[str, Any]:
     return {f"{name}_micro_per_hour": micro, f"{name}_per_hour": None if micro is None else usd(micro)}
 
 
-def _whole_rate(store: Reading) -> dict[str, Any]:
+def _whole_rate(store: StoreReader) -> dict[str, Any]:
     """The whole cluster: what it costs by the hour, and how much of that goes into waste, as of the last minutes."""
     rows = store.connection.execute(
         "SELECT state, sum(newest_ms), sum(newest_ms * price), coalesce(sum(recent_ms * price), 0) "
@@ -179,7 +179,7 @@ def _whole_rate(store: Reading) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _sparks(store: Reading, window: TimeRange) -> dict[str, list[float | None]]:
+def _sparks(store: StoreReader, window: TimeRange) -> dict[str, list[float | None]]:
     """The useful share of what each of those shown held, slice by slice; None while it held nothing."""
     slice_ms = max(MS_PER_MINUTE, -(-(window.to_ms - window.from_ms) // SLICES))
     useful = ", ".join(f"'{state.name}'" for state in STATE.values() if state.family == "useful")
@@ -192,7 +192,7 @@ def _sparks(store: Reading, window: TimeRange) -> dict[str, list[float | None]]:
     return sparks
 
 
-def _queue(store: Reading, window: TimeRange) -> dict[str, Any]:
+def _queue(store: StoreReader, window: TimeRange) -> dict[str, Any]:
     """What waits for GPUs when the window ends."""
     rows: Sequence[tuple[Any, ...]] = store.connection.execute(_WAITING, [window.to_ms]).fetchall()
     pods, share, since_ms = rows[0]
@@ -205,7 +205,7 @@ def _queue(store: Reading, window: TimeRange) -> dict[str, Any]:
 class _Said:
     """What runs, and the controllers of workloads, have said in the window: steps, metrics, how far they are."""
 
-    def __init__(self, store: Reading, window: TimeRange, runs: dict[str, str]) -> None:
+    def __init__(self, store: StoreReader, window: TimeRange, runs: dict[str, str]) -> None:
         self._to_ms = window.to_ms
         ask = store.connection.execute
         ask("CREATE OR REPLACE TEMP TABLE top_said AS SELECT unnest(?::VARCHAR[]) AS run", [list(runs.values())])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pyrometer.account.answer_json import iso
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.lineage import NEAREST, batch_name, batches_of_steps, lineage_of_sample, open_run
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 PHASES = (
     "data", "copy", "forward", "backward", "sync", "optimizer", "checkpoint", "evaluate", "compile", "garbage",
@@ -60,7 +60,7 @@ class Piece(NamedTuple):
 
 
 def trace_step(
-    store: Reading, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None
+    store: StoreReader, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None
 ) -> dict[str, Any]:
     """One step over all ranks: spans, what the step waited for, the data behind it."""
     history = open_run(store, run, window)
@@ -120,7 +120,7 @@ def over_ranks(
     }  # fmt: skip
 
 
-def trace_sample(store: Reading, run: str, sample: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
+def trace_sample(store: StoreReader, run: str, sample: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
     """A sample on its way: every batch that had it, with the spans of that batch where the step was traced."""
     found = lineage_of_sample(store, run, sample, window, zone=zone)
     traced = set(
@@ -147,7 +147,7 @@ def trace_sample(store: Reading, run: str, sample: str, window: TimeRange, *, zo
     }  # fmt: skip
 
 
-def traced_steps(store: Reading, run: str) -> dict[str, Any]:
+def traced_steps(store: StoreReader, run: str) -> dict[str, Any]:
     """Which steps have traces: how many, the newest ones, the slowest."""
     rows = store.connection.execute(
         f"""
@@ -171,7 +171,7 @@ def traced_steps(store: Reading, run: str) -> dict[str, Any]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(store: Reading, run: str, attempt: int, step: int) -> tuple[str, list[Span]]:
+def _read(store: StoreReader, run: str, attempt: int, step: int) -> tuple[str, list[Span]]:
     rows = store.connection.execute(
         "SELECT rank, name, time_ms, after_us, duration_us, span_id, parent_id, attributes_json, trace_id FROM span "
         "WHERE run = ? AND attempt = ? AND step = ?",
@@ -195,21 +195,21 @@ def _attributes(text: str | None) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _nodes(store: Reading, run: str, attempt: int) -> dict[int, str | None]:
+def _nodes(store: StoreReader, run: str, attempt: int) -> dict[int, str | None]:
     rows = store.connection.execute(
         "SELECT rank, arg_max(node_uid, time_ms) FROM run WHERE run = ? AND attempt = ? GROUP BY rank", [run, attempt]
     ).fetchall()
     return dict(rows)
 
 
-def _size(store: Reading, run: str, attempt: int) -> int:
+def _size(store: StoreReader, run: str, attempt: int) -> int:
     rows = store.connection.execute(
         "SELECT coalesce(max(ranks), 0) FROM run WHERE run = ? AND attempt = ?", [run, attempt]
     ).fetchall()
     return int(rows[0][0])
 
 
-def _traced_near(store: Reading, run: str, step: int, attempt: int | None) -> list[int]:
+def _traced_near(store: StoreReader, run: str, step: int, attempt: int | None) -> list[int]:
     rows = store.connection.execute(
         "SELECT DISTINCT step FROM span WHERE run = $1 AND step IS NOT NULL AND coalesce(attempt = $3, true) "
         "ORDER BY abs(step - $2), step LIMIT $4",
@@ -218,7 +218,7 @@ def _traced_near(store: Reading, run: str, step: int, attempt: int | None) -> li
     return sorted(row[0] for row in rows)
 
 
-def _was_done(store: Reading, run: str, step: int) -> bool:
+def _was_done(store: StoreReader, run: str, step: int) -> bool:
     """Whether a window covers the step: it was done, and not traced."""
     return bool(
         store.connection.execute(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyrometer.identify.happenings import PROGRESS, REMAINING
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 FRAMEWORK = "kubeflow-trainer"
 LONGEST_MS = 1000 * 24 * MS_PER_HOUR  # an end that is further away is none in sight
@@ -45,19 +45,19 @@ WHERE name IN (SELECT unnest($1)) AND time_ms < $2 AND isfinite(value) AND step 
 """
 
 
-def add_told_runs(store: Reading) -> None:
+def add_told_runs(store: StoreReader) -> None:
     """Adds a rank for every device of such a workload to `the_run`. Names, ranks and metrics are open."""
     store.expose_all(["allocation"])
     store.connection.execute(_RANKS)
 
 
-def told_runs(store: Reading) -> set[str]:
+def told_runs(store: StoreReader) -> set[str]:
     """The runs of which only a controller or a tracker tells: nobody saw their steps. Ranks are open."""
     asked = "SELECT DISTINCT run FROM the_run WHERE framework = ? OR source IS NOT NULL"
     return {run for (run,) in store.connection.execute(asked, [FRAMEWORK]).fetchall()}
 
 
-def progress_of_all(store: Reading, to_ms: int) -> dict[str, dict[str, Any]]:
+def progress_of_all(store: StoreReader, to_ms: int) -> dict[str, dict[str, Any]]:
     """How far workloads are, as their controllers last said it before a time, by UID. Names and metrics are open."""
     told: dict[str, dict[str, tuple[float, int]]] = {}
     for uid, name, value, at_ms in store.connection.execute(_TOLD, [[PROGRESS, REMAINING], to_ms]).fetchall():

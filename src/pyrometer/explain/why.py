@@ -24,14 +24,14 @@ from pyrometer.explain.what_if import saved_if_caught, what_if
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import STATE
 from pyrometer.model.units import gpu_hours, usd
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_WORKLOADS = 20
 MAX_FAILURES = 20
 
 
 def why(
-    store: Reading, window: TimeRange, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
+    store: StoreReader, window: TimeRange, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """What burned in a window, and why."""
     night = Night(store, window, settings, zone, price_usd_micro=price_usd_micro)

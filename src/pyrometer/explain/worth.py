@@ -27,7 +27,7 @@ from pyrometer.explain.spending import (
 )
 from pyrometer.model import events
 from pyrometer.model.units import USD_MICRO_PER_USD, gpu_hours, usd, usd_micro
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_POINTS, LEAST_POINTS = 200, 24  # of a curve
 MOST_IN_ALL = 40_000  # of all curves of an answer: a sweep has thousands of runs
@@ -102,7 +102,7 @@ WHERE number IN (1, values) OR value * sign < best_before
 
 
 def worth(
-    store: Reading, experiment: str, window: TimeRange, *, zone: tzinfo, metric: str | None = None,
+    store: StoreReader, experiment: str, window: TimeRange, *, zone: tzinfo, metric: str | None = None,
     target: float | None = None, price_usd_micro: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The answer of `pyrometer worth EXPERIMENT`: its runs, most expensive first; none of an experiment that only held
@@ -140,7 +140,7 @@ def worth(
     return _answer(experiment, time_range_json(window, zone), teams, aim, target, metrics, rows, total(groups))
 
 
-def _exists(store: Reading, experiment: str) -> bool:
+def _exists(store: StoreReader, experiment: str) -> bool:
     """Whether an experiment of that name has runs or holds GPUs, at any time."""
     open_names(store)
     store.expose_all(["run"])
@@ -152,7 +152,12 @@ def _exists(store: Reading, experiment: str) -> bool:
 
 
 def _without_runs(
-    store: Reading, experiment: str, window: TimeRange, zone: tzinfo, target: float | None, price_usd_micro: int | None
+    store: StoreReader,
+    experiment: str,
+    window: TimeRange,
+    zone: tzinfo,
+    target: float | None,
+    price_usd_micro: int | None,
 ) -> dict[str, Any]:
     """What an experiment cost that has no training runs in the window."""
     groups = sums(store, window, ("team", "experiment"), zone=zone, price_usd_micro=price_usd_micro)
@@ -300,7 +305,12 @@ def _beaten(since: Point | None, micro: int | None, zone: tzinfo) -> dict[str, A
 
 
 def experiments(
-    store: Reading, window: TimeRange, *, zone: tzinfo, metric: str | None = None, price_usd_micro: int | None = None
+    store: StoreReader,
+    window: TimeRange,
+    *,
+    zone: tzinfo,
+    metric: str | None = None,
+    price_usd_micro: int | None = None,
 ) -> dict[str, Any]:
     """The answer of `pyrometer worth`: every experiment, most expensive first. Runs without one are together."""
     grouped: dict[str | None, list[_Listed]] = defaultdict(list)
@@ -382,7 +392,7 @@ def improving(trend: Sequence[float], aim: Aim | None) -> bool | None:
     return (median(before) - median(late)) * aim.sign > usual
 
 
-def _bests(store: Reading, window: TimeRange, aims: Iterable[tuple[str, Aim]]) -> dict[str, _Best]:
+def _bests(store: StoreReader, window: TimeRange, aims: Iterable[tuple[str, Aim]]) -> dict[str, _Best]:
     _put_aims(store, aims)
     return {row[0]: _Best(*row) for row in store.connection.execute(_BESTS, list(window)).fetchall()}
 
@@ -404,7 +414,7 @@ def _seen_ms(run: _Listed, best: _Best | None) -> int:
     return run.ended_ms or max(run.said_ms, best.until_ms if best else 0)
 
 
-def _trends(store: Reading, window: TimeRange, aims: Iterable[tuple[str, Aim]]) -> dict[str, list[float]]:
+def _trends(store: StoreReader, window: TimeRange, aims: Iterable[tuple[str, Aim]]) -> dict[str, list[float]]:
     _put_aims(store, aims)
     trends: dict[str, list[float]] = defaultdict(list)
     for run, _, value in store.connection.execute(_TRENDS, list(window)).fetchall():
@@ -421,13 +431,13 @@ def _added(name: str | None, spent: Sequence[Spent]) -> Spent:
 # -- what both need -----------------------------------------------------------------------------------------------
 
 
-def _open(store: Reading, window: TimeRange) -> list[_Listed]:
+def _open(store: StoreReader, window: TimeRange) -> list[_Listed]:
     """The runs of the window, newest first."""
     open_runs(store, window)
     return [_Listed(*row) for row in store.connection.execute(_LISTED).fetchall()]
 
 
-def _reported(store: Reading, window: TimeRange) -> dict[str | None, list[Reported]]:
+def _reported(store: StoreReader, window: TimeRange) -> dict[str | None, list[Reported]]:
     """The metrics of each experiment."""
     found: dict[str | None, list[Reported]] = defaultdict(list)
     for experiment, *metric in store.connection.execute(_REPORTED, list(window)).fetchall():
@@ -450,7 +460,9 @@ def _aim(reported: Sequence[Reported], metric: str | None) -> Aim | None:
     return aim
 
 
-def _points(store: Reading, window: TimeRange, aims: Iterable[tuple[str, Aim]], most: int) -> dict[str, list[Point]]:
+def _points(
+    store: StoreReader, window: TimeRange, aims: Iterable[tuple[str, Aim]], most: int
+) -> dict[str, list[Point]]:
     _put_aims(store, aims)
     points: dict[str, list[Point]] = defaultdict(list)
     for run, time_ms, _, step, value, gpu_ms, micro in beside_costs(store, _POINTS, *window, most):
@@ -458,7 +470,7 @@ def _points(store: Reading, window: TimeRange, aims: Iterable[tuple[str, Aim]], 
     return points
 
 
-def _put_aims(store: Reading, aims: Iterable[tuple[str, Aim]]) -> None:
+def _put_aims(store: StoreReader, aims: Iterable[tuple[str, Aim]]) -> None:
     """Which metric of which run is looked at, for SQL."""
     rows = [(run, aim.name, aim.sign) for run, aim in aims]
     columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
@@ -469,7 +481,7 @@ def _put_aims(store: Reading, aims: Iterable[tuple[str, Aim]]) -> None:
     store.connection.unregister("aim_rows")
 
 
-def _steps(store: Reading) -> dict[str, int]:
+def _steps(store: StoreReader) -> dict[str, int]:
     """Up to which step the runs came whose minutes are open."""
     rows = store.connection.execute(
         "SELECT run, max(first_step + steps) FROM step_window SEMI JOIN wanted_run USING (run) "
@@ -481,7 +493,7 @@ def _steps(store: Reading) -> dict[str, int]:
 _NO_STARTUP = {"startup_gpu_ms": 0, "startup_usd_micro": None, "startup_usd": None, "compile_ms": None}
 
 
-def _startups(store: Reading) -> dict[str, dict[str, Any]]:
+def _startups(store: StoreReader) -> dict[str, dict[str, Any]]:
     """What runs paid before their first step was done, and how long they compiled, in all; None where nobody said.
     Their minutes are open."""
     rows = store.connection.execute(

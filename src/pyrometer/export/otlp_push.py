@@ -28,7 +28,7 @@ from pyrometer import __version__
 from pyrometer.export.otlp import otlp
 from pyrometer.model.records import OWN_POD
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_POINTS, MOST_SPANS = 2_000, 2_000  # of a body
 MOST_AT_ONCE = 50_000  # spans of one round; the rest waits for the next
@@ -159,7 +159,7 @@ LIMIT $most
 """
 
 
-def step_bodies(store: Reading, marks: Marks, now_ms: int) -> Iterator[Pushed]:
+def step_bodies(store: StoreReader, marks: Marks, now_ms: int) -> Iterator[Pushed]:
     """The spans of steps that were not pushed yet, the oldest first."""
     store.expose(["span"], marks.since_ms, now_ms)
     rows = _new_spans(store, marks, now_ms)
@@ -194,7 +194,7 @@ def batched_by_moment(rows: list[tuple[Any, ...]], most: int) -> Iterator[list[t
         yield piece
 
 
-def _new_spans(store: Reading, marks: Marks, now_ms: int) -> list[tuple[Any, ...]]:
+def _new_spans(store: StoreReader, marks: Marks, now_ms: int) -> list[tuple[Any, ...]]:
     names = pa.schema([("run", pa.string()), ("attempt", pa.int16()), ("rank", pa.int32()), ("through_ms", pa.int64())])
     listed = [
         dict(zip(names.names, (*rank, through_ms), strict=True)) for rank, through_ms in sorted(marks.ranks.items())
@@ -243,7 +243,7 @@ LEFT JOIN slots s USING (node_uid, slot_index) LEFT JOIN workloads w USING (work
 """
 
 
-def _resources(store: Reading, runs: set[str]) -> dict[Rank, Attributes]:
+def _resources(store: StoreReader, runs: set[str]) -> dict[Rank, Attributes]:
     if not runs:
         return {}
     store.expose_all(["run", "pod", "node", "slot", "workload"])
@@ -281,7 +281,7 @@ def _resource(
 # -- runs that are over -----------------------------------------------------------------------------------------------
 
 
-def ended_runs(store: Reading, marks: Marks, now_ms: int) -> dict[str, int]:
+def ended_runs(store: StoreReader, marks: Marks, now_ms: int) -> dict[str, int]:
     """Runs that ended and did not begin again, and were not pushed since: when they ended."""
     store.expose_all(["run"])
     rows = store.connection.execute(

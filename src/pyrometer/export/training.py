@@ -15,7 +15,7 @@ from pyrometer.explain.throughput import PHASES
 from pyrometer.export.exposition import Prepared, label
 from pyrometer.export.prometheus import SETTLED_MS
 from pyrometer.model.units import MS_PER_MINUTE
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_RUNS = 200
 OUTCOMES = ("running", "succeeded", "failed", "killed")
@@ -69,7 +69,7 @@ class Runs(Prepared):
         self._shown: dict[str, None] = {}
         self.prepare(self._metrics([], 0))
 
-    def count(self, store: Reading, end_ms: int) -> None:
+    def count(self, store: StoreReader, end_ms: int) -> None:
         """Reads how runs are doing; the ledger is up to date until `end_ms`."""
         settled_ms = (end_ms - SETTLED_MS) // MS_PER_MINUTE * MS_PER_MINUTE
         self.progress.read(store, end_ms, settled_ms)

@@ -15,7 +15,7 @@ from pyrometer.explain.progress import Doing
 from pyrometer.explain.standing import ENDED_MS, PHASES, Standing, Standings
 from pyrometer.export.exposition import Prepared, label
 from pyrometer.export.training import Gauge
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_WORKLOADS = 500
 MOST_ENDS = 500  # combinations of kind, team and outcome
@@ -55,7 +55,7 @@ class Workloads(Prepared):
         self._over: dict[str, int] | None = None  # workloads whose end is counted, or was before this process began
         self.prepare(self._metrics([], 0))
 
-    def count(self, store: Reading, end_ms: int, runs: Iterable[Doing] = ()) -> None:
+    def count(self, store: StoreReader, end_ms: int, runs: Iterable[Doing] = ()) -> None:
         """Reads where workloads stand; the ledger is up to date until `end_ms`."""
         self.standings.read(store, end_ms, runs)
         self._count_ends(end_ms)

@@ -21,7 +21,7 @@ from pyrometer.account.closed import revision_of
 from pyrometer.account.ledger import Accounted
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.serve.questions import QuestionError
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MOST_BYTES = 64 << 20  # of answers that are kept
 PAGED = ("cost", "runs", "charges")  # answers with many rows
@@ -32,7 +32,7 @@ LEAST_PAUSE_S, REST = 5.0, 4  # between slow answers to one question: so many ti
 _ALWAYS = (-(2**62), 2**62)
 
 
-def revision(store: Reading, covered: Accounted) -> str:
+def revision(store: StoreReader, covered: Accounted) -> str:
     """Of the facts, the ledger made from them, and the months that are closed."""
     facts = store.fingerprint(SCHEMAS, *_ALWAYS)
     books = revision_of(store.folder)

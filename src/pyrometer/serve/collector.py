@@ -21,7 +21,7 @@ from pyrometer.serve.keeping import append_what_fits
 from pyrometer.serve.threads import to_its_end
 from pyrometer.store import Store
 from pyrometer.store.catalog import first_row
-from pyrometer.store.newest import newest
+from pyrometer.store.reader import newest_records
 
 REMEMBERED_MS = 7 * MS_PER_DAY  # pods that ended and may still be listed
 
@@ -94,12 +94,12 @@ async def cluster_name(api: Api) -> str:
 
 
 def remembered(store: Store, cluster: str, now_ms: int) -> Remembered:
-    """The newest word on everything of a cluster that may still be there."""
+    """The newest_records word on everything of a cluster that may still be there."""
     store.expose_all(["node", "pod", "allocation", "workload", "owner", "event"])
     since_ms = _one(store, "SELECT min(time_ms) FROM event WHERE kind = ? AND cluster = ?", events.WATCHED, cluster)
     live_ms = _one(store, "SELECT max(time_ms) FROM event WHERE kind = ? AND cluster = ?", events.WATCHED, cluster)
-    nodes = newest(store, Node, "node_uid", "cluster = ?", [cluster], "present")
-    pods = newest(
+    nodes = newest_records(store, Node, "node_uid", "cluster = ?", [cluster], "present")
+    pods = newest_records(
         store, Pod, "pod_uid", "cluster = ?", [cluster],
         f"coalesce(ended_ms, {now_ms}) > {now_ms - REMEMBERED_MS}",
     )  # fmt: skip
@@ -107,12 +107,12 @@ def remembered(store: Store, cluster: str, now_ms: int) -> Remembered:
         "CREATE OR REPLACE TEMP TABLE remembered_pod AS SELECT unnest(?::VARCHAR[]) AS pod_uid",
         [[pod.pod_uid for pod in pods]],
     )
-    holds = newest(
+    holds = newest_records(
         store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms",
         "pod_uid IN (SELECT pod_uid FROM remembered_pod)", [], "to_ms IS NULL OR to_ms > from_ms",
     )  # fmt: skip
-    workloads = newest(store, Workload, "workload_uid", "cluster = ?", [cluster], "true")
-    owners = newest(store, Owner, "object_uid", "cluster = ?", [cluster], "true")
+    workloads = newest_records(store, Workload, "workload_uid", "cluster = ?", [cluster], "true")
+    owners = newest_records(store, Owner, "object_uid", "cluster = ?", [cluster], "true")
     return Remembered(since_ms, live_ms, nodes, pods, holds, workloads, owners)
 
 

@@ -46,10 +46,10 @@ from pyrometer.explain.why import why
 from pyrometer.explain.worth import NoSuchExperimentError, NoSuchMetricError, experiments, worth
 from pyrometer.identify.price_book import read_price_book
 from pyrometer.model.settings import Settings
-from pyrometer.store import Reading, Store
+from pyrometer.store import Store, StoreReader
 
 Answer = dict[str, Any]
-Question = Callable[[Reading, Accounted], Answer]  # checked, and ready to be asked of a store that is up to date
+Question = Callable[[StoreReader, Accounted], Answer]  # checked, and ready to be asked of a store that is up to date
 
 WINDOW = ("last", "since", "until", "month", "all", "tz", "price")
 SCOPE = ("team", "experiment")  # only what belongs to them
@@ -98,7 +98,7 @@ class _About(NamedTuple):
     workload: str | None = None
     pot: Pot | None = None  # what nobody held, where others pay for it
 
-    def basis(self, store: Reading, by: Sequence[str]) -> Basis:
+    def basis(self, store: StoreReader, by: Sequence[str]) -> Basis:
         """What it is answered from, once months are closed."""
         if self.workload is not None:
             return LEDGER
@@ -110,7 +110,7 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
     heard = heard_as(what, parameters, settings)
     answer = _ANSWERS[what](parameters)
 
-    def asked(store: Reading, covered: Accounted) -> Answer:
+    def asked(store: StoreReader, covered: Accounted) -> Answer:
         window, zone, price_usd_micro, team, experiment, share, workload = heard
         about = _About(window(covered), zone, settings, price_usd_micro, team, experiment, workload)
         about = about._replace(pot=_pot(store, about, what, parameters, share))
@@ -174,7 +174,7 @@ def bring_up_to_date(
 
 # -- one function a question: checks what it takes, and gives the function that answers it ----------------------------
 
-_Answering = Callable[[Reading, _About], Answer]
+_Answering = Callable[[StoreReader, _About], Answer]
 
 
 def _why(parameters: Mapping[str, str]) -> _Answering:
@@ -199,7 +199,7 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
     if len(set(names)) != len(names) or not names:
         raise QuestionError(f"--by {by!r} names no grouping, or one twice.")
 
-    def answer(store: Reading, about: _About) -> Answer:
+    def answer(store: StoreReader, about: _About) -> Answer:
         open_names(store, ("holder_name", "node_name"))
         ledger = with_causes(store, about.window, about.settings, about.zone) if "cause" in names else "ledger_row"
         return cost(
@@ -232,7 +232,7 @@ def _share(parameters: Mapping[str, str], experiment: str | None) -> str:
     return share
 
 
-def _pot(store: Reading, about: _About, what: str, parameters: Mapping[str, str], share: str) -> Pot | None:
+def _pot(store: StoreReader, about: _About, what: str, parameters: Mapping[str, str], share: str) -> Pot | None:
     """What nobody held, of everything there is: asked before the store is limited to a team."""
     if share == NONE:
         return None
@@ -255,7 +255,7 @@ def _cluster(parameters: Mapping[str, str]) -> _Answering:
     if at is not None:
         time_ms(at, UTC)  # what is no time is none in any zone
 
-    def answer(store: Reading, about: _About) -> Answer:
+    def answer(store: StoreReader, about: _About) -> Answer:
         try:
             at_ms = None if at is None else time_ms(at, about.zone)
             return cluster(store, about.window, zone=about.zone, at_ms=at_ms)
@@ -272,7 +272,7 @@ def _runs(parameters: Mapping[str, str]) -> _Answering:
 def _show(parameters: Mapping[str, str]) -> _Answering:
     without = _without(parameters)
 
-    def answer(store: Reading, named: str, about: _About) -> Answer:
+    def answer(store: StoreReader, named: str, about: _About) -> Answer:
         """A run; else a workload that only its controller tells of, a run of a pipeline, a sweep."""
         window, settings, zone, price = about.window, about.settings, about.zone, about.price_usd_micro
         try:
@@ -305,7 +305,7 @@ def _trace(parameters: Mapping[str, str]) -> _Answering:
     if attempt is not None and asked != "step":
         raise QuestionError("--attempt says which attempt's step is meant: it needs --step.")
 
-    def answer(store: Reading, run: str, about: _About) -> Answer:
+    def answer(store: StoreReader, run: str, about: _About) -> Answer:
         if step is not None:
             return trace_step(store, run, step, about.window, zone=about.zone, attempt=attempt)
         if asked == "sample":
@@ -327,7 +327,7 @@ def _lineage(parameters: Mapping[str, str]) -> _Answering:
     limit = _number(parameters, "limit", HIGHEST_LIMIT) or MOST_UPDATES
     offset = _number(parameters, "offset") or 0
 
-    def answer(store: Reading, run: str, about: _About) -> Answer:
+    def answer(store: StoreReader, run: str, about: _About) -> Answer:
         window, zone = about.window, about.zone
         if step is not None:
             return lineage_of_step(store, run, step, window, zone=zone, attempt=attempt, limit=limit, offset=offset)
@@ -349,7 +349,7 @@ def _worth(parameters: Mapping[str, str]) -> _Answering:
     if target is not None and experiment is None:
         raise QuestionError("--target is reached by runs of one experiment: say which. `pyrometer worth` lists them.")
 
-    def answer(store: Reading, about: _About) -> Answer:
+    def answer(store: StoreReader, about: _About) -> Answer:
         window, zone, price = about.window, about.zone, about.price_usd_micro
         if experiment is None:
             return experiments(store, window, zone=zone, metric=metric, price_usd_micro=price)
@@ -385,13 +385,13 @@ def _target(parameters: Mapping[str, str]) -> float | None:
     return target
 
 
-def _of_run(parameters: Mapping[str, str], answer: Callable[[Reading, str, _About], Answer]) -> _Answering:
+def _of_run(parameters: Mapping[str, str], answer: Callable[[StoreReader, str, _About], Answer]) -> _Answering:
     """The answer about one run; of a run that is not there, a near one is named."""
     run = parameters.get("run") or ""
     if not run:
         raise QuestionError("Which run? `pyrometer runs` lists them.")
 
-    def of_run(store: Reading, about: _About) -> Answer:
+    def of_run(store: StoreReader, about: _About) -> Answer:
         try:
             return answer(store, run, about)
         except NotRecordedError as error:

@@ -31,7 +31,7 @@ from pyrometer.serve.keeping import append_tables_that_fit, storing
 from pyrometer.serve.threads import to_its_end
 from pyrometer.store import tables_of
 from pyrometer.store.journal import Journal
-from pyrometer.store.newest import slots_of
+from pyrometer.store.reader import newest_slots
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,7 +146,7 @@ class RemoteWrite:
     def _store(self) -> None:
         store = self._server.store
         if self._dcgm is None:
-            self._dcgm = Dcgm(lambda host: self._server.node_uid_of(host), near_idle_power_w, slots_of(store))
+            self._dcgm = Dcgm(lambda host: self._server.node_uid_of(host), near_idle_power_w, newest_slots(store))
         while self._untaken or self._unstored:
             if self._unstored is None:
                 table, records = self._dcgm.take_table(self._untaken[0])

@@ -23,7 +23,7 @@ from pyrometer.model.records import Allocation, Metric, Node, Pod, Run, Workload
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve.threads import to_its_end
 from pyrometer.store import Store
-from pyrometer.store.newest import newest
+from pyrometer.store.reader import newest_records
 
 TRACKERS = [MLFLOW, WANDB]
 AT_ONCE, POINTS_AT_ONCE = 100, 100_000  # runs and values that are written together
@@ -103,18 +103,18 @@ def known(store: Store, tracked: list[TrackedRun], *, local: bool) -> Known:
         [list(EVENT.values()), [run.run_id for run in tracked]],
     ).fetchall()
     times = f"coalesce(ended_ms, {to_ms}) >= {from_ms}"
-    runs = newest(store, Run, "run, attempt, rank", "source IS NULL", [], f"{times} AND started_ms <= {to_ms}")
+    runs = newest_records(store, Run, "run, attempt, rank", "source IS NULL", [], f"{times} AND started_ms <= {to_ms}")
     others = "list_contains(?::VARCHAR[], run) OR list_contains(?::VARCHAR[], launch)"
     named = [
         [run.where.run for run in tracked if run.where.run],
         [run.where.launch for run in tracked if run.where.launch],
     ]
-    runs += newest(store, Run, "run, attempt, rank", f"source IS NULL AND ({others})", named, "true")
-    runs += newest(
+    runs += newest_records(store, Run, "run, attempt, rank", f"source IS NULL AND ({others})", named, "true")
+    runs += newest_records(
         store, Run, "run, attempt, rank", "list_contains(?::VARCHAR[], run)", [[run for *_, run in told]], "true"
     )
-    pods = newest(store, Pod, "pod_uid", "true", [], f"{times} AND coalesce(started_ms, time_ms) <= {to_ms}")
-    holds = newest(
+    pods = newest_records(store, Pod, "pod_uid", "true", [], f"{times} AND coalesce(started_ms, time_ms) <= {to_ms}")
+    holds = newest_records(
         store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms", "true", [],
         f"coalesce(to_ms, {to_ms}) >= {from_ms} AND from_ms <= {to_ms} AND (to_ms IS NULL OR to_ms > from_ms)",
     )  # fmt: skip
@@ -124,10 +124,10 @@ def known(store: Store, tracked: list[TrackedRun], *, local: bool) -> Known:
     return Known(
         told={(kind, reason): run for kind, reason, run in told},
         runs={(run.run, run.attempt, run.rank): run for run in runs}.values(),
-        workloads=newest(store, Workload, "workload_uid", "true", [], "true"),
+        workloads=newest_records(store, Workload, "workload_uid", "true", [], "true"),
         pods=[pod for pod in pods if not pod.pod_uid.startswith(tuple(f"{name}:" for name in TRACKERS))],
         holds=[hold for hold in holds if hold.source not in TRACKERS],
-        nodes={node.node_uid: node.name for node in newest(store, Node, "node_uid", "true", [], "true")},
+        nodes={node.node_uid: node.name for node in newest_records(store, Node, "node_uid", "true", [], "true")},
         newest_ms=until_ms if local else now_ms,
     )
 
@@ -136,7 +136,7 @@ def _before(store: Store, told: list[Told]) -> dict[str, list[Run]]:
     ids = [run.run_id for run, _ in told]
     where = "source IS NOT NULL AND list_contains(?::VARCHAR[], run)"
     found: dict[str, list[Run]] = {}
-    for record in newest(store, Run, "run, attempt, rank", where, [ids], "true"):
+    for record in newest_records(store, Run, "run, attempt, rank", where, [ids], "true"):
         found.setdefault(record.run, []).append(record)
     return found
 

@@ -28,7 +28,7 @@ from pyrometer.model.records import Allocation, Pod, Run, Slot
 from pyrometer.serve.keeping import append_what_fits
 from pyrometer.store import Store
 from pyrometer.store.inbox import Inbox, of_training
-from pyrometer.store.newest import newest, slots_of
+from pyrometer.store.reader import newest_records, newest_slots
 
 PATIENCE_S = 120.0  # for Kubernetes to tell of a pod, and of the devices that it has
 AT_ONCE = 100_000  # messages that are read from a folder before they are stored
@@ -159,7 +159,7 @@ class Training:
         self._untaken += [sample for batch in self._scrapes.take(settled_s) for sample in batch]
         if self._untaken:
             if self._dcgm is None:
-                self._dcgm = Dcgm(self._node_uid_of, near_idle_power_w, slots_of(self._store))
+                self._dcgm = Dcgm(self._node_uid_of, near_idle_power_w, newest_slots(self._store))
             self._unstored += self._dcgm.take(self._untaken).records
             self._untaken = []
         self._done += [b.path for b in self._bodies if not b.said and not (b.sampled and b.arrived_s >= settled_s)]
@@ -202,11 +202,13 @@ def look_up(store: Store, wanted: Wanted, *, local: bool) -> Known:
     slots: list[Slot] = []
     if wanted.uuids and store.has("slot"):
         uuids = list(wanted.uuids)
-        slots = newest(store, Slot, "node_uid, slot_index", "true", [uuids], "list_contains(?::VARCHAR[], uuid)")
+        slots = newest_records(
+            store, Slot, "node_uid, slot_index", "true", [uuids], "list_contains(?::VARCHAR[], uuid)"
+        )
     holds: list[Allocation] = []
     if (pods or slots) and store.has("allocation"):
         places = [f"{slot.node_uid} {slot.slot_index}" for slot in slots]
-        holds = newest(
+        holds = newest_records(
             store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms",
             "list_contains(?::VARCHAR[], pod_uid) OR list_contains(?::VARCHAR[], node_uid || ' ' || slot_index)",
             [[pod.pod_uid for pod in pods], places], "to_ms IS NULL OR to_ms > from_ms",
@@ -222,7 +224,7 @@ def look_up(store: Store, wanted: Wanted, *, local: bool) -> Known:
 
 def _pods(store: Store, wanted: Wanted) -> list[Pod]:
     names = [f"{namespace}/{name}" for namespace, name in wanted.pod_names]
-    return newest(
+    return newest_records(
         store, Pod, "pod_uid",
         "list_contains(?::VARCHAR[], pod_uid) OR list_contains(?::VARCHAR[], namespace || '/' || name)",
         [list(wanted.pod_uids), names], "true",
@@ -232,7 +234,7 @@ def _pods(store: Store, wanted: Wanted) -> list[Pod]:
 def _of_runs(store: Store, launches: set[str], runs: set[str], known: Known, *, local: bool) -> Known:
     """What was written of launches before this process began, and of the runs that they may be attempts of."""
     of_these = [list(launches), list(runs)]
-    ranks = newest(
+    ranks = newest_records(
         store, Run, "run, attempt, rank",
         "launch IS NOT NULL AND (list_contains(?::VARCHAR[], launch) OR list_contains(?::VARCHAR[], run) OR ?)",
         [*of_these, local, *of_these],

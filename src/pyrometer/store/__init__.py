@@ -1,9 +1,18 @@
 """The one place where facts rest: hot hours in DuckDB, sealed hours in Parquet, and a catalogue of both."""
 
+from pyrometer.store.batches import tables_of
+from pyrometer.store.data_folder import data_folders
 from pyrometer.store.errors import StoreBrokenError, StoreBusyError, StoreError
-from pyrometer.store.reading import Reading
-from pyrometer.store.store import Snapshot, Store, data_folders, tables_of
+from pyrometer.store.reader import StoreReader
+from pyrometer.store.store import Snapshot, Store
 
 __all__ = [
-    "Reading", "Snapshot", "Store", "StoreBrokenError", "StoreBusyError", "StoreError", "data_folders", "tables_of",
+    "Snapshot",
+    "Store",
+    "StoreBrokenError",
+    "StoreBusyError",
+    "StoreError",
+    "StoreReader",
+    "data_folders",
+    "tables_of",
 ]  # fmt: skip

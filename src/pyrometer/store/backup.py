@@ -25,7 +25,7 @@ from pyrometer.store.catalog import HotTable, Part
 from pyrometer.store.errors import StoreError
 from pyrometer.store.inbox import HALF
 from pyrometer.store.part_store import FileEntry, chunks_of
-from pyrometer.store.reading import quoted
+from pyrometer.store.reader import quoted
 from pyrometer.store.store import Snapshot, Store
 from pyrometer.store.token_marker import had_tokens
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import duckdb
 
 from pyrometer.store.errors import StoreBrokenError, StoreBusyError, StoreError, first_line
-from pyrometer.store.reading import quoted
+from pyrometer.store.reader import quoted
 
 REPAIR = "Run `pyrometer check {folder} --repair` to rebuild what it can from the parts."
 PUT_BACK = "put the right file back, or restore a backup."

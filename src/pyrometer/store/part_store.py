@@ -207,7 +207,7 @@ def chunks_of(path: Path, chunk_bytes: int = LOCAL_CHUNK_BYTES) -> Iterator[byte
 
 
 def entry_of(path: Path, max_bytes: int | None = None) -> FileEntry | None:
-    """The size and digest of a file; None if there is no such file. Reading stops once it exceeds `max_bytes`."""
+    """The size and digest of a file; None if there is no such file. StoreReader stops once it exceeds `max_bytes`."""
     digest, size = hashlib.sha256(), 0
     try:
         if not path.is_file():  # reading from a pipe would never end

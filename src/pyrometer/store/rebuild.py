@@ -23,11 +23,11 @@ import duckdb
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.store import catalog, files
 from pyrometer.store.catalog import Part
+from pyrometer.store.data_folder import DATABASE, prepare_database, reads_of
 from pyrometer.store.errors import READ_ERRORS, StoreBrokenError
 from pyrometer.store.grammar import MAX_TIME_MS, PART_PATTERN
 from pyrometer.store.opening import connect
-from pyrometer.store.reading import time_column_of
-from pyrometer.store.store import DATABASE, prepared, reads_of
+from pyrometer.store.parts import describe_part
 
 LOST = "lost"  # the folder in which what is broken is kept
 
@@ -63,7 +63,7 @@ def rebuild(folder: Path, derived: Iterable[str], kept_from: str) -> Rebuilt:
             if place.kind in derived or place.path in known:
                 continue  # the store removes what nobody lists
             try:
-                listed.append(as_it_is(connection, folder, place))
+                listed.append(describe_part(connection, folder, place))
             except READ_ERRORS:
                 unread.append(place.path)
                 put_aside(folder, folder / place.path)
@@ -86,24 +86,11 @@ def _saved(folder: Path, new: Path) -> duckdb.DuckDBPyConnection | None:
         return None
     shutil.copyfile(folder / DATABASE, new)
     try:
-        return prepared(new, folder)
+        return prepare_database(new, folder)
     except StoreBrokenError:
         for broken in (new, new.with_name(f"{new.name}.wal")):
             broken.unlink(missing_ok=True)
         return None
-
-
-def as_it_is(connection: duckdb.DuckDBPyConnection, folder: Path, part: Part) -> Part:
-    """A part with what its file really has; an error when any of it cannot be read."""
-    time_column = time_column_of(SCHEMAS[part.kind])
-    path = folder / part.path
-    rows = connection.execute(
-        f"SELECT count(*), max({time_column}), bit_xor(hash(part)) FROM read_parquet(?) AS part", [str(path)]
-    ).fetchall()
-    names = connection.execute("SELECT name FROM parquet_schema(?)", [str(path)]).fetchall()
-    has = {name for (name,) in names}
-    columns = ",".join(name for name in SCHEMAS[part.kind].column_names if name in has)
-    return part._replace(row_count=rows[0][0], newest_ms=rows[0][1], bytes=path.stat().st_size, columns=columns)
 
 
 def put_aside(folder: Path, path: Path) -> Path:

@@ -14,11 +14,11 @@ from pyrometer.store.backup import HOT, BackupError
 from pyrometer.store.backup_contents import Backup
 from pyrometer.store.backup_folder import BackupFolder
 from pyrometer.store.catalog import HotTable, Part
+from pyrometer.store.data_folder import DATABASE
 from pyrometer.store.errors import READ_ERRORS, first_line
 from pyrometer.store.opening import connect
 from pyrometer.store.part_store import LocalPartStore
-from pyrometer.store.reading import quoted
-from pyrometer.store.store import DATABASE
+from pyrometer.store.reader import quoted
 
 UNFINISHED = ".restoring"  # in a folder that is being restored: one that came to no end may be restored again
 FOREIGN = ("lost+found",)  # what a new volume has

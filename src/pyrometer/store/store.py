@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import re
 import threading
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 
-from pyrometer.model.columns import SCHEMAS, Schema, schema_of
+from pyrometer.model.columns import SCHEMAS, Schema
 from pyrometer.store import catalog, files
-from pyrometer.store.catalog import CatalogError, HotTable, Part, transaction
-from pyrometer.store.errors import StoreBrokenError, StoreBusyError, StoreError, first_line
-from pyrometer.store.grammar import HOT_PATTERN
-from pyrometer.store.inbox import of_training
-from pyrometer.store.opening import REPAIR, RETRY, connect, why_not
-from pyrometer.store.parts import write_part
-from pyrometer.store.reading import Reading, quoted, time_column_of
+from pyrometer.store.batches import NEWEST_MS, OLDEST_MS, refused_batch, single_partition, tables_of
+from pyrometer.store.catalog import HotTable, Part, transaction
+from pyrometer.store.data_folder import MANIFEST, open_database, refuse_other_folder, system_errors
+from pyrometer.store.errors import StoreError
+from pyrometer.store.parts import part_path, write_part
+from pyrometer.store.reader import StoreReader, quoted, time_column_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DATABASE, MANIFEST = "pyrometer.duckdb", "manifest.json"
 SEALED_TOGETHER = 16  # hot tables; a crash leaves at most their files to be written again
-MOST_PARTITIONS_PER_BATCH = 10_000
-# Times before September 2001 or after November 2286 are not times of GPUs: seconds, micro- or nanoseconds where
-# milliseconds belong, or a clock that was never set.
-OLDEST_MS = 1_000_000_000_000
-NEWEST_MS = 10_000_000_000_000
+MAX_PARTITIONS_PER_BATCH = 10_000
 
 
 class NewPart(NamedTuple):
@@ -47,7 +38,7 @@ class NewPart(NamedTuple):
     digest: str | None  # None: of facts
 
 
-class Snapshot(Reading):
+class Snapshot(StoreReader):
     """A store as it was at one moment, for another thread: what is written meanwhile is not in it."""
 
     def __init__(self, store: Store) -> None:
@@ -69,50 +60,26 @@ class Snapshot(Reading):
         super().close()
 
 
-def tables_of(*batches: Iterable[tuple[Any, ...]]) -> dict[str, pa.Table]:
-    """Records as Arrow tables by kind."""
-    rows_of: dict[str, list[tuple[Any, ...]]] = {}
-    for batch in batches:
-        for row in batch:
-            rows_of.setdefault(schema_of(type(row)).name, []).append(row)
-    tables = {}
-    for kind, rows in rows_of.items():
-        try:
-            tables[kind] = SCHEMAS[kind].table(rows)
-        except (ValueError, OverflowError, TypeError) as error:  # Arrow's are among them
-            raise _refused(kind, error) from None
-    return tables
-
-
-def data_folders(inside: Path, most: int = 5) -> list[str]:
-    """The data folders that lie in a folder: what somebody may have meant. Of one that only `pyrometer run` has written
-    to, and nobody asked yet, there is the inbox."""
-    with suppress(OSError):
-        found = {path for path in inside.iterdir() if (path / DATABASE).exists() or of_training(path).folder.is_dir()}
-        return sorted(map(str, found))[:most]
-    return []
-
-
-class Store(Reading):
+class Store(StoreReader):
     """One data folder, open for reading and writing by this process alone. One thread uses it at a time."""
 
     def __init__(self, folder: Path | str, *, create: bool = False, wait_s: float = 0.0) -> None:
         folder = Path(folder)
         if not create:
-            with _system_errors(folder):
-                _refuse_other_folder(folder)
+            with system_errors(folder):
+                refuse_other_folder(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made a data folder: {error.strerror}. Name another.") from None
-        with _system_errors(folder):
-            super().__init__(folder, _opened(folder, wait_s))
+        with system_errors(folder):
+            super().__init__(folder, open_database(folder, wait_s))
         self.changes = 0  # how often rows were added or dropped since it was opened
         self._snapshots: set[Snapshot] = set()
         self._replaced: list[tuple[Path, set[Snapshot]]] = []  # files that are still read, and by whom
         self._readers = threading.Lock()  # snapshots end in other threads
         try:
-            with _system_errors(folder):
+            with system_errors(folder):
                 self.write_manifest()  # the one before may have been written just before a crash
         except BaseException:
             self.close()
@@ -136,7 +103,7 @@ class Store(Reading):
                 if self._snapshots:
                     return False
         self.connection.close()  # before: a process has one DuckDB of a file
-        super().__init__(self.folder, _opened(self.folder, 0.0))
+        super().__init__(self.folder, open_database(self.folder, 0.0))
         self._replaced = []
         self.changes += 1
         self.write_manifest()
@@ -171,7 +138,7 @@ class Store(Reading):
                 try:
                     self._append_rows(SCHEMAS[kind], table)
                 except (duckdb.DataError, duckdb.ConstraintException, duckdb.BinderException) as error:
-                    raise _refused(kind, error) from None
+                    raise refused_batch(kind, error) from None
         return True
 
     def _append_rows(self, schema: Schema, table: pa.Table) -> None:
@@ -182,12 +149,12 @@ class Store(Reading):
         time_column = time_column_of(schema)
         # No kind has this name: readers have views of those. When the transaction is rolled back, so is this one.
         self.connection.register("incoming_rows", table)
-        whole = _partition_of_all(schema, table)
+        whole = single_partition(schema, table)
         partitions = self._partitions(schema) if whole is None else [whole]
-        if len(partitions) > MOST_PARTITIONS_PER_BATCH:
+        if len(partitions) > MAX_PARTITIONS_PER_BATCH:
             raise StoreError(
                 f"A batch of {schema.name} records spans {len(partitions)} partitions "
-                f"(limit {MOST_PARTITIONS_PER_BATCH}): its clock is wrong, or it must be sent in pieces."
+                f"(limit {MAX_PARTITIONS_PER_BATCH}): its clock is wrong, or it must be sent in pieces."
             )
         for from_ms in partitions:
             name = self._hot_table(schema, from_ms)
@@ -340,7 +307,7 @@ class Store(Reading):
         return len(old) + len(hot)
 
     def _write_part(self, schema: Schema, from_ms: int, to_ms: int, query: str, stamp: str) -> Part:
-        path = _part_path(schema, from_ms, stamp)
+        path = part_path(schema, from_ms, stamp)
         return write_part(self.connection, self.folder, schema, (from_ms, to_ms), path, query)
 
     def _remove(self, old: Iterable[Part]) -> None:
@@ -388,134 +355,3 @@ class Store(Reading):
             else:
                 self.connection.execute("INSERT INTO meta VALUES (?, ?)", [name, value])
             self._meta[name] = value
-
-
-def _refuse_other_folder(folder: Path) -> None:
-    if (folder / DATABASE).exists():
-        return
-    if _has_parts(folder):
-        raise _missing(folder)
-    near = data_folders(folder.parent)
-    ways = f"Beside it: {', '.join(near)}." if near else "Make one with `pyrometer run`, `demo` or `import`."
-    wrong = f"it has no {DATABASE}" if folder.is_dir() else "there is no such folder"
-    raise StoreError(f"{folder} is not a Pyrometer data folder ({wrong}). {ways} --data DIR names another.")
-
-
-@contextmanager
-def _system_errors(folder: Path) -> Iterator[None]:
-    """What the operating system has against using a folder, as one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{error.filename or folder} cannot be opened: {error.strerror}. {RETRY}") from None
-
-
-def _opened(folder: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
-    """The database of a folder, up to date; what a crash left half done is removed."""
-    path = folder / DATABASE
-    has_parts = _has_parts(folder)
-    if path.exists() and not path.stat().st_size and not has_parts and not (folder / MANIFEST).exists():
-        path.unlink()  # a first start that was killed before it wrote anything
-    if has_parts and not path.exists():
-        raise _missing(folder)
-    connection = prepared(path, folder, wait_s)
-    try:
-        for leftover in catalog.unlisted_files(connection, folder):
-            leftover.unlink()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def prepared(path: Path, folder: Path, wait_s: float = 0.0) -> duckdb.DuckDBPyConnection:
-    """The database of a folder, up to date and checked: of what it says, paths and names reach SQL and files."""
-    connection = _connect(path, folder, wait_s)
-    try:
-        if catalog.is_new(connection) and _has_parts(folder):
-            # its write-ahead log is gone, or it is not the right file
-            raise _unlisted(folder, f"an empty {DATABASE}")
-        catalog.prepare(connection)
-        catalog.refuse_unknown(connection, {name: schema.column_names for name, schema in SCHEMAS.items()})
-        catalog.refuse_invalid(connection)
-        _widen_hot_tables(connection)
-    except BaseException as error:
-        connection.close()
-        if isinstance(error, CatalogError):
-            raise StoreError(f"{folder} cannot be opened: {error}.") from None
-        if isinstance(error, duckdb.Error):
-            raise why_not(path, error) from None
-        raise
-    return connection
-
-
-def _connect(path: Path, folder: Path, wait_s: float) -> duckdb.DuckDBPyConnection:
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            return connect(path, reads_of(folder))
-        except StoreBusyError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(0.1)
-
-
-def _has_parts(folder: Path) -> bool:
-    return any((folder / "parts").rglob("*.parquet"))
-
-
-def _missing(folder: Path) -> StoreError:
-    """A folder with parts has no database. One on a volume that is not mounted is not lost."""
-    path = folder / DATABASE
-    if path.is_symlink():
-        return StoreError(f"{path} is a link to {path.readlink()}, which is missing. {RETRY}")
-    return _unlisted(folder, f"no {DATABASE}")
-
-
-def _unlisted(folder: Path, has: str) -> StoreBrokenError:
-    return StoreBrokenError(f"{folder} has parts and {has} to list them. {REPAIR.format(folder=folder)}")
-
-
-def reads_of(folder: Path) -> list[Path]:
-    """The folders that the SQL of a data folder may reach: it, and its parts where they are on another disk."""
-    return [folder.absolute(), (folder / "parts").resolve()]
-
-
-def _widen_hot_tables(connection: duckdb.DuckDBPyConnection) -> None:
-    """Hot tables that an older version left get the columns that were added since, with absent values, and room for the
-    numbers that have become larger."""
-    tables = catalog.hot_tables(connection)
-    if not tables:  # the question below takes as long as all the rest of opening a folder
-        return
-    listed = "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
-    known = {(table, column): kind for table, column, kind in connection.execute(listed).fetchall()}
-    for table in tables:
-        for column in SCHEMAS[table.kind].columns:
-            kind = known.get((table.name, column.name))
-            if column.nullable and kind is None:
-                connection.execute(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.duckdb_type}")
-            elif kind not in (None, column.duckdb_type):
-                connection.execute(f"ALTER TABLE {table.name} ALTER {column.name} TYPE {column.duckdb_type}")
-
-
-def _refused(kind: str, error: Exception) -> StoreError:
-    reason = re.sub(HOT_PATTERN, r"\g<kind>", first_line(error))
-    return StoreError(f"A batch with {kind} records was refused, and nothing of it was stored: {reason}.")
-
-
-def _partition_of_all(schema: Schema, table: pa.Table) -> int | None:
-    """The one partition that takes a whole batch, as of most batches; None when its rows have to be looked at."""
-    column = time_column_of(schema)
-    times = table.column(column) if table.num_rows and column in table.column_names else None
-    if times is None or times.null_count or str(times.type) != "int64":
-        return None
-    numbers = times.to_numpy()
-    oldest_ms, newest_ms = int(numbers.min()), int(numbers.max())
-    from_ms = schema.partition_of(oldest_ms)
-    fits = oldest_ms >= OLDEST_MS and newest_ms < min(NEWEST_MS, from_ms + schema.partition_ms)
-    return from_ms if fits else None
-
-
-def _part_path(schema: Schema, from_ms: int, stamp: str) -> str:
-    start = datetime.fromtimestamp(from_ms / 1000, UTC)
-    return f"parts/{schema.name}/{start:%Y-%m-%d}/{start:%H}-{stamp}.parquet"

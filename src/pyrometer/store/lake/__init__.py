@@ -5,7 +5,7 @@ manifest is replaced as a whole. So a reader of a manifest can read everything t
 """
 
 from pyrometer.store.lake.manifest import MANIFEST, Manifest, manifest_of, manifests
-from pyrometer.store.lake.reading import Cache, LakeReading
+from pyrometer.store.lake.reader import Cache, LakeReader
 from pyrometer.store.lake.storage import LakeError, LakeStorage
 
-__all__ = ["MANIFEST", "Cache", "LakeError", "LakeReading", "LakeStorage", "Manifest", "manifest_of", "manifests"]
+__all__ = ["MANIFEST", "Cache", "LakeError", "LakeReader", "LakeStorage", "Manifest", "manifest_of", "manifests"]

@@ -20,7 +20,7 @@ from pyrometer.store.catalog import HotTable, Part
 from pyrometer.store.lake.manifest import MANIFEST, Manifest, folder_name, manifest_of
 from pyrometer.store.lake.storage import LakeError, LakeStorage
 from pyrometer.store.parts import write_part
-from pyrometer.store.reading import Reading
+from pyrometer.store.reader import StoreReader
 
 GRACE_MS = 6 * MS_PER_HOUR  # how long a reader of a manifest has to read the files that it lists
 STAGING = "lake"  # in the data folder: files that are written only for the lake
@@ -59,7 +59,7 @@ class LakeCopier:
         """Stops a copy that is running in another thread. The next copy finds the files that it has written."""
         self._stopped.set()
 
-    def copy(self, reading: Reading, header: ManifestHeader, *, now_ms: int) -> CopyResult:
+    def copy(self, reading: StoreReader, header: ManifestHeader, *, now_ms: int) -> CopyResult:
         """Brings the lake up to date. Of the hot tables, only those of objects are copied, which are small: without
         them the newest hours would have no names."""
         try:
@@ -68,7 +68,7 @@ class LakeCopier:
             self._sizes = self._manifest = None  # the lake may have changed: list it again
             raise
 
-    def _copy(self, reading: Reading, header: ManifestHeader, now_ms: int) -> CopyResult:
+    def _copy(self, reading: StoreReader, header: ManifestHeader, now_ms: int) -> CopyResult:
         under = folder_name(header.cluster)
         if self._sizes is None:
             self._manifest = manifest_of(self.storage, header.cluster)
@@ -119,7 +119,7 @@ class LakeCopier:
             del self._sizes[path]
         return len(over)
 
-    def _hot_part(self, reading: Reading, table: HotTable, staging: Path) -> Part:
+    def _hot_part(self, reading: StoreReader, table: HotTable, staging: Path) -> Part:
         """The rows of a hot table as a part. It is written only if rows were added since the last copy."""
         schema, stamp = SCHEMAS[table.kind], reading.stamp(table)
         start = datetime.fromtimestamp(table.from_ms / 1000, UTC)
@@ -132,7 +132,7 @@ class LakeCopier:
         return write_part(reading.connection, staging, schema, (table.from_ms, to_ms), path, query)
 
 
-def _objects(reading: Reading) -> list[HotTable]:
+def _objects(reading: StoreReader) -> list[HotTable]:
     return [table for table in reading.hot_tables() if SCHEMAS[table.kind].partition_ms == MS_PER_DAY]
 
 

@@ -6,17 +6,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import duckdb
 
-from pyrometer.model import records  # noqa: F401 - declares the schemas
-from pyrometer.model.columns import SCHEMAS, Schema
+from pyrometer.model.columns import SCHEMAS, Schema, schema_of
+from pyrometer.model.records import Slot  # also declares the schemas
 from pyrometer.store import catalog
 from pyrometer.store.catalog import HotTable, Part
 
+Record = TypeVar("Record", bound=tuple[Any, ...])
 
-class Reading:
+
+class StoreReader:
     """The facts of one data folder, to be read over one connection."""
 
     def __init__(
@@ -205,6 +207,26 @@ class Reading:
             counted = self.connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()
             self._stamps[table.name] = f"{table.name.rpartition('_')[2]}-{counted[0][0]}"
         return self._stamps[table.name]
+
+
+def newest_records(
+    store: StoreReader, kind: type[Record], key: str, where: str, values: list[Any], keep: str
+) -> list[Record]:
+    """The newest record of each key, of those that are to be kept. The kind has been exposed."""
+    schema = schema_of(kind)
+    name, columns = schema.name, ", ".join(schema.column_names)
+    rows = store.connection.execute(
+        f"SELECT {columns} FROM (SELECT * FROM {name} WHERE {where} "
+        f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY time_ms DESC) = 1) WHERE {keep}",
+        values,
+    ).fetchall()
+    return [kind(*row) for row in rows]
+
+
+def newest_slots(store: StoreReader) -> list[Slot]:
+    """The newest record of every slot."""
+    store.expose_all(["slot"])
+    return newest_records(store, Slot, "node_uid, slot_index", "true", [], "true")
 
 
 def time_column_of(schema: Schema) -> str:

@@ -20,7 +20,7 @@ from pyrometer.store.catalog import Part
 from pyrometer.store.lake.manifest import Manifest, folder_name
 from pyrometer.store.lake.storage import LakeError, LakeStorage
 from pyrometer.store.opening import connect
-from pyrometer.store.reading import Reading
+from pyrometer.store.reader import StoreReader
 
 MAX_DOWNLOADS = 8
 DIGITS = 12  # of the digest of a bucket's URL, which names its folder in the cache
@@ -84,7 +84,7 @@ def _download(storage: LakeStorage, under: str, path: str, size: int, into: Path
         raise LakeError(f"{under}/{path} of the lake {storage.url} is not what its manifest says: copy it again.")
 
 
-class LakeReading(Reading):
+class LakeReader(StoreReader):
     """The facts of one cluster, as its manifest lists them. It has no hot tables."""
 
     def __init__(self, storage: LakeStorage, manifest: Manifest, cache: Cache, *, threads: int | None = None) -> None:
