@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from booked import FIRST, a_day, ms_of, objects, write_days
 
 from pyrometer.account import sql
-from pyrometer.account.fleet import Asked, Member, Summed, summed
+from pyrometer.account.fleet import ClusterSums, LakeCluster, LakeQuestion, summed
 from pyrometer.account.groupings import GROUPINGS
-from pyrometer.account.lake import about, identified
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.lake_manifest import ensure_lake_source, manifest_header
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Energy, LedgerRow
 from pyrometer.model.settings import Settings
@@ -31,7 +31,7 @@ from pyrometer.store.lake.copying import CopyResult, LakeCopier
 from pyrometer.store.store import NewPart
 
 DAYS = 6
-COVERED = Accounted(ms_of(FIRST), ms_of(FIRST + timedelta(days=DAYS)), 0)
+COVERED = LedgerCoverage(ms_of(FIRST), ms_of(FIRST + timedelta(days=DAYS)), 0)
 ASKED = [name for name in GROUPINGS if name != "cause"]
 TARIFF = Settings(energy_usd_per_kwh=0.31, carbon_g_per_kwh=212.0, pue=1.3)
 SETTINGS = ("energy_usd_per_kwh", "carbon_g_per_kwh", "pue", "timezone")
@@ -104,8 +104,8 @@ def copied(
     by: LakeCopier | None = None,
     settings: Settings = TARIFF,
 ) -> CopyResult:
-    identified(store)
-    told = about(store, settings._replace(cluster=cluster), COVERED)
+    ensure_lake_source(store)
+    told = manifest_header(store, settings._replace(cluster=cluster), COVERED)
     return (by or LakeCopier(place)).copy(store, told, now_ms=now_ms)
 
 
@@ -155,7 +155,7 @@ def as_text(answer: Any) -> str:
     return json.dumps(answer, indent=1)
 
 
-def dies_once(about: tuple[Member, str], piece: Asked) -> Summed:
+def dies_once(about: tuple[LakeCluster, str], piece: LakeQuestion) -> ClusterSums:
     """Sums, and is killed before it can say so: the first time that anybody does, a file says whether it was."""
     member, path = about
     found = summed(member, piece)

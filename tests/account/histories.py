@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from effort import EFFORT, STEADY
-from pyrometer.account.ledger import Accounted, build
+from pyrometer.account.ledger import LedgerCoverage, build
 from pyrometer.model import events
 from pyrometer.model.columns import schema_of
 from pyrometer.model.records import (
@@ -142,7 +142,7 @@ def folder() -> Iterator[Store]:
         yield store
 
 
-def account(store: Store, now_ms: int = LATER, **options: Any) -> Accounted | None:
+def account(store: Store, now_ms: int = LATER, **options: Any) -> LedgerCoverage | None:
     """Brings the ledger of a folder up to date."""
     rules = options.pop("settings", Settings())
     return build(store, rules, now_ms=now_ms, **options)
@@ -170,7 +170,7 @@ class Ledger(NamedTuple):
     """The rows of a ledger, and the shortest questions to them."""
 
     rows: list[LedgerRow]
-    covered: Accounted | None
+    covered: LedgerCoverage | None
     energy: list[Energy] = []  # noqa: RUF012 - nobody changes it
 
     def states(self, **of: Any) -> dict[str, int]:

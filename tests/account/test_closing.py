@@ -32,7 +32,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from effort import EFFORT, STEADY
-from pyrometer.account.books import adjustments, basis_of
+from pyrometer.account.charge_basis import adjustments, basis_of
 from pyrometer.account.charges import charges
 from pyrometer.account.closed import FOLDER, closed_months, problems
 from pyrometer.account.closing import ClosingError, close, closed_answer
@@ -41,7 +41,7 @@ from pyrometer.account.groupings import GROUPINGS
 from pyrometer.account.ledger import build
 from pyrometer.account.names import open_names
 from pyrometer.account.retention import forget
-from pyrometer.account.scope import NobodyError, only
+from pyrometer.account.scope import ScopeNotFoundError, only
 from pyrometer.account.time_range import TimeRange, month_range
 from pyrometer.model.records import LedgerRow, Price, Workload
 from pyrometer.model.settings import Settings
@@ -325,7 +325,7 @@ def test_a_team_that_holds_nothing_any_more_still_sees_what_it_was_charged(store
         assert [row["usd_micro"] < 0 for row in month(store, NOVEMBER, team=before)["rows"]] == [True]
         assert closed_answer(store, before)["months"][0]["total"]["usd_micro"] > 0
         assert not charges(store, window, zone=UTC)["rows"]
-    with pytest.raises(NobodyError), only(store, "nobody-at-all", None):
+    with pytest.raises(ScopeNotFoundError), only(store, "nobody-at-all", None):
         pass
 
 

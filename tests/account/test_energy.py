@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from effort import EFFORT, STEADY
 from pyrometer.account.cost import cost
-from pyrometer.account.energy import Drawn, Site, Tariff, drawn_in, energy_rows, energy_total, tariff_of
+from pyrometer.account.energy import EnergyUse, Site, Tariff, energy_in, energy_rows, energy_total, tariff_of
 from pyrometer.account.groupings import GROUPINGS
 from pyrometer.account.names import open_names
 from pyrometer.account.time_range import TimeRange
@@ -87,13 +87,13 @@ def test_the_sum_over_holders_is_the_increase_of_the_counter(seed: int) -> None:
 
 @settings(deadline=None, derandomize=True)
 @given(
-    st.lists(st.builds(Drawn, st.integers(0, 10**15), st.integers(1, 10**9)), min_size=1, max_size=12),
+    st.lists(st.builds(EnergyUse, st.integers(0, 10**15), st.integers(1, 10**9)), min_size=1, max_size=12),
     st.fractions(0, 2, max_denominator=1000),
     st.fractions(0, 1000, max_denominator=10),
 )
-def test_rows_add_up_in_every_unit(drawn: list[Drawn], price: Fraction, carbon: Fraction) -> None:
+def test_rows_add_up_in_every_unit(drawn: list[EnergyUse], price: Fraction, carbon: Fraction) -> None:
     tariff = Tariff(price, carbon, Fraction("1.3"))
-    whole = Drawn(sum(one.mj for one in drawn), sum(one.gpu_ms for one in drawn))
+    whole = EnergyUse(sum(one.mj for one in drawn), sum(one.gpu_ms for one in drawn))
     rows, total = energy_rows([Site(tariff, drawn, whole)]), energy_total(whole, tariff)
     for unit in ("energy_wh", "energy_usd_micro", "co2e_g"):
         assert sum(row[unit] for row in rows) == total[unit]
@@ -212,8 +212,8 @@ def test_any_grouping_and_any_windows_add_up() -> None:
         assert covered is not None
         open_names(store)
         everything = TimeRange(covered.from_ms, covered.end_ms)
-        whole = drawn_in(store, *everything)
-        assert whole == Drawn(119 * 60_000_000, 119 * 60_000, 0)
+        whole = energy_in(store, *everything)
+        assert whole == EnergyUse(119 * 60_000_000, 119 * 60_000, 0)
         for by in GROUPINGS:
             source = {"ledger": with_causes(store, everything, Settings(), UTC)} if by == "cause" else {}
             answer = cost(store, everything, [by], zone=UTC, **source)
@@ -221,7 +221,7 @@ def test_any_grouping_and_any_windows_add_up() -> None:
             assert answer["total"]["kwh"] == 1.983
             assert (answer["total"]["energy_usd_micro"], answer["total"]["co2e_g"]) == (None, None)
         cuts = [at(0), at(7), at(15), at(31), at(52), at(53), at(120)]
-        pieces = [drawn_in(store, *edge) for edge in pairwise(cuts)]
+        pieces = [energy_in(store, *edge) for edge in pairwise(cuts)]
         assert [sum(amounts) for amounts in zip(*pieces, strict=True)] == list(whole)
         free = 10 * 60_000_000 * (3 + 8) // (10 + 15)  # divided as the time of both GPUs that nobody held
         assert pieces[1].mj == free + 5 * 60_000_000
@@ -243,7 +243,7 @@ def test_a_row_of_which_nothing_is_known_says_so() -> None:
 
 def test_a_site_draws_more_than_its_gpus_and_what_it_pays_is_exact() -> None:
     tariff = tariff_of(Settings(energy_usd_per_kwh=0.11, carbon_g_per_kwh=380, pue=1.3))
-    kilowatt_hour = Drawn(HOUR_J * 1000, 1)
+    kilowatt_hour = EnergyUse(HOUR_J * 1000, 1)
     assert energy_total(kilowatt_hour, tariff) == {
         "energy_wh": 1000, "kwh": 1.0, "energy_usd_micro": 143_000, "energy_usd": 0.14, "co2e_g": 494,
         "energy_gpu_ms": 1, "energy_estimated_gpu_ms": 0, "activity": None,

@@ -18,9 +18,9 @@ from reference import Cluster, Held, minutes_of
 
 from pyrometer.account.check import derived_problems, problems
 from pyrometer.account.cost import cost
-from pyrometer.account.energy import Tariff, drawn_in, energy_total
+from pyrometer.account.energy import Tariff, energy_in, energy_total
 from pyrometer.account.groupings import GROUPINGS
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.account.names import open_names
 from pyrometer.account.sums import sums
 from pyrometer.account.time_range import TimeRange
@@ -96,7 +96,7 @@ def _in_order(rows: list[LedgerRow]) -> None:
         assert (row.pod_uid is None) == (STATE[row.state].family == "platform")
 
 
-def _window(covered: Accounted, chance: random.Random) -> TimeRange:
+def _window(covered: LedgerCoverage, chance: random.Random) -> TimeRange:
     """All of it, or whole minutes of it."""
     if chance.random() < 0.7:
         return TimeRange(covered.from_ms, covered.end_ms)
@@ -110,7 +110,7 @@ def _money(store: Store, window: TimeRange, rows: list[LedgerRow], chance: rando
     exact = sum(row.ms * row.usd_micro_per_hour for row in rows if row.usd_micro_per_hour is not None)
     open_names(store)
     known = [name for name in GROUPINGS if name != "cause"]
-    energy = energy_total(drawn_in(store, *window), TARIFF)
+    energy = energy_total(energy_in(store, *window), TARIFF)
     assert 0 <= energy["energy_estimated_gpu_ms"] <= energy["energy_gpu_ms"]
     for by in [chance.sample(known, 1), chance.sample(known, 2), chance.sample(known, 3), ["hour", "state"]]:
         answer = cost(store, window, by, zone=chance.choice(ZONES), tariff=TARIFF)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import nights
 import two_teams
 from effort import THOROUGH
-from pyrometer.account.scope import NobodyError, _kept, only
+from pyrometer.account.scope import ScopeNotFoundError, _kept, only
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import GpuSample, Price, Workload
 from pyrometer.model.settings import Settings
@@ -230,12 +230,12 @@ def test_afterwards_everything_can_be_read_again_and_nothing_is_left(both: Store
 
 def test_what_is_not_there_is_named_without_naming_others(both: Store) -> None:
     with (
-        pytest.raises(NobodyError, match=r"no team 'quok'\. `pyrometer cost --by team` lists them\."),
+        pytest.raises(ScopeNotFoundError, match=r"no team 'quok'\. `pyrometer cost --by team` lists them\."),
         only(both, "quok", None),
     ):
         pass
     with (
-        pytest.raises(NobodyError, match=f"no experiment 'quokka-sft' of team '{two_teams.TEAM}'"),
+        pytest.raises(ScopeNotFoundError, match=f"no experiment 'quokka-sft' of team '{two_teams.TEAM}'"),
         only(both, two_teams.TEAM, "quokka-sft"),
     ):
         pass

@@ -16,11 +16,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from effort import EFFORT, STEADY
-from pyrometer.account.books import basis_of
+from pyrometer.account.charge_basis import basis_of
 from pyrometer.account.charges import charges
 from pyrometer.account.charges import groupings as charged_by
 from pyrometer.account.closing import close
-from pyrometer.account.cost import Subject, cost, pot_of
+from pyrometer.account.cost import CostQuestion, cost, pot_of
 from pyrometer.account.ledger import build
 from pyrometer.account.names import open_names
 from pyrometer.account.scope import only
@@ -44,7 +44,7 @@ def told(
     """The answer of `cost --share-platform`, as questions ask for it."""
     open_names(store)
     basis = basis_of(store, window, by, UTC, team)
-    pot = pot_of(store, Subject(window, UTC, basis=basis), by, how)
+    pot = pot_of(store, CostQuestion(window, UTC, basis=basis), by, how)
     with only(store, team, None):
         open_names(store)
         return cost(store, window, by, zone=UTC, basis=basis, pot=pot)
@@ -201,7 +201,7 @@ def test_charges_are_shared_at_their_prices_and_without_anybody_the_platform_pay
         assert by_team(told(store, ("team",), "even")) == {"platform": (60_000, 60_000)}
         write_days(store, {FIRST: [free, free._replace(node_uid="n0", pod_uid="pod-0", state="train")]})
         open_names(store)
-        pot = pot_of(store, Subject(WINDOW, UTC), charged_by(None), "even")
+        pot = pot_of(store, CostQuestion(WINDOW, UTC), charged_by(None), "even")
         answer = charges(store, WINDOW, zone=UTC, pot=pot)
         rows = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
         assert {(row["node"], row["gpu_ms"], row["usd_micro"]) for row in rows} == {

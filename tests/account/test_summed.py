@@ -19,7 +19,7 @@ from effort import EFFORT, STEADY
 from pyrometer.account import ledger
 from pyrometer.account.check import problems
 from pyrometer.account.cost import cost
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.account.names import open_names
 from pyrometer.account.summed import open_hours, open_minutes
 from pyrometer.account.time_range import TimeRange
@@ -51,7 +51,7 @@ def _windows(from_ms: int, end_ms: int, chance: random.Random) -> Iterator[TimeR
 
 
 @contextmanager
-def _accounted(history: History) -> Iterator[tuple[Store, Accounted | None, random.Random]]:
+def _accounted(history: History) -> Iterator[tuple[Store, LedgerCoverage | None, random.Random]]:
     with folder() as store:
         store.append(history.records)
         yield store, account(store, history.now_ms), random.Random(len(history.records))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pyrometer.account import books, ledger, sql
-from pyrometer.account.books import basis_of
+from pyrometer.account import charge_basis, ledger, sql
+from pyrometer.account.charge_basis import basis_of
 from pyrometer.account.closed import closed_months, closed_until_ms
 from pyrometer.account.cost import cost
 from pyrometer.account.ledger import build
@@ -198,6 +198,6 @@ def test_closed_charges_are_compared_with_the_ledger_once(store: Store, monkeypa
     """A month whose ledger was made again, and says the same, is not read by every question."""
     account(store)
     read: list[str] = []
-    monkeypatch.setattr(books, "_summed", lambda *_, **__: read.append("ledger") or "")
+    monkeypatch.setattr(charge_basis, "_summed", lambda *_, **__: read.append("ledger") or "")
     answer(store, "2025-10")
     assert read == []

@@ -16,7 +16,7 @@ from booked import ms_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.account.reconcile import Seen, reconciled
+from pyrometer.account.reconcile import LedgerUse, reconcile
 from pyrometer.cli import main
 from pyrometer.collect.bills import Bill, BillError, Used, read_bill
 from pyrometer.model.records import Node, Price
@@ -215,11 +215,11 @@ AMOUNT = st.decimals(0, 10**6, places=4)
     ),
     st.dictionaries(
         st.tuples(st.just(str(DAY)), st.sampled_from("abc")),
-        st.builds(Seen, st.integers(1, 10**9), st.integers(0, 10**12) | st.none()),
+        st.builds(LedgerUse, st.integers(1, 10**9), st.integers(0, 10**12) | st.none()),
     ),
 )
 def test_differences_add_up_and_are_divided_without_rest(used: Any, seen: Any) -> None:
-    answer = reconciled(Bill("any", 1, used, {}), seen)
+    answer = reconcile(Bill("any", 1, used, {}), seen)
     for row in answer["rows"]:
         assert row["difference_usd_micro"] == row["billed_usd_micro"] - (row["ledger_usd_micro"] or 0)
         if row["by_hours_usd_micro"] is not None:

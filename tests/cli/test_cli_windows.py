@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.account.time_range import TimeRangeError, time_range_of, zone_of
 
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "Australia/Lord_Howe", "Pacific/Kiritimati")
-COVERED = Accounted(1_700_000_040_000, 1_700_360_040_000, 0)  # whole minutes, a hundred hours
+COVERED = LedgerCoverage(1_700_000_040_000, 1_700_360_040_000, 0)  # whole minutes, a hundred hours
 FIRST, NEWEST = "2025-10-25T22:00:00Z", "2025-10-27T04:00:00Z"  # of the folder `autumn`
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import nights
 from pyrometer.account.answer_json import iso
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.model.records import Finding
 from pyrometer.model.settings import Settings
 from pyrometer.serve.questions import bring_up_to_date, question
 from pyrometer.store import Store
 
 
-def hang(store: Store, covered: Accounted, **asked: str) -> dict[str, Any]:
+def hang(store: Store, covered: LedgerCoverage, **asked: str) -> dict[str, Any]:
     return nights.only("hang", question("why", {"all": "1"} | asked, Settings())(store, covered))
 
 

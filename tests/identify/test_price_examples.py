@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from pyrometer.account.energy import Drawn, energy_total, tariff_of
+from pyrometer.account.energy import EnergyUse, energy_total, tariff_of
 from pyrometer.identify.price_book import Entry, read_entries
 from pyrometer.model.settings import Settings, with_values
 
@@ -37,7 +37,7 @@ def test_every_book_of_the_page_can_be_read(tmp_path):
 def test_what_the_page_says_a_run_emits_is_what_we_say():
     (example,) = (one for one in EXAMPLES if one.startswith("# settings.yaml"))
     settings = with_values(Settings(), yaml.safe_load(example), "docs/prices.md")
-    total = energy_total(Drawn(412 * 3_600_000_000, 1), tariff_of(settings))
+    total = energy_total(EnergyUse(412 * 3_600_000_000, 1), tariff_of(settings))
     assert (total["kwh"], total["energy_usd"], total["co2e_g"]) == (412.0, 64.27, 203_528)
     assert tariff_of(settings).pue == Fraction("1.3")
     assert "$64.27" in PAGE

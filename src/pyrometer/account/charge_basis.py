@@ -19,8 +19,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, NamedTuple
 
 from pyrometer.account.answer_json import iso
-from pyrometer.account.closed import AMOUNTS, NAMES, Closed, closed_months, path_of
-from pyrometer.account.energy import Drawn, drawn_in, open_energy
+from pyrometer.account.closed import AMOUNTS, NAMES, ClosedMonth, closed_months, path_of
+from pyrometer.account.energy import EnergyUse, energy_in, open_energy
 from pyrometer.account.groupings import HELD, PRICE
 from pyrometer.account.names import holder_column, open_names
 from pyrometer.account.quarters import label_quarters
@@ -40,28 +40,28 @@ _WORKLOAD = ("workload_uid", "workload_kind", "workload_namespace", "workload_na
 _SLOT = ("cluster", "pool", "node", "gpu_model")
 
 
-class Basis(NamedTuple):
+class ChargeBasis(NamedTuple):
     """What an answer is made from, limited to a team and an experiment where that was asked for."""
 
     kind: str = "ledger"  # closed, open: with adjustments, ledger
     month: str | None = None
-    closed: Closed | None = None  # the month itself; of an open one, the one closed last
+    closed: ClosedMonth | None = None  # the month itself; of an open one, the one closed last
     team: str | None = None
     experiment: str | None = None
     touches_closed: bool = False  # of a ledger's answer: closed time is in it
     left_out: bool = False  # likewise: adjustments would be in it, were it grouped by what is kept
 
 
-LEDGER = Basis()
+LEDGER = ChargeBasis()
 
 
 def basis_of(
     store: StoreReader, time_range: TimeRange, by: Iterable[str], zone: tzinfo, team: str | None = None,
     experiment: str | None = None,
-) -> Basis:  # fmt: skip
+) -> ChargeBasis:  # fmt: skip
     """What a question about this time range is answered from."""
     months = closed_months(store.folder)
-    of = Basis(team=team, experiment=experiment)
+    of = ChargeBasis(team=team, experiment=experiment)
     if not months:
         return of
     last = months[-1]
@@ -87,14 +87,14 @@ def groupable(by: Iterable[str]) -> bool:
 
 
 def charged_sums(
-    store: StoreReader, basis: Basis, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None
+    store: StoreReader, basis: ChargeBasis, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> list[Sum]:
     """What the books have beside the ledger, by groupings and by the month that is adjusted: of a closed month
     everything, of the one after it the adjustments."""
     if basis.kind not in ("closed", "open"):
         return []
     for name in ("team", "experiment"):
-        store.connection.execute(f"SET VARIABLE book_{name} = ?", [getattr(basis, name)])
+        store.connection.execute(f"SET VARIABLE charge_{name} = ?", [getattr(basis, name)])
     if basis.kind == "closed":
         assert basis.closed is not None  # noqa: S101 - it is the month's own
         relation = _frozen(store, [basis.closed])
@@ -107,8 +107,8 @@ def was_charged(store: StoreReader, team: str | None, experiment: str | None) ->
     """Whether a closed month has charges of a team and an experiment: those that are nobody's any more have, too."""
     months = closed_months(store.folder)
     for name, value in (("team", team), ("experiment", experiment)):
-        store.connection.execute(f"SET VARIABLE book_{name} = ?", [value])
-    query = _limited(_frozen(store, months), Basis(team=team, experiment=experiment)) if months else ""
+        store.connection.execute(f"SET VARIABLE charge_{name} = ?", [value])
+    query = _limited(_frozen(store, months), ChargeBasis(team=team, experiment=experiment)) if months else ""
     return bool(query and store.connection.execute(f"{query} LIMIT 1").fetchall())
 
 
@@ -128,7 +128,7 @@ def entry_sums(store: StoreReader, relation: str, by: Sequence[str], price_usd_m
     found = []
     for row in rows:
         gpu_ms, ms_price, unpriced_ms, *drawn = map(int, row[width:])
-        found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, Drawn(*drawn)))
+        found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, EnergyUse(*drawn)))
     return [one for one in found if one.gpu_ms or one.ms_price]
 
 
@@ -159,17 +159,17 @@ def entries(store: StoreReader, time_range: TimeRange, zone: tzinfo) -> str:
     """The ledger of a time range as charges, under their names of now."""
     open_names(store)
     query = f"SELECT NULL AS {ADJUSTS}, * FROM ({_named(_summed(store, time_range, zone, energy=True))})"
-    return _table(store, "book_entry", query)
+    return _table(store, "charge_entry", query)
 
 
-def adjustments(store: StoreReader, basis: Basis, zone: tzinfo) -> str:
+def adjustments(store: StoreReader, basis: ChargeBasis, zone: tzinfo) -> str:
     """By how much the ledger now differs from what was charged so far, of all time that is closed: as charges, of which
     some are negative."""
     months = closed_months(store.folder)
     open_names(store)
     kept_day = _first_kept_day(store, zone)
     charged = f"FROM ({_frozen(store, months)}) WHERE day >= '{kept_day}'"
-    _table(store, "book_charged", f"SELECT * {charged}")
+    _table(store, "charge_charged", f"SELECT * {charged}")
     now = _limited(_named(_now(store, months, zone, kept_day)), basis)
     columns = ", ".join(f'"{name}"' for name in (*NAMES[1:], PRICE))
     nothing = ", ".join(f"0 AS {name}" for name in AMOUNTS[2:])
@@ -181,13 +181,13 @@ def adjustments(store: StoreReader, basis: Basis, zone: tzinfo) -> str:
             FROM (
                 SELECT {columns}, gpu_ms FROM ({now})
                 UNION ALL
-                SELECT {columns}, -gpu_ms FROM ({_limited("FROM book_charged", basis)})
+                SELECT {columns}, -gpu_ms FROM ({_limited("FROM charge_charged", basis)})
             )
             GROUP BY ALL HAVING sum(gpu_ms) != 0
         )
         QUALIFY sum(gpu_ms) OVER (PARTITION BY {but_state}) != 0  -- what differs in its states alone owes nothing
     """
-    return _table(store, "book_adjustment", query)
+    return _table(store, "charge_adjustment", query)
 
 
 def compare_with_charged(store: Store) -> None:
@@ -218,7 +218,7 @@ def _compared(store: StoreReader) -> dict[str, dict[str, Any]]:
     return json.loads(store.meta(COMPARED) or "{}")  # type: ignore[no-any-return]
 
 
-def _same_charges(store: StoreReader, months: list[Closed], month: str, zone: tzinfo) -> bool:
+def _same_charges(store: StoreReader, months: list[ClosedMonth], month: str, zone: tzinfo) -> bool:
     """Whether the ledger of a month says what was charged for it: by day, holder, node and price."""
     time_range = month_range(month, zone)
     now = _summed(store, TimeRange(time_range.from_ms, min(time_range.to_ms, months[-1].to_ms)), zone)
@@ -233,10 +233,10 @@ def _same_charges(store: StoreReader, months: list[Closed], month: str, zone: tz
     try:
         return not store.connection.execute(query).fetchall()
     finally:
-        put_away(store)
+        drop_charge_tables(store)
 
 
-def _now(store: StoreReader, months: list[Closed], zone: tzinfo, kept_day: str) -> str:
+def _now(store: StoreReader, months: list[ClosedMonth], zone: tzinfo, kept_day: str) -> str:
     """What the ledger says now of all closed time. Where its parts are those from which a month was charged, that is
     what was charged, and nothing is read."""
     end_ms = months[-1].to_ms
@@ -249,14 +249,16 @@ def _now(store: StoreReader, months: list[Closed], zone: tzinfo, kept_day: str) 
     )
     listed = ", ".join(f"'{month}'" for month in changed) or "NULL"
     uids = ", ".join(_UIDS)
-    unread = f"SELECT {uids}, gpu_ms FROM book_charged WHERE day[:7] NOT IN ({listed}) OR NOT {bool(changed)}"
-    _table(store, "book_now", unread)
+    unread = f"SELECT {uids}, gpu_ms FROM charge_charged WHERE day[:7] NOT IN ({listed}) OR NOT {bool(changed)}"
+    _table(store, "charge_now", unread)
     for month in changed:
         time_range = month_range(month, zone)
         read = _summed(store, TimeRange(time_range.from_ms, min(time_range.to_ms, end_ms)), zone)
-        store.connection.execute(f"INSERT INTO book_now SELECT {uids}, gpu_ms FROM ({read}) WHERE day >= '{kept_day}'")
+        store.connection.execute(
+            f"INSERT INTO charge_now SELECT {uids}, gpu_ms FROM ({read}) WHERE day >= '{kept_day}'"
+        )
     nothing = ", ".join(f"0 AS {name}" for name in AMOUNTS[2:])
-    return f"SELECT {uids}, sum(gpu_ms)::BIGINT AS gpu_ms, {nothing} FROM book_now GROUP BY ALL"
+    return f"SELECT {uids}, sum(gpu_ms)::BIGINT AS gpu_ms, {nothing} FROM charge_now GROUP BY ALL"
 
 
 def ledger_digests(store: StoreReader, before_ms: int, zone: tzinfo) -> dict[str, str]:
@@ -275,7 +277,7 @@ def _summed(store: StoreReader, time_range: TimeRange, zone: tzinfo, *, energy: 
     """The ledger of a time range by day and by who held what in which state at which price."""
     store.expose(["ledger_row"], *time_range)
     label_quarters(store, time_range, zone)
-    drawn = open_energy(store, *time_range, ("state",)) if energy and drawn_in(store, *time_range).gpu_ms else ""
+    drawn = open_energy(store, *time_range, ("state",)) if energy and energy_in(store, *time_range).gpu_ms else ""
     metered = f"""
         UNION ALL
         SELECT minute_ms // {MS_PER_QUARTER}, pod_uid, node_uid, state, NULL, 0, sum(energy_mj), sum(ms),
@@ -293,7 +295,7 @@ def _summed(store: StoreReader, time_range: TimeRange, zone: tzinfo, *, energy: 
             {metered if drawn else ""}
         ) LEFT JOIN quarter_label USING (quarter) GROUP BY ALL
     """
-    return _table(store, "book_summed", query)
+    return _table(store, "charge_summed", query)
 
 
 def _named(relation: str) -> str:
@@ -305,15 +307,15 @@ def _named(relation: str) -> str:
     """
 
 
-def _frozen(store: StoreReader, months: Iterable[Closed]) -> str:
+def _frozen(store: StoreReader, months: Iterable[ClosedMonth]) -> str:
     paths = ", ".join(f"'{quoted(path_of(store.folder, closed))}'" for closed in months)
     return f"FROM read_parquet([{paths}])"
 
 
-def _limited(relation: str, basis: Basis) -> str:
+def _limited(relation: str, basis: ChargeBasis) -> str:
     """Charges of a team and an experiment only: frozen ones are read past the limits of the store."""
     said = {"team": basis.team, "experiment": basis.experiment}
-    kept = [f"{name} = getvariable('book_{name}')" for name, value in said.items() if value is not None]
+    kept = [f"{name} = getvariable('charge_{name}')" for name, value in said.items() if value is not None]
     return f"SELECT * FROM ({relation}) WHERE {' AND '.join(kept)}" if kept else relation
 
 
@@ -331,13 +333,13 @@ def _table(store: StoreReader, name: str, query: str) -> str:
     return f"FROM {name}"
 
 
-def put_away(store: StoreReader) -> None:
+def drop_charge_tables(store: StoreReader) -> None:
     """Drops what was worked out here: a month of a large cluster has a million charges."""
     for name in ("entry", "summed", "charged", "now", "adjustment", "closing"):
-        store.connection.execute(f"DROP TABLE IF EXISTS temp.book_{name}")
+        store.connection.execute(f"DROP TABLE IF EXISTS temp.charge_{name}")
 
 
-def books_json(basis: Basis, sums: dict[str, Any]) -> dict[str, Any] | None:
+def basis_json(basis: ChargeBasis, sums: dict[str, Any]) -> dict[str, Any] | None:
     """What an answer says of the books; None as long as no month is closed."""
     closed = basis.closed
     if closed is None:

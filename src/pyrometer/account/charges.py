@@ -6,8 +6,8 @@ from datetime import UTC, date, tzinfo
 from typing import Any
 
 from pyrometer.account.answer_json import iso, time_range_json
-from pyrometer.account.books import ADJUSTS, LEDGER, Basis
-from pyrometer.account.cost import Subject, Told, told
+from pyrometer.account.charge_basis import ADJUSTS, LEDGER, ChargeBasis
+from pyrometer.account.cost import CostAnswer, CostQuestion, cost_answer
 from pyrometer.account.groupings import PRICE
 from pyrometer.account.names import open_names
 from pyrometer.account.sharing import Pot
@@ -19,13 +19,13 @@ COLUMNS = (*BY, "from", "to", "billing_from", "billing_to", PRICE, "gpu_ms", "us
 
 
 def groupings(price_usd_micro: int | None) -> tuple[str, ...]:
-    """What charges are told apart by; with one price for everything, prices are not."""
+    """What charges are cost_answer apart by; with one price for everything, prices are not."""
     return (*BY, PRICE) if price_usd_micro is None else BY
 
 
 def charges(
     store: StoreReader, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None,
-    basis: Basis = LEDGER, pot: Pot | None = None,
+    basis: ChargeBasis = LEDGER, pot: Pot | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """One row a day and price of who had what. Rows are lists in the order of `columns`: there are many of them.
 
@@ -35,11 +35,14 @@ def charges(
     open_names(store)
     price = price_usd_micro
     return charges_json(
-        told(store, Subject(time_range, zone, price, basis, pot=pot), groupings(price)), time_range, zone, price
+        cost_answer(store, CostQuestion(time_range, zone, price, basis, pot=pot), groupings(price)),
+        time_range,
+        zone,
+        price,
     )
 
 
-def charges_json(answer: Told, time_range: TimeRange, zone: tzinfo, price: int | None) -> dict[str, Any]:
+def charges_json(answer: CostAnswer, time_range: TimeRange, zone: tzinfo, price: int | None) -> dict[str, Any]:
     """The answer, of rows by `groupings`."""
     times = {
         (day, adjusts): _times(date.fromisoformat(day), time_range, zone, adjusts is not None)

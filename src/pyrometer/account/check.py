@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pyrometer.account import check_folder, check_ledger, check_parts
-from pyrometer.account.problems import Problem
+from pyrometer.account.check_parts import Problem
 from pyrometer.store import Store, catalog
 from pyrometer.store.catalog import Part
 from pyrometer.store.errors import READ_ERRORS, first_line

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 
-from pyrometer.account.problems import Problem
+from pyrometer.account.check_parts import Problem
 from pyrometer.account.retention import kept_from_ms
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.states import CAUSES, STATE

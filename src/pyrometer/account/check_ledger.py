@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from pyrometer.account.check_parts import Problem
 from pyrometer.account.ledger import take_down
-from pyrometer.account.problems import Problem
 from pyrometer.account.retention import kept_from_ms
 from pyrometer.account.summed import beside
 from pyrometer.model.states import STATE
@@ -15,7 +15,7 @@ from pyrometer.store import Store
 from pyrometer.store.catalog import Part, first_row
 from pyrometer.store.reader import quoted
 
-MOST_W = 10_000  # of one device: what telemetry says beyond it is left out
+MAX_POWER_W = 10_000  # of one device: what telemetry says beyond it is left out
 
 # The laws of the ledger; what breaks one is counted.
 _LAWS = {
@@ -38,7 +38,7 @@ _LAWS_OF_ENERGY = {
     "quarters of slots are longer than a quarter of an hour": "SELECT count(*) FROM (SELECT 1 FROM part "
     f"GROUP BY node_uid, slot_index, time_ms HAVING sum(ms) > {MS_PER_QUARTER})",
     "quarters of slots have drawn more than a device can": "SELECT count(*) FROM (SELECT 1 FROM part "
-    f"GROUP BY node_uid, slot_index, time_ms HAVING sum(energy_mj::HUGEINT) > {MOST_W * MS_PER_QUARTER})",
+    f"GROUP BY node_uid, slot_index, time_ms HAVING sum(energy_mj::HUGEINT) > {MAX_POWER_W * MS_PER_QUARTER})",
 }
 
 

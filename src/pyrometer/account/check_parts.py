@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from pyrometer.account.problems import Problem
-from pyrometer.account.retention import DERIVED
+from pyrometer.account.retention import BUILT_KINDS
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.store import Store, StoreReader, files
 from pyrometer.store.catalog import Part, first_row
 from pyrometer.store.reader import time_column_of
 from pyrometer.store.store import NewPart
+
+
+class Problem(NamedTuple):
+    """What is wrong, in one sentence, and with which part. A broken part is mended in one way, whatever is wrong with
+    it; `mend` is for what needs another: it mends, and says what it did."""
+
+    text: str
+    part: Part | None = None
+    mend: Callable[[Store], str] | None = None
 
 
 def is_damaged(store: StoreReader, part: Part, digest: str | None) -> bool:
@@ -54,7 +63,7 @@ def columns(store: Store, part: Part) -> Iterator[Problem]:
 
 def order(store: Store, part: Part) -> Iterator[Problem]:
     """Facts are sorted within their part; it is what makes parts small and quick to search."""
-    if part.kind in DERIVED:
+    if part.kind in BUILT_KINDS:
         return
     schema = SCHEMAS[part.kind]
     there = part.columns.split(",")
@@ -74,7 +83,7 @@ def order(store: Store, part: Part) -> Iterator[Problem]:
 def keys(store: Store, part: Part) -> Iterator[Problem]:
     """No fact stands twice, in a part or in two parts of the same hour or day."""
     beside = [one for one in store.parts(part.kind) if one.from_ms == part.from_ms]
-    if part.kind in DERIVED or part != beside[0]:
+    if part.kind in BUILT_KINDS or part != beside[0]:
         return
     schema = SCHEMAS[part.kind]
     there = set.intersection(*(set(one.columns.split(",")) for one in beside))

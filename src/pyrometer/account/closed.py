@@ -47,7 +47,7 @@ NAMES = (
 AMOUNTS = ("usd_micro_per_hour", "gpu_ms", "energy_mj", "energy_gpu_ms", "energy_estimated_gpu_ms")
 
 
-class Closed(NamedTuple):
+class ClosedMonth(NamedTuple):
     """One closed month. `ledger` and `adjustments` are amounts as answers write them, with `unpriced_gpu_ms`."""
 
     month: Month
@@ -86,7 +86,7 @@ class _Amounts(NamedTuple):
     gpu_ms: Int
 
 
-def closed_months(folder: Path) -> list[Closed]:
+def closed_months(folder: Path) -> list[ClosedMonth]:
     """The closed months of a data folder, oldest first."""
     return sorted((_read(path) for path in (folder / FOLDER).glob("*.json")), key=lambda closed: closed.from_ms)
 
@@ -102,7 +102,7 @@ def revision_of(folder: Path) -> str:
     return " ".join(sorted(path.name for path in (folder / FOLDER).glob("*.json")))
 
 
-def path_of(folder: Path, closed: Closed) -> Path:
+def path_of(folder: Path, closed: ClosedMonth) -> Path:
     """Where its charges are."""
     return folder / FOLDER / closed.file
 
@@ -114,7 +114,7 @@ def digest_of(path: Path) -> str:
 
 def write(
     folder: Path, connection: duckdb.DuckDBPyConnection, relation: str, month: str, told: Mapping[str, Any]
-) -> Closed:
+) -> ClosedMonth:
     """Writes the charges of a relation, and then what is told of them: from then on the month is closed."""
     into = folder / FOLDER
     into.mkdir(exist_ok=True)
@@ -134,7 +134,7 @@ def write(
     final = into / f"{month}-{digest[:12]}.parquet"
     files.publish(temporary, final)
     earlier = sorted(into.glob("*.json"))
-    closed = Closed(
+    closed = ClosedMonth(
         month=month, file=final.name, sha256=digest, row_count=row_count,
         previous_sha256=digest_of(earlier[-1]) if earlier else None, **told,
     )  # fmt: skip
@@ -172,10 +172,10 @@ def problems(folder: Path, connection: duckdb.DuckDBPyConnection) -> Iterator[st
             yield f"{FOLDER}/{before.month}.json was changed after {after.month} was closed: its digest is another."
 
 
-def _read(path: Path) -> Closed:
+def _read(path: Path) -> ClosedMonth:
     """A closed month; its file may have come with a backup or a lake, so its names are checked before they are used."""
     try:
-        closed = record_of(Closed, read_json(path.read_bytes()))
+        closed = record_of(ClosedMonth, read_json(path.read_bytes()))
         if closed.month != path.stem or not closed.file.startswith(f"{closed.month}-"):
             raise GrammarError(f"month is {shown(closed.month)}")
         for name in ("total", "ledger", "adjustments"):

@@ -13,8 +13,16 @@ from typing import Any
 from pyrometer import __version__
 from pyrometer.account import closed as files
 from pyrometer.account.answer_json import iso, total
-from pyrometer.account.books import Basis, adjustments, charged_sums, entries, entry_sums, ledger_digests, put_away
-from pyrometer.account.closed import Closed, closed_months
+from pyrometer.account.charge_basis import (
+    ChargeBasis,
+    adjustments,
+    charged_sums,
+    drop_charge_tables,
+    entries,
+    entry_sums,
+    ledger_digests,
+)
+from pyrometer.account.closed import ClosedMonth, closed_months
 from pyrometer.account.energy import tariff_of
 from pyrometer.account.retention import kept_from_ms
 from pyrometer.account.time_range import TimeRange, month_of, zone_name
@@ -30,7 +38,7 @@ class ClosingError(ValueError):
     """A month that cannot be closed; the text says why, and what can be."""
 
 
-def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms: int, by: str) -> Closed:
+def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms: int, by: str) -> ClosedMonth:
     """Closes a month. The ledger is up to date."""
     time_range = month_of(month, zone)
     month = datetime.fromtimestamp(time_range.from_ms / 1000, zone).strftime("%Y-%m")
@@ -39,33 +47,33 @@ def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms:
     try:
         found = _frozen(store, settings, months, month, time_range, zone, {"closed_ms": now_ms, "closed_by": by})
     finally:
-        put_away(store)
+        drop_charge_tables(store)
     store.changes += 1  # answers that are kept are of another time
     return found
 
 
 def _frozen(
-    store: Store, settings: Settings, months: list[Closed], month: str, time_range: TimeRange, zone: tzinfo,
+    store: Store, settings: Settings, months: list[ClosedMonth], month: str, time_range: TimeRange, zone: tzinfo,
     said: dict[str, Any],
-) -> Closed:  # fmt: skip
+) -> ClosedMonth:  # fmt: skip
     """Its charges, written down."""
     relation = entries(store, time_range, zone)
     if months:
-        adjusted = adjustments(store, Basis("open", month, months[-1]), zone)
+        adjusted = adjustments(store, ChargeBasis("open", month, months[-1]), zone)
         columns = ", ".join(f'"{name}"' for name in (*files.NAMES, *files.AMOUNTS))
         relation = f"SELECT {columns} {relation} UNION ALL SELECT {columns} {adjusted}"
-    store.connection.execute(f"CREATE OR REPLACE TEMP TABLE book_closing AS {relation}")
+    store.connection.execute(f"CREATE OR REPLACE TEMP TABLE charge_closing AS {relation}")
     sums = {
-        name: _total(store, f"FROM book_closing {kept}")
+        name: _total(store, f"FROM charge_closing {kept}")
         for name, kept in {
             "total": "", "ledger": "WHERE adjusts IS NULL", "adjustments": "WHERE adjusts IS NOT NULL",
         }.items()
     }  # fmt: skip
-    if not first_row(store.connection.execute("FROM book_closing LIMIT 1")):
+    if not first_row(store.connection.execute("FROM charge_closing LIMIT 1")):
         raise ClosingError(f"There is nothing in {month} to close.")
     tariff = tariff_of(settings)
     return files.write(
-        store.folder, store.connection, "book_closing", month,
+        store.folder, store.connection, "charge_closing", month,
         {
             "timezone": zone_name(zone), "from_ms": time_range.from_ms, "to_ms": time_range.to_ms, **said,
             "pyrometer": __version__, **sums, "price_book_sha256": _digest(settings.price_book),
@@ -84,7 +92,7 @@ def closed_answer(store: StoreReader, team: str | None = None, experiment: str |
     }
 
 
-def json_of(closed: Closed) -> dict[str, Any]:
+def json_of(closed: ClosedMonth) -> dict[str, Any]:
     """A closed month, as answers write it."""
     zone = closed.zone
     return {
@@ -95,12 +103,12 @@ def json_of(closed: Closed) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _json(store: StoreReader, closed: Closed, team: str | None, experiment: str | None) -> dict[str, Any]:
+def _json(store: StoreReader, closed: ClosedMonth, team: str | None, experiment: str | None) -> dict[str, Any]:
     told = json_of(closed)
     if team is None and experiment is None:
         return told
     zone = closed.zone
-    groups = charged_sums(store, Basis("closed", closed.month, closed, team, experiment), (), zone=zone)
+    groups = charged_sums(store, ChargeBasis("closed", closed.month, closed, team, experiment), (), zone=zone)
     sums = {
         "total": total(groups),
         "ledger": total(group for group in groups if group.key[-1] is None),
@@ -111,7 +119,7 @@ def _json(store: StoreReader, closed: Closed, team: str | None, experiment: str 
 
 
 def _refuse(
-    store: StoreReader, months: list[Closed], month: str, time_range: TimeRange, zone: tzinfo, now_ms: int
+    store: StoreReader, months: list[ClosedMonth], month: str, time_range: TimeRange, zone: tzinfo, now_ms: int
 ) -> None:
     known = {closed.month: closed for closed in months}
     if month in known:
@@ -144,7 +152,7 @@ def _total(store: StoreReader, relation: str) -> dict[str, Any]:
     return total(entry_sums(store, relation, (), None))
 
 
-def _following(closed: Closed) -> str:
+def _following(closed: ClosedMonth) -> str:
     return datetime.fromtimestamp(closed.to_ms / 1000, closed.zone).strftime("%Y-%m")
 
 

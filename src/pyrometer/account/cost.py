@@ -13,13 +13,13 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from pyrometer.account.answer_json import time_and_money, time_range_json
-from pyrometer.account.books import ADJUSTS, LEDGER, Basis, books_json, charged_sums
+from pyrometer.account.charge_basis import ADJUSTS, LEDGER, ChargeBasis, basis_json, charged_sums
 from pyrometer.account.energy import (
-    Drawn,
+    EnergyUse,
     Site,
     Tariff,
-    drawn_in,
     drawn_whole,
+    energy_in,
     energy_of_all,
     energy_rows,
     has_use,
@@ -51,42 +51,42 @@ AMOUNTS: dict[str, type] = {
 _OUTER = ("team", ADJUSTS, "experiment")  # what rows are rounded within, in this order
 
 
-class Subject(NamedTuple):
+class CostQuestion(NamedTuple):
     """What every answer here is about."""
 
     time_range: TimeRange
     zone: tzinfo
     price_usd_micro: int | None = None
-    basis: Basis = LEDGER
+    basis: ChargeBasis = LEDGER
     ledger: str = "ledger_row"  # or any relation with its columns
     pot: Pot | None = None  # None: the platform pays for what nobody held
 
 
-class Row(NamedTuple):
+class CostRow(NamedTuple):
     """One row of an answer."""
 
     key: tuple[Any, ...]  # as grouped
     adjusts: str | None  # the closed month that it corrects
     gpu_ms: int
     usd_micro: int | None
-    drawn: Drawn
+    drawn: EnergyUse
 
 
-class Told(NamedTuple):
+class CostAnswer(NamedTuple):
     """The rows of an answer, and what they add up to: all, without adjustments, and those alone."""
 
-    rows: list[Row]
+    rows: list[CostRow]
     total: dict[str, Any]
     books: dict[str, Any] | None
 
 
-def pot_of(store: StoreReader, about: Subject, by: Sequence[str], how: str) -> Pot | None:
+def pot_of(store: StoreReader, about: CostQuestion, by: Sequence[str], how: str) -> Pot | None:
     """What nobody held, of everything: to be asked before a store is limited to a team."""
     if how == NONE:
         return None
     everybody = about._replace(basis=about.basis._replace(team=None, experiment=None))
     parts = parts_of(_groups(store, everybody, ("team", HELD)), how)
-    known = PRICE not in by and about.basis.kind != "closed" and drawn_in(store, *about.time_range).gpu_ms
+    known = PRICE not in by and about.basis.kind != "closed" and energy_in(store, *about.time_range).gpu_ms
     whole = hourly(by, about.zone, about.time_range)
     energy = (
         open_energy(store, *about.time_range, hourly=whole) if known else ""
@@ -105,12 +105,12 @@ def energy_read(
     return open_energy(store, *time_range, by, ledger, hourly=hourly(by, zone, time_range))
 
 
-def drawn_by_all(store: StoreReader, time_range: TimeRange, by: Sequence[str], rows: Sequence[Drawn]) -> Drawn:
+def drawn_by_all(store: StoreReader, time_range: TimeRange, by: Sequence[str], rows: Sequence[EnergyUse]) -> EnergyUse:
     """What rows drew in all. Of states and causes nobody knows how busy they were, of all of them together one does."""
-    return drawn_in(store, *time_range) if {"state", "cause"} & set(by) else plus(Drawn(), *rows)
+    return energy_in(store, *time_range) if {"state", "cause"} & set(by) else plus(EnergyUse(), *rows)
 
 
-def told(store: StoreReader, about: Subject, by: Sequence[str], *, energy: str = "") -> Told:
+def cost_answer(store: StoreReader, about: CostQuestion, by: Sequence[str], *, energy: str = "") -> CostAnswer:
     """Rows by groupings, rounded so that they add up."""
     pot, unit = about.pot, 1
     if pot is None:
@@ -119,12 +119,12 @@ def told(store: StoreReader, about: Subject, by: Sequence[str], *, energy: str =
         unit = pot.unit
         groups = shared(_groups(store, about, (*by, HELD), energy), by, pot, about.basis.team)
     rows, total, parts = rounded_rows(groups, by, unit)
-    return Told(rows, total, books_json(about.basis, parts))
+    return CostAnswer(rows, total, basis_json(about.basis, parts))
 
 
 def rounded_rows(
     groups: Sequence[Sum], by: Sequence[str], unit: int = 1
-) -> tuple[list[Row], dict[str, Any], dict[str, Any]]:
+) -> tuple[list[CostRow], dict[str, Any], dict[str, Any]]:
     """Groups, whose keys end with the month that they adjust, in parts of a unit: as rows, their total, and that of the
     ledger and of adjustments alone."""
     paths = [_path(by, group.key) for group in groups]
@@ -133,7 +133,7 @@ def rounded_rows(
     unpriced = round_nested([group.unpriced_gpu_ms for group in groups], paths, unit)
     priced = [is_priced(group) for group in groups]
     rows = [
-        Row(group.key[:-1], group.key[-1], gpu_ms, micro if known else None, group.drawn)
+        CostRow(group.key[:-1], group.key[-1], gpu_ms, micro if known else None, group.drawn)
         for group, gpu_ms, micro, known in zip(groups, times, money, priced, strict=True)
     ]
     lines = list(zip(rows, unpriced, strict=True))
@@ -146,13 +146,13 @@ def rounded_rows(
 
 def cost(
     store: StoreReader, time_range: TimeRange, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None,
-    ledger: str = "ledger_row", tariff: Tariff | None = None, basis: Basis = LEDGER, pot: Pot | None = None,
+    ledger: str = "ledger_row", tariff: Tariff | None = None, basis: ChargeBasis = LEDGER, pot: Pot | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The answer of `pyrometer cost`."""
-    about = Subject(time_range, zone, price_usd_micro, basis, ledger, pot)
+    about = CostQuestion(time_range, zone, price_usd_micro, basis, ledger, pot)
     frozen = basis.closed if basis.kind == "closed" else None
     energy = "" if frozen else energy_read(store, time_range, by, zone, ledger)
-    answer = told(store, about, by, energy=energy)
+    answer = cost_answer(store, about, by, energy=energy)
     drawn = [row.drawn for row in answer.rows]
     whole = (
         drawn_by_all(store, time_range, by, drawn) if energy and not pot else drawn_whole(drawn, pot.unit if pot else 1)
@@ -162,7 +162,7 @@ def cost(
 
 
 def cost_json(
-    answer: Told, by: Sequence[str], time_range: TimeRange, zone: tzinfo, sites: Sequence[Site]
+    answer: CostAnswer, by: Sequence[str], time_range: TimeRange, zone: tzinfo, sites: Sequence[Site]
 ) -> dict[str, Any]:
     """The answer of `pyrometer cost`, of rows whose energy was drawn at some sites."""
     rows = []
@@ -177,7 +177,7 @@ def cost_json(
     }  # fmt: skip
 
 
-def _groups(store: StoreReader, about: Subject, by: Sequence[str], energy: str = "") -> list[Sum]:
+def _groups(store: StoreReader, about: CostQuestion, by: Sequence[str], energy: str = "") -> list[Sum]:
     """Exact sums by groupings and by the month that they adjust, which is the last of a key."""
     found: list[Sum] = []
     if about.basis.kind != "closed":
@@ -196,7 +196,7 @@ def _path(by: Sequence[str], key: tuple[Any, ...]) -> tuple[str, ...]:
     return (*("" if value is None else f"={value}" for value in outer), repr(list(of.values())))
 
 
-def _total(lines: Sequence[tuple[Row, int]]) -> dict[str, Any]:
+def _total(lines: Sequence[tuple[CostRow, int]]) -> dict[str, Any]:
     gpu_ms, unpriced_gpu_ms = sum(row.gpu_ms for row, _ in lines), sum(unpriced for _, unpriced in lines)
     money = [row.usd_micro for row, _ in lines if row.usd_micro is not None]
     return time_and_money(gpu_ms, sum(money) if money else None) | {"unpriced_gpu_ms": unpriced_gpu_ms}

@@ -19,7 +19,7 @@ from pyrometer.store.catalog import first_row
 
 MJ_PER_WH = 3_600_000
 WH_PER_KWH = 1_000
-SUMMED = "sum(energy_mj), sum(ms), sum(estimated_ms), sum(readings), sum(activity_sum)"  # the fields of `Drawn`
+SUMMED = "sum(energy_mj), sum(ms), sum(estimated_ms), sum(readings), sum(activity_sum)"  # the fields of `EnergyUse`
 
 
 class Tariff(NamedTuple):
@@ -30,7 +30,7 @@ class Tariff(NamedTuple):
     pue: Fraction = Fraction(1)
 
 
-class Drawn(NamedTuple):
+class EnergyUse(NamedTuple):
     """Millijoules; of how many GPU-milliseconds they are known; of how many of these by power readings alone; and how
     busy those GPUs were while somebody held them: readings, and their sum in thousandths."""
 
@@ -50,8 +50,8 @@ class Site(NamedTuple):
     """What was drawn where one tariff holds: by each row of an answer, and in all."""
 
     tariff: Tariff
-    rows: Sequence[Drawn]
-    whole: Drawn
+    rows: Sequence[EnergyUse]
+    whole: EnergyUse
 
 
 def tariff_of(settings: Settings) -> Tariff:
@@ -208,23 +208,23 @@ def has_use(store: StoreReader, from_ms: int, to_ms: int) -> bool:
     return any(part.row_count for part in store.parts("quarter_use") if part.from_ms < to_ms and part.to_ms > from_ms)
 
 
-def drawn_in(store: StoreReader, from_ms: int, to_ms: int) -> Drawn:
+def energy_in(store: StoreReader, from_ms: int, to_ms: int) -> EnergyUse:
     """What everything drew in a time range, and how busy it was."""
     if not has_use(store, from_ms, to_ms):
-        return Drawn()
+        return EnergyUse()
     relation = open_energy(store, from_ms, to_ms)
     row = first_row(store.connection.execute(f"SELECT {SUMMED} FROM {relation}"))
-    return Drawn(*(int(amount or 0) for amount in row or ()))
+    return EnergyUse(*(int(amount or 0) for amount in row or ()))
 
 
-def plus(*drawn: Drawn) -> Drawn:
+def plus(*drawn: EnergyUse) -> EnergyUse:
     """All of them together."""
-    return Drawn(*(sum(of) for of in zip(*drawn, strict=True)))
+    return EnergyUse(*(sum(of) for of in zip(*drawn, strict=True)))
 
 
-def drawn_whole(rows: Sequence[Drawn], unit: int) -> Drawn:
+def drawn_whole(rows: Sequence[EnergyUse], unit: int) -> EnergyUse:
     """What rows drew in all, whose amounts are in parts of a unit."""
-    return Drawn(*((2 * amount + unit) // (2 * unit) for amount in plus(*rows)))
+    return EnergyUse(*((2 * amount + unit) // (2 * unit) for amount in plus(*rows)))
 
 
 def energy_rows(sites: Sequence[Site]) -> list[dict[str, Any]]:
@@ -238,7 +238,7 @@ def energy_rows(sites: Sequence[Site]) -> list[dict[str, Any]]:
     ]
 
 
-def energy_total(whole: Drawn, tariff: Tariff) -> dict[str, Any]:
+def energy_total(whole: EnergyUse, tariff: Tariff) -> dict[str, Any]:
     """The energy of an answer's total, of how much of its GPU time it is known, and how busy those GPUs were."""
     return energy_of_all([Site(tariff, (), whole)])
 
@@ -246,7 +246,7 @@ def energy_total(whole: Drawn, tariff: Tariff) -> dict[str, Any]:
 def energy_of_all(sites: Sequence[Site]) -> dict[str, Any]:
     """The same of several sites."""
     (row,) = energy_rows([site._replace(rows=[site.whole]) for site in sites])
-    whole = Drawn(*(sum(amounts) for amounts in zip(*(site.whole for site in sites), strict=True)))
+    whole = EnergyUse(*(sum(amounts) for amounts in zip(*(site.whole for site in sites), strict=True)))
     known = {"energy_gpu_ms": whole.gpu_ms, "energy_estimated_gpu_ms": whole.estimated_gpu_ms}
     return row | known | {"activity": whole.activity}
 

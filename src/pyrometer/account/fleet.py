@@ -12,14 +12,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyrometer.account.books import LEDGER, Basis, basis_of, books_json, charged_sums
+from pyrometer.account.charge_basis import LEDGER, ChargeBasis, basis_json, basis_of, charged_sums
 from pyrometer.account.charges import charges_json, groupings
-from pyrometer.account.cost import Told, cost_json, drawn_by_all, energy_read, rounded_rows
-from pyrometer.account.energy import Drawn, Site, Tariff, drawn_whole, plus
+from pyrometer.account.cost import CostAnswer, cost_json, drawn_by_all, energy_read, rounded_rows
+from pyrometer.account.energy import EnergyUse, Site, Tariff, drawn_whole, plus
 from pyrometer.account.groupings import HELD, PRICE, TIME_GROUPINGS
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.account.names import open_names
-from pyrometer.account.scope import NobodyError, only
+from pyrometer.account.scope import ScopeNotFoundError, only
 from pyrometer.account.sharing import NONE, Pot, is_platform, merged, parts_of, pot_groupings, shared
 from pyrometer.account.sums import Sum, sums
 from pyrometer.account.time_range import TimeRange
@@ -31,7 +31,7 @@ ROWS_OF_A_PIECE = 2_000_000  # of the ledger: half a second of work, so that a l
 MIXED = "mixed"  # books: some clusters have closed the month, others not
 
 
-class Member(NamedTuple):
+class LakeCluster(NamedTuple):
     """A cluster of a lake: what a worker needs to read it. No secret is in it."""
 
     url: str
@@ -46,9 +46,9 @@ class Member(NamedTuple):
         return self.manifest.cluster
 
     @property
-    def covered(self) -> Accounted:
+    def covered(self) -> LedgerCoverage:
         """What its ledger covers."""
-        return Accounted(self.manifest.from_ms, self.manifest.end_ms, 0)
+        return LedgerCoverage(self.manifest.from_ms, self.manifest.end_ms, 0)
 
     def reading(self) -> LakeReader:
         """The cluster, to be read here."""
@@ -57,7 +57,7 @@ class Member(NamedTuple):
         )
 
 
-class Asked(NamedTuple):
+class LakeQuestion(NamedTuple):
     """A question about some time of one cluster: small, and the same for every engine."""
 
     time_range: TimeRange
@@ -69,18 +69,18 @@ class Asked(NamedTuple):
     energy: bool = False
 
 
-class Summed(NamedTuple):
+class ClusterSums(NamedTuple):
     """Its answer: small, too."""
 
     groups: list[Sum]
-    whole: Drawn
+    whole: EnergyUse
 
 
-MOST_OPEN = 4
+MAX_OPEN_CLUSTERS = 4
 _open: dict[tuple[str, str, int], LakeReader] = {}  # clusters that this process was asked about last, oldest first
 
 
-def _reading(member: Member) -> LakeReader:
+def _reading(member: LakeCluster) -> LakeReader:
     """The cluster as it is read in this process, with its names; kept for the next question about it."""
     key = (member.url, member.name, member.manifest.written_ms)
     found = _open.pop(key, None)
@@ -88,12 +88,12 @@ def _reading(member: Member) -> LakeReader:
         found = member.reading()
         open_names(found)
     _open[key] = found
-    while len(_open) > MOST_OPEN:
+    while len(_open) > MAX_OPEN_CLUSTERS:
         _open.pop(next(iter(_open))).close()
     return found
 
 
-def summed(member: Member, asked: Asked) -> Summed:
+def summed(member: LakeCluster, asked: LakeQuestion) -> ClusterSums:
     """The ledger of some time of a cluster. Runs wherever an engine wants."""
     if asked.team is None and asked.experiment is None:
         return _summed(_reading(member), asked)
@@ -102,46 +102,50 @@ def summed(member: Member, asked: Asked) -> Summed:
             with only(reading, asked.team, asked.experiment):
                 open_names(reading)
                 return _summed(reading, asked)
-        except NobodyError:
-            return Summed([], Drawn())
+        except ScopeNotFoundError:
+            return ClusterSums([], EnergyUse())
 
 
-def _summed(reading: LakeReader, asked: Asked) -> Summed:
+def _summed(reading: LakeReader, asked: LakeQuestion) -> ClusterSums:
     energy = energy_read(reading, asked.time_range, asked.by, asked.zone) if asked.energy else ""
     groups = sums(
         reading, asked.time_range, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro, energy=energy
     )
-    whole = drawn_by_all(reading, asked.time_range, asked.by, [group.drawn for group in groups]) if energy else Drawn()
-    return Summed(groups, whole)
+    whole = (
+        drawn_by_all(reading, asked.time_range, asked.by, [group.drawn for group in groups]) if energy else EnergyUse()
+    )
+    return ClusterSums(groups, whole)
 
 
 class Fleet:
     """Some clusters of a lake, and what maps questions over them."""
 
     def __init__(
-        self, members: Sequence[Member], engine: Engine, progress: Progress = lambda done, total: None
+        self, members: Sequence[LakeCluster], engine: Engine, progress: Progress = lambda done, total: None
     ) -> None:
         self.members = list(members)
         self._engine = engine
         self._progress = progress
 
     @property
-    def covered(self) -> Accounted:
+    def covered(self) -> LedgerCoverage:
         """What the ledgers cover together."""
-        return Accounted(min(m.covered.from_ms for m in self.members), max(m.covered.end_ms for m in self.members), 0)
+        return LedgerCoverage(
+            min(m.covered.from_ms for m in self.members), max(m.covered.end_ms for m in self.members), 0
+        )
 
-    def cost(self, asked: Asked, tariffs: Sequence[Tariff], share: str = NONE) -> dict[str, Any]:
+    def cost(self, asked: LakeQuestion, tariffs: Sequence[Tariff], share: str = NONE) -> dict[str, Any]:
         """The answer of `pyrometer cost`; `tariffs` are those of the clusters."""
         told, sites = self._told(asked._replace(energy=True), tariffs, share)
         return cost_json(told, asked.by, asked.time_range, asked.zone, sites)
 
-    def charges(self, asked: Asked, share: str = NONE) -> dict[str, Any]:
+    def charges(self, asked: LakeQuestion, share: str = NONE) -> dict[str, Any]:
         """The ledger as charges, for FOCUS."""
         price = asked.price_usd_micro
         told, _ = self._told(asked._replace(by=groupings(price)), [Tariff()] * len(self.members), share)
         return charges_json(told, asked.time_range, asked.zone, price)
 
-    def _told(self, asked: Asked, tariffs: Sequence[Tariff], share: str) -> tuple[Told, list[Site]]:
+    def _told(self, asked: LakeQuestion, tariffs: Sequence[Tariff], share: str) -> tuple[CostAnswer, list[Site]]:
         bases = self._bases(asked)
         parts: dict[str | None, int] = {}
         pots: list[Pot | None] = [None] * len(self.members)
@@ -163,16 +167,18 @@ class Fleet:
             drawn = {repr(group.key): group.drawn for group in one}
             closed = basis.closed if basis.kind == "closed" else None
             whole = drawn_whole([group.drawn for group in one], 1) if closed or share != NONE else of_member.whole
-            site = Site(closed.energy_tariff if closed else tariff, [drawn.get(key, Drawn()) for key in keys], whole)
+            site = Site(
+                closed.energy_tariff if closed else tariff, [drawn.get(key, EnergyUse()) for key in keys], whole
+            )
             known = sites.get(site.tariff)
             sites[site.tariff] = site if known is None else _both(known, site)
         if share != NONE:
             sites = {tariff: site._replace(whole=drawn_whole([site.whole], unit)) for tariff, site in sites.items()}
-        return Told(rows, total, _books(bases, amounts)), list(sites.values())
+        return CostAnswer(rows, total, _books(bases, amounts)), list(sites.values())
 
     # -- what each cluster says ---------------------------------------------------------------------------------------
 
-    def _bases(self, asked: Asked) -> list[Basis]:
+    def _bases(self, asked: LakeQuestion) -> list[ChargeBasis]:
         """What each cluster answers from: some may have closed the month, and others not."""
         self._refuse_nobody(asked)
         found = []
@@ -185,23 +191,23 @@ class Fleet:
                 found.append(basis_of(reading, asked.time_range, asked.by, asked.zone, asked.team, asked.experiment))
         return found
 
-    def _refuse_nobody(self, asked: Asked) -> None:
+    def _refuse_nobody(self, asked: LakeQuestion) -> None:
         """A team or an experiment that no cluster knows is an error."""
         if asked.team is None and asked.experiment is None:
             return
-        nobody: NobodyError | None = None
+        nobody: ScopeNotFoundError | None = None
         for member in self.members:
             with member.reading() as reading:
                 reading.fetch_beside()
                 try:
                     with only(reading, asked.team, asked.experiment):
                         return
-                except NobodyError as error:
+                except ScopeNotFoundError as error:
                     nobody = error
         if nobody is not None:
             raise nobody
 
-    def _groups(self, asked: Asked, bases: Sequence[Basis]) -> list[Summed]:
+    def _groups(self, asked: LakeQuestion, bases: Sequence[ChargeBasis]) -> list[ClusterSums]:
         """Exact sums of each cluster, by groupings and by the month that they adjust, as its own answer would have."""
         from_ledger = [m for m, basis in zip(self.members, bases, strict=True) if basis.kind != "closed"]
         pieces = {m.name: self._pieces(m, asked.time_range) for m in from_ledger}
@@ -213,13 +219,15 @@ class Fleet:
             groups = consecutive([one.groups for one in mine], asked.by)
             whole = plus(*(one.whole for one in mine))
             in_ledger = [group._replace(key=(*group.key, None)) for group in groups]
-            found.append(Summed(in_ledger + _charged(member, basis, asked), whole))
+            found.append(ClusterSums(in_ledger + _charged(member, basis, asked), whole))
         return found
 
-    def _pieces(self, member: Member, time_range: TimeRange) -> list[TimeRange]:
+    def _pieces(self, member: LakeCluster, time_range: TimeRange) -> list[TimeRange]:
         return pieces(member.manifest.parts, time_range) if self._engine.splits else [time_range]
 
-    def _pots(self, asked: Asked, bases: Sequence[Basis], how: str) -> tuple[dict[str | None, int], list[Pot | None]]:
+    def _pots(
+        self, asked: LakeQuestion, bases: Sequence[ChargeBasis], how: str
+    ) -> tuple[dict[str | None, int], list[Pot | None]]:
         """Which part each team pays of what nobody held anywhere, and what that was in each cluster."""
         everybody = asked._replace(team=None, experiment=None)
         of_all = [basis._replace(team=None, experiment=None) for basis in bases]
@@ -230,7 +238,7 @@ class Fleet:
         return parts, [Pot(parts, is_platform(one.groups)) for one in platform]
 
 
-def _charged(member: Member, basis: Basis, asked: Asked) -> list[Sum]:
+def _charged(member: LakeCluster, basis: ChargeBasis, asked: LakeQuestion) -> list[Sum]:
     """What the books of a cluster have beside its ledger: read here, there is little of it."""
     if basis.kind not in ("closed", "open"):
         return []
@@ -239,7 +247,7 @@ def _charged(member: Member, basis: Basis, asked: Asked) -> list[Sum]:
         try:
             with only(reading, asked.team, asked.experiment):
                 return charged_sums(reading, basis, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
-        except NobodyError:
+        except ScopeNotFoundError:
             return []
 
 
@@ -319,7 +327,7 @@ def _called(groups: list[Sum], by: Sequence[str], name: str) -> list[Sum]:
     return merged([group._replace(key=(*group.key[:place], name, *group.key[place + 1 :])) for group in groups])
 
 
-def _books(bases: Sequence[Basis], amounts: dict[str, Any]) -> dict[str, Any] | None:
+def _books(bases: Sequence[ChargeBasis], amounts: dict[str, Any]) -> dict[str, Any] | None:
     """What an answer says of the books of all its clusters."""
     closing = [basis for basis in bases if basis.closed is not None]
     if not closing:
@@ -328,8 +336,8 @@ def _books(bases: Sequence[Basis], amounts: dict[str, Any]) -> dict[str, Any] | 
         latest = max(closing, key=lambda basis: basis.closed.closed_ms if basis.closed else 0)
         touches = any(basis.touches_closed for basis in closing)
         left_out = any(basis.left_out for basis in closing)
-        return books_json(latest._replace(touches_closed=touches, left_out=left_out), amounts)
-    return (books_json(closing[0], amounts) or {}) | {
+        return basis_json(latest._replace(touches_closed=touches, left_out=left_out), amounts)
+    return (basis_json(closing[0], amounts) or {}) | {
         "basis": MIXED, "month": None, "closed": None, "closed_time": any(b.touches_closed for b in bases),
         "adjustments_left_out": any(b.left_out for b in bases),
     }  # fmt: skip

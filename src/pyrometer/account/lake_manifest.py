@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from pyrometer.account.closed import FOLDER, closed_months
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.account.retention import KEPT_FROM
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store, StoreReader
@@ -22,13 +22,13 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def identified(store: Store) -> None:
+def ensure_lake_source(store: Store) -> None:
     """Gives the folder an identity, once: no two folders write to one cluster of a lake."""
     if store.meta(SOURCE) is None:
         store.set_meta(SOURCE, uuid.uuid4().hex)
 
 
-def about(reading: StoreReader, settings: Settings, covered: Accounted) -> ManifestHeader:
+def manifest_header(reading: StoreReader, settings: Settings, covered: LedgerCoverage) -> ManifestHeader:
     """What is said of a folder that is up to date and has an identity."""
     told: dict[str, Any] = {name: getattr(settings, name) for name in SETTINGS}
     meta = {name: value for name in META if (value := reading.meta(name)) is not None}

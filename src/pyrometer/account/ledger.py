@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pyrometer.account import sql
-from pyrometer.account.books import compare_with_charged
+from pyrometer.account.charge_basis import compare_with_charged
 from pyrometer.account.closed import closed_until_ms
 from pyrometer.account.names import billed_to
 from pyrometer.account.pricing import assumes_prices, put_prices
@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
     to_ms: int
 
 
-class Accounted(NamedTuple):
+class LedgerCoverage(NamedTuple):
     """What the ledger covers: from the first slot's first minute to the newest accounted minute."""
 
     from_ms: int
@@ -72,7 +72,7 @@ def build(
     prices: Iterable[Price] = (),
     progress: Progress = lambda done, total: None,
     chunk_slot_minutes: int = CHUNK_SLOT_MINUTES,
-) -> Accounted | None:
+) -> LedgerCoverage | None:
     """Accounts for everything in the store up to now; None when there is nothing to account for."""
     if billed_to(store) != settings.bill_to:  # names are given when questions are asked: nothing is built anew
         store.set_meta("bill_to", settings.bill_to)
@@ -90,7 +90,7 @@ def build(
     else:
         built = 0
     from_ms = _first_minute(store)
-    return None if from_ms is None else Accounted(from_ms, end_ms, built)
+    return None if from_ms is None else LedgerCoverage(from_ms, end_ms, built)
 
 
 def take_down(store: Store, parts: Iterable[Part]) -> None:

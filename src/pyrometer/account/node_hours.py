@@ -15,7 +15,7 @@ from pyrometer.store import StoreReader
 KEY = ("day", "instance_type", "pool", "gpu_model")
 
 
-def instances(
+def node_hours(
     store: StoreReader, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """One row a day and kind of node: how many there were, for how long, and what their GPUs cost, held or not.

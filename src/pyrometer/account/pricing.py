@@ -19,7 +19,7 @@ from pyrometer.store.catalog import first_row
 OBJECTS = ("node", "slot", "pod", "workload", "allocation", "event", "price")
 
 
-class Kind(NamedTuple):
+class PricedKind(NamedTuple):
     """GPUs that cost the same, and what: `place` is that of the price among those written, or LISTED."""
 
     gpu_model: str | None
@@ -72,7 +72,7 @@ def assumes_prices(store: StoreReader) -> bool:
     return bool(row and row[0])
 
 
-def priced_kinds(store: StoreReader, book: Sequence[Price], *, now_ms: int) -> tuple[list[Kind], list[Price]]:
+def priced_kinds(store: StoreReader, book: Sequence[Price], *, now_ms: int) -> tuple[list[PricedKind], list[Price]]:
     """What each kind of GPU that was ever seen costs at the newest minute, most GPUs first; and the prices written.
 
     Each GPU counts once, as what it was last seen to be. The price is found by the very steps that price the ledger.
@@ -104,4 +104,4 @@ def priced_kinds(store: StoreReader, book: Sequence[Price], *, now_ms: int) -> t
         GROUP BY ALL ORDER BY count(*) DESC, gpu_model, pool, cluster, purchase, instance_type, node_gpus
         """
     ).fetchall()
-    return [Kind(*row) for row in rows], written
+    return [PricedKind(*row) for row in rows], written

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyrometer.account import sql
 from pyrometer.account.answer_json import iso
-from pyrometer.account.books import has_adjustments
+from pyrometer.account.charge_basis import has_adjustments
 from pyrometer.account.closed import closed_months
 from pyrometer.account.ledger import mark_stale
 from pyrometer.account.rules import ACCOUNT_RULES

@@ -17,11 +17,11 @@ UNKNOWN, NOT_BILLED, HOURS, PRICE, COMMITMENT, UNPRICED, SAME = (
     "not in the ledger", "not on the bill", "hours differ", "price differs", "commitment discount",
     "no price in the ledger", "",
 )  # fmt: skip
-LEAST_USD = Decimal("0.005")  # a difference that no invoice shows
-LEAST_HOURS = Decimal("0.02")  # a minute, which the ledger rounds a node's time to
+MIN_DIFFERENCE_USD = Decimal("0.005")  # a difference that no invoice shows
+MIN_DIFFERENCE_HOURS = Decimal("0.02")  # a minute, which the ledger rounds a node's time to
 
 
-class Seen(NamedTuple):
+class LedgerUse(NamedTuple):
     """What the ledger has of one instance type in a day; None of money: nothing of it is priced."""
 
     node_ms: int = 0
@@ -33,22 +33,24 @@ class Seen(NamedTuple):
         return Decimal(self.node_ms) / MS_PER_HOUR
 
 
-def seen_of(rows: Iterable[Mapping[str, Any]], named: Mapping[str, str]) -> tuple[dict[tuple[str, str], Seen], int]:
+def ledger_use(
+    rows: Iterable[Mapping[str, Any]], named: Mapping[str, str]
+) -> tuple[dict[tuple[str, str], LedgerUse], int]:
     """The ledger's rows (`instances`) by day and instance type, and the milliseconds of nodes that have none: where a
     node says none, its pool or GPU model may be named as one."""
-    found: dict[tuple[str, str], Seen] = {}
+    found: dict[tuple[str, str], LedgerUse] = {}
     nameless_ms = 0
     for row in rows:
         kind = row["instance_type"] or named.get(row["pool"] or "") or named.get(row["gpu_model"] or "")
         if kind is None:
             nameless_ms += row["node_ms"]
             continue
-        known = found.get((row["day"], kind), Seen())
-        found[row["day"], kind] = Seen(known.node_ms + row["node_ms"], _sum(known, row["usd_micro"]))
+        known = found.get((row["day"], kind), LedgerUse())
+        found[row["day"], kind] = LedgerUse(known.node_ms + row["node_ms"], _sum(known, row["usd_micro"]))
     return found, nameless_ms
 
 
-def reconciled(bill: Bill, seen: Mapping[tuple[str, str], Seen]) -> dict[str, Any]:
+def reconcile(bill: Bill, seen: Mapping[tuple[str, str], LedgerUse]) -> dict[str, Any]:
     """Row by row, and in all. Money is `billed − ledger`: what is above zero was billed and is not in the ledger."""
     billed = {(str(day), kind): used for (day, kind), used in bill.used.items()}
     rows = [_row(key, billed.get(key), seen.get(key)) for key in sorted({*billed, *seen})]
@@ -60,8 +62,8 @@ def reconciled(bill: Bill, seen: Mapping[tuple[str, str], Seen]) -> dict[str, An
     }
 
 
-def _row(key: tuple[str, str], used: Used | None, seen: Seen | None) -> dict[str, Any]:
-    of_bill, of_ledger = used or Used(), seen or Seen()
+def _row(key: tuple[str, str], used: Used | None, seen: LedgerUse | None) -> dict[str, Any]:
+    of_bill, of_ledger = used or Used(), seen or LedgerUse()
     billed = _micro(of_bill.usd)
     ledger = of_ledger.usd_micro
     difference = billed - (ledger or 0)
@@ -76,7 +78,7 @@ def _row(key: tuple[str, str], used: Used | None, seen: Seen | None) -> dict[str
     }  # fmt: skip
 
 
-def _by_hours(of_bill: Used, of_ledger: Seen, used: Used | None, seen: Seen | None) -> int | None:
+def _by_hours(of_bill: Used, of_ledger: LedgerUse, used: Used | None, seen: LedgerUse | None) -> int | None:
     """How much of a difference is hours that only one side has; None where the invoice says none."""
     if used is None or seen is None:
         return _micro(of_bill.usd) - (of_ledger.usd_micro or 0)
@@ -87,9 +89,14 @@ def _by_hours(of_bill: Used, of_ledger: Seen, used: Used | None, seen: Seen | No
 
 
 def _because(
-    of_bill: Used, of_ledger: Seen, used: Used | None, seen: Seen | None, difference: int, by_hours: int | None
+    of_bill: Used,
+    of_ledger: LedgerUse,
+    used: Used | None,
+    seen: LedgerUse | None,
+    difference: int,
+    by_hours: int | None,
 ) -> list[str]:
-    least = _micro(LEAST_USD)
+    least = _micro(MIN_DIFFERENCE_USD)
     if seen is None:
         return [UNKNOWN]
     if used is None:
@@ -97,7 +104,11 @@ def _because(
     if of_ledger.usd_micro is None:
         return [UNPRICED]
     found = []
-    if by_hours is not None and of_bill.hours is not None and abs(of_bill.hours - of_ledger.hours) > LEAST_HOURS:
+    if (
+        by_hours is not None
+        and of_bill.hours is not None
+        and abs(of_bill.hours - of_ledger.hours) > MIN_DIFFERENCE_HOURS
+    ):
         found.append(HOURS)
     if abs(difference - (by_hours or 0)) > least:
         found.append(COMMITMENT if of_bill.committed_usd else PRICE)
@@ -119,7 +130,7 @@ def off_by_percent(total: Mapping[str, Any]) -> float:
     return 100.0 * apart / abs(total["billed_usd_micro"]) if total["billed_usd_micro"] else (100.0 if apart else 0.0)
 
 
-def _sum(known: Seen, usd_micro: int | None) -> int | None:
+def _sum(known: LedgerUse, usd_micro: int | None) -> int | None:
     """Money of several kinds of nodes; None as long as none of it is known."""
     if usd_micro is None:
         return known.usd_micro if known.node_ms else None

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pyrometer.account.check_parts import is_damaged
+from pyrometer.account.check_parts import Problem, is_damaged
 from pyrometer.account.ledger import take_down
-from pyrometer.account.problems import Problem
-from pyrometer.account.retention import DERIVED, KEPT_FROM
+from pyrometer.account.retention import BUILT_KINDS, KEPT_FROM
 from pyrometer.store import Store, catalog
 from pyrometer.store.catalog import Part
 from pyrometer.store.errors import READ_ERRORS
@@ -18,7 +17,7 @@ from pyrometer.store.rebuild import LOST, put_aside, rebuild
 
 def new_catalogue(folder: Path) -> Iterator[str]:
     """A folder whose catalogue cannot be read gets another one, from its parts. Says what was done."""
-    made = rebuild(folder, DERIVED, KEPT_FROM)
+    made = rebuild(folder, BUILT_KINDS, KEPT_FROM)
     yield f"A new catalogue lists {made.parts:,} parts with {made.rows:,} rows; the old one lies in {LOST}/."
     if made.is_saved:
         yield "Rows that were only in the damaged write-ahead log are lost: at most those of the newest hours."
@@ -35,7 +34,7 @@ def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
     digests = catalog.digests(store.connection)
     for part in dict.fromkeys(problem.part for problem in found if problem.part is not None):
         path = store.folder / part.path
-        if part.kind in DERIVED:
+        if part.kind in BUILT_KINDS:
             take_down(store, [part, *_made_with(store, part)])
             yield f"{part.path} is built again."
             continue

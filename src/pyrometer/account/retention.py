@@ -8,7 +8,12 @@ from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 from pyrometer.store import Store, StoreReader
 
 KEPT_FROM = "kept_from_ms"
-DERIVED = ("ledger_row", "carry", "energy", *sql.SUMMED)  # built from the rest, and built again where they are missing
+BUILT_KINDS = (
+    "ledger_row",
+    "carry",
+    "energy",
+    *sql.SUMMED,
+)  # built from the rest, and built again where they are missing
 
 
 def forget(store: Store, *, keep_days: int, now_ms: int) -> int:
@@ -19,9 +24,11 @@ def forget(store: Store, *, keep_days: int, now_ms: int) -> int:
     """
     cut_ms = (now_ms - keep_days * MS_PER_DAY) // MS_PER_HOUR * MS_PER_HOUR
     cut_ms = min([cut_ms, *(part.from_ms for part in store.parts("ledger_row") if part.from_ms < cut_ms < part.to_ms)])
-    measured = [name for name, schema in SCHEMAS.items() if schema.partition_ms == MS_PER_HOUR and name not in DERIVED]
+    measured = [
+        name for name, schema in SCHEMAS.items() if schema.partition_ms == MS_PER_HOUR and name not in BUILT_KINDS
+    ]
     store.set_meta(KEPT_FROM, str(max(cut_ms, kept_from_ms(store))))
-    return store.drop_before(cut_ms, DERIVED) + store.drop_before(cut_ms - MS_PER_HOUR, measured)
+    return store.drop_before(cut_ms, BUILT_KINDS) + store.drop_before(cut_ms - MS_PER_HOUR, measured)
 
 
 def kept_from_ms(store: StoreReader) -> int:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyrometer.account.books import was_charged
+from pyrometer.account.charge_basis import was_charged
 from pyrometer.account.groupings import PLATFORM
 from pyrometer.account.names import open_names
 from pyrometer.store import StoreReader
 
 
-class NobodyError(LookupError):
+class ScopeNotFoundError(LookupError):
     """A team, an experiment or a workload that holds nothing and never did."""
 
 
@@ -175,7 +175,7 @@ def only(
         store.connection.execute(statement, _named(statement, **given))
     (known,) = store.connection.execute(_KNOWN, _named(_KNOWN, **given)).fetchall()
     if not (known[0] or nobody or (workload is None and was_charged(store, team, experiment))):
-        raise NobodyError(_words(team, experiment, workload))
+        raise ScopeNotFoundError(_words(team, experiment, workload))
     with store.only(_kept(nobody=nobody)):
         yield
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pyrometer.account.energy import Drawn, plus
+from pyrometer.account.energy import EnergyUse, plus
 from pyrometer.account.groupings import HELD, PRICE
 from pyrometer.account.sums import Sum
 
@@ -79,7 +79,7 @@ def _with(key: list[Any], place: int, value: Any) -> list[Any]:
 
 
 def _times(group: Sum, factor: int, key: tuple[Any, ...]) -> Sum:
-    drawn = Drawn(*(amount * factor for amount in group.drawn))
+    drawn = EnergyUse(*(amount * factor for amount in group.drawn))
     return Sum(key, group.gpu_ms * factor, group.ms_price * factor, group.unpriced_gpu_ms * factor, drawn)
 
 

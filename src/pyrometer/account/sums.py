@@ -10,7 +10,7 @@ from datetime import tzinfo
 from typing import Any, NamedTuple
 
 from pyrometer.account.energy import SUMMED as DRAWN
-from pyrometer.account.energy import Drawn, open_use
+from pyrometer.account.energy import EnergyUse, open_use
 from pyrometer.account.groupings import HELD, HOLDER_GROUPINGS, ROW_GROUPINGS, SLOT_GROUPINGS, TIME_GROUPINGS
 from pyrometer.account.names import holder_column
 from pyrometer.account.quarters import label_quarters
@@ -21,7 +21,7 @@ from pyrometer.store import StoreReader
 
 HOUR_USE = "hour_use"
 _TIMED = ("gpu_ms", "ms_price", "unpriced_ms")
-_DRAWN = ("energy_mj", "energy_ms", "estimated_ms", "readings", "activity_sum")  # the fields of `Drawn`
+_DRAWN = ("energy_mj", "energy_ms", "estimated_ms", "readings", "activity_sum")  # the fields of `EnergyUse`
 
 
 class Sum(NamedTuple):
@@ -31,7 +31,7 @@ class Sum(NamedTuple):
     gpu_ms: int
     ms_price: int
     unpriced_gpu_ms: int
-    drawn: Drawn = Drawn()
+    drawn: EnergyUse = EnergyUse()
 
 
 def sums(
@@ -87,7 +87,7 @@ def sums(
     for row in rows:  # texts: numbers of 128 bits are read from those in half of the time
         gpu_ms, ms_price, unpriced_ms, *amounts = map(int, row[width:])
         if gpu_ms:
-            found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, Drawn(*amounts)))
+            found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, EnergyUse(*amounts)))
     return found
 
 

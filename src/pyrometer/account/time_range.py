@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pyrometer.model.units import MS_PER_MINUTE
 
 if TYPE_CHECKING:
-    from pyrometer.account.ledger import Accounted
+    from pyrometer.account.ledger import LedgerCoverage
 
 # Times that a clock can show in every zone.
 FIRST_YEAR, LAST_YEAR = 1970, 9998
@@ -50,7 +50,7 @@ def zone_of(name: str) -> tzinfo:
 def time_range_of(
     last: str | None, since: str | None, until: str | None, month: str | None, everything: bool, zone: tzinfo,
     default_last: str | None,
-) -> Callable[[Accounted], TimeRange]:  # fmt: skip
+) -> Callable[[LedgerCoverage], TimeRange]:  # fmt: skip
     """The time range that the options mean, once it is known what is accounted for."""
     if sum(map(bool, (last or since, month, everything))) > 1 or (last and since) or (until and (month or everything)):
         raise TimeRangeError("Say the time in one way: --last, --since and --until, --month, or --all.")

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from pyrometer.account.check import derived_problems, problems
+from pyrometer.account.check_parts import Problem
 from pyrometer.account.closed import problems as of_closed
-from pyrometer.account.problems import Problem
 from pyrometer.account.repair import mend, new_catalogue
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import bring_up_to_date, open_store

@@ -62,7 +62,7 @@ def _moment(text: str) -> float:
 
 def copy_folder(asked: Asked, url: str | None) -> None:
     """`pyrometer export lake`: what a server does by itself, once."""
-    from pyrometer.account.lake import about, identified
+    from pyrometer.account.lake_manifest import ensure_lake_source, manifest_header
     from pyrometer.cli.running import bring_up_to_date, data_folder, open_store
     from pyrometer.store.lake import LakeStorage
     from pyrometer.store.lake.copying import LakeCopier
@@ -85,8 +85,8 @@ def copy_folder(asked: Asked, url: str | None) -> None:
         covered = bring_up_to_date(store, settings)
         if covered is None:
             raise click.ClickException(f"{folder} holds nothing to account for yet.")
-        identified(store)
-        told = about(store, settings, covered)
+        ensure_lake_source(store)
+        told = manifest_header(store, settings, covered)
         copied = copier.copy(store, told, now_ms=now_ms)
     removed = f", {counted(copied.removed, 'file')} removed" if copied.removed else ""
     size = f"{copied.bytes / 1e6:,.1f} MB"

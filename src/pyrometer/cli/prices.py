@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from pyrometer.account.answer_json import iso
-from pyrometer.account.pricing import Kind, priced_kinds
+from pyrometer.account.pricing import PricedKind, priced_kinds
 from pyrometer.cli.running import open_store, print_json
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
@@ -63,7 +63,7 @@ def command(data: str | None, book: str | None, starter: bool, output: str) -> N
 # -- what applies -----------------------------------------------------------------------------------------------------
 
 
-def _answer(kinds: Sequence[Kind], written: Sequence[Price], entries: Sequence[Entry]) -> dict[str, Any]:
+def _answer(kinds: Sequence[PricedKind], written: Sequence[Price], entries: Sequence[Entry]) -> dict[str, Any]:
     rows = [_row(kind, written, entries) for kind in kinds]
     used = {row["entry"] for row in rows}
     return {
@@ -75,7 +75,7 @@ def _answer(kinds: Sequence[Kind], written: Sequence[Price], entries: Sequence[E
     }
 
 
-def _row(kind: Kind, written: Sequence[Price], entries: Sequence[Entry]) -> dict[str, Any]:
+def _row(kind: PricedKind, written: Sequence[Price], entries: Sequence[Entry]) -> dict[str, Any]:
     """A kind of GPU with its price; the book's entries are the last of the prices written."""
     row: dict[str, Any] = {name: getattr(kind, name) for name in _NAMES}
     row |= {"node_gpus": kind.node_gpus, "gpus": kind.gpus, "usd_micro_per_hour": kind.usd_micro_per_hour}

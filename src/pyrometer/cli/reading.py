@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.account.time_range import time_range_of, zone_of
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import Asked, answer_from
@@ -65,7 +65,7 @@ def _window(asked: Asked, what: str, settings: Settings, now_ms: int) -> tuple[i
         raise click.UsageError("--all of a Prometheus may be years: say --last, or --since.")
     window = time_range_of(
         told.get("last"), told.get("since"), told.get("until"), told.get("month"), False, zone, DEFAULT_LAST[what]
-    )(Accounted(now_ms - 12 * MS_PER_HOUR, now_ms, 0))
+    )(LedgerCoverage(now_ms - 12 * MS_PER_HOUR, now_ms, 0))
     if window.from_ms >= now_ms:
         raise click.UsageError("That time is yet to come.")
     return window.from_ms, min(window.to_ms, now_ms)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pyrometer.account.reconcile import off_by_percent, reconciled, seen_of
+from pyrometer.account.reconcile import ledger_use, off_by_percent, reconcile
 from pyrometer.account.time_range import zone_of
 from pyrometer.cli.running import Asked, print_json
 from pyrometer.cli.tables import print_table
@@ -70,8 +70,8 @@ def _answer(
     bill = read_bill(
         path, {*(row["instance_type"] for row in rows if row["instance_type"]), *named.values()}, zone, columns
     )
-    seen, nameless_ms = seen_of(rows, named)
-    return reconciled(bill, seen) | {"nameless_node_ms": nameless_ms}
+    seen, nameless_ms = ledger_use(rows, named)
+    return reconcile(bill, seen) | {"nameless_node_ms": nameless_ms}
 
 
 def _print(answer: dict[str, Any]) -> None:

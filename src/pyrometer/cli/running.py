@@ -13,7 +13,7 @@ import click
 import duckdb
 
 from pyrometer.account.closing import ClosingError
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.account.time_range import TimeRangeError
 from pyrometer.cli.outcome import fail, finish
 from pyrometer.cli.progress import progress_bar, waiting
@@ -228,7 +228,7 @@ def answer_from(store: Store, settings: Settings, asked: Question, named: str) -
         return asked(store, covered)
 
 
-def bring_up_to_date(store: Store, settings: Settings, *, now_ms: int | None = None) -> Accounted | None:
+def bring_up_to_date(store: Store, settings: Settings, *, now_ms: int | None = None) -> LedgerCoverage | None:
     """Builds the stale hours of the ledger, with a bar when that takes long."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     with progress_bar("Accounting") as progress:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyrometer.account import sums as ledger
 from pyrometer.account.answer_json import amounts, iso, time_range_json, total
-from pyrometer.account.energy import drawn_in, energy_total, tariff_of
+from pyrometer.account.energy import energy_in, energy_total, tariff_of
 from pyrometer.account.names import open_names
 from pyrometer.account.summed import open_hours, open_minutes
 from pyrometer.account.sums import Sum, added, price_of, rounded
@@ -97,7 +97,7 @@ class Burned:
 
     def totals(self, settings: Settings, price_usd_micro: int | None) -> dict[str, Any]:
         """What every answer about a window begins with: all of it, and by state."""
-        drawn = energy_total(drawn_in(self._store, *self._window), tariff_of(settings))
+        drawn = energy_total(energy_in(self._store, *self._window), tariff_of(settings))
         return {
             "window": time_range_json(self._window, self._zone),
             "timezone": str(self._zone),

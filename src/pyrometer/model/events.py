@@ -43,7 +43,7 @@ WATCHED = "watched"  # everything was seen up to here
 WATCH_GAP = "watch_gap"  # for `duration_ms` from `time_ms` on nobody watched: who came and went was not seen
 
 
-class Restating(NamedTuple):
+class RestatingEvents(NamedTuple):
     """A pair of events between which a slot was in another state than it looked."""
 
     opens: str
@@ -53,7 +53,7 @@ class Restating(NamedTuple):
 
 
 RESTATING = (
-    Restating(STUCK, UNSTUCK, "hang", whole_run=False),
-    Restating(NONFINITE_LOSS, FINITE_LOSS, "diverged", whole_run=True),
-    Restating(LOOP_ENDED, LOOP_RESUMED, "idle_held", whole_run=False),
+    RestatingEvents(STUCK, UNSTUCK, "hang", whole_run=False),
+    RestatingEvents(NONFINITE_LOSS, FINITE_LOSS, "diverged", whole_run=True),
+    RestatingEvents(LOOP_ENDED, LOOP_RESUMED, "idle_held", whole_run=False),
 )

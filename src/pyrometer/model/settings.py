@@ -182,10 +182,10 @@ CHOICES = {
     "mlflow_stamp": ("yes", "no"),
     "wandb_stamp": ("yes", "no"),
 }
-LEAST = {"pue": 1.0, "scrape_interval_s": 1}
-MOST = {"scrape_interval_s": 60}  # a sample speaks for that long
-MOST_NUMBER = 1_000_000
-MOST_SMALL = 10**15  # of what is counted in milliseconds or micro-dollars: 30,000 years, a billion dollars
+MIN_VALUES = {"pue": 1.0, "scrape_interval_s": 1}
+MAX_VALUES = {"scrape_interval_s": 60}  # a sample speaks for that long
+MAX_NUMBER = 1_000_000
+MAX_SMALL_NUMBER = 10**15  # of what is counted in milliseconds or micro-dollars: 30,000 years, a billion dollars
 
 
 class SettingError(ValueError):
@@ -201,16 +201,16 @@ def with_values(settings: Settings, values: dict[str, object], origin: str) -> S
                 f"{origin}: there is no setting {reprlib.repr(name)}. Known: {', '.join(Settings._fields)}."
             )
         said = f"{origin}: setting {name!r} has value {reprlib.repr(value)}."
-        most = MOST_SMALL if name.endswith(("_ms", "_usd_micro")) else MOST_NUMBER
+        most = MAX_SMALL_NUMBER if name.endswith(("_ms", "_usd_micro")) else MAX_NUMBER
         fits, what, converted = _fitting(type(Settings._field_defaults[name]), value, most)
         if not fits:
             raise SettingError(f"{said} Not {what}.")
         if name in CHOICES and converted not in CHOICES[name]:
             raise SettingError(f"{said} Known: {', '.join(CHOICES[name])}.")
-        if name in LEAST and isinstance(converted, int | float) and converted < LEAST[name]:
-            raise SettingError(f"{said} It is {LEAST[name]} at least.")
-        if name in MOST and isinstance(converted, int | float) and converted > MOST[name]:
-            raise SettingError(f"{said} It is {MOST[name]} at most.")
+        if name in MIN_VALUES and isinstance(converted, int | float) and converted < MIN_VALUES[name]:
+            raise SettingError(f"{said} It is {MIN_VALUES[name]} at least.")
+        if name in MAX_VALUES and isinstance(converted, int | float) and converted > MAX_VALUES[name]:
+            raise SettingError(f"{said} It is {MAX_VALUES[name]} at most.")
         changes[name] = converted
     return settings._replace(**changes)  # type: ignore[arg-type]
 
@@ -225,7 +225,7 @@ def _fitting(kind: type, value: object, most: int) -> tuple[bool, str, object]:
         return fits, "a list of texts", tuple(listed) if isinstance(listed, list) else ()
     if kind is float:
         number = _number(value)
-        return number is not None, f"a number from 0 to {MOST_NUMBER:,}", number
+        return number is not None, f"a number from 0 to {MAX_NUMBER:,}", number
     count = _count(value)
     return 0 <= count <= most, f"a whole number from 0 to {most:,}", count
 
@@ -236,12 +236,12 @@ def _number(value: object) -> float | None:
         number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else -1.0
     except (ValueError, OverflowError):
         return None
-    return number if 0 <= number <= MOST_NUMBER else None
+    return number if 0 <= number <= MAX_NUMBER else None
 
 
 def _count(value: object) -> int:
     """A value, as YAML or a variable has it, as a whole number; below 0 when it is none."""
     if isinstance(value, str):
         digits = value.strip()
-        return int(digits) if digits.isdecimal() and len(digits) <= len(str(MOST_SMALL)) else -1
+        return int(digits) if digits.isdecimal() and len(digits) <= len(str(MAX_SMALL_NUMBER)) else -1
     return value if isinstance(value, int) and not isinstance(value, bool) else -1

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pyrometer.account.closed import revision_of
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.serve.questions import QuestionError
 from pyrometer.store import StoreReader
@@ -32,7 +32,7 @@ LEAST_PAUSE_S, REST = 5.0, 4  # between slow answers to one question: so many ti
 _ALWAYS = (-(2**62), 2**62)
 
 
-def revision(store: StoreReader, covered: Accounted) -> str:
+def revision(store: StoreReader, covered: LedgerCoverage) -> str:
     """Of the facts, the ledger made from them, and the months that are closed."""
     facts = store.fingerprint(SCHEMAS, *_ALWAYS)
     books = revision_of(store.folder)

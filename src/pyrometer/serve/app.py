@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pyrometer.account.answer_json import iso
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.account.time_range import TimeRangeError
 from pyrometer.act.lives import FindingTracker, ms_of
 from pyrometer.act.stamping import SummaryWriter
@@ -322,7 +322,7 @@ class Server:
             made.exception()  # told to those who wait, if anybody still does
 
     async def _make(
-        self, asking: Asking, tagged: str, asked: Question, snapshot: Snapshot, covered: Accounted
+        self, asking: Asking, tagged: str, asked: Question, snapshot: Snapshot, covered: LedgerCoverage
     ) -> bytes:
         began_s = time.monotonic()
         body = await asyncio.to_thread(lambda: asking.form.rendered(_read(asked, snapshot, covered)))
@@ -362,7 +362,7 @@ class Server:
         answer: Answer = json.loads(body or b"")
         return answer
 
-    def _current(self) -> tuple[Accounted, str]:
+    def _current(self) -> tuple[LedgerCoverage, str]:
         """What the ledger covers when it is up to date, and its revision. The caller has the lock."""
         books = self.account()
         if books.covered is None:
@@ -542,7 +542,7 @@ def _asked(what: str, parameters: dict[str, str], settings: Settings) -> Questio
         return question(what, parameters, settings)
 
 
-def _read(asked: Question, snapshot: Snapshot, covered: Accounted) -> Answer:
+def _read(asked: Question, snapshot: Snapshot, covered: LedgerCoverage) -> Answer:
     try:
         with _refusing(), snapshot:
             return asked(snapshot, covered)
@@ -553,7 +553,7 @@ def _read(asked: Question, snapshot: Snapshot, covered: Accounted) -> Answer:
 class Books(NamedTuple):
     """The ledger as it was last brought up to date."""
 
-    covered: Accounted | None
+    covered: LedgerCoverage | None
     revised: str
     changes: int  # of the store, until then
     minute: int

@@ -8,8 +8,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pyrometer.account.lake import about, identified
-from pyrometer.account.ledger import Accounted
+from pyrometer.account.lake_manifest import ensure_lake_source, manifest_header
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.serve.threads import to_its_end
 from pyrometer.store import Snapshot
 from pyrometer.store.lake import LakeError, LakeStorage
@@ -61,18 +61,18 @@ class Copying:
         else:
             self._succeeded(copied)
 
-    def _take(self) -> tuple[Snapshot, Accounted] | None:
+    def _take(self) -> tuple[Snapshot, LedgerCoverage] | None:
         """The store as it is, with its ledger up to date. The caller has the lock."""
         covered = self._server.account().covered
         if covered is None:
             return None
-        identified(self._server.store)
+        ensure_lake_source(self._server.store)
         return self._server.store.snapshot(), covered
 
-    def _copy(self, snapshot: Snapshot, covered: Accounted) -> CopyResult:
+    def _copy(self, snapshot: Snapshot, covered: LedgerCoverage) -> CopyResult:
         assert self._copier is not None  # noqa: S101 - it is on
         with snapshot:  # files that are replaced meanwhile stay until it is closed
-            told = about(snapshot, self._server.settings, covered)
+            told = manifest_header(snapshot, self._server.settings, covered)
             return self._copier.copy(snapshot, told, now_ms=time.time_ns() // 1_000_000)
 
     def _failed(self, why: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from pyrometer.account.answer_json import iso
 from pyrometer.account.energy import tariff_of
-from pyrometer.account.fleet import Asked, Fleet, Member
-from pyrometer.account.scope import NobodyError
+from pyrometer.account.fleet import Fleet, LakeCluster, LakeQuestion
+from pyrometer.account.scope import ScopeNotFoundError
 from pyrometer.model.settings import Settings
 from pyrometer.serve.questions import Answer, NothingError, Question, QuestionError, groupings_of, heard_as, question
 from pyrometer.store.engines import Engine, Progress
@@ -37,7 +37,7 @@ def answer_of_lake(
     """The answer, and up to when each cluster is known."""
     threads = 1 if engine.splits else None  # a task has one core of its node
     members = [
-        Member(lake.place.url, manifest, lake.cache_folder, lake.cache_mib * MIB, threads)
+        LakeCluster(lake.place.url, manifest, lake.cache_folder, lake.cache_mib * MIB, threads)
         for manifest in manifests(lake.place, lake.clusters)
     ]
     settings = [lake.settings_of(member.manifest.settings) for member in members]
@@ -58,7 +58,7 @@ def answer_of_lake(
 
 def _folded(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Sequence[Settings]) -> Answer:
     heard = heard_as(what, parameters, settings[0])
-    asked = Asked(
+    asked = LakeQuestion(
         heard.window(fleet.covered), tuple(groupings_of(parameters)), heard.zone, heard.price_usd_micro, heard.team,
         heard.experiment,
     )  # fmt: skip
@@ -66,11 +66,11 @@ def _folded(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Se
         if what == "charges":
             return fleet.charges(asked, heard.share)
         return fleet.cost(asked, [tariff_of(one) for one in settings], heard.share)
-    except NobodyError as error:
+    except ScopeNotFoundError as error:
         raise NothingError(str(error)) from None
 
 
-def _refuse(what: str, parameters: Mapping[str, str], engine: Engine, members: Sequence[Member]) -> None:
+def _refuse(what: str, parameters: Mapping[str, str], engine: Engine, members: Sequence[LakeCluster]) -> None:
     """What cannot be put together from several clusters, and what is not mapped over machines."""
     asked = "cost --by cause" if what == "cost" else what
     if engine.splits:
@@ -80,13 +80,13 @@ def _refuse(what: str, parameters: Mapping[str, str], engine: Engine, members: S
         raise QuestionError(f"`{asked}` is asked of one cluster: say --cluster NAME. There: {names}.")
 
 
-def _of_one(member: Member, asked: Question) -> Answer:
+def _of_one(member: LakeCluster, asked: Question) -> Answer:
     with member.reading() as reading:
         reading.fetch_beside()
         return asked(reading, member.covered)
 
 
-def _listed(members: Sequence[Member], asked: Sequence[Question]) -> Answer:
+def _listed(members: Sequence[LakeCluster], asked: Sequence[Question]) -> Answer:
     """Rows of several clusters, newest first; a team or an experiment need not be in all of them."""
     rows: list[Answer] = []
     answer: Answer | None = None

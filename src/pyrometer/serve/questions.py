@@ -11,18 +11,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyrometer.account.books import LEDGER, Basis, basis_of
+from pyrometer.account.charge_basis import LEDGER, ChargeBasis, basis_of
 from pyrometer.account.charges import charges
 from pyrometer.account.charges import groupings as charged_by
 from pyrometer.account.closing import closed_answer
-from pyrometer.account.cost import Subject, cost, pot_of
+from pyrometer.account.cost import CostQuestion, cost, pot_of
 from pyrometer.account.energy import tariff_of
 from pyrometer.account.groupings import GROUPINGS
-from pyrometer.account.instances import instances
-from pyrometer.account.ledger import Accounted, Progress, build
+from pyrometer.account.ledger import LedgerCoverage, Progress, build
 from pyrometer.account.names import open_names
+from pyrometer.account.node_hours import node_hours
 from pyrometer.account.retention import forget
-from pyrometer.account.scope import NobodyError, only
+from pyrometer.account.scope import ScopeNotFoundError, only
 from pyrometer.account.sharing import HOW, NONE, Pot
 from pyrometer.account.time_range import TimeRange, time_ms, time_range_of, zone_of
 from pyrometer.explain.burn import burn
@@ -49,7 +49,8 @@ from pyrometer.model.settings import Settings
 from pyrometer.store import Store, StoreReader
 
 Answer = dict[str, Any]
-Question = Callable[[StoreReader, Accounted], Answer]  # checked, and ready to be asked of a store that is up to date
+# checked, and ready to be asked of a store that is up to date
+Question = Callable[[StoreReader, LedgerCoverage], Answer]
 
 WINDOW = ("last", "since", "until", "month", "all", "tz", "price")
 SCOPE = ("team", "experiment")  # only what belongs to them
@@ -98,7 +99,7 @@ class _About(NamedTuple):
     workload: str | None = None
     pot: Pot | None = None  # what nobody held, where others pay for it
 
-    def basis(self, store: StoreReader, by: Sequence[str]) -> Basis:
+    def basis(self, store: StoreReader, by: Sequence[str]) -> ChargeBasis:
         """What it is answered from, once months are closed."""
         if self.workload is not None:
             return LEDGER
@@ -110,14 +111,14 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
     heard = heard_as(what, parameters, settings)
     answer = _ANSWERS[what](parameters)
 
-    def asked(store: StoreReader, covered: Accounted) -> Answer:
+    def asked(store: StoreReader, covered: LedgerCoverage) -> Answer:
         window, zone, price_usd_micro, team, experiment, share, workload = heard
         about = _About(window(covered), zone, settings, price_usd_micro, team, experiment, workload)
         about = about._replace(pot=_pot(store, about, what, parameters, share))
         try:
             with only(store, team, experiment, workload):
                 return answer(store, about)
-        except NobodyError as error:
+        except ScopeNotFoundError as error:
             raise NothingError(str(error)) from None
 
     return asked
@@ -126,7 +127,7 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
 class Heard(NamedTuple):
     """What every question says, checked."""
 
-    window: Callable[[Accounted], TimeRange]
+    window: Callable[[LedgerCoverage], TimeRange]
     zone: tzinfo
     price_usd_micro: int | None
     team: str | None
@@ -163,7 +164,7 @@ def known() -> tuple[str, ...]:
 
 def bring_up_to_date(
     store: Store, settings: Settings, *, now_ms: int, progress: Progress = lambda done, total: None
-) -> Accounted | None:
+) -> LedgerCoverage | None:
     """Builds the stale hours of the ledger and forgets what is too old; None when there is nothing to account for."""
     prices = read_price_book(Path(settings.price_book)) if settings.price_book else []
     covered = build(store, settings, now_ms=now_ms, prices=prices, progress=progress)
@@ -238,12 +239,12 @@ def _pot(store: StoreReader, about: _About, what: str, parameters: Mapping[str, 
         return None
     open_names(store)
     by = groupings_of(parameters) if what == "cost" else charged_by(about.price_usd_micro)
-    asked = Subject(about.window, about.zone, about.price_usd_micro, about.basis(store, by))
+    asked = CostQuestion(about.window, about.zone, about.price_usd_micro, about.basis(store, by))
     return pot_of(store, asked, by, share)
 
 
 def _instances(parameters: Mapping[str, str]) -> _Answering:
-    return lambda store, about: instances(store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro)
+    return lambda store, about: node_hours(store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro)
 
 
 def _closed(parameters: Mapping[str, str]) -> _Answering:

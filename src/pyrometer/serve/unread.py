@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pyrometer.account.problems import Problem
+from pyrometer.account.check_parts import Problem
 from pyrometer.collect.remote_write import Reader, RemoteWriteError
 from pyrometer.store import Store
 from pyrometer.store.inbox import REFUSED, Inbox, of_training
