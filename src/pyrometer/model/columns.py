@@ -1,4 +1,4 @@
-"""From a NamedTuple to its table: one declaration gives the record, its Arrow schema and its DuckDB columns."""
+"""Record declarations: a NamedTuple gives the record, its Arrow schema and its DuckDB columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The types a column may have. Integers are as narrow as the fact allows: they are what makes the parts small.
+# The types of columns. Integers are as narrow as possible, which keeps parts small.
 Text = Annotated[str, "string"]
 Flag = Annotated[bool, "bool"]
 Int64 = Annotated[int, "int64"]
@@ -44,7 +44,7 @@ _DUCKDB = {
 
 
 class Column(NamedTuple):
-    """One column of a record: its name, its type in Arrow's words, and whether it may be absent."""
+    """One column of a record: its name, its Arrow type, and whether values may be absent."""
 
     name: str
     type: str
@@ -52,12 +52,12 @@ class Column(NamedTuple):
 
     @property
     def duckdb_type(self) -> str:
-        """The same type in DuckDB's words."""
+        """The DuckDB type."""
         return _DUCKDB[self.type]
 
 
 class Schema(NamedTuple):
-    """How a record kind is stored: its columns, what makes two rows the same fact, and how it is cut by time."""
+    """How a record kind is stored: its columns, the key that identifies a fact, and how it is partitioned by time."""
 
     name: str
     record: type
@@ -74,7 +74,7 @@ class Schema(NamedTuple):
         return tuple(column.name for column in self.columns)
 
     def partition_of(self, time_ms: int) -> int:
-        """The start of the hour or day in which a row of this time is kept."""
+        """The start of the hour or day that a row of this time is stored in."""
         return time_ms - time_ms % self.partition_ms
 
     def duckdb_columns(self) -> str:
@@ -88,7 +88,7 @@ class Schema(NamedTuple):
         return pa.schema([pa.field(c.name, _arrow_type(c.type), nullable=c.nullable) for c in self.columns])
 
     def table(self, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
-        """Records as one Arrow table."""
+        """An Arrow table of records."""
         import pyarrow as pa
 
         columns = list(zip(*rows, strict=True)) or [()] * len(self.columns)
@@ -115,10 +115,11 @@ def record(
 ) -> Callable[[Record], Record]:
     """Declares a NamedTuple as a stored record kind.
 
-    `key` says which rows state the same fact (the first one counts), `sort` the order inside a part, `every` whether
-    its parts are cut by hour (many rows: measurements) or by day (few rows: objects and their changes), `delta_coded`
-    whether its parts are written in the second version of Parquet, which keeps numbers as differences, `derived`
-    whether Pyrometer computes the rows from other records.
+    - `key`: rows with equal keys state the same fact, and the first one counts.
+    - `sort`: the order of rows in a part.
+    - `every`: parts cover an hour (many rows: measurements) or a day (few rows: objects and their changes).
+    - `delta_coded`: parts are written in version 2 of Parquet, which stores differences of numbers.
+    - `derived`: Pyrometer computes the rows from other records.
     """
     partition_ms = {"hour": MS_PER_HOUR, "day": MS_PER_DAY}[every]
 

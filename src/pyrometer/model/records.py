@@ -1,7 +1,7 @@
-"""The records: every fact that sources bring and the store keeps, one NamedTuple a kind.
+"""The records: every fact that sources report and the store keeps, one NamedTuple per kind.
 
-`time_ms` is when the fact was true (or seen), in milliseconds UTC. Objects that change (nodes, pods, runs…) are kept as
-observations: the newest one of an object counts. Absent values are None, never a sentinel.
+`time_ms` is when the fact was true or observed, in milliseconds UTC. Objects that change (nodes, pods, runs…) are
+stored as observations, and the newest observation of an object counts. Absent values are None, never a sentinel.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 
 from pyrometer.model.columns import Flag, Float64, Int16, Int32, Int64, IntList, Text, TextList, record
 
-OWN_POD = "run:"  # begins the uid of a pod that stands for a rank outside of Kubernetes
-WHOLE_DEVICE = -1  # `instance` of an allocation or a sample that is about the device, not about a MIG instance
+OWN_POD = "run:"  # prefix of the UID of a pod that represents a rank outside Kubernetes
+WHOLE_DEVICE = -1  # `instance` of an allocation or sample of a whole device, not of a MIG instance
 
 
 @record(key=("node_uid", "time_ms"), every="day")
 class Node(NamedTuple):
-    """A machine as it was seen at a time. One that is gone is seen once more, with `present` false."""
+    """A node at a time. A deleted node is recorded once more, with `present` false."""
 
     time_ms: Int64
     cluster: Text
     node_uid: Text
     name: Text
-    gpu_count: Int16  # devices it shows now; its capacity is the highest count it has shown
+    gpu_count: Int16  # devices that it has now; its capacity is the highest count so far
     gpu_model: Text | None = None
     pool: Text | None = None
     instance_type: Text | None = None
@@ -36,9 +36,9 @@ class Node(NamedTuple):
 
 @record(key=("node_uid", "slot_index", "time_ms"), every="day")
 class Slot(NamedTuple):
-    """One GPU's place as it was seen at a time.
+    """One GPU position at a time.
 
-    A slot that belongs to no known node (a recording, a trace, a laptop's CPU) says how long it lived, in `from_ms` and
+    A slot without a known node (in a recording, a trace, or on a laptop's CPU) has its lifetime in `from_ms` and
     `to_ms`.
     """
 
@@ -48,14 +48,14 @@ class Slot(NamedTuple):
     uuid: Text | None = None
     gpu_model: Text | None = None
     healthy: Flag = True
-    reason: Text | None = None  # why it is not healthy: "XID 79", "lost"
+    reason: Text | None = None  # why it is unhealthy: "XID 79", "lost"
     from_ms: Int64 | None = None
     to_ms: Int64 | None = None
 
 
 @record(key=("pod_uid", "time_ms"), every="day")
 class Pod(NamedTuple):
-    """A pod as it was seen at a time."""
+    """A pod at a time."""
 
     time_ms: Int64
     cluster: Text
@@ -71,20 +71,22 @@ class Pod(NamedTuple):
     queue: Text | None = None
     created_ms: Int64 | None = None
     scheduled_ms: Int64 | None = None
-    started_ms: Int64 | None = None  # the last of its containers started
+    started_ms: Int64 | None = None  # when the last of its containers started
     ended_ms: Int64 | None = None
     reason: Text | None = None  # of its end: OOMKilled, Evicted, Error
-    gpu_share: Int64 | None = None  # GPUs asked for, in parts of a whole slot
+    gpu_share: Int64 | None = None  # requested GPUs, in parts of a whole slot
     labels_json: Text | None = None
-    pipeline_run: Text | None = None  # the run of a pipeline that it belongs to
+    pipeline_run: Text | None = None  # the pipeline run that it belongs to
     pipeline_step: Text | None = None  # the step of that run
-    pipeline_attempt: Int16 | None = None  # which try of that step, from 1; None: a job of its own has its attempts
+    pipeline_attempt: Int16 | None = (
+        None  # the attempt of that step, from 1; None: the attempts are those of its own job
+    )
     trial_uid: Text | None = None  # the trial of a sweep that it belongs to
 
 
 @record(key=("object_uid", "time_ms"), every="day")
 class Owner(NamedTuple):
-    """An object in an owner chain, kept after it is deleted: its cost remains."""
+    """An object in an owner chain. It is kept after it is deleted, because its cost remains."""
 
     time_ms: Int64
     cluster: Text
@@ -98,7 +100,7 @@ class Owner(NamedTuple):
 
 @record(key=("workload_uid", "time_ms"), every="day")
 class Workload(NamedTuple):
-    """The root object that owns pods, with who it belongs to and which rule said so."""
+    """The root object that owns pods, with its experiment, team and user, and the rules that assigned them."""
 
     time_ms: Int64
     cluster: Text
@@ -113,36 +115,36 @@ class Workload(NamedTuple):
     team_rule: Text | None = None
     user: Text | None = None
     queue: Text | None = None
-    gang_pods: Int32 | None = None  # pods it needs before it can start; None when it needs no gang
-    serves: Flag = False  # it serves a model: its busy time is `infer`
+    gang_pods: Int32 | None = None  # pods that it needs before it can start; None: it is not a gang
+    serves: Flag = False  # it serves a model, so its busy time is `infer`
     created_ms: Int64 | None = None
     labels_json: Text | None = None
 
 
 @record(key=("run_id", "time_ms"), every="day")
 class PipelineRun(NamedTuple):
-    """One run of a pipeline: an Argo Workflow, of Kubeflow Pipelines or by itself. Only of those that use GPUs."""
+    """One run of a pipeline that uses GPUs: an Argo Workflow, with or without Kubeflow Pipelines."""
 
     time_ms: Int64
     cluster: Text
-    run_id: Text  # what Kubeflow Pipelines calls it, else the Workflow's UID
+    run_id: Text  # the id in Kubeflow Pipelines, else the Workflow's UID
     workflow_uid: Text
     namespace: Text
-    name: Text  # what people call the run
-    pipeline: Text  # what it is a run of
-    state: Text  # pending, running, succeeded, failed; unknown: its Workflow has not said it
+    name: Text  # the display name
+    pipeline: Text  # the name of the pipeline
+    state: Text  # pending, running, succeeded, failed; unknown: not reported by its Workflow
     started_ms: Int64 | None = None
     ended_ms: Int64 | None = None
 
 
 @record(key=("run_id", "step", "attempt", "time_ms"), every="day")
 class PipelineStep(NamedTuple):
-    """One try of one step of a pipeline's run, whether it uses GPUs or not, as its Workflow says it."""
+    """One attempt of one step of a pipeline run, with or without GPUs, as its Workflow reports it."""
 
     time_ms: Int64
     run_id: Text
     step: Text
-    attempt: Int16  # from 1: a retry is another one
+    attempt: Int16  # from 1; a retry is a new attempt
     state: Text  # pending, running, succeeded, failed, skipped, cached
     started_ms: Int64 | None = None
     ended_ms: Int64 | None = None
@@ -151,7 +153,7 @@ class PipelineStep(NamedTuple):
 
 @record(key=("sweep_uid", "time_ms"), every="day")
 class Sweep(NamedTuple):
-    """A search for the best parameters: Katib's Experiment. Only of those that use GPUs."""
+    """A search for the best parameters that uses GPUs: an Experiment of Katib."""
 
     time_ms: Int64
     cluster: Text
@@ -159,18 +161,18 @@ class Sweep(NamedTuple):
     namespace: Text
     name: Text
     state: Text  # created, running, restarting, succeeded, failed
-    metric: Text | None = None  # what is to be as small or as large as it can be
+    metric: Text | None = None  # the metric to minimize or maximize
     goal: Text | None = None  # min, max
-    target: Float64 | None = None  # from which on it is good enough
+    target: Float64 | None = None  # the value that is good enough
     algorithm: Text | None = None
-    best_trial: Text | None = None  # the name of the best one so far, as Katib says it
+    best_trial: Text | None = None  # the name of the best trial so far, as reported by Katib
     started_ms: Int64 | None = None
     ended_ms: Int64 | None = None
 
 
 @record(key=("trial_uid", "time_ms"), every="day")
 class Trial(NamedTuple):
-    """One trial of a sweep: the parameters it was given, and what came of it."""
+    """One trial of a sweep: its parameters and its result."""
 
     time_ms: Int64
     trial_uid: Text
@@ -179,8 +181,8 @@ class Trial(NamedTuple):
     name: Text
     state: Text  # created, running, succeeded, failed, killed, early_stopped, metrics_unavailable
     parameters_json: Text | None = None
-    value: Float64 | None = None  # of the sweep's metric: the best, the last or whichever its strategy says
-    metrics_json: Text | None = None  # of each metric: its least, its greatest and its last value
+    value: Float64 | None = None  # of the sweep's metric: the best, the last, or as its strategy says
+    metrics_json: Text | None = None  # the minimum, maximum and last value of each metric
     started_ms: Int64 | None = None
     ended_ms: Int64 | None = None
 
@@ -197,12 +199,12 @@ class Allocation(NamedTuple):
     to_ms: Int64 | None
     share: Int64  # parts of a whole slot
     instance: Int16 = WHOLE_DEVICE
-    source: Text = "kubernetes"  # how the device is known: kubernetes, pod_resources, dcgm, count, trace, sdk
+    source: Text = "kubernetes"  # of the device assignment: kubernetes, pod_resources, dcgm, count, trace, sdk
 
 
 @record(key=("node_uid", "slot_index", "instance", "time_ms"))
 class GpuSample(NamedTuple):
-    """One slot at one time: what DCGM or NVML said. Ratios are in thousandths: whole numbers compress."""
+    """A reading of one slot from DCGM or NVML. Ratios are in thousandths, because integers compress well."""
 
     time_ms: Int64
     node_uid: Text
@@ -224,28 +226,28 @@ class GpuSample(NamedTuple):
 
 @record(key=("node_uid", "time_ms"))
 class NodeSample(NamedTuple):
-    """One node in one minute, which begins at `time_ms`: what node_exporter said of the machine around the GPUs.
+    """A reading of one node from node_exporter, for the minute that begins at `time_ms`.
 
-    Rates are those of the minute; what is summed is summed over physical devices.
+    Rates are averages over the minute. Sums are over physical devices.
     """
 
     time_ms: Int64
     node_uid: Text
     cpu_busy_permille: Int16 | None = None  # of all CPUs, on average
-    cpu_wait_permille: Int16 | None = None  # idle while something waited for its disks
-    memory_used_permille: Int16 | None = None  # what programs could not get any more: caches do not count
+    cpu_wait_permille: Int16 | None = None  # idle while a process waited for disks
+    memory_used_permille: Int16 | None = None  # not available to programs; caches do not count as used
     disk_busy_permille: Int16 | None = None  # of the busiest disk
-    io_stalled_permille: Int16 | None = None  # all that wanted to run waited for disks
+    io_stalled_permille: Int16 | None = None  # every runnable process waited for disks
     disk_read_mib_s: Int32 | None = None
     disk_write_mib_s: Int32 | None = None
     network_rx_mib_s: Int32 | None = None
     network_tx_mib_s: Int32 | None = None
-    network_dropped_per_s: Int32 | None = None  # packets that came and found no room
+    network_dropped_per_s: Int32 | None = None  # received packets that were dropped
 
 
 @record(key=("run", "attempt", "rank", "time_ms"), every="day")
 class Run(NamedTuple):
-    """One rank of one attempt of a run, as its process saw it; the ranks together are the run."""
+    """One rank of one attempt of a run, as its process reported it. All ranks together are the run."""
 
     time_ms: Int64
     run: Text
@@ -260,20 +262,20 @@ class Run(NamedTuple):
     pod_uid: Text | None = None
     node_uid: Text | None = None
     slot_index: Int16 | None = None
-    first_step_ms: Int64 | None = None  # end of the first step: until then it starts up
+    first_step_ms: Int64 | None = None  # end of the first step; the time before is `startup`
     ended_ms: Int64 | None = None
-    outcome: Text | None = None  # succeeded, failed, killed; unknown: a log that breaks off
-    resumed_step: Int64 | None = None  # the first step that it did again or anew after a restore
+    outcome: Text | None = None  # succeeded, failed, killed; unknown: the log ends early
+    resumed_step: Int64 | None = None  # the first step after a restore
     framework: Text | None = None
-    source: Text | None = None  # the tracker that told of it: it says nothing of states; None: its own processes
+    source: Text | None = None  # the tracker that reported it, which does not report states; None: its own processes
 
 
 @record(key=("run", "attempt", "rank", "time_ms"), sort=("run", "attempt", "rank", "time_ms"))
 class StepWindow(NamedTuple):
-    """Consecutive steps of one rank, folded. `time_ms` is its beginning; the amounts are milliseconds inside it.
+    """A fold of consecutive steps of one rank. It begins at `time_ms`; amounts are milliseconds within it.
 
-    Windows of one run close at the same steps on every rank. A window without steps holds what happens between them:
-    an evaluation, a checkpoint.
+    The windows of a run end at the same steps on every rank. A window without steps is an evaluation or a checkpoint
+    between steps.
     """
 
     time_ms: Int64
@@ -286,7 +288,7 @@ class StepWindow(NamedTuple):
     pod_uid: Text | None = None
     first_step: Int64 | None = None
     steps: Int32 = 0
-    data_ms: Int32 = 0  # waits for the next batch
+    data_ms: Int32 = 0  # waiting for the next batch
     copy_ms: Int32 = 0
     forward_ms: Int32 = 0
     backward_ms: Int32 = 0
@@ -303,12 +305,12 @@ class StepWindow(NamedTuple):
     flops: Int64 | None = None
     memory_peak_mib: Int32 | None = None
     memory_reserved_mib: Int32 | None = None
-    step_lengths: IntList | None = None  # µs, steps that took so long, µs, steps, …; None: only the median is known
+    step_lengths: IntList | None = None  # pairs: µs, number of steps of that length; None: only the median is known
 
 
 @record(key=("span_id",), sort=("trace_id", "time_ms"))
 class Span(NamedTuple):
-    """A piece of one step of one rank, with sub-millisecond duration."""
+    """A phase of one step of one rank, in microseconds."""
 
     time_ms: Int64
     trace_id: Text
@@ -321,7 +323,7 @@ class Span(NamedTuple):
     step: Int64 | None = None
     parent_id: Text | None = None
     attributes_json: Text | None = None
-    after_us: Int32 | None = None  # how much later than `time_ms` it began; None: within that millisecond
+    after_us: Int32 | None = None  # its start, relative to `time_ms`; None: within that millisecond
 
 
 @record(
@@ -330,10 +332,10 @@ class Span(NamedTuple):
     delta_coded=True,
 )
 class Batch(NamedTuple):
-    """The data behind one micro-batch: which samples, consumed by which step.
+    """The samples of one micro-batch, and the step that consumed it.
 
-    Samples are kept as numbers (`rows`) where all of them are, else as texts (`samples`): `named_samples` divides them.
-    A batch with neither is one whose samples are not known.
+    Samples are stored as numbers (`rows`) if all of them are numbers, otherwise as texts (`samples`): see
+    `named_samples`. A batch without either has unknown samples.
     """
 
     time_ms: Int64
@@ -351,13 +353,13 @@ class Batch(NamedTuple):
 
 
 def step_lengths(took_us: Iterable[int]) -> tuple[int, ...]:
-    """Lengths of steps as the column of a window that takes them."""
+    """The lengths of steps as `StepWindow.step_lengths` stores them."""
     counts = Counter(max(us, 1) for us in took_us)
     return tuple(number for us in sorted(counts) for number in (us, counts[us]))
 
 
 def named_samples(samples: Iterable[int | str]) -> dict[str, Any]:
-    """Samples as the column of a batch that takes them. Numbers are smaller, and found in a third of the time."""
+    """The columns of `Batch` for these samples. Numbers are smaller, and searched in a third of the time."""
     listed = tuple(samples)
     if all(isinstance(sample, int) and -(2**63) <= sample < 2**63 for sample in listed):
         return {"rows": tuple(map(int, listed))}
@@ -376,9 +378,9 @@ class Metric(NamedTuple):
     value: Float64
     step: Int64 | None = None  # as the program or its framework numbers it
     goal: Text | None = None  # min, max
-    source: Text | None = None  # what reported it: backward, pyrometer, transformers, lightning, wandb, mlflow, …
+    source: Text | None = None  # the reporter: backward, pyrometer, transformers, lightning, wandb, mlflow, …
     first_step: Int64 | None = None  # the training steps that the value covers, numbered like batches and windows
-    last_step: Int64 | None = None  # included; None: not known
+    last_step: Int64 | None = None  # inclusive; None: unknown
 
 
 @record(
@@ -397,7 +399,7 @@ class Metric(NamedTuple):
     sort=("kind", "time_ms"),
 )
 class Event(NamedTuple):
-    """Something that happened once: a kind from `events.py`, what it happened to, and its words."""
+    """Something that happened once: a kind from `events.py`, the affected object, and a text."""
 
     time_ms: Int64
     kind: Text
@@ -417,8 +419,8 @@ class Event(NamedTuple):
 
 @record(key=("run", "attempt", "node_uid", "slot_index", "from_ms", "state", "time_ms"), every="day", derived=True)
 class Restatement(NamedTuple):
-    """Later evidence about the past: this slot was in another state. Open while `to_ms` is None; the newest one of a
-    beginning counts, and one that ends where it begins takes it back."""
+    """Later evidence that a slot was in another state. It is open while `to_ms` is None. The newest record of a start
+    time counts, and a record that ends where it starts withdraws it."""
 
     time_ms: Int64
     run: Text
@@ -437,8 +439,8 @@ class Restatement(NamedTuple):
     every="day",
 )
 class Price(NamedTuple):
-    """Micro-dollars per hour of a GPU, or of a whole node. None in a selector means any; the price with the most
-    selectors set wins."""
+    """Micro-dollars per hour of a GPU or of a whole node. A selector that is None matches every slot, and the price
+    with the most selectors wins."""
 
     time_ms: Int64
     usd_micro_per_hour: Int64
@@ -451,22 +453,22 @@ class Price(NamedTuple):
     source: Text = "book"  # book, list
     assumed: Flag = False
     instance_type: Text | None = None
-    per: Text | None = None  # gpu, node: a node's price is divided among its GPUs; None: gpu
+    per: Text | None = None  # gpu, node; None: gpu. The price of a node is divided among its GPUs
 
 
 @record(key=("finding_id", "time_ms"), every="day", derived=True)
 class Finding(NamedTuple):
-    """What was found, as a server that looks all the time saw it: written when it opens, when it is over, and once a
-    day in between, so that what is found again keeps its name."""
+    """A finding of a running server. It is written when it opens, when it ends, and once per day in between, so that
+    its id stays the same when it is found again."""
 
-    time_ms: Int64  # of the ledger that was looked at: its newest minute
+    time_ms: Int64  # the newest minute of the examined ledger
     finding_id: Text
     cause: Text
-    owner_uid: Text | None  # the workload, or the pod that belongs to none; None: nobody's but the platform's
+    owner_uid: Text | None  # the workload, or a pod without a workload; None: the platform
     from_ms: Int64
-    to_ms: Int64  # so far; what is not over goes on
+    to_ms: Int64  # so far, if it has not ended
     seen_ms: Int64  # when it was first found
-    over_ms: Int64 | None = None  # when it was found to be over
+    over_ms: Int64 | None = None  # when its end was found
     gpu_ms: Int64 = 0
     usd_micro: Int64 | None = None
     culprit_json: Text | None = None
@@ -486,12 +488,12 @@ class Finding(NamedTuple):
     derived=True,
 )
 class LedgerRow(NamedTuple):
-    """The ledger: this many milliseconds of a slot's minute, held by this pod, went into this state."""
+    """The ledger: the milliseconds of a slot's minute that this pod held in this state."""
 
     minute_ms: Int64
     node_uid: Text
     slot_index: Int16
-    pod_uid: Text | None  # None: nobody held it, the platform pays
+    pod_uid: Text | None  # None: not held by a pod, so the platform pays
     attempt: Int16
     state: Text
     evidence: Int16  # bits: 1 Kubernetes, 2 GPU telemetry, 4 SDK
@@ -501,20 +503,20 @@ class LedgerRow(NamedTuple):
 
 @record(key=("node_uid", "slot_index", "pod_uid", "time_ms"), derived=True)
 class Energy(NamedTuple):
-    """What a holder's part of a slot drew in the quarter of an hour from `time_ms` on, as far as telemetry shows."""
+    """The energy of a holder's part of a slot in the quarter of an hour from `time_ms` on, if telemetry shows it."""
 
     time_ms: Int64
     node_uid: Text
     slot_index: Int16
-    pod_uid: Text | None  # None: nobody held it
+    pod_uid: Text | None  # None: not held by a pod
     energy_mj: Int64
-    ms: Int32  # of the holder's time, how much this is known of
-    estimated_ms: Int32  # of that, how much by power readings, because there was no counter
+    ms: Int32  # the part of the holder's time that the energy covers
+    estimated_ms: Int32  # the part of it that is estimated from power readings, without a counter
 
 
 @record(key=("node_uid", "pod_uid", "state", "evidence", "usd_micro_per_hour", "time_ms"), derived=True)
 class HourSum(NamedTuple):
-    """The ledger of the hour from `time_ms` on without its minutes and slots: what most questions add up."""
+    """The ledger of the hour from `time_ms` on, summed over minutes and slots. Most questions read it."""
 
     time_ms: Int64
     node_uid: Text
@@ -527,53 +529,53 @@ class HourSum(NamedTuple):
 
 @record(key=("state", "held", "usd_micro_per_hour", "time_ms"), derived=True)
 class MinuteSum(NamedTuple):
-    """The ledger of the minute from `time_ms` on without its slots and holders: what a timeline draws."""
+    """The ledger of the minute from `time_ms` on, summed over slots and holders. Timelines read it."""
 
     time_ms: Int64
     state: Text
-    held: Flag  # by anybody
+    held: Flag  # by a pod
     usd_micro_per_hour: Int64 | None
     ms: Int64
 
 
 @record(key=("node_uid", "pod_uid", "usd_micro_per_hour", "time_ms"), derived=True)
 class MinuteUse(NamedTuple):
-    """The ledger of a holder on a node without its slots and states, minute by minute from `time_ms` on: minutes of an
-    hour that are alike are one row. What is asked of hours that a window cuts."""
+    """The ledger of a holder on a node by minute from `time_ms` on, summed over slots and states. Consecutive equal
+    minutes of an hour are one row. It is read for hours that a time range cuts."""
 
     time_ms: Int64
     node_uid: Text
     pod_uid: Text | None
     usd_micro_per_hour: Int64 | None
     minutes: Int16
-    ms: Int64  # of each of them
+    ms: Int64  # of each minute
 
 
 @record(key=("node_uid", "pod_uid", "time_ms"), derived=True)
 class QuarterUse(NamedTuple):
-    """What a holder drew on a node in the quarter of an hour from `time_ms` on, and how busy its GPUs were, as far as
-    telemetry shows."""
+    """The energy and GPU activity of a holder on a node in the quarter of an hour from `time_ms` on, if telemetry shows
+    them."""
 
     time_ms: Int64
     node_uid: Text
-    pod_uid: Text | None  # None: nobody held it
+    pod_uid: Text | None  # None: not held by a pod
     energy_mj: Int64
-    ms: Int64  # of the holder's time, how much the energy is known of
-    estimated_ms: Int64  # of that, how much by power readings, because there was no counter
-    readings: Int64  # of activity while it held a GPU
-    activity_sum: Int64  # of them, in thousandths
+    ms: Int64  # the part of the holder's time that the energy covers
+    estimated_ms: Int64  # the part of it that is estimated from power readings, without a counter
+    readings: Int64  # the number of activity readings while it held a GPU
+    activity_sum: Int64  # the sum of those readings, in thousandths
 
 
 @record(key=("node_uid", "pod_uid", "usd_micro_per_hour", "time_ms"), derived=True)
 class HourUse(NamedTuple):
-    """The hour from `time_ms` on of a holder on a node, without its states: all that is asked most."""
+    """Time, energy and activity of a holder on a node in the hour from `time_ms` on, summed over states."""
 
     time_ms: Int64
     node_uid: Text
     pod_uid: Text | None
     usd_micro_per_hour: Int64 | None
     ms: Int64  # of the ledger
-    energy_mj: Int64  # this and what follows has no price of its own: it stands in one row of the hour
+    energy_mj: Int64  # from here on without a price: the values are in one row of the hour
     energy_ms: Int64
     estimated_ms: Int64
     readings: Int64
@@ -582,7 +584,7 @@ class HourUse(NamedTuple):
 
 @record(key=("node_uid", "slot_index", "pod_uid", "instance", "time_ms"), derived=True)
 class Carry(NamedTuple):
-    """What the accounting of an hour must know of the hours before it; `time_ms` is the hour that reads it."""
+    """What accounting of the hour that starts at `time_ms` must know of earlier hours."""
 
     time_ms: Int64
     node_uid: Text

@@ -1,4 +1,4 @@
-"""The settings: one declared table. Values come from a YAML file or `PYROMETER_*` variables, and from nowhere else."""
+"""The settings, declared in one table. Values come only from a YAML file or `PYROMETER_*` variables."""
 
 from __future__ import annotations
 
@@ -91,84 +91,90 @@ class Settings(NamedTuple):
 
 
 HELP: dict[str, str] = {
-    "idle_gap_ms": "GPU telemetry alone: no activity for longer than this is `idle_held`, shorter is `starved`",
-    "startup_limit_ms": (
-        "GPU telemetry alone: no activity since container start counts as `startup` for at most this long"
+    "idle_gap_ms": (
+        "with GPU telemetry alone: inactivity longer than this is `idle_held`, shorter inactivity is `starved`"
     ),
-    "sample_reach_ms": "a GPU sample speaks for this long after it was taken; beyond is `unobserved`",
-    "sample_jitter_ms": "a next sample that is late by up to this much leaves no gap",
-    "hang_limit_ms": "no step for longer than this, and than ten of the run's slow steps, is a `hang`",
-    "finding_min_ms": "findings that claim fewer GPU-milliseconds are not shown",
+    "startup_limit_ms": "with GPU telemetry alone: inactivity since container start is `startup` for at most this long",
+    "sample_reach_ms": "how long a GPU sample is valid; time without a valid sample is `unobserved`",
+    "sample_jitter_ms": "how late the next sample may be without leaving a gap",
+    "hang_limit_ms": "a run without a step for longer than this, and than ten of its slow steps, is in `hang`",
+    "finding_min_ms": "minimum GPU-milliseconds of a shown finding",
     "finding_min_usd_micro": (
-        "findings that cost less (micro-dollars) are not shown; unpriced ones always are, and all with 0"
+        "minimum cost of a shown finding (micro-dollars); unpriced findings are always shown; 0 shows all"
     ),
-    "retention_days": "measurements and ledger older than this many days are dropped; 0 keeps everything",
+    "retention_days": "days that measurements and the ledger are kept; 0 keeps everything",
     "price_book": "path of a YAML price book",
-    "timezone": "time zone of days, hours and months, unless --tz says otherwise",
-    "cluster": "the cluster's name in records; without it, that of the kubeconfig, or the identity of `kube-system`",
-    "workload_rules": "path of a YAML file with kinds of jobs of your own, in the form of `identify/kinds.yaml`",
-    "team_rules": "who pays for a workload: the first rule with an answer, and the answer says which",
-    "experiment_rules": "which experiment a workload belongs to, in the same way",
-    "user_rules": "whose pod it is, in the same way",
+    "timezone": "time zone of days, hours and months, unless --tz is set",
+    "cluster": "name of the cluster in records; default: its name in the kubeconfig, else the UID of `kube-system`",
+    "workload_rules": "path of a YAML file with your own kinds of jobs, in the format of `identify/kinds.yaml`",
+    "team_rules": (
+        "rules that assign a workload to the team that pays; the first rule with a result applies and is shown"
+    ),
+    "experiment_rules": "rules that assign a workload to an experiment, evaluated like `team_rules`",
+    "user_rules": "rules that assign a pod to a user, evaluated like `team_rules`",
     "bill_to": (
-        "who pays when a labelled experiment spans teams that only queues or namespaces name: `experiment`, the team "
-        "that began it; `namespace`, each its own"
+        "who pays for a labeled experiment whose teams are derived from queues or namespaces: `experiment`, the team "
+        "that started it; `namespace`, each team its own part"
     ),
     "prometheus_token_file": "path of a file with the bearer token for Prometheus",
-    "prometheus_ca_file": "path of a file with the authority that signed Prometheus' certificate",
-    "prometheus_tenant": "whose data to ask for, where a store has several tenants (Mimir: X-Scope-OrgID)",
-    "prometheus_history_hours": "how much of a Prometheus' past a new server reads when it first starts",
-    "find_exporters": "whether a server scrapes GPU exporters that it finds among the cluster's pods: `yes` or `no`",
+    "prometheus_ca_file": "path of a file with the CA certificate for Prometheus",
+    "prometheus_tenant": "tenant to query in a multi-tenant store (Mimir: X-Scope-OrgID)",
+    "prometheus_history_hours": "hours of history that a new server reads from Prometheus when it first starts",
+    "find_exporters": "whether the server scrapes GPU exporters that it finds among the cluster's pods: `yes` or `no`",
     "scrape_interval_s": (
-        "how many seconds lie between two scrapes of a GPU exporter, 60 at most: the more, the less CPU; what is "
-        "shorter is seen by chance"
+        "seconds between two scrapes of a GPU exporter, 60 at most; longer intervals use less CPU, and shorter events"
+        " can be missed"
     ),
-    "energy_usd_per_kwh": "what a kilowatt-hour costs, for `energy_usd` beside the bill; 0 is not known",
-    "carbon_g_per_kwh": "grams of CO2e that a kilowatt-hour emits, for `co2e_g`; 0 is not known",
-    "pue": "what the site draws for each watt of its machines, in both of these; not in `kwh`, which is the GPUs' own",
-    "audit_log": "whether a server writes who asked what into `audit.log` of its data folder: `yes` or `no`",
+    "energy_usd_per_kwh": "price of a kilowatt-hour, for `energy_usd`, which is not part of the bill; 0: unknown",
+    "carbon_g_per_kwh": "grams of CO2e emitted per kilowatt-hour, for `co2e_g`; 0: unknown",
+    "pue": "power usage effectiveness of the site, applied to both of these; `kwh` is the energy of the GPUs alone",
+    "audit_log": (
+        "whether the server records every request and its user in `audit.log` in the data folder: `yes` or `no`"
+    ),
     "secure_cookie": (
-        "`yes` where browsers reach the server over https only: a page's session is never sent over anything else"
+        "`yes` if browsers reach the server only over https: the session cookie is then sent only over https"
     ),
-    "proxy_addresses": "addresses or networks of proxies that say who asks; without any, nobody else's word counts",
-    "proxy_user_header": "the header in which such a proxy says who asks: `X-Forwarded-User`",
-    "proxy_team_header": "the header in which it says their team, whose data alone they see",
-    "proxy_role": "what who comes by a proxy is: `viewer`, or `team_viewer`, as with a team header always",
-    "public_url": "where people reach this server, for links in messages: https://pyrometer.example.com",
+    "proxy_addresses": (
+        "addresses or networks of proxies that report the user; headers from other addresses are ignored"
+    ),
+    "proxy_user_header": "header in which the proxy reports the user: `X-Forwarded-User`",
+    "proxy_team_header": "header in which the proxy reports the user's team; the user then sees only that team's data",
+    "proxy_role": "role of proxied users: `viewer` or `team_viewer`; always `team_viewer` if there is a team header",
+    "public_url": "address of this server for users, used for links in messages: https://pyrometer.example.com",
     "tell_min_usd_micro": (
-        "findings that cost less (micro-dollars) so far are not told; what hangs or has diverged is told at once, and "
-        "goes on costing"
+        "minimum cost so far of a finding that is sent (micro-dollars); hangs and divergence are sent immediately, "
+        "because their cost keeps growing"
     ),
-    "webhook_url_file": "path of a file with the address that messages are sent to, which is a secret",
-    "webhook_form": "what is sent there: `slack`, as its incoming webhooks take it; `json`, the finding's fields too",
+    "webhook_url_file": "path of a file with the URL that messages are sent to; the URL is a secret",
+    "webhook_form": (
+        "format of these messages: `slack` for its incoming webhooks; `json` with the fields of the finding"
+    ),
     "alertmanager_urls": "addresses of Alertmanagers that findings are sent to as alerts: http://127.0.0.1:9093",
-    "alertmanager_token_file": "path of a file with the bearer token for them",
-    "report_at": 'when the morning report is made, in the settings\' time zone: "07:00"; without it there is none',
-    "report_hours": "how many hours before that it is about",
-    "report_file": "where it is written as HTML, in the data folder unless it begins with `/`: reports/%Y-%m-%d.html",
+    "alertmanager_token_file": "path of a file with the bearer token for Alertmanager",
+    "report_at": 'time of the morning report, in the time zone of `timezone`: "07:00"; off when unset',
+    "report_hours": "hours before `report_at` that the report covers",
+    "report_file": (
+        "path of the report (HTML), relative to the data folder unless it starts with `/`: reports/%Y-%m-%d.html"
+    ),
     "otlp_endpoint": (
-        "where metrics and traces are pushed over OTLP/HTTP: http://collector:4318; `/v1/metrics` and `/v1/traces` are "
-        "added"
+        "endpoint that metrics and traces are pushed to over OTLP/HTTP: http://collector:4318; `/v1/metrics` and "
+        "`/v1/traces` are appended"
     ),
-    "otlp_headers_file": "path of a file with headers for it, one a line: `Authorization: Bearer …`",
-    "otlp_interval_s": "how many seconds lie between two pushes, 5 at least",
-    "mlflow_tracking_uri": "address of an MLflow tracking server whose runs are read as curves: http://127.0.0.1:5000",
-    "mlflow_token_file": "path of a file with what it asks for: a bearer token, or `USER:PASSWORD`",
-    "mlflow_stamp": "whether its runs are told what they cost and what was found: `yes` or `no`",
+    "otlp_headers_file": "path of a file with headers for the endpoint, one per line: `Authorization: Bearer …`",
+    "otlp_interval_s": "seconds between two pushes, 5 at least",
+    "mlflow_tracking_uri": "address of an MLflow tracking server whose runs are imported: http://127.0.0.1:5000",
+    "mlflow_token_file": "path of a file with its credentials: a bearer token, or `USER:PASSWORD`",
+    "mlflow_stamp": "whether cost and findings are written to the MLflow runs: `yes` or `no`",
     "wandb_stamp": (
-        "whether runs of W&B are told what they cost and what was found, by its client with the server's "
-        "WANDB_API_KEY: `yes` or `no`"
+        "whether cost and findings are written to the W&B runs, by its client with the server's WANDB_API_KEY: `yes` "
+        "or `no`"
     ),
-    "wandb_dir": "path of a folder `wandb` with offline runs, which are told then in place of those on W&B's server",
-    "lake": (
-        "where a server copies what it has sealed, beside other clusters: a folder that others see, or "
-        "s3://BUCKET/PREFIX; without it, nowhere"
-    ),
+    "wandb_dir": "path of a `wandb` folder with offline runs, which are written to instead of those on W&B's server",
+    "lake": "lake that the server copies sealed data into: a shared folder or s3://BUCKET/PREFIX; off when unset",
     "lake_cache": (
-        "folder for files of lakes in buckets, where they are read; without it, `~/.cache/pyrometer/lake`, or that of "
-        "XDG_CACHE_HOME"
+        "folder that caches files of lakes in buckets; default: `~/.cache/pyrometer/lake`, or below XDG_CACHE_HOME"
     ),
-    "lake_cache_mib": "how large it may grow, in MiB: what was not used for longest goes first",
+    "lake_cache_mib": "maximum size of the cache in MiB; the least recently used files are removed first",
 }
 
 
@@ -183,42 +189,42 @@ CHOICES = {
     "wandb_stamp": ("yes", "no"),
 }
 MIN_VALUES = {"pue": 1.0, "scrape_interval_s": 1}
-MAX_VALUES = {"scrape_interval_s": 60}  # a sample speaks for that long
+MAX_VALUES = {"scrape_interval_s": 60}  # a sample is not valid for longer
 MAX_NUMBER = 1_000_000
-MAX_SMALL_NUMBER = 10**15  # of what is counted in milliseconds or micro-dollars: 30,000 years, a billion dollars
+MAX_SMALL_NUMBER = 10**15  # of milliseconds or micro-dollars: 30,000 years, a billion dollars
 
 
 class SettingError(ValueError):
-    """A setting that does not exist or whose value does not fit."""
+    """An unknown setting or an invalid value."""
 
 
 def with_values(settings: Settings, values: dict[str, object], origin: str) -> Settings:
-    """The settings with some values replaced; `origin` says in errors where they came from."""
+    """Replaces values of settings. Errors name `origin`, the source of the values."""
     changes: dict[str, object] = {}
     for name, value in values.items():
         if name not in Settings._fields:
             raise SettingError(
                 f"{origin}: there is no setting {reprlib.repr(name)}. Known: {', '.join(Settings._fields)}."
             )
-        said = f"{origin}: setting {name!r} has value {reprlib.repr(value)}."
+        problem = f"{origin}: setting {name!r} has value {reprlib.repr(value)}."
         most = MAX_SMALL_NUMBER if name.endswith(("_ms", "_usd_micro")) else MAX_NUMBER
         fits, what, converted = _fitting(type(Settings._field_defaults[name]), value, most)
         if not fits:
-            raise SettingError(f"{said} Not {what}.")
+            raise SettingError(f"{problem} Not {what}.")
         if name in CHOICES and converted not in CHOICES[name]:
-            raise SettingError(f"{said} Known: {', '.join(CHOICES[name])}.")
+            raise SettingError(f"{problem} Known: {', '.join(CHOICES[name])}.")
         if name in MIN_VALUES and isinstance(converted, int | float) and converted < MIN_VALUES[name]:
-            raise SettingError(f"{said} It is {MIN_VALUES[name]} at least.")
+            raise SettingError(f"{problem} It must be at least {MIN_VALUES[name]}.")
         if name in MAX_VALUES and isinstance(converted, int | float) and converted > MAX_VALUES[name]:
-            raise SettingError(f"{said} It is {MAX_VALUES[name]} at most.")
+            raise SettingError(f"{problem} It must be at most {MAX_VALUES[name]}.")
         changes[name] = converted
     return settings._replace(**changes)  # type: ignore[arg-type]
 
 
 def _fitting(kind: type, value: object, most: int) -> tuple[bool, str, object]:
-    """Whether a value, as YAML or a variable has it, is of a setting's kind; what that is; and the value as such."""
+    """Whether a value from YAML or a variable has a setting's type, the name of that type, and the converted value."""
     if kind is str:
-        return isinstance(value, str), "a text: put it in quotes", value  # YAML takes 10:30 for a number
+        return isinstance(value, str), "a text: put it in quotes", value  # YAML parses 10:30 as a number
     if kind is tuple:
         listed = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
         fits = isinstance(listed, list) and all(isinstance(part, str) and part for part in listed)
@@ -231,7 +237,7 @@ def _fitting(kind: type, value: object, most: int) -> tuple[bool, str, object]:
 
 
 def _number(value: object) -> float | None:
-    """A value, as YAML or a variable has it, as a number that is neither negative nor absurd; None when it is none."""
+    """A value from YAML or a variable as a number from 0 to MAX_NUMBER; None if it is not one."""
     try:
         number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else -1.0
     except (ValueError, OverflowError):
@@ -240,7 +246,7 @@ def _number(value: object) -> float | None:
 
 
 def _count(value: object) -> int:
-    """A value, as YAML or a variable has it, as a whole number; below 0 when it is none."""
+    """A value from YAML or a variable as a whole number; -1 if it is not one."""
     if isinstance(value, str):
         digits = value.strip()
         return int(digits) if digits.isdecimal() and len(digits) <= len(str(MAX_SMALL_NUMBER)) else -1

@@ -1,7 +1,7 @@
-"""The leaves of the ledger: what a GPU-millisecond was spent on, and the causes that explain it.
+"""States and causes: what a GPU-millisecond was spent on, and what explains it.
 
-The order of `STATES` is the order in which people read them. The order of `INTERVAL_STATES` is the filling order:
-where two intervals overlap, the earlier state has the millisecond.
+`STATES` is in display order. `INTERVAL_STATES` is in filling order: where two intervals overlap, the earlier state gets
+the millisecond.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ INTERVAL_STATES = (
     "lost_work",
 )
 
-# Kinds of evidence, as bits of a ledger row.
+# Kinds of evidence, as bits in a ledger row.
 KUBERNETES, GPU, SDK = 1, 2, 4
 EVIDENCE = {"kubernetes": KUBERNETES, "gpu": GPU, "sdk": SDK}
 
-# What causes claim, in this order: a millisecond that an earlier one has claimed is no longer there for a later one.
+# The states that each cause claims, in claiming order: a millisecond is claimed by the first cause only.
 CLAIMS: dict[str, tuple[str, ...]] = {
     "hardware_failure": ("unhealthy", "hang", "lost_work"),
     "out_of_memory": ("lost_work", "startup", "unobserved"),

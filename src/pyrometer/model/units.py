@@ -1,4 +1,4 @@
-"""Time, shares and money as integers, and the one way to round them."""
+"""Time, shares and money as integers, and how they are rounded."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 MS_PER_SECOND = 1_000
 MS_PER_MINUTE = 60_000
-MS_PER_QUARTER = 900_000  # of an hour: every time zone's hours begin at one of UTC's
+MS_PER_QUARTER = 900_000  # quarter of an hour: hours of every time zone start at one
 MS_PER_HOUR = 3_600_000
 MS_PER_DAY = 86_400_000
 
 USD_MICRO_PER_USD = 1_000_000
 
-# A whole slot, in parts. Divisible by the sevenths of MIG, by time-slicing into up to ten (and 12, 14, 15, 16, 32)
-# and by a fraction written with six decimals, so that common shares are exact.
+# The parts of a whole slot. It is divisible by 7 (MIG), by 1 to 10, 12, 14, 15, 16 and 32 (time slicing) and by
+# fractions with six decimals, so that common shares are exact.
 SHARE_WHOLE = 2_520_000_000
 
 
 def share_parts(fraction: str | float) -> int:
-    """A fraction of a GPU as written by a person ("0.46") in parts of a whole slot."""
+    """A fraction of a GPU ("0.46") in parts of a whole slot."""
     from fractions import Fraction
 
     return round(Fraction(str(fraction)) * SHARE_WHOLE)
@@ -27,7 +27,7 @@ def share_parts(fraction: str | float) -> int:
 def largest_remainder(weights: Sequence[int], total: int) -> list[int]:
     """Splits `total` in proportion to `weights` into integers that add up to it exactly.
 
-    Ties go to the earlier one. With no weight at all there is nobody to give to: all zeros.
+    Ties go to the earlier weight. If all weights are 0, the result is all zeros.
     """
     whole = sum(weights)
     if whole <= 0:
@@ -42,21 +42,21 @@ def largest_remainder(weights: Sequence[int], total: int) -> list[int]:
 
 
 def usd_micro(ms_price: int) -> int:
-    """Milliseconds × (micro-dollars per hour) → micro-dollars, rounded half up: the only division of money."""
+    """Milliseconds × (micro-dollars per hour) → micro-dollars, rounded half up. Money is divided only here."""
     return (2 * ms_price + MS_PER_HOUR) // (2 * MS_PER_HOUR)
 
 
 def round_rows(ms_prices: Sequence[int]) -> list[int]:
-    """Micro-dollars of the rows of one answer, rounded so that they add up to the answer's total."""
+    """The micro-dollars of an answer's rows, rounded so that they add up to its total."""
     return largest_remainder(ms_prices, usd_micro(sum(ms_prices)))
 
 
 def round_nested(exact: Sequence[int], paths: Sequence[tuple[str, ...]], unit: int) -> list[int]:
-    """Amounts in parts of a unit → whole units. Rows whose paths begin alike add up to what they are as one row, so
-    that an answer by team and experiment says of each team what the answer by team does. They may be negative.
+    """Rounds amounts in parts of a unit to whole units. Rows with a common path prefix add up to their exact sum,
+    rounded once, so an answer by team and experiment agrees with the answer by team. Amounts may be negative.
 
-    Each is the whole number below or above what it is exactly; at each step the largest remainders are rounded up, and
-    of equal ones those that come first in the alphabet.
+    Each result is the whole number below or above the exact amount. At each level the largest remainders are rounded
+    up; equal remainders in alphabetical order.
     """
     if unit == 1:
         return list(exact)
@@ -80,10 +80,10 @@ def round_nested(exact: Sequence[int], paths: Sequence[tuple[str, ...]], unit: i
 
 
 def usd(amount_usd_micro: int) -> float:
-    """Dollars rounded to cents, for people; exact figures are the micro-dollars beside it."""
+    """Dollars rounded to cents, for display. Answers have the exact micro-dollars next to them."""
     return round(amount_usd_micro / USD_MICRO_PER_USD, 2)
 
 
 def gpu_hours(gpu_ms: int) -> float:
-    """GPU-hours rounded to four places, for people; exact figures are the milliseconds beside it."""
+    """GPU-hours rounded to four places, for display. Answers have the exact milliseconds next to them."""
     return round(gpu_ms / MS_PER_HOUR, 4)

@@ -1,7 +1,7 @@
-"""The codes (XID) with which NVIDIA's driver reports errors of a GPU: which are the hardware's, which a program's."""
+"""XIDs, the error codes of NVIDIA's driver: which mean a hardware failure, and which a program error."""
 
-# Codes after which NVIDIA's catalogue asks for a reset, a reboot or an exchange; 94 only kills the program, through no
-# fault of its own. 63 and 92 (a row was remapped, many corrected bits) go by without harm and begin no failure.
+# For these codes NVIDIA's catalog asks for a reset, a reboot or a replacement. 94 only kills the program, which did
+# nothing wrong. 63 and 92 (a remapped row, many corrected bits) are harmless and not listed.
 HARDWARE_XIDS = {
     46: "the GPU stopped answering",
     48: "an uncorrectable memory error",
@@ -24,5 +24,5 @@ HARDWARE_XIDS = {
     156: "a part of it was retired",
     158: "the GPU timed out for good",
 }
-PROGRAM_XIDS = (13, 31, 43, 45, 68, 69, 109)  # the device plugin, too, leaves a GPU in service after these
-FATAL_XIDS = frozenset(HARDWARE_XIDS) - {94}  # the GPU is out of service until it is reset or exchanged
+PROGRAM_XIDS = (13, 31, 43, 45, 68, 69, 109)  # the device plugin keeps a GPU in service after these, too
+FATAL_XIDS = frozenset(HARDWARE_XIDS) - {94}  # the GPU is out of service until it is reset or replaced
