@@ -220,7 +220,7 @@ def test_a_part_that_is_another_now_is_not_put_over_the_old_one(store, place) ->
     part = store.parts("node")[0]
     path = store.folder / part.path
     path.write_bytes(path.read_bytes() + b"more")
-    store.list_as_it_is(part, part._replace(bytes=path.stat().st_size))
+    store.relist(part, part._replace(bytes=path.stat().st_size))
     with pytest.raises(BackupError, match="another than in the backups before"):
         back_up(store, place)
     assert list(place.problems([backup])) == []

@@ -69,7 +69,7 @@ def rewrite(store: Store, kind: str, change: Callable[[pa.Table], pa.Table]) -> 
     listed = part._replace(
         bytes=path.stat().st_size, row_count=table.num_rows, newest_ms=max(times), columns=",".join(table.column_names)
     )
-    store.list_as_it_is(part, listed)
+    store.relist(part, listed)
 
 
 def with_values(column: str, value: object, rows: int = 1) -> Callable[[pa.Table], pa.Table]:
@@ -88,7 +88,7 @@ def listed(kind: str = "gpu_sample", /, **changes: object) -> Callable[[Store], 
 
     def change(store: Store) -> None:
         part: Part = store.parts(kind)[0]
-        store.list_as_it_is(part, part._replace(**changes))
+        store.relist(part, part._replace(**changes))
 
     return change
 
@@ -181,7 +181,7 @@ def test_a_fact_in_two_parts_of_an_hour_is_told_and_written_once(store: Store) -
     other = part._replace(path=part.path.replace(".parquet", "-2.parquet"))
     shutil.copy(store.folder / part.path, store.folder / other.path)
     store.connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", list(other))
-    store.list_as_it_is(part, part)  # the manifest knows it too
+    store.relist(part, part)  # the manifest knows it too
     assert found(store) == [f"{other.path}: 60 gpu_sample rows state what another one states."]
     assert mended(store)
     assert found(store) == []
@@ -200,11 +200,11 @@ def test_every_check_has_a_test() -> None:
 
 def test_the_ledgers_hours_overlap(store: Store) -> None:
     part = store.parts("ledger_row")[0]
-    store.list_as_it_is(part, part._replace(from_ms=part.from_ms))
+    store.relist(part, part._replace(from_ms=part.from_ms))
     other = part._replace(path=part.path.replace(".parquet", "-2.parquet"))
     shutil.copy(store.folder / part.path, store.folder / other.path)
     store.connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", list(other))
-    store.list_as_it_is(part, part)
+    store.relist(part, part)
     assert any("are about the same hours" in text for text in found(store))
     assert mended(store)
     assert found(store) == []

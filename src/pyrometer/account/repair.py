@@ -51,7 +51,7 @@ def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
             store.drop_parts([part])
             yield f"{part.row_count:,} {part.kind} rows are lost with {part.path}{where}."
             continue
-        store.list_as_it_is(part, now)
+        store.relist(part, now)
         yield f"{part.path} is listed as it is: {now.row_count:,} rows, not {part.row_count:,}."
 
 

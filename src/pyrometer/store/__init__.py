@@ -1,4 +1,4 @@
-"""The one place where facts rest: hot hours in DuckDB, sealed hours in Parquet, and a catalogue of both."""
+"""The store of facts: hot hours in DuckDB, sealed hours in Parquet, and a catalog of both."""
 
 from pyrometer.store.batches import tables_of
 from pyrometer.store.data_folder import data_folders

@@ -1,10 +1,10 @@
-"""What a backup is made of: a store as it was at one moment, as files to be kept elsewhere.
+"""The members of a backup: a store at one moment, as files.
 
-Parts never change, so whoever has one already is not given it again. The rest (hot tables, marks of producers, small
-files) belongs to one backup alone. What was acknowledged and is not in the tables yet lies in the inbox: it is copied
-first and the moment is taken after that, so that every body is in the one or in the other; keys make it count once.
+Parts never change, so a part that the receiver already has is not sent again. Hot tables, marks of producers and small
+files belong to one backup. Acknowledged bodies that are not in the tables yet are in the inbox. The inbox is copied
+before the snapshot is taken, so every body is in at least one of them, and keys make it count once.
 
-Not in it: tokens, whose revoked ones would come back to life, the audit log, and the address of a running server.
+A backup does not contain tokens (revoked ones would become valid again), the audit log, or the server's address.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from pyrometer.store.store import Snapshot, Store
 from pyrometer.store.token_marker import had_tokens
 
 FORMAT = 1
-CONTENTS = "backup.json"  # comes last: what there is, with the digest of everything that was sent
-EXPECTED = "expected.json"  # comes once the moment is known: how much will come
+CONTENTS = "backup.json"  # the last member: the list of all files, with digests of those that were sent
+EXPECTED = "expected.json"  # sent once the snapshot is taken: the amount that follows
 INBOX, CLOSED, PARTS, HOT = "inbox", "closed", "parts", "hot"
 SMALL = ("settings.yaml", "told.json", "truth.json")
-# What else is in a data folder or written while one is restored. No backup has it, and none that says so is restored.
+# Other files of a data folder, and those that a restore writes. No backup may contain them.
 RESERVED = ("pyrometer.duckdb", "manifest.json", "tokens.json", "audit.log", "server.json", ".restoring")
 RESERVED_FOLDERS = ("lost", "tmp", "lake")
 
 
 class BackupError(StoreError):
-    """A backup cannot be taken, or is not whole; the text names it and the way out."""
+    """A backup cannot be taken, or is incomplete. The text names it and the fix."""
 
 
-SentFiles = dict[str, FileEntry]  # by path: `bytes` and `sha256` of what has passed
+SentFiles = dict[str, FileEntry]  # the files that were sent, by path
 
 
 class BackupMember(NamedTuple):
-    """One file of a backup, piece by piece."""
+    """One file of a backup, chunk by chunk."""
 
     path: str
     size: int  # in bytes
@@ -55,7 +55,7 @@ class BackupMember(NamedTuple):
 
 
 def inbox_members(folder: Path, sent: SentFiles) -> Iterator[BackupMember]:
-    """What lies in the inbox of a data folder now. What goes away meanwhile is in the tables by then."""
+    """The files in the inbox of a data folder. A file that disappears meanwhile has been stored in the tables."""
     for path in sorted((folder / INBOX).rglob("*")):
         if path.suffix != HALF and path.is_file():
             try:
@@ -66,8 +66,8 @@ def inbox_members(folder: Path, sent: SentFiles) -> Iterator[BackupMember]:
 
 
 class BackupSnapshot:
-    """A store as it was at one moment. It is taken while nothing is written, which takes milliseconds, and read while
-    others write. `also` are files of the folder that its settings name."""
+    """A store at one moment. Taking it takes milliseconds, during which nothing is written. It is read while others
+    write. `also` are files that the settings name."""
 
     def __init__(self, store: Store, also: Iterable[Path] = ()) -> None:
         self.taken_ms = time.time_ns() // 1_000_000
@@ -80,29 +80,29 @@ class BackupSnapshot:
         self._snapshot: Snapshot = store.snapshot()
 
     def close(self) -> None:
-        """It is not needed any more: what was replaced since may go."""
+        """Releases the snapshot: files that were replaced since may be removed."""
         self._snapshot.close()
 
     def members(self, have: Container[str], sent: SentFiles) -> Iterator[BackupMember]:
-        """Everything, but the parts that somebody has and the inbox, which was `sent` before. Each is read before the
-        next one is asked for."""
+        """Every member except parts that the receiver has, and the inbox, which was sent before. The caller reads each
+        member before it requests the next."""
         parts, hot = self._snapshot.parts(), self._snapshot.hot_tables()
         missing = [part for part in parts if part.path not in have]
         expected = json.dumps({"bytes": sum(part.bytes for part in missing), "parts": len(missing)}).encode()
         yield BackupMember(EXPECTED, len(expected), [expected])
-        told = self._catalogue(parts, hot)
+        fields = self._catalog(parts, hot)
         for member in chain(self._of_hot(hot), self._of_small()):
             yield _counted(member, sent)
-        self._snapshot.connection.execute("COMMIT")  # parts are files: nothing of the database is needed for them
+        self._snapshot.connection.execute("COMMIT")  # parts are files, so the database is no longer needed
         for path in self._closed:
             yield _counted(_of_file(self._folder, path), sent)
         for part in missing:
             yield _counted(self._of_part(part), sent)
         files = {part.path: {"bytes": part.bytes} for part in parts} | sent
-        contents = json.dumps({**told, "files": files}, indent=1).encode()
+        contents = json.dumps({**fields, "files": files}, indent=1).encode()
         yield BackupMember(CONTENTS, len(contents), [contents])
 
-    def _catalogue(self, parts: list[Part], hot: list[HotTable]) -> dict[str, Any]:
+    def _catalog(self, parts: list[Part], hot: list[HotTable]) -> dict[str, Any]:
         ask = self._snapshot.connection.execute
         meta = catalog.meta(self._snapshot.connection)
         return {
@@ -110,7 +110,7 @@ class BackupSnapshot:
             "pyrometer": __version__,
             "schema_version": int(meta["schema_version"]),
             "taken_ms": self.taken_ms,
-            "had_tokens": self._had_tokens,  # a restored folder stays closed
+            "had_tokens": self._had_tokens,  # a restored folder still requires tokens
             "meta": meta,
             "marks": ask("SELECT producer, sequence FROM marks ORDER BY ALL").fetchall(),
             "rejections": ask("SELECT kind, reason, row_count FROM rejections ORDER BY ALL").fetchall(),
@@ -119,8 +119,8 @@ class BackupSnapshot:
         }
 
     def _of_hot(self, tables: list[HotTable]) -> Iterator[BackupMember]:
-        """Hot tables as Parquet, one after the other, their rows in the order in which they came: of two that state the
-        same fact, the first one counts."""
+        """Hot tables as Parquet, with rows in the order of their arrival: of rows that state the same fact, the first
+        one counts."""
         spare = self._folder / "tmp"
         spare.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="backup-", dir=spare) as made:
@@ -150,13 +150,13 @@ class BackupSnapshot:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Removes what a backup that was killed has left in a data folder."""
+    """Removes the leftovers of a killed backup from a data folder."""
     for left in (folder / "tmp").glob("backup-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _named(folder: Path, also: Iterable[Path]) -> list[str]:
-    """The small files that are kept, by their names: those of every folder, and those that lie in this one."""
+    """The names of the small files to back up: those of every data folder, and those of `also` that are in this one."""
     inside = [path.resolve() for path in also]
     root = folder.resolve()
     more = [path.relative_to(root).as_posix() for path in inside if path.is_relative_to(root)]
@@ -175,7 +175,7 @@ def _of_file(folder: Path, path: str) -> BackupMember:
 
 
 def _counted(member: BackupMember, sent: SentFiles) -> BackupMember:
-    """The same member; once it has passed, `sent` has its size and digest."""
+    """The same member, which adds its size and digest to `sent` after it is read."""
 
     def passing() -> Iterator[bytes]:
         digest, size = hashlib.sha256(), 0

@@ -1,4 +1,4 @@
-"""Members of a backup as one stream, and back: tar, written and read piece by piece, never whole in memory."""
+"""Backups as tar streams, written and read chunk by chunk: a member is never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pyrometer.store.backup import BackupError, BackupMember
 from pyrometer.store.grammar import shown
 from pyrometer.store.part_store import LOCAL_CHUNK_BYTES
 
-HEADERS = 4 * LOCAL_CHUNK_BYTES  # bytes between two members, at most: headers, and what is read ahead
+HEADERS = 4 * LOCAL_CHUNK_BYTES  # maximum bytes between two members: headers and read-ahead
 _END = b"\0" * (2 * tarfile.BLOCKSIZE)
 _BROKEN = "The stream of the backup broke off: what is there is as it was. Take it again."
 
 
 def packed(members: Iterable[BackupMember], *, last: bool = True) -> Iterator[bytes]:
-    """A tar of all members; its end only after the last ones."""
+    """A tar stream of the members. `last` adds the end of the archive."""
     for member in members:
         about = tarfile.TarInfo(member.path)
         about.size, about.mode = member.size, 0o600
@@ -29,7 +29,7 @@ def packed(members: Iterable[BackupMember], *, last: bool = True) -> Iterator[by
 
 
 def unpacked(stream: Iterable[bytes]) -> Iterator[BackupMember]:
-    """The members of a tar, ordinary files only; each is read before the next one comes."""
+    """The members of a tar stream, which must be ordinary files. Each must be read before the next."""
     pieces = _File(stream)
     try:
         with tarfile.open(fileobj=pieces, mode="r|", bufsize=LOCAL_CHUNK_BYTES) as tar:
@@ -53,8 +53,8 @@ def _pieces(content: IO[bytes]) -> Iterator[bytes]:
 
 
 class _File(io.RawIOBase):
-    """Pieces of bytes as a file that is read once, from the beginning. It gives `allowed` bytes: names of members and
-    what else comes before one are read whole, and could have any length."""
+    """Chunks of bytes as a file that is read once. It returns at most `allowed` bytes, because headers are read as a
+    whole and could have any length."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -65,7 +65,7 @@ class _File(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes, fewer only at the end."""
+        """Up to `size` bytes; fewer only at the end."""
         if self.taken >= self.allowed:
             raise tarfile.ReadError("more than was announced")
         gathered = [self._left]

@@ -1,7 +1,7 @@
-"""The catalogue: which hot tables and which Parquet parts make up the store, and which batches it has taken.
+"""The catalog: the hot tables and Parquet parts of the store, and the batches that it has received.
 
-It lives in the DuckDB file beside the hot tables, so that one transaction changes both. A Parquet file that it does not
-list does not exist as far as any query is concerned.
+It is in the DuckDB file with the hot tables, so one transaction changes both. Queries ignore Parquet files that it does
+not list.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ CREATE TABLE IF NOT EXISTS parts (
 CREATE TABLE IF NOT EXISTS written (path VARCHAR NOT NULL, sha256 VARCHAR NOT NULL);
 """
 
-# How to bring a catalogue of version N to N + 1. New columns of records need no entry: parts say which columns they
-# have. A restored backup has today's tables already and the rows of its version: a step adds columns IF NOT EXISTS.
+# Migrations from version N to N + 1. New columns of records need none: parts list their columns. A restored backup has
+# the current tables with rows of its version, so a migration adds columns IF NOT EXISTS.
 MIGRATIONS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {}
 
 
 class CatalogError(Exception):
-    """The catalogue cannot be used as it is; the text says why and what to do."""
+    """The catalog cannot be used. The text gives the reason and the fix."""
 
 
 class Part(NamedTuple):
-    """One sealed Parquet file: rows of one kind whose times lie in [from_ms, to_ms)."""
+    """One sealed Parquet file: rows of one kind with times in [from_ms, to_ms)."""
 
     kind: Kind
     from_ms: TimeMs
@@ -66,11 +66,11 @@ class Part(NamedTuple):
     bytes: Count
     newest_ms: Int | None
     columns: Columns  # comma-separated
-    digest: Text | None = None  # of what a derived part was computed from
+    digest: Text | None = None  # of the inputs of a derived part
 
 
 class HotTable(NamedTuple):
-    """One hot table: rows of one kind and one partition that are not sealed yet."""
+    """One hot table: rows of one kind and partition that are not sealed yet."""
 
     kind: Kind
     from_ms: TimeMs
@@ -78,7 +78,7 @@ class HotTable(NamedTuple):
 
 
 def is_new(connection: duckdb.DuckDBPyConnection) -> bool:
-    """Whether a database has nothing in it yet. One with tables of another program is refused."""
+    """Whether a database is empty. A database of another program is refused."""
     with suppress(duckdb.CatalogException):
         connection.execute("FROM meta LIMIT 0")
         return False
@@ -92,7 +92,7 @@ def prepare(
     version: int = SCHEMA_VERSION,
     migrations: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] | None = None,
 ) -> None:
-    """Creates the catalogue, or brings an older one up to date, one version at a time."""
+    """Creates the catalog, or migrates an older one, one version at a time."""
     connection.execute(_TABLES)
     row = first_row(connection.execute("SELECT value FROM meta WHERE name = 'schema_version'"))
     found = int(row[0]) if row else version
@@ -101,7 +101,7 @@ def prepare(
             f"it was written by a newer Pyrometer (schema {found}, this one knows {version}): upgrade Pyrometer"
         )
     if row and found == version:
-        return  # nothing is written to a folder that is only read
+        return  # a folder that is only read is not written to
     steps = MIGRATIONS if migrations is None else migrations
     with transaction(connection):
         for step in range(found, version):
@@ -112,9 +112,9 @@ def prepare(
 
 
 def refuse_invalid(connection: duckdb.DuckDBPyConnection) -> None:
-    """Refuses a catalog with names, paths or times that Pyrometer does not write: somebody edited the file.
+    """Refuses a catalog with names, paths or times that Pyrometer does not write: the file was edited.
 
-    Comes after `refuse_unknown`: a newer version may name its files in another way."""
+    Call it after `refuse_unknown`, because a newer version may name its files differently."""
     fits = "coalesce(regexp_full_match({0}, ?) AND regexp_extract({0}, ?, 1) = kind, false)"
     times = f"from_ms BETWEEN 0 AND {MAX_TIME_MS}"
     for table, name, pattern in (("parts", "path", PART_PATTERN), ("hot", "name", HOT_PATTERN)):
@@ -129,8 +129,7 @@ def refuse_invalid(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def refuse_unknown(connection: duckdb.DuckDBPyConnection, known: Mapping[str, Collection[str]]) -> None:
-    """Leaves a folder alone that holds kinds or columns of records which this version does not know, by kind: they
-    would be lost when an hour is sealed."""
+    """Refuses a folder with unknown record kinds or columns: they would be lost when an hour is sealed."""
     for kind, columns in connection.execute("SELECT DISTINCT kind, columns FROM parts").fetchall():
         more = set(columns.split(",")) - set(known.get(kind, ()))
         if kind not in known or more:
@@ -147,7 +146,7 @@ def refuse_unknown(connection: duckdb.DuckDBPyConnection, known: Mapping[str, Co
 
 
 class transaction:  # noqa: N801 - reads as a statement
-    """`with transaction(connection):` commits at the end, or rolls back when anything was raised."""
+    """`with transaction(connection):` commits at the end, or rolls back after an exception."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -166,8 +165,7 @@ def parts(connection: duckdb.DuckDBPyConnection, kind: str | None = None) -> lis
 
 
 def list_parts(connection: duckdb.DuckDBPyConnection, new: Iterable[Part], folder: Path | None = None) -> None:
-    """Adds parts to the catalogue, with the digests of their files where those lie in `folder`; inside a transaction
-    of the caller."""
+    """Adds parts to the catalog, with the digests of their files if `folder` is given. The caller has a transaction."""
     for part in new:
         connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", list(part))
         if folder is not None:
@@ -175,14 +173,14 @@ def list_parts(connection: duckdb.DuckDBPyConnection, new: Iterable[Part], folde
 
 
 def unlist_parts(connection: duckdb.DuckDBPyConnection, old: Iterable[Part]) -> None:
-    """Takes parts out of the catalogue; inside a transaction of the caller."""
+    """Removes parts from the catalog. The caller has a transaction."""
     for part in old:
         connection.execute("DELETE FROM parts WHERE path = ?", [part.path])
         connection.execute("DELETE FROM written WHERE path = ?", [part.path])
 
 
 def digests(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
-    """The SHA-256 of parts as they were written, by path. Parts of an older version have none."""
+    """The SHA-256 of parts when they were written, by path. Parts of older versions have none."""
     return dict(connection.execute("SELECT path, sha256 FROM written").fetchall())
 
 
@@ -193,29 +191,29 @@ def hot_tables(connection: duckdb.DuckDBPyConnection, kind: str | None = None) -
 
 
 def first_row(result: duckdb.DuckDBPyConnection) -> tuple[Any, ...] | None:
-    """The first row of a result that is small. All of it is fetched: what is left would keep the connection busy."""
+    """The first row of a small result. All rows are fetched, because unfetched ones keep the connection busy."""
     rows = result.fetchall()
     return rows[0] if rows else None
 
 
 def mark_of(connection: duckdb.DuckDBPyConnection, producer: str) -> int:
-    """The sequence number up to which a producer's batches are in; -1 when none is."""
+    """The sequence number of the last stored batch of a producer; -1 if there is none."""
     row = first_row(connection.execute("SELECT sequence FROM marks WHERE producer = ?", [producer]))
     return int(row[0]) if row else -1
 
 
 def meta(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
-    """The small texts that are kept with the store."""
+    """The small texts that are stored with the data."""
     return dict(connection.execute("SELECT name, value FROM meta").fetchall())
 
 
 def manifest(listed_parts: Iterable[Part]) -> str:
-    """The listed parts as JSON, for engines that read the folder without DuckDB's file."""
+    """The listed parts as JSON, for engines that read the folder without the DuckDB file."""
     listed = [part._asdict() for part in listed_parts]
     return json.dumps({"schema_version": SCHEMA_VERSION, "parts": listed}, indent=1)
 
 
 def unlisted_files(connection: duckdb.DuckDBPyConnection, folder: Path) -> list[Path]:
-    """Parquet files that no transaction has listed: what a crash in the middle of sealing leaves behind."""
+    """Parquet files that are not listed, because a crash interrupted sealing."""
     listed = {folder / part.path for part in parts(connection)}
     return [path for path in (folder / "parts").rglob("*") if path.is_file() and path not in listed]

@@ -1,4 +1,4 @@
-"""Files that survive a crash: what was renamed into place is whole and on disk."""
+"""Writing files that survive a crash: a renamed file is complete and on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyrometer.store.errors import StoreError
 
 
 def fsync_path(path: Path) -> None:
-    """Forces a file's bytes, or a folder's entries, to disk."""
+    """Syncs a file's bytes, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -19,7 +19,7 @@ def fsync_path(path: Path) -> None:
 
 
 def inside(folder: Path, relative: str) -> Path:
-    """A path below a folder. One that leads out of it, by its name or through a link, is refused."""
+    """A path below a folder. A path that leaves the folder, by its name or through a link, is refused."""
     path = folder / relative
     if not path.resolve().is_relative_to(folder.resolve()):
         raise StoreError(f"{path} leads out of {folder}. Nothing there was read or changed.")
@@ -33,7 +33,7 @@ def sha256(path: Path) -> str:
 
 
 def publish(temporary: Path, final: Path) -> None:
-    """Moves a finished temporary file to its final name, durably: after this it is there whole, or not at all."""
+    """Moves a complete temporary file to its final name, durably."""
     fsync_path(temporary)
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary.replace(final)
@@ -41,9 +41,9 @@ def publish(temporary: Path, final: Path) -> None:
 
 
 def write_text(path: Path, text: str, *, secret: bool = False) -> None:
-    """Replaces a small text file: readers see the old one or the new one. A secret one is its owner's alone."""
+    """Replaces a small text file. Readers see the old or the new text. Only its owner can read a secret file."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)  # of another time, with other rights
+    temporary.unlink(missing_ok=True)  # an old one could have other permissions
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o666)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

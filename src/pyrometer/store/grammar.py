@@ -1,7 +1,7 @@
-"""What names, paths and numbers may look like in manifests, catalogs and lists of files that came from elsewhere.
+"""The grammar of names, paths and numbers in manifests, catalogs and file lists from untrusted sources.
 
-The grammar is in the types: a field that is annotated with one of them is checked when the record is read, before any
-of it reaches SQL or the file system.
+The grammar is in the types: fields with these types are checked when a record is read, before anything in it reaches
+SQL or the file system.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pyrometer.model.columns import SCHEMAS
 
 _WORD = r"[a-z][a-z0-9_]*"
 PART_PATTERN = rf"(?:parts|hot)/(?P<kind>{_WORD})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}/[0-9A-Za-z_-]+\.parquet"
-HOT_PATTERN = rf"hot_(?P<kind>{_WORD})_(?:[0-9]{{13}}|[0-9a-f]{{12}})"  # the oldest folders have the hour in names
+HOT_PATTERN = rf"hot_(?P<kind>{_WORD})_(?:[0-9]{{13}}|[0-9a-f]{{12}})"  # names in the oldest folders contain the hour
 _MONTH = r"[0-9]{4}-[0-9]{2}"
-_FILE = r"(?!(?:.*/)?\.\.?(?:/|\Z))[\w.+:@ -]+(?:/[\w.+:@ -]+)*"  # no step back, no control character, no backslash
+_FILE = r"(?!(?:.*/)?\.\.?(?:/|\Z))[\w.+:@ -]+(?:/[\w.+:@ -]+)*"  # no `..`, no control characters, no backslashes
 MAX_NAME, MAX_PATH, MAX_TEXT = 200, 1_000, 1 << 20  # characters
-MAX_INT = 2**63 - 1  # of a BIGINT
-MAX_TIME_MS = 10_100_000_000_000  # January 2290: the partition of the newest time that is stored ends before it
+MAX_INT = 2**63 - 1  # the maximum BIGINT
+MAX_TIME_MS = 10_100_000_000_000  # January 2290, after the last partition that can be stored
 
 
 def _like(pattern: str) -> Meta:
@@ -50,7 +50,7 @@ Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 class GrammarError(ValueError):
-    """Something is not written as it has to be; the text names the field and its value."""
+    """A field does not match its grammar. The text names it and its value."""
 
 
 def read_json(content: bytes) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def read_json(content: bytes) -> dict[str, Any]:
 
 
 def record_of(form: type[Record], fields: object, where: str = "") -> Record:
-    """A record from its fields by name, each as its type demands; fields with a default may be missing."""
+    """Creates a record from fields by name and checks their types. Fields with a default may be missing."""
     at = f"{where}." if where else ""
     if not isinstance(fields, Mapping):
         raise GrammarError(f"{where} is {shown(fields)}")
@@ -83,7 +83,7 @@ def record_of(form: type[Record], fields: object, where: str = "") -> Record:
 
 
 def checked(form: type[Record], values: Iterable[object], where: str = "") -> Record:
-    """A record from its values in order, each as its type demands."""
+    """Creates a record from values in order and checks their types."""
     values = tuple(values)
     try:
         found: Record = msgspec.convert(values, form)
@@ -100,7 +100,7 @@ def checked(form: type[Record], values: Iterable[object], where: str = "") -> Re
 
 
 def check_kind(kind: str, named: str) -> None:
-    """Refuses an unknown kind of records, and the path of a part or the name of a hot table of another kind."""
+    """Refuses an unknown record kind, and the path of a part or name of a hot table of another kind."""
     if kind not in SCHEMAS:
         raise UnknownKindError(kind)
     found = re.fullmatch(PART_PATTERN, named) or re.fullmatch(HOT_PATTERN, named)
@@ -109,14 +109,14 @@ def check_kind(kind: str, named: str) -> None:
 
 
 class UnknownKindError(GrammarError):
-    """A kind of records that this version does not know: a newer version wrote it."""
+    """A record kind that this version does not know, from a newer version."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(f"it has {kind} records, which this version does not know")
 
 
 def check_meta(meta: Mapping[str, str], where: str = "meta") -> None:
-    """Refuses small texts that are numbers by their name and are not numbers."""
+    """Refuses texts that should be numbers according to their names."""
     for name, value in meta.items():
         if name.endswith("_ms") and not re.fullmatch(r"[0-9]{1,14}", value, re.ASCII):
             raise GrammarError(f"{where}.{shown(name)} is {shown(value)}")
@@ -132,5 +132,5 @@ _short.maxstring = _short.maxother = 80
 
 
 def shown(value: object) -> str:
-    """A value from elsewhere, in one short line."""
+    """An untrusted value, as one short line."""
     return _short.repr(value)

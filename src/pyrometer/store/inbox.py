@@ -1,4 +1,4 @@
-"""What was acknowledged and is not in the tables yet: one small file each, so that a crash loses none of it."""
+"""The inbox: acknowledged bodies that are not in the tables yet, one small file each, so a crash loses none."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ import msgspec
 from pyrometer.store import files
 
 HALF, REFUSED, TOGETHER = ".tmp", ".refused", ".together"
-ABANDONED_S = 3600.0  # a file takes milliseconds to write
+ABANDONED_S = 3600.0  # writing a file takes milliseconds
 
 
 class Inbox:
-    """A folder of a data folder. Whatever is in it is to be read again after a crash.
+    """A folder in a data folder. Its files are read again after a crash.
 
-    A `shared` one is filled by other processes, too: what is half written may be about to be finished by them.
+    Other processes write to a `shared` inbox, so an incomplete file there may still be completed.
     """
 
     def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self.folder = folder
         self._shared = shared
-        # later than all that is there: names sort in the order of their coming
+        # later than existing files: names sort in the order of arrival
         self._numbers = count(time.time_ns())
 
     def put(self, body: bytes, suffix: str = "") -> Path:
-        """Keeps a body; after this it is on disk. The suffix says what it is."""
+        """Stores a body durably. The suffix tells its type."""
         self.folder.mkdir(parents=True, exist_ok=True)
         final = self._next_path(suffix)
         temporary = final.with_suffix(HALF)
         try:
             temporary.write_bytes(body)
             files.publish(temporary, final)
-        except OSError:  # a disk that is full is not filled with halves
+        except OSError:  # do not fill a full disk with incomplete files
             temporary.unlink(missing_ok=True)
             raise
         return final
 
     def put_together(self, bodies: list[tuple[str, bytes]], suffix: str) -> Path:
-        """Keeps bodies, each with a suffix of its own, in one file: forcing many to disk takes as long as one."""
+        """Stores bodies, each with its own suffix, in one file: a sync takes as long for many as for one."""
         return self.put(_TOGETHER.encode(bodies), suffix + TOGETHER)
 
     def _next_path(self, suffix: str) -> Path:
         return self.folder / f"{next(self._numbers):020d}{suffix}"
 
     def paths(self) -> list[Path]:
-        """What is still there, the oldest first. What a crash left half written was never acknowledged, and goes."""
+        """The remaining files, oldest first. Incomplete files were never acknowledged and are removed."""
         found = []
         for path in sorted(self.folder.glob("*")):
             if path.suffix == HALF:
@@ -59,23 +59,23 @@ class Inbox:
         return found
 
     def bodies(self, path: Path) -> list[tuple[str, bytes]]:
-        """What is in a file: what it is called, and the body. One that was kept alone is called as its file."""
+        """The names and bodies in a file. A body that has its own file is named after it."""
         content = path.read_bytes()
         if path.suffix != TOGETHER:
             return [(path.name, content)]
         return [(path.name.partition(".")[0] + suffix, body) for suffix, body in _EACH.decode(content)]
 
     def left(self) -> Iterator[tuple[Path, bytes]]:
-        """What is still there, with its body."""
+        """The remaining files with their contents."""
         for path in self.paths():
             yield path, path.read_bytes()
 
     def refuse(self, path: Path) -> None:
-        """Puts aside what cannot be read: it is not tried again, and can be looked at."""
+        """Sets aside a file that cannot be read. It is not tried again and can be inspected."""
         path.rename(path.with_name(path.name + REFUSED))
 
     def drop(self, paths: Iterable[Path]) -> None:
-        """Forgets bodies whose records are stored."""
+        """Removes bodies whose records are stored."""
         for path in paths:
             path.unlink(missing_ok=True)
 
@@ -84,7 +84,7 @@ _TOGETHER, _EACH = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[tuple
 
 
 def _changed_s(path: Path) -> float:
-    """When a file was last written to; now, if it has just been finished."""
+    """When a file was last written; now, if it has just been completed."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -92,6 +92,6 @@ def _changed_s(path: Path) -> float:
 
 
 def of_training(folder: Path) -> Inbox:
-    """What training processes said to a data folder: NAME.SIGNAL.json.gz that `pyrometer run` put there, and
-    NAME.SIGNAL.http.FORM that was sent to its server; what was sent at the same time is in NAME.http.together."""
+    """The inbox for data of training processes: NAME.SIGNAL.json.gz from `pyrometer run`, NAME.SIGNAL.http.FORM from
+    requests to the server, and NAME.http.together for requests of the same time."""
     return Inbox(folder / "inbox" / "otlp", shared=True)

@@ -1,6 +1,6 @@
-"""Bodies that were acknowledged and are not in the tables yet, one behind the other in files.
+"""A journal: acknowledged bodies that are not in the tables yet, appended to files.
 
-A file for each body takes three times the time: it has to be made, renamed and forgotten, and its folder be synced.
+One file per body would take three times as long: each has to be created, renamed and removed, and its folder synced.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pyrometer.store.files import fsync_path
 from pyrometer.store.inbox import REFUSED, Inbox
 
 SUFFIX = ".bodies"
-_HEAD = struct.Struct("<II")  # length and checksum of the body behind it
+_HEAD = struct.Struct("<II")  # length and checksum of the following body
 
 
 class Journal(Inbox):
-    """A folder of a data folder. Whatever is in it is to be read again after a crash."""
+    """A folder in a data folder. Its files are read again after a crash."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._path = folder  # of the file that bodies are put in, while there is one
+        self._path = folder  # the file that bodies are appended to, while it is open
         self._descriptor = -1
 
     def put(self, body: bytes, suffix: str = SUFFIX) -> Path:
-        """Keeps a body; after this it is on disk. Says in which file."""
+        """Stores a body durably and returns the path of its file."""
         try:
             if self._descriptor < 0:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -39,20 +39,20 @@ class Journal(Inbox):
                 rest = rest[os.write(self._descriptor, rest) :]
             os.fdatasync(self._descriptor)
         except OSError:
-            self.turn()  # a body behind half of one would not be found
+            self.turn()  # a body after an incomplete one would not be found
             raise
         return self._path
 
     def turn(self) -> None:
-        """The next body begins another file; those that there are can be dropped."""
+        """Closes the file: the next body starts another one, and existing files can be dropped."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def left_bodies(self) -> Iterator[tuple[Path, list[bytes]]]:
-        """The files that are still there, with their bodies. One that a crash left half written ends the last file: it
-        was never acknowledged. A file that is harmed otherwise is put aside as well, whatever can be read of it. A file
-        of an older version is one body."""
+        """The remaining files with their bodies. An incomplete body at the end of the last file was never acknowledged.
+        A file with other damage is also set aside; its readable bodies are returned. A file of an older version is one
+        body."""
         left = list(self.left())
         for path, content in left:
             if path.suffix != SUFFIX:
@@ -65,12 +65,12 @@ class Journal(Inbox):
 
 
 def _bodies(content: bytes) -> tuple[list[bytes], int, int]:
-    """The bodies of a file; how many of them are not what was written; how many bytes at its end are no body."""
+    """The bodies of a file, the number of damaged bodies, and the number of bytes after the last body."""
     bodies, harmed, at = [], 0, 0
     while at + _HEAD.size <= len(content):
         length, checksum = _HEAD.unpack_from(content, at)
         end = at + _HEAD.size + length
-        if not length or end > len(content):  # zeros are what a crash leaves of what was not written
+        if not length or end > len(content):  # a crash leaves zeros for bytes that were not written
             break
         body = content[at + _HEAD.size : end]
         if zlib.crc32(body) == checksum:

@@ -1,7 +1,7 @@
-"""Opens databases, limits what their SQL can reach, and says why one cannot be opened and what to do about it.
+"""Opens databases, limits what their SQL can access, and explains why a database cannot be opened.
 
-Only damage is worth a repair, because a repair puts the database aside. So whatever else can be the reason is ruled out
-first: another process, the operating system, memory, encryption, another version of DuckDB.
+A repair sets the database aside, so it is only suggested for damage. Other reasons are ruled out first: another
+process, the operating system, memory, encryption, another version of DuckDB.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pyrometer.store.reader import quoted
 REPAIR = "Run `pyrometer check {folder} --repair` to rebuild what it can from the parts."
 PUT_BACK = "put the right file back, or restore a backup."
 RETRY = "Fix that and try again: the folder is unchanged."
-# What the operating system can have against opening a file. DuckDB quotes its words.
+# Errors of the operating system when a file is opened. DuckDB quotes their texts.
 SYSTEM_ERRORS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE,
     errno.ENOMEM, errno.ENOLCK, errno.ESTALE, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR,
 )  # fmt: skip
-# The storage versions of DuckDB 0.10 to 2.0, all of which later versions read. What the installed version writes is
-# asked of it (`_own_storage`).
+# The storage versions of DuckDB 0.10 to 2.0, which all later versions read. `_own_storage` is that of the installed
+# version.
 OLDER_STORAGE = range(64, 70)
-HEADER = struct.Struct("<8x4sQQ24x32s")  # checksum, magic, storage version, flags, version of the library
+HEADER = struct.Struct("<8x4sQQ24x32s")  # checksum, magic, storage version, flags, library version
 ENCRYPTED = 1  # of the flags
 NO_DOWNLOADS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
@@ -42,7 +42,7 @@ NO_DOWNLOADS: dict[str, str | bool | int | float | list[str]] = {
 
 
 class Header(NamedTuple):
-    """The beginning of a DuckDB file."""
+    """The header of a DuckDB file."""
 
     storage: int
     is_encrypted: bool
@@ -50,7 +50,7 @@ class Header(NamedTuple):
 
 
 def connect(path: Path | None, reads: Iterable[Path]) -> duckdb.DuckDBPyConnection:
-    """Opens a database (None: one in memory). Its SQL can read and write files below some folders and no others."""
+    """Opens a database (None: in memory). Its SQL can access only files below the given folders."""
     try:
         connection = duckdb.connect(":memory:" if path is None else str(path), config=NO_DOWNLOADS)
     except duckdb.Error as error:
@@ -58,18 +58,18 @@ def connect(path: Path | None, reads: Iterable[Path]) -> duckdb.DuckDBPyConnecti
             raise
         raise why_not(path, error) from None
     connection.execute("SET TimeZone = 'UTC'")
-    with suppress(duckdb.InvalidInputException):  # in a notebook that cannot draw one there is none to switch off
-        connection.execute("SET enable_progress_bar = false")  # it would write among the answers
+    with suppress(duckdb.InvalidInputException):  # notebooks without progress bars have none to switch off
+        connection.execute("SET enable_progress_bar = false")  # it would be mixed with answers
     if path is not None:
         connection.execute(f"SET temp_directory = '{quoted(path.parent / 'tmp')}'")
     folders = ", ".join(f"'{quoted(folder)}'" for folder in reads)
     connection.execute(f"SET allowed_directories = [{folders}]")
-    connection.execute("SET enable_external_access = false")  # from here on, and for good
+    connection.execute("SET enable_external_access = false")  # cannot be enabled again
     return connection
 
 
 def why_not(path: Path, error: duckdb.Error) -> StoreError:
-    """Why a database cannot be used, and what to do."""
+    """The error for a database that cannot be used, with the fix."""
     said = str(error)
     first = first_line(error)
     system = next((os.strerror(code) for code in SYSTEM_ERRORS if os.strerror(code) in said), None)
@@ -113,7 +113,7 @@ def _header(path: Path) -> Header | None:
 
 
 def _not_duckdb(path: Path) -> StoreError:
-    """Without parts there is nothing that a repair could start from."""
+    """The error for a file that is not a DuckDB database. Without parts, there is nothing to repair from."""
     what = "is empty" if not path.stat().st_size else "is not a DuckDB database"
     if any((path.parent / "parts").rglob("*.parquet")):
         return StoreBrokenError(
@@ -123,24 +123,24 @@ def _not_duckdb(path: Path) -> StoreError:
 
 
 def _is_of_another_version(header: Header) -> bool:
-    """Whether a header is one that the installed DuckDB may be unable to read."""
+    """Whether the installed DuckDB may be unable to read a file with this header."""
     is_known = header.storage in OLDER_STORAGE or header.storage == _own_storage()
     return not is_known or _numbers(header.library) > _numbers(duckdb.__version__)
 
 
 def _upgrade(path: Path, header: Header) -> str:
     wrote = f"DuckDB {header.library.removeprefix('v')}" if header.library else "another version of DuckDB"
-    told = (
+    problem = (
         f"{path} was written by {wrote} (storage version {header.storage}), and the installed DuckDB "
         f"{duckdb.__version__} cannot read it: "
     )
     if header.storage < OLDER_STORAGE.start:
-        return f"{told}open it with the version that wrote it, or restore a backup."
-    return f"{told}upgrade with `pip install --upgrade pyrometer duckdb`. The data is intact."
+        return f"{problem}open it with the version that wrote it, or restore a backup."
+    return f"{problem}upgrade with `pip install --upgrade pyrometer duckdb`. The data is intact."
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a version; of none, less than all."""
+    """The numbers of a version; an empty tuple, which is less than all others, if it has none."""
     found = re.match(r"v?(\d+)\.(\d+)\.(\d+)", version)
     return tuple(map(int, found.groups())) if found else ()
 

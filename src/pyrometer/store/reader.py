@@ -1,4 +1,4 @@
-"""What a data folder holds, as it is read: parts and hot tables as views of one name each."""
+"""Reads a data folder: the parts and hot tables of a record kind as one view."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 class StoreReader:
-    """The facts of one data folder, to be read over one connection."""
+    """Reads the facts of one data folder over one connection."""
 
     def __init__(
         self, folder: Path, connection: duckdb.DuckDBPyConnection, meta: Mapping[str, str] | None = None
     ) -> None:
         self.folder = folder
         self.connection = connection
-        # The catalogue as it is, read once.
+        # The catalog, read once.
         self._parts: list[Part] | None = None
         self._hot: list[HotTable] | None = None
         self._meta = catalog.meta(connection) if meta is None else dict(meta)
-        self._stamps: dict[str, str] = {}  # by hot table, until rows are added to it
-        self._views: dict[str, str] = {}  # what is exposed now, by name
-        self._kept: Mapping[str, str] | None = None  # what may be read of each kind; None: everything
-        self.remembered: dict[
-            str, tuple[Any, Any]
-        ] = {}  # by what it is: what it was worked out from, and what came of it
+        self._stamps: dict[str, str] = {}  # by hot table, until rows are added
+        self._views: dict[str, str] = {}  # the exposed views, by name
+        self._kept: Mapping[str, str] | None = None  # queries that limit what can be read, by kind; None: no limit
+        # Cached results by name, each with the fingerprint of its inputs.
+        self.remembered: dict[str, tuple[Any, Any]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +45,7 @@ class StoreReader:
         self.close()
 
     def close(self) -> None:
-        """Hands back what it has: of a store the folder, which another process may open then."""
+        """Closes the connection. Another process can then open the folder of a store."""
         self.connection.close()
 
     def parts(self, kind: str | None = None) -> list[Part]:
@@ -62,20 +61,20 @@ class StoreReader:
         return [table for table in self._hot if kind is None or table.kind == kind]
 
     def meta(self, name: str) -> str | None:
-        """A small text kept with the store."""
+        """A small text that is stored with the data."""
         return self._meta.get(name)
 
     @property
     def is_limited(self) -> bool:
-        """Whether only some of it can be read."""
+        """Whether only some rows can be read (`only`)."""
         return self._kept is not None
 
     def expose(
         self, kinds: Iterable[str], from_ms: int, to_ms: int, *, suffix: str = "", without: Iterable[Part] = (),
         keep: str = "",
     ) -> None:  # fmt: skip
-        """Makes each kind readable as a temporary view of its name, over the partitions that touch [from_ms, to_ms);
-        parts can be left out, and a join or a condition in SQL can say which rows to keep."""
+        """Creates a temporary view of each kind, over the partitions that overlap [from_ms, to_ms). Parts can be left
+        out, and a join or condition in SQL (`keep`) can limit the rows."""
         left_out = {part.path for part in without}
         for kind in kinds:
             name, query = f"{kind}{suffix}", self.query(kind, from_ms, to_ms, left_out)
@@ -85,14 +84,14 @@ class StoreReader:
                 self._views[name] = query
 
     def expose_all(self, kinds: Iterable[str]) -> None:
-        """Makes each kind readable as a temporary view of its name, over all time."""
+        """Creates a temporary view of each kind, over all time."""
         self.expose(kinds, -(2**62), 2**62)
 
     @contextmanager
     def only(self, kept: Mapping[str, str]) -> Iterator[None]:
-        """Meanwhile, nothing of a kind can be read but what its query keeps of its `{rows}`; of a kind without a query,
-        nothing. The queries may read temporary tables whose names begin with `scope_`; all others are dropped, so that
-        nothing that was read before is left."""
+        """Limits what can be read meanwhile: per kind, the rows of `{rows}` that its query keeps; of other kinds,
+        nothing. The queries may read temporary tables with the prefix `scope_`. All others are dropped, so nothing that
+        was read before remains."""
         self._forget("scope_")
         self._kept = kept
         try:
@@ -102,7 +101,7 @@ class StoreReader:
             self._forget()
 
     def _forget(self, but: str | None = None) -> None:
-        """Drops temporary views and tables, but those with this beginning of a name."""
+        """Drops temporary views and tables, except those with a prefix."""
         self._views = {}
         for what in ("view", "table"):
             listed = f"SELECT {what}_name FROM duckdb_{what}s() WHERE temporary AND NOT internal"
@@ -111,7 +110,7 @@ class StoreReader:
                     self.connection.execute(f'DROP {what} temp."{name}"')
 
     def query(self, kind: str, from_ms: int, to_ms: int, left_out: Collection[str] = ()) -> str:
-        """A query of what would be exposed, to be put into another one: a view is planned twice."""
+        """The query behind an exposed view, for use in another query: a view would be planned twice."""
         schema = SCHEMAS[kind]
         rows = self._rows(schema, from_ms, to_ms, left_out)
         if self._kept is None:
@@ -139,15 +138,15 @@ class StoreReader:
         ]
 
     def _paths(self, parts: Iterable[Part]) -> list[Path]:
-        """Where parts can be read."""
+        """The local paths of parts."""
         return [self.folder / part.path for part in parts]
 
     def sealed_query(self, schema: Schema, from_ms: int) -> str:
-        """The rows of a hot table as a part has them."""
+        """The rows of a hot table as its part will have them."""
         return f"{self._distinct_hot(schema, from_ms)} ORDER BY {', '.join(schema.sort)}"
 
     def _distinct_hot(self, schema: Schema, from_ms: int) -> str:
-        """The rows of a hot table that state a fact for the first time: not in it before, and not sealed before."""
+        """The rows of a hot table without repeated facts: those repeated in the table, or sealed before."""
         name = next(table.name for table in self.hot_tables(schema.name) if table.from_ms == from_ms)
         columns = ", ".join(schema.column_names)
         key = ", ".join(schema.key)
@@ -160,14 +159,14 @@ class StoreReader:
         return query
 
     def has(self, kind: str, from_ms: int = -(2**62), to_ms: int = 2**62) -> bool:
-        """Whether there may be rows of a kind in [from_ms, to_ms): without a look at them."""
+        """Whether there may be rows of a kind in [from_ms, to_ms), according to the catalog."""
         step = SCHEMAS[kind].partition_ms
         return any(part.from_ms < to_ms and part.to_ms > from_ms for part in self.parts(kind)) or any(
             table.from_ms < to_ms and table.from_ms + step > from_ms for table in self.hot_tables(kind)
         )
 
     def newest_ms(self, kinds: Iterable[str], before_ms: int) -> int | None:
-        """The newest time of any row of these kinds that is not later than `before_ms`; None when there is none."""
+        """The newest time of rows of these kinds up to `before_ms`; None if there is none."""
         newest: list[int] = []
         for kind in kinds:
             schema = SCHEMAS[kind]
@@ -190,7 +189,7 @@ class StoreReader:
         return max(newest, default=None)
 
     def fingerprint(self, kinds: Iterable[str], from_ms: int, to_ms: int) -> str:
-        """Changes whenever rows of these kinds in this time were added or dropped, not when they are sealed."""
+        """A text that changes when rows of these kinds and times are added or dropped, but not when they are sealed."""
         stamps = []
         for kind in kinds:
             step = SCHEMAS[kind].partition_ms
@@ -202,7 +201,7 @@ class StoreReader:
         return " ".join(sorted(stamps))
 
     def stamp(self, table: HotTable) -> str:
-        """Says which rows a hot table holds, and later the part that it is sealed into: they are only ever added."""
+        """Identifies the rows of a hot table, and later its part. Rows are only added, so their number is enough."""
         if table.name not in self._stamps:
             counted = self.connection.execute(f"SELECT count(*) FROM {table.name}").fetchall()
             self._stamps[table.name] = f"{table.name.rpartition('_')[2]}-{counted[0][0]}"
@@ -230,12 +229,12 @@ def newest_slots(store: StoreReader) -> list[Slot]:
 
 
 def time_column_of(schema: Schema) -> str:
-    """The column that says when."""
+    """The column with the time of a row."""
     return "minute_ms" if schema.name == "ledger_row" else "time_ms"
 
 
 def _read_parts(schema: Schema, paths: Iterable[Path], present: list[str]) -> str:
-    """A SELECT over parts that all have the columns `present`; columns that came later are absent values."""
+    """A SELECT over parts that all have the columns `present`. Newer columns are NULL."""
     columns = ", ".join(c.name if c.name in present else f"NULL::{c.duckdb_type} AS {c.name}" for c in schema.columns)
     return f"SELECT {columns} FROM read_parquet({_path_list(paths)})"
 
@@ -245,5 +244,5 @@ def _path_list(paths: Iterable[Path]) -> str:
 
 
 def quoted(path: Path) -> str:
-    """A path as it stands in a statement."""
+    """A path, escaped for an SQL string."""
     return str(path).replace("'", "''")

@@ -1,11 +1,10 @@
-"""A catalogue from the parts: for a folder whose DuckDB file is broken or gone, and for a copy of its parts.
+"""Rebuilds the catalog from the parts: for a folder whose DuckDB file is damaged or missing, or a copy of its parts.
 
-When only the write-ahead log is damaged, the new catalogue starts from the database as it was last saved. Otherwise
-what was hot (the last hours) and which batches were taken was in the broken file, and is lost.
+If only the write-ahead log is damaged, the new catalog starts from the last saved database. Otherwise hot tables (the
+last hours) and marks of producers were in the damaged file and are lost.
 
-Facts say by their place what they are and of when. They are never replaced, and each was written without the rows that
-lay in others before, so every one that is there counts, also one that a crash left unlisted. What is derived from facts
-is not listed; it is built again.
+The path of a part of facts gives its kind and time. Such parts are never replaced and do not repeat rows of earlier
+parts, so all of them count, even those that a crash left unlisted. Derived parts are not listed; they are built again.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ from pyrometer.store.grammar import MAX_TIME_MS, PART_PATTERN
 from pyrometer.store.opening import connect
 from pyrometer.store.parts import describe_part
 
-LOST = "lost"  # the folder in which what is broken is kept
+LOST = "lost"  # the folder for damaged files
 
 
 class Rebuilt(NamedTuple):
-    """What a new catalogue lists, and what could not be read."""
+    """The contents of a new catalog, and the parts that could not be read."""
 
     parts: int
     rows: int
     unread: tuple[str, ...]
-    is_saved: bool  # whether it started from the database as it was last saved, with what was not sealed then
+    is_saved: bool  # whether it started from the last saved database, with its hot tables
 
 
 def rebuild(folder: Path, derived: Iterable[str], kept_from: str) -> Rebuilt:
-    """Gives a folder a new catalogue; the old one, and parts that cannot be read, are put aside. It is there as a whole
-    or not at all. `kept_from` is the name of what it says of where derived parts began."""
+    """Replaces the catalog of a folder atomically. The old one, and parts that cannot be read, are set aside. The start
+    of the derived parts is recorded as the meta text `kept_from`."""
     derived = frozenset(derived)
-    new = folder / f"{DATABASE}.new"  # a catalogue that lists half of the parts would have the others removed
+    new = folder / f"{DATABASE}.new"  # if it listed only half of the parts, the others would be removed
     for left in (new, folder / f"{new.name}.wal"):
         left.unlink(missing_ok=True)
     paths = sorted(path.relative_to(folder) for path in (folder / "parts").rglob("*.parquet"))
-    places = [place for place in map(_place, paths) if place is not None]
+    places = [place for place in map(_part_of, paths) if place is not None]
     began = [place.from_ms for place in places if place.kind in derived]
     unread, listed = [], []
     connection = _saved(folder, new)
@@ -61,7 +60,7 @@ def rebuild(folder: Path, derived: Iterable[str], kept_from: str) -> Rebuilt:
         known = {part.path for part in catalog.parts(connection)}
         for place in places:
             if place.kind in derived or place.path in known:
-                continue  # the store removes what nobody lists
+                continue  # the store removes unlisted files
             try:
                 listed.append(describe_part(connection, folder, place))
             except READ_ERRORS:
@@ -69,7 +68,7 @@ def rebuild(folder: Path, derived: Iterable[str], kept_from: str) -> Rebuilt:
                 put_aside(folder, folder / place.path)
         with catalog.transaction(connection):
             catalog.list_parts(connection, listed, folder)
-        if began and not is_saved:  # what was forgotten on purpose is not built again from what is left of it
+        if began and not is_saved:  # dropped time is not rebuilt from its remains
             connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [kept_from, str(min(began))])
         rows = [part.row_count for part in catalog.parts(connection)]
     for broken in (folder / DATABASE, folder / f"{DATABASE}.wal"):
@@ -80,8 +79,7 @@ def rebuild(folder: Path, derived: Iterable[str], kept_from: str) -> Rebuilt:
 
 
 def _saved(folder: Path, new: Path) -> duckdb.DuckDBPyConnection | None:
-    """A copy of the database as it was last saved, without its write-ahead log; None when that cannot be read, or is
-    empty."""
+    """A copy of the last saved database without its write-ahead log; None if it cannot be read or is empty."""
     if not (folder / DATABASE).exists():
         return None
     shutil.copyfile(folder / DATABASE, new)
@@ -94,7 +92,7 @@ def _saved(folder: Path, new: Path) -> duckdb.DuckDBPyConnection | None:
 
 
 def put_aside(folder: Path, path: Path) -> Path:
-    """Moves a file to `lost/`, under its own name and when that was: nothing is thrown away."""
+    """Moves a file to `lost/TIME/`, with its path. Nothing is deleted."""
     to = folder / LOST / f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}" / path.relative_to(folder)
     to.parent.mkdir(parents=True, exist_ok=True)
     path.rename(to)
@@ -102,12 +100,12 @@ def put_aside(folder: Path, path: Path) -> Path:
     return to
 
 
-def _place(path: Path) -> Part | None:
-    """What a file is by its place; None when it is no part of a kind that is known."""
-    told = re.fullmatch(PART_PATTERN, path.as_posix())
-    if told is None or told["kind"] not in SCHEMAS:
+def _part_of(path: Path) -> Part | None:
+    """The part that a path describes; None if it is not a part of a known kind."""
+    found = re.fullmatch(PART_PATTERN, path.as_posix())
+    if found is None or found["kind"] not in SCHEMAS:
         return None
-    schema = SCHEMAS[told["kind"]]
+    schema = SCHEMAS[found["kind"]]
     try:
         at = datetime.strptime(f"{path.parts[2]} {path.name[:3]}", "%Y-%m-%d %H-").replace(tzinfo=UTC)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A data folder from a backup: to the last digit what it was."""
+"""Restores a data folder from a backup, identical to the original."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pyrometer.store.opening import connect
 from pyrometer.store.part_store import LocalPartStore
 from pyrometer.store.reader import quoted
 
-UNFINISHED = ".restoring"  # in a folder that is being restored: one that came to no end may be restored again
-FOREIGN = ("lost+found",)  # what a new volume has
+UNFINISHED = ".restoring"  # marks a folder while it is restored: an unfinished restore can be repeated
+FOREIGN = ("lost+found",)  # present on a new volume
 
 AGAIN = "Restore again, or choose another backup with --at."
 
@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 
 def restore(backups: BackupFolder, backup: Backup, into: Path, progress: Progress = lambda done, total: None) -> None:
-    """Makes a data folder of a backup. The caller has verified it; every file is held to its digest again."""
+    """Restores a backup into a data folder. The caller has verified it, and every digest is checked again."""
     _claim(into)
     try:
         _fill_folder(backups, backup, into, progress)
@@ -50,7 +50,7 @@ def _fill_folder(backups: BackupFolder, backup: Backup, into: Path, progress: Pr
         if restored.write(path, backups.chunks(backup, path)) != file:
             raise BackupError(f"{path} changed while it was restored. Restore again.")
     _make_database(backups, backup, into)
-    if backup.contents.get("had_tokens", True):  # older backups do not say
+    if backup.contents.get("had_tokens", True):  # older backups do not record it
         token_marker.mark(into)
     (into / UNFINISHED).unlink()
     files.fsync_path(into)
@@ -69,28 +69,28 @@ def _claim(into: Path) -> None:
 
 
 def _make_database(backups: BackupFolder, backup: Backup, into: Path) -> None:
-    """The catalogue and the hot tables; under its own name only when it is whole."""
+    """Creates the database with the catalog and the hot tables. It gets its final name when it is complete."""
     temporary = into / f"{DATABASE}.tmp"
     for left in (temporary, into / f"{temporary.name}.wal"):
         left.unlink(missing_ok=True)
-    told = backup.contents
+    contents = backup.contents
     with connect(temporary, [into.absolute(), (backups.folder / backup.name).absolute()]) as connection:
         catalog.prepare(connection)
         with catalog.transaction(connection):
-            catalog.list_parts(connection, (Part(**part) for part in told["parts"]))
-            kept = {"meta": told["meta"].items(), "marks": told["marks"], "rejections": told["rejections"]}
+            catalog.list_parts(connection, (Part(**part) for part in contents["parts"]))
+            kept = {"meta": contents["meta"].items(), "marks": contents["marks"], "rejections": contents["rejections"]}
             for name, rows in kept.items():
                 for row in rows:
                     values = ", ".join("?" * len(row))
                     connection.execute(f"INSERT OR REPLACE INTO {name} VALUES ({values})", list(row))
-            for table in (HotTable(**one) for one in told["hot"]):
+            for table in (HotTable(**one) for one in contents["hot"]):
                 _fill(connection, table, backups.path_of(backup, f"{HOT}/{table.name}.parquet"))
-        catalog.prepare(connection)  # of an older version: brought up to date
+        catalog.prepare(connection)  # brings the catalog of an older version up to date
     files.publish(temporary, into / DATABASE)
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, table: HotTable, path: Path) -> None:
-    """A hot table under the name that it had, by which the ledger knows it, its rows in the order of their coming."""
+    """Restores a hot table with its name, which digests of the ledger refer to, and its order of rows."""
     schema = SCHEMAS[table.kind]
     rows = f"read_parquet('{quoted(path)}', file_row_number = true)"
     found = connection.execute(f"SELECT column_name FROM (DESCRIBE FROM {rows})").fetchall()

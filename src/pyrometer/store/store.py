@@ -1,4 +1,4 @@
-"""A data folder: append batches, seal what is old, read what is listed."""
+"""The store: append batches, seal old hours, replace derived parts, take snapshots."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from pyrometer.store.reader import StoreReader, quoted, time_column_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SEALED_TOGETHER = 16  # hot tables; a crash leaves at most their files to be written again
+SEALED_TOGETHER = 16  # hot tables; after a crash at most their files are written again
 MAX_PARTITIONS_PER_BATCH = 10_000
 
 
 class NewPart(NamedTuple):
-    """A derived part to be written: the result of `query`, for the range [from_ms, to_ms) of `kind`. The query may read
-    parts that were written before it, each as `new_KIND`."""
+    """A derived part to write: the result of `query`, for [from_ms, to_ms) of `kind`. The query may read parts that
+    were written before it as `new_KIND`."""
 
     kind: str
     from_ms: int
     to_ms: int
     query: str
-    digest: str | None  # None: of facts
+    digest: str | None  # None: a part of facts
 
 
 class Snapshot(StoreReader):
-    """A store as it was at one moment, for another thread: what is written meanwhile is not in it."""
+    """A store at one moment, for another thread. It does not contain later writes."""
 
     def __init__(self, store: Store) -> None:
         connection = store.connection.cursor()
         try:
             connection.execute("BEGIN")
-            connection.execute("FROM hot LIMIT 0")  # reads: from here on, nothing changes
+            connection.execute("FROM hot LIMIT 0")  # the first read starts the snapshot
             super().__init__(store.folder, connection, store._meta)
             self._parts, self._hot, self._stamps = store.parts(), store.hot_tables(), dict(store._stamps)
         except BaseException:
@@ -55,13 +55,13 @@ class Snapshot(StoreReader):
         self.remembered = store.remembered
 
     def close(self) -> None:
-        """It is not needed any more: what was replaced since may go."""
-        self._store._let_go(self)  # first: who interrupts readers meets none that is closed
+        """Releases the snapshot: files that were replaced since may be removed."""
+        self._store._release(self)  # first, so that `interrupt_readers` never sees a closed snapshot
         super().close()
 
 
 class Store(StoreReader):
-    """One data folder, open for reading and writing by this process alone. One thread uses it at a time."""
+    """One data folder, open for reading and writing in this process only, and for one thread at a time."""
 
     def __init__(self, folder: Path | str, *, create: bool = False, wait_s: float = 0.0) -> None:
         folder = Path(folder)
@@ -74,27 +74,27 @@ class Store(StoreReader):
             raise StoreError(f"{folder} cannot be made a data folder: {error.strerror}. Name another.") from None
         with system_errors(folder):
             super().__init__(folder, open_database(folder, wait_s))
-        self.changes = 0  # how often rows were added or dropped since it was opened
+        self.changes = 0  # the number of additions and removals of rows since it was opened
         self._snapshots: set[Snapshot] = set()
-        self._replaced: list[tuple[Path, set[Snapshot]]] = []  # files that are still read, and by whom
-        self._readers = threading.Lock()  # snapshots end in other threads
+        self._replaced: list[tuple[Path, set[Snapshot]]] = []  # replaced files with their readers
+        self._readers = threading.Lock()  # snapshots are closed in other threads
         try:
             with system_errors(folder):
-                self.write_manifest()  # the one before may have been written just before a crash
+                self.write_manifest()  # the existing one may be older than a crash
         except BaseException:
             self.close()
             raise
 
     def write_manifest(self) -> None:
-        """Says what is in the folder, for engines that cannot ask the catalogue."""
+        """Writes the list of parts, for engines that cannot read the catalog."""
         path = self.folder / MANIFEST
         text = catalog.manifest(self.parts())
         if not path.exists() or path.read_bytes() != text.encode():
             files.write_text(path, text)
 
     def revive(self) -> bool:
-        """Opens the folder again where DuckDB has given up on its file, as it does when a disk is full while it tidies
-        up: what was committed is there. Not as long as somebody has a snapshot; says whether the store can be used."""
+        """Reopens the database if DuckDB has invalidated it, for example because the disk was full during a checkpoint.
+        Committed data remains. Not possible while there are snapshots. Returns whether the store is usable."""
         try:
             self.connection.execute("SELECT 1").fetchall()
             return True
@@ -102,7 +102,7 @@ class Store(StoreReader):
             with self._readers:
                 if self._snapshots:
                     return False
-        self.connection.close()  # before: a process has one DuckDB of a file
+        self.connection.close()  # first: a process can open a file only once
         super().__init__(self.folder, open_database(self.folder, 0.0))
         self._replaced = []
         self.changes += 1
@@ -117,18 +117,17 @@ class Store(StoreReader):
         finally:
             self._parts = self._hot = None
 
-    # -- facts in -----------------------------------------------------------------------------------------------
+    # -- writing facts ------------------------------------------------------------------------------------------
 
     def append(self, *batches: Iterable[tuple[Any, ...]], producer: str = "", sequence: int = -1) -> bool:
-        """Takes records, each iterable holding one kind, in one transaction.
+        """Stores records in one transaction; each iterable has records of one kind.
 
-        With a producer and its sequence number a batch counts once however often it is sent; the answer is whether it
-        was new.
+        A batch with a producer and its sequence number counts only once. Returns whether the batch was new.
         """
         return self.append_tables(tables_of(*batches), producer=producer, sequence=sequence)
 
     def append_tables(self, tables: Mapping[str, pa.Table], *, producer: str = "", sequence: int = -1) -> bool:
-        """Takes Arrow tables by kind, as `append` does with records."""
+        """Stores Arrow tables by kind, like `append`."""
         with self._transaction():
             if producer:
                 if sequence <= catalog.mark_of(self.connection, producer):
@@ -143,11 +142,11 @@ class Store(StoreReader):
 
     def _append_rows(self, schema: Schema, table: pa.Table) -> None:
         self.changes += 1
-        # Tables of older writers lack columns that were added since. Those allow absent values; others are refused.
+        # Tables of older writers lack newer columns, which are nullable. Other missing columns are refused.
         present = set(table.column_names)
         columns = ", ".join(name for name in schema.column_names if name in present)
         time_column = time_column_of(schema)
-        # No kind has this name: readers have views of those. When the transaction is rolled back, so is this one.
+        # No kind has this name, so it hides no view of a reader. A rollback removes it.
         self.connection.register("incoming_rows", table)
         whole = single_partition(schema, table)
         partitions = self._partitions(schema) if whole is None else [whole]
@@ -167,7 +166,7 @@ class Store(StoreReader):
         self.connection.unregister("incoming_rows")
 
     def _partitions(self, schema: Schema) -> list[int]:
-        """Where the rows of the batch belong. Those that are left out are counted, by reason; the rest is taken."""
+        """The partitions of the batch. Rows with invalid times are left out and counted by reason."""
         time_column = time_column_of(schema)
         rows = self.connection.execute(
             f"""
@@ -191,7 +190,7 @@ class Store(StoreReader):
         return [from_ms for rejected, from_ms, _ in rows if not rejected]
 
     def rejections(self) -> dict[tuple[str, str], int]:
-        """How many rows were left out, by kind and reason."""
+        """The number of rejected rows, by kind and reason."""
         rows = self.connection.execute("SELECT kind, reason, row_count FROM rejections ORDER BY ALL").fetchall()
         return {(kind, reason): count for kind, reason, count in rows}
 
@@ -207,21 +206,21 @@ class Store(StoreReader):
     # -- sealing ------------------------------------------------------------------------------------------------
 
     def seal(self, before_ms: int | None = None) -> list[Part]:
-        """Turns hot tables whose time is over before `before_ms` (None: all of them) into Parquet parts."""
-        over = [
+        """Turns hot tables whose time ends by `before_ms` (None: all of them) into Parquet parts."""
+        ended = [
             table
             for table in self.hot_tables()
             if before_ms is None or table.from_ms + SCHEMAS[table.kind].partition_ms <= before_ms
         ]
         sealed = []
-        for begin in range(0, len(over), SEALED_TOGETHER):
-            sealed += self._seal(over[begin : begin + SEALED_TOGETHER])
-        if over:
+        for begin in range(0, len(ended), SEALED_TOGETHER):
+            sealed += self._seal(ended[begin : begin + SEALED_TOGETHER])
+        if ended:
             self.write_manifest()
         return sealed
 
     def _seal(self, tables: list[HotTable]) -> list[Part]:
-        """Writes the parts of some hot tables, then lists them and drops the tables in one transaction."""
+        """Writes parts from hot tables. Then lists the parts and drops the tables in one transaction."""
         parts = []
         for table in tables:
             schema = SCHEMAS[table.kind]
@@ -239,7 +238,7 @@ class Store(StoreReader):
         return [part for part in parts if part.row_count]
 
     def replace(self, new_parts: Iterable[NewPart]) -> None:
-        """Writes derived parts and lists them instead of those whose time they cover, all in one transaction."""
+        """Writes derived parts. Then replaces the listed parts of the same time in one transaction."""
         new_parts = list(new_parts)
         read_again = [f"new_{new.kind}" for new in new_parts if any(f"new_{new.kind}" in p.query for p in new_parts)]
         written = []
@@ -262,8 +261,8 @@ class Store(StoreReader):
             self.connection.execute(f"DROP VIEW {view}")
         self._remove(old)
 
-    def list_as_it_is(self, old: Part, now: Part) -> None:
-        """Lists a part as its file turned out to be."""
+    def relist(self, old: Part, now: Part) -> None:
+        """Corrects the catalog entry of a part."""
         self.changes += 1
         with self._transaction():
             catalog.unlist_parts(self.connection, [old])
@@ -271,7 +270,7 @@ class Store(StoreReader):
         self.write_manifest()
 
     def set_digests(self, digest_of: Mapping[Part, str]) -> None:
-        """Records for derived parts what they were made from; their rows stay as they are."""
+        """Records new digests of derived parts, whose rows do not change."""
         if not digest_of:
             return
         self.changes += 1
@@ -281,7 +280,7 @@ class Store(StoreReader):
         self.write_manifest()
 
     def drop_parts(self, old: Iterable[Part]) -> None:
-        """Takes parts out of the store for good."""
+        """Removes parts from the store."""
         self.changes += 1
         old = list(old)
         with self._transaction():
@@ -289,7 +288,7 @@ class Store(StoreReader):
         self._remove(old)
 
     def drop_before(self, before_ms: int, kinds: Iterable[str] | None = None) -> int:
-        """Drops parts and hot tables (of these kinds, None: all) that end at or before a time; says how many."""
+        """Drops parts and hot tables (of these kinds; None: all) that end at or before a time. Returns their number."""
         self.changes += 1
         dropped = set(SCHEMAS) if kinds is None else set(kinds)
         old = [part for part in self.parts() if part.kind in dropped and part.to_ms <= before_ms]
@@ -311,36 +310,36 @@ class Store(StoreReader):
         return write_part(self.connection, self.folder, schema, (from_ms, to_ms), path, query)
 
     def _remove(self, old: Iterable[Part]) -> None:
-        self.write_manifest()  # first: it names no file that is gone
+        self.write_manifest()  # first, so that it never lists a removed file
         with self._readers:
             self._replaced += [(self.folder / part.path, set(self._snapshots)) for part in old]
-        self._sweep()
+        self._remove_unread()
 
-    # -- reading beside writing ---------------------------------------------------------------------------------
+    # -- reading while writing ----------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The store as it is now. Whoever has it may read it in another thread, and closes it."""
+        """A snapshot of the store, which can be read in another thread. The caller closes it."""
         taken = Snapshot(self)
         with self._readers:
             self._snapshots.add(taken)
         return taken
 
     def interrupt_readers(self) -> None:
-        """Ends what is being read from snapshots, by an error."""
+        """Interrupts the queries of snapshots, which then raise an error."""
         with self._readers:
             for snapshot in self._snapshots:
                 snapshot.connection.interrupt()
 
-    def _let_go(self, snapshot: Snapshot) -> None:
+    def _release(self, snapshot: Snapshot) -> None:
         with self._readers:
             self._snapshots.discard(snapshot)
             for _, readers in self._replaced:
                 readers.discard(snapshot)
-        self._sweep()
+        self._remove_unread()
 
-    def _sweep(self) -> None:
-        """Removes the files that nobody reads any more. Those of a process that ends before are unlisted: the next one
-        removes them."""
+    def _remove_unread(self) -> None:
+        """Removes replaced files without readers. If the process ends earlier, the next one removes them as
+        unlisted."""
         with self._readers:
             gone = [path for path, readers in self._replaced if not readers]
             self._replaced = [(path, readers) for path, readers in self._replaced if readers]
@@ -348,9 +347,11 @@ class Store(StoreReader):
             path.unlink(missing_ok=True)
 
     def set_meta(self, name: str, value: str) -> None:
-        """Keeps a small text with the store."""
+        """Stores a small text with the data."""
         if self._meta.get(name) != value:
-            if name in self._meta:  # a third of the time of INSERT OR REPLACE, which also leaves a kilobyte behind
+            if (
+                name in self._meta
+            ):  # takes a third of the time of INSERT OR REPLACE, which also leaves a kilobyte behind
                 self.connection.execute("UPDATE meta SET value = ? WHERE name = ?", [value, name])
             else:
                 self.connection.execute("INSERT INTO meta VALUES (?, ?)", [name, value])

@@ -1,4 +1,4 @@
-"""Whether a data folder ever had a token. If so, its server stays closed when the tokens are gone."""
+"""Records whether a data folder ever had a token. If so, its server still requires one when all tokens are deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Create a token with `pyrometer token create NAME`, or serve without authenticati
 
 
 def had_tokens(folder: Path) -> bool:
-    """Whether there are tokens, or were. An empty list of tokens counts, and so does a link to a missing file."""
+    """Whether there are or were tokens. An empty list of tokens counts, and so does a link to a missing file."""
     return os.path.lexists(folder / TOKENS) or os.path.lexists(folder / MARKER)
 
 
