@@ -1,13 +1,12 @@
-"""The books: what a question about a time range is answered from, once months are closed.
+"""The basis of charges: what a question about a time range is answered from once months are closed.
 
-- A month that is closed: the charges that were frozen. They never change.
-- The first month after it: the ledger, and adjustments: by how much what the ledger now says of closed time differs
-  from what was charged for it so far. Closing that month charges them, so that nothing is adjusted twice.
-- Any other time: the ledger as it is now.
+- A closed month: its frozen charges, which never change.
+- The first month after it: the ledger, and adjustments. They are the difference between the current ledger of closed
+  time and what was charged for it. Closing that month charges them, so nothing is adjusted twice.
+- Any other time range: the current ledger.
 
-So everything that was ever charged, what is adjusted and the ledger since are the ledger as it is now: GPU-milliseconds
-at a price, by day, holder and node. States of closed time stay as they were charged: a correction that changes nothing
-but states is no adjustment.
+So all charges, adjustments and the ledger since then add up to the current ledger: GPU-milliseconds at a price, by day,
+holder and node. States of closed time stay as they were charged: a change of states only is not an adjustment.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ from pyrometer.model.units import MS_PER_QUARTER
 from pyrometer.store import Store, StoreReader
 from pyrometer.store.reader import quoted
 
-COMPARED = "ledger_compared_with_charges"  # in the store's meta, by month whose ledger is another than was charged
-ADJUSTS = "adjusts"  # of a row that corrects a closed month: which one
-KEPT = {*NAMES, "workload", "month", HELD, PRICE}  # what frozen charges can be grouped by
-_UIDS = ("day", "pod_uid", "node_uid", "state", PRICE)  # what a charge is told apart by, whatever it is called
+COMPARED = "ledger_compared_with_charges"  # in the store's meta: closed months whose ledger has changed since
+ADJUSTS = "adjusts"  # the closed month that a row corrects
+KEPT = {*NAMES, "workload", "month", HELD, PRICE}  # the groupings that frozen charges have
+_UIDS = ("day", "pod_uid", "node_uid", "state", PRICE)  # the columns that identify a charge, whatever its names
 _HOLDER = ("team", "experiment", "namespace", "user", "queue", "pod")
 _WORKLOAD = ("workload_uid", "workload_kind", "workload_namespace", "workload_name")
 _SLOT = ("cluster", "pool", "node", "gpu_model")
 
 
 class ChargeBasis(NamedTuple):
-    """What an answer is made from, limited to a team and an experiment where that was asked for."""
+    """What an answer is computed from, optionally limited to a team and an experiment."""
 
-    kind: str = "ledger"  # closed, open: with adjustments, ledger
+    kind: str = "ledger"  # closed; open (with adjustments); ledger
     month: str | None = None
-    closed: ClosedMonth | None = None  # the month itself; of an open one, the one closed last
+    closed: ClosedMonth | None = None  # the closed month itself, or for an open month the last closed one
     team: str | None = None
     experiment: str | None = None
-    touches_closed: bool = False  # of a ledger's answer: closed time is in it
-    left_out: bool = False  # likewise: adjustments would be in it, were it grouped by what is kept
+    touches_closed: bool = False  # a ledger answer that contains closed time
+    left_out: bool = False  # a ledger answer without adjustments, because frozen charges lack one of its groupings
 
 
 LEDGER = ChargeBasis()
@@ -59,7 +58,7 @@ def basis_of(
     store: StoreReader, time_range: TimeRange, by: Iterable[str], zone: tzinfo, team: str | None = None,
     experiment: str | None = None,
 ) -> ChargeBasis:  # fmt: skip
-    """What a question about this time range is answered from."""
+    """The basis of a question about a time range."""
     months = closed_months(store.folder)
     of = ChargeBasis(team=team, experiment=experiment)
     if not months:
@@ -79,7 +78,7 @@ def basis_of(
 
 
 def groupable(by: Iterable[str]) -> bool:
-    """Whether frozen charges have what an answer is grouped by."""
+    """Whether frozen charges have all of these groupings."""
     return set(by) <= KEPT
 
 
@@ -89,14 +88,14 @@ def groupable(by: Iterable[str]) -> bool:
 def charged_sums(
     store: StoreReader, basis: ChargeBasis, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> list[Sum]:
-    """What the books have beside the ledger, by groupings and by the month that is adjusted: of a closed month
-    everything, of the one after it the adjustments."""
+    """Charges in addition to the ledger, by groupings and by the adjusted month: all charges of a closed month, or
+    the adjustments of the month after it."""
     if basis.kind not in ("closed", "open"):
         return []
     for name in ("team", "experiment"):
         store.connection.execute(f"SET VARIABLE charge_{name} = ?", [getattr(basis, name)])
     if basis.kind == "closed":
-        assert basis.closed is not None  # noqa: S101 - it is the month's own
+        assert basis.closed is not None  # noqa: S101 - a closed basis has its month
         relation = _frozen(store, [basis.closed])
     else:
         relation = adjustments(store, basis, zone)
@@ -104,7 +103,7 @@ def charged_sums(
 
 
 def was_charged(store: StoreReader, team: str | None, experiment: str | None) -> bool:
-    """Whether a closed month has charges of a team and an experiment: those that are nobody's any more have, too."""
+    """Whether closed months have charges of a team and an experiment, even if nothing belongs to them now."""
     months = closed_months(store.folder)
     for name, value in (("team", team), ("experiment", experiment)):
         store.connection.execute(f"SET VARIABLE charge_{name} = ?", [value])
@@ -113,7 +112,7 @@ def was_charged(store: StoreReader, team: str | None, experiment: str | None) ->
 
 
 def entry_sums(store: StoreReader, relation: str, by: Sequence[str], price_usd_micro: int | None) -> list[Sum]:
-    """Charges, summed by groupings; the month that each adjusts is the last of a key."""
+    """Sums charges by groupings. The last item of a key is the month that is adjusted."""
     price = price_of(price_usd_micro)
     keys = [_entry_column(name) for name in (*by, ADJUSTS)]
     rows = store.connection.execute(
@@ -146,25 +145,25 @@ def _entry_column(name: str) -> str:
 
 
 def _order(by: Sequence[str]) -> str:
-    """As the ledger's answers are: most expensive first; what has a time in it, in the order in which it passed."""
+    """The order of rows, like in answers from the ledger: most expensive first; with time groupings, by time."""
     keys = [str(place) for place in range(1, len(by) + 2)]
     first = [f"{len(by) + 3} DESC", f"{len(by) + 2} DESC"]
     return ", ".join([*keys, *first] if set(by) & {"day", "month"} else [*first, *keys])
 
 
-# -- what was charged, and what the ledger says now -------------------------------------------------------------------
+# -- charges and the current ledger -----------------------------------------------------------------------------------
 
 
 def entries(store: StoreReader, time_range: TimeRange, zone: tzinfo) -> str:
-    """The ledger of a time range as charges, under their names of now."""
+    """The ledger of a time range as charges, with current names."""
     open_names(store)
     query = f"SELECT NULL AS {ADJUSTS}, * FROM ({_named(_summed(store, time_range, zone, energy=True))})"
     return _table(store, "charge_entry", query)
 
 
 def adjustments(store: StoreReader, basis: ChargeBasis, zone: tzinfo) -> str:
-    """By how much the ledger now differs from what was charged so far, of all time that is closed: as charges, of which
-    some are negative."""
+    """The difference between the current ledger of all closed time and what was charged for it. Amounts may be
+    negative."""
     months = closed_months(store.folder)
     open_names(store)
     kept_day = _first_kept_day(store, zone)
@@ -191,8 +190,8 @@ def adjustments(store: StoreReader, basis: ChargeBasis, zone: tzinfo) -> str:
 
 
 def compare_with_charged(store: Store) -> None:
-    """Remembers for each closed month whose ledger has changed whether its charges have: questions need not read the
-    ledger of a month that would be charged the same."""
+    """Records for each closed month with a changed ledger whether its charges differ, so that questions need not
+    compare the ledgers of months that would be charged the same."""
     months = closed_months(store.folder)
     if not months:
         return
@@ -219,7 +218,7 @@ def _compared(store: StoreReader) -> dict[str, dict[str, Any]]:
 
 
 def _same_charges(store: StoreReader, months: list[ClosedMonth], month: str, zone: tzinfo) -> bool:
-    """Whether the ledger of a month says what was charged for it: by day, holder, node and price."""
+    """Whether the ledger of a month equals its charges by day, holder, node and price."""
     time_range = month_range(month, zone)
     now = _summed(store, TimeRange(time_range.from_ms, min(time_range.to_ms, months[-1].to_ms)), zone)
     kept_day = _first_kept_day(store, zone)
@@ -237,8 +236,8 @@ def _same_charges(store: StoreReader, months: list[ClosedMonth], month: str, zon
 
 
 def _now(store: StoreReader, months: list[ClosedMonth], zone: tzinfo, kept_day: str) -> str:
-    """What the ledger says now of all closed time. Where its parts are those from which a month was charged, that is
-    what was charged, and nothing is read."""
+    """The current ledger of all closed time. Where its parts are those that a month was charged from, the charges
+    are used and the ledger is not read."""
     end_ms = months[-1].to_ms
     known, current = months[-1].ledger_digests, ledger_digests(store, end_ms, zone)
     same = {month: found["digest"] for month, found in _compared(store).items() if found["same"]}
@@ -262,19 +261,19 @@ def _now(store: StoreReader, months: list[ClosedMonth], zone: tzinfo, kept_day: 
 
 
 def ledger_digests(store: StoreReader, before_ms: int, zone: tzinfo) -> dict[str, str]:
-    """What the ledger before a time was made from, by month."""
+    """A digest of the ledger parts of each month before a time."""
     stamps: dict[str, list[str]] = {}
     for part in store.parts("ledger_row"):
         if part.from_ms < before_ms:
             first = datetime.fromtimestamp(part.from_ms / 1000, zone).date()
             last = datetime.fromtimestamp((min(part.to_ms, before_ms) - 1) / 1000, zone).date()
-            for month in dict.fromkeys((f"{first:%Y-%m}", f"{last:%Y-%m}")):  # a part has seven days at most
+            for month in dict.fromkeys((f"{first:%Y-%m}", f"{last:%Y-%m}")):  # a part covers at most seven days
                 stamps.setdefault(month, []).append(f"{part.from_ms} {part.to_ms} {part.digest}")
     return {month: hashlib.sha256("\n".join(sorted(of)).encode()).hexdigest()[:16] for month, of in stamps.items()}
 
 
 def _summed(store: StoreReader, time_range: TimeRange, zone: tzinfo, *, energy: bool = False) -> str:
-    """The ledger of a time range by day and by who held what in which state at which price."""
+    """The ledger of a time range by day, holder, node, state and price."""
     store.expose(["ledger_row"], *time_range)
     label_quarters(store, time_range, zone)
     drawn = open_energy(store, *time_range, ("state",)) if energy and energy_in(store, *time_range).gpu_ms else ""
@@ -299,7 +298,7 @@ def _summed(store: StoreReader, time_range: TimeRange, zone: tzinfo, *, energy: 
 
 
 def _named(relation: str) -> str:
-    """Charges with the names that holders and nodes have now."""
+    """Charges with the current names of holders and nodes."""
     named = [*(holder_column(name) for name in _HOLDER), *_WORKLOAD, *_SLOT]
     return f"""
         SELECT {", ".join(_UIDS)}, {", ".join(named)}, {", ".join(AMOUNTS[1:])} FROM ({relation})
@@ -313,14 +312,14 @@ def _frozen(store: StoreReader, months: Iterable[ClosedMonth]) -> str:
 
 
 def _limited(relation: str, basis: ChargeBasis) -> str:
-    """Charges of a team and an experiment only: frozen ones are read past the limits of the store."""
+    """Limits charges to a team and an experiment, because frozen charges are read past the limits of the store."""
     said = {"team": basis.team, "experiment": basis.experiment}
     kept = [f"{name} = getvariable('charge_{name}')" for name, value in said.items() if value is not None]
     return f"SELECT * FROM ({relation}) WHERE {' AND '.join(kept)}" if kept else relation
 
 
 def _first_kept_day(store: StoreReader, zone: tzinfo) -> str:
-    """The first day of which the whole ledger is there: what is forgotten has no corrections any more."""
+    """The first day with a complete ledger: dropped time has no corrections."""
     kept_ms = kept_from_ms(store)
     if not kept_ms:
         return ""
@@ -334,13 +333,13 @@ def _table(store: StoreReader, name: str, query: str) -> str:
 
 
 def drop_charge_tables(store: StoreReader) -> None:
-    """Drops what was worked out here: a month of a large cluster has a million charges."""
+    """Drops the temporary tables: a month of a large cluster has a million charges."""
     for name in ("entry", "summed", "charged", "now", "adjustment", "closing"):
         store.connection.execute(f"DROP TABLE IF EXISTS temp.charge_{name}")
 
 
 def basis_json(basis: ChargeBasis, sums: dict[str, Any]) -> dict[str, Any] | None:
-    """What an answer says of the books; None as long as no month is closed."""
+    """The `books` of an answer; None if no month is closed."""
     closed = basis.closed
     if closed is None:
         return None

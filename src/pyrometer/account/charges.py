@@ -1,4 +1,4 @@
-"""What is charged to whom: by local day, node, team, experiment, workload and price."""
+"""Charges: by local day, node, team, experiment, workload and price."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = (*BY, "from", "to", "billing_from", "billing_to", PRICE, "gpu_ms", "us
 
 
 def groupings(price_usd_micro: int | None) -> tuple[str, ...]:
-    """What charges are cost_answer apart by; with one price for everything, prices are not."""
+    """The groupings of charges. With one price for everything, they do not include the price."""
     return (*BY, PRICE) if price_usd_micro is None else BY
 
 
@@ -27,10 +27,10 @@ def charges(
     store: StoreReader, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None,
     basis: ChargeBasis = LEDGER, pot: Pot | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One row a day and price of who had what. Rows are lists in the order of `columns`: there are many of them.
+    """One row per day, holder and price. Rows are lists in the order of `columns`, because there are many.
 
-    `from` and `to` are UTC: the day, as far as it lies in the time range; `billing_from` and `billing_to` its month.
-    What adjusts a closed month has the day that it corrects, and is billed with the month that was asked for.
+    `from` and `to` are UTC: the part of the day in the time range. `billing_from` and `billing_to` are its month. An
+    adjustment has the day that it corrects, and is billed with the requested month.
     """
     open_names(store)
     price = price_usd_micro
@@ -43,7 +43,7 @@ def charges(
 
 
 def charges_json(answer: CostAnswer, time_range: TimeRange, zone: tzinfo, price: int | None) -> dict[str, Any]:
-    """The answer, of rows by `groupings`."""
+    """The answer as JSON, for rows by `groupings`."""
     times = {
         (day, adjusts): _times(date.fromisoformat(day), time_range, zone, adjusts is not None)
         for day, adjusts in dict.fromkeys((row.key[0], row.adjusts) for row in answer.rows)
@@ -62,7 +62,7 @@ def charges_json(answer: CostAnswer, time_range: TimeRange, zone: tzinfo, price:
 
 
 def _times(day: date, time_range: TimeRange, zone: tzinfo, adjusts: bool) -> tuple[str, ...]:
-    """A day within a time range, and the month it is billed with."""
+    """The part of a day in a time range, and the month it is billed with."""
     begin_ms = midnight_ms(day, zone)
     end_ms = midnight_ms(date.fromordinal(day.toordinal() + 1), zone)
     if adjusts:

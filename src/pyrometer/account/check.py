@@ -1,8 +1,8 @@
-"""Verifies a data folder: what every check is, and in which order they run. The checks themselves lie beside this file.
+"""Verifies a data folder: the list of checks and their order. The checks are in the modules `check_*`.
 
-A check is a function that says what is wrong, in sentences; a new one is a function and a line here. Those of parts run
-part by part, with every file read once each; those of the folder may read everything, and run only where every file can
-be read. All of them are linear in the rows.
+A check is a function that returns problems. To add one, write a function and add a line here. Checks of parts run part
+by part, and each file is read once. Checks of the folder may read everything, and run only if every file can be read.
+All are linear in the number of rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyrometer.store.errors import READ_ERRORS, first_line
 
 Progress = Callable[[int, int], None]
 
-# Of one part: what it has against what is listed.
+# Checks of one part against the catalog.
 OF_A_PART: tuple[Callable[[Store, Part], Iterator[Problem]], ...] = (
     check_parts.as_listed,
     check_parts.columns,
@@ -27,20 +27,20 @@ OF_A_PART: tuple[Callable[[Store, Part], Iterator[Problem]], ...] = (
     check_ledger.energy,
     check_ledger.sums,
 )
-# Of the catalogue: no row is read.
+# Checks of the catalog. They read no rows.
 OF_THE_CATALOGUE: tuple[Callable[[Store], Iterator[Problem]], ...] = (
     check_ledger.overlaps,
     check_folder.manifest,
     check_folder.hot_tables,
     check_folder.marks,
 )
-# Of everything together.
+# Checks of all rows together.
 OF_ALL_ROWS: tuple[Callable[[Store], Iterator[Problem]], ...] = (
     check_ledger.lives,
     check_folder.restatements,
     check_folder.findings,
 )
-# Of what is derived from facts, against those: only of a ledger that has just been brought up to date.
+# Checks of derived records against facts. They need a ledger that was just brought up to date.
 OF_WHAT_IS_DERIVED: tuple[Callable[[Store], Iterator[Problem]], ...] = (
     check_ledger.made_together,
     check_ledger.capacity,
@@ -48,14 +48,14 @@ OF_WHAT_IS_DERIVED: tuple[Callable[[Store], Iterator[Problem]], ...] = (
 
 
 def problems(store: Store, progress: Progress = lambda done, total: None) -> Iterator[Problem]:
-    """What is wrong; nothing when all is well."""
+    """The problems of a data folder."""
     parts = store.parts()
     store.expose_all(["node", "slot"])
     unread, digests = False, catalog.digests(store.connection)
     for done, part in enumerate(parts):
         progress(done, len(parts))
         try:
-            if check_parts.is_damaged(store, part, digests.get(part.path)):  # what is read of it may be anything
+            if check_parts.is_damaged(store, part, digests.get(part.path)):  # its contents may be anything
                 unread = True
                 yield Problem(f"{part.path} is damaged: its bytes are not those that were written.", part)
                 continue
@@ -73,6 +73,6 @@ def problems(store: Store, progress: Progress = lambda done, total: None) -> Ite
 
 
 def derived_problems(store: Store) -> Iterator[Problem]:
-    """What is wrong with a ledger that is up to date, in a folder whose files are well."""
+    """The problems of an up-to-date ledger in a folder without other problems."""
     for check in OF_WHAT_IS_DERIVED:
         yield from check(store)

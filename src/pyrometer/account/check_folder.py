@@ -1,4 +1,4 @@
-"""Checks of the rest of a data folder: the catalogue, hot tables, marks, and facts that say something of others."""
+"""Checks of the catalog, hot tables, marks, and facts that refer to others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyrometer.store.reader import time_column_of
 
 
 def manifest(store: Store) -> Iterator[Problem]:
-    """The manifest lists what the catalogue lists: other engines read by it."""
+    """The manifest must list what the catalog lists, because other engines read it."""
     path = store.folder / MANIFEST
     if not path.is_file() or path.read_bytes() != manifest_of(store.parts()).encode():
         yield Problem(f"{MANIFEST} does not list what the catalogue lists.", mend=_write_manifest)
@@ -31,7 +31,7 @@ def _write_manifest(store: Store) -> str:
 
 
 def hot_tables(store: Store) -> Iterator[Problem]:
-    """Every hot table is listed, once for its time, and has no rows of another."""
+    """Every hot table must be listed once, and contain only rows of its time."""
     ask = store.connection.execute
     listed = store.hot_tables()
     tables = ask("SELECT table_name FROM duckdb_tables() WHERE table_name LIKE 'hot\\_%' ESCAPE '\\' AND NOT temporary")
@@ -50,7 +50,7 @@ def hot_tables(store: Store) -> Iterator[Problem]:
 
 
 def marks(store: Store) -> Iterator[Problem]:
-    """A producer's batches are counted from zero."""
+    """The batches of a producer are counted from zero."""
     below = "SELECT producer, sequence FROM marks WHERE sequence < 0 ORDER BY producer"
     for producer, sequence in store.connection.execute(below).fetchall():
         yield Problem(
@@ -67,7 +67,7 @@ def _forgetting(producer: str) -> Callable[[Store], str]:
 
 
 def restatements(store: Store) -> Iterator[Problem]:
-    """Later evidence changes states to states that there are."""
+    """Restatements must have existing states."""
     store.expose_all(["restatement"])
     wrong = "SELECT count(*) FROM restatement WHERE NOT list_contains(?, state)"
     row = first_row(store.connection.execute(wrong, [list(STATE)]))
@@ -76,7 +76,7 @@ def restatements(store: Store) -> Iterator[Problem]:
 
 
 def findings(store: Store) -> Iterator[Problem]:
-    """What was found is of a cause that there is, and claims no more time than there was."""
+    """Findings must have existing causes, and must not claim more time than there was."""
     if not store.has("finding"):
         return
     store.expose_all(["finding", "ledger_row"])

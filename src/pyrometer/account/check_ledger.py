@@ -1,4 +1,4 @@
-"""Checks of what is derived from facts: the laws of the ledger, of energy, and that nothing of them is missing."""
+"""Checks of derived records: the laws of the ledger and of energy, and completeness."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pyrometer.store import Store
 from pyrometer.store.catalog import Part, first_row
 from pyrometer.store.reader import quoted
 
-MAX_POWER_W = 10_000  # of one device: what telemetry says beyond it is left out
+MAX_POWER_W = 10_000  # of one device; higher values in telemetry are ignored
 
-# The laws of the ledger; what breaks one is counted.
+# The laws of the ledger. Violations are counted.
 _LAWS = {
     "rows are negative, empty or over a minute": "SELECT count(*) FROM part WHERE ms <= 0 OR ms > 60000",
     "rows are in a state that does not exist": "SELECT count(*) FROM part WHERE NOT list_contains($states, state)",
@@ -25,7 +25,7 @@ _LAWS = {
     "rows have a price below zero": "SELECT count(*) FROM part WHERE usd_micro_per_hour < 0",
     "rows stand twice": "SELECT count(*) FROM (SELECT 1 FROM part GROUP BY minute_ms, node_uid, slot_index, pod_uid, "
     "attempt, state, evidence, usd_micro_per_hour HAVING count(*) > 1)",
-    # a device that its node never showed is there only while it is held
+    # a device that its node never reported exists only while it is held
     "slot-minutes of nodes do not have 60,000 ms": "SELECT count(*) FROM (SELECT 1 FROM part SEMI JOIN node "
     "ON node.node_uid = part.node_uid AND node.gpu_count > part.slot_index AND node.present "
     "GROUP BY node_uid, slot_index, minute_ms HAVING sum(ms) != 60000)",
@@ -43,19 +43,19 @@ _LAWS_OF_ENERGY = {
 
 
 def laws(store: Store, part: Part) -> Iterator[Problem]:
-    """Every slot-minute of a node has exactly 60,000 ms; nothing is negative, nothing stands twice."""
+    """Every slot-minute of a node must have exactly 60,000 ms, without negative or duplicate rows."""
     if part.kind == "ledger_row":
         yield from _broken(store, part, _LAWS)
 
 
 def energy(store: Store, part: Part) -> Iterator[Problem]:
-    """Nobody drew less than nothing, or more than a device can."""
+    """Energy must not be negative, or more than a device can consume."""
     if part.kind == "energy":
         yield from _broken(store, part, _LAWS_OF_ENERGY)
 
 
 def sums(store: Store, part: Part) -> Iterator[Problem]:
-    """What was summed up is what the ledger's rows add up to, in every hour, state and price."""
+    """Sums must equal the ledger's rows in every hour, state and price."""
     if part.kind not in ("hour_sum", "minute_sum", "minute_use", "hour_use"):
         return
     state = "state" if part.kind in ("hour_sum", "minute_sum") else "''"
@@ -86,7 +86,7 @@ def _broken(store: Store, part: Part, kept: dict[str, str]) -> Iterator[Problem]
 
 
 def lives(store: Store) -> Iterator[Problem]:
-    """A slot that says how long it lived has exactly that much time."""
+    """A slot with a lifetime must have exactly that much time."""
     store.expose_all(["ledger_row"])
     newest = "SELECT node_uid, slot_index, from_ms, to_ms FROM slot WHERE from_ms IS NOT NULL ORDER BY time_ms"
     lived = {(row[0], row[1]): (row[2], row[3]) for row in store.connection.execute(newest).fetchall()}
@@ -103,15 +103,15 @@ def lives(store: Store) -> Iterator[Problem]:
 
 
 def overlaps(store: Store) -> Iterator[Problem]:
-    """No two parts of the ledger are about the same hours."""
+    """Parts of the ledger must not overlap."""
     for part, following in pairwise(sorted(store.parts("ledger_row"), key=lambda part: part.from_ms)):
         if following.from_ms < part.to_ms:
             yield Problem(f"{part.path} and {following.path} are about the same hours.", part)
 
 
 def made_together(store: Store) -> Iterator[Problem]:
-    """A part of the ledger has a digest of what it was made from, and beside it the energy of the same making and what
-    the next hours must know."""
+    """A part of the ledger must have a digest of its inputs, energy of the same build, and a carry for the next
+    hours."""
     energies = {(part.from_ms, part.to_ms): part.digest for part in store.parts("energy")}
     handed_over = {part.from_ms for part in store.parts("carry")}
     for part in store.parts("ledger_row"):
@@ -123,8 +123,8 @@ def made_together(store: Store) -> Iterator[Problem]:
             yield Problem(f"{part.path} hands nothing over to the hours after it.", part)
 
 
-# Minutes of each slot of a node by what was seen of the node: from the minute in which it was first seen with that many
-# devices to the end of the one in which it was last seen. Beside them those that the ledger has.
+# Minutes of each slot of a node according to its observations: from the minute in which the node was first seen with
+# that many devices to the end of the minute in which it was last seen. Compared with those in the ledger.
 _CAPACITY = """
 WITH seen AS (
     SELECT node_uid, time_ms, present, gpu_count, coalesce(lag(present) OVER in_time, false) AS was_present
@@ -162,7 +162,7 @@ WHERE expected.ms > 0 AND expected.ms != coalesce(kept.ms, 0)  -- others are the
 
 
 def capacity(store: Store) -> Iterator[Problem]:
-    """Of every slot of a node, the ledger has all the time that the node was there: capacity × time."""
+    """For every slot of a node, the ledger must have all the time that the node existed: capacity × time."""
     store.expose_all(["node", "ledger_row"])
     row = first_row(store.connection.execute("SELECT max(minute_ms) + 60000 FROM ledger_row"))
     if row is None or row[0] is None:

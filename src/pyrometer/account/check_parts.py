@@ -1,4 +1,4 @@
-"""Checks of single parts: a file is as it is listed, in order, and states nothing twice."""
+"""Checks of single parts: the file matches the catalog, is sorted, and has no duplicate facts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pyrometer.store.store import NewPart
 
 
 class Problem(NamedTuple):
-    """What is wrong, in one sentence, and with which part. A broken part is mended in one way, whatever is wrong with
-    it; `mend` is for what needs another: it mends, and says what it did."""
+    """A problem in one sentence, and its part. A damaged part is always repaired in the same way. `mend` is for
+    other repairs: it repairs the problem and returns what it did."""
 
     text: str
     part: Part | None = None
@@ -23,13 +23,13 @@ class Problem(NamedTuple):
 
 
 def is_damaged(store: StoreReader, part: Part, digest: str | None) -> bool:
-    """Whether a part has as many bytes as were written, but others, as far as that is known."""
+    """Whether the bytes of a part differ from those that were written, if their digest is known."""
     path = store.folder / part.path
     return digest is not None and path.stat().st_size == part.bytes and files.sha256(path) != digest
 
 
 def as_listed(store: Store, part: Part) -> Iterator[Problem]:
-    """It has the bytes, the rows and the times that are listed, and can be read to its end."""
+    """A part must have the listed bytes, rows and times, and be readable to its end."""
     path = store.folder / part.path
     size = path.stat().st_size
     time_column = time_column_of(SCHEMAS[part.kind])
@@ -37,7 +37,7 @@ def as_listed(store: Store, part: Part) -> Iterator[Problem]:
         store.connection.execute(
             f"SELECT count(*), min({time_column}), max({time_column}), bit_xor(hash(part)) "
             "FROM read_parquet(?) AS part",
-            [str(path)],  # the last of it reads every column
+            [str(path)],  # the last query reads every column
         )
     )
     rows, oldest, newest, _ = row or (0, None, None, None)
@@ -52,7 +52,7 @@ def as_listed(store: Store, part: Part) -> Iterator[Problem]:
 
 
 def columns(store: Store, part: Part) -> Iterator[Problem]:
-    """It has the columns that are listed: others would be read as absent, or not at all."""
+    """A part must have the listed columns: others would be read as absent, or not at all."""
     described = "SELECT column_name FROM (DESCRIBE FROM read_parquet(?))"
     rows = store.connection.execute(described, [str(store.folder / part.path)]).fetchall()
     has, listed = {name for (name,) in rows}, set(part.columns.split(","))
@@ -62,7 +62,7 @@ def columns(store: Store, part: Part) -> Iterator[Problem]:
 
 
 def order(store: Store, part: Part) -> Iterator[Problem]:
-    """Facts are sorted within their part; it is what makes parts small and quick to search."""
+    """Facts must be sorted within their part, which keeps parts small and quick to search."""
     if part.kind in BUILT_KINDS:
         return
     schema = SCHEMAS[part.kind]
@@ -81,7 +81,7 @@ def order(store: Store, part: Part) -> Iterator[Problem]:
 
 
 def keys(store: Store, part: Part) -> Iterator[Problem]:
-    """No fact stands twice, in a part or in two parts of the same hour or day."""
+    """A fact must not be repeated in a part, or in two parts of the same hour or day."""
     beside = [one for one in store.parts(part.kind) if one.from_ms == part.from_ms]
     if part.kind in BUILT_KINDS or part != beside[0]:
         return
@@ -91,7 +91,7 @@ def keys(store: Store, part: Part) -> Iterator[Problem]:
     paths = [str(store.folder / one.path) for one in beside]
     hashed = f"SELECT count(*) - count(DISTINCT hash({key})) FROM read_parquet(?)"
     row = first_row(store.connection.execute(hashed, [paths]))
-    if row and row[0]:  # two that differ may have one hash: rare, and looked at
+    if row and row[0]:  # two different facts may have the same hash, which is rare and checked
         exact = f"SELECT sum(times - 1) FROM (SELECT count(*) AS times FROM read_parquet(?) GROUP BY {key})"
         row = first_row(store.connection.execute(exact, [paths]))
     if row and row[0]:
@@ -100,7 +100,7 @@ def keys(store: Store, part: Part) -> Iterator[Problem]:
 
 
 def _write_again(store: Store, part: Part) -> str:
-    """One part of what all parts of a partition state, each fact once and in order."""
+    """Rewrites the parts of a partition as one part, each fact once and in order."""
     schema = SCHEMAS[part.kind]
     beside = [one for one in store.parts(part.kind) if one.from_ms == part.from_ms]
     store.expose([part.kind], part.from_ms, part.to_ms, suffix="_of_parts")

@@ -1,8 +1,8 @@
-"""Closed months as they lie in the data folder: `closed/2026-10.json` says what was closed, a Parquet file beside it
-holds the charges. Written once, never changed, and not touched by retention.
+"""Closed months in the data folder: `closed/2026-10.json` describes one, and a Parquet file next to it has its charges.
+They are written once, never changed, and not subject to retention.
 
-A month is closed when its `.json` is there. Each names the digest of the one before, so that a month which was
-exchanged afterwards is found (`pyrometer check`).
+A month is closed once its `.json` exists. Each `.json` contains the digest of the previous one, so `pyrometer check`
+finds a month that was replaced later.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pyrometer.store.reader import quoted
 
 FOLDER = "closed"
 
-# A charge as it is kept: by whom it was held and what that was called, on which node, in which state, at which price.
+# The names of a charge: who held which slot, in which state.
 NAMES = (
     "adjusts", "day", "cluster", "pool", "node_uid", "node", "gpu_model", "team", "experiment", "workload_uid",
     "workload_kind", "workload_namespace", "workload_name", "namespace", "user", "queue", "pod_uid", "pod", "state",
@@ -48,7 +48,7 @@ AMOUNTS = ("usd_micro_per_hour", "gpu_ms", "energy_mj", "energy_gpu_ms", "energy
 
 
 class ClosedMonth(NamedTuple):
-    """One closed month. `ledger` and `adjustments` are amounts as answers write them, with `unpriced_gpu_ms`."""
+    """One closed month. `ledger` and `adjustments` are amounts in the form of answers, with `unpriced_gpu_ms`."""
 
     month: Month
     timezone: Text
@@ -63,10 +63,10 @@ class ClosedMonth(NamedTuple):
     total: dict[str, Any]
     ledger: dict[str, Any]
     adjustments: dict[str, Any]
-    price_book_sha256: Text | None  # of the book as it was
+    price_book_sha256: Text | None  # of the price book when the month was closed
     tariff: dict[str, Decimals | None]  # what energy cost and emitted
-    ledger_digests: dict[str, str]  # by month up to this one: what the charges were made from
-    previous_sha256: str | None  # of the .json of the month closed before
+    ledger_digests: dict[str, str]  # of the ledger that was charged, by month up to this one
+    previous_sha256: str | None  # of the `.json` of the month that was closed before
 
     @property
     def zone(self) -> tzinfo:
@@ -75,13 +75,13 @@ class ClosedMonth(NamedTuple):
 
     @property
     def energy_tariff(self) -> Tariff:
-        """The tariff as it was."""
+        """The tariff when the month was closed."""
         said = {name: None if text is None else Fraction(text) for name, text in self.tariff.items()}
         return Tariff(said["usd_per_kwh"], said["carbon_g_per_kwh"], said["pue"] or Fraction(1))
 
 
 class _Amounts(NamedTuple):
-    """What every sum of a closed month has."""
+    """The part of every sum that is checked."""
 
     gpu_ms: Int
 
@@ -92,18 +92,19 @@ def closed_months(folder: Path) -> list[ClosedMonth]:
 
 
 def closed_until_ms(folder: Path) -> int:
-    """The end of the last closed month, up to the next full hour: the ledger is cut at hours. 0 when none is closed."""
+    """The end of the last closed month, rounded up to a full hour, because the ledger is cut at hours. 0 if none is
+    closed."""
     end_ms = max((closed.to_ms for closed in closed_months(folder)), default=0)
     return -(-end_ms // MS_PER_HOUR) * MS_PER_HOUR
 
 
 def revision_of(folder: Path) -> str:
-    """Changes when a month is closed."""
+    """A text that changes when a month is closed."""
     return " ".join(sorted(path.name for path in (folder / FOLDER).glob("*.json")))
 
 
 def path_of(folder: Path, closed: ClosedMonth) -> Path:
-    """Where its charges are."""
+    """The path of its charges."""
     return folder / FOLDER / closed.file
 
 
@@ -115,13 +116,13 @@ def digest_of(path: Path) -> str:
 def write(
     folder: Path, connection: duckdb.DuckDBPyConnection, relation: str, month: str, told: Mapping[str, Any]
 ) -> ClosedMonth:
-    """Writes the charges of a relation, and then what is told of them: from then on the month is closed."""
+    """Writes the charges of a relation, then the `.json`. From then on the month is closed."""
     into = folder / FOLDER
     into.mkdir(exist_ok=True)
-    for left in into.glob(f"{month}*"):  # a closing that came to no end: the .json comes last
+    for left in into.glob(f"{month}*"):  # leftovers of an unfinished closing, because the `.json` comes last
         left.unlink()
     temporary = into / f"{month}.parquet.tmp"
-    # types are said: a month of which nothing adjusts another would have a column without one
+    # explicit types: a column with only NULLs would have none
     columns = ", ".join(
         [*(f'"{name}"::VARCHAR AS "{name}"' for name in NAMES), *(f"{name}::BIGINT AS {name}" for name in AMOUNTS)]
     )
@@ -164,7 +165,7 @@ def problems(folder: Path, connection: duckdb.DuckDBPyConnection) -> Iterator[st
             made_of = closed.ledger["gpu_ms"] + closed.adjustments["gpu_ms"]
             usd_micro = int(usd_micro_ms or 0) // MS_PER_HOUR
             if (gpu_ms, rows, gpu_ms) != (closed.total["gpu_ms"], closed.row_count, made_of) or (
-                abs((closed.total["usd_micro"] or 0) - usd_micro) > 1  # rounded, once
+                abs((closed.total["usd_micro"] or 0) - usd_micro) > 1  # rounded once
             ):
                 yield f"{shown} does not add up to what {FOLDER}/{closed.month}.json says."
     for before, after in pairwise(months):
@@ -173,7 +174,8 @@ def problems(folder: Path, connection: duckdb.DuckDBPyConnection) -> Iterator[st
 
 
 def _read(path: Path) -> ClosedMonth:
-    """A closed month; its file may have come with a backup or a lake, so its names are checked before they are used."""
+    """Reads a closed month. Its file may come from a backup or a lake, so its names are checked before they are
+    used."""
     try:
         closed = record_of(ClosedMonth, read_json(path.read_bytes()))
         if closed.month != path.stem or not closed.file.startswith(f"{closed.month}-"):

@@ -1,6 +1,6 @@
-"""Closing a month: its charges are frozen, with the adjustments of months that were closed before; and what is closed.
+"""Closing a month: its charges, and the adjustments of earlier closed months, are frozen.
 
-From then on the month's figures never change. What later facts or prices change in it is adjusted in the next one.
+The figures of a closed month never change. Later facts or prices are adjusted in the next month.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Store, StoreReader
 from pyrometer.store.catalog import first_row
 
-SETTLED_MS = MS_PER_HOUR  # after its end: what a month's last minutes were is seen from what comes after them
+SETTLED_MS = MS_PER_HOUR  # how long after its end a month can be closed: later evidence decides its last minutes
 
 
 class ClosingError(ValueError):
-    """A month that cannot be closed; the text says why, and what can be."""
+    """A month that cannot be closed. The text says why, and which can be."""
 
 
 def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms: int, by: str) -> ClosedMonth:
-    """Closes a month. The ledger is up to date."""
+    """Closes a month. The ledger must be up to date."""
     time_range = month_of(month, zone)
     month = datetime.fromtimestamp(time_range.from_ms / 1000, zone).strftime("%Y-%m")
     months = closed_months(store.folder)
@@ -48,7 +48,7 @@ def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms:
         found = _frozen(store, settings, months, month, time_range, zone, {"closed_ms": now_ms, "closed_by": by})
     finally:
         drop_charge_tables(store)
-    store.changes += 1  # answers that are kept are of another time
+    store.changes += 1  # cached answers are outdated
     return found
 
 
@@ -56,7 +56,7 @@ def _frozen(
     store: Store, settings: Settings, months: list[ClosedMonth], month: str, time_range: TimeRange, zone: tzinfo,
     said: dict[str, Any],
 ) -> ClosedMonth:  # fmt: skip
-    """Its charges, written down."""
+    """Writes the charges of the month."""
     relation = entries(store, time_range, zone)
     if months:
         adjusted = adjustments(store, ChargeBasis("open", month, months[-1]), zone)
@@ -84,7 +84,7 @@ def _frozen(
 
 
 def closed_answer(store: StoreReader, team: str | None = None, experiment: str | None = None) -> dict[str, Any]:
-    """What is closed; of a team and an experiment, what they were charged."""
+    """The closed months; limited to a team and an experiment, with their charges."""
     months = closed_months(store.folder)
     return {
         "months": [_json(store, closed, team, experiment) for closed in months],
@@ -93,7 +93,7 @@ def closed_answer(store: StoreReader, team: str | None = None, experiment: str |
 
 
 def json_of(closed: ClosedMonth) -> dict[str, Any]:
-    """A closed month, as answers write it."""
+    """A closed month as JSON."""
     zone = closed.zone
     return {
         "month": closed.month, "timezone": closed.timezone, "from": iso(closed.from_ms, zone),
@@ -114,7 +114,7 @@ def _json(store: StoreReader, closed: ClosedMonth, team: str | None, experiment:
         "ledger": total(group for group in groups if group.key[-1] is None),
         "adjustments": total(group for group in groups if group.key[-1] is not None),
     }
-    # who closed it, and the digests of what all teams were charged and pay, are not theirs
+    # a team must not see who closed the month, or digests that cover all teams
     return told | {"closed_by": None, "sha256": None, "price_book_sha256": None} | sums
 
 

@@ -1,8 +1,7 @@
-"""GPU-hours, money and energy by any grouping: from the ledger or from closed months, with what nobody held where it
-belongs. What `cost` and everything that is exported say.
+"""GPU-hours, money and energy by any grouping, from the ledger or from closed months. `cost` and all exports use it.
 
-Rows add up to the total, in integers. Of each team they add up to the same amount whatever else they are grouped by,
-and so do those of each experiment of it.
+Rows add up to the total, in integers. The rows of a team add up to the same amount with any further groupings, and so
+do those of each of its experiments.
 """
 
 from __future__ import annotations
@@ -48,24 +47,24 @@ AMOUNTS: dict[str, type] = {
     ADJUSTS: str,
     "activity": float,
 }
-_OUTER = ("team", ADJUSTS, "experiment")  # what rows are rounded within, in this order
+_OUTER = ("team", ADJUSTS, "experiment")  # rows are rounded within these, in this order
 
 
 class CostQuestion(NamedTuple):
-    """What every answer here is about."""
+    """The question: time range, time zone, price, and what is charged."""
 
     time_range: TimeRange
     zone: tzinfo
     price_usd_micro: int | None = None
     basis: ChargeBasis = LEDGER
     ledger: str = "ledger_row"  # or any relation with its columns
-    pot: Pot | None = None  # None: the platform pays for what nobody held
+    pot: Pot | None = None  # None: the platform pays for time without a holder
 
 
 class CostRow(NamedTuple):
     """One row of an answer."""
 
-    key: tuple[Any, ...]  # as grouped
+    key: tuple[Any, ...]  # the values of the groupings
     adjusts: str | None  # the closed month that it corrects
     gpu_ms: int
     usd_micro: int | None
@@ -73,7 +72,7 @@ class CostRow(NamedTuple):
 
 
 class CostAnswer(NamedTuple):
-    """The rows of an answer, and what they add up to: all, without adjustments, and those alone."""
+    """The rows of an answer, their total, and the totals of the ledger and of adjustments alone."""
 
     rows: list[CostRow]
     total: dict[str, Any]
@@ -81,23 +80,21 @@ class CostAnswer(NamedTuple):
 
 
 def pot_of(store: StoreReader, about: CostQuestion, by: Sequence[str], how: str) -> Pot | None:
-    """What nobody held, of everything: to be asked before a store is limited to a team."""
+    """The time without a holder, of all teams. Call it before the store is limited to a team."""
     if how == NONE:
         return None
     everybody = about._replace(basis=about.basis._replace(team=None, experiment=None))
     parts = parts_of(_groups(store, everybody, ("team", HELD)), how)
     known = PRICE not in by and about.basis.kind != "closed" and energy_in(store, *about.time_range).gpu_ms
     whole = hourly(by, about.zone, about.time_range)
-    energy = (
-        open_energy(store, *about.time_range, hourly=whole) if known else ""
-    )  # what is told apart by price says none
+    energy = open_energy(store, *about.time_range, hourly=whole) if known else ""  # groupings by price have no energy
     return Pot(parts, is_platform(_groups(store, everybody, pot_groupings(by), energy)))
 
 
 def energy_read(
     store: StoreReader, time_range: TimeRange, by: Sequence[str], zone: tzinfo, ledger: str = "ledger_row"
 ) -> str:
-    """Where energy and activity are read from; empty, where nothing is known of them."""
+    """The relation to read energy and activity from; empty if there are none."""
     if not has_use(store, *time_range):
         return ""
     if ledger == "ledger_row" and reads_hour_use(store, time_range, by, zone):
@@ -106,12 +103,12 @@ def energy_read(
 
 
 def drawn_by_all(store: StoreReader, time_range: TimeRange, by: Sequence[str], rows: Sequence[EnergyUse]) -> EnergyUse:
-    """What rows drew in all. Of states and causes nobody knows how busy they were, of all of them together one does."""
+    """The energy of all rows. By states and causes the activity is unknown, but in total it is known."""
     return energy_in(store, *time_range) if {"state", "cause"} & set(by) else plus(EnergyUse(), *rows)
 
 
 def cost_answer(store: StoreReader, about: CostQuestion, by: Sequence[str], *, energy: str = "") -> CostAnswer:
-    """Rows by groupings, rounded so that they add up."""
+    """Answers a question by groupings, with rows that are rounded so that they add up."""
     pot, unit = about.pot, 1
     if pot is None:
         groups = _groups(store, about, by, energy)
@@ -125,8 +122,8 @@ def cost_answer(store: StoreReader, about: CostQuestion, by: Sequence[str], *, e
 def rounded_rows(
     groups: Sequence[Sum], by: Sequence[str], unit: int = 1
 ) -> tuple[list[CostRow], dict[str, Any], dict[str, Any]]:
-    """Groups, whose keys end with the month that they adjust, in parts of a unit: as rows, their total, and that of the
-    ledger and of adjustments alone."""
+    """Rounds groups in parts of a unit. The last item of a key is the month that is adjusted. Returns the rows,
+    their total, and the totals of the ledger and of adjustments."""
     paths = [_path(by, group.key) for group in groups]
     times = round_nested([group.gpu_ms for group in groups], paths, unit)
     money = round_nested([group.ms_price for group in groups], paths, unit * MS_PER_HOUR)
@@ -164,7 +161,7 @@ def cost(
 def cost_json(
     answer: CostAnswer, by: Sequence[str], time_range: TimeRange, zone: tzinfo, sites: Sequence[Site]
 ) -> dict[str, Any]:
-    """The answer of `pyrometer cost`, of rows whose energy was drawn at some sites."""
+    """The answer of `pyrometer cost` as JSON, for rows whose energy is from one or more sites."""
     rows = []
     for row, energy in zip(answer.rows, energy_rows(sites), strict=True):
         groups = {name: _shown(name, value) for name, value in zip(by, row.key, strict=True)}
@@ -178,7 +175,7 @@ def cost_json(
 
 
 def _groups(store: StoreReader, about: CostQuestion, by: Sequence[str], energy: str = "") -> list[Sum]:
-    """Exact sums by groupings and by the month that they adjust, which is the last of a key."""
+    """Exact sums by groupings and by the month that is adjusted, which is the last item of a key."""
     found: list[Sum] = []
     if about.basis.kind != "closed":
         of_ledger = sums(
@@ -190,7 +187,7 @@ def _groups(store: StoreReader, about: CostQuestion, by: Sequence[str], energy: 
 
 
 def _path(by: Sequence[str], key: tuple[Any, ...]) -> tuple[str, ...]:
-    """What a row is rounded within, outermost first; then itself."""
+    """The path of a row for rounding: the outermost group first, the row itself last."""
     of = dict(zip((*by, ADJUSTS), key, strict=True))
     outer = [of.pop(name) for name in _OUTER if name in of]
     return (*("" if value is None else f"={value}" for value in outer), repr(list(of.values())))

@@ -1,6 +1,6 @@
-"""Energy beside time and money: what holders drew, what that cost in power and emitted.
+"""Energy: what holders consumed, what it cost and what it emitted.
 
-It is never part of the bill: a rented GPU's price has its power in it, and so has that of a machine of one's own.
+Energy is not part of the bill: the price of a rented GPU includes it, and so does that of an owned machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUMMED = "sum(energy_mj), sum(ms), sum(estimated_ms), sum(readings), sum(activit
 
 
 class Tariff(NamedTuple):
-    """What a kilowatt-hour of the site costs and emits; None where nobody said. `pue` is the site's overhead."""
+    """The cost and emissions of a kilowatt-hour; None if not configured. `pue` is the overhead of the site."""
 
     usd_per_kwh: Fraction | None = None
     carbon_g_per_kwh: Fraction | None = None
@@ -31,8 +31,8 @@ class Tariff(NamedTuple):
 
 
 class EnergyUse(NamedTuple):
-    """Millijoules; of how many GPU-milliseconds they are known; of how many of these by power readings alone; and how
-    busy those GPUs were while somebody held them: readings, and their sum in thousandths."""
+    """Energy in millijoules, the GPU-milliseconds that it covers, the part of them that is estimated from power
+    readings, and GPU activity while held: the number of readings, and their sum in thousandths."""
 
     mj: int = 0
     gpu_ms: int = 0
@@ -42,12 +42,12 @@ class EnergyUse(NamedTuple):
 
     @property
     def activity(self) -> float | None:
-        """The mean of all readings; None when there is none."""
+        """The mean of all readings; None if there are none."""
         return round(self.activity_sum / self.readings / 1000, 4) if self.readings else None
 
 
 class Site(NamedTuple):
-    """What was drawn where one tariff holds: by each row of an answer, and in all."""
+    """The energy at sites with one tariff: of each row of an answer, and in total."""
 
     tariff: Tariff
     rows: Sequence[EnergyUse]
@@ -55,7 +55,7 @@ class Site(NamedTuple):
 
 
 def tariff_of(settings: Settings) -> Tariff:
-    """The tariff of the settings, exactly as it is written there."""
+    """The tariff in the settings, as exact fractions."""
     return Tariff(
         Fraction(str(settings.energy_usd_per_kwh)) or None,
         Fraction(str(settings.carbon_g_per_kwh)) or None,
@@ -72,12 +72,13 @@ def open_energy(
     *,
     hourly: bool = True,
 ) -> str:
-    """Makes the energy of a time range readable, with the columns by which the ledger can be grouped; says its name.
+    """Creates a view of the energy of a time range with the columns that the ledger can be grouped by. Returns its
+    name.
 
-    A quarter of an hour that the time range cuts is divided as its holder's milliseconds on the node are, and one whose
-    rows of the ledger are in several groups as theirs. Running amounts are rounded, so that time ranges and groups add
-    up. Activity is that of the quarters that begin in the time range; of states and causes nobody knows it. Where it is
-    not to be grouped by hours of UTC (`hourly`), whole hours are not read as one.
+    A quarter of an hour that the time range cuts is divided in proportion to the milliseconds of its holder on the
+    node. A quarter with ledger rows in several groups is divided in proportion to theirs. Running amounts are rounded,
+    so time ranges and groups add up. Activity is that of quarters that start in the time range; by states and causes it
+    is unknown. `hourly` tells whether whole hours can be read as one row.
     """
     time_range = TimeRange(from_ms, to_ms)
     keys = [name for name in by if name in ("state", "cause")]
@@ -87,7 +88,7 @@ def open_energy(
         return "energy_here"
     if ledger == "ledger_row":
         store.expose([ledger], from_ms, to_ms)
-    # one number for a slot's holder and quarter: there are millions of them, and words are slow to tell apart
+    # one number per slot, holder and quarter: there are millions, and texts are slow to compare
     place = f"hash(minute_ms // {MS_PER_QUARTER}, node_uid, slot_index, pod_uid) AS place"
     store.connection.execute(
         f"""
@@ -111,8 +112,8 @@ def open_energy(
 
 
 def open_use(store: StoreReader, from_ms: int, to_ms: int) -> str:
-    """A relation of the time, the energy and the activity of a time range together, where its hours have sums of use:
-    with the columns of `hour_use`, and `minute_ms` for its time."""
+    """A relation of time, energy and activity of a time range whose hours have sums of use, with the columns of
+    `hour_use` and the time as `minute_ms`."""
     time_range, hours = TimeRange(from_ms, to_ms), whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
     used = store.query("hour_use", *hours)
     read = [f"SELECT time_ms AS minute_ms, * EXCLUDE (time_ms) FROM ({used}) {inside('time_ms', hours)}"]
@@ -128,7 +129,7 @@ def open_use(store: StoreReader, from_ms: int, to_ms: int) -> str:
 
 
 def _of_slots(store: StoreReader, time_range: TimeRange) -> Iterator[str]:
-    """Quarters of an hour, slot by slot, without activity: nobody knows that of states and causes."""
+    """Quarters of an hour by slot, without activity, which is unknown by states and causes."""
     quarters = whole_steps(store, *time_range, MS_PER_QUARTER)
     store.expose(["energy"], time_range.from_ms - MS_PER_QUARTER, time_range.to_ms)
     amounts = ", ".join(_AMOUNTS)
@@ -145,7 +146,7 @@ def _of_slots(store: StoreReader, time_range: TimeRange) -> Iterator[str]:
 
 
 def _of_holders(store: StoreReader, time_range: TimeRange, *, hourly: bool) -> Iterator[str]:
-    """The same without slots, and with activity; of whole hours the hour, where it was summed."""
+    """The same without slots, and with activity. Whole hours are read from sums, if there are any."""
     hours, summed = whole_steps(store, *time_range, MS_PER_HOUR), store.parts("hour_use")
     if hours.is_empty or not summed or not hourly:
         yield from _quarters(store, time_range, "")
@@ -160,7 +161,7 @@ def _of_holders(store: StoreReader, time_range: TimeRange, *, hourly: bool) -> I
 
 
 def _quarters(store: StoreReader, span: TimeRange, suffix: str) -> Iterator[str]:
-    """Quarters of an hour without their slots, and what is in a span of those that it cuts."""
+    """Quarters of an hour without slots, and the parts of quarters that the time range cuts."""
     quarters = whole_steps(store, *span, MS_PER_QUARTER)
     store.expose(["quarter_use"], span.from_ms - MS_PER_QUARTER, span.to_ms, suffix=suffix)
     yield _whole(f"quarter_use{suffix}", quarters)
@@ -179,7 +180,7 @@ def _whole(relation: str, span: TimeRange, ms: str = "ms") -> str:
 
 
 def _cut_quarters(span: TimeRange, quarters: TimeRange) -> list[int]:
-    """The quarters that a span cuts: one and the same, where it lies inside of it."""
+    """The quarters that a time range cuts. It is only one if the time range is within it."""
     begun_ms = [quarters.from_ms - MS_PER_QUARTER] if span.from_ms < quarters.from_ms else []
     ended_ms = [quarters.to_ms] if quarters.to_ms < span.to_ms else []
     return sorted({*begun_ms, *ended_ms})
@@ -188,8 +189,8 @@ def _cut_quarters(span: TimeRange, quarters: TimeRange) -> list[int]:
 def _cut(
     time_range: TimeRange, quarter_ms: int, energy: str, held: str, holder: Sequence[str], *, active: bool = False
 ) -> str:  # fmt: skip
-    """What is in a time range of a quarter of an hour that it cuts, divided as the holder's milliseconds are, and its
-    activity."""
+    """The part of a quarter of an hour in a time range that cuts it, in proportion to the holder's milliseconds, and
+    its activity."""
     before, until = minutes_before(time_range.from_ms), minutes_before(time_range.to_ms)
     same = " AND ".join(f"held.{name} IS NOT DISTINCT FROM energy.{name}" for name in holder)
     slot = "energy.slot_index" if "slot_index" in holder else "-1"
@@ -204,12 +205,12 @@ def _cut(
 
 
 def has_use(store: StoreReader, from_ms: int, to_ms: int) -> bool:
-    """Whether anything is known of it."""
+    """Whether there is any energy or activity."""
     return any(part.row_count for part in store.parts("quarter_use") if part.from_ms < to_ms and part.to_ms > from_ms)
 
 
 def energy_in(store: StoreReader, from_ms: int, to_ms: int) -> EnergyUse:
-    """What everything drew in a time range, and how busy it was."""
+    """The energy and activity of a time range in total."""
     if not has_use(store, from_ms, to_ms):
         return EnergyUse()
     relation = open_energy(store, from_ms, to_ms)
@@ -218,18 +219,18 @@ def energy_in(store: StoreReader, from_ms: int, to_ms: int) -> EnergyUse:
 
 
 def plus(*drawn: EnergyUse) -> EnergyUse:
-    """All of them together."""
+    """The sum."""
     return EnergyUse(*(sum(of) for of in zip(*drawn, strict=True)))
 
 
 def drawn_whole(rows: Sequence[EnergyUse], unit: int) -> EnergyUse:
-    """What rows drew in all, whose amounts are in parts of a unit."""
+    """The sum of rows whose amounts are in parts of a unit, rounded."""
     return EnergyUse(*((2 * amount + unit) // (2 * unit) for amount in plus(*rows)))
 
 
 def energy_rows(sites: Sequence[Site]) -> list[dict[str, Any]]:
-    """The energy of the rows of an answer, adding up to that of its total; None for a row of which none is known, and
-    for an amount that the tariff of one of its sites does not know."""
+    """The energy of an answer's rows, adding up to the total. None for a row without known energy, and for an amount
+    that the tariff of one of its sites does not have."""
     known = [sum(drawn.gpu_ms for drawn in of) for of in zip(*(site.rows for site in sites), strict=True)]
     amounts = {unit: _split(sites, unit) for unit in _UNITS}
     return [
@@ -239,12 +240,12 @@ def energy_rows(sites: Sequence[Site]) -> list[dict[str, Any]]:
 
 
 def energy_total(whole: EnergyUse, tariff: Tariff) -> dict[str, Any]:
-    """The energy of an answer's total, of how much of its GPU time it is known, and how busy those GPUs were."""
+    """The energy of an answer's total, the GPU time that it covers, and the GPU activity."""
     return energy_of_all([Site(tariff, (), whole)])
 
 
 def energy_of_all(sites: Sequence[Site]) -> dict[str, Any]:
-    """The same of several sites."""
+    """The same for several sites."""
     (row,) = energy_rows([site._replace(rows=[site.whole]) for site in sites])
     whole = EnergyUse(*(sum(amounts) for amounts in zip(*(site.whole for site in sites), strict=True)))
     known = {"energy_gpu_ms": whole.gpu_ms, "energy_estimated_gpu_ms": whole.estimated_gpu_ms}
@@ -263,17 +264,17 @@ _UNITS = ("energy_wh", "energy_usd_micro", "co2e_g")
 
 
 def _factor(tariff: Tariff, unit: str) -> Fraction | None:
-    """What a millijoule is, in a unit of an answer."""
+    """The value of a millijoule in a unit of an answer."""
     if unit == "energy_wh":
         return Fraction(1, MJ_PER_WH)
-    site_kwh = tariff.pue / MJ_PER_WH / WH_PER_KWH  # the site draws more than its GPUs
+    site_kwh = tariff.pue / MJ_PER_WH / WH_PER_KWH  # the site consumes more than its GPUs
     if unit == "energy_usd_micro":
         return None if tariff.usd_per_kwh is None else site_kwh * tariff.usd_per_kwh * USD_MICRO_PER_USD
     return None if tariff.carbon_g_per_kwh is None else site_kwh * tariff.carbon_g_per_kwh
 
 
 def _split(sites: Sequence[Site], unit: str) -> list[int] | None:
-    """An amount of every row, adding up to that of all sites; None where a site that drew something cannot say it."""
+    """An amount for every row, adding up to that of all sites. None if a site with energy has no such tariff."""
     factors = [_factor(site.tariff, unit) for site in sites]
     if any(
         factor is None and (site.whole.gpu_ms or len(sites) == 1) for site, factor in zip(sites, factors, strict=True)

@@ -1,7 +1,7 @@
-"""One answer over several clusters of a lake: each is summed by itself, under its own names, and sums are folded.
+"""One answer over several clusters of a lake: each is summed by itself, with its own names, and the sums are added.
 
-Sums are whole numbers, so it makes no difference which cluster, which piece of the time or which machine a part of them
-comes from: they are added, and rounded once. What is summed where is an engine's affair (`store/engines`).
+Sums are integers, so it does not matter which cluster, piece of time or machine a part comes from: they are added, and
+rounded once. The engine decides where they are computed (`store/engines`).
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Engine, Progress
 from pyrometer.store.lake import Cache, LakeReader, LakeStorage, Manifest
 
-ROWS_OF_A_PIECE = 2_000_000  # of the ledger: half a second of work, so that a lost worker loses little
-MIXED = "mixed"  # books: some clusters have closed the month, others not
+ROWS_OF_A_PIECE = 2_000_000  # of the ledger: half a second of work, so a lost worker loses little
+MIXED = "mixed"  # some clusters have closed the month, others have not
 
 
 class LakeCluster(NamedTuple):
-    """A cluster of a lake: what a worker needs to read it. No secret is in it."""
+    """A cluster of a lake: what a worker needs to read it, without secrets."""
 
     url: str
     manifest: Manifest
     cache_folder: str
     cache_bytes: int
-    threads: int | None = None  # of DuckDB; None: as many as there are cores
+    threads: int | None = None  # of DuckDB; None: one per core
 
     @property
     def name(self) -> str:
-        """What the cluster is called."""
+        """The name of the cluster."""
         return self.manifest.cluster
 
     @property
     def covered(self) -> LedgerCoverage:
-        """What its ledger covers."""
+        """The coverage of its ledger."""
         return LedgerCoverage(self.manifest.from_ms, self.manifest.end_ms, 0)
 
     def reading(self) -> LakeReader:
-        """The cluster, to be read here."""
+        """Opens the cluster for reading in this process."""
         return LakeReader(
             LakeStorage(self.url), self.manifest, Cache(Path(self.cache_folder), self.cache_bytes), threads=self.threads
         )
 
 
 class LakeQuestion(NamedTuple):
-    """A question about some time of one cluster: small, and the same for every engine."""
+    """A question about one cluster: small, and the same for every engine."""
 
     time_range: TimeRange
     by: tuple[str, ...]
@@ -70,18 +70,18 @@ class LakeQuestion(NamedTuple):
 
 
 class ClusterSums(NamedTuple):
-    """Its answer: small, too."""
+    """The answer of one cluster: small, too."""
 
     groups: list[Sum]
     whole: EnergyUse
 
 
 MAX_OPEN_CLUSTERS = 4
-_open: dict[tuple[str, str, int], LakeReader] = {}  # clusters that this process was asked about last, oldest first
+_open: dict[tuple[str, str, int], LakeReader] = {}  # the clusters that this process was asked about last, oldest first
 
 
 def _reading(member: LakeCluster) -> LakeReader:
-    """The cluster as it is read in this process, with its names; kept for the next question about it."""
+    """The open cluster in this process, with its names. It is kept for the next question."""
     key = (member.url, member.name, member.manifest.written_ms)
     found = _open.pop(key, None)
     if found is None:
@@ -94,10 +94,10 @@ def _reading(member: LakeCluster) -> LakeReader:
 
 
 def summed(member: LakeCluster, asked: LakeQuestion) -> ClusterSums:
-    """The ledger of some time of a cluster. Runs wherever an engine wants."""
+    """Sums the ledger of a cluster. An engine can run it anywhere."""
     if asked.team is None and asked.experiment is None:
         return _summed(_reading(member), asked)
-    with member.reading() as reading:  # of its own: what is opened is of them alone
+    with member.reading() as reading:  # a reader of its own, which is limited to the scope
         try:
             with only(reading, asked.team, asked.experiment):
                 open_names(reading)
@@ -118,7 +118,7 @@ def _summed(reading: LakeReader, asked: LakeQuestion) -> ClusterSums:
 
 
 class Fleet:
-    """Some clusters of a lake, and what maps questions over them."""
+    """Several clusters of a lake, and the engine that computes their sums."""
 
     def __init__(
         self, members: Sequence[LakeCluster], engine: Engine, progress: Progress = lambda done, total: None
@@ -129,13 +129,13 @@ class Fleet:
 
     @property
     def covered(self) -> LedgerCoverage:
-        """What the ledgers cover together."""
+        """The coverage of all ledgers together."""
         return LedgerCoverage(
             min(m.covered.from_ms for m in self.members), max(m.covered.end_ms for m in self.members), 0
         )
 
     def cost(self, asked: LakeQuestion, tariffs: Sequence[Tariff], share: str = NONE) -> dict[str, Any]:
-        """The answer of `pyrometer cost`; `tariffs` are those of the clusters."""
+        """The answer of `pyrometer cost`. `tariffs` are those of the clusters, in order."""
         told, sites = self._told(asked._replace(energy=True), tariffs, share)
         return cost_json(told, asked.by, asked.time_range, asked.zone, sites)
 
@@ -162,7 +162,7 @@ class Fleet:
         united_groups = united(named, asked.by)
         rows, total, amounts = rounded_rows(united_groups, asked.by, unit)
         keys = [repr(group.key) for group in united_groups]
-        sites: dict[Tariff, Site] = {}  # clusters with one tariff are one site: what they drew is rounded once
+        sites: dict[Tariff, Site] = {}  # clusters with the same tariff are one site, so their energy is rounded once
         for one, of_member, basis, tariff in zip(named, groups, bases, tariffs, strict=True):
             drawn = {repr(group.key): group.drawn for group in one}
             closed = basis.closed if basis.kind == "closed" else None
@@ -176,10 +176,11 @@ class Fleet:
             sites = {tariff: site._replace(whole=drawn_whole([site.whole], unit)) for tariff, site in sites.items()}
         return CostAnswer(rows, total, _books(bases, amounts)), list(sites.values())
 
-    # -- what each cluster says ---------------------------------------------------------------------------------------
+    # -- answers of each cluster
+    # ----------------------------------------------------------------------------------------
 
     def _bases(self, asked: LakeQuestion) -> list[ChargeBasis]:
-        """What each cluster answers from: some may have closed the month, and others not."""
+        """The basis of each cluster: some may have closed the month, and others not."""
         self._refuse_nobody(asked)
         found = []
         for member in self.members:
@@ -192,7 +193,7 @@ class Fleet:
         return found
 
     def _refuse_nobody(self, asked: LakeQuestion) -> None:
-        """A team or an experiment that no cluster knows is an error."""
+        """Raises an error for a team or an experiment that no cluster knows."""
         if asked.team is None and asked.experiment is None:
             return
         nobody: ScopeNotFoundError | None = None
@@ -208,7 +209,7 @@ class Fleet:
             raise nobody
 
     def _groups(self, asked: LakeQuestion, bases: Sequence[ChargeBasis]) -> list[ClusterSums]:
-        """Exact sums of each cluster, by groupings and by the month that they adjust, as its own answer would have."""
+        """Exact sums of each cluster, by groupings and by the month that is adjusted, as in its own answer."""
         from_ledger = [m for m, basis in zip(self.members, bases, strict=True) if basis.kind != "closed"]
         pieces = {m.name: self._pieces(m, asked.time_range) for m in from_ledger}
         work = [(m, asked._replace(time_range=piece)) for m in from_ledger for piece in pieces[m.name]]
@@ -228,7 +229,7 @@ class Fleet:
     def _pots(
         self, asked: LakeQuestion, bases: Sequence[ChargeBasis], how: str
     ) -> tuple[dict[str | None, int], list[Pot | None]]:
-        """Which part each team pays of what nobody held anywhere, and what that was in each cluster."""
+        """The share of each team in time without a holder, and that time in each cluster."""
         everybody = asked._replace(team=None, experiment=None)
         of_all = [basis._replace(team=None, experiment=None) for basis in bases]
         by_team = self._groups(everybody._replace(by=("team", HELD), energy=False), of_all)
@@ -239,7 +240,7 @@ class Fleet:
 
 
 def _charged(member: LakeCluster, basis: ChargeBasis, asked: LakeQuestion) -> list[Sum]:
-    """What the books of a cluster have beside its ledger: read here, there is little of it."""
+    """The charges of a cluster in addition to its ledger. There are few, so they are read in this process."""
     if basis.kind not in ("closed", "open"):
         return []
     with member.reading() as reading:
@@ -252,8 +253,7 @@ def _charged(member: LakeCluster, basis: ChargeBasis, asked: LakeQuestion) -> li
 
 
 def pieces(parts: Iterable[Part], time_range: TimeRange) -> list[TimeRange]:
-    """A time range, cut where parts of the ledger meet, so that each is read once and pieces are about equally
-    large."""
+    """Cuts a time range between parts of the ledger, so that each part is read once and pieces have similar sizes."""
     listed = [
         p for p in parts if p.kind == "ledger_row" and p.from_ms < time_range.to_ms and p.to_ms > time_range.from_ms
     ]
@@ -268,11 +268,11 @@ def pieces(parts: Iterable[Part], time_range: TimeRange) -> list[TimeRange]:
     return [TimeRange(*edge) for edge in pairwise(edges)]
 
 
-# -- sums as one ------------------------------------------------------------------------------------------------------
+# -- combining sums ---------------------------------------------------------------------------------------------------
 
 
 def consecutive(found: Sequence[list[Sum]], by: Sequence[str]) -> list[Sum]:
-    """Sums of pieces of time that follow each other, as one: in the order in which the whole would have them."""
+    """Combines the sums of consecutive pieces of time, in the order of an undivided answer."""
     if len(found) == 1:
         return found[0]
     groups = merged([group for piece in found for group in piece])
@@ -282,8 +282,8 @@ def consecutive(found: Sequence[list[Sum]], by: Sequence[str]) -> list[Sum]:
 
 
 def united(found: Sequence[list[Sum]], by: Sequence[str]) -> list[Sum]:
-    """Sums of several clusters as one, whose keys end with the month that they adjust: in order of time, or the most
-    expensive first."""
+    """Combines the sums of several clusters, whose keys end with the month that is adjusted: ordered by time, or
+    most expensive first."""
     if len(found) == 1:
         return found[0]
     groups = merged([group for cluster in found for group in cluster])
@@ -293,7 +293,7 @@ def united(found: Sequence[list[Sum]], by: Sequence[str]) -> list[Sum]:
 
 
 def _in_time(key: tuple[Any, ...], by: Sequence[str]) -> list[tuple[bool, Any]]:
-    """What is asked for first comes first; of times, what was first."""
+    """The sort key of a group: the groupings in order, with times in order of time."""
     return _keys(_moment(value) if name == "hour" else value for name, value in zip(by, key, strict=False))
 
 
@@ -307,7 +307,7 @@ def _most_expensive_first(group: Sum) -> tuple[Any, ...]:
 
 
 def _keys(values: Iterable[Any]) -> list[tuple[bool, Any]]:
-    """As a database sorts: what is absent comes last."""
+    """A sort key like in a database: absent values come last."""
     return [
         (value is None, _keys(value.values()) if isinstance(value, dict) else "" if value is None else value)
         for value in values
@@ -315,12 +315,12 @@ def _keys(values: Iterable[Any]) -> list[tuple[bool, Any]]:
 
 
 def _moment(label: str) -> float:
-    """Of an hour: where the clock is put back, two have the same digits."""
+    """The time of an hour label. Where clocks are set back, two labels have the same digits."""
     return datetime.fromisoformat(label).timestamp()
 
 
 def _called(groups: list[Sum], by: Sequence[str], name: str) -> list[Sum]:
-    """Groups by cluster have the lake's name of it: what is copied there under another name has that."""
+    """Replaces the cluster in groups by its name in the lake, which may differ from its records."""
     if "cluster" not in by:
         return groups
     place = list(by).index("cluster")
@@ -328,7 +328,7 @@ def _called(groups: list[Sum], by: Sequence[str], name: str) -> list[Sum]:
 
 
 def _books(bases: Sequence[ChargeBasis], amounts: dict[str, Any]) -> dict[str, Any] | None:
-    """What an answer says of the books of all its clusters."""
+    """The `books` of an answer over several clusters."""
     closing = [basis for basis in bases if basis.closed is not None]
     if not closing:
         return None

@@ -1,10 +1,10 @@
-"""Builds the ledger: brings every chunk of hours whose inputs have changed up to date, and leaves the others alone.
+"""Builds the ledger: rebuilds every chunk of hours whose inputs have changed, and no others.
 
-A chunk is a pure function of the objects that touch it, the measurements in and just around it, and what the chunk
-before it hands over. So hours can be built in any grouping, and again, with the same result.
+A chunk is a pure function of the objects that touch it, the measurements in and around it, and the carry of the chunk
+before it. So hours can be built in any grouping, repeatedly, with the same result.
 
-Another version of the rules rebuilds open time only. Chunks end where closed months end, and a closed chunk is rebuilt
-only when its own inputs change.
+A new version of the rules rebuilds only open time. Chunks end where closed months end, and a closed chunk is rebuilt
+only if its own inputs change.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ OBJECTS = ("node", "slot", "pod", "workload", "allocation", "run", "event", "res
 MEASUREMENTS = ("gpu_sample", "step_window")
 DATED = ("node", "slot", "pod", "allocation", "run", "event", "gpu_sample", "step_window")
 
-# Slot-minutes built at once: enough to keep two cores busy, few enough for little more than a gigabyte.
+# Slot-minutes that are built at once: enough to keep two cores busy, few enough for about one gigabyte.
 CHUNK_SLOT_MINUTES = 3_000_000
 CHUNK_DAYS = 7
-# Slot-minutes of a chunk from which on sums of its ledger are written, too: fewer rows are added up as quickly.
+# Minimum slot-minutes of a chunk whose sums are written, too. Fewer rows are summed quickly when they are read.
 SUMMED_SLOT_MINUTES = 50_000
 
 Progress = Callable[[int, int], None]
@@ -57,7 +57,7 @@ class Chunk(NamedTuple):
 
 
 class LedgerCoverage(NamedTuple):
-    """What the ledger covers: from the first slot's first minute to the newest accounted minute."""
+    """The time range that the ledger covers: from the first minute of the first slot to the newest accounted minute."""
 
     from_ms: int
     end_ms: int
@@ -73,8 +73,8 @@ def build(
     progress: Progress = lambda done, total: None,
     chunk_slot_minutes: int = CHUNK_SLOT_MINUTES,
 ) -> LedgerCoverage | None:
-    """Accounts for everything in the store up to now; None when there is nothing to account for."""
-    if billed_to(store) != settings.bill_to:  # names are given when questions are asked: nothing is built anew
+    """Builds the ledger up to now; returns None if there is nothing to account for."""
+    if billed_to(store) != settings.bill_to:  # names are resolved when questions are answered, so nothing is rebuilt
         store.set_meta("bill_to", settings.bill_to)
     newest_ms = store.newest_ms(DATED, now_ms)
     if newest_ms is None:
@@ -94,26 +94,28 @@ def build(
 
 
 def take_down(store: Store, parts: Iterable[Part]) -> None:
-    """Drops parts of what is derived: the next build makes them again."""
-    store.set_meta("ledger_fingerprint", "")  # first: who is killed in between leaves no word that all is built
+    """Drops derived parts. The next build creates them again."""
+    store.set_meta(
+        "ledger_fingerprint", ""
+    )  # first, so that a crash in between does not leave a fingerprint of a complete build
     store.drop_parts(parts)
 
 
 def mark_stale(store: Store, parts: Iterable[Part]) -> None:
-    """Has the next build make these derived parts again, whatever they were made from."""
+    """Makes the next build create these derived parts again, whatever their inputs are."""
     store.set_meta("ledger_fingerprint", "")  # first, as in `take_down`
     store.set_digests(dict.fromkeys(parts, STALE))
 
 
 class _Build:
-    """One run over all stale chunks: the temporary tables of the SQL steps live in the store's connection."""
+    """One build of all stale chunks. The temporary tables of the SQL steps are in the store's connection."""
 
     def __init__(
         self, store: Store, settings: Settings, prices: tuple[Price, ...], newest_ms: int, end_ms: int
     ) -> None:
         self.store = store
         self.closed_until_ms = closed_until_ms(store.folder)
-        self.objects: dict[tuple[Chunk, int], str] = {}  # digests, by chunk and `idle_gap_ms`
+        self.objects: dict[tuple[Chunk, int], str] = {}  # digests of objects, by chunk and `idle_gap_ms`
         self._settings_made: dict[tuple[int, ...], Settings] = {}  # by the values that parts record
         self.connection = store.connection
         self.settings = settings
@@ -150,7 +152,7 @@ class _Build:
         self._drop_ledger_outside(chunks)
         return built
 
-    # -- once for a build ---------------------------------------------------------------------------------------
+    # -- once per build -----------------------------------------------------------------------------------------
 
     def _read_objects(self) -> None:
         self.store.expose_all(OBJECTS)
@@ -165,7 +167,7 @@ class _Build:
         put_near_idle(self.connection)
 
     def _restate(self) -> None:
-        """Writes down what later evidence says about the past, where that differs from what was written before."""
+        """Records what later evidence says about the past, where it differs from earlier restatements."""
         row = first_row(
             self.connection.execute(
                 "SELECT min(started_ms), max(started_ms) FROM the_run "
@@ -184,14 +186,14 @@ class _Build:
             sql.run(self.connection, sql.RUNS)
 
     def _speaks_of_the_past(self) -> bool:
-        """Whether any event says that something had begun."""
+        """Whether any event reports the start of a restated state."""
         spoken = "SELECT 1 FROM event SEMI JOIN restating ON event.kind = restating.opens LIMIT 1"
         return self.store.has("event") and first_row(self.connection.execute(spoken)) is not None
 
     # -- chunks -------------------------------------------------------------------------------------------------
 
     def _plan(self, chunk_slot_minutes: int) -> list[Chunk]:
-        """The chunks of all hours in which there are slots: those already built, and new ones for the rest."""
+        """The chunks of all hours that have slots: existing chunks, and new ones for the rest."""
         counted = self.connection.execute(
             "SELECT hour_ms, count(DISTINCT slot_id) FROM (SELECT slot_id, "
             f"unnest(range(from_ms // {MS_PER_HOUR} * {MS_PER_HOUR}, to_ms, {MS_PER_HOUR})) AS hour_ms "
@@ -216,7 +218,8 @@ class _Build:
                 and fresh[-1].to_ms == hour_ms != self.closed_until_ms
                 and hour_ms - fresh[-1].from_ms < CHUNK_DAYS * MS_PER_DAY
                 and minutes <= chunk_slot_minutes
-                and hour_ms + MS_PER_HOUR <= self.end_ms  # an hour that is not over will be built again: alone
+                and hour_ms + MS_PER_HOUR
+                <= self.end_ms  # the current hour will be built again, so it gets a chunk of its own
             )
             if grows:
                 fresh[-1] = fresh[-1]._replace(to_ms=hour_ms + MS_PER_HOUR)
@@ -240,15 +243,15 @@ class _Build:
         return digests
 
     def _inputs(self, chunk: Chunk, settings: Settings, carry: str) -> str:
-        """A digest of everything that a chunk is computed from."""
+        """A digest of all inputs of a chunk."""
         reach_ms = settings.idle_gap_ms + settings.sample_reach_ms + settings.sample_jitter_ms
-        reach_ms = max(reach_ms, MS_PER_QUARTER)  # a quarter's energy ends in the next one
+        reach_ms = max(reach_ms, MS_PER_QUARTER)  # the energy of a quarter ends in the next one
         measured = self.store.fingerprint(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
         newest_ms = min(self.newest_ms, chunk.to_ms + reach_ms)
         return short_hash([self.objects[chunk, settings.idle_gap_ms], carry, measured, str(newest_ms)])
 
     def _prices(self, chunk: Chunk) -> str:
-        """A digest of the prices that people set for the time of a chunk. It must be the same in every version."""
+        """A digest of the configured prices for the time of a chunk. It must be the same in every version."""
         rows = self.connection.execute(
             "SELECT gpu_model, pool, cluster, purchase, instance_type, usd_micro_per_hour, per, "
             "greatest(from_ms, $from_ms), least(coalesce(to_ms, $to_ms), $to_ms) FROM every_price "
@@ -262,7 +265,7 @@ class _Build:
         return chunk.to_ms <= self.closed_until_ms
 
     def _settings_for(self, chunk: Chunk, part: Part | None) -> Settings:
-        """The settings under which the inputs of a chunk are compared: closed time keeps those it was made with."""
+        """The settings for comparing the inputs of a chunk: closed time keeps the settings that it was built with."""
         made = Provenance.parse(part.digest) if part and self._is_closed(chunk) else None
         if made is None:
             return self.settings
@@ -271,17 +274,17 @@ class _Build:
         return self._settings_made[made.settings]
 
     def _has_same_inputs(self, chunk: Chunk, made: Provenance, inputs: str) -> bool:
-        """Whether neither facts nor prices of a chunk have changed since it was made."""
+        """Whether neither facts nor prices of a chunk have changed since it was built."""
         if made.inputs == inputs:
             return True
         if made.code == input_code():
             return False
-        # Another version computed the recorded digest, so it cannot be compared. What people change together with the
-        # version is the price book, and that can be.
+        # Another version computed the recorded digest, so it cannot be compared. The price book is what users change
+        # together with the version, and its digest can be compared.
         return made.prices in ("", self._prices(chunk))
 
     def _valid_digest(self, chunk: Chunk, part: Part, carry: str) -> str | None:
-        """The digest to record for a part that is still valid; None when the part must be rebuilt."""
+        """The digest to record for a part that is still valid; None if the part must be rebuilt."""
         made = Provenance.parse(part.digest)
         if made is None:
             return None
@@ -301,12 +304,12 @@ class _Build:
         )
 
     def _provenance(self, chunk: Chunk, carry: str) -> Provenance:
-        """How a chunk is made now."""
+        """The provenance of a chunk that is built now."""
         inputs = self._inputs(chunk, self.settings, carry)
         return Provenance(ACCOUNT_RULES, ledger_settings(self.settings), input_code(), self._prices(chunk), inputs)
 
     def _made_together(self, part: Part) -> list[Part]:
-        """A ledger part and the other derived parts of the same chunk."""
+        """A ledger part and the other derived parts of its chunk."""
         return [
             one
             for kind in ("ledger_row", "energy", *sql.SUMMED)
@@ -329,7 +332,7 @@ class _Build:
         unchanged = self._has_same_inputs(whole, made, inputs)
         kept = str(made._replace(code="", prices="", inputs="")) if unchanged else STALE
         closed, rest = Chunk(whole.from_ms, cut_ms), Chunk(cut_ms, whole.to_ms)
-        self._compute(closed)  # for what it hands over
+        self._compute(closed)  # its carry is needed
         new_parts = [self._new_carry(closed)]
         for old in self._made_together(part):
             self.store.expose([old.kind], *whole, suffix="_whole")
@@ -341,11 +344,11 @@ class _Build:
         self.store.replace(new_parts)
 
     def _carry_digest(self, at_ms: int) -> str:
-        """The digest of what the chunk that ends at a time hands over."""
+        """The digest of the carry of the chunk that ends at a time."""
         return next((part.digest or "" for part in self.store.parts("carry") if part.from_ms == at_ms), "")
 
     def _compute(self, chunk: Chunk) -> bool:
-        """Runs the steps of a chunk, into temporary tables; says whether any GPU telemetry was there."""
+        """Runs the steps of a chunk into temporary tables. Returns whether there was any GPU telemetry."""
         to_ms = min(chunk.to_ms, self.end_ms)
         self.connection.execute(f"SET VARIABLE chunk_from_ms = {chunk.from_ms}::BIGINT")
         self.connection.execute(f"SET VARIABLE chunk_to_ms = {to_ms}::BIGINT")
@@ -356,7 +359,7 @@ class _Build:
         reach_ms = max(self.settings.idle_gap_ms + 2 * MS_PER_MINUTE, MS_PER_QUARTER)
         self.store.expose(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
         absent = self._absent(chunk, reach_ms)
-        # Temporary tables need no order, and nothing in them has to wait for one; what is written does.
+        # Temporary tables need no order. Written parts are sorted.
         self.connection.execute("SET preserve_insertion_order = false")
         try:
             for step in sql.CHUNK_STEPS:
@@ -378,20 +381,21 @@ class _Build:
         )
 
     def _new_carry(self, chunk: Chunk) -> NewPart:
-        """What a computed chunk hands over to the next one."""
+        """The carry of a computed chunk, for the next one."""
         carried = first_row(self.connection.execute("SELECT sum(hash(carry))::VARCHAR FROM chunk_carry carry"))
         query = "FROM chunk_carry ORDER BY node_uid, slot_index"
         return NewPart("carry", chunk.to_ms, chunk.to_ms + MS_PER_HOUR, query, str(carried and carried[0]))
 
     def _worth_summing(self, *, sampled: bool) -> list[str]:
-        """Which sums are written with the chunk. Those of use are read for what they say, the others for speed."""
+        """The sums that are written with the chunk. Sums of use contain more than the ledger; the others are for
+        speed."""
         row = first_row(self.connection.execute(f"SELECT sum(to_ms - from_ms) // {MS_PER_MINUTE} FROM slot_span"))
         large = row is not None and (row[0] or 0) >= SUMMED_SLOT_MINUTES
         wanted = {"quarter_use": sampled, "hour_use": large and sampled}
         return [kind for kind in sql.SUMMED if wanted.get(kind, large)]
 
     def _absent(self, chunk: Chunk, reach_ms: int) -> dict[str, str]:
-        """What stands for steps without anything to read: planning them would take longer than all the rest."""
+        """Empty tables for steps without input: planning these steps would take longer than everything else."""
         instead = {}
         if not self.store.has("step_window", chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms):
             instead[sql.WINDOWS] = sql.NO_WINDOWS
@@ -404,7 +408,7 @@ class _Build:
         return instead
 
     def _drop_ledger_outside(self, chunks: list[Chunk]) -> None:
-        """Hours in which, by later evidence, no slot ever was; and what was handed over where no chunk ends now."""
+        """Drops parts of hours that later evidence shows to have no slots, and carries where no chunk ends."""
         kept = set(chunks)
         ends = {chunk.to_ms for chunk in chunks}
         self.store.drop_parts(
@@ -426,7 +430,7 @@ def _first_minute(store: Store) -> int | None:
 
 
 def _fingerprint(store: Store, settings: Settings, prices: Iterable[Price], newest_ms: int) -> str:
-    """Changes with everything that a build depends on."""
+    """A text that changes with every input of a build."""
     rules = [ACCOUNT_RULES, ledger_settings(settings), input_code(), closed_until_ms(store.folder)]
     everything = store.fingerprint((*OBJECTS, *MEASUREMENTS), -(2**62), 2**62)
     return short_hash([repr(rules), everything, repr(list(prices)), str(newest_ms)])

@@ -13,8 +13,7 @@ _NAMING = ("pod", "workload", "node", "slot", "pipeline_run", "sweep", "trial")
 
 
 def open_names(store: StoreReader, tables: Sequence[str] = sql.NAMED) -> None:
-    """Makes the names of holders and slots readable, or only some of these tables. They are remembered until they
-    change."""
+    """Creates the tables of names of holders and slots, or some of them. They are cached until they change."""
     made_from = billed_to(store), store.fingerprint(_NAMING, -(2**62), 2**62)
     known, made = store.remembered.get("names", (None, {}))
     if store.is_limited or known != made_from or tables == sql.NAMED:
@@ -31,16 +30,18 @@ def open_names(store: StoreReader, tables: Sequence[str] = sql.NAMED) -> None:
         for name in sql.NAMED:
             store.connection.execute(f"DROP TABLE temp.{name}")
     for name in tables:
-        store.connection.register(name, made[name])  # as it is: a table of it would be made for one question
+        store.connection.register(
+            name, made[name]
+        )  # registered as Arrow, because creating a table takes longer than one question
 
 
 def billed_to(store: StoreReader) -> str:
-    """Who pays for an experiment that spans teams, as the last build of the ledger was told."""
+    """The setting `bill_to` of the last build: who pays for an experiment that spans teams."""
     return store.meta("bill_to") or Settings().bill_to
 
 
 def holder_column(name: str) -> str:
-    """What a holder is called, in SQL; what nobody held is the platform's."""
+    """SQL for the value of a grouping of holders. Time without a holder belongs to the platform."""
     if name == "workload":
         return (
             "CASE WHEN workload_uid IS NOT NULL THEN {'uid': workload_uid, 'kind': workload_kind, "

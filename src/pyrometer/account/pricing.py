@@ -1,4 +1,4 @@
-"""Which price applies to which slot: the prices laid out for the SQL steps, and those steps asked about one moment."""
+"""Pricing: the tables of prices for the SQL steps, and the price of each kind of GPU at one moment."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.store import StoreReader
 from pyrometer.store.catalog import first_row
 
-# What `01_objects` reads, and therefore what tells when a slot was there.
+# The inputs of `01_objects`, which decide when a slot exists.
 OBJECTS = ("node", "slot", "pod", "workload", "allocation", "event", "price")
 
 
 class PricedKind(NamedTuple):
-    """GPUs that cost the same, and what: `place` is that of the price among those written, or LISTED."""
+    """GPUs with the same price. `place` is the position of the price among the written ones, or LISTED."""
 
     gpu_model: str | None
     pool: str | None
@@ -29,15 +29,15 @@ class PricedKind(NamedTuple):
     instance_type: str | None
     node_gpus: int | None
     gpus: int
-    usd_micro_per_hour: int | None  # of one of them; what a node's price leaves over is rounded away
+    usd_micro_per_hour: int | None  # of one GPU; the remainder of a node's price is rounded away
     place: int | None
 
 
 def put_prices(store: StoreReader, book: Iterable[Price]) -> list[Price]:
-    """Makes `every_price` for the SQL steps: the prices of the store, of a book and of the public list. Says which were
-    written, in the order in which a later one comes before an earlier one."""
+    """Creates `every_price` for the SQL steps: stored prices, the price book and the public list. Returns the
+    written prices, in order of precedence: later ones win."""
     rows = store.connection.execute("FROM price").fetchall()
-    # the order in which records came is no order
+    # the order of arrival does not count
     stored = sorted((Price(*row) for row in rows), key=lambda price: tuple((v is not None, v) for v in price))
     written = [*stored, *book]
     models = store.connection.execute("SELECT DISTINCT gpu_model FROM every_slot_span").fetchall()
@@ -52,7 +52,7 @@ def put_prices(store: StoreReader, book: Iterable[Price]) -> list[Price]:
 
 
 def assumes_prices(store: StoreReader) -> bool:
-    """Whether a public list price stands in, at any time, for a price that nobody wrote."""
+    """Whether a public list price is used at any time because no price was written."""
     row = first_row(
         store.connection.execute(
             """
@@ -73,9 +73,9 @@ def assumes_prices(store: StoreReader) -> bool:
 
 
 def priced_kinds(store: StoreReader, book: Sequence[Price], *, now_ms: int) -> tuple[list[PricedKind], list[Price]]:
-    """What each kind of GPU that was ever seen costs at the newest minute, most GPUs first; and the prices written.
+    """The price of each kind of GPU that was ever seen at the newest minute, most GPUs first, and the written prices.
 
-    Each GPU counts once, as what it was last seen to be. The price is found by the very steps that price the ledger.
+    Each GPU counts once, with its newest attributes. The price comes from the SQL steps that price the ledger.
     """
     connection = store.connection
     newest_ms = store.newest_ms(OBJECTS[:-1], now_ms)

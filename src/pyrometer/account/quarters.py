@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def label_quarters(store: StoreReader, time_range: TimeRange, zone: tzinfo) -> None:
-    """Which local hour, day and month each quarter of an hour belongs to.
+    """Creates `quarter_label`: the local hour, day and month of each quarter of an hour.
 
-    An hour that the clock repeats is two hours.
+    An hour that the clock repeats counts as two hours.
     """
     parts = store.parts("ledger_row")
     from_ms = max(time_range.from_ms, min((part.from_ms for part in parts), default=time_range.from_ms))
@@ -32,7 +32,7 @@ def label_quarters(store: StoreReader, time_range: TimeRange, zone: tzinfo) -> N
 
 @lru_cache(maxsize=8)
 def _quarters(first: int, end: int, zone: tzinfo) -> pa.Table:
-    """The labels of quarters; a month has three thousand, and is asked about more than once."""
+    """The labels of quarters. They are cached: a month has three thousand and is requested repeatedly."""
     import pyarrow as pa
 
     labels: dict[str, list[str]] = {name: [] for name in TIME_GROUPINGS}
@@ -43,7 +43,7 @@ def _quarters(first: int, end: int, zone: tzinfo) -> pa.Table:
         labels["month"].append(f"{local:%Y-%m}")
     columns: dict[str, Sequence[int | str]] = {"quarter": range(first, end)}
     for name, said in labels.items():
-        begins: dict[str, int] = {}  # words are not in the order of time where the clock repeats an hour
+        begins: dict[str, int] = {}  # labels do not sort by time where the clock repeats an hour
         columns[f"{name}_label"] = said
         columns[f"{name}_first"] = [begins.setdefault(label, place) for place, label in enumerate(said, first)]
     return pa.table(columns)

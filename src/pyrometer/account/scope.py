@@ -1,8 +1,7 @@
-"""What belongs to one team, experiment or workload: while a reading is limited to it, no query sees anything else.
+"""Limits a store to one team, experiment or workload: queries cannot see anything else.
 
-Who a pod belongs to is what the bill says (`holder_name`), and everything else follows from pods: of each kind of
-record a query here keeps what is theirs. A kind without a query is empty, so that a new one shows nothing until
-somebody has said whose it is.
+The bill (`holder_name`) decides who a pod belongs to, and everything else follows from pods. A query per record kind
+keeps the rows in scope. A kind without a query is empty, so a new kind shows nothing until it has one.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from pyrometer.store import StoreReader
 
 
 class ScopeNotFoundError(LookupError):
-    """A team, an experiment or a workload that holds nothing and never did."""
+    """A team, an experiment or a workload that does not hold anything and never did."""
 
 
-# Ranks are told apart by run, attempt and number. One that is said to be of others as well is nobody's.
+# Ranks are identified by run, attempt and number. A rank that is also reported by others is not in scope.
 _SCOPE = """
 CREATE OR REPLACE TEMP TABLE scope_pod AS
 SELECT pod_uid FROM holder_name
@@ -72,7 +71,7 @@ CREATE OR REPLACE TEMP TABLE scope_pool AS
 SELECT DISTINCT pool FROM node SEMI JOIN scope_node USING (node_uid);
 """
 
-# A run may name another experiment than the bill: the name is known then, although no GPU time is billed to it.
+# A run may name another experiment than the bill. The name is then known, although no GPU time is billed to it.
 _KNOWN = """
 SELECT EXISTS (FROM scope_pod) OR EXISTS (FROM scope_workload) OR EXISTS (
     FROM run LEFT JOIN holder_name USING (pod_uid)
@@ -87,7 +86,7 @@ _ATTEMPT = "(run, attempt) IN (SELECT (run, attempt) FROM scope_attempt)"
 
 
 def _held(time: str, whose: str, *more: str) -> str:
-    """Whether a slot, or any of a node, was held at a time."""
+    """SQL that tells whether a slot, or any slot of a node, was held at a time."""
     same = " AND ".join(("hold.node_uid = here.node_uid", *more))
     return f"EXISTS (FROM scope_hold hold WHERE {same} AND {time} >= from_ms AND {time} < to_ms AND {whose})"
 
@@ -99,7 +98,7 @@ _SAME_SLOT = (
 
 
 def _kept(*, nobody: bool) -> dict[str, str]:
-    """What is kept of each kind; `nobody`: of what nobody held, too."""
+    """The query of each kind. `nobody` includes what has no holder."""
     holder = f"{_POD} OR pod_uid IS NULL" if nobody else _POD
     ours = _held("here.time_ms", "ours", *_SAME_SLOT)
     sampled = f"{ours} OR NOT {_held('here.time_ms', 'true', *_SAME_SLOT)}" if nobody else ours
@@ -114,7 +113,7 @@ def _kept(*, nobody: bool) -> dict[str, str]:
         OR (pod_uid IS NULL AND run IS NULL AND {_WORKLOAD})
         OR (coalesce(pod_uid, run, workload_uid) IS NULL AND {of_machine})
     """
-    # Words that are not about them alone may name others: who preempted a pod, which process a node killed.
+    # Texts that are not only about the scope may name others: what preempted a pod, which process a node killed.
     words = """
         CASE WHEN kind != 'preempted' AND coalesce(pod_uid, run, workload_uid, slot_index::VARCHAR) IS NOT NULL
         THEN message END AS message
@@ -134,7 +133,7 @@ def _kept(*, nobody: bool) -> dict[str, str]:
         "step_window": f"FROM {{rows}} WHERE {_RANK}",
         "span": f"FROM {{rows}} WHERE {_RANK}",
         "batch": f"FROM {{rows}} WHERE {_RANK}",
-        # a controller's word on its workload is a metric of a run that no rank knows
+        # a metric that a controller reports about its workload is in a run without ranks
         "metric": f"FROM {{rows}} WHERE {_RANK} OR (run IN (SELECT workload_uid FROM scope_workload) "
         "AND (run, attempt, rank) NOT IN (SELECT (run, attempt, rank) FROM scope_rank))",
         "event": f"SELECT * REPLACE ({words}) FROM (FROM {{rows}}) here WHERE {happened}",
@@ -151,7 +150,7 @@ def _kept(*, nobody: bool) -> dict[str, str]:
         "hour_use": f"FROM {{rows}} WHERE {holder}",
         "minute_use": f"FROM {{rows}} WHERE {holder}",
         "quarter_use": f"FROM {{rows}} WHERE {holder}",
-        "minute_sum": "FROM {rows} WHERE false",  # of everybody together
+        "minute_sum": "FROM {rows} WHERE false",  # sums over all teams
         "carry": f"FROM {{rows}} WHERE {_POD}",
     }
 
@@ -160,9 +159,9 @@ def _kept(*, nobody: bool) -> dict[str, str]:
 def only(
     store: StoreReader, team: str | None, experiment: str | None = None, workload: str | None = None
 ) -> Iterator[None]:
-    """Limits the reading to what belongs to this team, experiment and workload, as far as they are given.
+    """Limits the store to a team, an experiment and a workload, if they are given.
 
-    A workload is given by its UID, a pod without one by its own.
+    A workload is given by its UID, a pod without a workload by its own.
     """
     if team is None and experiment is None and workload is None:
         yield
@@ -181,7 +180,7 @@ def only(
 
 
 def _named(statement: str, **values: str | bool | None) -> dict[str, str | bool | None]:
-    """The values that a statement asks for."""
+    """The values that a statement uses."""
     return {name: value for name, value in values.items() if f"${name}" in statement}
 
 

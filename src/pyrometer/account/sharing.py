@@ -1,9 +1,9 @@
-"""Who pays for what nobody held: the platform, all teams alike, or each in proportion to what it held.
+"""Sharing time without a holder: the platform pays, all teams pay equally, or each in proportion to its use.
 
-The law: a team pays the same part of every GPU-millisecond that nobody held, whatever an answer is grouped by. So
-shares of groups add up to the share of everything, exactly; amounts are kept in parts (`unit`) in which they are whole
-numbers, and an answer rounds them once. What is shared is all that nobody held, in whichever state: mostly `free`, and
-`unhealthy`. Energy goes with it.
+A team pays the same fraction of every GPU-millisecond without a holder, with any groupings. So the shares of groups add
+up exactly to the share of the total. Amounts are kept in parts of a `unit`, in which they are integers, and are rounded
+once in an answer. All time without a holder is shared, in any state: mostly `free` and `unhealthy`. Its energy is
+shared, too.
 """
 
 from __future__ import annotations
@@ -16,24 +16,29 @@ from pyrometer.account.groupings import HELD, PRICE
 from pyrometer.account.sums import Sum
 
 NONE, EVEN, PROPORTIONAL = HOW = ("none", "even", "proportional")
-SHOWN_TO_A_TEAM = ("hour", "day", "month", PRICE)  # of its share: when, and at which price; not where
+SHOWN_TO_A_TEAM = (
+    "hour",
+    "day",
+    "month",
+    PRICE,
+)  # what a team sees of its share: when and at which price, but not where
 
 
 class Pot(NamedTuple):
-    """What nobody held, by what a team is shown of its share, and which part of it each team pays."""
+    """Time without a holder, grouped by what a team sees of its share, and the part that each team pays."""
 
     parts: dict[str | None, int]  # by team
     platform: list[Sum]
 
     @property
     def unit(self) -> int:
-        """How many parts there are; with nobody to pay, the platform does."""
+        """The number of parts. Without a team that pays, the platform pays."""
         return sum(self.parts.values()) or 1
 
 
 def parts_of(by_team: Sequence[Sum], how: str) -> dict[str | None, int]:
-    """The part of each team: keys are (team, held, adjusts). Only those that held something in the time itself pay:
-    what is adjusted was held in another. Where nothing has a price, GPU time stands for money."""
+    """The part of each team; keys are (team, held, adjusts). Only teams that held GPUs in the time range pay,
+    because adjusted time was held in another. If nothing has a price, GPU time is used instead of money."""
     held = [group for group in by_team if group.key[1] and group.key[2] is None and group.gpu_ms > 0]
     if how == EVEN:
         return {group.key[0]: 1 for group in held}
@@ -44,8 +49,8 @@ def parts_of(by_team: Sequence[Sum], how: str) -> dict[str | None, int]:
 
 
 def shared(groups: Sequence[Sum], by: Sequence[str], pot: Pot, team: str | None) -> list[Sum]:
-    """Groups by (*by, held, adjusts) with what nobody held divided among teams, in parts of a unit, without `held`. Of
-    an answer that is limited to a team: with its share alone."""
+    """Divides time without a holder among teams. Keys are (*by, held, adjusts), results are in parts of a unit and
+    without `held`. If the answer is limited to a team, only its share is added."""
     place = {name: number for number, name in enumerate(by)}
     divided: list[Sum] = []
     for group in groups:
@@ -65,12 +70,12 @@ def shared(groups: Sequence[Sum], by: Sequence[str], pot: Pot, team: str | None)
 
 
 def pot_groupings(by: Sequence[str]) -> tuple[str, ...]:
-    """What the platform's part of a limited answer is grouped by."""
+    """The groupings of the platform's time in an answer that is limited to a team."""
     return (*(name for name in by if name in SHOWN_TO_A_TEAM), HELD)
 
 
 def is_platform(groups: Sequence[Sum]) -> list[Sum]:
-    """Of groups by (…, held, adjusts) those that nobody held, without `held`."""
+    """The groups without a holder. Keys are (…, held, adjusts); results are without `held`."""
     return [group._replace(key=(*group.key[:-2], group.key[-1])) for group in groups if not group.key[-2]]
 
 
@@ -84,10 +89,10 @@ def _times(group: Sum, factor: int, key: tuple[Any, ...]) -> Sum:
 
 
 def merged(groups: list[Sum]) -> list[Sum]:
-    """Groups of the same key as one, where the first of them was."""
+    """Adds groups with equal keys, in the order of their first appearance."""
     found: dict[str, Sum] = {}
     for group in groups:
-        name = repr(group.key)  # a workload is a dict
+        name = repr(group.key)  # a workload is a dict, which cannot be hashed
         known = found.get(name)
         found[name] = group if known is None else _added(known, group)
     return list(found.values())

@@ -1,5 +1,5 @@
-"""The ledger of a time range as it is read by questions that need neither slots nor single minutes: from sums that were
-written with it, as far as there are any, else from its rows. Both are the same milliseconds."""
+"""Reads the ledger for questions that need neither slots nor single minutes: from sums that were written with it, if
+there are any, otherwise from its rows. Both have the same milliseconds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ MINUTES = "ledger_minutes"
 
 
 def open_hours(store: StoreReader, from_ms: int, to_ms: int, *, states: bool = True) -> str:
-    """Makes the ledger of a time range readable with whole hours as one row where nothing else is asked, with their
-    states or without; says its name. `minute_ms` is the hour then. Hours that the time range cuts are read minute by
-    minute."""
+    """Creates a view of the ledger of a time range in which whole hours are one row where possible, with or without
+    states. Returns its name. `minute_ms` is then the hour. Hours that the time range cuts are read by minute."""
     time_range = TimeRange(from_ms, to_ms)
     hours = whole_steps(store, *time_range, MS_PER_HOUR)
     by_state, by_holder = with_sums(store, "hour_sum"), [] if states else with_sums(store, "hour_use")
@@ -48,10 +47,10 @@ def open_hours(store: StoreReader, from_ms: int, to_ms: int, *, states: bool = T
 
 
 def open_minutes(store: StoreReader, from_ms: int, to_ms: int) -> str:
-    """Makes the ledger of a time range readable without slots and holders (`held`: whether there is any); says its
-    name."""
+    """Creates a view of the ledger of a time range without slots and holders; `held` tells whether there is a
+    holder. Returns its name."""
     span = TimeRange(from_ms, to_ms)
-    summed = [] if store.is_limited else with_sums(store, "minute_sum")  # those are of everybody together
+    summed = [] if store.is_limited else with_sums(store, "minute_sum")  # those sums include all teams
     store.expose(["minute_sum"], *span)
     store.expose(["ledger_row"], *span, suffix="_beside", without=summed)
     columns = "state, held, usd_micro_per_hour, ms"
@@ -64,8 +63,8 @@ def open_minutes(store: StoreReader, from_ms: int, to_ms: int) -> str:
 
 
 def stretches(store: StoreReader, span: TimeRange, suffix: str) -> str:
-    """A query of the ledger of some time without slots and states: minutes that are alike and follow each other may be
-    one row of so many `minutes`."""
+    """A query of the ledger without slots and states. Consecutive equal minutes may be one row with their number in
+    `minutes`."""
     summed = with_sums(store, "minute_use")
     store.expose(["minute_use"], *span, suffix=suffix)
     store.expose(["ledger_row"], *span, suffix=suffix, without=summed)
@@ -83,18 +82,18 @@ def stretches(store: StoreReader, span: TimeRange, suffix: str) -> str:
 
 
 def minutes_before(time_ms: int) -> str:
-    """How many minutes of a stretch begin before a time, in SQL."""
+    """SQL for the number of minutes of a row that start before a time."""
     return f"least(minutes, greatest(0, ({time_ms + MS_PER_MINUTE - 1} - time_ms) // {MS_PER_MINUTE}))"
 
 
 def is_summed(store: StoreReader, from_ms: int, to_ms: int, kind: str) -> bool:
-    """Whether a time range has whole hours, and all of them have such sums."""
+    """Whether a time range has whole hours that all have such sums."""
     hours = whole_steps(store, from_ms, to_ms, MS_PER_HOUR)
     return not hours.is_empty and not _has_more(store, hours, with_sums(store, kind))
 
 
 def edges(time_range: TimeRange, steps: TimeRange) -> list[TimeRange]:
-    """What a time range has before and after its whole steps."""
+    """The parts of a time range before and after its whole steps."""
     if steps.is_empty:
         return [time_range]
     return [
@@ -105,15 +104,15 @@ def edges(time_range: TimeRange, steps: TimeRange) -> list[TimeRange]:
 
 
 def whole_steps(store: StoreReader, from_ms: int, to_ms: int, step_ms: int) -> TimeRange:
-    """The hours, or other steps, that are in a time range with all that the ledger has of them: the newest one is, when
-    the ledger ends before the time range does."""
+    """The hours, or other steps, that are complete in a time range. The newest step is complete if the ledger ends
+    before the time range does."""
     newest_ms = max((part.newest_ms for part in store.parts("ledger_row") if part.newest_ms is not None), default=0)
     ended = step_ms - 1 if newest_ms < to_ms else 0
     return TimeRange(-(-from_ms // step_ms) * step_ms, (to_ms + ended) // step_ms * step_ms)
 
 
 def has_whole_hours(zone: tzinfo, from_ms: int, to_ms: int) -> bool:
-    """Whether the hours of a zone are those of UTC, all the while: some are half an hour or a quarter beside them."""
+    """Whether the hours of a time zone are always hours of UTC: some zones are off by a quarter or half an hour."""
     times = [*range(from_ms, to_ms, MS_PER_DAY), to_ms]
     offsets = {datetime.fromtimestamp(time_ms / 1000, zone).utcoffset() or timedelta() for time_ms in times}
     return all(offset % timedelta(hours=1) == timedelta() for offset in offsets)
@@ -125,18 +124,18 @@ def with_sums(store: StoreReader, kind: str) -> list[Part]:
 
 
 def beside(store: StoreReader, kind: str, parts: Iterable[Part]) -> list[Part]:
-    """The parts of a kind that are about the same hours as these."""
+    """The parts of a kind that cover the same hours as the given parts."""
     known = {(part.from_ms, part.to_ms) for part in parts}
     return [part for part in store.parts(kind) if (part.from_ms, part.to_ms) in known]
 
 
 def _has_more(store: StoreReader, span: TimeRange, known: list[Part]) -> bool:
-    """Whether parts of the ledger other than these touch some time."""
+    """Whether parts of the ledger other than the given ones overlap a time range."""
     paths = {part.path for part in known}
     touched = [part for part in store.parts("ledger_row") if part.from_ms < span.to_ms and part.to_ms > span.from_ms]
     return any(part.path not in paths for part in touched)
 
 
 def inside(column: str, span: TimeRange) -> str:
-    """That a time is in a span."""
+    """An SQL condition: the time is in a time range."""
     return f"WHERE {column} >= {span.from_ms} AND {column} < {span.to_ms}"

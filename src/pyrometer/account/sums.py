@@ -44,8 +44,8 @@ def sums(
     ledger: str = "ledger_row",
     energy: str = "",
 ) -> list[Sum]:
-    """The ledger of a time range, summed by groupings. `ledger` may be any relation with the ledger's columns, `energy`
-    one that `open_energy` made; or `HOUR_USE`, where `reads_hour_use`: that has both."""
+    """Sums the ledger of a time range by groupings. `ledger` can be any relation with the ledger's columns. `energy`
+    can be a relation of `open_energy`, or `HOUR_USE` if `reads_hour_use`: it has both."""
     timed = bool(set(by) & set(TIME_GROUPINGS))
     drawn = ", ".join(f"0 AS {name}" for name in _DRAWN)
     if energy == HOUR_USE:
@@ -84,7 +84,7 @@ def sums(
     ).fetchall()
     width = len(by)
     found = []
-    for row in rows:  # texts: numbers of 128 bits are read from those in half of the time
+    for row in rows:  # as texts, 128-bit numbers are fetched twice as fast
         gpu_ms, ms_price, unpriced_ms, *amounts = map(int, row[width:])
         if gpu_ms:
             found.append(Sum(row[:width], gpu_ms, ms_price, unpriced_ms, EnergyUse(*amounts)))
@@ -97,35 +97,35 @@ def reads_hour_use(store: StoreReader, time_range: TimeRange, by: Sequence[str],
 
 
 def hourly(by: Sequence[str], zone: tzinfo, time_range: TimeRange) -> bool:
-    """Whether hours of UTC can be added up as wholes, whatever an answer is grouped by."""
+    """Whether hours of UTC can be summed as a whole with these groupings."""
     return not set(by) & set(TIME_GROUPINGS) or has_whole_hours(zone, *time_range)
 
 
 def rounded(groups: Sequence[Sum]) -> list[int | None]:
-    """Micro-dollars of each group, adding up to the total; None for a group of which nothing is priced."""
+    """The micro-dollars of each group, adding up to the total; None for a group without any price."""
     money = round_rows([group.ms_price for group in groups])
     return [micro if is_priced(group) else None for group, micro in zip(groups, money, strict=True)]
 
 
 def is_priced(group: Sum) -> bool:
-    """Whether any of it has a price. What corrects the past may be no time at all, and money."""
+    """Whether any part of it has a price. An adjustment may consist of money without time."""
     return group.unpriced_gpu_ms != group.gpu_ms or group.ms_price != 0
 
 
 def added(key: tuple[Any, ...], groups: Sequence[Sum]) -> Sum:
-    """Some groups as one."""
+    """The sum of groups."""
     return Sum(
         key, sum(g.gpu_ms for g in groups), sum(g.ms_price for g in groups), sum(g.unpriced_gpu_ms for g in groups)
     )
 
 
 def price_of(price_usd_micro: int | None) -> str:
-    """The price of a row of the ledger, in SQL: its own, or one for everything where that was asked for."""
+    """SQL for the price of a ledger row: its own, or the given price for everything."""
     return "usd_micro_per_hour" if price_usd_micro is None else f"{int(price_usd_micro)}::BIGINT"
 
 
 def _columns(by: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The ledger's own columns that a grouping needs, and the named columns it shows."""
+    """The ledger columns that the groupings need, and the expressions that select them with names."""
     raw: list[str] = []
     named: list[str] = []
     for name in by:
@@ -148,7 +148,7 @@ def _columns(by: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _order(by: Sequence[str]) -> str:
-    """Most expensive first; what has a time in it, in the order in which it was asked for and passed."""
+    """The order of rows: most expensive first; with time groupings, in the given order and by time."""
     keys = [f"min({name}_first)" if name in TIME_GROUPINGS else str(place) for place, name in enumerate(by, 1)]
     amounts_first = ["sum(ms_price) DESC", "sum(gpu_ms) DESC"]
     return ", ".join([*keys, *amounts_first] if set(by) & set(TIME_GROUPINGS) else [*amounts_first, *keys])

@@ -13,10 +13,12 @@ from pyrometer.model.units import MS_PER_MINUTE
 if TYPE_CHECKING:
     from pyrometer.account.ledger import LedgerCoverage
 
-# Times that a clock can show in every zone.
+# The years that can be shown in every time zone.
 FIRST_YEAR, LAST_YEAR = 1970, 9998
 MAX_LENGTH = timedelta(days=36_500)
-MAX_LENGTH_DIGITS = 19  # a number with more digits is too long in every unit, and Python does not parse thousands
+MAX_LENGTH_DIGITS = (
+    19  # a number with more digits is too long in every unit, and Python does not parse thousands of digits
+)
 
 
 class TimeRangeError(ValueError):
@@ -36,7 +38,7 @@ class TimeRange(NamedTuple):
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of a name."""
+    """The time zone with a name."""
     if name.upper() == "UTC":
         return UTC
     try:
@@ -51,7 +53,7 @@ def time_range_of(
     last: str | None, since: str | None, until: str | None, month: str | None, everything: bool, zone: tzinfo,
     default_last: str | None,
 ) -> Callable[[LedgerCoverage], TimeRange]:  # fmt: skip
-    """The time range that the options mean, once it is known what is accounted for."""
+    """The time range that the options select. It depends on the coverage of the ledger."""
     if sum(map(bool, (last or since, month, everything))) > 1 or (last and since) or (until and (month or everything)):
         raise TimeRangeError("Say the time in one way: --last, --since and --until, --month, or --all.")
     until_ms = time_ms(until, zone) if until else None
@@ -87,7 +89,7 @@ def _length(text: str) -> timedelta:
 
 
 def time_ms(text: str, zone: tzinfo) -> int:
-    """The minute that a text names, in a zone unless it says another."""
+    """The minute that a text names, in the given zone unless the text has an offset."""
     try:
         moment = datetime.fromisoformat(text)
         if not FIRST_YEAR <= moment.year <= LAST_YEAR:
@@ -99,7 +101,7 @@ def time_ms(text: str, zone: tzinfo) -> int:
 
 
 def month_of(text: str, zone: tzinfo) -> TimeRange:
-    """The time of a month as people write it."""
+    """The time range of a month in the form 2026-10."""
     try:
         first = datetime.strptime(text, "%Y-%m")
         if not FIRST_YEAR <= first.year <= LAST_YEAR:
@@ -110,17 +112,17 @@ def month_of(text: str, zone: tzinfo) -> TimeRange:
 
 
 def zone_name(zone: tzinfo) -> str:
-    """How a zone is called where it is written down."""
+    """The name of a time zone, as it is stored."""
     return str(getattr(zone, "key", "UTC"))
 
 
 def month_range(month: str, zone: tzinfo) -> TimeRange:
-    """A month's time."""
+    """The time range of a month."""
     first = date.fromisoformat(f"{month}-01")
     following = (first + timedelta(days=31)).replace(day=1)
     return TimeRange(midnight_ms(first, zone), midnight_ms(following, zone))
 
 
 def midnight_ms(day: date, zone: tzinfo) -> int:
-    """When a day begins."""
+    """The start of a day."""
     return round(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp() * 1000)
