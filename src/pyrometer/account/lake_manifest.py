@@ -1,4 +1,4 @@
-"""A data folder into a lake: what a manifest has to say of it, so that answers from there are those of the folder."""
+"""The manifest fields of a data folder: what a lake needs so that its answers equal those of the folder."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from pyrometer.store.lake import LakeError
 from pyrometer.store.lake.copying import ManifestHeader
 
 SOURCE = "lake_source"
-META = ("bill_to", "origin", "prices_assumed", "findings_looked_ms", KEPT_FROM)  # what questions read; no addresses
-# What answers depend on: rules, limits, the zone, the tariff. No paths, no addresses.
+META = (
+    "bill_to",
+    "origin",
+    "prices_assumed",
+    "findings_looked_ms",
+    KEPT_FROM,
+)  # the meta texts that questions read, without addresses
+# The settings that answers depend on: rules, limits, time zone, tariff. No paths or addresses.
 SETTINGS = (
     "idle_gap_ms", "startup_limit_ms", "sample_reach_ms", "sample_jitter_ms", "hang_limit_ms", "finding_min_ms",
     "finding_min_usd_micro", "timezone", "bill_to", "energy_usd_per_kwh", "carbon_g_per_kwh", "pue",
@@ -23,13 +29,13 @@ SETTINGS = (
 
 
 def ensure_lake_source(store: Store) -> None:
-    """Gives the folder an identity, once: no two folders write to one cluster of a lake."""
+    """Gives the folder an id, once, so that no two folders write to the same cluster of a lake."""
     if store.meta(SOURCE) is None:
         store.set_meta(SOURCE, uuid.uuid4().hex)
 
 
 def manifest_header(reading: StoreReader, settings: Settings, covered: LedgerCoverage) -> ManifestHeader:
-    """What is said of a folder that is up to date and has an identity."""
+    """The manifest fields of a folder that is up to date and has an id."""
     told: dict[str, Any] = {name: getattr(settings, name) for name in SETTINGS}
     meta = {name: value for name in META if (value := reading.meta(name)) is not None}
     beside = [
@@ -40,7 +46,7 @@ def manifest_header(reading: StoreReader, settings: Settings, covered: LedgerCov
 
 
 def cluster_of(reading: StoreReader, settings: Settings) -> str:
-    """What the cluster is called: as the settings say, else as all its nodes say."""
+    """The name of the cluster: from the settings, else the one that all nodes have."""
     if settings.cluster:
         return settings.cluster
     reading.expose_all(["node"])

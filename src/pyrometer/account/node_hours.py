@@ -1,4 +1,4 @@
-"""The ledger by local day and instance type, for comparing it with an invoice: node-hours and money."""
+"""Node-hours and money by local day and instance type, for comparing the ledger with an invoice."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ KEY = ("day", "instance_type", "pool", "gpu_model")
 def node_hours(
     store: StoreReader, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
-    """One row a day and kind of node: how many there were, for how long, and what their GPUs cost, held or not.
+    """One row per day and kind of node: the number of nodes, their time, and what their GPUs cost, held or not.
 
-    A node was there as long as the one of its GPUs that was there the longest.
+    The time of a node is that of its GPU with the most time.
     """
     store.expose_all(["node"])
     store.expose(["ledger_row"], *time_range)

@@ -1,4 +1,4 @@
-"""Rebuilding a month of the ledger under today's rules: the only way in which closed time gets them."""
+"""Rebuilds a month of the ledger under the current rules. Closed time gets new rules only in this way."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pyrometer.store import Store, StoreReader
 
 
 def rebuild_month(store: Store, month: str, zone: tzinfo, build: Callable[[], object]) -> dict[str, Any]:
-    """Rebuilds the ledger of a month, by a call of `build`, which brings the ledger up to date; says what changed."""
-    build()  # first: what changes for other reasons is not the rebuild's doing
+    """Rebuilds the ledger of a month with `build`, which brings the ledger up to date. Returns what changed."""
+    build()  # first, so that only changes by the rebuild are reported
     time_range = month_of(month, zone)
     closed = next((one for one in closed_months(store.folder) if one.from_ms == time_range.from_ms), None)
     parts = [

@@ -1,7 +1,8 @@
-"""An invoice against the ledger, by day and instance type: what differs, and how much of it hours and prices explain.
+"""Compares an invoice with the ledger by day and instance type: the differences, and how much of them hours and prices
+explain.
 
-A difference is divided in two: hours that only one side has, at the ledger's price of an hour; and the rest, which is
-the price of the hours that were billed.
+A difference has two parts: hours that only one side has, at the ledger's hourly price; and the rest, which is the price
+of the billed hours.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ UNKNOWN, NOT_BILLED, HOURS, PRICE, COMMITMENT, UNPRICED, SAME = (
     "not in the ledger", "not on the bill", "hours differ", "price differs", "commitment discount",
     "no price in the ledger", "",
 )  # fmt: skip
-MIN_DIFFERENCE_USD = Decimal("0.005")  # a difference that no invoice shows
-MIN_DIFFERENCE_HOURS = Decimal("0.02")  # a minute, which the ledger rounds a node's time to
+MIN_DIFFERENCE_USD = Decimal("0.005")  # smaller differences do not appear on invoices
+MIN_DIFFERENCE_HOURS = Decimal("0.02")  # a minute, which is how the ledger rounds a node's time
 
 
 class LedgerUse(NamedTuple):
-    """What the ledger has of one instance type in a day; None of money: nothing of it is priced."""
+    """The ledger of one instance type in a day. `usd_micro` is None if nothing has a price."""
 
     node_ms: int = 0
     usd_micro: int | None = 0
@@ -36,8 +37,8 @@ class LedgerUse(NamedTuple):
 def ledger_use(
     rows: Iterable[Mapping[str, Any]], named: Mapping[str, str]
 ) -> tuple[dict[tuple[str, str], LedgerUse], int]:
-    """The ledger's rows (`instances`) by day and instance type, and the milliseconds of nodes that have none: where a
-    node says none, its pool or GPU model may be named as one."""
+    """The ledger's rows (from `node_hours`) by day and instance type, and the milliseconds of nodes without one. For
+    these, `named` can map their pool or GPU model to an instance type."""
     found: dict[tuple[str, str], LedgerUse] = {}
     nameless_ms = 0
     for row in rows:
@@ -51,7 +52,8 @@ def ledger_use(
 
 
 def reconcile(bill: Bill, seen: Mapping[tuple[str, str], LedgerUse]) -> dict[str, Any]:
-    """Row by row, and in all. Money is `billed − ledger`: what is above zero was billed and is not in the ledger."""
+    """Compares row by row, and in total. Money is `billed − ledger`: a positive amount was billed and is not in the
+    ledger."""
     billed = {(str(day), kind): used for (day, kind), used in bill.used.items()}
     rows = [_row(key, billed.get(key), seen.get(key)) for key in sorted({*billed, *seen})]
     return {
@@ -79,7 +81,7 @@ def _row(key: tuple[str, str], used: Used | None, seen: LedgerUse | None) -> dic
 
 
 def _by_hours(of_bill: Used, of_ledger: LedgerUse, used: Used | None, seen: LedgerUse | None) -> int | None:
-    """How much of a difference is hours that only one side has; None where the invoice says none."""
+    """The part of a difference that is due to hours that only one side has; None if the invoice has no hours."""
     if used is None or seen is None:
         return _micro(of_bill.usd) - (of_ledger.usd_micro or 0)
     if of_bill.hours is None or of_ledger.usd_micro is None or not of_ledger.node_ms:
@@ -125,13 +127,13 @@ def _total(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def off_by_percent(total: Mapping[str, Any]) -> float:
-    """How far an invoice is from the ledger, in per cent of what was billed."""
+    """The difference between an invoice and the ledger, in percent of the billed amount."""
     apart = abs(total["difference_usd_micro"])
     return 100.0 * apart / abs(total["billed_usd_micro"]) if total["billed_usd_micro"] else (100.0 if apart else 0.0)
 
 
 def _sum(known: LedgerUse, usd_micro: int | None) -> int | None:
-    """Money of several kinds of nodes; None as long as none of it is known."""
+    """The money of several kinds of nodes; None if none of it is known."""
     if usd_micro is None:
         return known.usd_micro if known.node_ms else None
     return usd_micro + (known.usd_micro or 0)

@@ -1,4 +1,5 @@
-"""Mends a data folder: what is derived is built again, what is broken is put aside, what is left is listed as it is."""
+"""Repairs a data folder: derived parts are rebuilt, damaged files are set aside, and the catalog lists the files as
+they are."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from pyrometer.store.rebuild import LOST, put_aside, rebuild
 
 
 def new_catalogue(folder: Path) -> Iterator[str]:
-    """A folder whose catalogue cannot be read gets another one, from its parts. Says what was done."""
+    """Replaces a catalog that cannot be read with one from the parts. Returns what it did, in sentences."""
     made = rebuild(folder, BUILT_KINDS, KEPT_FROM)
     yield f"A new catalogue lists {made.parts:,} parts with {made.rows:,} rows; the old one lies in {LOST}/."
     if made.is_saved:
@@ -28,7 +29,7 @@ def new_catalogue(folder: Path) -> Iterator[str]:
 
 
 def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
-    """Mends what can be mended; says what was done, and what is lost."""
+    """Repairs problems. Returns what it did and what is lost, in sentences."""
     found = list(found)
     yield from dict.fromkeys(problem.mend(store) for problem in found if problem.mend is not None)
     digests = catalog.digests(store.connection)
@@ -56,6 +57,6 @@ def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
 
 
 def _made_with(store: Store, part: Part) -> list[Part]:
-    """The ledger of the hours that a derived part is about, or that hand it over: whose absence has all built again."""
+    """The ledger parts that cover a derived part, or hand it over. If they are dropped, everything is rebuilt."""
     ledger = store.parts("ledger_row") if part.kind != "ledger_row" else []
     return [one for one in ledger if one.from_ms <= part.from_ms <= one.to_ms]

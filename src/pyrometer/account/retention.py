@@ -1,4 +1,4 @@
-"""Forgetting: measurements and ledger of days long past are dropped; objects are few and stay."""
+"""Retention: old measurements and the old ledger are dropped. Objects are few and kept."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ BUILT_KINDS = (
     "carry",
     "energy",
     *sql.SUMMED,
-)  # built from the rest, and built again where they are missing
+)  # written by builds of the ledger, and rebuilt if missing
 
 
 def forget(store: Store, *, keep_days: int, now_ms: int) -> int:
-    """Drops what is older than so many days, in whole hours; says how many parts and tables went.
+    """Drops data that is older than `keep_days`, in whole hours. Returns the number of dropped parts and tables.
 
-    The ledger of what is kept does not change: a part of it goes whole or not at all, and the hour of measurements
-    that its first hour looks back on stays.
+    The remaining ledger does not change: its parts are dropped as a whole, and the hour of measurements before its
+    first hour is kept.
     """
     cut_ms = (now_ms - keep_days * MS_PER_DAY) // MS_PER_HOUR * MS_PER_HOUR
     cut_ms = min([cut_ms, *(part.from_ms for part in store.parts("ledger_row") if part.from_ms < cut_ms < part.to_ms)])
@@ -32,5 +32,5 @@ def forget(store: Store, *, keep_days: int, now_ms: int) -> int:
 
 
 def kept_from_ms(store: StoreReader) -> int:
-    """The time before which everything has been forgotten."""
+    """The time before which everything was dropped."""
     return int(store.meta(KEPT_FROM) or 0)

@@ -1,7 +1,7 @@
-"""The version of the accounting rules, and the record that each ledger part keeps of how it was made.
+"""The version of the accounting rules, and the provenance that each ledger part records.
 
-A part stays valid until its inputs change. A new version of the rules, or another value of a setting that the ledger
-depends on, rebuilds open time only: months that are closed keep their parts until `pyrometer rebuild`.
+A part stays valid until its inputs change. A new version of the rules, or a new value of a setting that the ledger
+depends on, rebuilds open time only: closed months keep their parts until `pyrometer rebuild`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pyrometer.identify.gpu_models import gpu_models
 from pyrometer.model.settings import Settings
 
 # Raise this when the same facts give another ledger, other sums or other energy. tests/account/test_rules.py compares
-# results and fails when they change without it; comments and refactoring leave it alone.
+# results and fails when they change without it. Comments and refactoring do not change it.
 ACCOUNT_RULES = 2
-UNVERSIONED_RULES = 0  # parts of the first edition, which do not say how they were made
+UNVERSIONED_RULES = 0  # parts of the first edition, which do not record how they were made
 
 # The settings that the ledger depends on. Append only, and raise ACCOUNT_RULES when you do: parts store the values.
 LEDGER_SETTINGS = ("idle_gap_ms", "startup_limit_ms", "sample_reach_ms", "sample_jitter_ms", "hang_limit_ms")
@@ -67,7 +67,7 @@ def ledger_settings(settings: Settings) -> tuple[int, ...]:
 
 @cache
 def input_code() -> str:
-    """Identifies the code and the public prices behind digests of inputs: those of other code cannot be compared."""
+    """Identifies the code and the public prices behind digests of inputs. Digests of other code cannot be compared."""
     listed = repr([(known.model, known.list_usd_micro_per_hour) for known in gpu_models()])
     return short_hash([*(sql.text(step) for step in _INPUT_STEPS), listed, duckdb.__version__])[:8]
 

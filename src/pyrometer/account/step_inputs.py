@@ -1,4 +1,4 @@
-"""What the SQL steps of accounting read besides facts: settings as variables, and small tables of the model."""
+"""The inputs of the SQL steps other than facts: settings as variables, and small tables of the model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""When exactly a GPU was in a state.
+"""The intervals in which a GPU was in a state.
 
-The ledger says how many milliseconds of each minute a state had, not which ones. This module runs the steps of
-accounting again for some pods and hours, up to the step that cuts intervals into minutes, and keeps the intervals.
-They come from the same facts by the same rules, so they add up to the ledger. Nothing is written to the store.
+The ledger has the milliseconds per state and minute, but not their position. This module runs the accounting steps
+again for some pods and hours, up to the step that cuts intervals into minutes, and keeps the intervals. They are
+computed from the same facts by the same rules, so they add up to the ledger. Nothing is written to the store.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ WHERE NOT by_amount AND pod_uid IN (SELECT unnest($1))
 
 
 def open_intervals(store: StoreReader, settings: Settings, pods: Sequence[str], minutes: Iterable[int]) -> None:
-    """Creates `state_interval`: the intervals of these pods' slots around these minutes, each in one state.
+    """Creates `state_interval`: the intervals of these pods' slots around these minutes, each with one state.
 
-    The views of measurements and `the_run` are replaced; whoever reads them afterwards must open them again.
+    This replaces the views of measurements and `the_run`, so later readers must open them again.
     """
     connection = store.connection
     connection.execute(
@@ -54,7 +54,7 @@ def open_intervals(store: StoreReader, settings: Settings, pods: Sequence[str], 
 
 
 def _keep_slots_of(store: StoreReader, pods: Sequence[str]) -> None:
-    """Leaves only the slots that these pods held."""
+    """Keeps only the slots that these pods held."""
     store.connection.execute(
         "DELETE FROM every_slot WHERE (node_uid, slot_index) NOT IN "
         "(SELECT (node_uid, slot_index) FROM the_allocation WHERE pod_uid IN (SELECT unnest($1)))",
@@ -64,9 +64,9 @@ def _keep_slots_of(store: StoreReader, pods: Sequence[str]) -> None:
 
 
 def _chunks(store: StoreReader, minutes: Iterable[int], end_ms: int) -> list[Chunk]:
-    """The hours to go through again.
+    """The hours to compute again.
 
-    What is known of the time before is stored where the ledger's own chunks begin, so each of these begins there, too.
+    What is known of earlier time is stored where chunks of the ledger start, so each of these starts there, too.
     """
     wanted = sorted({minute_ms // MS_PER_HOUR * MS_PER_HOUR for minute_ms in minutes})
     chunks: list[Chunk] = []
@@ -96,5 +96,5 @@ def _run_steps(store: StoreReader, settings: Settings, chunk: Chunk) -> None:
             step = sql.NO_WINDOWS
         elif step == sql.SAMPLES and not store.has("gpu_sample", *near):
             step = sql.NO_SAMPLES
-        # of these two, the first statement is about intervals; the others are about prices and minutes
+        # the first statement of these two steps is about intervals; the others are about prices and minutes
         sql.run(connection, step, first=1 if step in (sql.SLOTS, sql.MINUTES) else None)

@@ -1,5 +1,5 @@
--- The newest word on every rank of every attempt, and what has been restated about them so far. What a tracker tells of a
--- run is no evidence of what its GPUs did: the ledger and the detectors know nothing of it.
+-- The newest record of every rank of every attempt, and its restatements so far. Runs that a tracker reported are left out: they
+-- are not evidence of what GPUs did.
 
 CREATE OR REPLACE TEMP TABLE the_run AS
 SELECT * FROM run WHERE time_ms <= getvariable('newest_ms') AND source IS NULL

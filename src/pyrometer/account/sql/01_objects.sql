@@ -1,4 +1,4 @@
--- The newest word on every object, up to the accounted end. Made once for a build; every chunk of hours reads it.
+-- The newest record of every object, up to the accounted end. Created once per build; every chunk of hours reads it.
 
 CREATE OR REPLACE TEMP TABLE the_pod AS
 SELECT pod.*, coalesce(workload.serves, false) AS serves
@@ -12,7 +12,7 @@ LEFT JOIN (
 ) workload USING (workload_uid);
 
 CREATE OR REPLACE TEMP TABLE the_allocation AS
-WITH held AS (  -- a hold ends when it says so, else when its pod ended, else it is still there
+WITH held AS (  -- a hold ends at its own end, else when its pod ended, else it is still open
     SELECT
         newest.pod_uid, newest.node_uid, newest.slot_index, newest.instance, newest.share, newest.source,
         newest.from_ms,
@@ -25,12 +25,12 @@ WITH held AS (  -- a hold ends when it says so, else when its pod ended, else it
     LEFT JOIN the_pod USING (pod_uid)
     WHERE newest.share > 0
 )
--- A pod that holds a slot more than once is one tenancy, from the first hold to the last.
+-- A pod that holds a slot more than once has one tenancy, from its first hold to its last.
 SELECT *, min(from_ms) OVER tenancy AS first_ms, max(to_ms) OVER tenancy AS last_ms, count(*) OVER tenancy > 1 AS again
 FROM held WHERE from_ms < to_ms WINDOW tenancy AS (PARTITION BY pod_uid, node_uid, slot_index, instance);
 
--- What each node was like from one observation to the next. Capacity is counted in whole minutes: a node is there
--- from the minute in which it was first seen to the end of the minute in which it was last seen.
+-- The state of each node between observations. Capacity is counted in whole minutes: a node exists from the minute in
+-- which it was first seen to the end of the minute in which it was last seen.
 CREATE OR REPLACE TEMP TABLE node_span AS
 WITH seen AS (
     SELECT *,
@@ -58,7 +58,7 @@ SELECT
     lead(from_ms, 1, getvariable('end_ms')) OVER (PARTITION BY node_uid ORDER BY time_ms) AS to_ms
 FROM changed QUALIFY present AND from_ms < to_ms;
 
--- When a pod's containers had ended and did not run again yet. A start that was not seen says nothing about how long.
+-- The time between the end of a pod's containers and their next start. A start that was not seen does not limit it.
 CREATE OR REPLACE TEMP TABLE restarting AS
 SELECT pod_uid, from_ms, coalesce(again_ms, getvariable('end_ms')) AS to_ms
 FROM (
@@ -72,7 +72,7 @@ FROM (
 )
 WHERE coalesce(again_ms <= next_end_ms, next_end_ms IS NULL);
 
--- When nobody watched a cluster: pods that came and went meanwhile were not seen, so nothing was surely free.
+-- The time in which a cluster was not watched: pods may have come and gone, so nothing was certainly free.
 CREATE OR REPLACE TEMP TABLE blind AS
 SELECT cluster, time_ms AS from_ms, least(time_ms + duration_ms, getvariable('end_ms')) AS to_ms
 FROM event WHERE kind = 'watch_gap' AND time_ms <= getvariable('newest_ms') AND duration_ms > 0;
@@ -81,8 +81,8 @@ CREATE OR REPLACE TEMP TABLE slot_seen AS
 SELECT *, lead(time_ms, 1, getvariable('end_ms')) OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms) AS until_ms
 FROM slot WHERE time_ms <= getvariable('newest_ms');
 
--- Every slot there ever was, with a small number in the order in which its rows are kept:
--- of a node that was described; else one that said how long it lived; else one that is there while it is allocated.
+-- Every slot that ever existed, with a small number in storage order:
+-- of a described node; else one that reported its lifetime; else one that exists while it is allocated.
 CREATE OR REPLACE TEMP TABLE every_slot AS
 WITH of_node AS (
     SELECT node_uid, unnest(range(max(capacity)::BIGINT))::SMALLINT AS slot_index, 'node' AS known_by
@@ -99,12 +99,12 @@ of_hold AS (
 SELECT row_number() OVER (ORDER BY node_uid, slot_index)::INTEGER AS slot_id, *
 FROM (FROM of_node UNION ALL FROM of_life UNION ALL FROM of_hold);
 
--- When each slot was there, with what its price depends on: among that, the number of slots that its node has then.
+-- When each slot existed, with everything that its price depends on, including the number of slots of its node at the time.
 CREATE OR REPLACE TEMP TABLE every_slot_span (
     slot_id, known_by, from_ms, to_ms, available, gpu_model, pool, cluster, purchase, instance_type, node_gpus
 ) AS
 SELECT slot_id, known_by,
-    -- a device that its node shows later than others is there from the beginning of that minute
+    -- a device that its node reports later than others exists from the beginning of that minute
     CASE WHEN lag(span.from_ms) OVER in_time IS NULL THEN span.from_ms // 60000 * 60000 ELSE span.from_ms END, span.to_ms,
     span.available AND slot_index < span.gpu_count AS available,
     span.gpu_model, span.pool, span.cluster, span.purchase, span.instance_type, span.capacity

@@ -1,8 +1,8 @@
--- When the gang of an attempt was incomplete: fewer of its pods are there than it needs. A pod that succeeded has done its
--- part and is not missing. Made once for a build.
+-- When the gang of an attempt was incomplete: it had fewer pods than it needs. A pod that succeeded has done its part and is
+-- not missing. Created once per build.
 
 CREATE OR REPLACE TEMP TABLE gang_incomplete AS
-WITH gang AS (  -- a job may be scaled up: it needed no more pods at a time than its specification said then
+WITH gang AS (  -- a job may be scaled up: it needed at most the pods of its specification at the time
     SELECT workload_uid,
         least(coalesce(gang_pods, 1), coalesce(last_value(gang_pods) OVER whole, 1)) AS gang_pods,
         CASE WHEN row_number() OVER in_time = 1 THEN 0 ELSE time_ms END AS from_ms,
@@ -33,8 +33,8 @@ counted AS (
     GROUP BY workload_uid, attempt, cluster, at_ms
     WINDOW in_time AS (PARTITION BY workload_uid, attempt, cluster ORDER BY at_ms)
 ),
--- Pods that came and went while nobody watched were not seen. Where a pod is known to have come or gone meanwhile, others
--- may have, too: until the cluster was watched again, nobody knows who was missing.
+-- Pods that came and went while the cluster was not watched were not seen. If one pod is known to have come or gone in that
+-- time, others may have, too: until the cluster was watched again, it is unknown which pods were missing.
 sure AS (
     SELECT counted.workload_uid, counted.attempt, counted.from_ms, counted.to_ms, there,
         greatest(counted.from_ms, max(blind.to_ms) FILTER (blind.from_ms <= counted.from_ms)) AS sure_from_ms,

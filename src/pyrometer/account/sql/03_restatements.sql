@@ -1,8 +1,8 @@
--- Later evidence about the past, as of now. What differs from the records that are already there is appended to them.
+-- Later evidence about the past. Where it differs from existing records, new ones are appended.
 -- Needs: the_run, restated_before, event, step_window (of runs that resumed), restating (the pairs of events and their state).
 
 CREATE OR REPLACE TEMP TABLE restated_now AS
--- Between an opening event and its closing one, or the end of the attempt.
+-- From an opening event to its closing event, or to the end of the attempt.
 WITH spoken AS (
     SELECT DISTINCT event.run, event.attempt, event.rank, event.time_ms, restating.opens, restating.closes,
         restating.state, restating.whole_run
@@ -18,14 +18,14 @@ closed AS (
         AND closing.time_ms >= spoken.time_ms AND closing.time_ms <= getvariable('newest_ms')
     GROUP BY ALL
 ),
--- When most ranks are stuck, so is one that says nothing: since the first of them, until the last.
+-- If most ranks are stuck, so is a rank that reports nothing: from the first of them to the last.
 stuck_together AS (
     SELECT stuck.run, stuck.attempt, stuck.time_ms, stuck.closed_ms, stuck.opens, stuck.closes, stuck.state
     FROM (
         SELECT run, attempt, opens, closes, state, min(time_ms) AS time_ms,
             CASE WHEN bool_and(closed_ms IS NOT NULL) THEN max(closed_ms) END AS closed_ms, count(DISTINCT rank) AS stuck
         FROM closed WHERE state = 'hang' GROUP BY run, attempt, opens, closes, state
-        HAVING count(*) = count(DISTINCT rank)  -- those that are stuck again and again speak for themselves
+        HAVING count(*) = count(DISTINCT rank)  -- ranks that are stuck repeatedly are handled by their own events
     ) stuck
     JOIN (SELECT run, attempt, count(*) AS ranks FROM the_run GROUP BY run, attempt) everyone USING (run, attempt)
     WHERE 2 * stuck.stuck > everyone.ranks
@@ -55,7 +55,7 @@ by_event AS (
             OR least(coalesce(said.closed_ms, getvariable('end_ms')), coalesce(the_run.ended_ms, getvariable('end_ms')))
                 - said.time_ms >= getvariable('hang_limit_ms'))
 ),
--- Steps at or after the one from which a later attempt resumed were done for nothing. Only steps: a window without any
+-- Steps at or after the one from which a later attempt resumed were lost. Only steps: a window without steps
 -- (an evaluation, a checkpoint) keeps its state. The first lost step of a window is placed in proportion.
 resumed AS (
     SELECT run, attempt, min(resumed_step) AS resumed_step
@@ -69,7 +69,7 @@ lost_window AS (
     WHERE steps > 0 AND first_step + steps > resumed_step
     GROUP BY step_window.run, step_window.attempt, node_uid, slot_index, pod_uid, time_ms, to_ms, first_step, steps
 ),
--- Neighbouring windows become one interval.
+-- Adjacent windows become one interval.
 lost_piece AS (
     SELECT *, sum(begins::INTEGER) OVER (PARTITION BY run, attempt, node_uid, slot_index ORDER BY from_ms) AS piece
     FROM (
@@ -85,8 +85,8 @@ by_resume AS (
 )
 FROM by_event UNION ALL FROM by_resume;
 
--- What is new or ends elsewhere; and what no longer follows from the evidence is taken back. Each is newer than the word
--- that it replaces.
+-- New intervals, intervals with another end, and withdrawals of those that no longer follow from the evidence. Each is newer
+-- than the record that it replaces.
 CREATE OR REPLACE TEMP TABLE restatement_to_append AS
 SELECT greatest(getvariable('end_ms'), coalesce(old.time_ms + 1, 0))::BIGINT AS time_ms,
     fresh.run, fresh.attempt, fresh.node_uid, fresh.slot_index, fresh.from_ms, fresh.to_ms, fresh.state, fresh.pod_uid,

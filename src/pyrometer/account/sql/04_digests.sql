@@ -1,5 +1,5 @@
--- What each chunk of hours is computed from, as one number: when it is the same as when the chunk was built, the chunk is
--- still right. Needs: chunk(from_ms, to_ms), the objects, the restatements, the prices.
+-- A digest of the inputs of each chunk of hours: if it is the same as when the chunk was built, the chunk is still valid.
+-- Needs: chunk(from_ms, to_ms), the objects, the restatements, the prices.
 
 WITH facts AS (
     SELECT span.from_ms, span.to_ms, hash('slot', node_uid, slot_index, span.known_by, span.from_ms, span.available,
@@ -15,7 +15,7 @@ WITH facts AS (
     SELECT hold.from_ms, hold.to_ms, hash('pod', pod.pod_uid, workload_uid, attempt, started_ms, serves,
         started_ms IS NULL AND phase IN ('Pending', 'Failed'))
     FROM the_allocation hold JOIN the_pod pod USING (pod_uid)
-    UNION ALL  -- a run says something about its slot before it started, while it ran, and after it was over
+    UNION ALL  -- a run affects its slot before it started, while it ran, and after it ended
     SELECT hold.from_ms, coalesce(run.first_step_ms, run.ended_ms, hold.to_ms),
         hash('starts', run.run, run.attempt, run.rank, hold.node_uid, hold.slot_index, run.pod_uid, run.started_ms)
     FROM the_allocation hold JOIN the_run run USING (node_uid, slot_index)
@@ -39,13 +39,13 @@ WITH facts AS (
     UNION ALL
     SELECT from_ms, coalesce(to_ms, getvariable('end_ms')),
         hash('price', gpu_model, pool, cluster, purchase, instance_type, usd_micro_per_hour, per, from_ms, time_ms, source,
-            -- which of two was written later: not how many others stand before them
+            -- the order in which prices were written, not their positions
             dense_rank() OVER (PARTITION BY from_ms, time_ms ORDER BY place))
     FROM every_price
 )
 SELECT chunk.from_ms, chunk.to_ms,
-    -- An object's part in a chunk: its hash, where it begins in it, and where it ends in it or just after, as far as
-    -- gaps are judged.
+    -- An object's contribution to a chunk: its hash, its start within the chunk, and its end within the chunk or just after it,
+    -- as far as gaps are judged.
     coalesce(sum(hash(
         fact, greatest(facts.from_ms, chunk.from_ms), least(facts.to_ms, chunk.to_ms + getvariable('idle_gap_ms'))
     ))::VARCHAR, '')

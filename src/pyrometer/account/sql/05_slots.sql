@@ -1,4 +1,4 @@
--- The slots of this chunk of hours, and what each costs.
+-- The slots of this chunk of hours, and their prices.
 
 CREATE OR REPLACE TEMP TABLE slot_span AS
 SELECT * REPLACE (
@@ -8,8 +8,8 @@ SELECT * REPLACE (
 FROM every_slot_span
 WHERE from_ms < getvariable('chunk_to_ms') AND to_ms > getvariable('chunk_from_ms') AND from_ms < to_ms;
 
--- For each kind of slot the price at each time: a book before the public list, then the most selectors, then the newest, then
--- the one that was written last. A price of a whole node needs a node whose GPUs are known.
+-- The price of each kind of slot at each time: the price book before the public list, then the most selectors, then the newest,
+-- then the last one written.
 CREATE OR REPLACE TEMP TABLE slot_price AS
 WITH kind AS (
     SELECT DISTINCT gpu_model, pool, cluster, purchase, instance_type, node_gpus IS NOT NULL AS described FROM slot_span
@@ -33,10 +33,10 @@ choice AS (
             price.from_ms DESC, price.time_ms DESC, price.place DESC
     ) = 1
 ),
--- A slot changes its price with the price book or with its node's pool; a minute has the price of its last millisecond.
+-- The price of a slot changes with the price book and with its node's pool. A minute has the price of its last millisecond.
 step AS (
     SELECT slot_span.slot_id, greatest(slot_span.from_ms, choice.at_ms) AS from_ms, choice.place,
-        -- what does not divide evenly goes to the first slots, a micro-dollar each: together they cost what the node does
+        -- the remainder goes to the first slots, one micro-dollar each: together they cost what the node does
         CASE WHEN choice.per = 'node'
             THEN choice.usd_micro_per_hour // node_gpus + (slot_index < choice.usd_micro_per_hour % node_gpus)::INTEGER
             ELSE choice.usd_micro_per_hour END AS usd_micro_per_hour

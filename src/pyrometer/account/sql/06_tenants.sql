@@ -1,5 +1,5 @@
--- Who has each slot when: segments in which the holders do not change, and each holder's share of them. What nobody
--- holds is the platform's (pod_uid ''), and so is a broken device, whoever holds it.
+-- The holders of each slot: segments in which the holders do not change, and each holder's share of them. Time without a
+-- holder belongs to the platform (pod_uid ''), and so does a broken device, whoever holds it.
 
 CREATE OR REPLACE TEMP TABLE hold AS
 SELECT every_slot.slot_id, hold.pod_uid, hold.instance, hold.share, hold.source,
@@ -47,7 +47,7 @@ JOIN slot_span span
     ON span.slot_id = piece.slot_id AND span.from_ms <= piece.from_ms AND span.to_ms >= piece.to_ms
 LEFT JOIN broken
     ON broken.slot_id = piece.slot_id AND broken.from_ms <= piece.from_ms AND broken.to_ms >= piece.to_ms
-WHERE span.known_by != 'hold' OR EXISTS (  -- such a slot is there only while it is held
+WHERE span.known_by != 'hold' OR EXISTS (  -- such a slot exists only while it is held
     FROM hold WHERE hold.slot_id = piece.slot_id AND hold.from_ms <= piece.from_ms AND hold.to_ms >= piece.to_ms
 );
 
@@ -67,7 +67,7 @@ SELECT row_number() OVER (ORDER BY slot_id, pod_uid, instance)::INTEGER AS tenan
     coalesce(the_pod.attempt, 1)::SMALLINT AS attempt,
     the_pod.workload_uid, coalesce(the_pod.serves, false) AS serves,
     coalesce(the_pod.started_ms, hold_from_ms) AS started_ms,
-    -- it can only begin when its gang is complete
+    -- it can only start when its gang is complete
     greatest(coalesce(the_pod.started_ms, hold_from_ms), complete.at_ms) AS can_begin_ms,
     the_pod.phase IN ('Pending', 'Failed') AND the_pod.started_ms IS NULL AS never_started
 FROM holder
@@ -76,7 +76,7 @@ LEFT JOIN (
     SELECT workload_uid, attempt, max(to_ms) AS at_ms FROM gang_incomplete GROUP BY workload_uid, attempt
 ) complete ON complete.workload_uid = the_pod.workload_uid AND complete.attempt = the_pod.attempt;
 
--- One tenant is one holder in one segment; it has share/whole of the segment's time.
+-- One tenant is one holder in one segment, with share/whole of the segment's time.
 CREATE OR REPLACE TEMP TABLE tenant AS
 WITH asked AS (
     SELECT segment_id, segment.slot_id, segment.from_ms, segment.to_ms, hold.pod_uid, hold.instance, sum(hold.share) AS share
@@ -88,7 +88,7 @@ WITH asked AS (
 total AS (
     SELECT segment_id, sum(share) AS share FROM asked GROUP BY segment_id
 ),
--- What is not the holders': the rest of a slot, or all of a broken one. A slot that is there only while it is held has no rest.
+-- The platform's time: the rest of a slot, or all of a broken one. A slot that exists only while it is held has no rest.
 platform AS (
     SELECT segment.*,
         CASE WHEN known_by = 'hold' THEN least(total.share, getvariable('share_whole')) ELSE getvariable('share_whole') END

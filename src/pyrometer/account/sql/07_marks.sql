@@ -1,4 +1,4 @@
--- States that are known by interval. Where they overlap, the earlier in the filling order has the time.
+-- States that are known by interval. Where intervals overlap, the earlier state in the filling order gets the time.
 
 CREATE OR REPLACE TEMP TABLE mark AS
 WITH on_slot AS (  -- each run, on the tenancies of its slot
@@ -6,7 +6,7 @@ WITH on_slot AS (  -- each run, on the tenancies of its slot
         the_run.attempt, the_run.started_ms, the_run.first_step_ms, the_run.ended_ms,
         lead(the_run.started_ms) OVER in_time AS next_started_ms,
         lag(the_run.started_ms) OVER in_time IS NULL AS is_first,
-        -- of all runs so far; null while one of them goes on
+        -- of all runs so far; null while one of them is running
         nullif(max(coalesce(the_run.ended_ms, 9e18::BIGINT)) OVER in_time, 9e18::BIGINT) AS all_ended_ms
     FROM the_run
     JOIN every_slot USING (node_uid, slot_index)
@@ -25,11 +25,11 @@ found AS (
     UNION ALL  -- until they run again
     SELECT tenancy_id, attempt, 'startup', greatest(from_ms, hold_from_ms), least(to_ms, hold_to_ms), 1
     FROM restarting JOIN tenancy USING (pod_uid)
-    UNION ALL  -- until the end of the first step; the first run of a container starts with it
+    UNION ALL  -- until the end of the first step; the first run of a container starts with the container
     SELECT tenancy_id, attempt, 'startup', CASE WHEN is_first THEN least(container_ms, started_ms) ELSE started_ms END,
         coalesce(first_step_ms, ended_ms, hold_to_ms), 4
     FROM on_slot
-    UNION ALL  -- a run is over, its pod is not
+    UNION ALL  -- the run has ended, its pod has not
     SELECT tenancy_id, attempt, 'idle_held', all_ended_ms, coalesce(next_started_ms, hold_to_ms), 4
     FROM on_slot WHERE all_ended_ms IS NOT NULL
     UNION ALL

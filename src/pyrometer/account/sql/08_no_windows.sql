@@ -1,4 +1,4 @@
--- Instead of 08: nobody sent steps.
+-- Instead of 08 if there are no steps.
 
 CREATE OR REPLACE TEMP TABLE step_fold (
     fold_id BIGINT, tenancy_id INTEGER, attempt SMALLINT, from_ms BIGINT, length_ms BIGINT, checkpoint_to BIGINT,

@@ -1,4 +1,4 @@
--- Instead of 09: there is no GPU telemetry here, and the chunk before hands nothing over. 14 has nothing to hand on.
+-- Instead of 09 if there is no GPU telemetry here and no carry from the chunk before. 14 has nothing to hand over.
 
 CREATE OR REPLACE TEMP TABLE sample_span (
     sample_id INTEGER, tenancy_id INTEGER, state state_name, from_ms BIGINT, to_ms BIGINT

@@ -1,19 +1,19 @@
--- GPU telemetry. A sample speaks until the next one, or for as long as it reaches; equal neighbours become one island.
+-- GPU telemetry. A sample is valid until the next one, or for its reach. Consecutive equal samples become one island.
 -- Reads one idle gap beyond the chunk, so that a gap is judged by its whole length; and a quarter of an hour around it, for energy.
 
 CREATE OR REPLACE TEMP TABLE sampled AS
 SELECT * EXCLUDE (work) FROM (
     SELECT every_slot.slot_id, instance, time_ms, energy_j,
         CASE WHEN gpu_sample.power_w >= 0 THEN gpu_sample.power_w END AS power_w,
-        -- how busy it was, by the best counter that is there
+        -- GPU activity, from the best available counter
         coalesce(sm_active_permille, graphics_active_permille, gpu_util_permille) AS activity,
-        -- profiling counters; utilisation alone says only that a kernel was there
+        -- profiling counters; utilization only tells that a kernel was running
         greatest(sm_active_permille, tensor_active_permille, dram_active_permille) AS work,
         (CASE
             WHEN work IS NULL AND gpu_util_permille IS NULL THEN NULL
             WHEN gpu_util_permille >= 900 AND work < 50 AND gpu_sample.power_w <= near_idle.power_w THEN 'spins'
             WHEN coalesce(gpu_util_permille, 0) < 50 AND coalesce(work, 0) < 20 THEN 'idle'
-            -- a process that gets hold of its device; power tells it from counters that have failed
+            -- a process that keeps its device busy without progress; power distinguishes it from failed counters
             WHEN gpu_util_permille < 500 AND work = 0 AND gpu_sample.power_w <= near_idle.power_w THEN 'idle'
             ELSE 'busy'
         END)::look_name AS looks
@@ -34,14 +34,14 @@ WITH ordered AS (
         AND time_ms < getvariable('chunk_to_ms') + getvariable('idle_gap_ms') + getvariable('sample_bridge_ms')
     WINDOW in_time AS (PARTITION BY slot_id, instance ORDER BY time_ms, looks)
 ),
-held_from AS (  -- where holds begin, on the slots on which any does
+held_from AS (  -- the starts of holds, on slots that have any
     SELECT slot_id, list(this_from_ms) AS starts_ms FROM hold
     WHERE this_from_ms > getvariable('chunk_from_ms') - getvariable('sample_bridge_ms') GROUP BY slot_id
 ),
 edge AS (
     SELECT *,
         looked IS DISTINCT FROM looks OR time_ms - was_ms > getvariable('sample_bridge_ms')
-            -- what was sampled before says nothing about the next holder
+            -- earlier samples are no evidence about the next holder
             OR coalesce(len(list_filter(starts_ms, lambda start_ms: start_ms > was_ms AND start_ms <= time_ms)) > 0, false)
             AS begins,
         CASE WHEN time_ms - was_ms <= getvariable('sample_bridge_ms') THEN time_ms
@@ -51,7 +51,7 @@ edge AS (
 ),
 closed AS (
     SELECT slot_id, instance, looks, time_ms AS from_ms, begins,
-        -- a next edge that begins an island says where this one ended; one that does not is its last sample
+        -- if the next edge starts an island, this one ended there; otherwise the edge is its last sample
         coalesce(
             lead(CASE WHEN begins THEN before_to_ms ELSE time_ms + getvariable('sample_reach_ms') END) OVER in_time,
             time_ms + getvariable('sample_reach_ms')
@@ -60,7 +60,7 @@ closed AS (
 )
 SELECT slot_id, instance, looks, from_ms, to_ms FROM closed WHERE begins AND from_ms < to_ms;
 
--- The islands of each tenancy. A device's samples speak for all who share it by time; a MIG instance has its own.
+-- The islands of each tenancy. Samples of a device apply to all who share it by time; a MIG instance has its own.
 CREATE OR REPLACE TEMP TABLE tenancy_island AS
 SELECT tenancy.tenancy_id, tenancy.pod_uid, tenancy.slot_id, island.looks,
     greatest(island.from_ms, hold_from_ms) AS from_ms, least(island.to_ms, hold_to_ms) AS to_ms
@@ -69,8 +69,8 @@ JOIN tenancy ON tenancy.slot_id = island.slot_id AND tenancy.instance = island.i
 WHERE island.from_ms < hold_to_ms AND island.to_ms > hold_from_ms
     AND (tenancy.pod_uid = '' OR island.from_ms >= hold_from_ms);
 
--- When each tenancy was first and last active as far as the chunks before know, and with it the devices that its pod
--- held at the same time.
+-- When each tenancy was first and last active according to earlier chunks, and the devices that its pod held at the same
+-- time.
 CREATE OR REPLACE TEMP TABLE used_before AS
 SELECT tenancy_id, min(first_active_ms) AS own_ms, min(pod_active_ms) AS pod_ms, max(active_until_ms) AS active_until_ms
 FROM carried JOIN every_slot USING (node_uid, slot_index) JOIN tenancy USING (slot_id, pod_uid, instance)
@@ -105,8 +105,8 @@ WITH around AS (
     WINDOW earlier AS (
         PARTITION BY island.tenancy_id ORDER BY island.from_ms ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ),
--- How far each gap is known to reach: up to the next activity, as far as telemetry shows. Only what follows within one
--- idle gap of its beginning is looked at, so that the answer does not depend on how far this chunk reads.
+-- How far each gap is known to reach: up to the next activity, if telemetry shows it. Only one idle gap after its start is
+-- examined, so the answer does not depend on how far this chunk reads.
 gap AS (
     SELECT *,
         greatest(to_ms, max(to_ms) FILTER (from_ms <= active_until_ms + getvariable('idle_gap_ms')) OVER same_gap)
@@ -118,7 +118,7 @@ gap AS (
     FROM around WHERE looks = 'idle' AND pod_uid != ''
     WINDOW same_gap AS (PARTITION BY tenancy_id, active_until_ms)
 ),
--- Never active so far: starting up, for a while; then idle; and unused once another device of the pod has been at work.
+-- Never active so far: starting up for a while, then idle; unused once another device of the pod has been active.
 never_active AS (
     SELECT *, least(to_ms, CASE WHEN long_unused THEN pod_ms ELSE to_ms END) AS used_to_ms
     FROM gap WHERE active_until_ms IS NULL
@@ -126,7 +126,7 @@ never_active AS (
 judged AS (
     SELECT tenancy_id, from_ms, to_ms,
         CASE
-            WHEN pod_uid = '' THEN NULL  -- nobody's: it only shows that telemetry was there
+            WHEN pod_uid = '' THEN NULL  -- without a holder: it only shows that there was telemetry
             WHEN looks = 'spins' THEN 'hang'
             WHEN serves THEN 'infer'
             ELSE 'active'

@@ -1,5 +1,5 @@
--- All layers over each other: for every tenancy, from one boundary to the next, which tenant, mark, window and sample
--- are in force. A layer's row writes its number where it begins and 0 where it ends; each value holds until the next.
+-- All layers combined: for every tenancy, between boundaries, the tenant, mark, window and sample that are in force.
+-- A row of a layer writes its number where it starts and 0 where it ends; each value holds until the next.
 
 CREATE OR REPLACE TEMP TABLE timeline AS
 WITH boundary AS (
@@ -12,7 +12,7 @@ WITH boundary AS (
     UNION ALL SELECT tenancy_id, from_ms, NULL, NULL, NULL, sample_id FROM sample_span
     UNION ALL SELECT tenancy_id, to_ms, NULL, NULL, NULL, 0 FROM sample_span
 ),
-at_once AS (  -- where one row ends and the next begins, the beginning counts
+at_once AS (  -- where one row ends and the next starts, the start counts
     SELECT tenancy_id, at_ms, max(tenant) AS tenant, max(mark) AS mark, max(fold) AS fold, max(sample) AS sample
     FROM boundary GROUP BY tenancy_id, at_ms
 ),

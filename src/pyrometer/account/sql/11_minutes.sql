@@ -1,5 +1,5 @@
--- The timeline cut into minutes: how many milliseconds of each tenant's minute went into which state. `alone` says that no
--- other row can be about the same state of the same minute, so that there is nothing to add up later.
+-- The timeline cut into minutes: the milliseconds of each tenant's minute in each state. `alone` means that no other row can
+-- be about the same state of the same minute, so nothing has to be added up later.
 
 CREATE OR REPLACE TEMP TABLE judged AS
 SELECT timeline.tenant_id, timeline.tenancy_id, timeline.from_ms, timeline.to_ms,
@@ -37,7 +37,7 @@ CREATE OR REPLACE TEMP TABLE piece AS
 SELECT tenant_id, tenancy_id, shared, minute_ms, attempt, state, evidence, ms, whole AND ms = 60000 AS alone
 FROM in_minutes(false);
 
--- A piece of a window has its amounts in proportion; rounding the running sums keeps the sum and keeps all non-negative.
+-- A piece of a window has a proportional part of its amounts. Rounding running sums keeps the sum, and nothing is negative.
 CREATE OR REPLACE TEMP TABLE folded AS
 SELECT tenant_id, any_value(tenancy_id) AS tenancy_id, any_value(shared) AS shared, minute_ms, attempt, evidence,
     sum(ms)::INTEGER AS ms,

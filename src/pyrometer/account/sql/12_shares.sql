@@ -1,4 +1,4 @@
--- A tenant with part of a slot has part of its time: each segment's minute is divided among its tenants by largest
+-- A tenant with a share of a slot has that share of its time: each segment's minute is divided among its tenants by largest
 -- remainder, and each tenant's part among its states in proportion.
 
 CREATE OR REPLACE TEMP TABLE shared_minute AS
@@ -12,7 +12,7 @@ WITH piece AS (  -- shared segments, cut into minutes
 ),
 quota AS (
     SELECT *, (wall_ms * share) // whole AS part_ms, (wall_ms * share) % whole AS remainder,
-        -- of a slot that is there only while it is held, the rest belongs to nobody
+        -- the rest of a slot that exists only while it is held belongs to nobody
         CASE WHEN known_by = 'hold' THEN (sum(wall_ms * share) OVER everyone) // whole ELSE wall_ms END
             - sum((wall_ms * share) // whole) OVER everyone AS left_ms
     FROM piece WINDOW everyone AS (PARTITION BY segment_id, minute_ms)

@@ -1,4 +1,4 @@
--- What the next chunk must know of this one: since when each tenancy that goes on, and any device of its pod, was active, and
+-- The carry for the next chunk: since when each continuing tenancy, and any device of its pod, was active, and
 -- until when.
 
 CREATE OR REPLACE TEMP TABLE chunk_carry AS

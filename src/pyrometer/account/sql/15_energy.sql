@@ -1,12 +1,12 @@
--- What each holder drew in each quarter of an hour, in millijoules: that is watts × milliseconds, and the unit of the device's
--- counter, so nothing is rounded on the way in. A quarter is measured by the counter; where that is absent or began again, by
--- the mean of the power readings. What lies between two readings further apart than a quarter of an hour is not known.
+-- The energy of each holder in each quarter of an hour, in millijoules: that is watts × milliseconds, and the unit of the device
+-- counter, so the input is not rounded. A quarter is measured by the counter; if it is absent or was reset, by the mean of the
+-- power readings. Energy between two readings that are more than a quarter of an hour apart is unknown.
 -- Needs: sampled, tenant, tenancy, every_slot.
 
 CREATE OR REPLACE TEMP TABLE reading AS
 SELECT slot_id, time_ms // 900000 * 900000 AS quarter_ms, min(time_ms) AS first_ms, max(time_ms) AS last_ms,
     arg_min(energy_j, time_ms) AS first_j, arg_max(energy_j, time_ms) AS last_j,
-    -- it only rose, and no faster than three joules a millisecond: else it began again, or another device is in its place
+    -- it only rose, by at most three joules per millisecond: otherwise it was reset, or the device was replaced
     coalesce(count(energy_j) = count(*) AND first_j = min(energy_j) AND last_j = max(energy_j)
         AND last_j - first_j <= 3 * (last_ms - first_ms), false) AS counts,
     coalesce(sum(power_w), 0)::BIGINT AS watts, count(power_w) AS readings
@@ -15,7 +15,7 @@ WHERE instance = -1 AND (energy_j IS NOT NULL OR power_w IS NOT NULL)
     AND time_ms >= getvariable('chunk_from_ms') - 900000 AND time_ms < getvariable('chunk_to_ms') + 900000
 GROUP BY slot_id, quarter_ms;
 
--- A quarter from its first to its last reading, and on to those of its neighbours: what was drawn across the boundary is
+-- A quarter from its first to its last reading, extended to the readings of adjacent quarters: energy across the boundary is
 -- divided at it by time, so that both sides together have all of it.
 CREATE OR REPLACE TEMP TABLE drawn AS
 WITH beside AS (
@@ -36,7 +36,7 @@ measured AS (
     SELECT slot_id, quarter_ms, watts, readings,
         CASE WHEN counts_before OR guessed_before THEN quarter_ms ELSE first_ms END AS from_ms,
         CASE WHEN counts_after OR guessed_after THEN quarter_ms + 900000 ELSE last_ms END AS to_ms,
-        -- milliseconds of it for which the mean power stands in
+        -- milliseconds that are estimated from the mean power
         CASE WHEN counts THEN 0 ELSE last_ms - first_ms END + CASE WHEN guessed_before THEN first_ms - quarter_ms ELSE 0 END
             + CASE WHEN guessed_after THEN quarter_ms + 900000 - last_ms ELSE 0 END AS estimated_ms,
         CASE WHEN counts THEN 1000 * (last_j - first_j) ELSE 0 END
@@ -48,15 +48,15 @@ measured AS (
 )
 FROM measured WHERE from_ms < to_ms;
 
--- Mostly one holder has all of a slot all the while.
+-- The common case: one holder has all of a slot all the time.
 CREATE OR REPLACE TEMP TABLE drawn_alone AS
 SELECT drawn.slot_id, quarter_ms, tenancy_id, mj, drawn.to_ms - drawn.from_ms AS ms, estimated_ms
 FROM drawn
 JOIN tenant ON tenant.slot_id = drawn.slot_id AND tenant.from_ms <= drawn.from_ms AND tenant.to_ms >= drawn.to_ms
 WHERE tenant.share = tenant.whole;
 
--- Elsewhere a quarter is divided among its segments by their time and the power that was read in each, and a segment among
--- those who share it. Running amounts are rounded, so that the parts add up; where nobody had the slot, it is nobody's.
+-- Otherwise a quarter is divided among its segments by their time and the power readings in each, and a segment among its
+-- holders. Running amounts are rounded, so that the parts add up. The part of a slot without a holder belongs to nobody.
 CREATE OR REPLACE TEMP TABLE drawn_together AS
 WITH divided AS (
     SELECT drawn.* FROM drawn ANTI JOIN drawn_alone USING (slot_id, quarter_ms)
@@ -68,7 +68,7 @@ piece AS (
         ON segment.slot_id = divided.slot_id AND segment.from_ms < divided.to_ms AND segment.to_ms > divided.from_ms
 ),
 weighed AS (
-    SELECT piece.*, coalesce(watts // nullif(readings, 0), 0) + 1 AS usual_w,  -- a watt more: no time weighs nothing
+    SELECT piece.*, coalesce(watts // nullif(readings, 0), 0) + 1 AS usual_w,  -- one more watt, so that every time has a weight
         (end_ms - begin_ms) * coalesce(round(read.power_w)::BIGINT + 1, usual_w) AS weight
     FROM piece
     LEFT JOIN (

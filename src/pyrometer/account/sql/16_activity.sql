@@ -1,5 +1,5 @@
--- How busy the GPUs of each holder were: the sum of the readings of activity while it held them, by quarter of an hour. Those who
--- share a device by time have all of its readings, a MIG instance has its own.
+-- GPU activity of each holder: the sum of the activity readings while it held GPUs, by quarter of an hour. Holders that
+-- share a device by time have all of its readings; a MIG instance has its own.
 -- Needs: sampled, tenant, tenancy, every_slot.
 
 CREATE OR REPLACE TEMP TABLE chunk_activity AS
@@ -11,7 +11,7 @@ reading_of AS (
     SELECT slot_id, instance, time_ms, time_ms // 900000 * 900000 AS quarter_ms, activity FROM sampled
     WHERE activity IS NOT NULL AND time_ms >= getvariable('chunk_from_ms') AND time_ms < getvariable('chunk_to_ms')
 ),
--- Mostly one holder has a slot all the while: quarters are summed before anybody gets them.
+-- The common case is one holder all the time, so quarters are summed before they are assigned.
 summed AS (
     SELECT slot_id, instance, quarter_ms, sum(activity) AS activity, count(*) AS readings FROM reading_of GROUP BY ALL
 ),

@@ -1,4 +1,4 @@
--- Instead of 16: there is no GPU telemetry here, so nobody knows how busy anything was.
+-- Instead of 16 if there is no GPU telemetry, so activity is unknown.
 
 CREATE OR REPLACE TEMP TABLE chunk_activity AS
 SELECT NULL::BIGINT AS time_ms, NULL::VARCHAR AS node_uid, NULL::VARCHAR AS pod_uid, NULL::BIGINT AS readings,

@@ -1,4 +1,4 @@
--- The same by holder, without slots and states: minutes of an hour that are alike and follow each other are one row.
+-- The same by holder, summed over slots and states. Consecutive equal minutes of an hour are one row.
 
 SELECT min(minute_ms) AS time_ms, node_uid, pod_uid, usd_micro_per_hour, count(*)::SMALLINT AS minutes, ms
 FROM (

@@ -1,4 +1,4 @@
--- All of it by hour and holder, without states. What was drawn, and how busy GPUs were, stands in the first row of a holder's hour.
+-- Time, energy and activity by hour and holder, without states. Energy and activity are in the first row of a holder's hour.
 
 SELECT held.time_ms, held.node_uid, held.pod_uid, usd_micro_per_hour, held_ms AS ms,
     coalesce(energy_mj, 0) * is_first AS energy_mj, coalesce(energy_ms, 0) * is_first AS energy_ms,

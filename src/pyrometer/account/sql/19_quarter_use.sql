@@ -1,4 +1,4 @@
--- What was drawn, by what has just been written, and how busy GPUs were, without their slots.
+-- Energy, from the new rows, and activity, summed over slots.
 
 SELECT time_ms, node_uid, pod_uid, sum(energy_mj)::BIGINT AS energy_mj, sum(ms)::BIGINT AS ms,
     sum(estimated_ms)::BIGINT AS estimated_ms, sum(readings)::BIGINT AS readings, sum(activity_sum)::BIGINT AS activity_sum

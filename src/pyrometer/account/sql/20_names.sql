@@ -1,4 +1,4 @@
--- Who a holder and a slot belong to, by their newest names. Needs: pod, workload, node, slot, pipeline_run, sweep, trial.
+-- The owners of holders and slots, by their newest names. Needs: pod, workload, node, slot, pipeline_run, sweep, trial.
 
 CREATE OR REPLACE TEMP TABLE the_workload AS
 SELECT *,
@@ -7,7 +7,7 @@ SELECT *,
     coalesce(team_rule LIKE 'label%' OR team_rule LIKE 'annotation%', false) AS claimed
 FROM workload QUALIFY row_number() OVER (PARTITION BY workload_uid ORDER BY time_ms DESC) = 1;
 
--- Runs of pipelines, and sweeps, that are called the same are told apart by their identity.
+-- Pipeline runs and sweeps with the same name are distinguished by their id.
 CREATE OR REPLACE TEMP TABLE the_pipeline_run AS
 SELECT *, name || CASE WHEN count(*) OVER (PARTITION BY name) > 1 THEN ' (' || run_id[:8] || ')' ELSE '' END AS shown
 FROM (FROM pipeline_run QUALIFY row_number() OVER (PARTITION BY run_id ORDER BY time_ms DESC) = 1);
@@ -24,7 +24,7 @@ SELECT pod.pod_uid, pod.name AS pod, pod.namespace, pod.phase AS outcome, pod.no
     workload.workload_uid, workload.kind AS workload_kind, workload.name AS workload_name,
     workload.namespace AS workload_namespace,
     coalesce(
-        -- an experiment that people named belongs to one team: the one that began it
+        -- a labeled experiment belongs to one team: the one that started it
         CASE WHEN getvariable('bill_to') = 'experiment' AND workload.named AND NOT workload.claimed THEN began.team END,
         workload.team, workload.queue, pod.queue, pod.namespace
     ) AS team,
@@ -49,6 +49,6 @@ LEFT JOIN (
 CREATE OR REPLACE TEMP TABLE node_name AS
 SELECT node_uid, name AS node, pool, cluster, gpu_model
 FROM node QUALIFY row_number() OVER (PARTITION BY node_uid ORDER BY time_ms DESC) = 1
-UNION ALL  -- what nobody described; a rank without a GPU is on its host
+UNION ALL  -- nodes without a description; a rank without a GPU is on its host
 SELECT node_uid, regexp_replace(node_uid, '^cpu:(.*):[^:]*:[0-9]+$', '\1'), NULL, NULL, any_value(gpu_model)
 FROM slot ANTI JOIN node USING (node_uid) GROUP BY node_uid;
