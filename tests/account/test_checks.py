@@ -136,10 +136,10 @@ BROKEN: dict[str, tuple[Callable[[Store], None], str, bool]] = {
     "energy below zero": (of("energy", with_values("energy_mj", -1)), "1 rows are below zero", True),
     "energy beyond a device": (of("energy", with_values("energy_mj", 10**13)), "drawn more than a device can", True),
     "energy beyond time": (of("energy", with_values("ms", 900_001)), "longer than a quarter of an hour", True),
-    "energy gone": (drop("energy"), "has no energy beside it", True),
-    "carry gone": (drop("carry"), "hands nothing over", True),
-    "no digest": (listed("ledger_row", digest=None), "does not say what it was made from", True),
-    "manifest": (file("manifest.json", b"{}"), "manifest.json does not list what the catalogue lists", True),
+    "energy gone": (drop("energy"), "has no energy of the same build", True),
+    "carry gone": (drop("carry"), "has no carry", True),
+    "no digest": (listed("ledger_row", digest=None), "has no digest of its inputs", True),
+    "manifest": (file("manifest.json", b"{}"), "manifest.json does not list what the catalog lists", True),
     "hot table": (sql("CREATE TABLE hot_pod_0123 (x INT)"), "The hot table hot_pod_0123 is not listed", False),
     "mark": (sql("UPDATE marks SET sequence = -3"), "The mark of watch is -3", True),
     "restatement": (of("restatement", with_values("state", "asleep")), "1 restatements are of no state", False),
@@ -205,6 +205,6 @@ def test_the_ledgers_hours_overlap(store: Store) -> None:
     shutil.copy(store.folder / part.path, store.folder / other.path)
     store.connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", list(other))
     store.relist(part, part)
-    assert any("are about the same hours" in text for text in found(store))
+    assert any("cover the same hours" in text for text in found(store))
     assert mended(store)
     assert found(store) == []

@@ -270,16 +270,16 @@ def test_what_cannot_be_closed_says_why(store: Store) -> None:
         (
             OCTOBER,
             after(NOVEMBER, 0),
-            "2026-10 is not over, or not settled yet: it can be closed from 2026-11-01T01:00:00Z",
+            "2026-10 has not ended or settled yet. It can be closed from 2026-11-01T01:00:00Z",
         ),
         (NOVEMBER, LATE, "2026-10 has charges and is not closed: close it before 2026-11."),
-        (FIRST, LATE, "There is nothing in 2026-09 to close."),
+        (FIRST, LATE, "2026-09 has no charges to close."),
     ):
         with pytest.raises(ClosingError, match=why):
             closing(store, day, now_ms=now_ms)
     closing(store, OCTOBER)
     for day, zone, why in (
-        (OCTOBER, UTC, "2026-10 is closed since 2027-03-01T01:00:00Z, and stays as it is."),
+        (OCTOBER, UTC, "2026-10 was closed at 2027-03-01T01:00:00Z and cannot be changed."),
         (FIRST, UTC, "2026-09 is before 2026-10, which is closed"),
         (NOVEMBER, ZoneInfo("Asia/Tokyo"), "closed in UTC, not in Asia/Tokyo"),
     ):
@@ -302,7 +302,7 @@ def test_a_closed_month_outlives_its_ledger(store: Store) -> None:
     assert month(store, OCTOBER, ("team", "state")) == before
     assert {row["adjusts"] for row in month(store, NOVEMBER)["rows"]} == {None}  # and nothing is taken back
     forget(store, keep_days=20, now_ms=ms_of(date(2026, 12, 5)))
-    with pytest.raises(ClosingError, match="is forgotten"):
+    with pytest.raises(ClosingError, match="was dropped"):
         closing(store, NOVEMBER)
 
 

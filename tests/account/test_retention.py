@@ -6,7 +6,7 @@ import pytest
 
 from nights import HOUR, START_MS, at, cluster, job, machine, samples
 from pyrometer.account.ledger import build
-from pyrometer.account.repair import new_catalogue
+from pyrometer.account.repair import replace_catalog
 from pyrometer.account.retention import forget, kept_from_ms
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
@@ -80,7 +80,7 @@ def test_what_was_forgotten_is_not_built_again_from_what_is_left_of_it(tmp_path)
         forget(store, keep_days=1, now_ms=NOW_MS)
         before = ledger(store)
     (tmp_path / DATABASE).write_bytes(b"torn")
-    assert "A new catalogue" in next(new_catalogue(tmp_path))
+    assert "A new catalog" in next(replace_catalog(tmp_path))
     with Store(tmp_path) as store:
         build(store, Settings(), now_ms=NOW_MS, chunk_slot_minutes=FIVE_HOURS)
         assert ledger(store) == before

@@ -88,7 +88,7 @@ def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.Captur
         ((), 2, "Which month?"),
         (("2026-10", "--list"), 2, "Which month?"),
         (("October",), 2, "--month 'October' is not a month"),
-        (("2099-01",), 1, "2099-01 is not over, or not settled yet: it can be closed from 2099-02-01T01:00:00Z on."),
+        (("2099-01",), 1, "2099-01 has not ended or settled yet. It can be closed from 2099-02-01T01:00:00Z."),
         (("2026-11", "--tz", "Nowhere/Land"), 2, "There is no time zone 'Nowhere/Land'"),
     ],
 )
@@ -162,6 +162,6 @@ def test_a_server_is_told_and_one_that_has_the_folder_is_named(data: Path, capsy
         assert command("close", "2026-10", "--server", url, "-o", "json") == 0
         assert json.loads(capsys.readouterr().out)["closed_by"] == "anybody"
         assert command("close", "2026-10", "--server", url) == 1
-        assert "2026-10 is closed since" in capsys.readouterr().err
+        assert "2026-10 was closed at" in capsys.readouterr().err
         assert command("close", "--list", "--data", str(data)) == 0  # asked of the server
         assert "2026-10" in capsys.readouterr().out

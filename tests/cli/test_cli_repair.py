@@ -70,7 +70,7 @@ def test_a_new_catalogue_is_made_from_the_parts(folder, bill, pyrometer, damage)
     assert "--repair" in pyrometer("cost", "--data", folder).failed(1)
     said = pyrometer("check", folder, "--repair")
     assert (said.code, said.err) == (0, "")
-    assert "Mended: A new catalogue lists" in said.out
+    assert "Mended: A new catalog lists" in said.out
     assert bill(folder) == before
 
 

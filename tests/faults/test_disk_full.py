@@ -149,6 +149,6 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(tmp_path):
     assert not served.listens
     assert served.end() == 1
     assert served.log.count("\n") == 1
-    assert "cannot be made a data folder" in served.log
+    assert "cannot become a data folder" in served.log
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"http://127.0.0.1:{served.port}/healthz")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.identify.devices import Claim, Device, NodeBook, place
+from pyrometer.identify.devices import Claim, Device, NodeHolds, place
 from pyrometer.model.units import SHARE_WHOLE
 
 SLOTS = 4
@@ -55,20 +55,20 @@ class TestBook:
     """What is written down of a node as more becomes known."""
 
     def test_what_was_written_is_not_written_again(self):
-        book = NodeBook("n", SLOTS)
+        book = NodeHolds("n", SLOTS)
         book.claim(Claim("a", 0, None, 2, WHOLE))
         assert [a.slot_index for a in book.changes(100)] == [0, 1]
         assert book.changes(200) == []
 
     def test_an_end_closes_its_holds(self):
-        book = NodeBook("n", SLOTS)
+        book = NodeHolds("n", SLOTS)
         book.claim(Claim("a", 0, None, 2, WHOLE))
         book.changes(100)
         book.claim(Claim("a", 0, 90, 2, WHOLE))
         assert [(a.slot_index, a.to_ms) for a in book.changes(110)] == [(0, 90), (1, 90)]
 
     def test_devices_that_become_known_take_the_guess_back(self):
-        book = NodeBook("n", SLOTS)
+        book = NodeHolds("n", SLOTS)
         book.claim(Claim("a", 0, None, 1, WHOLE))
         book.changes(100)
         book.claim(Claim("a", 0, None, 1, WHOLE, (Device(3),), "dra"))
@@ -78,7 +78,7 @@ class TestBook:
         ]
 
     def test_a_pod_stays_where_it_is_when_another_that_ended_is_forgotten(self):
-        book = NodeBook("n", SLOTS)
+        book = NodeHolds("n", SLOTS)
         book.claim(Claim("a", 0, None, 1, WHOLE))
         book.claim(Claim("b", 1, None, 1, WHOLE))
         book.changes(10)
@@ -140,7 +140,7 @@ def test_no_slot_is_held_twice_and_everybody_has_what_they_asked_for(some):
 
 @given(claims(), st.randoms(use_true_random=False))
 def test_a_book_ends_with_the_same_time_for_everybody_however_it_learned(some, random):
-    book = NodeBook("n", SLOTS)
+    book = NodeHolds("n", SLOTS)
     order = list(some)
     random.shuffle(order)
     newest = {}

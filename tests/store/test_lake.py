@@ -161,7 +161,7 @@ def test_an_address_that_is_none_is_refused_without_a_secret(url, said) -> None:
 
 
 def test_a_lake_that_is_not_there_or_empty_says_so(tmp_path) -> None:
-    with pytest.raises(LakeError, match=r"There is no lake in .*: no such folder"):
+    with pytest.raises(LakeError, match=r"There is no lake in .*: the folder does not exist"):
         of_lake(LakeStorage(str(tmp_path / "no")), {})
     with pytest.raises(LakeError, match=r"has no cluster yet"):
         of_lake(LakeStorage(str(tmp_path)), {})

@@ -135,7 +135,7 @@ def test_a_batch_with_a_bad_table_leaves_no_trace(store, bad):
     ],
 )
 def test_a_value_that_does_not_fit_refuses_its_batch_in_one_sentence(store, bad):
-    with pytest.raises(StoreError, match=r"^A batch with metric .* nothing of it was stored: .*\.$"):
+    with pytest.raises(StoreError, match=r"^A batch with metric .* refused as a whole: .*\.$"):
         store.append([event(DAY)], [METRIC, bad])
     assert hot(store) == []
 

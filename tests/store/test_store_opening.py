@@ -138,7 +138,9 @@ def test_a_folder_without_data_names_the_way_out(tmp_path):
 def test_a_folder_that_is_none_names_those_beside_it(tmp_path):
     Store(tmp_path / "pyrometer-demo", create=True).close()
     of_training(tmp_path / "runs").folder.mkdir(parents=True)  # what `pyrometer run` leaves before anybody asked
-    with pytest.raises(StoreError, match=r"no such folder\)\. Beside it: .*/pyrometer-demo, .*/runs\. --data DIR"):
+    with pytest.raises(
+        StoreError, match=r"no such folder\)\. Next to it: .*/pyrometer-demo, .*/runs\. Choose another with --data DIR"
+    ):
         Store(tmp_path / "demo")
 
 

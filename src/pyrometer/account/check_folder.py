@@ -22,12 +22,12 @@ def manifest(store: Store) -> Iterator[Problem]:
     """The manifest must list what the catalog lists, because other engines read it."""
     path = store.folder / MANIFEST
     if not path.is_file() or path.read_bytes() != manifest_of(store.parts()).encode():
-        yield Problem(f"{MANIFEST} does not list what the catalogue lists.", mend=_write_manifest)
+        yield Problem(f"{MANIFEST} does not list what the catalog lists.", mend=_write_manifest)
 
 
 def _write_manifest(store: Store) -> str:
     store.write_manifest()
-    return f"{MANIFEST} is written again."
+    return f"{MANIFEST} was written again."
 
 
 def hot_tables(store: Store) -> Iterator[Problem]:
@@ -39,7 +39,7 @@ def hot_tables(store: Store) -> Iterator[Problem]:
         yield Problem(f"The hot table {name} is not listed: its rows are not read.")
     places = [(table.kind, table.from_ms) for table in listed]
     for kind, from_ms in sorted({place for place in places if places.count(place) > 1}):
-        yield Problem(f"Two hot tables of {kind} are about the same time ({from_ms}).")
+        yield Problem(f"Two hot tables of {kind} cover the same time ({from_ms}).")
     for table in listed:
         schema = SCHEMAS[table.kind]
         column = time_column_of(schema)
@@ -54,14 +54,14 @@ def marks(store: Store) -> Iterator[Problem]:
     below = "SELECT producer, sequence FROM marks WHERE sequence < 0 ORDER BY producer"
     for producer, sequence in store.connection.execute(below).fetchall():
         yield Problem(
-            f"The mark of {producer} is {sequence}: batches of it would count twice.", mend=_forgetting(producer)
+            f"The mark of {producer} is {sequence}: its batches would count twice.", mend=_forgetting(producer)
         )
 
 
 def _forgetting(producer: str) -> Callable[[Store], str]:
     def forget(store: Store) -> str:
         store.connection.execute("DELETE FROM marks WHERE producer = ?", [producer])
-        return f"The mark of {producer} is forgotten: its next batch counts."
+        return f"The mark of {producer} was removed: its next batch counts."
 
     return forget
 
@@ -72,7 +72,7 @@ def restatements(store: Store) -> Iterator[Problem]:
     wrong = "SELECT count(*) FROM restatement WHERE NOT list_contains(?, state)"
     row = first_row(store.connection.execute(wrong, [list(STATE)]))
     if row and row[0]:
-        yield Problem(f"{row[0]:,} restatements are of no state that there is.")
+        yield Problem(f"{row[0]:,} restatements have an unknown state.")
 
 
 def findings(store: Store) -> Iterator[Problem]:
@@ -84,7 +84,7 @@ def findings(store: Store) -> Iterator[Problem]:
     wrong = "SELECT count(*) FROM finding WHERE NOT list_contains(?, cause) OR to_ms < from_ms OR gpu_ms < 0"
     row = first_row(ask(wrong, [list(CAUSES)]))
     if row and row[0]:
-        yield Problem(f"{row[0]:,} findings are of no cause that there is, end before they begin, or claim below zero.")
+        yield Problem(f"{row[0]:,} findings have an unknown cause, end before they start, or claim less than zero.")
     minutes = ask("SELECT minute_ms, sum(ms)::BIGINT FROM ledger_row GROUP BY ALL ORDER BY ALL").fetchall()
     times = [minute_ms for minute_ms, _ in minutes]
     until = [0, *accumulate(ms for _, ms in minutes)]

@@ -23,8 +23,8 @@ _LAWS = {
     "rows are in a state that does not exist": "SELECT count(*) FROM part WHERE NOT list_contains($states, state)",
     "rows have evidence that does not exist": "SELECT count(*) FROM part WHERE evidence < 0 OR evidence > 7",
     "rows have a price below zero": "SELECT count(*) FROM part WHERE usd_micro_per_hour < 0",
-    "rows stand twice": "SELECT count(*) FROM (SELECT 1 FROM part GROUP BY minute_ms, node_uid, slot_index, pod_uid, "
-    "attempt, state, evidence, usd_micro_per_hour HAVING count(*) > 1)",
+    "rows are duplicates": "SELECT count(*) FROM (SELECT 1 FROM part GROUP BY minute_ms, node_uid, slot_index, pod_uid,"
+    " attempt, state, evidence, usd_micro_per_hour HAVING count(*) > 1)",
     # a device that its node never reported exists only while it is held
     "slot-minutes of nodes do not have 60,000 ms": "SELECT count(*) FROM (SELECT 1 FROM part SEMI JOIN node "
     "ON node.node_uid = part.node_uid AND node.gpu_count > part.slot_index AND node.present "
@@ -62,7 +62,7 @@ def sums(store: Store, part: Part) -> Iterator[Problem]:
     summed = "ms * minutes" if part.kind == "minute_use" else "ms"
     ledger = beside(store, "ledger_row", [part])
     if not ledger:
-        yield Problem(f"{part.path} adds up a ledger that is not there.", part)
+        yield Problem(f"{part.path} sums a missing part of the ledger.", part)
         return
     both = " UNION ALL ".join(
         f"SELECT {time} // {MS_PER_HOUR} AS hour, {state} AS state, usd_micro_per_hour, {ms} AS ms "
@@ -99,14 +99,14 @@ def lives(store: Store) -> Iterator[Problem]:
         if node_uid in nodes or from_ms is None or to_ms is None or to_ms > end_ms or from_ms < kept_from_ms(store):
             continue
         if ms != to_ms - from_ms:
-            yield Problem(f"Slot {slot_index} of {node_uid} lived for {to_ms - from_ms:,} ms; the ledger has {ms:,}.")
+            yield Problem(f"Slot {slot_index} of {node_uid} existed for {to_ms - from_ms:,} ms; the ledger has {ms:,}.")
 
 
 def overlaps(store: Store) -> Iterator[Problem]:
     """Parts of the ledger must not overlap."""
     for part, following in pairwise(sorted(store.parts("ledger_row"), key=lambda part: part.from_ms)):
         if following.from_ms < part.to_ms:
-            yield Problem(f"{part.path} and {following.path} are about the same hours.", part)
+            yield Problem(f"{part.path} and {following.path} cover the same hours.", part)
 
 
 def made_together(store: Store) -> Iterator[Problem]:
@@ -116,11 +116,11 @@ def made_together(store: Store) -> Iterator[Problem]:
     handed_over = {part.from_ms for part in store.parts("carry")}
     for part in store.parts("ledger_row"):
         if not part.digest:
-            yield Problem(f"{part.path} does not say what it was made from.", part)
+            yield Problem(f"{part.path} has no digest of its inputs.", part)
         elif energies.get((part.from_ms, part.to_ms)) != part.digest:
-            yield Problem(f"{part.path} has no energy beside it that was made with it.", part)
+            yield Problem(f"{part.path} has no energy of the same build.", part)
         elif part.to_ms not in handed_over:
-            yield Problem(f"{part.path} hands nothing over to the hours after it.", part)
+            yield Problem(f"{part.path} has no carry for the hours after it.", part)
 
 
 # Minutes of each slot of a node according to its observations: from the minute in which the node was first seen with

@@ -70,7 +70,7 @@ def _frozen(
         }.items()
     }  # fmt: skip
     if not first_row(store.connection.execute("FROM charge_closing LIMIT 1")):
-        raise ClosingError(f"There is nothing in {month} to close.")
+        raise ClosingError(f"{month} has no charges to close.")
     tariff = tariff_of(settings)
     return files.write(
         store.folder, store.connection, "charge_closing", month,
@@ -123,22 +123,22 @@ def _refuse(
 ) -> None:
     known = {closed.month: closed for closed in months}
     if month in known:
-        raise ClosingError(f"{month} is closed since {iso(known[month].closed_ms, UTC)}, and stays as it is.")
+        raise ClosingError(f"{month} was closed at {iso(known[month].closed_ms, UTC)} and cannot be changed.")
     if months and months[-1].timezone != zone_name(zone):
         raise ClosingError(
-            f"Months of this folder are closed in {months[-1].timezone}, not in {zone_name(zone)}: say "
+            f"Months of this folder are closed in {months[-1].timezone}, not in {zone_name(zone)}: pass "
             f"--tz {months[-1].timezone}, or set `timezone`."
         )
     end_ms = months[-1].to_ms if months else -(2**62)
     if time_range.from_ms < end_ms:
-        raise ClosingError(f"{month} is before {months[-1].month}, which is closed: what changes in it is adjusted.")
+        raise ClosingError(f"{month} is before {months[-1].month}, which is closed. Its changes become adjustments.")
     if now_ms < time_range.to_ms + SETTLED_MS:
         when = iso(time_range.to_ms + SETTLED_MS, zone)
-        raise ClosingError(f"{month} is not over, or not settled yet: it can be closed from {when} on.")
+        raise ClosingError(f"{month} has not ended or settled yet. It can be closed from {when}.")
     kept_ms = kept_from_ms(store)
     if kept_ms > time_range.from_ms:
         raise ClosingError(
-            f"The ledger of {month} before {iso(kept_ms, zone)} is forgotten (`retention_days`): it cannot be closed."
+            f"The ledger of {month} before {iso(kept_ms, zone)} was dropped (`retention_days`), so it cannot be closed."
         )
     store.expose(["ledger_row"], end_ms, time_range.from_ms)
     earlier = "SELECT min(minute_ms) FROM ledger_row WHERE minute_ms >= ? AND minute_ms < ?"

@@ -55,6 +55,5 @@ def cluster_of(reading: StoreReader, settings: Settings) -> str:
         return str(named[0])
     several = f"its nodes are of {', '.join(map(str, named))}" if named else "it has no nodes"
     raise LakeError(
-        f"What is the cluster of {reading.folder} called in a lake? Say it with --cluster, or the setting `cluster`: "
-        f"{several}."
+        f"The cluster of {reading.folder} needs a name in the lake. Pass --cluster or set `cluster`: {several}."
     )

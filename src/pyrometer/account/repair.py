@@ -16,16 +16,16 @@ from pyrometer.store.parts import describe_part
 from pyrometer.store.rebuild import LOST, put_aside, rebuild
 
 
-def new_catalogue(folder: Path) -> Iterator[str]:
+def replace_catalog(folder: Path) -> Iterator[str]:
     """Replaces a catalog that cannot be read with one from the parts. Returns what it did, in sentences."""
     made = rebuild(folder, BUILT_KINDS, KEPT_FROM)
-    yield f"A new catalogue lists {made.parts:,} parts with {made.rows:,} rows; the old one lies in {LOST}/."
+    yield f"A new catalog lists {made.parts:,} parts with {made.rows:,} rows. The old one is in {LOST}/."
     if made.is_saved:
         yield "Rows that were only in the damaged write-ahead log are lost: at most those of the newest hours."
     else:
-        yield "What was not sealed yet is lost: measurements of the last two hours, objects of the last day."
+        yield "Unsealed rows are lost: measurements of the last two hours, objects of the last day."
     for path in made.unread:
-        yield f"{path} cannot be read and lies in {LOST}/."
+        yield f"{path} cannot be read. It is now in {LOST}/."
 
 
 def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
@@ -46,7 +46,7 @@ def mend(store: Store, found: Iterable[Problem]) -> Iterator[str]:
         except (*READ_ERRORS, OSError):
             if path.exists():
                 put_aside(store.folder, path)
-                where = f", which lies in {LOST}/"
+                where = f", which is now in {LOST}/"
             else:
                 where = ""
             store.drop_parts([part])

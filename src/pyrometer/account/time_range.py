@@ -45,7 +45,7 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: "Europe" is a folder of zones
         raise TimeRangeError(
-            f"There is no time zone {name!r} (--tz, or the setting `timezone`). Name one like Europe/Berlin."
+            f"There is no time zone {name!r} (--tz, or the setting `timezone`). Use a name like Europe/Berlin."
         ) from None
 
 
@@ -55,7 +55,7 @@ def time_range_of(
 ) -> Callable[[LedgerCoverage], TimeRange]:  # fmt: skip
     """The time range that the options select. It depends on the coverage of the ledger."""
     if sum(map(bool, (last or since, month, everything))) > 1 or (last and since) or (until and (month or everything)):
-        raise TimeRangeError("Say the time in one way: --last, --since and --until, --month, or --all.")
+        raise TimeRangeError("Choose one time range: --last, --since and --until, --month, or --all.")
     until_ms = time_ms(until, zone) if until else None
     if month:
         fixed = month_of(month, zone)
@@ -84,7 +84,7 @@ def _length(text: str) -> timedelta:
     except OverflowError:
         length = timedelta.max
     if length > MAX_LENGTH:
-        raise TimeRangeError(f"--last {text!r} is longer than there is time. --all means everything.")
+        raise TimeRangeError(f"--last {text!r} is too long. Use --all for all data.")
     return length
 
 

@@ -11,7 +11,7 @@ import click
 from pyrometer.account.check import derived_problems, problems
 from pyrometer.account.check_parts import Problem
 from pyrometer.account.closed import problems as of_closed
-from pyrometer.account.repair import mend, new_catalogue
+from pyrometer.account.repair import mend, replace_catalog
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import bring_up_to_date, open_store
 from pyrometer.cli.settings import read_settings
@@ -85,13 +85,13 @@ def _verify(place: BackupFolder, backups: list[Backup]) -> int:
 def _opened(folder: Path, *, repair: bool) -> Store:
     """The folder; one whose catalogue is broken or gone, with a new one."""
     if repair and not os.path.lexists(folder / DATABASE) and (folder / "parts").is_dir():
-        _say(new_catalogue(folder))
+        _say(replace_catalog(folder))
     try:
         return open_store(folder)
     except StoreBrokenError:
         if not repair:
             raise
-    _say(new_catalogue(folder))
+    _say(replace_catalog(folder))
     return open_store(folder)
 
 

@@ -20,7 +20,7 @@ from pyrometer.collect.kubernetes.objects import ms
 from pyrometer.collect.kubernetes.seen import Seen
 from pyrometer.identify import gpus, pipelines, sweeps
 from pyrometer.identify.attempts import Attempts
-from pyrometer.identify.devices import Claim, Device, Hold, NodeBook, devices_of
+from pyrometer.identify.devices import Claim, Device, Hold, NodeHolds, devices_of
 from pyrometer.identify.gangs import gang_pods
 from pyrometer.identify.happenings import PROGRESS_OF, REASONS, happening_of, progress_of
 from pyrometer.identify.kinds import Place, RuleError, known_kinds
@@ -54,7 +54,7 @@ class _Node:
     def __init__(self, record: Node, gpus_of: gpus.GpuNode) -> None:
         self.record = record
         self.gpus = gpus_of
-        self.book = NodeBook(record.node_uid, gpus_of.gpus)
+        self.holds = NodeHolds(record.node_uid, gpus_of.gpus)
 
 
 class _Pod(NamedTuple):
@@ -156,7 +156,7 @@ class Cluster:
     def tick(self, now_ms: int) -> None:
         """Forgets what cannot change any more."""
         for node in self._nodes.values():
-            node.book.forget(now_ms - SETTLED_MS)
+            node.holds.forget(now_ms - SETTLED_MS)
         for uid in [
             u for u, pod in self._pods.items() if pod.gone and (pod.record.ended_ms or 0) < now_ms - SETTLED_MS
         ]:
@@ -220,7 +220,7 @@ class Cluster:
             if node_of_hold is not None:
                 device = Device(hold.slot_index, hold.instance)
                 held = Hold(hold.pod_uid, device, hold.from_ms, hold.to_ms, hold.share, hold.source)
-                node_of_hold.book.resume(held)
+                node_of_hold.holds.resume(held)
         for workload in workloads:
             if workload.workload_uid in self._workloads:
                 self._workloads[workload.workload_uid].record = workload
@@ -253,11 +253,11 @@ class Cluster:
         else:
             if record == before.record._replace(time_ms=0):
                 before.gpus = has
-                before.book.slots = max(before.book.slots, has.gpus)
+                before.holds.slots = max(before.holds.slots, has.gpus)
                 return self._place_waiting(meta.name, seen.seen_ms)
             record = record._replace(time_ms=_changed_ms(node, ready, record, before.record, seen.seen_ms))
             before.record, before.gpus = record, has
-            before.book.slots = max(before.book.slots, has.gpus)
+            before.holds.slots = max(before.holds.slots, has.gpus)
         return [record, *self._place_waiting(meta.name, seen.seen_ms)]
 
     def _end_node(self, name: str, at_ms: int) -> Node:
@@ -411,13 +411,13 @@ class Cluster:
         if node is None:
             self._waiting[pod.node_name].add(record.pod_uid)
             return []
-        node.book.claim(
+        node.holds.claim(
             Claim(
                 record.pod_uid, record.scheduled_ms, record.ended_ms, pod.asked.devices, pod.asked.share, pod.known,
                 pod.source,
             )
         )  # fmt: skip
-        return list(node.book.changes(seen_ms))
+        return list(node.holds.changes(seen_ms))
 
     def _happened(self, pod: objects.Pod, before: _Pod | None, now: _Pod) -> Iterator[Event]:
         record = now.record

@@ -122,7 +122,7 @@ def _end(to_ms: int | None) -> int:
     return _FOREVER if to_ms is None else to_ms
 
 
-class NodeBook:
+class NodeHolds:
     """The holds on one node as they were last written down; says what to write when more is known."""
 
     def __init__(self, node_uid: str, slots: int) -> None:

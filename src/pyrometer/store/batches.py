@@ -38,7 +38,7 @@ def tables_of(*batches: Iterable[tuple[Any, ...]]) -> dict[str, pa.Table]:
 def refused_batch(kind: str, error: Exception) -> StoreError:
     """The error of a batch that was refused."""
     reason = re.sub(HOT_PATTERN, r"\g<kind>", first_line(error))
-    return StoreError(f"A batch with {kind} records was refused, and nothing of it was stored: {reason}.")
+    return StoreError(f"A batch with {kind} records was refused as a whole: {reason}.")
 
 
 def single_partition(schema: Schema, table: pa.Table) -> int | None:

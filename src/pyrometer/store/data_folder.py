@@ -34,9 +34,9 @@ def refuse_other_folder(folder: Path) -> None:
     if _has_parts(folder):
         raise _missing(folder)
     near = data_folders(folder.parent)
-    ways = f"Beside it: {', '.join(near)}." if near else "Make one with `pyrometer run`, `demo` or `import`."
+    ways = f"Next to it: {', '.join(near)}." if near else "Create one with `pyrometer run`, `demo` or `import`."
     wrong = f"it has no {DATABASE}" if folder.is_dir() else "there is no such folder"
-    raise StoreError(f"{folder} is not a Pyrometer data folder ({wrong}). {ways} --data DIR names another.")
+    raise StoreError(f"{folder} is not a Pyrometer data folder ({wrong}). {ways} Choose another with --data DIR.")
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def _claim(into: Path) -> None:
         into.mkdir(parents=True, exist_ok=True)
         there = [path.name for path in into.iterdir() if path.name not in FOREIGN]
     except OSError as error:
-        raise BackupError(f"{into} cannot be made a data folder: {error.strerror}. Name another.") from None
+        raise BackupError(f"{into} cannot become a data folder: {error.strerror}. Choose another.") from None
     if there and UNFINISHED not in there:
         raise BackupError(f"{into} is not empty ({', '.join(sorted(there)[:3])}…): restore into a new folder.")
     (into / UNFINISHED).touch()

@@ -71,7 +71,7 @@ class Store(StoreReader):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{folder} cannot be made a data folder: {error.strerror}. Name another.") from None
+            raise StoreError(f"{folder} cannot become a data folder: {error.strerror}. Choose another.") from None
         with system_errors(folder):
             super().__init__(folder, open_database(folder, wait_s))
         self.changes = 0  # the number of additions and removals of rows since it was opened

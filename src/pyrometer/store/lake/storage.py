@@ -33,7 +33,7 @@ class LakeStorage:
             )
         if parsed.scheme == "s3":
             if not parsed.netloc:
-                raise LakeError(f"The lake {url!r} names no bucket: s3://BUCKET/PREFIX.")
+                raise LakeError(f"The lake {url!r} names no bucket. Use s3://BUCKET/PREFIX.")
             options = dict(parse_qsl(parsed.query))
             unknown = sorted(set(options) - set(URL_OPTIONS))
             if unknown:
@@ -46,7 +46,7 @@ class LakeStorage:
             self.url = str(self.folder)
             self._files = LocalPartStore(self.folder)
         else:
-            raise LakeError(f"The lake {url!r} is none that can be read: a folder, or s3://BUCKET/PREFIX.")
+            raise LakeError(f"The lake {url!r} is not supported. Use a folder, or s3://BUCKET/PREFIX.")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (LakeStorage, (self.url,))
@@ -55,7 +55,7 @@ class LakeStorage:
         """The names of the folders at the top: one per cluster."""
         with self._lake_errors("read"):
             if self.folder is not None and not self.folder.is_dir():
-                raise LakeError(f"There is no lake in {self.folder}: no such folder.")
+                raise LakeError(f"There is no lake in {self.folder}: the folder does not exist.")
             return self._files.folders()
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -79,7 +79,7 @@ class LakeStorage:
                 self._bucket.download(path, into)
         except FileNotFoundError:
             raise LakeError(
-                f"{self.url} has no {path} any more: what was read of it is older than what it keeps. Ask again."
+                f"{self.url} no longer has {path}: the manifest that was read is too old. Try again."
             ) from None
 
     def put(self, path: str, source: Path | bytes) -> None:
