@@ -313,8 +313,8 @@ def _frozen(store: StoreReader, months: Iterable[ClosedMonth]) -> str:
 
 def _limited(relation: str, basis: ChargeBasis) -> str:
     """Limits charges to a team and an experiment, because frozen charges are read past the limits of the store."""
-    said = {"team": basis.team, "experiment": basis.experiment}
-    kept = [f"{name} = getvariable('charge_{name}')" for name, value in said.items() if value is not None]
+    limits = {"team": basis.team, "experiment": basis.experiment}
+    kept = [f"{name} = getvariable('charge_{name}')" for name, value in limits.items() if value is not None]
     return f"SELECT * FROM ({relation}) WHERE {' AND '.join(kept)}" if kept else relation
 
 

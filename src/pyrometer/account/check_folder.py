@@ -88,8 +88,8 @@ def findings(store: Store) -> Iterator[Problem]:
     minutes = ask("SELECT minute_ms, sum(ms)::BIGINT FROM ledger_row GROUP BY ALL ORDER BY ALL").fetchall()
     times = [minute_ms for minute_ms, _ in minutes]
     until = [0, *accumulate(ms for _, ms in minutes)]
-    said = "SELECT finding_id, from_ms, to_ms, gpu_ms FROM finding WHERE from_ms >= ? ORDER BY ALL"
-    for finding_id, from_ms, to_ms, gpu_ms in ask(said, [kept_from_ms(store)]).fetchall():
+    query = "SELECT finding_id, from_ms, to_ms, gpu_ms FROM finding WHERE from_ms >= ? ORDER BY ALL"
+    for finding_id, from_ms, to_ms, gpu_ms in ask(query, [kept_from_ms(store)]).fetchall():
         there_ms = until[bisect_left(times, to_ms + MS_PER_MINUTE)] - until[bisect_left(times, from_ms - MS_PER_MINUTE)]
         if gpu_ms > there_ms:
             yield Problem(f"Finding {finding_id} claims {gpu_ms:,} ms; all GPUs together had {there_ms:,} then.")

@@ -76,8 +76,8 @@ class ClosedMonth(NamedTuple):
     @property
     def energy_tariff(self) -> Tariff:
         """The tariff when the month was closed."""
-        said = {name: None if text is None else Fraction(text) for name, text in self.tariff.items()}
-        return Tariff(said["usd_per_kwh"], said["carbon_g_per_kwh"], said["pue"] or Fraction(1))
+        values = {name: None if text is None else Fraction(text) for name, text in self.tariff.items()}
+        return Tariff(values["usd_per_kwh"], values["carbon_g_per_kwh"], values["pue"] or Fraction(1))
 
 
 class _Amounts(NamedTuple):
@@ -114,7 +114,7 @@ def digest_of(path: Path) -> str:
 
 
 def write(
-    folder: Path, connection: duckdb.DuckDBPyConnection, relation: str, month: str, told: Mapping[str, Any]
+    folder: Path, connection: duckdb.DuckDBPyConnection, relation: str, month: str, fields: Mapping[str, Any]
 ) -> ClosedMonth:
     """Writes the charges of a relation, then the `.json`. From then on the month is closed."""
     into = folder / FOLDER
@@ -137,7 +137,7 @@ def write(
     earlier = sorted(into.glob("*.json"))
     closed = ClosedMonth(
         month=month, file=final.name, sha256=digest, row_count=row_count,
-        previous_sha256=digest_of(earlier[-1]) if earlier else None, **told,
+        previous_sha256=digest_of(earlier[-1]) if earlier else None, **fields,
     )  # fmt: skip
     files.write_text(into / f"{month}.json", json.dumps(closed._asdict(), indent=1) + "\n")
     return closed

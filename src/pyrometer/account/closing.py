@@ -54,7 +54,7 @@ def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms:
 
 def _frozen(
     store: Store, settings: Settings, months: list[ClosedMonth], month: str, time_range: TimeRange, zone: tzinfo,
-    said: dict[str, Any],
+    closed_fields: dict[str, Any],
 ) -> ClosedMonth:  # fmt: skip
     """Writes the charges of the month."""
     relation = entries(store, time_range, zone)
@@ -75,7 +75,7 @@ def _frozen(
     return files.write(
         store.folder, store.connection, "charge_closing", month,
         {
-            "timezone": zone_name(zone), "from_ms": time_range.from_ms, "to_ms": time_range.to_ms, **said,
+            "timezone": zone_name(zone), "from_ms": time_range.from_ms, "to_ms": time_range.to_ms, **closed_fields,
             "pyrometer": __version__, **sums, "price_book_sha256": _digest(settings.price_book),
             "tariff": {name: None if value is None else str(value) for name, value in tariff._asdict().items()},
             "ledger_digests": ledger_digests(store, time_range.to_ms, zone),
@@ -104,9 +104,9 @@ def json_of(closed: ClosedMonth) -> dict[str, Any]:
 
 
 def _json(store: StoreReader, closed: ClosedMonth, team: str | None, experiment: str | None) -> dict[str, Any]:
-    told = json_of(closed)
+    fields = json_of(closed)
     if team is None and experiment is None:
-        return told
+        return fields
     zone = closed.zone
     groups = charged_sums(store, ChargeBasis("closed", closed.month, closed, team, experiment), (), zone=zone)
     sums = {
@@ -115,7 +115,7 @@ def _json(store: StoreReader, closed: ClosedMonth, team: str | None, experiment:
         "adjustments": total(group for group in groups if group.key[-1] is not None),
     }
     # a team must not see who closed the month, or digests that cover all teams
-    return told | {"closed_by": None, "sha256": None, "price_book_sha256": None} | sums
+    return fields | {"closed_by": None, "sha256": None, "price_book_sha256": None} | sums
 
 
 def _refuse(

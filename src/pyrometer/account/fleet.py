@@ -80,12 +80,12 @@ MAX_OPEN_CLUSTERS = 4
 _open: dict[tuple[str, str, int], LakeReader] = {}  # the clusters that this process was asked about last, oldest first
 
 
-def _reading(member: LakeCluster) -> LakeReader:
+def _reading(cluster: LakeCluster) -> LakeReader:
     """The open cluster in this process, with its names. It is kept for the next question."""
-    key = (member.url, member.name, member.manifest.written_ms)
+    key = (cluster.url, cluster.name, cluster.manifest.written_ms)
     found = _open.pop(key, None)
     if found is None:
-        found = member.reading()
+        found = cluster.reading()
         open_names(found)
     _open[key] = found
     while len(_open) > MAX_OPEN_CLUSTERS:
@@ -93,26 +93,33 @@ def _reading(member: LakeCluster) -> LakeReader:
     return found
 
 
-def summed(member: LakeCluster, asked: LakeQuestion) -> ClusterSums:
+def summed(cluster: LakeCluster, question: LakeQuestion) -> ClusterSums:
     """Sums the ledger of a cluster. An engine can run it anywhere."""
-    if asked.team is None and asked.experiment is None:
-        return _summed(_reading(member), asked)
-    with member.reading() as reading:  # a reader of its own, which is limited to the scope
+    if question.team is None and question.experiment is None:
+        return _summed(_reading(cluster), question)
+    with cluster.reading() as reading:  # a reader of its own, which is limited to the scope
         try:
-            with only(reading, asked.team, asked.experiment):
+            with only(reading, question.team, question.experiment):
                 open_names(reading)
-                return _summed(reading, asked)
+                return _summed(reading, question)
         except ScopeNotFoundError:
             return ClusterSums([], EnergyUse())
 
 
-def _summed(reading: LakeReader, asked: LakeQuestion) -> ClusterSums:
-    energy = energy_read(reading, asked.time_range, asked.by, asked.zone) if asked.energy else ""
+def _summed(reading: LakeReader, question: LakeQuestion) -> ClusterSums:
+    energy = energy_read(reading, question.time_range, question.by, question.zone) if question.energy else ""
     groups = sums(
-        reading, asked.time_range, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro, energy=energy
+        reading,
+        question.time_range,
+        question.by,
+        zone=question.zone,
+        price_usd_micro=question.price_usd_micro,
+        energy=energy,
     )
     whole = (
-        drawn_by_all(reading, asked.time_range, asked.by, [group.drawn for group in groups]) if energy else EnergyUse()
+        drawn_by_all(reading, question.time_range, question.by, [group.drawn for group in groups])
+        if energy
+        else EnergyUse()
     )
     return ClusterSums(groups, whole)
 
@@ -121,9 +128,9 @@ class Fleet:
     """Several clusters of a lake, and the engine that computes their sums."""
 
     def __init__(
-        self, members: Sequence[LakeCluster], engine: Engine, progress: Progress = lambda done, total: None
+        self, clusters: Sequence[LakeCluster], engine: Engine, progress: Progress = lambda done, total: None
     ) -> None:
-        self.members = list(members)
+        self.clusters = list(clusters)
         self._engine = engine
         self._progress = progress
 
@@ -131,36 +138,36 @@ class Fleet:
     def covered(self) -> LedgerCoverage:
         """The coverage of all ledgers together."""
         return LedgerCoverage(
-            min(m.covered.from_ms for m in self.members), max(m.covered.end_ms for m in self.members), 0
+            min(m.covered.from_ms for m in self.clusters), max(m.covered.end_ms for m in self.clusters), 0
         )
 
-    def cost(self, asked: LakeQuestion, tariffs: Sequence[Tariff], share: str = NONE) -> dict[str, Any]:
+    def cost(self, question: LakeQuestion, tariffs: Sequence[Tariff], share: str = NONE) -> dict[str, Any]:
         """The answer of `pyrometer cost`. `tariffs` are those of the clusters, in order."""
-        told, sites = self._told(asked._replace(energy=True), tariffs, share)
-        return cost_json(told, asked.by, asked.time_range, asked.zone, sites)
+        answer, sites = self._answer(question._replace(energy=True), tariffs, share)
+        return cost_json(answer, question.by, question.time_range, question.zone, sites)
 
-    def charges(self, asked: LakeQuestion, share: str = NONE) -> dict[str, Any]:
+    def charges(self, question: LakeQuestion, share: str = NONE) -> dict[str, Any]:
         """The ledger as charges, for FOCUS."""
-        price = asked.price_usd_micro
-        told, _ = self._told(asked._replace(by=groupings(price)), [Tariff()] * len(self.members), share)
-        return charges_json(told, asked.time_range, asked.zone, price)
+        price = question.price_usd_micro
+        answer, _ = self._answer(question._replace(by=groupings(price)), [Tariff()] * len(self.clusters), share)
+        return charges_json(answer, question.time_range, question.zone, price)
 
-    def _told(self, asked: LakeQuestion, tariffs: Sequence[Tariff], share: str) -> tuple[CostAnswer, list[Site]]:
-        bases = self._bases(asked)
+    def _answer(self, question: LakeQuestion, tariffs: Sequence[Tariff], share: str) -> tuple[CostAnswer, list[Site]]:
+        bases = self._bases(question)
         parts: dict[str | None, int] = {}
-        pots: list[Pot | None] = [None] * len(self.members)
+        pots: list[Pot | None] = [None] * len(self.clusters)
         if share != NONE:
-            parts, pots = self._pots(asked, bases, share)
-        by = asked.by if share == NONE else (*asked.by, HELD)
-        groups = self._groups(asked._replace(by=by), bases)
+            parts, pots = self._pots(question, bases, share)
+        by = question.by if share == NONE else (*question.by, HELD)
+        groups = self._groups(question._replace(by=by), bases)
         unit = 1 if share == NONE else Pot(parts, []).unit
         found = [
-            one.groups if pot is None else shared(one.groups, asked.by, pot, asked.team)
+            one.groups if pot is None else shared(one.groups, question.by, pot, question.team)
             for one, pot in zip(groups, pots, strict=True)
         ]
-        named = [_called(one, asked.by, member.name) for one, member in zip(found, self.members, strict=True)]
-        united_groups = united(named, asked.by)
-        rows, total, amounts = rounded_rows(united_groups, asked.by, unit)
+        named = [_called(one, question.by, cluster.name) for one, cluster in zip(found, self.clusters, strict=True)]
+        united_groups = united(named, question.by)
+        rows, total, amounts = rounded_rows(united_groups, question.by, unit)
         keys = [repr(group.key) for group in united_groups]
         sites: dict[Tariff, Site] = {}  # clusters with the same tariff are one site, so their energy is rounded once
         for one, of_member, basis, tariff in zip(named, groups, bases, tariffs, strict=True):
@@ -179,75 +186,83 @@ class Fleet:
     # -- answers of each cluster
     # ----------------------------------------------------------------------------------------
 
-    def _bases(self, asked: LakeQuestion) -> list[ChargeBasis]:
+    def _bases(self, question: LakeQuestion) -> list[ChargeBasis]:
         """The basis of each cluster: some may have closed the month, and others not."""
-        self._refuse_nobody(asked)
+        self._refuse_unknown_scope(question)
         found = []
-        for member in self.members:
-            if not member.manifest.beside:
-                found.append(LEDGER._replace(team=asked.team, experiment=asked.experiment))
+        for cluster in self.clusters:
+            if not cluster.manifest.beside:
+                found.append(LEDGER._replace(team=question.team, experiment=question.experiment))
                 continue
-            with member.reading() as reading:
+            with cluster.reading() as reading:
                 reading.fetch_beside()
-                found.append(basis_of(reading, asked.time_range, asked.by, asked.zone, asked.team, asked.experiment))
+                found.append(
+                    basis_of(
+                        reading, question.time_range, question.by, question.zone, question.team, question.experiment
+                    )
+                )
         return found
 
-    def _refuse_nobody(self, asked: LakeQuestion) -> None:
+    def _refuse_unknown_scope(self, question: LakeQuestion) -> None:
         """Raises an error for a team or an experiment that no cluster knows."""
-        if asked.team is None and asked.experiment is None:
+        if question.team is None and question.experiment is None:
             return
-        nobody: ScopeNotFoundError | None = None
-        for member in self.members:
-            with member.reading() as reading:
+        not_found: ScopeNotFoundError | None = None
+        for cluster in self.clusters:
+            with cluster.reading() as reading:
                 reading.fetch_beside()
                 try:
-                    with only(reading, asked.team, asked.experiment):
+                    with only(reading, question.team, question.experiment):
                         return
                 except ScopeNotFoundError as error:
-                    nobody = error
-        if nobody is not None:
-            raise nobody
+                    not_found = error
+        if not_found is not None:
+            raise not_found
 
-    def _groups(self, asked: LakeQuestion, bases: Sequence[ChargeBasis]) -> list[ClusterSums]:
+    def _groups(self, question: LakeQuestion, bases: Sequence[ChargeBasis]) -> list[ClusterSums]:
         """Exact sums of each cluster, by groupings and by the month that is adjusted, as in its own answer."""
-        from_ledger = [m for m, basis in zip(self.members, bases, strict=True) if basis.kind != "closed"]
-        pieces = {m.name: self._pieces(m, asked.time_range) for m in from_ledger}
-        work = [(m, asked._replace(time_range=piece)) for m in from_ledger for piece in pieces[m.name]]
+        from_ledger = [m for m, basis in zip(self.clusters, bases, strict=True) if basis.kind != "closed"]
+        pieces = {m.name: self._pieces(m, question.time_range) for m in from_ledger}
+        work = [(m, question._replace(time_range=piece)) for m in from_ledger for piece in pieces[m.name]]
         results = iter(self._engine.map(summed, work, self._progress))
         found = []
-        for member, basis in zip(self.members, bases, strict=True):
-            mine = [next(results) for _ in pieces.get(member.name, ())]
-            groups = consecutive([one.groups for one in mine], asked.by)
+        for cluster, basis in zip(self.clusters, bases, strict=True):
+            mine = [next(results) for _ in pieces.get(cluster.name, ())]
+            groups = consecutive([one.groups for one in mine], question.by)
             whole = plus(*(one.whole for one in mine))
             in_ledger = [group._replace(key=(*group.key, None)) for group in groups]
-            found.append(ClusterSums(in_ledger + _charged(member, basis, asked), whole))
+            found.append(ClusterSums(in_ledger + _charged(cluster, basis, question), whole))
         return found
 
-    def _pieces(self, member: LakeCluster, time_range: TimeRange) -> list[TimeRange]:
-        return pieces(member.manifest.parts, time_range) if self._engine.splits else [time_range]
+    def _pieces(self, cluster: LakeCluster, time_range: TimeRange) -> list[TimeRange]:
+        return pieces(cluster.manifest.parts, time_range) if self._engine.splits else [time_range]
 
     def _pots(
-        self, asked: LakeQuestion, bases: Sequence[ChargeBasis], how: str
+        self, question: LakeQuestion, bases: Sequence[ChargeBasis], how: str
     ) -> tuple[dict[str | None, int], list[Pot | None]]:
         """The share of each team in time without a holder, and that time in each cluster."""
-        everybody = asked._replace(team=None, experiment=None)
+        everybody = question._replace(team=None, experiment=None)
         of_all = [basis._replace(team=None, experiment=None) for basis in bases]
         by_team = self._groups(everybody._replace(by=("team", HELD), energy=False), of_all)
         parts = parts_of(united([one.groups for one in by_team], ("team", HELD)), how)
-        asked_for = everybody._replace(by=pot_groupings(asked.by), energy=asked.energy and PRICE not in asked.by)
-        platform = self._groups(asked_for, of_all)
+        pot_question = everybody._replace(
+            by=pot_groupings(question.by), energy=question.energy and PRICE not in question.by
+        )
+        platform = self._groups(pot_question, of_all)
         return parts, [Pot(parts, is_platform(one.groups)) for one in platform]
 
 
-def _charged(member: LakeCluster, basis: ChargeBasis, asked: LakeQuestion) -> list[Sum]:
+def _charged(cluster: LakeCluster, basis: ChargeBasis, question: LakeQuestion) -> list[Sum]:
     """The charges of a cluster in addition to its ledger. There are few, so they are read in this process."""
     if basis.kind not in ("closed", "open"):
         return []
-    with member.reading() as reading:
+    with cluster.reading() as reading:
         reading.fetch_beside()
         try:
-            with only(reading, asked.team, asked.experiment):
-                return charged_sums(reading, basis, asked.by, zone=asked.zone, price_usd_micro=asked.price_usd_micro)
+            with only(reading, question.team, question.experiment):
+                return charged_sums(
+                    reading, basis, question.by, zone=question.zone, price_usd_micro=question.price_usd_micro
+                )
         except ScopeNotFoundError:
             return []
 
@@ -286,7 +301,7 @@ def united(found: Sequence[list[Sum]], by: Sequence[str]) -> list[Sum]:
     most expensive first."""
     if len(found) == 1:
         return found[0]
-    groups = merged([group for cluster in found for group in cluster])
+    groups = merged([group for of_cluster in found for group in of_cluster])
     if not set(by) & set(TIME_GROUPINGS):
         return sorted(groups, key=lambda group: (group.key[-1] is not None, *_most_expensive_first(group)))
     return sorted(groups, key=lambda group: (group.key[-1] is not None, _in_time(group.key, by), _keys(group.key[-1:])))

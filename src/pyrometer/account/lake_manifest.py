@@ -36,13 +36,15 @@ def ensure_lake_source(store: Store) -> None:
 
 def manifest_header(reading: StoreReader, settings: Settings, covered: LedgerCoverage) -> ManifestHeader:
     """The manifest fields of a folder that is up to date and has an id."""
-    told: dict[str, Any] = {name: getattr(settings, name) for name in SETTINGS}
+    kept_settings: dict[str, Any] = {name: getattr(settings, name) for name in SETTINGS}
     meta = {name: value for name in META if (value := reading.meta(name)) is not None}
     beside = [
         f"{FOLDER}/{path}" for month in closed_months(reading.folder) for path in (month.file, f"{month.month}.json")
     ]
     source = reading.meta(SOURCE) or ""
-    return ManifestHeader(cluster_of(reading, settings), source, covered.from_ms, covered.end_ms, meta, told, beside)
+    return ManifestHeader(
+        cluster_of(reading, settings), source, covered.from_ms, covered.end_ms, meta, kept_settings, beside
+    )
 
 
 def cluster_of(reading: StoreReader, settings: Settings) -> str:

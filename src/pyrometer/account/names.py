@@ -47,5 +47,5 @@ def holder_column(name: str) -> str:
             "CASE WHEN workload_uid IS NOT NULL THEN {'uid': workload_uid, 'kind': workload_kind, "
             "'namespace': workload_namespace, 'name': workload_name} END AS workload"
         )
-    nobody = f"'{PLATFORM}'" if name == "team" else "NULL"
-    return f'CASE WHEN pod_uid IS NULL THEN {nobody} ELSE "{name}" END AS "{name}"'
+    without_holder = f"'{PLATFORM}'" if name == "team" else "NULL"
+    return f'CASE WHEN pod_uid IS NULL THEN {without_holder} ELSE "{name}" END AS "{name}"'

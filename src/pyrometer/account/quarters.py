@@ -42,8 +42,8 @@ def _quarters(first: int, end: int, zone: tzinfo) -> pa.Table:
         labels["day"].append(f"{local:%Y-%m-%d}")
         labels["month"].append(f"{local:%Y-%m}")
     columns: dict[str, Sequence[int | str]] = {"quarter": range(first, end)}
-    for name, said in labels.items():
+    for name, of_quarters in labels.items():
         begins: dict[str, int] = {}  # labels do not sort by time where the clock repeats an hour
-        columns[f"{name}_label"] = said
-        columns[f"{name}_first"] = [begins.setdefault(label, place) for place, label in enumerate(said, first)]
+        columns[f"{name}_label"] = of_quarters
+        columns[f"{name}_first"] = [begins.setdefault(label, place) for place, label in enumerate(of_quarters, first)]
     return pa.table(columns)

@@ -38,14 +38,14 @@ CREATE OR REPLACE TEMP TABLE scope_part AS
 SELECT DISTINCT pipeline_run_id, trial_uid, sweep_uid FROM holder_name SEMI JOIN scope_pod USING (pod_uid);
 
 CREATE OR REPLACE TEMP TABLE scope_rank AS
-WITH said AS (
+WITH reported AS (
     SELECT run, attempt, rank, CASE
         WHEN pod_uid IS NOT NULL THEN pod_uid IN (SELECT pod_uid FROM scope_pod)
         WHEN workload_uid IS NOT NULL THEN workload_uid IN (SELECT workload_uid FROM scope_workload)
         END AS ours
     FROM run
 )
-SELECT run, attempt, rank, coalesce(bool_and(ours), false) AS ours FROM said GROUP BY ALL;
+SELECT run, attempt, rank, coalesce(bool_and(ours), false) AS ours FROM reported GROUP BY ALL;
 
 CREATE OR REPLACE TEMP TABLE scope_attempt AS
 SELECT run, attempt FROM scope_rank GROUP BY ALL HAVING bool_and(ours);
@@ -65,7 +65,7 @@ CREATE OR REPLACE TEMP TABLE scope_node AS
 SELECT node_uid FROM scope_hold WHERE ours
 UNION SELECT pod_node_uid FROM holder_name SEMI JOIN scope_pod USING (pod_uid)
 UNION SELECT node_uid FROM run JOIN scope_rank USING (run, attempt, rank) WHERE ours
-UNION SELECT node_uid FROM node WHERE $nobody;
+UNION SELECT node_uid FROM node WHERE $with_platform;
 
 CREATE OR REPLACE TEMP TABLE scope_pool AS
 SELECT DISTINCT pool FROM node SEMI JOIN scope_node USING (node_uid);
@@ -97,16 +97,20 @@ _SAME_SLOT = (
 )
 
 
-def _kept(*, nobody: bool) -> dict[str, str]:
-    """The query of each kind. `nobody` includes what has no holder."""
-    holder = f"{_POD} OR pod_uid IS NULL" if nobody else _POD
+def _kept(*, with_platform: bool) -> dict[str, str]:
+    """The query of each kind. `with_platform` includes what has no holder."""
+    holder = f"{_POD} OR pod_uid IS NULL" if with_platform else _POD
     ours = _held("here.time_ms", "ours", *_SAME_SLOT)
-    sampled = f"{ours} OR NOT {_held('here.time_ms', 'true', *_SAME_SLOT)}" if nobody else ours
-    machine = "true" if nobody else _held("here.time_ms // 60000 * 60000", "ours")
+    sampled = f"{ours} OR NOT {_held('here.time_ms', 'true', *_SAME_SLOT)}" if with_platform else ours
+    machine = "true" if with_platform else _held("here.time_ms // 60000 * 60000", "ours")
     on_slot = _held("here.time_ms", "ours", "hold.slot_index = here.slot_index")
     on_node = _held("here.time_ms", "ours")
-    slot = "true" if nobody else "(node_uid, slot_index) IN (SELECT (node_uid, slot_index) FROM scope_hold WHERE ours)"
-    of_machine = "true" if nobody else f"({on_slot} OR (slot_index IS NULL AND {on_node}))"
+    slot = (
+        "true"
+        if with_platform
+        else "(node_uid, slot_index) IN (SELECT (node_uid, slot_index) FROM scope_hold WHERE ours)"
+    )
+    of_machine = "true" if with_platform else f"({on_slot} OR (slot_index IS NULL AND {on_node}))"
     happened = f"""
         {_POD}
         OR (pod_uid IS NULL AND run IS NOT NULL AND ({_RANK} OR (rank IS NULL AND {_ATTEMPT})))
@@ -119,7 +123,7 @@ def _kept(*, nobody: bool) -> dict[str, str]:
         THEN message END AS message
     """
     found = "owner_uid IN (SELECT pod_uid FROM scope_pod UNION SELECT workload_uid FROM scope_workload)"
-    found += " OR owner_uid IS NULL" if nobody else ""
+    found += " OR owner_uid IS NULL" if with_platform else ""
     return {
         "node": "FROM {rows} WHERE node_uid IN (SELECT node_uid FROM scope_node)",
         "slot": f"FROM {{rows}} WHERE {slot}",
@@ -166,16 +170,16 @@ def only(
     if team is None and experiment is None and workload is None:
         yield
         return
-    nobody = team == PLATFORM and experiment is None and workload is None
+    with_platform = team == PLATFORM and experiment is None and workload is None
     open_names(store)
     store.expose_all(["run", "allocation"])
-    given = {"team": team, "experiment": experiment, "workload": workload, "nobody": nobody}
+    given = {"team": team, "experiment": experiment, "workload": workload, "with_platform": with_platform}
     for statement in _SCOPE.split(";\n"):
         store.connection.execute(statement, _named(statement, **given))
     (known,) = store.connection.execute(_KNOWN, _named(_KNOWN, **given)).fetchall()
-    if not (known[0] or nobody or (workload is None and was_charged(store, team, experiment))):
+    if not (known[0] or with_platform or (workload is None and was_charged(store, team, experiment))):
         raise ScopeNotFoundError(_words(team, experiment, workload))
-    with store.only(_kept(nobody=nobody)):
+    with store.only(_kept(with_platform=with_platform)):
         yield
 
 

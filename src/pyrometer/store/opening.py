@@ -70,13 +70,13 @@ def connect(path: Path | None, reads: Iterable[Path]) -> duckdb.DuckDBPyConnecti
 
 def why_not(path: Path, error: duckdb.Error) -> StoreError:
     """The error for a database that cannot be used, with the fix."""
-    said = str(error)
+    message = str(error)
     first = first_line(error)
-    system = next((os.strerror(code) for code in SYSTEM_ERRORS if os.strerror(code) in said), None)
+    system = next((os.strerror(code) for code in SYSTEM_ERRORS if os.strerror(code) in message), None)
     if system is not None:
         return StoreError(f"{path} cannot be opened: {system}. {RETRY}")
-    if "Could not set lock" in said:
-        holder = re.search(r"PID (\d+)", said)
+    if "Could not set lock" in message:
+        holder = re.search(r"PID (\d+)", message)
         who = f"process {holder[1]}" if holder else "another process"
         return StoreBusyError(
             f"{path.parent} is in use by {who}: a data folder admits one process at a time. Wait for it, or stop it."
@@ -93,7 +93,7 @@ def why_not(path: Path, error: duckdb.Error) -> StoreError:
         return _not_duckdb(path)
     if header.is_encrypted:
         return StoreError(f"{path} is an encrypted DuckDB database, which Pyrometer does not write: {PUT_BACK}")
-    if "version number" in said or _is_of_another_version(header):
+    if "version number" in message or _is_of_another_version(header):
         return StoreError(_upgrade(path, header))
     if isinstance(error, duckdb.ProgrammingError) and not isinstance(error, duckdb.InvalidInputException):
         return StoreError(f"{path} is a DuckDB database, but not one of Pyrometer ({first}): {PUT_BACK}")

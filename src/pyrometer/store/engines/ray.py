@@ -73,8 +73,8 @@ class Ray:
                 f"A task on the Ray cluster failed: {cause}. All its nodes need pip install 'pyrometer[ray]'."
             ) from None
         except self._ray.exceptions.RayError as error:
-            said = str(error).strip().splitlines()[0]
-            raise EngineError(f"A task on the Ray cluster was lost {MAX_RETRIES + 1} times: {said}") from None
+            message = str(error).strip().splitlines()[0]
+            raise EngineError(f"A task on the Ray cluster was lost {MAX_RETRIES + 1} times: {message}") from None
         if wrong is not None:
             raise EngineError(f"Node {node} of the Ray cluster: {wrong}")
         return result
@@ -93,8 +93,8 @@ def _connect(ray: Any, address: str) -> None:
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-        said = (str(error).strip().splitlines() or ["it does not answer"])[0].rstrip(".")
-        raise EngineError(f"No Ray cluster can be joined at --address {address}: {said}.") from None
+        message = (str(error).strip().splitlines() or ["it does not answer"])[0].rstrip(".")
+        raise EngineError(f"No Ray cluster can be joined at --address {address}: {message}.") from None
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
