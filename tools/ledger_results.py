@@ -22,6 +22,7 @@ from unittest import mock
 from pyarrow import parquet
 
 from pyrometer.account import ledger, sql
+from pyrometer.account.chunk_inputs import MEASUREMENTS
 from pyrometer.account.rules import ACCOUNT_RULES
 from pyrometer.model.columns import SCHEMAS, derived_kinds
 from pyrometer.model.records import Price
@@ -76,7 +77,7 @@ def _freeze(store: Store, scenario: str) -> None:
     store.append([Price(1_700_000_000_000, 2_500_000, 0)])  # instead of list prices, which change
     into = FOLDER / scenario
     into.mkdir(parents=True, exist_ok=True)
-    for kind in (*ledger.OBJECTS, *ledger.MEASUREMENTS):
+    for kind in (*ledger.OBJECTS, *MEASUREMENTS):
         if kind not in derived_kinds() and store.has(kind):
             store.expose_all([kind])
             rows = store.connection.sql(f"FROM {kind} ORDER BY ALL").to_arrow_table()

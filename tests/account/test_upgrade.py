@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyrometer.account import charge_basis, ledger, sql
+from pyrometer.account import charge_basis, chunk_inputs, ledger, sql
 from pyrometer.account.charge_basis import basis_of
 from pyrometer.account.closed import closed_months, closed_until_ms
 from pyrometer.account.cost import cost
@@ -74,7 +74,8 @@ def use_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     text = sql.text
     query = f"SELECT * REPLACE (if(state = 'train', 'evaluate', state) AS state) FROM ({text(sql.LEDGER)})"
     monkeypatch.setattr(sql, "text", lambda step: query if step == sql.LEDGER else text(step))
-    monkeypatch.setattr(ledger, "ACCOUNT_RULES", ACCOUNT_RULES + 1)
+    for module in (ledger, chunk_inputs):
+        monkeypatch.setattr(module, "ACCOUNT_RULES", ACCOUNT_RULES + 1)
 
 
 def comment_every_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pyrometer.account import sql
 from pyrometer.account.charge_basis import compare_with_charged
+from pyrometer.account.chunk_inputs import MEASUREMENTS, Chunk, ChunkInputs
 from pyrometer.account.closed import closed_until_ms
 from pyrometer.account.names import billed_to
 from pyrometer.account.pricing import assumes_prices, put_prices
@@ -26,7 +27,7 @@ from pyrometer.account.rules import (
     ledger_settings,
     short_hash,
 )
-from pyrometer.account.step_inputs import declare, put_near_idle, put_table
+from pyrometer.account.step_inputs import declare, put_near_idle
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Price
 from pyrometer.model.settings import Settings
@@ -37,7 +38,6 @@ from pyrometer.store.reader import time_column_of
 from pyrometer.store.store import NewPart
 
 OBJECTS = ("node", "slot", "pod", "workload", "allocation", "run", "event", "restatement", "price")
-MEASUREMENTS = ("gpu_sample", "step_window")
 DATED = ("node", "slot", "pod", "allocation", "run", "event", "gpu_sample", "step_window")
 
 # Slot-minutes that are built at once: enough to keep two cores busy, few enough for about one gigabyte.
@@ -47,13 +47,6 @@ CHUNK_DAYS = 7
 SUMMED_SLOT_MINUTES = 50_000
 
 Progress = Callable[[int, int], None]
-
-
-class Chunk(NamedTuple):
-    """Consecutive hours that are built together."""
-
-    from_ms: int
-    to_ms: int
 
 
 class LedgerCoverage(NamedTuple):
@@ -115,8 +108,7 @@ class _Build:
     ) -> None:
         self.store = store
         self.closed_until_ms = closed_until_ms(store.folder)
-        self.objects: dict[tuple[Chunk, int], str] = {}  # digests of objects, by chunk and `idle_gap_ms`
-        self._settings_made: dict[tuple[int, ...], Settings] = {}  # by the values that parts record
+        self.inputs = ChunkInputs(store, settings, newest_ms, self.closed_until_ms)
         self.connection = store.connection
         self.settings = settings
         self.prices = prices
@@ -129,17 +121,17 @@ class _Build:
         self._split_at_closed_time()
         chunks = self._plan(chunk_slot_minutes)
         found = {Chunk(part.from_ms, part.to_ms): part for part in self.store.parts("ledger_row")}
-        needed = {(chunk, self._settings_for(chunk, found.get(chunk))) for chunk in chunks}
-        self.objects = self._object_digests(needed | {(chunk, self.settings) for chunk in chunks})
+        needed = {(chunk, self.inputs.settings_for(chunk, found.get(chunk))) for chunk in chunks}
+        self.inputs.read_objects(needed | {(chunk, self.settings) for chunk in chunks})
         adopted: dict[Part, str] = {}
         carry = ""
         built = 0
         for done, chunk in enumerate(chunks):
             progress(done, len(chunks))
             part = found.get(chunk)
-            digest = self._valid_digest(chunk, part, carry) if part else None
+            digest = self.inputs.valid_digest(chunk, part, carry) if part else None
             if part is None or digest is None:
-                self._build_chunk(chunk, str(self._provenance(chunk, carry)))
+                self._build_chunk(chunk, str(self.inputs.provenance(chunk, carry)))
                 built += 1
             elif digest != part.digest:
                 adopted |= dict.fromkeys(self._made_together(part), digest)
@@ -228,86 +220,6 @@ class _Build:
                 minutes = slots * 60
         return sorted(built + fresh)
 
-    def _object_digests(self, chunks: Iterable[tuple[Chunk, Settings]]) -> dict[tuple[Chunk, int], str]:
-        """Digests of the objects that touch each chunk, by chunk and `idle_gap_ms`."""
-        chunks_by_gap: dict[int, set[Chunk]] = {}
-        for chunk, settings in chunks:
-            chunks_by_gap.setdefault(settings.idle_gap_ms, set()).add(chunk)
-        digests = {}
-        for gap_ms, group in chunks_by_gap.items():
-            self.connection.execute(f"SET VARIABLE idle_gap_ms = {gap_ms}::BIGINT")
-            put_table(self.connection, "chunk", "from_ms BIGINT, to_ms BIGINT", sorted(group))
-            for from_ms, to_ms, digest in sql.run(self.connection, sql.DIGESTS).fetchall():
-                digests[Chunk(from_ms, to_ms), gap_ms] = digest
-        self.connection.execute(f"SET VARIABLE idle_gap_ms = {self.settings.idle_gap_ms}::BIGINT")
-        return digests
-
-    def _inputs(self, chunk: Chunk, settings: Settings, carry: str) -> str:
-        """A digest of all inputs of a chunk."""
-        reach_ms = settings.idle_gap_ms + settings.sample_reach_ms + settings.sample_jitter_ms
-        reach_ms = max(reach_ms, MS_PER_QUARTER)  # the energy of a quarter ends in the next one
-        measured = self.store.fingerprint(MEASUREMENTS, chunk.from_ms - MS_PER_HOUR, chunk.to_ms + reach_ms)
-        newest_ms = min(self.newest_ms, chunk.to_ms + reach_ms)
-        return short_hash([self.objects[chunk, settings.idle_gap_ms], carry, measured, str(newest_ms)])
-
-    def _prices(self, chunk: Chunk) -> str:
-        """A digest of the configured prices for the time of a chunk. It must be the same in every version."""
-        rows = self.connection.execute(
-            "SELECT gpu_model, pool, cluster, purchase, instance_type, usd_micro_per_hour, per, "
-            "greatest(from_ms, $from_ms), least(coalesce(to_ms, $to_ms), $to_ms) FROM every_price "
-            "WHERE source IS DISTINCT FROM 'list' AND from_ms < $to_ms AND coalesce(to_ms > $from_ms, true) "
-            "ORDER BY from_ms, time_ms, place, gpu_model",
-            chunk._asdict(),
-        ).fetchall()
-        return short_hash(map(repr, rows))[:16]
-
-    def _is_closed(self, chunk: Chunk) -> bool:
-        return chunk.to_ms <= self.closed_until_ms
-
-    def _settings_for(self, chunk: Chunk, part: Part | None) -> Settings:
-        """The settings for comparing the inputs of a chunk: closed time keeps the settings that it was built with."""
-        made = Provenance.parse(part.digest) if part and self._is_closed(chunk) else None
-        if made is None:
-            return self.settings
-        if made.settings not in self._settings_made:
-            self._settings_made[made.settings] = made.settings_over(self.settings)
-        return self._settings_made[made.settings]
-
-    def _has_same_inputs(self, chunk: Chunk, made: Provenance, inputs: str) -> bool:
-        """Whether neither facts nor prices of a chunk have changed since it was built."""
-        if made.inputs == inputs:
-            return True
-        if made.code == input_code():
-            return False
-        # Another version computed the recorded digest, so it cannot be compared. The price book is what users change
-        # together with the version, and its digest can be compared.
-        return made.prices in ("", self._prices(chunk))
-
-    def _valid_digest(self, chunk: Chunk, part: Part, carry: str) -> str | None:
-        """The digest to record for a part that is still valid; None if the part must be rebuilt."""
-        made = Provenance.parse(part.digest)
-        if made is None:
-            return None
-        settings = self._settings_for(chunk, part)
-        inputs = self._inputs(chunk, settings, carry)
-        if not self._is_closed(chunk):
-            current = (ACCOUNT_RULES, ledger_settings(settings), inputs)
-            return part.digest if (made.rules, made.settings, made.inputs) == current else None
-        if not self._has_same_inputs(chunk, made, inputs):
-            return None
-        if made.inputs == inputs:
-            return part.digest
-        return str(
-            made._replace(
-                settings=ledger_settings(settings), code=input_code(), prices=self._prices(chunk), inputs=inputs
-            )
-        )
-
-    def _provenance(self, chunk: Chunk, carry: str) -> Provenance:
-        """The provenance of a chunk that is built now."""
-        inputs = self._inputs(chunk, self.settings, carry)
-        return Provenance(ACCOUNT_RULES, ledger_settings(self.settings), input_code(), self._prices(chunk), inputs)
-
     def _made_together(self, part: Part) -> list[Part]:
         """A ledger part and the other derived parts of its chunk."""
         return [
@@ -326,10 +238,10 @@ class _Build:
             return
         whole = Chunk(part.from_ms, part.to_ms)
         settings = made.settings_over(self.settings)
-        self.objects = self._object_digests([(whole, settings)])
+        self.inputs.read_objects([(whole, settings)])
         before_ms = max((one.to_ms for one in self.store.parts("ledger_row") if one.to_ms <= whole.from_ms), default=0)
-        inputs = self._inputs(whole, settings, self._carry_digest(before_ms))
-        unchanged = self._has_same_inputs(whole, made, inputs)
+        inputs = self.inputs.digest(whole, settings, self._carry_digest(before_ms))
+        unchanged = self.inputs.is_unchanged(whole, made, inputs)
         kept = str(made._replace(code="", prices="", inputs="")) if unchanged else STALE
         closed, rest = Chunk(whole.from_ms, cut_ms), Chunk(cut_ms, whole.to_ms)
         self._compute(closed)  # its carry is needed

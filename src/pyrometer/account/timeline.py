@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pyrometer.account import sql
-from pyrometer.account.ledger import CHUNK_DAYS, MEASUREMENTS, OBJECTS, Chunk
+from pyrometer.account.chunk_inputs import MEASUREMENTS, Chunk
+from pyrometer.account.ledger import CHUNK_DAYS, OBJECTS
 from pyrometer.account.step_inputs import declare, put_near_idle
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_QUARTER
