@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx2 as httpx
 
 from pyrometer.model.settings import Settings
-from pyrometer.serve.app import Server, application
+from pyrometer.serve.core import Core, Nodes
+from pyrometer.serve.main import Services, build_services
 from pyrometer.store import Store
 
 
 @asynccontextmanager
-async def talking(store: Store, *, crash: bool = False) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
+async def talking(
+    store: Store, *, crash: bool = False, uid_of: Callable[[str], str | None] = lambda name: None
+) -> AsyncIterator[tuple[Services, httpx.AsyncClient]]:
     """A server and its client. One that crashes stores nothing of what it has taken."""
-    server = Server(store, Settings(), asyncio.Lock(), open_to_all=True)
-    app = application(server)
+    server = build_services(Core(store, Settings(), nodes=Nodes(uid_of)), open_to_all=True)
+    app = server.application()
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         if crash:
             yield server, client

@@ -8,7 +8,6 @@ commands of the other pages, which a test runs.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
 import inspect
 import re
@@ -25,9 +24,9 @@ from pyrometer.cli import COMMANDS
 from pyrometer.export.dcgm import METRICS, OWN_METRICS
 from pyrometer.model.settings import CHOICES, HELP, Settings
 from pyrometer.model.states import CLAIMS, EVIDENCE, IMMEDIATE_CAUSES, INTERVAL_STATES, STATE, STATES
-from pyrometer.serve.app import Server
+from pyrometer.serve.core import Core
+from pyrometer.serve.main import build_services
 from pyrometer.serve.openapi import document
-from pyrometer.serve.vitals import Vitals
 from pyrometer.store import Store
 from pyrometer.train.environment import VARIABLES
 
@@ -224,9 +223,9 @@ def settings() -> str:
 def metrics() -> str:
     """What the server and the agent show a scraper."""
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder), create=True) as store:
-        server = Server(store, Settings(audit_log="no"), asyncio.Lock(), open_to_all=True)
-        ledger, runs = _shown(server.counted.collect()), _shown(server.training.collect())
-        own = _shown(one for one in Vitals(server).collect() if one.name.startswith("pyrometer_"))
+        server = build_services(Core(store, Settings(audit_log="no")), open_to_all=True)
+        ledger, runs = _shown(server.metrics.ledger.collect()), _shown(server.metrics.runs.collect())
+        own = _shown(one for one in server.collectors[-1].collect() if one.name.startswith("pyrometer_"))
     heads = ("metric", "type", "labels", "meaning")
     of_agent = ("metric", "type", "meaning")
     return page(

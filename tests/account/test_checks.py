@@ -16,7 +16,7 @@ from pyrometer.account import check
 from pyrometer.account.check import derived_problems, problems
 from pyrometer.account.repair import mend
 from pyrometer.model.records import Finding, Restatement
-from pyrometer.serve.unread import unread_bodies
+from pyrometer.serve.spooled_bodies import unreadable_bodies
 from pyrometer.store import Store
 from pyrometer.store.catalog import Part
 
@@ -48,12 +48,12 @@ def store(made: Path, tmp_path: Path) -> Iterator[Store]:
 
 def found(store: Store) -> list[str]:
     """As the command does: the ledger against the facts only where the files are well."""
-    wrong = [*problems(store), *unread_bodies(store.folder)] or list(derived_problems(store))
+    wrong = [*problems(store), *unreadable_bodies(store.folder)] or list(derived_problems(store))
     return [problem.text for problem in wrong]
 
 
 def mended(store: Store) -> list[str]:
-    wrong = [*problems(store), *unread_bodies(store.folder)] or list(derived_problems(store))
+    wrong = [*problems(store), *unreadable_bodies(store.folder)] or list(derived_problems(store))
     done = list(mend(store, wrong))
     account(store)
     return done

@@ -155,16 +155,17 @@ def test_what_cannot_be_asked_of_several_says_how(tmp_path) -> None:
             store.set_meta("lake_source", name)
             copied(store, lake, name)
         with pytest.raises(
-            QuestionError, match=r"`cost --by cause` is asked of one cluster: say --cluster NAME\. There: east, west"
+            QuestionError,
+            match=r"`cost --by cause` needs one cluster\. Pass --cluster NAME\. .*: east, west",
         ):
             of_lake(lake, {"by": "cause"})
-        with pytest.raises(QuestionError, match="`why` is not divided among machines"):
+        with pytest.raises(QuestionError, match="`why` cannot be divided among machines"):
             of_lake(lake, {}, what="why", clusters=["east"], engine=Cutting())
         with pytest.raises(NothingError, match="There is no team 'nobody'"):
             of_lake(lake, {"team": "nobody"})
         store.set_meta("lake_source", "east")
         copied(store, lake, "east", settings=TARIFF._replace(timezone="Europe/Berlin"))
-        with pytest.raises(QuestionError, match=r"different time zones \(Europe/Berlin, UTC\): say --tz"):
+        with pytest.raises(QuestionError, match=r"different time zones \(Europe/Berlin, UTC\)\. Pass --tz"):
             of_lake(lake, {})
         assert of_lake(lake, {"tz": "UTC", "all": "1"})["rows"]
 

@@ -177,7 +177,7 @@ def test_a_team_sees_its_own_pipelines_and_sweeps_and_no_other_s(both: Store) ->
         assert (ours["pipeline"] or ours["sweep"])["total"]["gpu_ms"] == nights.HOUR
         with pytest.raises(NothingError) as error:
             answer(both, "show", run=f"{two_teams.THEIRS}{joined}{name}", team=two_teams.TEAM)
-        assert two_teams.THEIRS not in str(error.value).partition("in that time")[2]
+        assert two_teams.THEIRS not in str(error.value).partition("in this time range")[2]
     rows = answer(both, "cost", by="pipeline,pipeline_step,sweep,trial", team=two_teams.TEAM)["rows"]
     assert two_teams.THEIRS not in str(rows)
 

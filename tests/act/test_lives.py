@@ -21,7 +21,8 @@ from pyrometer.explain.findings import Proposal
 from pyrometer.explain.known import APART_MS, named, until_ms
 from pyrometer.model.records import Finding
 from pyrometer.model.settings import Settings
-from pyrometer.serve.app import Server
+from pyrometer.serve.core import Core
+from pyrometer.serve.main import Services, build_services
 from pyrometer.serve.questions import DEFAULT_LAST
 from pyrometer.simulate.night import simulate
 from pyrometer.simulate.replay import replay
@@ -181,9 +182,9 @@ def looked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("night")
     said: dict[str, Any] = {"answers": []}
 
-    async def look(server: Server) -> None:
-        await server.find()
-        said["answers"].append(await server.ask("why", {}))
+    async def look(server: Services) -> None:
+        await server.findings.find()
+        said["answers"].append(await server.answering.ask("why", {}))
 
     with pytest.MonkeyPatch.context() as patch, Store(folder / "night", create=True) as night:
         patch.setitem(DEFAULT_LAST, "why", "1h")
@@ -196,7 +197,7 @@ def looked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             with Store(folder / "live", create=True) as store:
                 replay(night, store, told_ms, until_ms)
                 told_ms = until_ms
-                asyncio.run(look(Server(store, Settings(), asyncio.Lock(), open_to_all=True)))
+                asyncio.run(look(build_services(Core(store, Settings()), open_to_all=True)))
                 store.expose_all(["finding"])
                 rows = store.connection.execute("FROM finding ORDER BY time_ms").fetchall()
                 said["written"] = [Finding(*row) for row in rows]

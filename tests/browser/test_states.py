@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -118,7 +119,7 @@ class TestWho:
             assert page.locator("#team").is_disabled()
             page.goto(f"{url}/run?run=trainjob-moe-16x7b")  # of another team
             one.shown()
-            assert "There is no run" in page.locator(".trouble").inner_text()
+            assert re.search(r"Run .* not found", page.locator(".trouble").inner_text())
             refused(one, 401, 404)
 
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from pyrometer.serve.address import publish, withdraw
+from pyrometer.serve.address import new_address, publish, withdraw
 from pyrometer.store import Store
 from pyrometer.store.backup_folder import BackupFolder
 
@@ -90,7 +90,8 @@ def test_what_cannot_be_is_said_in_one_sentence(copy_of_recorded, tmp_path, pyro
 def test_the_folder_of_a_server_is_asked_for_by_its_address(copy_of_recorded, tmp_path, pyrometer):
     from pyrometer.store import StoreBusyError
 
-    address = publish(copy_of_recorded, "127.0.0.1", 18_999)
+    address = new_address("127.0.0.1", 18_999)
+    publish(copy_of_recorded, address)
     busy = StoreBusyError("busy")
     with pytest.MonkeyPatch.context() as patch:
 

@@ -16,7 +16,8 @@ from pyrometer.cli import main
 from pyrometer.model.records import Allocation, Price
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
-from pyrometer.serve.app import Server, application
+from pyrometer.serve.core import Core
+from pyrometer.serve.main import build_services
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
 from serving import serving
@@ -118,8 +119,8 @@ def test_over_http_an_admin_closes_and_answers_are_of_the_closed_month_at_once(d
         with Store(data) as store:
             tokens = Tokens(data)
             admin, viewer = (tokens.create(role, role, 0) for role in ("admin", "viewer"))
-            server = Server(store, Settings(), asyncio.Lock(), open_to_all=False)
-            transport = httpx.ASGITransport(application(server))
+            server = build_services(Core(store, Settings()), open_to_all=False)
+            transport = httpx.ASGITransport(server.application())
             async with httpx.AsyncClient(transport=transport, base_url="http://pyrometer.test") as client:
 
                 async def say(method: str, path: str, token: str) -> httpx.Response:

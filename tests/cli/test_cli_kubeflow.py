@@ -72,7 +72,7 @@ def test_the_same_by_its_id_and_a_wrong_name_is_told_a_near_one(told, night):
     assert again == about
     assert sum(row["usd_micro"] for row in about["steps"]) == about["total"]["usd_micro"]
     said = told("show", "nightly 2026-10-09", "--data", night).failed(1)
-    assert said == "There is no run 'nightly 2026-10-09' in that time. Did you mean 'nightly 2026-10-08'?"
+    assert said == "Run 'nightly 2026-10-09' not found in this time range. Did you mean 'nightly 2026-10-08'?"
 
 
 def test_a_sweep_is_shown_by_its_trials(told, night):

@@ -36,7 +36,7 @@ def offline_run(folder, run_id: str = "abcd1234", **environment) -> None:
 def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known(told, tmp_path):
     offline_run(tmp_path, gpu_nvidia=[{"name": H100}] * 8)
     said = told("import", "wandb", tmp_path, "--out", tmp_path / "data")
-    assert said.out.startswith("1 run; 1 joined to nothing.")
+    assert said.out.startswith("1 run; 1 not joined.")
     (row,) = told("worth", "vision", "--data", tmp_path / "data", "--price", "2", "-o", "json").json["runs"]
     assert (row["run"], row["best"]) == ("vision/abcd1234", 1 / 60)
     assert row["usd_micro"] == round(8 * 2_000_000 * 59 / 60)  # the last word came in its last minute

@@ -59,7 +59,7 @@ def test_an_experiment_without_runs_has_a_cost(pyrometer, tmp_path):
 
 def test_another_experiment_or_metric_is_refused_with_what_there_is(pyrometer, finetuned):
     said = pyrometer("worth", "sftt", "--data", finetuned).failed(1)
-    assert said == "There is no experiment 'sftt' in that time. Did you mean 'sft'?"
+    assert said == "Experiment 'sftt' not found in this time range. Did you mean 'sft'?"
     said = pyrometer("worth", "sft", "--metric", "acc", "--data", finetuned).failed(1)
     assert said == "No run has a metric 'acc' in that time. Known: loss."
     assert "'soon' is not a number" in pyrometer("worth", "sft", "--target", "soon", "--data", finetuned).failed(2)

@@ -15,8 +15,8 @@ from pyrometer.store import Store
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        ("run", "Run 'run' did not run in that time. `pyrometer runs` shows when it ran."),
-        ("runn", "There is no run 'runn' in that time. `pyrometer runs` lists them."),
+        ("run", "Run 'run' did not run in this time range. `pyrometer runs` shows when it ran."),
+        ("runn", "Run 'runn' not found in this time range. `pyrometer runs` lists them."),
     ],
 )
 def test_a_run_of_another_time_is_not_a_misspelled_one(tmp_path: Path, run: str, said: str) -> None:

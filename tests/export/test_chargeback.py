@@ -34,7 +34,8 @@ from pyrometer.export.focus import COLUMNS, focus_table
 from pyrometer.export.parquet import COST_KINDS, as_parquet
 from pyrometer.model.records import Node, Price, Workload
 from pyrometer.model.settings import Settings
-from pyrometer.serve.app import Server, application
+from pyrometer.serve.core import Core
+from pyrometer.serve.main import build_services
 from pyrometer.store import Store
 
 NIGHT = [*cluster(hours=30), *job(to_min=25 * 60), *run(ended_ms=at(90)), *all_ranks(0, 80)]
@@ -213,8 +214,8 @@ def test_focus_has_no_row_for_what_has_no_price(tmp_path: Path) -> None:
 def test_a_server_sends_files_with_a_name(folder: Path) -> None:
     async def asking(path: str) -> httpx.Response:
         with Store(folder) as store:
-            server = Server(store, Settings(), asyncio.Lock(), open_to_all=True)
-            transport = httpx.ASGITransport(application(server))
+            server = build_services(Core(store, Settings()), open_to_all=True)
+            transport = httpx.ASGITransport(server.application())
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
                 return await client.get(path)
 

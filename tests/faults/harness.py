@@ -47,8 +47,9 @@ TOLD = ("gpu_sample", "step_window", "metric")  # what deliveries are counted in
 QUICK = {  # a server that need not be waited for
     "pyrometer.serve.remote_write.SETTLE_S": 0.2, "pyrometer.serve.training.SETTLE_S": 0.2,
     "pyrometer.serve.remote_write.STORE_EVERY_S": 0.05, "pyrometer.serve.otlp.STORE_EVERY_S": 0.05,
-    "pyrometer.serve.app.SEAL_EVERY_S": 0.05, "pyrometer.cli.serve.ACCOUNT_EVERY_S": 0.1,
-    "pyrometer.cli.serve.REST": 0, "pyrometer.cli.serve.LOOK_EVERY_S": 1.0, "pyrometer.cli.serve.RESTART_S": 0.1,
+    "pyrometer.serve.accounting.SEAL_EVERY_S": 0.05, "pyrometer.serve.main.ACCOUNT_EVERY_S": 0.1,
+    "pyrometer.serve.runtime.REST_FACTOR": 0, "pyrometer.serve.main.LOOK_EVERY_S": 1.0,
+    "pyrometer.serve.runtime.RESTART_S": 0.1,
 }  # fmt: skip
 REMOTE_WRITE = {
     "Content-Encoding": "snappy", "Content-Type": "application/x-protobuf",

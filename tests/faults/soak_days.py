@@ -6,7 +6,6 @@ ahead: scrapes by remote write and what ranks say over OTLP, sealing, the ledger
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 import time
@@ -20,8 +19,9 @@ from harness import Delivery, deliveries, objects
 
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.serve import app as serving
-from pyrometer.serve.app import Server, application
+from pyrometer.serve import accounting
+from pyrometer.serve.core import Core
+from pyrometer.serve.main import Services, build_services
 from pyrometer.serve.remote_write import ALL
 from pyrometer.store import Store
 from pyrometer.store.data_folder import DATABASE
@@ -63,12 +63,12 @@ async def days(
     """Lives through so many days; says after each what is held. A server does its books all the time: what one time
     leaves behind, every time does."""
     settings = Settings(retention_days=kept_days)
-    serving.REST = 0
+    accounting.REST_FACTOR = 0
     with clock_ahead() as ahead, Store(folder, create=True) as store:
         # Four GPUs fill the WAL in two weeks, which is when it goes into the database's file; thousands do in minutes.
         store.connection.execute("SET checkpoint_threshold = '512KB'")
-        server = Server(store, settings, asyncio.Lock(), open_to_all=True)
-        app = application(server)
+        server = build_services(Core(store, settings), open_to_all=True)
+        app = server.application()
         transport = httpx.ASGITransport(app)
         begun_ms = time.time_ns() // 1_000_000 // MS_PER_HOUR * MS_PER_HOUR
         async with (
@@ -79,7 +79,7 @@ async def days(
                 start_ms = begun_ms + hour * MS_PER_HOUR
                 ahead["ms"] = (hour + 1) * MS_PER_HOUR
                 if hour % 24 == 0:
-                    async with server.lock:
+                    async with server.core.lock:
                         store.append(objects(24, start_ms))
                 for one in deliveries(60, every_minutes, start_ms):
                     await _sent(client, one)
@@ -87,10 +87,10 @@ async def days(
                     continue
                 await server.remote_write.store(ALL)
                 await server.otlp.store(everything=True)
-                server._seal_due_s = 0.0
-                await server.keep_books()
+                server.accounting._seal_due_s = 0.0
+                await server.accounting.update()
                 if hour % 24 == 23:
-                    await server.look()
+                    await server.findings.look()
                     for question in QUESTIONS:
                         assert (await client.get(f"/api/v1/{question}")).status_code == 200
                     assert (await client.get("/metrics")).status_code == 200
@@ -107,10 +107,10 @@ async def _sent(client: httpx.AsyncClient, one: Delivery) -> None:
     raise AssertionError(answer.text)
 
 
-def held(server: Server, folder: Path, day: int) -> Held:
+def held(server: Services, folder: Path, day: int) -> Held:
     """What there is now."""
     gc.collect()
-    ask = server.store.connection.execute
+    ask = server.core.store.connection.execute
     ((tables,),) = ask("SELECT count(*) FROM duckdb_tables() WHERE temporary").fetchall()
     status = Path("/proc/self/status").read_text()
     rss_kib = int(status.partition("VmRSS:")[2].split()[0])
@@ -118,7 +118,7 @@ def held(server: Server, folder: Path, day: int) -> Held:
     return Held(
         day, rss_kib, len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), tables,
         sum(1 for path in folder.rglob("*") if path.is_file()), (folder / DATABASE).stat().st_size // 1024,
-        wal.stat().st_size // 1024 if wal.exists() else 0, len(server.store.parts()),
+        wal.stat().st_size // 1024 if wal.exists() else 0, len(server.core.store.parts()),
     )  # fmt: skip
 
 

@@ -59,8 +59,8 @@ def test_senders_keep_what_a_full_disk_does_not_take_and_it_goes_on_when_there_i
         assert sender.answers[503] == 2
         ready = served.ready()
         assert ready["ready"]  # it answers, and what was known is known
-        assert "The disk takes nothing, and senders get 503: File too large." in ready["shortcomings"]
-        assert served.log.count("The disk takes nothing") == 1
+        assert "The disk cannot be written, and senders get 503: File too large." in ready["shortcomings"]
+        assert served.log.count("The disk cannot be written") == 1
         metrics = samples(served.client.get("/metrics").text)
         assert metrics["pyrometer_disk_failures_total"][0][1] >= 2
         assert halves(folder / "inbox") == []
@@ -130,7 +130,7 @@ def test_a_real_disk_that_is_full_or_read_only(small_disk, load, twin, fault):
             subprocess.run(["mount", "-o", "remount,ro,bind", inbox], check=True)
         assert not sender.send(served.client)
         assert sender.answers[503] == 1
-        assert any("The disk takes nothing" in text for text in served.ready()["shortcomings"])
+        assert any("The disk cannot be written" in text for text in served.ready()["shortcomings"])
         assert served.client.get("/api/v1/cost", params={"all": "1"}).status_code in (200, 503)
         if fault == "full":
             filler.unlink()

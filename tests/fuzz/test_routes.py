@@ -23,11 +23,12 @@ import two_teams
 from effort import EFFORT
 from pyrometer.account.time_range import TimeRangeError
 from pyrometer.model.settings import Settings
-from pyrometer.serve import app
+from pyrometer.serve.core import Core
 from pyrometer.serve.downloads import DOWNLOADS
+from pyrometer.serve.main import Services, build_services
 from pyrometer.serve.questions import (
-    ASKED_ALWAYS,
-    ASKED_BY,
+    COMMON_PARAMETERS,
+    OWN_PARAMETERS,
     NothingError,
     QuestionError,
     known,
@@ -60,7 +61,15 @@ WRONG = (
     "2026-13-45", "2026-10-08T20:00:00+99:99", "2026-W41", "1970-01-01", "9998-12", "0000-00", "2026-10-25 02:30",
     "true", "null",
 )  # fmt: skip
-NAMES = (*ASKED_ALWAYS, *{name for names in ASKED_BY.values() for name in names}, "stale", "as", "page", "unknown", "")
+NAMES = (
+    *COMMON_PARAMETERS,
+    *{name for names in OWN_PARAMETERS.values() for name in names},
+    "stale",
+    "as",
+    "page",
+    "unknown",
+    "",
+)
 
 
 @st.composite
@@ -87,8 +96,8 @@ def test_a_question_is_asked_or_refused(what, said):
 
 @pytest.mark.parametrize("what", known())
 def test_every_parameter_with_every_wrong_value(what):
-    needed = {"run": OUR_RUN} if "run" in ASKED_BY.get(what, ()) else {}
-    for name in (*ASKED_ALWAYS, *ASKED_BY.get(what, ())):
+    needed = {"run": OUR_RUN} if "run" in OWN_PARAMETERS.get(what, ()) else {}
+    for name in (*COMMON_PARAMETERS, *OWN_PARAMETERS.get(what, ())):
         for value in WRONG:
             checked(what, needed | {name: value})
 
@@ -119,9 +128,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         made = {role: tokens.create(role, role, 0) for role in ("admin", "ingest")}
         made["team"] = tokens.create("team", "team_viewer", 0, TEAM)
 
-        async def serve() -> tuple[app.Server, httpx.AsyncClient]:
-            server = app.Server(store, Settings(), asyncio.Lock(), open_to_all=False)
-            transport = httpx.ASGITransport(app.application(server), client=("192.0.2.7", 4711))
+        async def serve() -> tuple[Services, httpx.AsyncClient]:
+            server = build_services(Core(store, Settings()), open_to_all=False)
+            transport = httpx.ASGITransport(server.application(), client=("192.0.2.7", 4711))
             return server, httpx.AsyncClient(transport=transport, base_url=HOST)
 
         server, client = loop.run(serve())

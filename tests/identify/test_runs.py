@@ -20,7 +20,7 @@ from pyrometer.collect.said import Happened, News, Said, Value, Who, Window
 from pyrometer.identify.runs import Known, Runs
 from pyrometer.model.columns import SCHEMAS, schema_of
 from pyrometer.model.records import Allocation, Metric, Pod, Run, Slot, StepWindow, Workload
-from pyrometer.serve.training import take_in
+from pyrometer.serve.training import store_inbox
 from pyrometer.store import Store
 
 T0 = 1_790_000_000_000
@@ -122,7 +122,7 @@ def test_nor_does_a_new_process_for_every_batch(seed: int) -> None:
         with tempfile.TemporaryDirectory() as folder, Store(folder, create=True) as store:
             for number, batch in enumerate(bodies):
                 spoken.put(Path(folder), [(identity, [message]) for identity, message in batch], f"{number:03d}")
-                assert not take_in(store)
+                assert not store_inbox(store)
             contents.append(in_store(store))
     assert contents[0] == contents[1]
     assert len(contents[0]["run"]) == 4

@@ -14,7 +14,7 @@ from kube.server import ApiServer, Kubectl
 from pyrometer.account.ledger import build
 from pyrometer.collect.kubernetes.api import connect
 from pyrometer.model.settings import Settings
-from pyrometer.serve.collector import Collector
+from pyrometer.serve.collector import KubernetesCollector
 from pyrometer.store import Store
 
 
@@ -26,12 +26,12 @@ def now_ms() -> int:
 @asynccontextmanager
 async def collecting(
     server: ApiServer, folder: Path, *, settings: Settings | None = None, port: int | None = None, token: str = ""
-) -> AsyncIterator[Collector]:  # fmt: skip
+) -> AsyncIterator[KubernetesCollector]:  # fmt: skip
     """A collector that has seen all there is."""
     config = server.kubeconfig(token, port=port) if token else server.kubeconfig(port=port)
     api = connect(environment={"KUBECONFIG": str(config)})
     with Store(folder, create=True) as store:
-        collector = Collector(store, api, settings or Settings(), asyncio.Lock())
+        collector = KubernetesCollector(store, api, settings or Settings(), asyncio.Lock())
         task = asyncio.create_task(collector.run())
         try:
             await until(lambda: collector.source is not None and collector.source.ready.is_set(), task)
@@ -58,13 +58,13 @@ def rows(store: Store, query: str) -> list[tuple[Any, ...]]:
     return store.connection.execute(query).fetchall()
 
 
-async def asked(collector: Collector, query: str) -> list[tuple[Any, ...]]:
+async def asked(collector: KubernetesCollector, query: str) -> list[tuple[Any, ...]]:
     """The rows of a question, when the collector does not use the store."""
     async with collector.lock:
         return rows(collector.store, query)
 
 
-async def ended(collector: Collector, namespace: str, count: int, timeout_s: float = 60.0) -> None:
+async def ended(collector: KubernetesCollector, namespace: str, count: int, timeout_s: float = 60.0) -> None:
     """Until so many pods of a namespace are known to be over."""
     query = f"SELECT count(DISTINCT pod_uid) FROM pod WHERE ended_ms IS NOT NULL AND namespace LIKE '{namespace}%'"
     deadline = time.monotonic() + timeout_s
@@ -74,7 +74,7 @@ async def ended(collector: Collector, namespace: str, count: int, timeout_s: flo
         await asyncio.sleep(0.05)
 
 
-async def gpu_seconds(collector: Collector, namespace: str) -> dict[str, float]:
+async def gpu_seconds(collector: KubernetesCollector, namespace: str) -> dict[str, float]:
     """GPU-seconds of each workload of a namespace, from the ledger."""
     async with collector.lock:
         return ledger_seconds(collector.store, namespace)
@@ -125,7 +125,7 @@ class Site:
 
 
 async def until_rows(
-    collector: Collector, query: str, expected: list[tuple[Any, ...]], timeout_s: float = 30.0
+    collector: KubernetesCollector, query: str, expected: list[tuple[Any, ...]], timeout_s: float = 30.0
 ) -> None:
     deadline = time.monotonic() + timeout_s
     while (found := await asked(collector, query)) != expected:

@@ -16,7 +16,7 @@ from kube.server import ApiServer, Kubectl
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.scrape import Scrapes, of_gpus
 from pyrometer.identify.gpu_models import near_idle_power_w
-from pyrometer.serve.telemetry import OfKubernetes, Telemetry
+from pyrometer.serve.telemetry import HoldersFromKubernetes, TelemetryIngest
 from serve.test_telemetry import exporter
 
 pytestmark = pytest.mark.heavy
@@ -49,7 +49,9 @@ def test_an_exporter_among_the_pods_says_which_gpu_a_pod_has(
                     lambda name: collector.cluster.node_uid_of(name) if collector.cluster else None, near_idle_power_w
                 )
                 scrapes = Scrapes(lambda: list(source.exporters.values()), of_gpus(dcgm), interval_s=0.2)
-                telemetry = Telemetry(collector.store, collector.lock, scrapes, OfKubernetes(lambda: collector.cluster))
+                telemetry = TelemetryIngest(
+                    collector.store, collector.lock, scrapes, HoldersFromKubernetes(lambda: collector.cluster)
+                )
                 running = asyncio.create_task(telemetry.run())
                 await until_rows(collector, holds, [(5, "dcgm"), (6, "dcgm")])
                 running.cancel()

@@ -20,7 +20,7 @@ from pyrometer.account.ledger import build
 from pyrometer.account.time_range import TimeRange
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.model.settings import Settings
-from pyrometer.serve.history import Remembering
+from pyrometer.serve.history import PrometheusFollower
 from pyrometer.store import Store
 
 pytestmark = pytest.mark.heavy
@@ -45,7 +45,7 @@ def test_who_had_gpus_is_known_and_looking_twice_changes_nothing(
 
     async def scenario(store: Store) -> None:
         api = Prometheus(server.url)
-        remembering = Remembering(store, Settings(prometheus_history_hours=4), asyncio.Lock(), api, every_s=0.01)
+        remembering = PrometheusFollower(store, Settings(prometheus_history_hours=4), asyncio.Lock(), api, every_s=0.01)
         running = asyncio.create_task(remembering.run())
         while remembering.rounds < 3:
             assert not running.done(), running.result()
@@ -99,7 +99,7 @@ def test_a_prometheus_that_is_gone_for_an_hour_is_said_to_be_and_costs_nothing(
         api, said = Prometheus(server.url), []
         clock_ms[0] = times_ms[0]
         settings = Settings(prometheus_history_hours=4)
-        remembering = Remembering(store, settings, asyncio.Lock(), api, every_s=0.01, clock=lambda: clock_ms[0])
+        remembering = PrometheusFollower(store, settings, asyncio.Lock(), api, every_s=0.01, clock=lambda: clock_ms[0])
         running = asyncio.create_task(remembering.run())
         await until(lambda: remembering.rounds > 0, running)
         if gone:

@@ -28,7 +28,8 @@ from prometheus.servers import prometheus
 from pyrometer.export.dashboards import DASHBOARDS
 from pyrometer.model.records import Event, Metric, Node, Price, StepWindow
 from pyrometer.model.settings import Settings
-from pyrometer.serve.app import Server, application
+from pyrometer.serve.core import Core
+from pyrometer.serve.main import build_services
 from pyrometer.store import Store
 
 pytestmark = pytest.mark.heavy
@@ -97,21 +98,21 @@ class Running:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         with Store(self._folder, create=True) as store:
-            self.server = Server(store, Settings(), asyncio.Lock(), open_to_all=True)
-            config = uvicorn.Config(application(self.server), port=self.port, log_config=None, access_log=False)
+            self.server = build_services(Core(store, Settings()), open_to_all=True)
+            config = uvicorn.Config(self.server.application(), port=self.port, log_config=None, access_log=False)
             self._http = uvicorn.Server(config)
             self._began.set()
             await self._http.serve()
 
     def add(self, records: list[Any]) -> None:
         async def append() -> None:
-            async with self.server.lock:
-                await asyncio.to_thread(self.server.store.append, records)
+            async with self.server.core.lock:
+                await asyncio.to_thread(self.server.core.store.append, records)
 
         asyncio.run_coroutine_threadsafe(append(), self._loop).result(60)
 
     def keep_books(self) -> None:
-        for work in (self.server.keep_books, self.server.look):
+        for work in (self.server.accounting.update, self.server.findings.look):
             asyncio.run_coroutine_threadsafe(work(), self._loop).result(60)
 
     def close(self) -> None:

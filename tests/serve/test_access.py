@@ -19,12 +19,16 @@ from starlette.requests import Request
 import two_teams
 from pyrometer.cli import main
 from pyrometer.model.settings import SettingError, Settings
-from pyrometer.serve import access, app, audit
-from pyrometer.serve.access import COOKIE, Access, RefusedError, network_of
+from pyrometer.serve import answering, audit, auth
+from pyrometer.serve.accounting import Accounting
 from pyrometer.serve.audit import Audit
-from pyrometer.serve.headers import HEADERS
-from pyrometer.serve.limits import Bucket, Guesses, Recent
-from pyrometer.serve.tokens import MAY, ROLES, TokenError, Tokens
+from pyrometer.serve.auth import COOKIE, Access, GuessLimiter, RateLimit, RecentItems
+from pyrometer.serve.core import Core
+from pyrometer.serve.guard import HEADERS
+from pyrometer.serve.host_addresses import network_of
+from pyrometer.serve.http_error import HttpError
+from pyrometer.serve.main import Services, build_services
+from pyrometer.serve.tokens import PERMISSIONS, ROLES, TokenError, Tokens
 from pyrometer.serve.web import PAGES
 from pyrometer.store import Store, token_marker
 from two_teams import OTHER_TEAM, OUR_RUN, SAME_RUN, TEAM, THEIR_RUN, THEIRS
@@ -38,7 +42,7 @@ class World(NamedTuple):
     """A server that has tokens of every role, in this process."""
 
     client: httpx.AsyncClient
-    server: app.Server
+    server: Services
     tokens: dict[str, str]
 
     def as_(self, role: str) -> dict[str, str]:
@@ -47,7 +51,7 @@ class World(NamedTuple):
     async def written(self) -> list[dict[str, Any]]:
         """The audit log."""
         await asyncio.to_thread(self.server.audit.close)
-        path = self.server.store.folder / audit.FILE
+        path = self.server.core.store.folder / audit.FILE
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -58,8 +62,8 @@ async def world(store: Store, settings: Settings | None = None, peer: str = "192
     (store.folder / audit.FILE).unlink(missing_ok=True)
     made = {role: tokens.create(role, role, 0, TEAM if role == "team_viewer" else None) for role in ROLES}
     made["other_team"] = tokens.create("other_team", "team_viewer", 0, OTHER_TEAM)
-    server = app.Server(store, settings or Settings(), asyncio.Lock(), open_to_all=False)
-    transport = httpx.ASGITransport(app.application(server), client=(peer, 4711))
+    server = build_services(Core(store, settings or Settings()), open_to_all=False)
+    transport = httpx.ASGITransport(server.application(), client=(peer, 4711))
     async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
         yield World(client, server, made)
     await asyncio.to_thread(server.audit.close)
@@ -68,8 +72,8 @@ async def world(store: Store, settings: Settings | None = None, peer: str = "192
 @asynccontextmanager
 async def open_world(store: Store, *, always_open: bool = False) -> AsyncIterator[httpx.AsyncClient]:
     """A server on loopback, as `pyrometer serve` starts it, and whoever asks it."""
-    server = app.Server(store, Settings(audit_log="no"), asyncio.Lock(), open_to_all=True, always_open=always_open)
-    transport = httpx.ASGITransport(app.application(server))
+    server = build_services(Core(store, Settings(audit_log="no")), open_to_all=True, always_open=always_open)
+    transport = httpx.ASGITransport(server.application())
     async with httpx.AsyncClient(transport=transport, base_url=LOOPBACK) as client:
         yield client
 
@@ -132,7 +136,7 @@ OF_A_TEAM_VIEWER = {
 
 def test_of_every_route_it_is_decided_what_a_team_viewer_gets(run: Run) -> None:
     async def test(world: World) -> None:
-        routes = app.application(world.server).routes
+        routes = world.server.application().routes
         there = {(route.path, method) for route in routes for method in route.methods - {"HEAD"}}
         assert there == set(OF_A_TEAM_VIEWER)
         for (path, method), status in OF_A_TEAM_VIEWER.items():
@@ -155,11 +159,11 @@ def test_what_each_role_may(run: Run, role: str) -> None:
             "view_all": (await world.client.get("/metrics", headers=headers)).status_code,
         }
         refused = 401 if role == "nobody" else 403
-        assert {what for what, status in statuses.items() if status != refused} == set(MAY.get(role, ())) & set(
+        assert {what for what, status in statuses.items() if status != refused} == set(PERMISSIONS.get(role, ())) & set(
             statuses
         )
         ready = (await world.client.get("/readyz", headers=headers)).json()
-        assert ("shortcomings" in ready) == ("view_all" in MAY.get(role, ()))
+        assert ("shortcomings" in ready) == ("view_all" in PERMISSIONS.get(role, ()))
 
     run(test)
 
@@ -275,12 +279,12 @@ def test_neither_cursors_nor_tags_lead_to_another_s_answer(run: Run) -> None:
 @pytest.mark.heavy
 def test_a_team_viewer_hears_of_its_own_findings_only(run: Run) -> None:
     async def test(world: World) -> None:
-        events = {team: world.server.live.events(team) for team in (TEAM, OTHER_TEAM, "nobody-s", None)}
+        events = {team: world.server.events.events(team) for team in (TEAM, OTHER_TEAM, "nobody-s", None)}
         for one in events.values():
             await anext(one)
-        await world.server.keep_books()
-        await world.server.look()
-        world.server.live.end()
+        await world.server.accounting.update()
+        await world.server.findings.look()
+        world.server.events.end()
         heard = {team: "".join([text async for text in one]) for team, one in events.items()}
         assert "event: finding" in heard[TEAM]
         assert THEIRS not in heard[TEAM]
@@ -298,15 +302,15 @@ def test_who_may_not_any_more_hears_nothing_more(run: Run) -> None:
         scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.7", 1)}
         scope["headers"] = [(b"authorization", world.as_("team_viewer")["Authorization"].encode())]
         asked = Request(scope)
-        asked.state.who = world.server.access.who(asked, "view")
-        events = world.server._heard(asked)
+        asked.state.who = world.server.access.authorize(asked, "view")
+        events = world.server.answers.events_for(asked)
         await anext(events)
-        world.server.live.tell("ledger", {"revision": "a"})
+        world.server.events.send("ledger", {"revision": "a"})
         assert "ledger" in await anext(events)
-        world.server.tokens.revoke("team_viewer")
-        world.server.live.tell("ledger", {"revision": "b"})
+        world.server.access.tokens.revoke("team_viewer")
+        world.server.events.send("ledger", {"revision": "b"})
         assert [text async for text in events] == []
-        assert not world.server.live._listening
+        assert not world.server.events._listeners
 
     run(test)
 
@@ -341,9 +345,9 @@ class TestSessions:
         async def test(world: World) -> None:
             await self.sign_in(world, world.tokens["viewer"])
             assert (await world.client.get("/api/v1/session")).status_code == 200
-            world.server.tokens.revoke("viewer")
+            world.server.access.tokens.revoke("viewer")
             assert (await world.client.get("/api/v1/session")).status_code == 401
-            monkeypatch.setattr(access, "SESSION_S", -1)
+            monkeypatch.setattr(auth, "SESSION_S", -1)
             await self.sign_in(world, world.tokens["admin"])
             assert (await world.client.get("/api/v1/cost?all=1")).status_code == 401
 
@@ -413,7 +417,7 @@ class TestSessions:
 
     @given(st.lists(st.tuples(st.integers(0, 9), st.booleans())))
     def test_the_newest_are_remembered(self, steps: list[tuple[int, bool]]) -> None:
-        recent: Recent[int, int] = Recent(4)
+        recent: RecentItems[int, int] = RecentItems(4)
         kept: list[int] = []
         for key, adds in steps:
             kept = [one for one in kept if one != key]
@@ -479,10 +483,10 @@ class TestProxies:
     def test_a_server_behind_one_is_open_to_nobody(self, store: Store) -> None:
         forget_tokens(store.folder)
         tokens = Tokens(store.folder)
-        behind = Access(tokens, self.SETTINGS, lambda: None, open_to_all=True)
-        with pytest.raises(RefusedError, match="A token is needed"):
-            behind.who(request(host="127.0.0.1"), "view")
-        assert Access(tokens, Settings(), lambda: None, open_to_all=True).who(request(host="127.0.0.1"), "view")
+        behind = Access(tokens, self.SETTINGS, open_to_all=True)
+        with pytest.raises(HttpError, match="A token is needed"):
+            behind.authorize(request(host="127.0.0.1"), "view")
+        assert Access(tokens, Settings(), open_to_all=True).authorize(request(host="127.0.0.1"), "view")
 
     @pytest.mark.parametrize(
         ("peer", "said", "address"),
@@ -493,7 +497,7 @@ class TestProxies:
         ],
     )  # fmt: skip
     def test_where_a_request_comes_from(self, tmp_path: Path, peer: str, said: str, address: str) -> None:
-        one = Access(Tokens(tmp_path), self.SETTINGS, lambda: None, open_to_all=False)
+        one = Access(Tokens(tmp_path), self.SETTINGS, open_to_all=False)
         assert one.address(request(peer, x_forwarded_for=said)) == address
 
     @pytest.mark.parametrize(
@@ -502,7 +506,7 @@ class TestProxies:
     )
     def test_settings_that_make_no_sense(self, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
         with pytest.raises(SettingError, match=words):
-            Access(Tokens(tmp_path), Settings(**changes), lambda: None, open_to_all=False)
+            Access(Tokens(tmp_path), Settings(**changes), open_to_all=False)
 
 
 class TestGuessing:
@@ -534,12 +538,12 @@ class TestGuessing:
     @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 20)), max_size=80))
     def test_no_more_than_so_many_in_any_time(self, tries: list[tuple[str, float]]) -> None:
         now_s = 1000.0
-        guesses = Guesses(Bucket(3, 2.0), Bucket(5, 1.0), lambda: now_s)
+        guesses = GuessLimiter(RateLimit(3, 2.0), RateLimit(5, 1.0), lambda: now_s)
         looked_at: list[tuple[str, float]] = []
         for address, later_s in tries:
             now_s += later_s
             if guesses.wait_s(address) <= 0:
-                guesses.wrong(address)
+                guesses.add(address)
                 looked_at.append((address, now_s))
         for begin in range(len(looked_at)):
             for end in range(begin + 1, len(looked_at) + 1):
@@ -570,9 +574,9 @@ class TestHeaders:
 
     def test_one_that_went_wrong_as_well(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         async def test(world: World) -> None:
-            monkeypatch.setattr(app, "as_json", None)
-            monkeypatch.setattr(app.Server, "account", lambda self: 1 / 0)
-            transport = httpx.ASGITransport(app.application(world.server), raise_app_exceptions=False)
+            monkeypatch.setattr(answering, "as_json", None)
+            monkeypatch.setattr(Accounting, "bring_up_to_date", lambda self: 1 / 0)
+            transport = httpx.ASGITransport(world.server.application(), raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
                 answer = await client.get("/api/v1/cost", headers=world.as_("viewer"))
             assert answer.status_code == 500
@@ -617,7 +621,7 @@ class TestAudit:
             assert (sign_in["what"], sign_in["who"], sign_in["status"]) == ("sign_in", "viewer", 200)
             assert (failed["what"], failed["status"]) == ("sign_in", 401)
             assert {(one["who"], one["of"], one["times"]) for one in counts} >= {("ingest", "/v1/logs", 2)}
-            assert (world.server.store.folder / audit.FILE).stat().st_mode & 0o777 == 0o600
+            assert (world.server.core.store.folder / audit.FILE).stat().st_mode & 0o777 == 0o600
 
         run(test)
 
@@ -636,7 +640,7 @@ class TestAudit:
             await ask("/api/v1/cost", headers={"Referer": f"http://x/{secret}"})
             await world.client.post("/v1/logs", content=secret, headers=world.as_("ingest"))
             written = await world.written()
-            text = (world.server.store.folder / audit.FILE).read_text()
+            text = (world.server.core.store.folder / audit.FILE).read_text()
             assert len(written) > 8
             for one in (*world.tokens.values(), other, session, secret.removeprefix("pyr_")):
                 assert one not in text
@@ -652,10 +656,10 @@ class TestAudit:
         assert json.loads(written)["what"] == "question"
 
     def test_files_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(audit, "MOST_BYTES", 2_000)
+        monkeypatch.setattr(audit, "MAX_BYTES", 2_000)
         log = Audit(tmp_path, on=True)
         for number in range(400):
-            log.say("question", number=number)
+            log.write("question", number=number)
         log.close()
         files = sorted(tmp_path.iterdir())
         assert len(files) == 1 + audit.OLDER_FILES
@@ -664,16 +668,16 @@ class TestAudit:
 
     def test_who_does_not_want_it_has_none(self, tmp_path: Path) -> None:
         log = Audit(tmp_path, on=False)
-        log.say("question")
+        log.write("question")
         log.close()
         assert list(tmp_path.iterdir()) == []
 
     def test_what_does_not_fit_is_counted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(audit, "MOST_WAITING", 2)
+        monkeypatch.setattr(audit, "MAX_WAITING", 2)
         log = Audit(tmp_path, on=True)
         monkeypatch.setattr(audit.QueueListener, "start", lambda self: None)  # a disk that is far behind
         for _ in range(5):
-            log.say("question")
+            log.write("question")
         assert log._lines.lost + 0 >= 1
 
     def test_commands_that_change_who_may_are_in_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -698,7 +702,7 @@ class TestTokensOfTeams:
 
     def test_one_whose_team_was_taken_out_of_the_file_opens_nothing(self, run: Run) -> None:
         async def test(world: World) -> None:
-            path = world.server.tokens.path
+            path = world.server.access.tokens.path
             path.write_text(path.read_text().replace(json.dumps(TEAM), "null"))
             assert (await world.client.get("/api/v1/cost", headers=world.as_("team_viewer"))).status_code == 401
 
@@ -706,10 +710,10 @@ class TestTokensOfTeams:
 
     def test_a_broken_file_lets_nobody_in_and_names_no_path(self, run: Run) -> None:
         async def test(world: World) -> None:
-            world.server.tokens.path.write_text("{")
+            world.server.access.tokens.path.write_text("{")
             answer = await world.client.get("/api/v1/cost", headers=world.as_("viewer"))
             assert answer.status_code == 503
-            assert str(world.server.store.folder) not in answer.text
+            assert str(world.server.core.store.folder) not in answer.text
 
         run(test)
 
@@ -795,9 +799,9 @@ class TestOpenServers:
         """One on another address is closed with and without tokens, and one with `--open` is open."""
         Tokens(tmp_path).create("me", "viewer", 0)
         (tmp_path / token_marker.MARKER).unlink()  # an older version did not have it
-        Access(Tokens(tmp_path), Settings(), lambda: None, **options).is_open()
+        Access(Tokens(tmp_path), Settings(), **options).is_open()
         (tmp_path / token_marker.TOKENS).unlink()
-        assert not Access(Tokens(tmp_path), Settings(), lambda: None, open_to_all=True).is_open()
+        assert not Access(Tokens(tmp_path), Settings(), open_to_all=True).is_open()
 
     def test_always_open_is_open_with_tokens_too(self, store: Store) -> None:
         Tokens(store.folder).create("somebody", "viewer", 0)
@@ -841,12 +845,12 @@ class TestOpenServers:
 
     def test_a_proxy_without_headers_of_its_own_is_refused_by_its_version_of_http(self, store: Store) -> None:
         forget_tokens(store.folder)
-        one = Access(Tokens(store.folder), Settings(), lambda: None, open_to_all=True)
+        one = Access(Tokens(store.folder), Settings(), open_to_all=True)
         asked = request(host="127.0.0.1:8411")
-        assert one.who(asked, "view").name == "anybody"
+        assert one.authorize(asked, "view").name == "anybody"
         asked.scope["http_version"] = "1.0"
-        with pytest.raises(RefusedError, match="proxy"):
-            one.who(asked, "view")
+        with pytest.raises(HttpError, match="proxy"):
+            one.authorize(asked, "view")
 
     @pytest.mark.parametrize(
         "name",
@@ -857,7 +861,7 @@ class TestOpenServers:
         ],
     )  # fmt: skip
     def test_headers_of_browsers_and_of_senders_are_no_proxy_s(self, name: str) -> None:
-        assert access.PROXY_HEADER.fullmatch(name.lower()) is None
+        assert auth.PROXY_HEADER.fullmatch(name.lower()) is None
 
     def test_with_a_token_a_proxy_s_request_is_answered(self, run: Run) -> None:
         async def test(world: World) -> None:
@@ -873,11 +877,11 @@ def test_right_tokens_never_wait(tries: list[tuple[bool, str]]) -> None:
     with TemporaryDirectory() as folder:
         tokens = Tokens(Path(folder))
         right = tokens.create("sender", "ingest", 0)
-        one = Access(tokens, Settings(), lambda: None, open_to_all=False)
+        one = Access(tokens, Settings(), open_to_all=False)
         for number, (is_right, peer) in enumerate(tries):
             asked = request(f"192.0.2.{ord(peer)}", authorization=f"Bearer {right if is_right else f'pyr_{number}'}")
             if is_right:
-                assert one.who(asked, "ingest").name == "sender"
+                assert one.authorize(asked, "ingest").name == "sender"
             else:
-                with pytest.raises(RefusedError):
-                    one.who(asked, "ingest")
+                with pytest.raises(HttpError):
+                    one.authorize(asked, "ingest")

@@ -25,7 +25,7 @@ from kubelet import claiming, container, kubelet, pod
 from nvml_library import Answers
 from pyrometer.collect import xids
 from pyrometer.collect.nvml import Nvml
-from pyrometer.serve.agent import LONGEST_S, Agent, AgentServer, Reading
+from pyrometer.serve.agent import MAX_INTERVAL_S, Agent, AgentServer, ScheduledReading
 from scraped import samples
 
 UID = "0f3c9c2e-4b7d-4f0a-9f65-6a1d8f5f7a10"
@@ -104,14 +104,14 @@ def burn(seconds: float) -> None:
 
 def test_what_costs_little_is_read_as_often_as_asked() -> None:
     taken = []
-    reading = Reading("cheap", lambda: taken.append(1), every_s=1.0, share=0.01)
+    reading = ScheduledReading("cheap", lambda: taken.append(1), every_s=1.0, share=0.01)
     for second in range(10):
         reading.run(second)
     assert len(taken) == 10
 
 
 def test_what_costs_much_is_read_less_often() -> None:
-    reading = Reading("dear", lambda: burn(0.02), every_s=1.0, share=0.002)
+    reading = ScheduledReading("dear", lambda: burn(0.02), every_s=1.0, share=0.002)
     reading.run(0)
     assert reading.interval_s == 1.0  # the first time says nothing
     reading.run(1)
@@ -122,10 +122,10 @@ def test_what_costs_much_is_read_less_often() -> None:
 
 
 def test_nothing_is_read_less_than_once_a_minute() -> None:
-    reading = Reading("terrible", lambda: burn(0.02), every_s=1.0, share=0.00001)
+    reading = ScheduledReading("terrible", lambda: burn(0.02), every_s=1.0, share=0.00001)
     reading.run(0)
     reading.run(1)
-    assert reading.interval_s == LONGEST_S
+    assert reading.interval_s == MAX_INTERVAL_S
 
 
 def test_all_readings_together_stay_below_a_hundredth_of_a_core(agent: Agent) -> None:
@@ -211,7 +211,7 @@ def test_a_driver_that_hangs_makes_the_agent_unwell(agent: Agent, monkeypatch: p
         monkeypatch.setattr(agent, "_ticked_s", time.monotonic() - 1000)
         status, _, body = get(f"{url}/healthz")
         assert status == 503
-        assert b"a call into the driver hangs" in body
+        assert b"A call into the driver hangs" in body
         assert get(f"{url}/")[0] == 404
         assert get(f"{url}/../etc/passwd")[0] == 404
 

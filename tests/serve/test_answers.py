@@ -18,17 +18,20 @@ from hypothesis import strategies as st
 
 import nights
 from pyrometer.model.settings import Settings
-from pyrometer.serve import answers, app, questions
-from pyrometer.serve.answers import Kept, Made, Page, is_known, key
+from pyrometer.serve import accounting, answering, answers, questions
+from pyrometer.serve.accounting import LedgerState
+from pyrometer.serve.answers import AnswerCache, AnswerPage, CachedAnswer, is_known, key
+from pyrometer.serve.core import Core
+from pyrometer.serve.main import Services, build_services
 from pyrometer.store import Store
 
-Asking = Callable[[httpx.AsyncClient, app.Server], Coroutine[Any, Any, None]]
+Asking = Callable[[httpx.AsyncClient, Services], Coroutine[Any, Any, None]]
 
 
 @asynccontextmanager
-async def _asking(store: Store) -> AsyncIterator[tuple[httpx.AsyncClient, app.Server]]:
-    server = app.Server(store, Settings(), asyncio.Lock(), open_to_all=True)
-    transport = httpx.ASGITransport(app.application(server))
+async def _asking(store: Store) -> AsyncIterator[tuple[httpx.AsyncClient, Services]]:
+    server = build_services(Core(store, Settings()), open_to_all=True)
+    transport = httpx.ASGITransport(server.application())
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         yield client, server
 
@@ -50,7 +53,7 @@ def ask(tmp_path: Path) -> Callable[[Asking], None]:
 
 
 def test_who_has_the_answer_is_told_so_until_something_changes(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: app.Server) -> None:
+    async def test(client: httpx.AsyncClient, server: Services) -> None:
         first = await client.get("/api/v1/cost?all=1&by=workload")
         tagged = {"If-None-Match": first.headers["ETag"]}
         again = await client.get("/api/v1/cost?all=1&by=workload", headers=tagged)
@@ -58,7 +61,7 @@ def test_who_has_the_answer_is_told_so_until_something_changes(ask: Callable[[As
         assert again.headers["ETag"] == first.headers["ETag"]
         other = await client.get("/api/v1/cost?all=1&by=team", headers=tagged)
         assert other.status_code == 200
-        server.store.append(nights.samples("n0", 0, 0, 60, gpu_util_permille=900))
+        server.core.store.append(nights.samples("n0", 0, 0, 60, gpu_util_permille=900))
         changed = await client.get("/api/v1/cost?all=1&by=workload", headers=tagged)
         assert changed.status_code == 200
         assert changed.headers["ETag"] != first.headers["ETag"]
@@ -67,9 +70,9 @@ def test_who_has_the_answer_is_told_so_until_something_changes(ask: Callable[[As
 
 
 def test_sealing_changes_no_answer_and_no_tag(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: app.Server) -> None:
+    async def test(client: httpx.AsyncClient, server: Services) -> None:
         before = await client.get("/api/v1/why?all=1")
-        server.store.seal()
+        server.core.store.seal()
         after = await client.get("/api/v1/why?all=1")
         assert (before.headers["ETag"], before.content) == (after.headers["ETag"], after.content)
 
@@ -79,7 +82,7 @@ def test_sealing_changes_no_answer_and_no_tag(ask: Callable[[Asking], None]) -> 
 def test_what_was_answered_is_not_worked_out_again(
     ask: Callable[[Asking], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(client: httpx.AsyncClient, server: app.Server) -> None:
+    async def test(client: httpx.AsyncClient, server: Services) -> None:
         first = await client.get("/api/v1/why?all=1")
         monkeypatch.setattr(questions, "why", None)
         assert (await client.get("/api/v1/why?all=1")).json() == first.json()
@@ -88,7 +91,7 @@ def test_what_was_answered_is_not_worked_out_again(
 
 
 def test_the_page_and_the_json_of_one_question_are_two_answers(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: app.Server) -> None:
+    async def test(client: httpx.AsyncClient, server: Services) -> None:
         said, page = await client.get("/api/v1/why?all=1"), await client.get("/report?all=1")
         assert said.headers["Content-Type"] == "application/json"
         assert page.headers["Content-Type"].startswith("text/html")
@@ -101,7 +104,7 @@ def test_the_page_and_the_json_of_one_question_are_two_answers(ask: Callable[[As
 
 
 def test_long_answers_are_compressed_for_those_who_can_read_that(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: app.Server) -> None:
+    async def test(client: httpx.AsyncClient, server: Services) -> None:
         async with client.stream("GET", "/api/v1/why?all=1", headers={"Accept-Encoding": "gzip"}) as answer:
             raw = b"".join([part async for part in answer.aiter_raw()])
         plain = await client.get("/api/v1/why?all=1", headers={"Accept-Encoding": "identity"})
@@ -115,7 +118,7 @@ def test_long_answers_are_compressed_for_those_who_can_read_that(ask: Callable[[
 def test_too_many_at_once_are_asked_to_come_again(
     ask: Callable[[Asking], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "MOST_ASKING", 3)
+    monkeypatch.setattr(answering, "MAX_ASKING", 3)
     go_on = threading.Event()
     why = questions.why
 
@@ -123,10 +126,10 @@ def test_too_many_at_once_are_asked_to_come_again(
         assert go_on.wait(30)
         return why(*args, **kwargs)
 
-    async def test(client: httpx.AsyncClient, server: app.Server) -> None:
+    async def test(client: httpx.AsyncClient, server: Services) -> None:
         monkeypatch.setattr(questions, "why", slow_why)
         waiting = [asyncio.create_task(client.get(f"/api/v1/why?all=1&price={n}")) for n in range(3)]
-        while server._asking < 3:
+        while server.answering._asking < 3:
             await asyncio.sleep(0)
         refused = await client.get("/api/v1/why?all=1&price=9")
         assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
@@ -140,12 +143,12 @@ def test_too_many_at_once_are_asked_to_come_again(
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 60)), max_size=60))
 def test_never_more_is_kept_than_may_be_and_what_is_kept_is_the_newest(kept: list[tuple[str, int]]) -> None:
-    all_kept = Kept(most_bytes=100)
+    all_kept = AnswerCache(max_bytes=100)
     newest: dict[str, int] = {}
     for name, size in kept:
-        all_kept.keep("", Made(name, 0.0, 0.0), b"x" * size)
+        all_kept.keep("", CachedAnswer(name, 0.0, 0.0), b"x" * size)
         newest[name] = size
-        there = {one: body for one in "abcdef" if (body := all_kept._kept.get(key("", one))) is not None}
+        there = {one: body for one in "abcdef" if (body := all_kept._bodies.get(key("", one))) is not None}
         assert sum(map(len, there.values())) == all_kept._bytes <= 100
         assert all(len(body) == newest[one] for one, body in there.items())
         assert all_kept.get(key("", name)) == b"x" * size
@@ -155,15 +158,15 @@ def test_who_would_rather_not_wait_gets_the_last_answer_and_is_told_of_the_next(
     ask: Callable[[Asking], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "QUICK_S", -1.0)  # however quick: it counts as slow
-    monkeypatch.setattr(answers, "LEAST_PAUSE_S", 0.0)
-    monkeypatch.setattr(answers, "REST", 0)
+    monkeypatch.setattr(answers, "MIN_PAUSE_S", 0.0)
+    monkeypatch.setattr(answers, "REST_FACTOR", 0)
     cost = "/api/v1/cost?all=1&by=workload"
 
-    async def test(client: httpx.AsyncClient, server: app.Server) -> None:
-        news = server.live.events()
+    async def test(client: httpx.AsyncClient, server: Services) -> None:
+        news = server.events.events()
         await anext(news)
         first = await client.get(f"{cost}&stale=ok")  # there is none yet: this one is new
-        server.store.append(nights.job("later"))
+        server.core.store.append(nights.job("later"))
         last = await client.get(f"{cost}&stale=ok")
         assert (last.headers["ETag"], last.json()) == (first.headers["ETag"], first.json())
         assert (await client.get(cost)).json() != first.json()  # nobody else gets what is old
@@ -184,12 +187,12 @@ def test_what_a_client_says_it_has(said: str, known: bool) -> None:
 
 
 def test_pages_are_parts_of_one_answer_while_the_store_goes_on(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: app.Server) -> None:
+    async def test(client: httpx.AsyncClient, server: Services) -> None:
         whole = (await client.get("/api/v1/cost?all=1&by=hour,state,node")).json()
         page = (await client.get("/api/v1/cost?all=1&by=hour,state,node&limit=3")).json()
         rows, pages = page["rows"], 1
         while page["next"] is not None:
-            server.store.append(nights.samples("n0", 0, 10 * pages, 10 * pages + 10, gpu_util_permille=900))
+            server.core.store.append(nights.samples("n0", 0, 10 * pages, 10 * pages + 10, gpu_util_permille=900))
             page = (await client.get("/api/v1/cost", params={"limit": 3, "cursor": page["next"]})).json()
             assert len(page["rows"]) <= 3
             rows += page["rows"]
@@ -210,11 +213,11 @@ def test_pages_are_parts_of_one_answer_while_the_store_goes_on(ask: Callable[[As
 )  # fmt: skip
 def test_a_page_that_cannot_be(parameters: dict[str, str]) -> None:
     with pytest.raises(questions.QuestionError):
-        Page.asked_for("runs", dict(parameters))
+        AnswerPage.requested("runs", dict(parameters))
 
 
 def test_pages_that_are_not_there_are_refused(ask: Callable[[Asking], None]) -> None:
-    async def test(client: httpx.AsyncClient, server: app.Server) -> None:
+    async def test(client: httpx.AsyncClient, server: Services) -> None:
         gone = await client.get("/api/v1/runs?cursor=Vy8iYSIgMw==")
         senseless = await client.get("/api/v1/runs?limit=0")
         assert (gone.status_code, senseless.status_code) == (410, 400)
@@ -238,6 +241,6 @@ def test_pages_that_are_not_there_are_refused(ask: Callable[[Asking], None]) -> 
 def test_books_are_done_again_when_that_is_due(
     took_s: float, later_s: float, changes: int, minutes: int, good: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "REST", 5)
-    books = app.Books(None, "", changes=7, minute=100, at_s=1_000.0, took_s=took_s)
-    assert books.hold(7 + changes, (100 + minutes) * 60_000, 1_000.0 + later_s) is good
+    monkeypatch.setattr(accounting, "REST_FACTOR", 5)
+    books = LedgerState(None, "", changes=7, minute=100, at_s=1_000.0, took_s=took_s)
+    assert books.is_current(7 + changes, (100 + minutes) * 60_000, 1_000.0 + later_s) is good

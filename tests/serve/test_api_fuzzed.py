@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
 )
 
 from pyrometer.serve.openapi import document  # noqa: E402
-from pyrometer.serve.questions import ASKED_ALWAYS, ASKED_BY  # noqa: E402
+from pyrometer.serve.questions import COMMON_PARAMETERS, OWN_PARAMETERS  # noqa: E402
 from serving import serving  # noqa: E402
 from traced import RUN, Trained  # noqa: E402
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.heavy
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 THERE = {"run": RUN, "experiment": "sft", "step": 70, "attempt": 2}
 ELSEWHERE = (
-    *ASKED_ALWAYS,
+    *COMMON_PARAMETERS,
     "by",
     "sample",
     "checkpoint",
@@ -61,7 +61,7 @@ def test_whatever_is_asked(schema, what: str, about: str) -> None:
     @given(operation.as_strategy())
     def ask(case) -> None:
         if about == "what there is":
-            asked = case.query | ({"run": RUN} if "run" in ASKED_BY.get(what, ()) else {})
+            asked = case.query | ({"run": RUN} if "run" in OWN_PARAMETERS.get(what, ()) else {})
             case.query = {name: THERE.get(name, value) for name, value in asked.items()
                           if name in THERE or name not in ELSEWHERE}  # fmt: skip
         response = case.call()

@@ -24,7 +24,7 @@ from exporters import Gpu
 from sent import body_of, series_of
 
 import two_teams
-from pyrometer.serve import connections
+from pyrometer.serve import guard
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
 from pyrometer.store.backup_tar import unpacked
@@ -229,9 +229,9 @@ class TestDawdling:
             while open_:
                 assert attacked.client.get("/healthz").status_code == 200
                 open_ = [one for one in open_ if not _hung_up(one)]
-                assert time.monotonic() - began_s < connections.HEAD_S + 10
+                assert time.monotonic() - began_s < guard.HEAD_S + 10
                 time.sleep(0.5)  # a byte now and then, as such clients do
-            assert time.monotonic() - began_s > connections.HEAD_S / 2
+            assert time.monotonic() - began_s > guard.HEAD_S / 2
         assert attacked.answers()
 
     def test_a_second_request_that_never_comes_whole(self, attacked: Attacked) -> None:
@@ -239,23 +239,23 @@ class TestDawdling:
             slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal")
             began_s = time.monotonic()
             assert b"200" in read_all(slow)
-            assert time.monotonic() - began_s < connections.HEAD_S + 10
+            assert time.monotonic() - began_s < guard.HEAD_S + 10
 
     def test_a_body_that_trickles_where_nobody_reads_it(self, attacked: Attacked) -> None:
         with attacked.connect() as slow:
             slow.sendall(b"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
             began_s = time.monotonic()
             while not _hung_up(slow):
-                assert time.monotonic() - began_s < connections.HEAD_S + 10
+                assert time.monotonic() - began_s < guard.HEAD_S + 10
                 time.sleep(0.5)
         assert attacked.answers()
 
     def test_more_connections_than_there_are(self, attacked: Attacked) -> None:
         with ExitStack() as stack:
-            idle = [stack.enter_context(closing(attacked.connect())) for _ in range(connections.MAX_CONNECTIONS + 50)]
+            idle = [stack.enter_context(closing(attacked.connect())) for _ in range(guard.MAX_CONNECTIONS + 50)]
             with httpx.Client(base_url=attacked.client.base_url, timeout=30) as another:
                 assert another.get("/api/v1/cost?all=1", headers=attacked.viewer).status_code == 200
-            assert len(idle) > connections.MAX_CONNECTIONS
+            assert len(idle) > guard.MAX_CONNECTIONS
         assert attacked.answers()
 
     def test_an_answer_that_nobody_reads(self, attacked: Attacked) -> None:

@@ -15,7 +15,9 @@ from sent import body_of, series_of
 
 from pyrometer.cli import main
 from pyrometer.model.settings import Settings
-from pyrometer.serve import app, audit
+from pyrometer.serve import audit
+from pyrometer.serve.core import Core
+from pyrometer.serve.main import build_services
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
 from pyrometer.store.backup_folder import BackupFolder
@@ -33,8 +35,8 @@ def asked(store: Store, *bodies: bytes, role: str = "admin", at_once: bool = Fal
     secret = tokens.create(role, role, 0)
 
     async def run() -> list[httpx.Response]:
-        server = app.Server(store, Settings(), asyncio.Lock(), open_to_all=False)
-        transport = httpx.ASGITransport(app.application(server))
+        server = build_services(Core(store, Settings()), open_to_all=False)
+        transport = httpx.ASGITransport(server.application())
         headers = {"Authorization": f"Bearer {secret}", "Accept-Encoding": "identity"}
         async with httpx.AsyncClient(transport=transport, base_url="http://pyrometer.test", headers=headers) as client:
             posts = [client.post("/api/v1/backup", content=body) for body in bodies]
@@ -76,7 +78,7 @@ def test_nobody_else_may(store: Store, role: str) -> None:
 def test_a_body_that_is_no_list_of_parts_is_refused(store: Store, body: bytes) -> None:
     (answer,) = asked(store, body)
     assert (answer.status_code, answer.json()["error"]) == (
-        400, 'The body says which parts you have: {"have": ["parts/…", …]}; an empty one: none.',
+        400, 'The body must be empty or list the parts that you have: {"have": ["parts/…", …]}.',
     )  # fmt: skip
 
 

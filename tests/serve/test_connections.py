@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from pyrometer.serve import connections
-from pyrometer.serve.access import ADMIT
-from pyrometer.serve.connections import PIECE_BYTES, Connections, protocol
+from pyrometer.serve import guard
+from pyrometer.serve.guard import ADMIT, PIECE_BYTES, Connections, protocol
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 Connect = Callable[..., Coroutine[Any, Any, tuple[Reader, Writer]]]
@@ -90,7 +89,7 @@ async def ended(reader: Reader) -> bytes:
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTT", b"GET / HTTP/1.1\r\nX: ", GET + b"GET / ", GET])
 def test_a_head_that_does_not_come_ends_its_connection(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+    monkeypatch.setattr(guard, "HEAD_S", 0.1)
 
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
@@ -101,7 +100,7 @@ def test_a_head_that_does_not_come_ends_its_connection(said: bytes, monkeypatch:
 
 
 def test_the_rest_of_a_body_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+    monkeypatch.setattr(guard, "HEAD_S", 0.1)
 
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
@@ -160,7 +159,7 @@ def test_headers_behind_a_body_are_none() -> None:
 
 
 def test_who_asks_one_thing_after_the_other_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    monkeypatch.setattr(guard, "HEAD_S", 0.3)
 
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
@@ -176,7 +175,7 @@ def test_who_asks_one_thing_after_the_other_is_not_cut_off(monkeypatch: pytest.M
 
 
 def test_an_answer_that_nobody_reads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "WRITE_S", 0.1)
+    monkeypatch.setattr(guard, "WRITE_S", 0.1)
 
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
@@ -192,7 +191,7 @@ def test_an_answer_that_nobody_reads_ends(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.heavy
 def test_who_reads_slowly_is_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "WRITE_S", 1.0)
+    monkeypatch.setattr(guard, "WRITE_S", 1.0)
 
     async def test(connect: Connect, state: ServerState) -> None:
         reader, writer = await connect()
@@ -207,7 +206,7 @@ def test_who_reads_slowly_is_read_to_the_end(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_when_all_are_taken_who_has_waited_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 3)
 
     async def test(connect: Connect, state: ServerState) -> None:
         first, *others = [await connect() for _ in range(3)]
@@ -252,10 +251,10 @@ ANONYMOUS = {
 @pytest.mark.parametrize("state_of", ANONYMOUS)
 def test_every_anonymous_connection_gives_way(state_of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it is doing, when those of its address are too many; authenticated requests are answered meanwhile."""
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 12)
-    monkeypatch.setattr(connections, "MAX_ANONYMOUS", 4)
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 12)
+    monkeypatch.setattr(guard, "MAX_ANONYMOUS", 4)
     for limit in ("HEAD_S", "WRITE_S"):
-        monkeypatch.setattr(connections, limit, 100.0)
+        monkeypatch.setattr(guard, limit, 100.0)
 
     async def test(connect: Connect, state: ServerState) -> None:
         known = [await connect() for _ in range(3)]
@@ -284,7 +283,7 @@ def test_every_anonymous_connection_gives_way(state_of: str, monkeypatch: pytest
 def test_an_idle_connection_gives_way_before_a_new_one_that_is_not_authenticated_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 3)
 
     async def test(connect: Connect, state: ServerState) -> None:
         idle = []
@@ -310,8 +309,8 @@ def test_anonymous_connections_of_many_addresses_give_way_before_idle_ones(
     limit: str, value: float, pause_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each address has few of them, so that none is a flood; they come slowly, or all at once."""
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 6)
-    monkeypatch.setattr(connections, limit, value)
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 6)
+    monkeypatch.setattr(guard, limit, value)
 
     async def test(connect: Connect, state: ServerState) -> None:
         known = [await connect() for _ in range(2)]
@@ -330,7 +329,7 @@ def test_anonymous_connections_of_many_addresses_give_way_before_idle_ones(
 
 
 def test_when_all_are_busy_for_authenticated_clients_the_new_one_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 3)
 
     async def test(connect: Connect, state: ServerState) -> None:
         known = [await connect() for _ in range(3)]
@@ -350,8 +349,8 @@ def test_when_all_are_busy_for_authenticated_clients_the_new_one_goes(monkeypatc
 def test_an_authenticated_client_that_does_not_read_gives_way_when_no_other_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
-    monkeypatch.setattr(connections, "STUCK_S", 0.05)
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(guard, "STUCK_S", 0.05)
 
     async def test(connect: Connect, state: ServerState) -> None:
         for _ in range(3):
@@ -389,9 +388,9 @@ def test_authenticated_requests_are_never_closed_for_others(steps: list[tuple[st
     """Nor are there ever more connections, or more bytes of answers, than there may be."""
     shared = [bytes(size) for size in (3, 5, 8)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(connections, "MAX_CONNECTIONS", 6)
-        patched.setattr(connections, "MAX_ANONYMOUS", 2)
-        patched.setattr(connections, "MAX_ANSWER_BYTES", 10)
+        patched.setattr(guard, "MAX_CONNECTIONS", 6)
+        patched.setattr(guard, "MAX_ANONYMOUS", 2)
+        patched.setattr(guard, "MAX_ANSWER_BYTES", 10)
         table: Any = Connections()
         open_: list[Any] = []
         busy: set[Any] = set()
@@ -454,7 +453,7 @@ def test_a_client_that_does_not_read_holds_one_piece(path: bytes) -> None:
 
 
 def test_a_byte_now_and_then_is_not_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "WRITE_S", 0.5)
+    monkeypatch.setattr(guard, "WRITE_S", 0.5)
 
     async def test(connect: Connect, state: ServerState) -> None:
         await connect()
@@ -473,7 +472,7 @@ def test_a_byte_now_and_then_is_not_reading(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_end_of_an_answer_has_as_much_time_as_the_rest_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline for the next head begins when the answer has left, and not when it is written."""
-    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+    monkeypatch.setattr(guard, "HEAD_S", 0.1)
 
     async def test(connect: Connect, state: ServerState) -> None:
         await connect()
@@ -506,7 +505,7 @@ def test_many_requests_at_once_are_not_all_taken_and_fill_no_log(path: bytes, ca
             await asyncio.sleep(0)
             with suppress(ConnectionError):
                 await reader.read(1_000_000)
-        assert most <= connections.MAX_PIPELINED
+        assert most <= guard.MAX_PIPELINED
         while state.tasks:
             await asyncio.sleep(0)
 

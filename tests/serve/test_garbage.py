@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from pyrometer.serve import garbage
+from pyrometer.serve import runtime
 
 
 class Circle:
@@ -20,13 +20,13 @@ class Circle:
 
 
 def test_circles_are_found_and_the_collector_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "EVERY_S", 0.01)
+    monkeypatch.setattr(runtime, "COLLECT_EVERY_S", 0.01)
     before = gc.get_threshold()
 
     async def lives() -> None:
-        collecting = asyncio.create_task(garbage.collect_seldom())
+        collecting = asyncio.create_task(runtime.collect_rarely())
         await asyncio.sleep(0)
-        assert gc.get_threshold() == (garbage.YOUNG, garbage.MIDDLE, garbage.OLD)
+        assert gc.get_threshold() == (runtime.YOUNG, runtime.MIDDLE, runtime.OLD)
         found = asyncio.Event()
         weakref.finalize(Circle(), found.set)
         await asyncio.wait_for(found.wait(), 10)

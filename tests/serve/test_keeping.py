@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyrometer.model.records import Metric
-from pyrometer.serve.keeping import append_what_fits
+from pyrometer.serve.spooled_bodies import append_what_fits
 from pyrometer.store import Store
 from pyrometer.store.store import MAX_PARTITIONS_PER_BATCH
 

@@ -13,8 +13,10 @@ import pytest
 import nights
 from pyrometer.account.answer_json import iso
 from pyrometer.model.settings import Settings
-from pyrometer.serve import app, live
-from pyrometer.serve.live import MOST_UNREAD, Live
+from pyrometer.serve import live
+from pyrometer.serve.core import Core
+from pyrometer.serve.live import MAX_UNREAD, EventStream
+from pyrometer.serve.main import build_services
 from pyrometer.store import Store
 from serving import serving
 
@@ -26,41 +28,41 @@ def told(text: str) -> list[tuple[str, dict]]:
 
 def test_all_hear_it_and_who_comes_later_hears_how_things_stand() -> None:
     async def test() -> None:
-        told_to = Live()
+        told_to = EventStream()
         first = told_to.events()
         assert told(await anext(first)) == []
-        told_to.tell("ledger", {"revision": "a"}, lasting=True)
-        told_to.tell("finding", {"id": "f"})
-        told_to.tell("ledger", {"revision": "a"}, lasting=True)  # no news
+        told_to.send("ledger", {"revision": "a"}, lasting=True)
+        told_to.send("finding", {"id": "f"})
+        told_to.send("ledger", {"revision": "a"}, lasting=True)  # no news
         second = told_to.events()
         assert told(await anext(second)) == [("ledger", {"revision": "a"})]
         heard = [told(await anext(first))[0] for _ in range(2)]
         assert heard == [("ledger", {"revision": "a"}), ("finding", {"id": "f"})]
         told_to.end()
         assert [one async for one in first] == [one async for one in second] == []
-        assert not told_to._listening
+        assert not told_to._listeners
 
     asyncio.run(test())
 
 
 def test_who_does_not_read_loses_what_is_old() -> None:
     async def test() -> None:
-        told_to = Live()
+        told_to = EventStream()
         slow = told_to.events()
         await anext(slow)
-        for number in range(3 * MOST_UNREAD):
-            told_to.tell("ledger", {"number": number})
-        heard = [told(await anext(slow))[0][1]["number"] for _ in range(MOST_UNREAD)]
-        assert heard == list(range(2 * MOST_UNREAD, 3 * MOST_UNREAD))
+        for number in range(3 * MAX_UNREAD):
+            told_to.send("ledger", {"number": number})
+        heard = [told(await anext(slow))[0][1]["number"] for _ in range(MAX_UNREAD)]
+        assert heard == list(range(2 * MAX_UNREAD, 3 * MAX_UNREAD))
 
     asyncio.run(test())
 
 
 def test_silence_is_broken_now_and_then(monkeypatch) -> None:
-    monkeypatch.setattr(live, "STILL_HERE_S", 0.01)
+    monkeypatch.setattr(live, "KEEPALIVE_S", 0.01)
 
     async def test() -> None:
-        events = Live().events()
+        events = EventStream().events()
         await anext(events)
         assert (await anext(events)).startswith(":")
 
@@ -73,22 +75,22 @@ def test_a_finding_is_told_once_and_a_ledger_when_it_changes(tmp_path: Path) -> 
             store.append([*nights.cluster(), *nights.job(), *nights.run()])
             store.append([*nights.all_ranks(0, 40), *nights.steps(0, 40, 41)])
             store.set_meta("origin", "recorded")
-            server = app.Server(store, Settings(finding_min_usd_micro=0), asyncio.Lock(), open_to_all=True)
-            events = server.live.events()
+            server = build_services(Core(store, Settings(finding_min_usd_micro=0)), open_to_all=True)
+            events = server.events.events()
             await anext(events)
             for _ in range(2):
-                await server.keep_books()
-                await server.look()
+                await server.accounting.update()
+                await server.findings.look()
             store.append(nights.samples("n0", 0, 0, 60, gpu_util_permille=900))
-            await server.keep_books()
-            await server.look()
-            server.live.end()
+            await server.accounting.update()
+            await server.findings.look()
+            server.events.end()
             heard = [one async for text in events for one in told(text)]
         revisions = [news["revision"] for kind, news in heard if kind == "ledger"]
         assert len(revisions) == len(set(revisions)) == 3  # what was found is written down
         newest = [news for kind, news in heard if kind == "ledger"][-1]
         assert (newest["to"], newest["origin"]) == (iso(nights.at(120), UTC), "recorded")
-        assert server.news == newest  # a page that is opened later gets it with its session
+        assert server.accounting.news == newest  # a page that is opened later gets it with its session
         found = [news["id"] for kind, news in heard if kind == "finding"]
         assert len(found) == len(set(found)) > 0
 

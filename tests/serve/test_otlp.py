@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyrometer.collect.otlp import MOST_BYTES, MOST_PACKED_BYTES, SIGNALS
 from pyrometer.model.records import Allocation, Pod, Workload
 from pyrometer.serve import otlp, training
-from pyrometer.serve.app import Server
+from pyrometer.serve.main import Services
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
 from talking import talking
@@ -34,12 +34,16 @@ T0 = time.time_ns() // 1_000_000 - 7_200_000
 
 
 def in_store(
-    folder: Path, talk: Callable[[Server, httpx.AsyncClient], Awaitable[Any]], *, crash: bool = False
+    folder: Path,
+    talk: Callable[[Services, httpx.AsyncClient], Awaitable[Any]],
+    *,
+    crash: bool = False,
+    **nodes: str,
 ) -> dict[str, list[Any]]:
     """What the store has after somebody talked to a server."""
 
     async def run() -> None:
-        async with talking(store, crash=crash) as (server, client):
+        async with talking(store, crash=crash, uid_of=nodes.get) as (server, client):
             await talk(server, client)
 
     with Store(folder, create=True) as store:
@@ -51,7 +55,7 @@ def in_store(
         }
 
 
-async def nothing(server: Server, client: httpx.AsyncClient) -> None:
+async def nothing(server: Services, client: httpx.AsyncClient) -> None:
     pass
 
 
@@ -73,7 +77,7 @@ def test_every_form_stores_the_same_and_again_changes_nothing(tmp_path: Path) ->
     stored = []
     for number in range(len(ways("logs", requests["logs"]))):
 
-        async def talk(server: Server, client: httpx.AsyncClient, number: int = number) -> None:
+        async def talk(server: Services, client: httpx.AsyncClient, number: int = number) -> None:
             for signal, request in (*requests.items(), *requests.items()):
                 body, headers = ways(signal, request)[number]
                 answer = await send(client, signal, body, headers)
@@ -96,7 +100,7 @@ def test_what_cannot_be_used_is_said_in_the_form_of_the_question(tmp_path: Path)
     messages = [spoken.window(T0, 0), ("window", {"time_ms": T0}), ("run", {"time_ms": 5})]
     (request,) = spoken.requests([(who, messages)]).values()
 
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         answer = await send(client, "logs", json.dumps(request).encode(), JSON)
         said = {"rejectedLogRecords": "2", "errorMessage": "wrong time: 1, wrong value: 1"}
         assert (answer.status_code, answer.json()) == (200, {"partialSuccess": said})
@@ -127,7 +131,7 @@ def test_what_cannot_be_used_is_said_in_the_form_of_the_question(tmp_path: Path)
 def test_what_is_refused_is_said_why(
     tmp_path: Path, body: bytes, headers: dict[str, str], status: int, words: str
 ) -> None:
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         answer = await send(client, "logs", body, headers)
         assert answer.status_code == status
         assert words in answer.text
@@ -143,7 +147,7 @@ def test_what_is_refused_is_said_why(
 
 
 def test_only_who_may_send_may(tmp_path: Path) -> None:
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         secrets = {role: Tokens(tmp_path).create(role, role, 0) for role in ("ingest", "viewer", "admin")}
         for signal in SIGNALS:
             assert (await send(client, signal, b"{}", JSON)).status_code == 401
@@ -159,18 +163,18 @@ def test_what_was_acknowledged_before_a_crash_is_stored_after_it_once(tmp_path: 
     parts = story.story(T0)
     bodies = [(signal, body) for part in parts for signal, body in spoken.bodies([part]).items()]
 
-    async def whole(server: Server, client: httpx.AsyncClient) -> None:
+    async def whole(server: Services, client: httpx.AsyncClient) -> None:
         for signal, body in bodies:
             assert (await send(client, signal, body, JSON)).status_code == 200
 
-    async def torn(server: Server, client: httpx.AsyncClient) -> None:
+    async def torn(server: Services, client: httpx.AsyncClient) -> None:
         for number, (signal, body) in enumerate(bodies[:7]):
             assert (await send(client, signal, body, JSON)).status_code == 200
             if number == 3:
                 server.otlp._inbox.drop = lambda paths: None  # it dies after it has stored, before it has dropped
                 await server.otlp.store(everything=True)
 
-    async def rest(server: Server, client: httpx.AsyncClient) -> None:
+    async def rest(server: Services, client: httpx.AsyncClient) -> None:
         for signal, body in bodies[7:]:
             assert (await send(client, signal, body, JSON)).status_code == 200
 
@@ -187,11 +191,11 @@ def test_bodies_that_come_together_share_a_file_and_survive_a_crash(tmp_path: Pa
     """One that nobody can read is told to its sender, and costs the others nothing."""
     bodies = [spoken.bodies(story.story(T0)[:1])["logs"], *(b for b in spoken.bodies(story.story(T0)).values())]
 
-    async def alone(server: Server, client: httpx.AsyncClient) -> None:
+    async def alone(server: Services, client: httpx.AsyncClient) -> None:
         for body in bodies[1:]:
             assert (await send(client, SIGNALS[bodies.index(body) - 1], body, JSON)).status_code == 200
 
-    async def together(server: Server, client: httpx.AsyncClient) -> None:
+    async def together(server: Services, client: httpx.AsyncClient) -> None:
         sent = [("logs", bodies[0]), *zip(SIGNALS, bodies[1:], strict=True), ("logs", b"no JSON")]
         answers = await asyncio.gather(*(send(client, signal, body, JSON) for signal, body in sent))
         assert [answer.status_code for answer in answers] == [200, 200, 200, 200, 400]
@@ -209,7 +213,7 @@ def test_bodies_that_come_together_share_a_file_and_survive_a_crash(tmp_path: Pa
 def test_a_server_takes_what_a_run_puts_into_its_folder(tmp_path: Path) -> None:
     """There, and only there, a rank without a GPU has a device of its own."""
 
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         for signal, body in spoken.bodies(
             [(story.identity("sent", 0, T0, run="sent"), [spoken.window(T0, 0)])]
         ).items():
@@ -229,7 +233,7 @@ def test_a_server_takes_what_a_run_puts_into_its_folder(tmp_path: Path) -> None:
 def test_both_inboxes_live_beside_each_other(tmp_path: Path) -> None:
     """Bodies of a Prometheus lie in the folder above."""
 
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         for signal, body in spoken.bodies(story.story(T0)[:1]).items():
             assert (await send(client, signal, body, JSON)).status_code == 200
 
@@ -249,15 +253,14 @@ def test_gauges_of_gpus_become_one_sample_a_device_and_time(tmp_path: Path) -> N
         for at in (1, 0)
     ]
 
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
-        server.node_uid_of = {"node-a": "uid-a"}.get
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         for piece in pieces:
             for signal, body in spoken.bodies([piece]).items():
                 assert (await send(client, signal, body, JSON)).status_code == 200
             await server.otlp.store()  # nothing is stored before the rest of it may have come
         assert len(list((tmp_path / "inbox" / "otlp").iterdir())) == len(pieces)
 
-    stored = in_store(tmp_path, talk)
+    stored = in_store(tmp_path, talk, **{"node-a": "uid-a"})
     assert len(stored["gpu_sample"]) == 2
     assert all("'uid-a', 2, -1, 900, 500" in row for row in stored["gpu_sample"])
     assert len(stored["slot"]) == 1
@@ -276,14 +279,14 @@ class TestACluster:
         return body
 
     def test_a_pod_that_comes_to_be_known(self, tmp_path: Path) -> None:
-        async def talk(server: Server, client: httpx.AsyncClient) -> None:
-            server.otlp._training._follows = lambda: True
+        async def talk(server: Services, client: httpx.AsyncClient) -> None:
+            server.otlp._steps._waits_for_pods = True
             assert (await send(client, "logs", self.body(), JSON)).status_code == 200
             await server.otlp.store()
             assert server.otlp._waiting == 2
             holds = [Allocation(T0, "p1", "n1", index, T0, None, 1) for index in (4, 6)]
             workload = Workload(T0, "prod", "w1", "Job", "ml", "train")
-            server.store.append(
+            server.core.store.append(
                 [Pod(T0, "prod", "p1", "ml", "train-0", "Running", "w1", node_uid="n1"), workload, *holds]
             )
             await server.otlp.store()
@@ -295,8 +298,8 @@ class TestACluster:
         assert len(stored["allocation"]) == 2
 
     def test_a_server_that_stops_leaves_what_waits_to_the_next(self, tmp_path: Path) -> None:
-        async def talk(server: Server, client: httpx.AsyncClient) -> None:
-            server.otlp._training._follows = lambda: True
+        async def talk(server: Services, client: httpx.AsyncClient) -> None:
+            server.otlp._steps._waits_for_pods = True
             assert (await send(client, "logs", self.body(), JSON)).status_code == 200
 
         assert in_store(tmp_path, talk)["run"] == []
@@ -304,12 +307,12 @@ class TestACluster:
         assert len(in_store(tmp_path, nothing)["run"]) == 1
 
     def test_one_that_does_not(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def talk(server: Server, client: httpx.AsyncClient) -> None:
-            server.otlp._training._follows = lambda: True
+        async def talk(server: Services, client: httpx.AsyncClient) -> None:
+            server.otlp._steps._waits_for_pods = True
             assert (await send(client, "logs", self.body(), JSON)).status_code == 200
             await server.otlp.store()
             assert server.otlp._waiting == 2
-            monkeypatch.setattr(training, "PATIENCE_S", 0.0)
+            monkeypatch.setattr(training, "POD_WAIT_S", 0.0)
             await server.otlp.store()
             assert server.otlp._waiting == 0
 
@@ -318,8 +321,8 @@ class TestACluster:
 
 class TestTooMuch:
     def test_a_store_that_is_busy_does_not_hold_up_who_sends(self, tmp_path: Path) -> None:
-        async def talk(server: Server, client: httpx.AsyncClient) -> None:
-            async with server.lock:
+        async def talk(server: Services, client: httpx.AsyncClient) -> None:
+            async with server.core.lock:
                 for signal, body in spoken.bodies(story.story(T0)).items():
                     assert (await send(client, signal, body, JSON)).status_code == 200
 
@@ -329,12 +332,12 @@ class TestTooMuch:
     def test_more_than_may_wait_is_to_be_sent_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
     ) -> None:
-        monkeypatch.setattr(otlp, "MOST_WAITING", 10)
+        monkeypatch.setattr(otlp, "MAX_WAITING", 10)
         request = spoken.requests(story.story(T0))["logs"]
         body = json.dumps(request).encode() if headers is JSON else spoken.as_protobuf("logs", request)
 
-        async def talk(server: Server, client: httpx.AsyncClient) -> None:
-            async with server.lock:
+        async def talk(server: Services, client: httpx.AsyncClient) -> None:
+            async with server.core.lock:
                 assert (await send(client, "logs", body, headers)).status_code == 200
                 refused = await send(client, "logs", body, headers)
                 assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
@@ -345,7 +348,7 @@ class TestTooMuch:
         assert len(in_store(tmp_path, talk)["run"]) == 4
 
     def test_what_the_disk_does_not_take_is_not_acknowledged(self, tmp_path: Path) -> None:
-        async def talk(server: Server, client: httpx.AsyncClient) -> None:
+        async def talk(server: Services, client: httpx.AsyncClient) -> None:
             (tmp_path / "inbox").write_text("in the way")
             body = spoken.bodies(story.story(T0))["logs"]
             assert (await send(client, "logs", body, JSON)).status_code == 503

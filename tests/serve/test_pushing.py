@@ -18,7 +18,8 @@ from otlp_receiver import Receiver, plain, receiving
 from pyrometer.export.otlp_push import MARKS
 from pyrometer.model.records import Event, Span
 from pyrometer.model.settings import SettingError, Settings
-from pyrometer.serve.app import Server
+from pyrometer.serve.core import Core
+from pyrometer.serve.main import Services, build_services
 from pyrometer.serve.pushing import receiver
 from pyrometer.store import Store
 
@@ -39,14 +40,14 @@ def over() -> list[Any]:
     return nights.shifted([*known, *nights.all_ranks(0, 90), *beats], AGO + 60_000 - ended_ms)
 
 
-def pushing(store: Store, url: str, *, times: int = 1, **more: Any) -> Server:
+def pushing(store: Store, url: str, *, times: int = 1, **more: Any) -> Services:
     """A server that pushes some times."""
 
-    async def run() -> Server:
-        server = Server(store, Settings(otlp_endpoint=url, **more), asyncio.Lock(), open_to_all=True)
-        await server.keep_books()
+    async def run() -> Services:
+        server = build_services(Core(store, Settings(otlp_endpoint=url, **more)), open_to_all=True)
+        await server.accounting.update()
         for _ in range(times):
-            await server.pushing.push()
+            await server.push.push()
         return server
 
     return asyncio.run(run())
@@ -67,11 +68,11 @@ def ids(receiver: Receiver) -> list[str]:
 def test_metrics_are_those_of_the_page(store):
     from talking import talking  # the same server answers
 
-    async def both() -> tuple[str, Server]:
+    async def both() -> tuple[str, Services]:
         async with talking(store) as (server, client):
-            await server.keep_books()
-            server.settings = server.pushing._settings = Settings(otlp_endpoint=receiver.url)
-            await server.pushing.push()
+            await server.accounting.update()
+            server.push._settings = Settings(otlp_endpoint=receiver.url)
+            await server.push.push()
             return (await client.get("/metrics")).text, server
 
     with receiving() as receiver:
@@ -101,7 +102,7 @@ def test_a_span_goes_once_and_what_fails_is_tried_again(store):
         receiver.answers = [200, 503]  # the metrics are taken, the spans are not
         server = pushing(store, receiver.url)
         assert ids(receiver) == []
-        assert server.pushing.counts["traces", "failed"] == 1
+        assert server.push.counts["traces", "failed"] == 1
         pushing(store, receiver.url, times=2)
         assert ids(receiver) == sorted(step(rank, number).span_id for rank in (0, 1) for number in range(1, 6))
         store.append([step(0, 6)])
@@ -127,7 +128,7 @@ def test_a_receiver_that_is_not_there_is_told_once_and_harms_nothing(store, capl
     secret.write_text("Authorization: Bearer very-secret\nX-Scope-OrgID: lab\n")
     with caplog.at_level(logging.WARNING):
         server = pushing(store, f"http://127.0.0.1:{free_port()}", times=2, otlp_headers_file=str(secret))
-    assert server.pushing.counts == {("metrics", "failed"): 2, ("traces", "failed"): 2}
+    assert server.push.counts == {("metrics", "failed"): 2, ("traces", "failed"): 2}
     assert [record.getMessage() for record in caplog.records] == [
         "metrics over OTLP: no response (ConnectError)", "traces over OTLP: no response (ConnectError)",
     ]  # fmt: skip
@@ -143,7 +144,7 @@ def test_a_receiver_that_is_not_there_is_told_once_and_harms_nothing(store, capl
 def test_what_is_refused_for_good_holds_up_nothing(store):
     with receiving() as receiver:
         receiver.answers = [200, 400]
-        assert pushing(store, receiver.url).pushing.counts["traces", "refused"] == 1
+        assert pushing(store, receiver.url).push.counts["traces", "refused"] == 1
         store.append([step(0, 6)])
         pushing(store, receiver.url)
         assert ids(receiver) == [step(0, 6).span_id]

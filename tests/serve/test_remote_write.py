@@ -19,7 +19,7 @@ from sent import USEFUL, body_of, series_of
 from pyrometer.collect.remote_write import MOST_PACKED_BYTES
 from pyrometer.model import events
 from pyrometer.serve import remote_write
-from pyrometer.serve.app import Server
+from pyrometer.serve.main import Services
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
 from talking import talking
@@ -36,12 +36,16 @@ def now_ms() -> int:
 
 
 def in_store(
-    folder: Path, talk: Callable[[Server, httpx.AsyncClient], Awaitable[Any]], *, crash: bool = False
+    folder: Path,
+    talk: Callable[[Services, httpx.AsyncClient], Awaitable[Any]],
+    *,
+    crash: bool = False,
+    **nodes: str,
 ) -> dict[str, list[Any]]:
     """What the store has after somebody talked to a server."""
 
     async def run() -> None:
-        async with talking(store, crash=crash) as (server, client):
+        async with talking(store, crash=crash, uid_of=nodes.get) as (server, client):
             await talk(server, client)
 
     with Store(folder, create=True) as store:
@@ -62,19 +66,21 @@ def test_a_scrape_in_pieces_sent_twice_is_there_once_and_whole(tmp_path: Path) -
     at_ms = now_ms() - 2000
     series = [one for number in range(3) for one in series_of(GPUS, at_ms + 1000 * number)]
 
-    async def in_pieces(server: Server, client: httpx.AsyncClient) -> None:
+    async def in_pieces(server: Services, client: httpx.AsyncClient) -> None:
         for size in (5, 7):  # the second time cut otherwise
             for begin in range(0, len(series), size):
                 answer = await send(client, body_of(series[begin : begin + size]))
                 assert (answer.status_code, answer.content) == (204, b"")
 
-    async def at_once(server: Server, client: httpx.AsyncClient) -> None:
-        server.node_uid_of = {"node-b": "uid-b"}.get
+    async def at_once(server: Services, client: httpx.AsyncClient) -> None:
         for _ in range(2):
             assert (await send(client, body_of(series))).status_code == 204
             await server.remote_write.store(remote_write.ALL)
 
-    pieces, whole = in_store(tmp_path / "pieces", in_pieces), in_store(tmp_path / "whole", at_once)
+    pieces, whole = (
+        in_store(tmp_path / "pieces", in_pieces),
+        in_store(tmp_path / "whole", at_once, **{"node-b": "uid-b"}),
+    )
     assert len(pieces["gpu_sample"]) == 6
     assert None not in pieces["gpu_sample"][0]
     assert {row[1] for row in pieces["gpu_sample"]} == {"host/node-a", "host/node-b"}
@@ -90,10 +96,10 @@ def test_a_scrape_in_pieces_sent_twice_is_there_once_and_whole(tmp_path: Path) -
 def test_what_was_acknowledged_before_a_crash_is_stored_after_it(tmp_path: Path) -> None:
     at_ms = now_ms()
 
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         assert (await send(client, body_of(series_of(GPUS, at_ms)[:5]))).status_code == 204
 
-    async def rest(server: Server, client: httpx.AsyncClient) -> None:
+    async def rest(server: Services, client: httpx.AsyncClient) -> None:
         assert (await send(client, body_of(series_of(GPUS, at_ms)[5:]))).status_code == 204
 
     assert in_store(tmp_path, talk, crash=True)["gpu_sample"] == []
@@ -108,17 +114,17 @@ def test_who_is_stopped_while_scrapes_are_handed_on_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     at_ms, inside, go_on = now_ms(), threading.Event(), threading.Event()
-    handing_on = getattr(remote_write.RemoteWrite, moment)
+    handing_on = getattr(remote_write.RemoteWriteReceiver, moment)
 
-    def slowly(self: remote_write.RemoteWrite, *values: float) -> None:
+    def slowly(self: remote_write.RemoteWriteReceiver, *values: float) -> None:
         inside.set()
         assert go_on.wait(10)
         handing_on(self, *values)
 
-    async def stopped(server: Server, client: httpx.AsyncClient) -> None:
+    async def stopped(server: Services, client: httpx.AsyncClient) -> None:
         assert (await send(client, body_of(series_of(GPUS, at_ms)))).status_code == 204
         with monkeypatch.context() as slow:
-            slow.setattr(remote_write.RemoteWrite, moment, slowly)
+            slow.setattr(remote_write.RemoteWriteReceiver, moment, slowly)
             storing = asyncio.create_task(server.remote_write.store(remote_write.ALL))
             assert await asyncio.to_thread(inside.wait, 10)
             storing.cancel()
@@ -134,11 +140,11 @@ def test_values_from_before_are_taken_and_codes_that_come_late_are_no_news(tmp_p
     """A sender that was cut off brings the past, another one is behind: an error comes once."""
     at_ms = now_ms() - 3 * 3_600_000
 
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         for seconds, xid in ((0, 0), (20, 79), (10, 0), (20, 79), (40, 79), (30, 79)):
             await send(client, body_of(series_of([Gpu(0, xid=xid)], at_ms + 1000 * seconds)))
             await server.remote_write.store(remote_write.ALL)
-            server.store.seal()
+            server.core.store.seal()
 
     stored = in_store(tmp_path, talk)
     assert [row[0] - at_ms for row in stored["gpu_sample"]] == [0, 10_000, 20_000, 30_000, 40_000]
@@ -149,11 +155,11 @@ def test_values_from_before_are_taken_and_codes_that_come_late_are_no_news(tmp_p
 def test_a_server_that_starts_again_knows_which_slots_are_broken(tmp_path: Path) -> None:
     at_ms = now_ms() - 60_000
 
-    async def breaks(server: Server, client: httpx.AsyncClient) -> None:
+    async def breaks(server: Services, client: httpx.AsyncClient) -> None:
         for seconds, xid in ((0, 0), (1, 79)):
             await send(client, body_of(series_of([Gpu(0, xid=xid)], at_ms + 1000 * seconds)))
 
-    async def goes_on(server: Server, client: httpx.AsyncClient) -> None:
+    async def goes_on(server: Services, client: httpx.AsyncClient) -> None:
         await send(client, body_of(series_of([Gpu(0, xid=79)], at_ms + 2000)))
 
     in_store(tmp_path, breaks)
@@ -168,14 +174,14 @@ def test_a_server_that_starts_again_knows_which_slots_are_broken(tmp_path: Path)
         (bytes(MOST_PACKED_BYTES + 1), {}, 413, "larger than 16 MiB"),
         (b"", {"Content_Encoding": "zstd"}, 415, "Content-Encoding 'zstd' is not snappy."),
         (b"", {"Content_Type": "application/json"}, 415, "Content-Type 'application/json' is not"),
-        (b"", {"X_Prometheus_Remote_Write_Version": "2.0.0"}, 415, "Remote write 2.0.0 is not understood"),
-        (b"", {"Content_Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"}, 415, "send 1.0"),
+        (b"", {"X_Prometheus_Remote_Write_Version": "2.0.0"}, 415, "Remote write 2.0.0 is not supported"),
+        (b"", {"Content_Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"}, 415, "Send 1.0"),
     ],
 )
 def test_what_is_refused_is_said_why(
     tmp_path: Path, body: bytes, headers: dict[str, str], status: int, words: str
 ) -> None:
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         answer = await send(client, body, **headers)
         assert answer.status_code == status
         assert words in answer.json()["error"]
@@ -184,7 +190,7 @@ def test_what_is_refused_is_said_why(
 
 
 def test_the_other_way_to_write_the_same_protocol(tmp_path: Path) -> None:
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         body = body_of(series_of(GPUS, now_ms()))
         kind = "application/x-protobuf; proto=prometheus.WriteRequest"
         assert (await send(client, body, Content_Type=kind)).status_code == 204
@@ -193,7 +199,7 @@ def test_the_other_way_to_write_the_same_protocol(tmp_path: Path) -> None:
 
 
 def test_only_who_may_send_may(tmp_path: Path) -> None:
-    async def talk(server: Server, client: httpx.AsyncClient) -> None:
+    async def talk(server: Services, client: httpx.AsyncClient) -> None:
         body = body_of(series_of(GPUS, now_ms()))
         assert (await send(client, body, Host="evil.example")).status_code == 403
         secrets = {role: Tokens(tmp_path).create(role, role, 0) for role in ("ingest", "viewer", "admin")}
@@ -210,17 +216,17 @@ def test_only_who_may_send_may(tmp_path: Path) -> None:
 
 class TestTooMuch:
     def test_a_store_that_is_busy_does_not_hold_up_who_sends(self, tmp_path: Path) -> None:
-        async def talk(server: Server, client: httpx.AsyncClient) -> None:
-            async with server.lock:
+        async def talk(server: Services, client: httpx.AsyncClient) -> None:
+            async with server.core.lock:
                 assert (await send(client, body_of(series_of(GPUS, now_ms())))).status_code == 204
 
         assert len(in_store(tmp_path, talk)["gpu_sample"]) == 2
 
     def test_more_than_may_wait_is_to_be_sent_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(remote_write, "MOST_WAITING", 10)
+        monkeypatch.setattr(remote_write, "MAX_WAITING", 10)
         at_ms = now_ms()
 
-        async def talk(server: Server, client: httpx.AsyncClient) -> None:
+        async def talk(server: Services, client: httpx.AsyncClient) -> None:
             assert (await send(client, body_of(series_of(GPUS, at_ms)))).status_code == 204
             refused = await send(client, body_of(series_of(GPUS, at_ms + 1)))
             assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
@@ -239,12 +245,12 @@ class TestTooMuch:
             await release.wait()
             yield body[10:]
 
-        async def talk(server: Server, client: httpx.AsyncClient) -> None:
+        async def talk(server: Services, client: httpx.AsyncClient) -> None:
             def post(number: int) -> Awaitable[httpx.Response]:
                 body = slowly(body_of(series_of(GPUS, at_ms + number)))
                 return client.post("/api/v1/write", content=body, headers=HEADERS)
 
-            slow = [asyncio.ensure_future(post(number)) for number in range(remote_write.MOST_AT_ONCE)]
+            slow = [asyncio.ensure_future(post(number)) for number in range(remote_write.MAX_REQUESTS)]
             for _ in slow:
                 await begun.acquire()
             assert (await send(client, body_of(series_of(GPUS, at_ms + 99)))).status_code == 503
@@ -252,10 +258,10 @@ class TestTooMuch:
             assert {answer.status_code for answer in await asyncio.gather(*slow)} == {204}
             assert (await send(client, body_of(series_of(GPUS, at_ms + 99)))).status_code == 204
 
-        assert len(in_store(tmp_path, talk)["gpu_sample"]) == 2 * (remote_write.MOST_AT_ONCE + 1)
+        assert len(in_store(tmp_path, talk)["gpu_sample"]) == 2 * (remote_write.MAX_REQUESTS + 1)
 
     def test_what_the_disk_does_not_take_is_not_acknowledged(self, tmp_path: Path) -> None:
-        async def talk(server: Server, client: httpx.AsyncClient) -> None:
+        async def talk(server: Services, client: httpx.AsyncClient) -> None:
             (tmp_path / "inbox").write_text("in the way")
             body = body_of(series_of(GPUS, now_ms()))
             assert (await send(client, body)).status_code == 503
@@ -272,7 +278,7 @@ class TestTooMuch:
                 with pytest.raises(duckdb.Error):
                     await server.remote_write.store(remote_write.ALL)
 
-        async def nothing(server: Server, client: httpx.AsyncClient) -> None:
+        async def nothing(server: Services, client: httpx.AsyncClient) -> None:
             pass
 
         with Store(tmp_path, create=True) as store:

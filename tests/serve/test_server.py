@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import httpx2 as httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,10 +21,12 @@ from prometheus_client.parser import text_string_to_metric_families
 import nights
 from kube.server import free_port
 from pyrometer import __version__
-from pyrometer.cli import main, serve
+from pyrometer.cli import main
 from pyrometer.model.settings import Settings
-from pyrometer.serve import app, questions
-from pyrometer.serve.access import RefusedError
+from pyrometer.serve import accounting, questions
+from pyrometer.serve.core import Core
+from pyrometer.serve.http_error import HttpError
+from pyrometer.serve.main import AuthenticationConflictError, Services, build_services, warn_about_access
 from pyrometer.serve.questions import bring_up_to_date, question
 from pyrometer.serve.tokens import FILE, TokenError, Tokens, digest_of
 from pyrometer.store import Store, StoreBusyError
@@ -67,7 +68,7 @@ def test_it_is_well_and_says_what_the_commands_say(served: tuple[Path, httpx.Cli
     ("path", "said"),
     [
         ("/api/v1/why?last=3x", "--last '3x' is not a length of time"),
-        ("/api/v1/why?colour=red", "There is no parameter 'colour'"),
+        ("/api/v1/why?colour=red", "Parameter 'colour' is unknown"),
         ("/api/v1/cost?by=colour", "--by 'colour' is not a grouping"),
         ("/api/v1/cost?tz=Mars", "There is no time zone 'Mars'"),
     ],
@@ -144,8 +145,8 @@ class TestWhoMayAskIsSaidInOneLine:
     def lines(folder: Path, caplog: pytest.LogCaptureFixture, host: str = "127.0.0.1", **about: Any) -> list[str]:
         with Store(folder, create=True) as store:
             settings = about.pop("settings", Settings())
-            server = app.Server(store, settings, asyncio.Lock(), open_to_all=host == "127.0.0.1", **about)
-            serve._say_who_may_ask(server, host, always_open=about.get("always_open", False))
+            server = build_services(Core(store, settings), open_to_all=host == "127.0.0.1", **about)
+            warn_about_access(server.access, store, host, always_open=about.get("always_open", False))
         return [record.getMessage() for record in caplog.records]
 
     def test_nothing_as_long_as_it_is_as_usual(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -160,7 +161,7 @@ class TestWhoMayAskIsSaidInOneLine:
             tokens.create("me", "viewer", 0)
             tokens.revoke("me")
         (line,) = self.lines(tmp_path, caplog, host)
-        assert "answers nobody" in line
+        assert "refuses every request" in line
         assert f"pyrometer token create NAME --data {tmp_path}" in line
         assert "--open" in line
 
@@ -173,7 +174,7 @@ class TestWhoMayAskIsSaidInOneLine:
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         settings = Settings(proxy_addresses=("10.0.0.0/8",), proxy_user_header="X-Forwarded-User")
-        with pytest.raises(click.UsageError, match="Use one of them"):
+        with pytest.raises(AuthenticationConflictError, match="Use one of them"):
             self.lines(tmp_path, caplog, always_open=True, settings=settings)
 
 
@@ -191,11 +192,11 @@ def test_prometheus_finds_its_metrics(night: Path) -> None:
 
 @pytest.mark.heavy
 def test_hours_that_are_over_are_sealed_whoever_brought_them(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "SEAL_EVERY_S", 0.0)
+    monkeypatch.setattr(accounting, "SEAL_EVERY_S", 0.0)
     with Store(night) as store:
-        server = app.Server(store, Settings(), asyncio.Lock(), open_to_all=True)
+        server = build_services(Core(store, Settings()), open_to_all=True)
         assert store.hot_tables("pod")
-        asyncio.run(server.keep_books())
+        asyncio.run(server.accounting.update())
         assert not store.hot_tables("pod")
         assert store.parts("pod")
 
@@ -210,21 +211,21 @@ def test_who_sends_does_not_wait_for_an_answer(night: Path, monkeypatch: pytest.
         assert go_on.wait(30)
         return why(*args, **kwargs)
 
-    async def meanwhile(server: app.Server) -> tuple[dict[str, Any], dict[str, Any]]:
-        slow = asyncio.create_task(server.ask("why", {"all": "1"}))
+    async def meanwhile(server: Services) -> tuple[dict[str, Any], dict[str, Any]]:
+        slow = asyncio.create_task(server.answering.ask("why", {"all": "1"}))
         await asyncio.to_thread(begun.wait, 30)
-        async with server.lock:
+        async with server.core.lock:
             later = [*nights.cluster(nodes=3), *nights.job("later", pods=0), *nights.pod("later-0", "later", "n2")]
-            await asyncio.to_thread(server.store.append, later)
-            await asyncio.to_thread(server.store.seal)
-        quick = await server.ask("cost", {"all": "1", "by": "workload"})
+            await asyncio.to_thread(server.core.store.append, later)
+            await asyncio.to_thread(server.core.store.seal)
+        quick = await server.answering.ask("cost", {"all": "1", "by": "workload"})
         assert not slow.done()
         go_on.set()
         return await slow, quick
 
     with Store(night) as store:
-        server = app.Server(store, Settings(), asyncio.Lock(), open_to_all=True)
-        before = asyncio.run(server.ask("why", {"all": "1", "tz": "UTC"}))
+        server = build_services(Core(store, Settings()), open_to_all=True)
+        before = asyncio.run(server.answering.ask("why", {"all": "1", "tz": "UTC"}))
         monkeypatch.setattr(questions, "why", slow_why)
         slow, quick = asyncio.run(meanwhile(server))
     assert slow == before
@@ -239,16 +240,16 @@ def test_a_server_that_stops_waits_for_no_answer(night: Path, monkeypatch: pytes
         while True:
             store.connection.execute("SELECT count(*) FROM range(1000000)").fetchall()
 
-    async def test(server: app.Server) -> None:
-        asked = asyncio.create_task(server.ask("why", {"all": "1"}))
+    async def test(server: Services) -> None:
+        asked = asyncio.create_task(server.answering.ask("why", {"all": "1"}))
         await asyncio.to_thread(begun.wait, 30)
         await server.end()
-        with pytest.raises(RefusedError, match="The server stops"):
+        with pytest.raises(HttpError, match="The server is stopping"):
             await asked
 
     monkeypatch.setattr(questions, "why", endless)
     with Store(night) as store:
-        asyncio.run(test(app.Server(store, Settings(), asyncio.Lock(), open_to_all=True)))
+        asyncio.run(test(build_services(Core(store, Settings()), open_to_all=True)))
 
 
 @pytest.mark.heavy
@@ -288,7 +289,7 @@ class TestCommands:
         [
             (["cost", "--by", "teem"], 2, "Error: --by 'teem' is not a grouping. Did you mean 'team'?"),
             (["why", "--last", "soon"], 2, "Error: --last 'soon' is not a length of time: 90m, 12h, 7d."),
-            (["show", "nothing"], 1, "Error: There is no run 'nothing' in that time. `pyrometer runs` lists them."),
+            (["show", "nothing"], 1, "Error: Run 'nothing' not found in this time range. `pyrometer runs` lists them."),
         ],
     )
     def test_a_mistake_is_said_in_the_same_words(
@@ -304,7 +305,7 @@ class TestCommands:
         said = told("why", "--server", url)
         assert said.returncode == 1
         assert said.stderr.startswith(f"Error: {url} does not answer: ")
-        assert told("why", "--server", "here").stderr.startswith("Error: --server 'here' is not an address")
+        assert told("why", "--server", "here").stderr.startswith("Error: --server 'here' is not a URL")
         assert told("why", "--server", url, "--data", "x").returncode == 2
 
 
@@ -377,7 +378,7 @@ class TestTokens:
         tokens.create("me", "viewer", 0)
         with pytest.raises(TokenError, match="already"):
             tokens.create("me", "viewer", 0)
-        with pytest.raises(TokenError, match=r"no token 'you'\. Known: me"):
+        with pytest.raises(TokenError, match=r"Token 'you' not found\. Existing tokens: me"):
             tokens.revoke("you")
 
     @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from pyrometer.serve.headers import HEADERS, Headers
-from pyrometer.serve.straight import Straight
+from pyrometer.serve.guard import HEADERS, SecurityHeaders, SenderFastPath
 
 
 async def echo(request: Request) -> Response:
@@ -33,8 +32,8 @@ def test_a_sender_is_answered_as_by_the_application() -> None:
         return [(one.status_code, one.content, set(map(str.lower, HEADERS)) <= set(one.headers)) for one in got]
 
     app = Starlette(routes=routes)
-    straight = asyncio.run(answers(Headers(Straight(app, routes))))
-    assert straight == asyncio.run(answers(Headers(app)))
+    straight = asyncio.run(answers(SecurityHeaders(SenderFastPath(app, routes))))
+    assert straight == asyncio.run(answers(SecurityHeaders(app)))
     assert [status for status, _, _ in straight] == [200, 500, 405, 404, 405]
     assert straight[0][1] == b"/send body"
     assert all(headers for _, _, headers in straight)

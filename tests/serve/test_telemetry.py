@@ -21,8 +21,8 @@ from pyrometer.collect.scrape import Scrapes, Target, of_gpus
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.records import Allocation, Pod, Slot
 from pyrometer.model.settings import Settings
-from pyrometer.serve.collector import remembered
-from pyrometer.serve.telemetry import LINGER_MS, OfLabels, Telemetry
+from pyrometer.serve.collector import stored_cluster
+from pyrometer.serve.telemetry import LINGER_MS, HoldersFromLabels, TelemetryIngest
 from pyrometer.store import Store
 
 T0 = 1_794_600_000_000
@@ -64,7 +64,7 @@ def test_what_an_exporter_says_is_enough_for_a_ledger(tmp_path: Path) -> None:
             scrapes = Scrapes(
                 lambda: [Target(url)], of_gpus(Dcgm(lambda host: None, near_idle_power_w)), interval_s=0.05
             )
-            telemetry = Telemetry(store, asyncio.Lock(), scrapes, OfLabels(Settings()))
+            telemetry = TelemetryIngest(store, asyncio.Lock(), scrapes, HoldersFromLabels(Settings()))
             running = asyncio.create_task(telemetry.run())
             while telemetry.stored < 30:
                 assert not running.done(), running.result()
@@ -91,14 +91,14 @@ def test_what_an_exporter_says_is_enough_for_a_ledger(tmp_path: Path) -> None:
 
 class TestOfLabels:
     def test_a_pod_is_there_from_when_its_label_came_until_it_went(self) -> None:
-        people = OfLabels(Settings())
+        people = HoldersFromLabels(Settings())
         records = people.machines([_slot(index) for index in range(2)])
         for at_ms in range(T0, T0 + 600_000, 15_000):
             records += people.learn({use("a-0")} | ({use("b-0", 1)} if at_ms < T0 + 120_000 else set()), at_ms)
         assert _holds(records) == {"a-0": [(T0, None)], "b-0": [(T0, T0 + 105_000)]}
 
     def test_a_pod_that_comes_again_under_its_name_is_another(self) -> None:
-        people = OfLabels(Settings())
+        people = HoldersFromLabels(Settings())
         records = people.machines([_slot(0)])
         back_ms = T0 + 2 * LINGER_MS
         for at_ms in [*range(T0, T0 + 60_000, 15_000), *range(T0 + 60_000, back_ms, 15_000), back_ms]:
@@ -106,14 +106,14 @@ class TestOfLabels:
         assert _holds(records) == {"a-0": [(T0, T0 + 45_000), (back_ms, None)]}
 
     def test_after_a_restart_nobody_pays_who_is_not_seen_again(self, tmp_path: Path) -> None:
-        before = OfLabels(Settings())
+        before = HoldersFromLabels(Settings())
         with Store(tmp_path, create=True) as store:
             records = before.machines([_slot(0), _slot(1)])
             for at_ms in (T0, T0 + 15_000):
                 records += before.learn({use("a-0"), use("b-0", 1)}, at_ms)
             store.append(records)
-            after = OfLabels(Settings())
-            resumed = after.resume(remembered(store, "scraped", T0 + 600_000), T0 + 30_000)
+            after = HoldersFromLabels(Settings())
+            resumed = after.resume(stored_cluster(store, "scraped", T0 + 600_000), T0 + 30_000)
             resumed += after.machines([_slot(0), _slot(1)])  # they are known
             resumed += after.learn({use("a-0")}, T0 + 600_000)
             store.append(resumed)
@@ -123,7 +123,7 @@ class TestOfLabels:
         }  # fmt: skip
 
     def test_a_label_that_is_away_for_a_scrape_ends_nothing(self) -> None:
-        people = OfLabels(Settings())
+        people = HoldersFromLabels(Settings())
         records = people.machines([_slot(0)])
         for at_ms in range(T0, T0 + 2 * LINGER_MS, 15_000):
             records += people.learn(set() if at_ms == T0 + 60_000 else {use("a-0")}, at_ms)
@@ -131,7 +131,7 @@ class TestOfLabels:
         assert kinds["Allocation"] == 1
 
     def test_a_machine_that_shows_more_devices_has_them(self) -> None:
-        people = OfLabels(Settings())
+        people = HoldersFromLabels(Settings())
         written = people.machines([_slot(0), _slot(3)])
         assert [node.gpu_count for node in written] == [1, 4]
         assert written[0].time_ms == T0

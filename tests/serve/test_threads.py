@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pyrometer.serve.threads import to_its_end
+from pyrometer.serve.runtime import run_to_end
 
 
 def test_who_is_cancelled_holds_the_lock_until_the_thread_is_done():
@@ -21,7 +21,7 @@ def test_who_is_cancelled_holds_the_lock_until_the_thread_is_done():
 
     async def ask(lock: asyncio.Lock) -> None:
         async with lock:
-            await to_its_end(work)
+            await run_to_end(work)
 
     async def scene() -> None:
         lock = asyncio.Lock()
@@ -43,8 +43,8 @@ def test_who_is_cancelled_holds_the_lock_until_the_thread_is_done():
 
 def test_what_goes_wrong_is_told():
     async def scene() -> int:
-        assert await to_its_end(lambda a, b: a + b, 1, b=2) == 3
-        return await to_its_end(int, "x")
+        assert await run_to_end(lambda a, b: a + b, 1, b=2) == 3
+        return await run_to_end(int, "x")
 
     with pytest.raises(ValueError, match="invalid literal"):
         asyncio.run(scene())

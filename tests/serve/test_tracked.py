@@ -18,7 +18,7 @@ from pyrometer.explain.progress import Progress
 from pyrometer.explain.runs import runs, show
 from pyrometer.explain.worth import worth
 from pyrometer.model.settings import Settings
-from pyrometer.serve.tracked import AMBIGUOUS, JOINED, UNJOINED, FollowingMlflow, Tracking
+from pyrometer.serve.tracked import AMBIGUOUS, JOINED, UNJOINED, MlflowFollower, TrackedRunWriter
 from pyrometer.store import Store
 
 DAY = TimeRange(START_MS, at(120))
@@ -47,10 +47,10 @@ def store(tmp_path):
         yield store
 
 
-def take(store, *told, local=True) -> Tracking:
-    tracking = Tracking(store, local=local)
+def take(store, *told, local=True) -> TrackedRunWriter:
+    tracking = TrackedRunWriter(store, local=local)
     for one, points in told:
-        tracking.take(one, points)
+        tracking.add(one, points)
     tracking.write()
     return tracking
 
@@ -136,7 +136,7 @@ def test_what_could_not_be_written_down_is_read_again(store, monkeypatch):
             return curve()[after:]
 
     async def looks() -> None:
-        following = FollowingMlflow(store, asyncio.Lock(), Told("http://127.0.0.1"))
+        following = MlflowFollower(store, asyncio.Lock(), Told("http://127.0.0.1"))
         with monkeypatch.context() as disk_full:
             disk_full.setattr(store, "append", lambda _: 1 / 0)
             with pytest.raises(ZeroDivisionError):
@@ -162,7 +162,7 @@ def test_an_ambiguous_run_is_said(store, tmp_path):
     tracking = take(store, (tracked(host="node-0"), []))
     assert tracking.counts == {AMBIGUOUS: 1}
     (words,) = tracking.ambiguous.values()
-    assert words == "Run abc (host node-0) may be any of ml/bert, ml/llama: it is joined to none."
+    assert words == "Run abc (host node-0) is not joined, because it may be any of ml/bert, ml/llama."
 
 
 def test_a_team_sees_its_own_curves_and_no_others(store):
@@ -180,7 +180,7 @@ def test_a_team_sees_its_own_curves_and_no_others(store):
 def test_a_tracking_server_that_is_away_is_a_shortcoming_and_nothing_else(store):
     async def once() -> list[str]:
         mlflow = Mlflow(f"http://user:secret@127.0.0.1:{free_port()}")
-        following = FollowingMlflow(store, asyncio.Lock(), mlflow, every_s=0.01)
+        following = MlflowFollower(store, asyncio.Lock(), mlflow, every_s=0.01)
         task = asyncio.create_task(following.run())
         while not following.trouble:
             await asyncio.sleep(0.01)

@@ -23,7 +23,7 @@ from kube.server import free_port
 from pyrometer.cli import main
 from pyrometer.collect.mlflow import Mlflow
 from pyrometer.collect.tracked import Point
-from pyrometer.serve.tracked import FollowingMlflow
+from pyrometer.serve.tracked import MlflowFollower
 from pyrometer.store import Store
 from serving import serving
 from trained import running, torchrun
@@ -188,7 +188,7 @@ def reading_it_into_the_folder_that_has_the_run_adds_nothing(trained):
     before = answer("show", "carp", "--data", str(trained.data))
     said = [told("import", "mlflow", trained.uri, "--out", str(trained.data))]
     said.append(told("import", "wandb", str(trained.folder), "--out", str(trained.data)))
-    assert all("1 joined by what their processes told" in text for text in said)
+    assert all("1 joined by records of their processes" in text for text in said)
     assert len(answer("runs", "--data", str(trained.data))["rows"]) == 1
     assert answer("show", "carp", "--data", str(trained.data)) == before
 
@@ -276,7 +276,7 @@ def a_server_reads_only_what_is_new(trained):
         await following.look()
 
     with Store(trained.folder / "followed", create=True) as store, asyncio.Runner() as runner:
-        following = FollowingMlflow(store, asyncio.Lock(), mlflow := Counting(trained.uri))
+        following = MlflowFollower(store, asyncio.Lock(), mlflow := Counting(trained.uri))
 
         def read() -> list[tuple[int, float]]:
             runner.run(look())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 import click
 
 
@@ -13,14 +11,6 @@ def address_of(listen: str) -> tuple[str, int]:
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536 or not host:
         raise click.UsageError(f"--listen {listen!r} is not HOST:PORT, like 127.0.0.1:8411.")
     return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def url_of(host: str, port: int) -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import click
 
-from pyrometer.cli.addresses import address_of, is_loopback, url_of
+from pyrometer.cli.addresses import address_of, url_of
 from pyrometer.collect.nvml import Nvml, NvmlError
 from pyrometer.collect.pod_resources import SOCKET
 from pyrometer.serve.agent import Agent, AgentServer
+from pyrometer.serve.host_addresses import is_loopback
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0}
 

@@ -16,7 +16,7 @@ from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import bring_up_to_date, open_store
 from pyrometer.cli.settings import read_settings
 from pyrometer.explain.words import counted
-from pyrometer.serve.unread import unread_bodies
+from pyrometer.serve.spooled_bodies import unreadable_bodies
 from pyrometer.store import Store
 from pyrometer.store.backup_contents import Backup
 from pyrometer.store.backup_folder import BackupFolder
@@ -68,7 +68,7 @@ def _problems(store: Store) -> Iterator[Problem]:
     with progress_bar("Checking") as progress:
         yield from problems(store, progress)
     yield from map(Problem, of_closed(store.folder, store.connection))
-    yield from unread_bodies(store.folder)
+    yield from unreadable_bodies(store.folder)
 
 
 def _verify(place: BackupFolder, backups: list[Backup]) -> int:

@@ -17,7 +17,7 @@ from pyrometer.cli.running import Asked, bring_up_to_date, data_folder, open_sto
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.words import dollars
-from pyrometer.serve.address import Address, published, tell
+from pyrometer.serve.address import Address, post, published
 from pyrometer.store import StoreBusyError
 
 
@@ -56,7 +56,7 @@ def command(
 def _close(data: Path | None, server: str | None, parameters: dict[str, str]) -> dict[str, Any]:
     """Closes the month in the folder, or tells the server to."""
     if server is not None:
-        return tell(Address(server, os.environ.get("PYROMETER_TOKEN")), "close", parameters)
+        return post(Address(server, os.environ.get("PYROMETER_TOKEN")), "close", parameters)
     folder = data_folder(data)
     settings = read_settings(os.environ, folder)
     zone = zone_of(parameters.get("tz") or settings.timezone)

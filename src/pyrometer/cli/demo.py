@@ -16,8 +16,7 @@ import click
 
 from pyrometer.account.time_range import TimeRange
 from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date
-from pyrometer.cli.serve import Sources
-from pyrometer.cli.serve import serve as serve_until_told
+from pyrometer.cli.serve import run_server
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.simulate import make_night
 from pyrometer.explain.html import render_html
@@ -25,7 +24,7 @@ from pyrometer.explain.score import truth_window
 from pyrometer.explain.text import plain, render_text
 from pyrometer.explain.why import why
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.serve.app import Server
+from pyrometer.serve.main import Services, SourceOptions
 from pyrometer.simulate.replay import replay
 from pyrometer.store import Store, files
 
@@ -62,7 +61,7 @@ def command(folder: Path, seed: int, no_serve: bool, live: bool) -> None:
     click.echo(f"Go on: pyrometer cost --data {folder} --by team,experiment, or: pyrometer score {folder}")
     if serve:
         with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
-            asyncio.run(serve_until_told(store, LOOPBACK, _port(), Sources()))
+            run_server(store, LOOPBACK, _port(), SourceOptions())
 
 
 def _answer(folder: Path, window: TimeRange) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def _live(folder: Path, window: TimeRange, serve: bool) -> None:
         store.set_meta("origin", "simulated")
         replayed = Replayed(night, store, window)
         if serve:
-            asyncio.run(serve_until_told(store, LOOPBACK, _port(), Sources(), replayed.into))
+            run_server(store, LOOPBACK, _port(), SourceOptions(), alongside=replayed.into)
             return
         while replayed.goes_on():
             time.sleep(replayed.early_s())
@@ -130,13 +129,13 @@ class Replayed:
         self._told_ms = now_ms
         return now_ms
 
-    async def into(self, server: Server) -> None:
+    async def into(self, services: Services) -> None:
         """All of it into the store of a server, which tells those who look at its page."""
         while self.goes_on():
             await asyncio.sleep(self.early_s())
-            async with server.lock:
+            async with services.core.lock:
                 await asyncio.to_thread(self.step)
-            await server.keep_books()
+            await services.accounting.update()
 
     def _now_ms(self) -> int:
         passed_ms = round((time.monotonic() - self._began_s) * 1000 * LIVE_SPEED)

@@ -27,7 +27,7 @@ from pyrometer.collect.speedrun import SpeedrunLogs
 from pyrometer.collect.traces import OpenbTrace, PhillyTrace
 from pyrometer.explain.words import counted, hours
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.serve.tracked import Tracking, read_mlflow, read_wandb
+from pyrometer.serve.tracked import TrackedRunWriter, read_mlflow, read_wandb
 from pyrometer.simulate.night import TRUTH
 from pyrometer.store import Store
 
@@ -90,7 +90,7 @@ def command(format_: str, place: str, folder: Path, without_steps: bool) -> None
 
 def _read_tracker(format_: str, place: str, folder: Path) -> None:
     with open_store(folder, create=True) as store:
-        tracking = Tracking(store, local=True)
+        tracking = TrackedRunWriter(store, local=True)
         with progress_bar("Reading") as progress:
             if format_ == "mlflow":
                 runs = asyncio.run(_read_mlflow(place, tracking, progress))
@@ -107,7 +107,7 @@ def _read_tracker(format_: str, place: str, folder: Path) -> None:
     click.echo(f"Now: pyrometer worth --data {folder}")
 
 
-async def _read_mlflow(uri: str, tracking: Tracking, progress: Callable[[int, int], None]) -> int:
+async def _read_mlflow(uri: str, tracking: TrackedRunWriter, progress: Callable[[int, int], None]) -> int:
     mlflow = Mlflow(uri, os.environ.get("MLFLOW_TRACKING_TOKEN"))
     try:
         return await read_mlflow(mlflow, tracking, progress)

@@ -21,7 +21,7 @@ from pyrometer.collect.kubernetes.api import connect
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.serve.history import History
+from pyrometer.serve.history import Backfill
 from pyrometer.serve.questions import DEFAULT_LAST, question
 from pyrometer.store import Store
 
@@ -41,11 +41,11 @@ def read_and_answer(
         now_ms = time.time_ns() // 1_000_000 // MS_PER_MINUTE * MS_PER_MINUTE
         from_ms, to_ms = _window(asked, what, settings, now_ms)
         with Store(folder, create=True) as store:
-            asyncio.run(_read(History(store, settings, from_ms, to_ms), settings, prometheus, kube, context))
+            asyncio.run(_read(Backfill(store, settings, from_ms, to_ms), settings, prometheus, kube, context))
             return answer_from(store, settings, ready, f"{prometheus or 'The cluster'}")
 
 
-async def _read(history: History, settings: Settings, prometheus: str | None, kube: bool, context: str | None) -> None:
+async def _read(history: Backfill, settings: Settings, prometheus: str | None, kube: bool, context: str | None) -> None:
     remembers = Prometheus(prometheus, settings) if prometheus else None
     api = connect(context) if kube else None
     try:

@@ -15,7 +15,7 @@ from pyrometer.cli.running import bring_up_to_date, data_folder, open_store, pri
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.serve.address import Address, published, tell
+from pyrometer.serve.address import Address, post, published
 from pyrometer.store import StoreBusyError
 
 
@@ -42,7 +42,7 @@ def command(month: str, data: Path | None, server: str | None, tz: str | None, o
 
 def _rebuild(data: Path | None, server: str | None, parameters: dict[str, str]) -> dict[str, Any]:
     if server is not None:
-        return tell(Address(server, os.environ.get("PYROMETER_TOKEN")), "rebuild", parameters)
+        return post(Address(server, os.environ.get("PYROMETER_TOKEN")), "rebuild", parameters)
     folder = data_folder(data)
     settings = read_settings(os.environ, folder)
     zone = zone_of(parameters.get("tz") or settings.timezone)

@@ -149,7 +149,7 @@ def read_options(
             lake = _lake_asked(clusters, others)
             if lake is not None and (data is not None or server is not None):
                 raise click.UsageError("Say --lake, --data or --server, not two of them.")
-            told = {name: others.pop(name) for name in questions.ASKED_ALWAYS if name != "all"}
+            told = {name: others.pop(name) for name in questions.COMMON_PARAMETERS if name != "all"}
             parameters = {name: value for name, value in told.items() if value is not None}
             if everything:
                 parameters["all"] = "1"
@@ -213,9 +213,9 @@ def open_store(folder: Path, *, wait_s: float | None = None, create: bool = Fals
 
 
 def _take_in(store: Store) -> None:
-    from pyrometer.serve.training import take_in  # what reads OTLP takes a while to load, and is seldom needed
+    from pyrometer.serve.training import store_inbox  # reading OTLP is slow to import and seldom needed
 
-    for reason, count in sorted(take_in(store).items()):
+    for reason, count in sorted(store_inbox(store).items()):
         click.echo(f"{counted(count, 'record')} of a run left out: {reason}.", err=True)
 
 

@@ -1,1 +1,1 @@
-"""The server: takes records in, keeps the ledger up to date, and answers questions over HTTP and as a page."""
+"""The server: HTTP routes, intake of data, and tasks."""

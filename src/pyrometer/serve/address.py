@@ -1,4 +1,7 @@
-"""A server's address: while it has a data folder, whoever may read that folder finds it there and asks it instead."""
+"""The client of a server, and the file in a data folder with the address of the server that uses it.
+
+Whoever can read the folder finds the address and a token there, and asks the server instead of opening the folder.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pyrometer.collect.source import words
+from pyrometer.serve.host_addresses import LOCAL_HOSTS
 from pyrometer.serve.tokens import PREFIX
 from pyrometer.store import files
 
@@ -20,13 +24,12 @@ if TYPE_CHECKING:
 
 FILE = "server.json"
 CONNECT_S = 5.0
-LOCAL = ("127.0.0.1", "::1", "localhost")
 ANSWER_S = 600.0  # the ledger may have to be built first
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - where a server listens, and how to reach it from here
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - where a server listens, and how to reach it from this machine
 
 
 class ServerError(Exception):
-    """A server that does not answer, or says no; the text is one sentence. `usage`: it was asked wrongly."""
+    """A server that does not answer or refuses. The text is one sentence. `usage`: the question is wrong."""
 
     def __init__(self, text: str, *, usage: bool = False) -> None:
         super().__init__(text)
@@ -34,31 +37,34 @@ class ServerError(Exception):
 
 
 class UnreachableError(ServerError):
-    """Nobody answers there."""
+    """No server answers at an address."""
 
 
 class Address(NamedTuple):
-    """Where a server answers, and the word that opens it."""
+    """The URL of a server and a token for it."""
 
     url: str
     token: str | None = None
 
 
-def publish(folder: Path, host: str, port: int) -> Address:
-    """Leaves a server's address in its folder, with a token of its own: who may read the file may read the data."""
+def new_address(host: str, port: int) -> Address:
+    """The address of a server that listens there, with a new token."""
     reached = EVERYWHERE.get(host, f"[{host}]" if ":" in host else host)
-    address = Address(f"http://{reached}:{port}", PREFIX + secrets.token_urlsafe(32))
+    return Address(f"http://{reached}:{port}", PREFIX + secrets.token_urlsafe(32))
+
+
+def publish(folder: Path, address: Address) -> None:
+    """Writes a server's address and token into its folder. Whoever can read the file can read the data."""
     files.write_text(folder / FILE, json.dumps({**address._asdict(), "pid": os.getpid()}), secret=True)
-    return address
 
 
 def withdraw(folder: Path) -> None:
-    """The server is gone, or about to be."""
+    """Removes the address from a folder, because the server stops."""
     (folder / FILE).unlink(missing_ok=True)
 
 
 def published(folder: Path) -> Address | None:
-    """The address that lies in a folder. A server that was killed leaves one that nobody answers at."""
+    """The address in a folder. After a server was killed, no server answers there."""
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
         return Address(found["url"], found["token"])
@@ -71,27 +77,27 @@ def ask(address: Address, what: str, parameters: Mapping[str, str]) -> dict[str,
     return _answered(address, "GET", what, parameters)
 
 
-def tell(address: Address, what: str, parameters: Mapping[str, str], body: bytes = b"") -> dict[str, Any]:
-    """A server's answer to something that it is told to do, or that it is sent."""
+def post(address: Address, what: str, parameters: Mapping[str, str], body: bytes = b"") -> dict[str, Any]:
+    """A server's answer to a request that changes something."""
     return _answered(address, "POST", what, parameters, body)
 
 
 @contextmanager
 def streamed(address: Address, what: str, body: bytes) -> Iterator[Iterator[bytes]]:
-    """What a server sends piece by piece when it is told something."""
+    """The response to a POST, piece by piece."""
     import httpx2 as httpx
 
-    asked = _request(address, "POST", what)
-    asked["headers"]["Accept-Encoding"] = "identity"  # it is compressed already
+    request = _request(address, "POST", what)
+    request["headers"]["Accept-Encoding"] = "identity"  # it is compressed already
     shown = address.url.rstrip("/")
     try:
-        with httpx.stream(**asked, content=body) as response:
+        with httpx.stream(**request, content=body) as response:
             if response.status_code != 200:
                 response.read()
                 raise _refusal(shown, response)
             yield response.iter_bytes()
     except httpx.RemoteProtocolError:
-        raise ServerError(f"{shown} broke off: its log says why. What was there before is as it was.") from None
+        raise ServerError(f"{shown} closed the connection early. See its log. Existing files are unchanged.") from None
     except (httpx.HTTPError, OSError) as error:
         raise UnreachableError(f"{shown} does not answer: {words(error)}.") from None
 
@@ -106,14 +112,14 @@ def _answered(
         response = httpx.request(**_request(address, method, what), params=dict(parameters), content=body)
     except (httpx.HTTPError, OSError) as error:
         raise UnreachableError(f"{shown} does not answer: {words(error)}.") from None
-    answer = _said(response)
+    answer = _json_of(response)
     if response.status_code == 200 and answer is not None:
         return answer
     raise _refusal(shown, response)
 
 
 def _request(address: Address, method: str, what: str) -> dict[str, Any]:
-    """Whom to ask, and how."""
+    """The request, without its parameters and body."""
     import httpx2 as httpx
 
     shown = address.url.rstrip("/")
@@ -122,16 +128,16 @@ def _request(address: Address, method: str, what: str) -> dict[str, Any]:
     except ValueError:
         host = None
     if not host:
-        raise ServerError(f"--server {address.url!r} is not an address: http://127.0.0.1:8411.", usage=True)
+        raise ServerError(f"--server {address.url!r} is not a URL like http://127.0.0.1:8411.", usage=True)
     return {
         "method": method, "url": f"{shown}/api/v1/{what}",
         "headers": {"Authorization": f"Bearer {address.token}"} if address.token else {},
         "timeout": httpx.Timeout(ANSWER_S, connect=CONNECT_S),
-        "trust_env": host not in LOCAL,  # what is asked of this machine goes through no proxy
+        "trust_env": host not in LOCAL_HOSTS,  # requests to this machine use no proxy
     }  # fmt: skip
 
 
-def _said(response: httpx.Response) -> dict[str, Any] | None:
+def _json_of(response: httpx.Response) -> dict[str, Any] | None:
     try:
         answer = response.json()
     except ValueError:
@@ -140,7 +146,7 @@ def _said(response: httpx.Response) -> dict[str, Any] | None:
 
 
 def _refusal(shown: str, response: httpx.Response) -> ServerError:
-    said = (_said(response) or {}).get("error")
-    if not isinstance(said, str):
-        return ServerError(f"{shown} answers HTTP {response.status_code}: is it a Pyrometer server?")
-    return ServerError(said, usage=response.status_code == 400)
+    text = (_json_of(response) or {}).get("error")
+    if not isinstance(text, str):
+        return ServerError(f"{shown} answered HTTP {response.status_code}. Is it a Pyrometer server?")
+    return ServerError(text, usage=response.status_code == 400)

@@ -1,7 +1,7 @@
-"""The agent on a GPU node: reads its GPUs all the time, and tells whoever scrapes it.
+"""The agent on a GPU node: reads its GPUs continuously and exposes metrics for a scraper.
 
-It may use a hundredth of a core, whatever a call into the driver costs: every group of metrics has its share, and what
-costs more is read less often. Counters and averages lose nothing by that; they come later. What is too old is not told.
+It uses at most a hundredth of a core, whatever a call into the driver costs: every group of metrics has its share, and
+groups that cost more are read less often. Counters and averages only arrive later. Values that are too old are omitted.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from pyrometer.collect.pod_resources import Held, PodResourcesError, list_held
 from pyrometer.collect.xids import XidWatch
 from pyrometer.export.dcgm import CONTENT_TYPE, About, Shown, exposition
 
-LONGEST_S = 60.0  # however much a reading costs, it is taken this often
-STALLED_S = 60.0  # without a reading for this long, the agent is not well
+MAX_INTERVAL_S = 60.0  # however much a reading costs
+STALLED_S = 60.0  # without a reading for this long, the agent is unhealthy
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-", "gpu.nvidia.com")  # of the device plugin, and the DRA driver
-MOST_PIDS = 128  # of one device whose containers are looked up
-MOST_CONTAINERS = 32  # of one device that are told
-MOST_REQUESTS = 8  # at a time
+MAX_PIDS = 128  # of one device whose containers are looked up
+MAX_CONTAINERS = 32  # of one device that are exposed
+MAX_REQUESTS = 8  # at a time
 REQUEST_S = 10.0
 
 
-class Reading:
-    """Something that is read again and again: as often as asked, but no more often than its share of a core allows."""
+class ScheduledReading:
+    """A group of metrics that is read regularly, but no more often than its share of a core allows."""
 
     def __init__(self, name: str, read: Callable[[], object], every_s: float, share: float) -> None:
         self.name = name
@@ -45,7 +45,7 @@ class Reading:
         self.every_s = self.interval_s = every_s
         self.share = share
         self.due_s = 0.0
-        self._warm = False  # the first time, libraries and devices wake up: that cost says nothing
+        self._warm = False  # the first reading also initializes libraries and devices, so its cost does not count
 
     def run(self, now_s: float) -> None:
         """Reads if it is time."""
@@ -55,53 +55,53 @@ class Reading:
         self.read()
         cost_s = time.thread_time() - began_s
         if self._warm:
-            self.interval_s = max(self.every_s, min(cost_s / self.share, LONGEST_S))
+            self.interval_s = max(self.every_s, min(cost_s / self.share, MAX_INTERVAL_S))
         self._warm = True
         self.due_s = now_s + self.interval_s
 
 
-class _Found(NamedTuple):
-    """What a reading found, and when; by device."""
+class _Values(NamedTuple):
+    """The values of a reading by device, and their time."""
 
     time_s: float
     values: Mapping[Gpu, Values]
 
 
 class Agent:
-    """The readings and what they found. One thread reads; any thread may ask for the page."""
+    """The readings and their values. One thread reads. Any thread may request the metrics."""
 
     def __init__(self, nvml: Nvml, *, every_s: float, pod_resources: Path, proc: Path) -> None:
         self.nvml = nvml
         self.pod_resources = pod_resources
         self.proc = proc
-        self.hostname = os.environ.get("NODE_NAME") or socket.gethostname()  # dcgm-exporter's way to be told the node
+        self.hostname = os.environ.get("NODE_NAME") or socket.gethostname()  # dcgm-exporter uses the same variable
         self.xids = XidWatch(nvml.gpus)
         self._every_s = every_s
-        self._found: dict[str, _Found] = {}
+        self._found: dict[str, _Values] = {}
         self._held: list[Held] | None = []  # None: the kubelet does not answer
         self._processes: dict[Gpu, Counter[Container]] = {}
         self._ticked_s = time.monotonic()
         seldom_s = max(every_s, 10.0)
         # a hundredth of a core, and some of it left for scrapes
         self.readings = [
-            Reading("instances", nvml.list_instances, max(every_s, 30.0), 0.0005),
-            Reading("activity", self._reader("activity", self._activity), every_s, 0.0030),
-            Reading("profile", self._reader("profile", Gpu.profile), every_s, 0.0025),
-            Reading("energy", self._reader("energy", lambda gpu: _of_gpu(gpu, ENERGY)), every_s, 0.0010),
-            Reading("health", self._reader("health", lambda gpu: _of_gpu(gpu, HEALTH)), seldom_s, 0.0005),
-            Reading("processes", self._read_processes, seldom_s, 0.0005),
-            Reading("pod_resources", self._read_held, seldom_s, 0.0005),
+            ScheduledReading("instances", nvml.list_instances, max(every_s, 30.0), 0.0005),
+            ScheduledReading("activity", self._reader("activity", self._activity), every_s, 0.0030),
+            ScheduledReading("profile", self._reader("profile", Gpu.profile), every_s, 0.0025),
+            ScheduledReading("energy", self._reader("energy", lambda gpu: _of_gpu(gpu, ENERGY)), every_s, 0.0010),
+            ScheduledReading("health", self._reader("health", lambda gpu: _of_gpu(gpu, HEALTH)), seldom_s, 0.0005),
+            ScheduledReading("processes", self._read_processes, seldom_s, 0.0005),
+            ScheduledReading("pod_resources", self._read_held, seldom_s, 0.0005),
         ]
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def run(self, ended: threading.Event) -> None:
-        """Reads until it is told to end."""
+        """Reads until it is ended."""
         began_s, ticks = time.monotonic(), 0
         while not ended.is_set():
             self.tick(began_s + ticks * self._every_s)
             behind = int((time.monotonic() - began_s) / self._every_s)
-            ticks = max(ticks, behind) + 1  # what was missed is not made up for
+            ticks = max(ticks, behind) + 1  # missed readings are not repeated
             ended.wait(began_s + ticks * self._every_s - time.monotonic())
 
     def tick(self, now_s: float) -> None:
@@ -111,14 +111,14 @@ class Agent:
         self._ticked_s = time.monotonic()
 
     def close(self) -> None:
-        """Ends the watch for XIDs and gives NVML back."""
+        """Ends the watch for XIDs and shuts NVML down."""
         self.xids.close()
         self.nvml.close()
 
     def _reader(self, name: str, read: Callable[[Gpu], Values]) -> Callable[[], None]:
         def take() -> None:
             values = {gpu: read(gpu) for gpu in self.nvml.everything}
-            self._found[name] = _Found(time.monotonic(), values)
+            self._found[name] = _Values(time.monotonic(), values)
 
         return take
 
@@ -130,26 +130,26 @@ class Agent:
             self._held = list_held(self.pod_resources)
         except PodResourcesError as error:
             if self._held is not None:
-                logging.getLogger("pyrometer").warning("%s Series have no labels of pods until it does.", error)
+                logging.getLogger("pyrometer").warning("%s Metrics have no pod labels until it does.", error)
             self._held = None
 
     def _read_processes(self) -> None:
         found: dict[Gpu, Counter[Container]] = {}
         for gpu in self.nvml.everything:
-            containers = (container_of(pid, self.proc) for pid in gpu.pids()[:MOST_PIDS])
+            containers = (container_of(pid, self.proc) for pid in gpu.pids()[:MAX_PIDS])
             counted = Counter(container for container in containers if container is not None)
-            found[gpu] = Counter(dict(counted.most_common(MOST_CONTAINERS)))
+            found[gpu] = Counter(dict(counted.most_common(MAX_CONTAINERS)))
         self._processes = found
 
-    # -- telling ------------------------------------------------------------------------------------------------------
+    # -- exposing -----------------------------------------------------------------------------------------------------
 
     @property
     def well(self) -> bool:
-        """It still reads; a driver may hang."""
+        """Whether it still reads. A driver may hang."""
         return time.monotonic() - self._ticked_s < max(STALLED_S, 3 * self._every_s)
 
     def page(self) -> str:
-        """What a scrape gets now."""
+        """The response to a scrape."""
         held = self._held or []
         by_device: dict[str, list[Held]] = {}
         for one in held:
@@ -191,7 +191,7 @@ class Agent:
 
 
 def _of_gpu(gpu: Gpu, readers: Sequence[Callable[[Any], Values]]) -> Values:
-    """What only a whole GPU can say."""
+    """Values that only a whole GPU has."""
     return {} if gpu.parent else gpu.read(readers)
 
 
@@ -202,12 +202,12 @@ class AgentServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], agent: Agent) -> None:
         self.agent = agent
-        self._free = threading.BoundedSemaphore(MOST_REQUESTS)
+        self._free = threading.BoundedSemaphore(MAX_REQUESTS)
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Who comes while all hands are full is sent away: a scraper comes again."""
+        """Closes connections beyond the limit. A scraper tries again."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -221,7 +221,7 @@ class AgentServer(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scraper that hung up is no news; anything else is."""
+        """Logs errors, except when a scraper disconnected."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             logging.getLogger("pyrometer").exception("A request failed")
 
@@ -239,9 +239,9 @@ class _Handler(BaseHTTPRequestHandler):
             case "/healthz" if self.server.agent.well:
                 self._answer(200, "ok\n")
             case "/healthz":
-                self._answer(503, f"The GPUs were not read for {STALLED_S:.0f} s: a call into the driver hangs.\n")
+                self._answer(503, f"The GPUs have not been read for {STALLED_S:.0f} s. A call into the driver hangs.\n")
             case _:
-                self._answer(404, "There are /metrics and /healthz.\n")
+                self._answer(404, "Not found. Use /metrics or /healthz.\n")
 
     def _answer(self, status: int, text: str, content_type: str = "text/plain; charset=utf-8") -> None:
         body = text.encode()
@@ -255,4 +255,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape every few seconds is no news."""
+        """Does not log requests, because scrapes come every few seconds."""

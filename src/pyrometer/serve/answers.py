@@ -1,9 +1,8 @@
-"""Answers that were given, kept while nothing has changed: asked again, they cost nothing.
+"""The cache of answers, their tags, and pages of their rows.
 
-A tag names a question and the store that it was asked of: its revision changes whenever a row is added or dropped, or
-the ledger reaches further. Who has an answer with the same tag already is told so. Pages are cut from an answer that is
-kept, so that rows are neither missed nor met twice while the store goes on changing. Who would rather have the last
-answer at once than the next one in a while (a page that somebody looks at) gets that, where the next one takes long.
+A tag has the question and the revision of the store, which changes with every row and every accounted minute. Pages are
+cut from a cached answer, so that no row is missed or repeated while the store changes. With `stale=ok` a client gets
+the last answer at once while a slow new one is made.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ from pyrometer.model.columns import SCHEMAS
 from pyrometer.serve.questions import QuestionError
 from pyrometer.store import StoreReader
 
-MOST_BYTES = 64 << 20  # of answers that are kept
+MAX_BYTES = 64 << 20  # of cached answers
 PAGED = ("cost", "runs", "charges")  # answers with many rows
-MOST_ROWS = 10_000  # of a page
-MOST_QUESTIONS = 1_000  # whose last answer is remembered
-QUICK_S = 0.5  # who looks at a page waits so long for an answer that is new
-LEAST_PAUSE_S, REST = 5.0, 4  # between slow answers to one question: so many times what one takes
+MAX_ROWS = 10_000  # of a page
+MAX_QUESTIONS = 1_000  # whose last answer is known
+QUICK_S = 0.5  # a page waits this long for a new answer
+MIN_PAUSE_S, REST_FACTOR = 5.0, 4  # between slow answers to one question; the factor is of the time that one takes
 _ALWAYS = (-(2**62), 2**62)
 
 
 def revision(store: StoreReader, covered: LedgerCoverage) -> str:
-    """Of the facts, the ledger made from them, and the months that are closed."""
+    """The revision of the records, the ledger and the closed months."""
     facts = store.fingerprint(SCHEMAS, *_ALWAYS)
-    books = revision_of(store.folder)
-    return hashlib.sha256(f"{covered.from_ms} {covered.end_ms} {facts} {books}".encode()).hexdigest()[:16]
+    closed = revision_of(store.folder)
+    return hashlib.sha256(f"{covered.from_ms} {covered.end_ms} {facts} {closed}".encode()).hexdigest()[:16]
 
 
 def tag(what: str, parameters: Mapping[str, str], revised: str) -> str:
-    """An ETag: the revision, and after it the question."""
-    asked = hashlib.sha256(json.dumps([what, sorted(parameters.items())]).encode()).hexdigest()[:16]
-    return f'W/"{revised}-{asked}"'
+    """An ETag: the revision, then the question."""
+    hashed = hashlib.sha256(json.dumps([what, sorted(parameters.items())]).encode()).hexdigest()[:16]
+    return f'W/"{revised}-{hashed}"'
 
 
 def question_of(tag: str) -> str:
@@ -50,40 +49,40 @@ def question_of(tag: str) -> str:
     return tag.rstrip('"').rpartition("-")[2]
 
 
-def key(whose: str, tag: str) -> str:
-    """Where an answer is kept. A cursor names a tag: with another's, nobody finds another team's answer."""
-    return f"{tag} {whose}"
+def key(audience: str, tag: str) -> str:
+    """The key of an answer in the cache. It has the team, so that a cursor never opens another team's answer."""
+    return f"{tag} {audience}"
 
 
 def is_known(tag: str, if_none_match: str) -> bool:
-    """Whether the client says that it has this answer."""
+    """Whether the client has this answer."""
     known = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
     return tag.removeprefix("W/") in known or "*" in known
 
 
 def last_will_do(parameters: dict[str, str]) -> bool:
-    """Whether the last answer is as welcome as the next one, which the parameters do not say any more then."""
+    """Takes `stale` out of the parameters. Returns whether the last answer may be sent."""
     stale = parameters.pop("stale", None)
     if stale not in (None, "ok"):
-        raise QuestionError(f"stale={stale!r} is not known: say stale=ok when the last answer will do.")
+        raise QuestionError(f"stale={stale!r} is unknown. The only value is ok.")
     return stale is not None
 
 
-class Page(NamedTuple):
-    """A part of an answer's rows; the cursor says of which answer, and where it begins."""
+class AnswerPage(NamedTuple):
+    """Some rows of an answer. The cursor has the tag of the answer and the first row."""
 
     limit: int
     tag: str | None = None
     offset: int = 0
 
     @classmethod
-    def asked_for(cls, what: str, parameters: dict[str, str]) -> Page | None:
-        """What the parameters say of a page, which they are without from then on; None: everything is wanted."""
+    def requested(cls, what: str, parameters: dict[str, str]) -> AnswerPage | None:
+        """Takes the page out of the parameters. None: all rows are requested."""
         if what not in PAGED or not {"limit", "cursor"} & set(parameters):
             return None
-        limit = parameters.pop("limit", str(MOST_ROWS))
-        if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:10]) <= MOST_ROWS):
-            raise QuestionError(f"limit={limit!r} is not a number of rows from 1 to {MOST_ROWS:,}.")
+        limit = parameters.pop("limit", str(MAX_ROWS))
+        if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:10]) <= MAX_ROWS):
+            raise QuestionError(f"limit={limit!r} is not a number of rows from 1 to {MAX_ROWS:,}.")
         cursor = parameters.pop("cursor", None)
         if cursor is None:
             return cls(int(limit))
@@ -91,9 +90,9 @@ class Page(NamedTuple):
             tag, offset = base64.urlsafe_b64decode(cursor.encode()).decode().rsplit(" ", 1)
             return cls(int(limit), tag, max(int(offset[:10]), 0))
         except ValueError:  # neither base64, nor text, nor a number
-            raise QuestionError("That cursor is none of ours: begin without it.") from None
+            raise QuestionError("Unknown cursor. Start again without one.") from None
 
-    def of(self, body: bytes, tag: str) -> bytes:
+    def cut(self, body: bytes, tag: str) -> bytes:
         """This page of an answer, with the cursor of the next one."""
         answer = json.loads(body)
         after = self.offset + self.limit
@@ -108,54 +107,54 @@ def as_json(answer: dict[str, Any]) -> bytes:
     return msgspec.json.encode(answer)
 
 
-class Made(NamedTuple):
-    """An answer to a question, whatever has happened since."""
+class CachedAnswer(NamedTuple):
+    """The last answer to a question, even if something has changed since."""
 
     tag: str
     took_s: float
-    at_s: float  # on the monotonic clock: when it was there
+    at_s: float  # when it was complete, on the monotonic clock
 
     @property
     def is_slow(self) -> bool:
-        """Whether the next one is worth waiting for."""
+        """Whether a new one takes too long to wait for."""
         return self.took_s > QUICK_S
 
     def may_be_made_again(self, now_s: float) -> bool:
-        """Slow answers are not made all the time."""
-        return now_s - self.at_s > max(LEAST_PAUSE_S, REST * self.took_s)
+        """Whether the pause after a slow answer is over."""
+        return now_s - self.at_s > max(MIN_PAUSE_S, REST_FACTOR * self.took_s)
 
 
-class Kept:
-    """The answers that were asked for last, as they are sent, each for those who may see the same."""
+class AnswerCache:
+    """The answers that were requested last, by tag and team."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most_bytes
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._newest: OrderedDict[str, Made] = OrderedDict()  # by question
+        self._bodies: OrderedDict[str, bytes] = OrderedDict()
+        self._newest: OrderedDict[str, CachedAnswer] = OrderedDict()  # by question
 
     def get(self, tag: str) -> bytes | None:
         """The answer with this tag."""
-        body = self._kept.get(tag)
+        body = self._bodies.get(tag)
         if body is not None:
-            self._kept.move_to_end(tag)
+            self._bodies.move_to_end(tag)
         return body
 
-    def newest(self, whose: str, question: str) -> Made | None:
-        """The last answer to a question, as far as it is still kept."""
-        made = self._newest.get(f"{question} {whose}")
-        return made if made is not None and self.get(key(whose, made.tag)) is not None else None
+    def newest(self, audience: str, question: str) -> CachedAnswer | None:
+        """The last answer to a question, if it is still in the cache."""
+        made = self._newest.get(f"{question} {audience}")
+        return made if made is not None and self.get(key(audience, made.tag)) is not None else None
 
-    def keep(self, whose: str, made: Made, body: bytes) -> None:
-        """Keeps an answer, and lets go of those that were not asked for the longest."""
-        tag = key(whose, made.tag)
-        self._bytes += len(body) - len(self._kept.pop(tag, b""))
-        self._kept[tag] = body
-        question = f"{question_of(made.tag)} {whose}"
+    def keep(self, audience: str, made: CachedAnswer, body: bytes) -> None:
+        """Adds an answer, and drops those that were not requested for the longest time."""
+        tag = key(audience, made.tag)
+        self._bytes += len(body) - len(self._bodies.pop(tag, b""))
+        self._bodies[tag] = body
+        question = f"{question_of(made.tag)} {audience}"
         self._newest.pop(question, None)
         self._newest[question] = made
-        while len(self._newest) > MOST_QUESTIONS:
+        while len(self._newest) > MAX_QUESTIONS:
             self._newest.popitem(last=False)
-        while self._bytes > self._most:
-            _, oldest = self._kept.popitem(last=False)
+        while self._bytes > self._max:
+            _, oldest = self._bodies.popitem(last=False)
             self._bytes -= len(oldest)

@@ -1,7 +1,7 @@
-"""Who asked what, when, from where, and what became of it: JSON lines in the data folder, for its owner to read.
+"""The audit log: who asked what, when, from where and with what result, as JSON lines in the data folder.
 
-Nobody waits for the disk: lines are written in a thread of their own. No secret is ever among them: values only of
-parameters that there are, and nothing that looks like a token.
+Lines are written in a separate thread, so that no request waits for the disk. The log has no secrets: only values of
+known parameters, and nothing that looks like a token.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from pathlib import Path
 from typing import Any
 
 from pyrometer.account.answer_json import iso
-from pyrometer.serve.access import RefusedError, Who, WrongTokenError
-from pyrometer.serve.questions import ASKED_ALWAYS, ASKED_BY
+from pyrometer.serve.http_error import HttpError, WrongTokenError
+from pyrometer.serve.questions import COMMON_PARAMETERS, OWN_PARAMETERS
+from pyrometer.serve.tokens import Principal
 
 FILE = "audit.log"
-MOST_BYTES = 4 << 20  # of a file
-OLDER_FILES = 4  # audit.log.1 is the newest of them
-MOST_WAITING = 10_000  # lines
-LONGEST = 200  # characters of a value
+MAX_BYTES = 4 << 20  # of a file
+OLDER_FILES = 4  # audit.log.1 is the newest
+MAX_WAITING = 10_000  # lines
+MAX_VALUE_LENGTH = 200
 COUNTED_EVERY_S = 3600.0
-PARAMETERS = {*ASKED_ALWAYS, *(name for names in ASKED_BY.values() for name in names), "limit"}
+PARAMETERS = {*COMMON_PARAMETERS, *(name for names in OWN_PARAMETERS.values() for name in names), "limit"}
 
 _TOKEN = re.compile(r"pyr_[\w-]+")
 _log = logging.getLogger("pyrometer")
 
 
 class Audit:
-    """The log of one server. What comes every few seconds (records, scrapes) is counted, an hour a line."""
+    """The log of one server. Requests that come every few seconds (records, scrapes) are counted, one line per hour."""
 
     def __init__(self, folder: Path, *, on: bool) -> None:
         self._logger = logging.Logger("audit")
-        self._waiting: queue.Queue[Any] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[Any] = queue.Queue(MAX_WAITING)
         self._lines = _Lines(self._waiting)
         self._listener: QueueListener | None = None
         self._path = folder / FILE
@@ -50,11 +51,11 @@ class Audit:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._counts_due_s = time.monotonic() + COUNTED_EVERY_S
 
-    def say(self, what: str, **about: Any) -> None:
-        """One line."""
+    def write(self, what: str, **about: Any) -> None:
+        """Writes one line."""
         if not self._on:
             return
-        if self._listener is None:  # a server that is never asked has no log, and no thread for it
+        if self._listener is None:  # a server without requests has no log and no thread
             self._logger.addHandler(self._lines)
             self._listener = QueueListener(self._waiting, _File(self._path))
             self._listener.start()
@@ -62,39 +63,39 @@ class Audit:
         self._logger.info("%s", line(what, **about, **({"lost_lines": lost} if lost else {})))
 
     def count(self, name: str, what: str) -> None:
-        """One of many; how many there were is said once an hour."""
+        """Counts a request. The counts are written once per hour."""
         self._counts[name, what] += 1
         if time.monotonic() >= self._counts_due_s:
-            self.say_counts()
+            self.write_counts()
 
-    def say_counts(self) -> None:
-        """How many there were since the last time."""
+    def write_counts(self) -> None:
+        """Writes the counts since the last time."""
         self._counts_due_s = time.monotonic() + COUNTED_EVERY_S
         counts, self._counts = self._counts, Counter()
         for (name, what), times in sorted(counts.items()):
-            self.say("count", who=name, of=what, times=times)
+            self.write("count", who=name, of=what, times=times)
 
-    def asked(
-        self, who: Who, address: str, path: str, parameters: Mapping[str, str], status: int, began_s: float
+    def request(
+        self, who: Principal, address: str, path: str, parameters: Mapping[str, str], status: int, began_s: float
     ) -> None:
-        """A question, and what became of it."""
-        told = {name: value for name, value in parameters.items() if name in PARAMETERS}
-        about: dict[str, Any] = {"path": path, "asked": told, "status": status}
-        if len(told) < len(parameters):
-            about["unknown_parameters"] = len(parameters) - len(told)
-        self.say("question", **_of(who), **{"from": address}, **about, ms=round(1000 * (time.monotonic() - began_s)))
+        """Writes a question and its result."""
+        known = {name: value for name, value in parameters.items() if name in PARAMETERS}
+        about: dict[str, Any] = {"path": path, "asked": known, "status": status}
+        if len(known) < len(parameters):
+            about["unknown_parameters"] = len(parameters) - len(known)
+        self.write("question", **_of(who), **{"from": address}, **about, ms=round(1000 * (time.monotonic() - began_s)))
 
-    def refused(self, error: RefusedError, address: str, path: str, what: str = "refused") -> None:
-        """Somebody who may not. Who guesses on without waiting, or says nothing at all, is counted: no flood of these
-        may wash out the rest."""
+    def refused(self, error: HttpError, address: str, path: str, what: str = "refused") -> None:
+        """Writes a refused request. Those without a token, and guesses that did not wait, are only counted, so that a
+        flood does not displace other lines."""
         if isinstance(error, WrongTokenError) or error.who is not None:
-            self.say(what, **_of(error.who), **{"from": address}, path=path, status=error.status, why=error.text)
+            self.write(what, **_of(error.who), **{"from": address}, path=path, status=error.status, why=error.text)
         else:
             self.count("?", f"{what} with {error.status}")
 
     def close(self) -> None:
-        """Everything that was said is written."""
-        self.say_counts()
+        """Writes everything that is still waiting."""
+        self.write_counts()
         if self._listener is not None:
             self._listener.stop()
             for handler in self._listener.handlers:
@@ -104,7 +105,7 @@ class Audit:
 
 
 def note(folder: Path, what: str, **about: Any) -> None:
-    """One line from a command, beside those of a server that may be running."""
+    """Writes one line from a command. A server that uses the folder may write at the same time."""
     text = f"{line(what, **about)}\n".encode()
     handle = os.open(folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -114,25 +115,25 @@ def note(folder: Path, what: str, **about: Any) -> None:
 
 
 def line(what: str, **about: Any) -> str:
-    """What is written of something: one line of ASCII, however it is named, and no token."""
+    """An entry as one line of ASCII without tokens."""
     entry = {"at": iso(time.time_ns() // 1_000_000, UTC), "what": what, **about}
     return _TOKEN.sub("pyr_***", json.dumps(_short(entry)))
 
 
 def _short(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(name)[:LONGEST]: _short(one) for name, one in value.items()}
-    if isinstance(value, str) and len(value) > LONGEST:
-        return f"{value[:LONGEST]}…"
+        return {str(name)[:MAX_VALUE_LENGTH]: _short(one) for name, one in value.items()}
+    if isinstance(value, str) and len(value) > MAX_VALUE_LENGTH:
+        return f"{value[:MAX_VALUE_LENGTH]}…"
     return value
 
 
-def _of(who: Who | None) -> dict[str, str | None]:
+def _of(who: Principal | None) -> dict[str, str | None]:
     return {} if who is None else {"who": who.name, "role": who.role, "team": who.team, "by": who.sign_in}
 
 
 class _Lines(QueueHandler):
-    """Hands lines over; when the disk is far behind, they are lost and counted."""
+    """Passes lines to the thread. When the disk is too slow, lines are lost and counted."""
 
     lost = 0
 
@@ -144,11 +145,11 @@ class _Lines(QueueHandler):
 
 
 class _File(RotatingFileHandler):
-    """A file that only its owner reads, and that does not grow for ever."""
+    """A rotated file that only its owner can read."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, maxBytes=MOST_BYTES, backupCount=OLDER_FILES, encoding="ascii", delay=True)
-        self._fails = self._failed = False  # now, and before
+        super().__init__(path, maxBytes=MAX_BYTES, backupCount=OLDER_FILES, encoding="ascii", delay=True)
+        self._fails = self._failed = False  # this line, and the one before
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600))
@@ -158,8 +159,8 @@ class _File(RotatingFileHandler):
         self._failed, self._fails = self._fails, False
         super().emit(record)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging calls it so
-        """A disk that is full, or a folder that is gone, is said once."""
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is given by logging
+        """Reports a full disk or a missing folder once."""
         self._fails = True
         if not self._failed:
-            _log.error("%s cannot be written, and nobody knows who asks: %s", self.baseFilename, sys.exc_info()[1])
+            _log.error("%s cannot be written, so requests are not audited: %s", self.baseFilename, sys.exc_info()[1])

@@ -1,4 +1,4 @@
-"""Follows a cluster into a data folder, and goes on where it was after a restart."""
+"""Follows a Kubernetes cluster into a store. After a restart it continues where it was."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pyrometer.model.records import Allocation, Node, Owner, Pod, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY
 from pyrometer.serve.disk import UNSTORED, Disk
-from pyrometer.serve.keeping import append_what_fits
-from pyrometer.serve.threads import to_its_end
+from pyrometer.serve.runtime import run_to_end
+from pyrometer.serve.spooled_bodies import append_what_fits
 from pyrometer.store import Store
 from pyrometer.store.catalog import first_row
 from pyrometer.store.reader import newest_records
 
-REMEMBERED_MS = 7 * MS_PER_DAY  # pods that ended and may still be listed
+KEEP_ENDED_MS = 7 * MS_PER_DAY  # pods that ended may still be listed
 
 
-class Remembered(NamedTuple):
-    """What a data folder knows of a cluster."""
+class StoredCluster(NamedTuple):
+    """The state of a cluster in a data folder."""
 
     since_ms: int | None  # when it was first watched
     last_live_ms: int | None
@@ -38,8 +38,8 @@ class Remembered(NamedTuple):
     owners: list[Owner]
 
 
-class Collector:
-    """One cluster into one store. The lock is held while the store is used: others ask it questions."""
+class KubernetesCollector:
+    """Follows one cluster into one store. The lock is held while the store is used."""
 
     def __init__(
         self, store: Store, api: Api, settings: Settings, lock: asyncio.Lock, disk: Disk | None = None
@@ -54,13 +54,13 @@ class Collector:
         self._disk = disk or Disk()
 
     async def run(self) -> None:
-        """Stores what happens, until it is cancelled."""
+        """Stores changes until it is cancelled."""
         name = self.settings.cluster or await cluster_name(self.api)
         now_ms = time.time_ns() // 1_000_000
         async with self.lock:
-            before = await to_its_end(remembered, self.store, name, now_ms)
+            before = await run_to_end(stored_cluster, self.store, name, now_ms)
         since_ms = before.since_ms or now_ms
-        settled_ms = since_ms if before.last_live_ms is None else before.last_live_ms - REMEMBERED_MS
+        settled_ms = since_ms if before.last_live_ms is None else before.last_live_ms - KEEP_ENDED_MS
         cluster = Cluster(name, self.settings, since_ms=since_ms, settled_ms=max(since_ms, settled_ms))
         cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
         self.cluster = cluster
@@ -74,7 +74,21 @@ class Collector:
         )
         async for delivery in self.source.deliveries():
             async with self.lock:
-                await to_its_end(self._store, list(delivery.records))
+                await run_to_end(self._store, list(delivery.records))
+
+    def node_uid_of(self, name: str) -> str | None:
+        """The UID of the node with this name."""
+        return self.cluster.node_uid_of(name) if self.cluster else None
+
+    def waiting_for(self) -> list[str]:
+        """What has not been read yet of what existed at the start."""
+        if self.source is None:
+            return ["the Kubernetes API"]
+        if self.source.ready.is_set():
+            return []
+        unsynced = [watch for watch in self.source.watches.values() if not watch.synced.is_set()]
+        named = [f"{watch.resource.name}: {watch.trouble or 'the first list'}" for watch in unsynced]
+        return named or [self.source.trouble or "the first list"]
 
     def _store(self, records: list[tuple[Any, ...]]) -> None:
         append_what_fits(self.store, records)
@@ -83,7 +97,7 @@ class Collector:
 
 
 async def cluster_name(api: Api) -> str:
-    """What the kubeconfig calls it; inside of the cluster, the identity of `kube-system`: no two clusters share it."""
+    """The name in the kubeconfig. Inside of the cluster, one from the unique ID of `kube-system`."""
     if api.cluster != "default":
         return api.cluster
     try:
@@ -93,15 +107,15 @@ async def cluster_name(api: Api) -> str:
     return f"cluster-{found.metadata.uid[:8]}" if found.metadata.uid else api.cluster
 
 
-def remembered(store: Store, cluster: str, now_ms: int) -> Remembered:
-    """The newest_records word on everything of a cluster that may still be there."""
+def stored_cluster(store: Store, cluster: str, now_ms: int) -> StoredCluster:
+    """The newest_records records of everything in a cluster that may still exist."""
     store.expose_all(["node", "pod", "allocation", "workload", "owner", "event"])
     since_ms = _one(store, "SELECT min(time_ms) FROM event WHERE kind = ? AND cluster = ?", events.WATCHED, cluster)
     live_ms = _one(store, "SELECT max(time_ms) FROM event WHERE kind = ? AND cluster = ?", events.WATCHED, cluster)
     nodes = newest_records(store, Node, "node_uid", "cluster = ?", [cluster], "present")
     pods = newest_records(
         store, Pod, "pod_uid", "cluster = ?", [cluster],
-        f"coalesce(ended_ms, {now_ms}) > {now_ms - REMEMBERED_MS}",
+        f"coalesce(ended_ms, {now_ms}) > {now_ms - KEEP_ENDED_MS}",
     )  # fmt: skip
     store.connection.execute(
         "CREATE OR REPLACE TEMP TABLE remembered_pod AS SELECT unnest(?::VARCHAR[]) AS pod_uid",
@@ -113,7 +127,7 @@ def remembered(store: Store, cluster: str, now_ms: int) -> Remembered:
     )  # fmt: skip
     workloads = newest_records(store, Workload, "workload_uid", "cluster = ?", [cluster], "true")
     owners = newest_records(store, Owner, "object_uid", "cluster = ?", [cluster], "true")
-    return Remembered(since_ms, live_ms, nodes, pods, holds, workloads, owners)
+    return StoredCluster(since_ms, live_ms, nodes, pods, holds, workloads, owners)
 
 
 def _one(store: Store, query: str, *values: str) -> int | None:

@@ -1,5 +1,8 @@
-"""What the disk of a server does not take: said once in the log when it begins and once when it is over, and meanwhile
-in /readyz and /metrics. Senders get 503 and keep what they have; the server goes on, and tries again."""
+"""Failures of the disk of a server.
+
+The log has a line when one begins and when it ends. Until then it is in /readyz and /metrics, senders get 503 and keep
+their data, and the server continues and tries again.
+"""
 
 from __future__ import annotations
 
@@ -11,47 +14,47 @@ import duckdb
 
 _log = logging.getLogger("pyrometer")
 
-# What DuckDB raises when its files cannot be written or read: of a commit, of a file, and of everything after a
-# checkpoint that failed, until the folder is opened again (`Store.revive`).
+# What DuckDB raises when it cannot read or write its files: on a commit, on a file, and on everything after a failed
+# checkpoint, until the folder is opened again (`Store.revive`).
 OF_DUCKDB = (duckdb.IOException, duckdb.TransactionException, duckdb.FatalException, duckdb.ConnectionException)
 OF_DISK = (OSError, *OF_DUCKDB)
 
-UNWRITTEN = "The disk takes nothing, and senders get 503"
-UNSTORED = "What was collected could not be stored"
+UNWRITTEN = "The disk cannot be written, and senders get 503"
+UNSTORED = "Collected data could not be stored"
 UNANSWERED = "Questions cannot be answered"
 UNACCOUNTED = "The ledger could not be built"
 
 
 class Disk:
-    """Troubles by what could not be done."""
+    """The operations that fail now, and why."""
 
     def __init__(self) -> None:
         self.failures = 0
         self._troubles: dict[str, str] = {}
 
     def failed(self, what: str, error: Exception) -> None:
-        """That could not be done; it is tried again."""
+        """Records that an operation failed. It is tried again."""
         self.failures += 1
         if what not in self._troubles:
-            _log.error("%s: %s. It is tried again.", what, words(error))
+            _log.error("%s: %s. Trying again.", what, words(error))
         self._troubles[what] = words(error)
 
     def worked(self, what: str) -> None:
-        """That could be done."""
+        """Records that an operation succeeded."""
         if self._troubles.pop(what, None) is not None:
             _log.info("%s: it works again.", what)
 
     def shortcomings(self) -> list[str]:
-        """What cannot be done now, one sentence each."""
+        """The operations that fail now, one sentence each."""
         return [f"{what}: {words}." for what, words in sorted(self._troubles.items())]
 
 
 def words(error: Exception) -> str:
-    """Why, on one line, without the places of files."""
+    """The reason on one line, without paths."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if number := re.search(r'"errno":"(\d+)"', str(error)):
         return os.strerror(int(number[1]))
     first, *_, last = [*str(error).splitlines(), ""]
-    said = last if last.startswith("Original error") else first
-    return said.rstrip('." ').rpartition(": ")[2] or type(error).__name__
+    reason = last if last.startswith("Original error") else first
+    return reason.rstrip('." ').rpartition(": ")[2] or type(error).__name__

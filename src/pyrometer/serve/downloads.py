@@ -1,4 +1,4 @@
-"""Answers as files: which question is behind each format, and how its answer becomes one."""
+"""Answers as files: the question behind each format, and how its answer is written."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pyrometer.export.parquet import COST_KINDS, as_parquet
 from pyrometer.export.perfetto import perfetto
 
 Answer = dict[str, Any]
-CSV, PARQUET = FILES = ("csv", "parquet")  # what the rows of a table can be written as
+CSV, PARQUET = FILES = ("csv", "parquet")  # formats of the rows of a table
 
 
 class Download(NamedTuple):
-    """A format of a file."""
+    """A format that can be downloaded."""
 
     what: str  # the question
-    text: Callable[[Answer], Iterator[str]]  # the file, piece by piece
-    about: Callable[[Answer], str]  # what is in it, for its name
+    text: Callable[[Answer], Iterator[str]]  # the content of the file, piece by piece
+    about: Callable[[Answer], str]  # the part of the file name that names the content
     kind: str = "text/csv"
     suffix: str = "csv"
     parquet: Callable[[Answer], Iterator[bytes]] | None = None  # the same rows as Parquet
 
     def written_as(self, form: str | None) -> tuple[Callable[[Answer], Iterator[str] | Iterator[bytes]], str, str]:
-        """How it is written as one of `FILES`, what kind of file that is, and how its name ends."""
+        """How the answer is written as one of `FILES`, its media type, and the suffix of its name."""
         if form == PARQUET and self.parquet is not None:
             return self.parquet, "application/vnd.apache.parquet", PARQUET
         return self.text, self.kind, self.suffix
@@ -60,6 +60,6 @@ DOWNLOADS = {
 
 
 def file_name(form: str, answer: Answer, suffix: str) -> str:
-    """As `pyrometer-csv-2026-11-01T000000Z-2026-12-01T000000Z.csv`: nothing in it that a shell or a header minds."""
+    """Like `pyrometer-csv-2026-11-01T000000Z-2026-12-01T000000Z.csv`: nothing that a shell or a header would quote."""
     download = DOWNLOADS[form]
     return re.sub(r"[^A-Za-z0-9.+-]", "", f"pyrometer-{form}-{download.about(answer)[:100]}.{suffix}")

@@ -1,4 +1,4 @@
-"""A time that is over, read into a store: from a Prometheus, from the cluster as it is now, or from both."""
+"""Reads the past into a store: from a Prometheus, from the current state of the cluster, or from both."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from pyrometer.model import events
 from pyrometer.model.records import Event
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
-from pyrometer.serve.collector import cluster_name, remembered
-from pyrometer.serve.threads import to_its_end
+from pyrometer.serve.collector import cluster_name, stored_cluster
+from pyrometer.serve.runtime import run_to_end
 from pyrometer.store import Store
 
-WITHOUT_NAME = "prometheus"  # the cluster, where nobody says what it is called
-LIST_S = 120.0  # for everything that is there now
-REMEMBER_EVERY_S = 60.0
+WITHOUT_NAME = "prometheus"  # the cluster, when neither settings nor Kubernetes name it
+LIST_S = 120.0  # for the lists of everything that exists now
+READ_EVERY_S = 60.0
 OVERLAP_MS = 10 * MS_PER_MINUTE
 
 Progress = Callable[[int, int], None]
@@ -39,8 +39,8 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class History:
-    """What is known of one cluster from `from_ms` to `to_ms`, and is brought into a store."""
+class Backfill:
+    """Reads the time from `from_ms` to `to_ms` of one cluster into a store."""
 
     def __init__(
         self, store: Store, settings: Settings, from_ms: int, to_ms: int, lock: asyncio.Lock | None = None
@@ -48,12 +48,12 @@ class History:
         self.store = store
         self.settings = settings
         self.from_ms, self.to_ms = from_ms, to_ms
-        self.lock = lock or asyncio.Lock()  # held while the store is used: a server's is asked questions meanwhile
+        self.lock = lock or asyncio.Lock()  # held while the store is used
 
     async def read(self, prometheus: Prometheus | None, api: Api | None, progress: Progress) -> None:
-        """First what was, then what is: the cluster's own word on what is still there is the later one."""
+        """First reads the past from Prometheus, then the current state from the cluster, which is more exact."""
         if prometheus is None and api is None:
-            raise SourceError("Nothing to read from: name a Prometheus, or a cluster.")
+            raise SourceError("Nothing to read: pass --prometheus or --kube.")
         name = self.settings.cluster or (await cluster_name(api) if api else WITHOUT_NAME)
         cluster = Cluster(name, self.settings, since_ms=self.from_ms, settled_ms=self.from_ms)
         nodes = await look.nodes(api) if api else []
@@ -64,32 +64,32 @@ class History:
 
     async def _write(self, records: Sequence[tuple[Any, ...]]) -> None:
         async with self.lock:
-            await to_its_end(self.store.append, records)
+            await run_to_end(self.store.append, records)
 
     async def _past(
         self, prometheus: Prometheus, cluster: Cluster, name: str, nodes: list[objects.Node],
         owners: look.Owners | None, progress: Progress,
     ) -> None:  # fmt: skip
-        marks = Marks(self.store, prometheus.url)
+        ranges = ReadRanges(self.store, prometheus.url)
 
         async def owner_of(kind: str, namespace: str, of_name: str) -> objects.Owner | None:
             return await owners.find(cluster.group_of(kind), kind, namespace, of_name) if owners else None
 
         source = PrometheusSource(
             prometheus, cluster, cluster=name, from_ms=self.from_ms, to_ms=self.to_ms,
-            near_idle_power_w=near_idle_power_w, read=marks.read(),
+            near_idle_power_w=near_idle_power_w, read=ranges.read(),
             known=Known(nodes, owner_of),
         )  # fmt: skip
         async for delivery in source.deliveries():
             await self._write(delivery.records)
-            if delivery.covers is not None:  # after a break it goes on from here
+            if delivery.covers is not None:  # the next run continues here
                 async with self.lock:
-                    await to_its_end(marks.add, delivery.covers)
+                    await run_to_end(ranges.add, delivery.covers)
             progress(round(1000 * delivery.progress), 1000)
 
     async def _present(self, api: Api, cluster: Cluster, name: str, nodes: list[objects.Node], *, blind: bool) -> None:
         records: list[tuple[Any, ...]] = []
-        if blind:  # pods that are gone are not known, so nothing was surely free; nodes were there before we looked
+        if blind:  # pods that are gone are unknown, so no slot is known to be free; nodes existed before
             records.append(Event(self.from_ms, events.WATCH_GAP, self.to_ms - self.from_ms, name))
             for node in nodes:
                 records += cluster.take(Seen(node, max(self.from_ms, ms(node.metadata.creation_timestamp) or 0)))
@@ -106,16 +106,16 @@ class History:
 
 
 def _is_gap(record: tuple[Any, ...]) -> bool:
-    """The moment between the last scrape and the first list is none that anybody missed."""
+    """Whether a record is the gap between the last scrape and the first list, in which nothing was missed."""
     return isinstance(record, Event) and record.kind == events.WATCH_GAP
 
 
-class Remembering:
-    """A cluster that nobody but a Prometheus sees: read again and again, a little further each time."""
+class PrometheusFollower:
+    """Reads a cluster that only a Prometheus observes, again and again."""
 
     def __init__(
         self, store: Store, settings: Settings, lock: asyncio.Lock, prometheus: Prometheus, *,
-        every_s: float = REMEMBER_EVERY_S, clock: Callable[[], int] = _now_ms,
+        every_s: float = READ_EVERY_S, clock: Callable[[], int] = _now_ms,
     ) -> None:  # fmt: skip
         self.store = store
         self.settings = settings
@@ -128,22 +128,22 @@ class Remembering:
         self.trouble: str | None = None
 
     @property
-    def source(self) -> Remembering:
-        """What is asked how it goes."""
+    def source(self) -> PrometheusFollower:
+        """Reports shortcomings, like the source of other readers."""
         return self
 
     def shortcomings(self) -> list[str]:
-        """Why nothing comes, if nothing does."""
+        """Why nothing is read, if so."""
         return [self.trouble] if self.trouble else []
 
     async def run(self) -> None:
-        """Stores what was scraped, until it is cancelled. A Prometheus that does not answer is asked again."""
+        """Stores what was scraped until it is cancelled. A Prometheus that does not answer is tried again."""
         name = self.settings.cluster or WITHOUT_NAME
-        marks = Marks(self.store, self.prometheus.url)
+        ranges = ReadRanges(self.store, self.prometheus.url)
         now_ms = self._clock()
         async with self.lock:
-            before = await to_its_end(remembered, self.store, name, now_ms)
-            first_ms = min((span[0] for span in marks.read()), default=now_ms - self._history_ms())
+            before = await run_to_end(stored_cluster, self.store, name, now_ms)
+            first_ms = min((span[0] for span in ranges.read()), default=now_ms - self._history_ms())
         cluster = Cluster(name, self.settings, since_ms=first_ms, settled_ms=first_ms)
         cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
         source = PrometheusSource(
@@ -151,14 +151,14 @@ class Remembering:
             by_labels=False,
         )  # fmt: skip
         while True:
-            read = marks.read()
+            read = ranges.read()
             to_ms = self._clock() - BEHIND_MS
-            # what was seen last may have been gone a moment later: the end is looked at twice
+            # the last samples may be followed by the end of their series, so the end is read twice
             source.go_on(read[-1][1] - OVERLAP_MS if read else first_ms, to_ms, read)
             try:
                 async for delivery in source.deliveries():
                     async with self.lock:
-                        await to_its_end(self._store, delivery, marks)
+                        await run_to_end(self._store, delivery, ranges)
                 cluster.tick(to_ms)
                 self.rounds += 1
                 self.trouble = None
@@ -169,26 +169,26 @@ class Remembering:
     def _history_ms(self) -> int:
         return self.settings.prometheus_history_hours * MS_PER_HOUR
 
-    def _store(self, delivery: Delivery, marks: Marks) -> None:
+    def _store(self, delivery: Delivery, ranges: ReadRanges) -> None:
         self.store.append(delivery.records)
         self.stored += len(delivery.records)
         if delivery.covers is not None:
-            marks.add(delivery.covers)
+            ranges.add(delivery.covers)
 
 
-class Marks:
-    """Which times were read from a Prometheus, in the store: what was read is not read again."""
+class ReadRanges:
+    """The time ranges that were read from a Prometheus, kept in the store, so that they are not read again."""
 
     def __init__(self, store: Store, url: str) -> None:
         self._store = store
         self._name = f"read_from {url}"
 
     def read(self) -> list[tuple[int, int]]:
-        """From and to of each stretch, the earliest first."""
+        """Start and end of each range, the earliest first."""
         return [(from_ms, to_ms) for from_ms, to_ms in json.loads(self._store.meta(self._name) or "[]")]
 
     def add(self, span: tuple[int, int]) -> None:
-        """This time is read now."""
+        """Adds a range that was read."""
         joined: list[tuple[int, int]] = []
         for from_ms, to_ms in sorted([*self.read(), span]):
             if joined and from_ms <= joined[-1][1]:

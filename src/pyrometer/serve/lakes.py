@@ -1,4 +1,4 @@
-"""Questions to a lake: the same words and the same answers, over one cluster or over all of them."""
+"""Questions to a lake: the same parameters and answers as for one server, over one or all of its clusters."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ from pyrometer.account.energy import tariff_of
 from pyrometer.account.fleet import Fleet, LakeCluster, LakeQuestion
 from pyrometer.account.scope import ScopeNotFoundError
 from pyrometer.model.settings import Settings
-from pyrometer.serve.questions import Answer, NothingError, Question, QuestionError, groupings_of, heard_as, question
+from pyrometer.serve.questions import (
+    Answer,
+    NothingError,
+    Question,
+    QuestionError,
+    common_parameters,
+    groupings_of,
+    question,
+)
 from pyrometer.store.engines import Engine, Progress
 from pyrometer.store.lake import manifests
 from pyrometer.store.lake.storage import LakeStorage
 
-FOLDED = ("cost", "charges")  # what is summed over clusters, and by every engine
-LISTED = ("runs",)  # what is a list, and is put together
+SUMMED = ("cost", "charges")  # summed over clusters, by every engine
+LISTED = ("runs",)  # lists that are joined
 MIB = 1 << 20
 
 
 class Lake(NamedTuple):
-    """A lake and which of its clusters are asked; `settings_of` gives the settings that answers about one depend on."""
+    """A lake and the clusters to ask. `settings_of` returns the settings that answers about a cluster depend on."""
 
     place: LakeStorage
     clusters: Sequence[str]
@@ -34,7 +42,7 @@ class Lake(NamedTuple):
 def answer_of_lake(
     lake: Lake, what: str, parameters: Mapping[str, str], engine: Engine, progress: Progress = lambda done, total: None
 ) -> Answer:
-    """The answer, and up to when each cluster is known."""
+    """The answer, with the time up to which each cluster is accounted."""
     threads = 1 if engine.splits else None  # a task has one core of its node
     members = [
         LakeCluster(lake.place.url, manifest, lake.cache_folder, lake.cache_mib * MIB, threads)
@@ -43,41 +51,41 @@ def answer_of_lake(
     settings = [lake.settings_of(member.manifest.settings) for member in members]
     zones = sorted({one.timezone for one in settings})
     if len(zones) > 1 and "tz" not in parameters:
-        raise QuestionError(f"The clusters of this lake have different time zones ({', '.join(zones)}): say --tz.")
-    question(what, parameters, settings[0])  # what makes no sense is said before anything is read
-    if what in FOLDED and "cause" not in groupings_of(parameters):
-        answer = _folded(Fleet(members, engine, progress), what, parameters, settings)
+        raise QuestionError(f"The clusters of this lake have different time zones ({', '.join(zones)}). Pass --tz.")
+    question(what, parameters, settings[0])  # raises errors before anything is read
+    if what in SUMMED and "cause" not in groupings_of(parameters):
+        answer = _summed(Fleet(members, engine, progress), what, parameters, settings)
     else:
         _refuse(what, parameters, engine, members)
         asked = [question(what, parameters, one) for one in settings]
         answer = _of_one(members[0], asked[0]) if len(members) == 1 else _listed(members, asked)
-    zone = heard_as(what, parameters, settings[0]).zone
+    zone = common_parameters(what, parameters, settings[0]).zone
     known = [{"cluster": m.name, "to": iso(m.covered.end_ms, zone)} for m in members]
     return answer | {"clusters": known}
 
 
-def _folded(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Sequence[Settings]) -> Answer:
-    heard = heard_as(what, parameters, settings[0])
+def _summed(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Sequence[Settings]) -> Answer:
+    common = common_parameters(what, parameters, settings[0])
     asked = LakeQuestion(
-        heard.window(fleet.covered), tuple(groupings_of(parameters)), heard.zone, heard.price_usd_micro, heard.team,
-        heard.experiment,
+        common.window(fleet.covered), tuple(groupings_of(parameters)), common.zone, common.price_usd_micro, common.team,
+        common.experiment,
     )  # fmt: skip
     try:
         if what == "charges":
-            return fleet.charges(asked, heard.share)
-        return fleet.cost(asked, [tariff_of(one) for one in settings], heard.share)
+            return fleet.charges(asked, common.share)
+        return fleet.cost(asked, [tariff_of(one) for one in settings], common.share)
     except ScopeNotFoundError as error:
         raise NothingError(str(error)) from None
 
 
 def _refuse(what: str, parameters: Mapping[str, str], engine: Engine, members: Sequence[LakeCluster]) -> None:
-    """What cannot be put together from several clusters, and what is not mapped over machines."""
+    """Refuses questions that cannot be joined over clusters or divided among machines."""
     asked = "cost --by cause" if what == "cost" else what
     if engine.splits:
-        raise QuestionError(f"`{asked}` is not divided among machines, only `cost` and `export` are: --engine local.")
+        raise QuestionError(f"`{asked}` cannot be divided among machines. Use --engine local.")
     if len(members) > 1 and what not in LISTED:
         names = ", ".join(member.name for member in members)
-        raise QuestionError(f"`{asked}` is asked of one cluster: say --cluster NAME. There: {names}.")
+        raise QuestionError(f"`{asked}` needs one cluster. Pass --cluster NAME. Clusters in this lake: {names}.")
 
 
 def _of_one(member: LakeCluster, asked: Question) -> Answer:
@@ -87,7 +95,7 @@ def _of_one(member: LakeCluster, asked: Question) -> Answer:
 
 
 def _listed(members: Sequence[LakeCluster], asked: Sequence[Question]) -> Answer:
-    """Rows of several clusters, newest first; a team or an experiment need not be in all of them."""
+    """The rows of several clusters, newest first. A team or an experiment need not exist in all of them."""
     rows: list[Answer] = []
     answer: Answer | None = None
     nothing: NothingError | None = None

@@ -1,4 +1,4 @@
-"""What is live: server-sent events for pages that stay open. A slow reader loses old news, and slows nobody down."""
+"""Server-sent events for pages that stay open. A slow reader misses old events and slows nobody down."""
 
 from __future__ import annotations
 
@@ -7,65 +7,65 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
-MOST_LISTENING = 200
-MOST_UNREAD = 64  # events; older ones are dropped
-STILL_HERE_S = 15.0  # proxies hang up on silence
+MAX_LISTENERS = 200
+MAX_UNREAD = 64  # events of one listener; older ones are dropped
+KEEPALIVE_S = 15.0  # proxies close silent connections
 
 
-class Live:
-    """Everybody who listens, and the newest event of each kind for those who come later."""
+class EventStream:
+    """All listeners, and the newest event of each lasting kind for those who come later."""
 
     def __init__(self) -> None:
-        self._listening: dict[asyncio.Queue[str | None], str | None] = {}  # with the team that they may hear of
+        self._listeners: dict[asyncio.Queue[str | None], str | None] = {}  # with the team whose events they may see
         self._newest: dict[str, str] = {}
         self._ended = False
 
     def is_full(self) -> bool:
-        """Whether nobody else may listen."""
-        return len(self._listening) >= MOST_LISTENING
+        """Whether there are as many listeners as allowed."""
+        return len(self._listeners) >= MAX_LISTENERS
 
     def teams(self) -> list[str]:
         """The teams whose viewers listen."""
-        return sorted({team for team in self._listening.values() if team is not None})
+        return sorted({team for team in self._listeners.values() if team is not None})
 
-    def tell(self, kind: str, news: dict[str, Any], *, lasting: bool = False) -> None:
-        """Something happened that is nobody's secret; what lasts is also told to those who come later."""
+    def send(self, kind: str, news: dict[str, Any], *, lasting: bool = False) -> None:
+        """Sends an event to all listeners. A lasting one is also sent to those who come later."""
         text = _event(kind, news)
         if lasting:
             if self._newest.get(kind) == text:
                 return
             self._newest[kind] = text
-        for queue in self._listening:
+        for queue in self._listeners:
             _put(queue, text)
 
-    def tell_those_of(self, team: str | None, kind: str, news: dict[str, Any]) -> None:
-        """Something happened that a team's viewers may know; None: those who may know everything."""
-        for queue, of in self._listening.items():
+    def send_to_team(self, team: str | None, kind: str, news: dict[str, Any]) -> None:
+        """Sends an event to the viewers of a team. None: those who see all teams."""
+        for queue, of in self._listeners.items():
             if of == team:
                 _put(queue, _event(kind, news))
 
     def end(self) -> None:
-        """There is no more to come: streams end, so that the server can."""
+        """Ends all streams, so that the server can stop."""
         self._ended = True
-        for queue in self._listening:
+        for queue in self._listeners:
             _put(queue, None)
 
     async def events(self, team: str | None = None) -> AsyncGenerator[str, None]:
-        """What happens from now on, as it is sent, after how things stand; to a team's viewer, what is of that team."""
-        queue: asyncio.Queue[str | None] = asyncio.Queue(MOST_UNREAD)
-        self._listening[queue] = team
+        """The lasting events, then events as they happen. A team's viewer gets those of the team."""
+        queue: asyncio.Queue[str | None] = asyncio.Queue(MAX_UNREAD)
+        self._listeners[queue] = team
         try:
             yield f"retry: 2000\n\n{''.join(self._newest.values())}"
             while not (self._ended and queue.empty()):
                 try:
-                    text = await asyncio.wait_for(queue.get(), STILL_HERE_S)
+                    text = await asyncio.wait_for(queue.get(), KEEPALIVE_S)
                 except TimeoutError:
                     text = ": still here\n\n"
                 if text is None:
                     return
                 yield text
         finally:
-            del self._listening[queue]
+            del self._listeners[queue]
 
 
 def _event(kind: str, news: dict[str, Any]) -> str:
@@ -73,7 +73,7 @@ def _event(kind: str, news: dict[str, Any]) -> str:
 
 
 def _put(queue: asyncio.Queue[str | None], text: str | None) -> None:
-    """To the end of what is unread; the oldest gives way."""
+    """Adds to the unread events. The oldest one gives way."""
     if queue.full():
         queue.get_nowait()
     queue.put_nowait(text)

@@ -1,4 +1,4 @@
-"""The API in its own words: an OpenAPI document of the questions, made from the table that checks them."""
+"""The OpenAPI document, made from the tables that check questions."""
 
 from __future__ import annotations
 
@@ -7,80 +7,80 @@ from typing import Any
 from pyrometer import __version__
 from pyrometer.account.groupings import GROUPINGS
 from pyrometer.account.sharing import HOW
-from pyrometer.serve.answers import MOST_ROWS, PAGED
-from pyrometer.serve.bodies import TAR
+from pyrometer.serve.admin import TAR
+from pyrometer.serve.answers import MAX_ROWS, PAGED
 from pyrometer.serve.downloads import DOWNLOADS, FILES, PARQUET
 from pyrometer.serve.questions import (
-    ASKED_ALWAYS,
-    ASKED_BY,
+    COMMON_PARAMETERS,
     DEFAULT_LAST,
-    HIGHEST_LIMIT,
-    HIGHEST_STEP,
-    LONGEST_NAME,
-    LONGEST_SAMPLE,
+    MAX_LIMIT,
+    MAX_NAME_LENGTH,
+    MAX_SAMPLE_LENGTH,
+    MAX_STEP,
+    OWN_PARAMETERS,
 )
 
 Schema = dict[str, Any]
 
 _TEXT: Schema = {"type": "string"}
-_WHOLE: Schema = {"type": "integer", "minimum": 0, "maximum": HIGHEST_STEP}
-_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}
+_WHOLE: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_STEP}
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_LENGTH}
 _FLAG: Schema = {"type": "string", "enum": ["1", "true"]}
 
-# What each parameter is, as its command's option says it.
+# Description and schema of each parameter.
 _PARAMETERS: dict[str, tuple[str, Schema]] = {
     "last": ("Up to the newest accounted minute: 90m, 12h, 7d.", _TEXT),
-    "since": ("From this time on: 2026-11-14, 2026-11-14 20:00.", _TEXT),
-    "until": ("Up to this time, not included.", _TEXT),
+    "since": ("Start of the time range: 2026-11-14, 2026-11-14 20:00.", _TEXT),
+    "until": ("End of the time range, exclusive.", _TEXT),
     "month": ("One month: 2026-11.", {"type": "string", "pattern": r"^\d{4}-\d{2}$"}),
-    "all": ("Everything there is.", _FLAG),
+    "all": ("All data.", _FLAG),
     "tz": ("Time zone of days, hours and months: Europe/Berlin. Default: the server's.", _TEXT),
-    "price": ("One price in dollars per GPU-hour for everything: a quick answer.", {"type": "number", "minimum": 0}),
-    "team": ("Only what belongs to this team; `platform`: what nobody held. A team viewer's own, always.", _NAME),
-    "experiment": ("Only what belongs to this experiment; of `worth`, the one whose runs are compared.", _NAME),
-    "workload": (
-        "Only this workload, by its UID as answers have it; a pod that has no workload, by the pod's UID.",
+    "price": (
+        "One price in dollars per GPU-hour for all GPUs, instead of the price book.",
+        {"type": "number", "minimum": 0},
+    ),
+    "team": (
+        "Only data of this team; `platform`: GPUs without a holder. For a team viewer it is always the viewer's team.",
         _NAME,
     ),
-    "stale": (
-        "ok: where a new answer takes long, the last one at once, however old.",
-        {"type": "string", "enum": ["ok"]},
-    ),
-    "by": (f"Groupings, joined with commas: {', '.join(GROUPINGS)}. Default: team.", _TEXT),
+    "experiment": ("Only data of this experiment; for `worth`, the experiment whose runs are compared.", _NAME),
+    "workload": ("Only this workload, by its UID. For a pod without one, the UID of the pod.", _NAME),
+    "stale": ("ok: returns the last answer at once if a new one takes long.", {"type": "string", "enum": ["ok"]}),
+    "by": (f"Groupings, separated by commas: {', '.join(GROUPINGS)}. Default: team.", _TEXT),
     "share_platform": (
-        "Who pays for what nobody held. Default: none, the platform.",
+        "How the cost of GPUs without a holder is divided. Default: none, the platform pays.",
         {"type": "string", "enum": [*HOW]},
     ),
-    "at": ("The minute that is asked about, like `since`. Default: the newest accounted one.", _TEXT),
-    "run": ("A run, as `runs` names it.", {"type": "string", "minLength": 1}),
-    "without": ("What is left out, joined with commas: windows, which are many; findings, which take longest.", _TEXT),
+    "at": ("The minute to show, in the format of `since`. Default: the newest accounted minute.", _TEXT),
+    "run": ("The name of a run, as in `runs`.", {"type": "string", "minLength": 1}),
+    "without": ("Parts to omit, separated by commas: windows (large), findings (slow).", _TEXT),
     "step": ("A global step.", _WHOLE),
-    "sample": ("A sample, as its data set names it.", {"type": "string", "maxLength": LONGEST_SAMPLE}),
+    "sample": ("The ID of a sample in its data set.", {"type": "string", "maxLength": MAX_SAMPLE_LENGTH}),
     "checkpoint": ("The step of a checkpoint.", _WHOLE),
-    "spikes": ("The data behind jumps of a metric.", _FLAG),
-    "metric": ("The metric that is looked at. Default: a loss.", _TEXT),
-    "target": ("A value that the metric should reach; needs `experiment`.", {"type": "number"}),
-    "attempt": ("Whose step, where several attempts did it. Default: the last one's.", _WHOLE),
-    "limit": ("So many at most.", {"type": "integer", "minimum": 0, "maximum": HIGHEST_LIMIT}),
-    "offset": ("Without so many at the beginning.", _WHOLE),
+    "spikes": ("The data behind spikes of a metric.", _FLAG),
+    "metric": ("The name of a metric. Default: a loss.", _TEXT),
+    "target": ("A value for the metric to reach. Needs `experiment`.", {"type": "number"}),
+    "attempt": ("The attempt, if several did the step. Default: the last one.", _WHOLE),
+    "limit": ("Maximum number of rows.", {"type": "integer", "minimum": 0, "maximum": MAX_LIMIT}),
+    "offset": ("Number of rows to skip.", _WHOLE),
 }
 
 _SUMMARIES = {
-    "why": "What burned, by state, and the findings: each with its culprit, its evidence and what to do.",
-    "cost": "GPU-hours and dollars, by any groupings. Rows add up to the total, to the micro-dollar.",
-    "charges": "What is charged to whom, by local day, node, team, experiment, workload and price.",
-    "closed": "The months that are closed, with what was charged for each; of a team, what it was.",
-    "instances": "Node-hours and dollars by day and instance type: what an invoice is compared with.",
+    "why": "GPU time and cost by state, and the findings, each with its culprit, evidence and suggestion.",
+    "cost": "GPU-hours and dollars by any groupings. Rows add up to the total exactly.",
+    "charges": "Charges by local day, node, team, experiment, workload and price.",
+    "closed": "The closed months with their charges.",
+    "instances": "Node-hours and dollars by day and instance type, to compare with an invoice.",
     "runs": "The training runs, newest first.",
-    "show": "One run: cost, steps by phase, metrics against dollars, lifecycle, findings. Of a run of a pipeline, its "
-    "steps; of a sweep, its trials.",
-    "signals": "One run on one axis of time: GPUs, steps by rank and phase, throughput, memory, checkpoints, its life.",
-    "trace": "A run's life; one step over all its ranks; or the steps that a sample went through.",
-    "burn": "What burned, by state, over time, by team and experiment, and how fast: without looking for causes.",
-    "cluster": "Every GPU at one minute, as a cell with its state and its holder, and the pods that wait for GPUs.",
-    "lineage": "Which data is behind a step, a checkpoint or a jump of the loss; where a sample went.",
-    "worth": "Experiments with what they cost and reached; of one, its runs: metric against dollars, the Pareto set.",
-    "top": "Who holds GPUs now: state, dollars per hour, progress; the most expensive first.",
+    "show": "One run: cost, steps by phase, metrics against dollars, lifecycle, findings. For a run of a pipeline its "
+    "steps, for a sweep its trials.",
+    "signals": "One run over time: GPUs, steps by rank and phase, throughput, memory, checkpoints, lifecycle.",
+    "trace": "The lifecycle of a run, one step over all its ranks, or the steps of a sample.",
+    "burn": "GPU time and cost by state, over time, by team and experiment, and the current rate. No causes.",
+    "cluster": "Every GPU at one minute with its state and holder, and the pods that wait for GPUs.",
+    "lineage": "The data behind a step, a checkpoint or a loss spike, or the steps of a sample.",
+    "worth": "Experiments with their costs and results, or the runs of one: metric against dollars, Pareto set.",
+    "top": "The workloads that hold GPUs now: state, dollars per hour, progress. The most expensive one is first.",
 }
 
 
@@ -89,7 +89,7 @@ def _nullable(kind: str) -> Schema:
 
 
 def _object(**properties: Schema) -> Schema:
-    """An object that has all of these, and perhaps more."""
+    """An object that has all of these properties and may have more."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
@@ -341,46 +341,46 @@ _ANSWERS: dict[str, Schema] = {
 }  # fmt: skip
 _PAGE = (
     {
-        "name": "limit", "in": "query", "description": "So many rows; `next` is the cursor of those after them.",
-        "schema": {"type": "integer", "minimum": 1, "maximum": MOST_ROWS},
+        "name": "limit", "in": "query", "description": "Maximum number of rows. `next` is the next cursor.",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
     },
     {
-        "name": "cursor", "in": "query", "description": "As `next` said: the same answer, further on.",
+        "name": "cursor", "in": "query", "description": "The value of `next`: continues the same answer.",
         "schema": {"type": "string", "minLength": 1},
     },
 )  # fmt: skip
 _AS = {
-    "name": "as", "in": "query", "description": "What the rows are written as. Default: csv.",
+    "name": "as", "in": "query", "description": "File format. Default: csv.",
     "schema": {"type": "string", "enum": [*FILES]},
 }  # fmt: skip
 _REFUSALS = {
-    "400": "A question that makes no sense; the text names the parameter and the way out.",
-    "401": "Who asks is not known: a token, a session or a proxy's word is needed.",
-    "403": "Who asks may not: a token for something else, or another team's data.",
-    "404": "There is no such team, experiment, run, step or sample.",
-    "409": "There is nothing to account for yet; of closing, a month that cannot be.",
-    "410": "The answer that a cursor is of is not kept any more: begin again.",
-    "429": "Too many questions, or wrong tokens, at once; `Retry-After` says when to come again.",
+    "400": "Invalid question. The text names the parameter and what to do.",
+    "401": "Not authenticated. A token, a session or a trusted proxy is needed.",
+    "403": "Not permitted: wrong role, or data of another team.",
+    "404": "Team, experiment, run, step or sample not found.",
+    "409": "There is no data yet; for `close`, the month cannot be closed.",
+    "410": "The answer of a cursor is no longer available. Start again.",
+    "429": "Too many questions or wrong tokens at once. `Retry-After` has the seconds to wait.",
 }
 _OF_CLOSING = ("400", "401", "403", "409")
 _OF_BACKUPS = {
-    "400": "The body is no list of parts.",
-    "409": "A backup is being taken already.",
+    "400": "The body is not a list of parts.",
+    "409": "Another backup is in progress.",
     "413": "The list of parts is too long.",
 }
 
 
 def document() -> dict[str, Any]:
-    """The whole of it."""
+    """The whole document."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Pyrometer",
             "version": __version__,
-            "description": "The same answers as the commands of the same name give with `-o json`. "
-            "Money is an integer `usd_micro` beside a rounded `usd`, null where nothing is priced. "
-            "An `ETag` carries the revision of the ledger: asked again with `If-None-Match`, an answer that has not "
-            "changed is 304.",
+            "description": "The same answers as the commands of the same name with `-o json`. "
+            "Money is an integer `usd_micro` next to a rounded `usd`, null where nothing is priced. "
+            "An `ETag` has the revision of the ledger. With `If-None-Match`, the response for an unchanged answer "
+            "is 304.",
         },
         "security": [{"token": []}, {}],
         "components": {
@@ -398,7 +398,7 @@ def document() -> dict[str, Any]:
 
 
 def _download(form: str) -> dict[str, Any]:
-    """The operation of the question that is behind a file; what is different is its form."""
+    """The operation that downloads an answer as a file."""
     operation = _operation(DOWNLOADS[form].what)
     parameters = [one for one in operation["parameters"] if one not in _PAGE and one["name"] != "stale"]
     schema = _TEXT if DOWNLOADS[form].suffix == "csv" else {"type": "object"}
@@ -408,7 +408,9 @@ def _download(form: str) -> dict[str, Any]:
         content[kind] = {"schema": {"type": "string", "format": "binary"}}
         parameters.append(_AS)
     answered = {"description": "A file.", "content": content}
-    responses = {status: said for status, said in operation["responses"].items() if status not in ("304", "410")}
+    responses = {
+        status: response for status, response in operation["responses"].items() if status not in ("304", "410")
+    }
     named = {"operationId": f"export_{form}", "summary": f"{operation['summary']} As a file: {form}."}
     return {**operation, **named, "parameters": parameters, "responses": {**responses, "200": answered}}
 
@@ -416,7 +418,7 @@ def _download(form: str) -> dict[str, Any]:
 def _closing() -> dict[str, Any]:
     """The operation that closes a month."""
     return _of_month(
-        "close", "Closes a month: its charges never change from then on. For admins.", "As it was closed.", _CLOSED
+        "close", "Closes a month. Its charges never change afterwards. For admins.", "The closed month.", _CLOSED
     )
 
 
@@ -432,11 +434,11 @@ def _rebuilding() -> dict[str, Any]:
 
 def _of_month(operation: str, summary: str, description: str, schema: Schema) -> dict[str, Any]:
     refused = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    asked = [_parameter("closed", "month") | {"required": True}, _parameter("closed", "tz")]
+    parameters = [_parameter("closed", "month") | {"required": True}, _parameter("closed", "tz")]
     return {
         "operationId": operation,
         "summary": summary,
-        "parameters": asked,
+        "parameters": parameters,
         "responses": {
             "200": {"description": description, "content": {"application/json": {"schema": schema}}},
             **{status: {"description": _REFUSALS[status], "content": refused} for status in _OF_CLOSING},
@@ -451,14 +453,17 @@ def _backup() -> dict[str, Any]:
     tar = {TAR: {"schema": {"type": "string", "format": "binary"}}}
     return {
         "operationId": "backup",
-        "summary": "Everything as it is now, as a tar: for admins. Parts that the client has are left out; "
-        "`pyrometer backup --server` keeps what comes.",
+        "summary": "A backup of all data as a tar. Parts that the client has are omitted. For admins; "
+        "used by `pyrometer backup --server`.",
         "requestBody": {
-            "description": "The parts that the client has, by their paths. Without a body: none.",
+            "description": "Paths of the parts that the client has. No body: none.",
             "content": {"application/json": {"schema": _object(have=_list(_TEXT))}},
         },
         "responses": {
-            "200": {"description": "Files; the last one is `backup.json`, with the SHA-256 of all.", "content": tar},
+            "200": {
+                "description": "A tar. Its last file is `backup.json` with the SHA-256 of all files.",
+                "content": tar,
+            },
             **{status: {"description": text, "content": refused} for status, text in reasons.items()},
         },
     }
@@ -470,12 +475,15 @@ def _operation(what: str) -> dict[str, Any]:
         "operationId": what,
         "summary": _SUMMARIES[what],
         "parameters": [
-            *(_parameter(what, name) for name in dict.fromkeys((*ASKED_ALWAYS, *ASKED_BY.get(what, ()), "stale"))),
+            *(
+                _parameter(what, name)
+                for name in dict.fromkeys((*COMMON_PARAMETERS, *OWN_PARAMETERS.get(what, ()), "stale"))
+            ),
             *(_PAGE if what in PAGED else ()),
         ],
         "responses": {
             "200": {"description": "The answer.", "content": {"application/json": {"schema": _ANSWERS[what]}}},
-            "304": {"description": "As the client has it already."},
+            "304": {"description": "The client has the current answer."},
             **{status: {"description": text, "content": refused} for status, text in _REFUSALS.items()},
         },
     }

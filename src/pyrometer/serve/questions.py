@@ -1,4 +1,4 @@
-"""The questions that commands and the HTTP API ask, each checked and answered in one place: both give one answer."""
+"""The questions of commands and of the HTTP API: their parameters, checks and answers."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from pyrometer.model.settings import Settings
 from pyrometer.store import Store, StoreReader
 
 Answer = dict[str, Any]
-# checked, and ready to be asked of a store that is up to date
+# checked; answers from a store that is up to date
 Question = Callable[[StoreReader, LedgerCoverage], Answer]
 
 WINDOW = ("last", "since", "until", "month", "all", "tz", "price")
-SCOPE = ("team", "experiment")  # only what belongs to them
-ASKED_ALWAYS = (*WINDOW, *SCOPE)
-ASKED_BY = {  # what a question takes besides
+SCOPE = ("team", "experiment")  # limits the answer to one team or experiment
+COMMON_PARAMETERS = (*WINDOW, *SCOPE)
+OWN_PARAMETERS = {  # of each question
     "why": ("workload",),
     "burn": ("workload",),
     "runs": ("workload",),
@@ -69,26 +69,26 @@ ASKED_BY = {  # what a question takes besides
     "worth": ("experiment", "metric", "target"),
     "top": ("limit",),
 }
-# Others are about everything there is.
+# Other questions cover all data by default.
 DEFAULT_LAST = {"why": "12h", "cost": "12h", "burn": "12h", "charges": "12h", "top": "1h"}
-HIGHEST_USD_MICRO_PER_HOUR = 10**12
-HIGHEST_STEP = 2**62
-HIGHEST_LIMIT = 100_000
-LONGEST_SAMPLE = 1_000
-LONGEST_NAME = 1_000
-LEFT_OUT = ("windows", "findings")  # parts of `show` that are large, or take long
+MAX_USD_MICRO_PER_HOUR = 10**12
+MAX_STEP = 2**62
+MAX_LIMIT = 100_000
+MAX_SAMPLE_LENGTH = 1_000
+MAX_NAME_LENGTH = 1_000
+OPTIONAL_PARTS = ("windows", "findings")  # of `show`: large or slow
 
 
 class QuestionError(ValueError):
-    """A question that makes no sense; the text names the option, the value and the way out."""
+    """An invalid question. The text names the option, the value and what to do."""
 
 
 class NothingError(LookupError):
-    """A question that makes sense, about something that is not there."""
+    """A valid question for something that does not exist."""
 
 
-class _About(NamedTuple):
-    """What every question is about: which time, in which zone, at which price, of whom."""
+class _Scope(NamedTuple):
+    """The time range, time zone, price, and team or experiment of a question."""
 
     window: TimeRange
     zone: tzinfo
@@ -97,75 +97,77 @@ class _About(NamedTuple):
     team: str | None = None
     experiment: str | None = None
     workload: str | None = None
-    pot: Pot | None = None  # what nobody held, where others pay for it
+    pot: Pot | None = None  # the cost of slots without a holder, when teams share it
 
     def basis(self, store: StoreReader, by: Sequence[str]) -> ChargeBasis:
-        """What it is answered from, once months are closed."""
+        """The ledger or the charges of closed months, whichever applies."""
         if self.workload is not None:
             return LEDGER
         return basis_of(store, self.window, by, self.zone, self.team, self.experiment)
 
 
 def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Question:
-    """A question in the words of the command's options, without their dashes. Raises before any store is opened."""
-    heard = heard_as(what, parameters, settings)
+    """Checks a question. Its parameters are named like the options of its command."""
+    common = common_parameters(what, parameters, settings)
     answer = _ANSWERS[what](parameters)
 
     def asked(store: StoreReader, covered: LedgerCoverage) -> Answer:
-        window, zone, price_usd_micro, team, experiment, share, workload = heard
-        about = _About(window(covered), zone, settings, price_usd_micro, team, experiment, workload)
-        about = about._replace(pot=_pot(store, about, what, parameters, share))
+        window, zone, price_usd_micro, team, experiment, share, workload = common
+        scope = _Scope(window(covered), zone, settings, price_usd_micro, team, experiment, workload)
+        scope = scope._replace(pot=_pot(store, scope, what, parameters, share))
         try:
             with only(store, team, experiment, workload):
-                return answer(store, about)
+                return answer(store, scope)
         except ScopeNotFoundError as error:
             raise NothingError(str(error)) from None
 
     return asked
 
 
-class Heard(NamedTuple):
-    """What every question says, checked."""
+class CommonParameters(NamedTuple):
+    """The parameters that every question has, checked."""
 
     window: Callable[[LedgerCoverage], TimeRange]
     zone: tzinfo
     price_usd_micro: int | None
     team: str | None
     experiment: str | None
-    share: str  # who pays for what nobody held
+    share: str  # how slots without a holder are paid
     workload: str | None = None  # its UID
 
 
-def heard_as(what: str, parameters: Mapping[str, str], settings: Settings) -> Heard:
-    """What is said of time, price and whose it is."""
+def common_parameters(what: str, parameters: Mapping[str, str], settings: Settings) -> CommonParameters:
+    """Checks the parameters that every question has. Raises errors for unknown ones."""
     if what not in _ANSWERS:
-        raise NothingError(f"There is no question {what!r}. Known: {', '.join(_ANSWERS)}.")
-    allowed = (*ASKED_ALWAYS, *ASKED_BY.get(what, ()))
+        raise NothingError(f"Question {what!r} not found. Known questions: {', '.join(_ANSWERS)}.")
+    allowed = (*COMMON_PARAMETERS, *OWN_PARAMETERS.get(what, ()))
     unknown = sorted(set(parameters) - set(allowed))
     if unknown:
-        raise QuestionError(f"There is no parameter {unknown[0]!r}. Known: {', '.join(allowed)}.")
-    told = {name: parameters.get(name) for name in allowed}
-    zone = zone_of(told["tz"] or settings.timezone)
+        raise QuestionError(f"Parameter {unknown[0]!r} is unknown. Known parameters: {', '.join(allowed)}.")
+    values = {name: parameters.get(name) for name in allowed}
+    zone = zone_of(values["tz"] or settings.timezone)
     window = time_range_of(
-        told["last"], told["since"], told["until"], told["month"], told["all"] in ("1", "true"), zone,
+        values["last"], values["since"], values["until"], values["month"], values["all"] in ("1", "true"), zone,
         DEFAULT_LAST.get(what),
     )  # fmt: skip
-    price_usd_micro = _price(told["price"])
-    # what `worth` calls an experiment is what its runs say, not who pays
-    team, experiment = (None if name in ASKED_BY.get(what, ()) else _name(parameters, name) for name in SCOPE)
+    price_usd_micro = _price(values["price"])
+    # the experiment of `worth` is the one that its runs name, not the one that pays
+    team, experiment = (None if name in OWN_PARAMETERS.get(what, ()) else _name(parameters, name) for name in SCOPE)
     workload = _name(parameters, "workload")
-    return Heard(window, zone, price_usd_micro, team, experiment, _share(parameters, experiment or workload), workload)
+    return CommonParameters(
+        window, zone, price_usd_micro, team, experiment, _share(parameters, experiment or workload), workload
+    )
 
 
 def known() -> tuple[str, ...]:
-    """The questions that there are."""
+    """The names of all questions."""
     return tuple(_ANSWERS)
 
 
 def bring_up_to_date(
     store: Store, settings: Settings, *, now_ms: int, progress: Progress = lambda done, total: None
 ) -> LedgerCoverage | None:
-    """Builds the stale hours of the ledger and forgets what is too old; None when there is nothing to account for."""
+    """Builds the stale hours of the ledger and deletes data that is too old. None when there is no data."""
     prices = read_price_book(Path(settings.price_book)) if settings.price_book else []
     covered = build(store, settings, now_ms=now_ms, prices=prices, progress=progress)
     if settings.retention_days > 0 and forget(store, keep_days=settings.retention_days, now_ms=now_ms):
@@ -173,20 +175,20 @@ def bring_up_to_date(
     return covered
 
 
-# -- one function a question: checks what it takes, and gives the function that answers it ----------------------------
+# -- one function per question: checks its parameters and returns the function that answers it ------------------------
 
-_Answering = Callable[[StoreReader, _About], Answer]
+_Answering = Callable[[StoreReader, _Scope], Answer]
 
 
 def _why(parameters: Mapping[str, str]) -> _Answering:
-    return lambda store, about: why(
-        store, about.window, about.settings, zone=about.zone, price_usd_micro=about.price_usd_micro
+    return lambda store, scope: why(
+        store, scope.window, scope.settings, zone=scope.zone, price_usd_micro=scope.price_usd_micro
     )
 
 
 def _burn(parameters: Mapping[str, str]) -> _Answering:
-    return lambda store, about: burn(
-        store, about.window, about.settings, zone=about.zone, price_usd_micro=about.price_usd_micro
+    return lambda store, scope: burn(
+        store, scope.window, scope.settings, zone=scope.zone, price_usd_micro=scope.price_usd_micro
     )
 
 
@@ -198,68 +200,68 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
             hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(GROUPINGS)}."
             raise QuestionError(f"--by {name!r} is not a grouping. {hint}")
     if len(set(names)) != len(names) or not names:
-        raise QuestionError(f"--by {by!r} names no grouping, or one twice.")
+        raise QuestionError(f"--by {by!r} must name at least one grouping, and none twice.")
 
-    def answer(store: StoreReader, about: _About) -> Answer:
+    def answer(store: StoreReader, scope: _Scope) -> Answer:
         open_names(store, ("holder_name", "node_name"))
-        ledger = with_causes(store, about.window, about.settings, about.zone) if "cause" in names else "ledger_row"
+        ledger = with_causes(store, scope.window, scope.settings, scope.zone) if "cause" in names else "ledger_row"
         return cost(
-            store, about.window, names, zone=about.zone, price_usd_micro=about.price_usd_micro, ledger=ledger,
-            tariff=tariff_of(about.settings), basis=about.basis(store, names), pot=about.pot,
+            store, scope.window, names, zone=scope.zone, price_usd_micro=scope.price_usd_micro, ledger=ledger,
+            tariff=tariff_of(scope.settings), basis=scope.basis(store, names), pot=scope.pot,
         )  # fmt: skip
 
     return answer
 
 
 def groupings_of(parameters: Mapping[str, str]) -> list[str]:
-    """What an answer is grouped by."""
+    """The groupings of an answer."""
     return [name.strip() for name in parameters.get("by", "team").split(",") if name.strip()]
 
 
 def _charges(parameters: Mapping[str, str]) -> _Answering:
-    return lambda store, about: charges(
-        store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro, basis=about.basis(store, ()),
-        pot=about.pot,
+    return lambda store, scope: charges(
+        store, scope.window, zone=scope.zone, price_usd_micro=scope.price_usd_micro, basis=scope.basis(store, ()),
+        pot=scope.pot,
     )  # fmt: skip
 
 
 def _share(parameters: Mapping[str, str], experiment: str | None) -> str:
-    """Who pays for what nobody held."""
+    """How slots without a holder are paid."""
     share = parameters.get("share_platform", NONE)
     if share not in HOW:
-        raise QuestionError(f"--share-platform {share!r} is not known: {', '.join(HOW)}.")
+        raise QuestionError(f"--share-platform {share!r} is unknown. Known values: {', '.join(HOW)}.")
     if share != NONE and experiment is not None:
-        raise QuestionError("--share-platform is paid by teams: leave out the experiment and the workload.")
+        raise QuestionError("--share-platform divides among teams. Drop the experiment and the workload.")
     return share
 
 
-def _pot(store: StoreReader, about: _About, what: str, parameters: Mapping[str, str], share: str) -> Pot | None:
-    """What nobody held, of everything there is: asked before the store is limited to a team."""
+def _pot(store: StoreReader, scope: _Scope, what: str, parameters: Mapping[str, str], share: str) -> Pot | None:
+    """The cost of all slots without a holder, summed before the store is limited to a team."""
     if share == NONE:
         return None
     open_names(store)
-    by = groupings_of(parameters) if what == "cost" else charged_by(about.price_usd_micro)
-    asked = CostQuestion(about.window, about.zone, about.price_usd_micro, about.basis(store, by))
-    return pot_of(store, asked, by, share)
+    by = groupings_of(parameters) if what == "cost" else charged_by(scope.price_usd_micro)
+    subject = CostQuestion(scope.window, scope.zone, scope.price_usd_micro, scope.basis(store, by))
+    return pot_of(store, subject, by, share)
 
 
 def _instances(parameters: Mapping[str, str]) -> _Answering:
-    return lambda store, about: node_hours(store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro)
+    return lambda store, scope: node_hours(store, scope.window, zone=scope.zone, price_usd_micro=scope.price_usd_micro)
 
 
 def _closed(parameters: Mapping[str, str]) -> _Answering:
-    return lambda store, about: closed_answer(store, about.team, about.experiment)
+    return lambda store, scope: closed_answer(store, scope.team, scope.experiment)
 
 
 def _cluster(parameters: Mapping[str, str]) -> _Answering:
     at = parameters.get("at")
     if at is not None:
-        time_ms(at, UTC)  # what is no time is none in any zone
+        time_ms(at, UTC)  # an invalid time is invalid in every zone
 
-    def answer(store: StoreReader, about: _About) -> Answer:
+    def answer(store: StoreReader, scope: _Scope) -> Answer:
         try:
-            at_ms = None if at is None else time_ms(at, about.zone)
-            return cluster(store, about.window, zone=about.zone, at_ms=at_ms)
+            at_ms = None if at is None else time_ms(at, scope.zone)
+            return cluster(store, scope.window, zone=scope.zone, at_ms=at_ms)
         except NoSuchMinuteError as error:
             raise NothingError(str(error)) from None
 
@@ -267,15 +269,15 @@ def _cluster(parameters: Mapping[str, str]) -> _Answering:
 
 
 def _runs(parameters: Mapping[str, str]) -> _Answering:
-    return lambda store, about: runs(store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro)
+    return lambda store, scope: runs(store, scope.window, zone=scope.zone, price_usd_micro=scope.price_usd_micro)
 
 
 def _show(parameters: Mapping[str, str]) -> _Answering:
     without = _without(parameters)
 
-    def answer(store: StoreReader, named: str, about: _About) -> Answer:
-        """A run; else a workload that only its controller tells of, a run of a pipeline, a sweep."""
-        window, settings, zone, price = about.window, about.settings, about.zone, about.price_usd_micro
+    def answer(store: StoreReader, named: str, scope: _Scope) -> Answer:
+        """A run, a workload that only its controller reports, a run of a pipeline, or a sweep."""
+        window, settings, zone, price = scope.window, scope.settings, scope.zone, scope.price_usd_micro
         try:
             return show(store, named, window, settings, zone=zone, price_usd_micro=price, without=without)
         except NoSuchRunError:
@@ -297,21 +299,21 @@ def _show(parameters: Mapping[str, str]) -> _Answering:
 
 
 def _signals(parameters: Mapping[str, str]) -> _Answering:
-    return _of_run(parameters, lambda store, run, about: signals(store, run, about.window, zone=about.zone))
+    return _of_run(parameters, lambda store, run, scope: signals(store, run, scope.window, zone=scope.zone))
 
 
 def _trace(parameters: Mapping[str, str]) -> _Answering:
     asked = _one_of(parameters, ("step", "sample"))
     step, attempt = _number(parameters, "step"), _number(parameters, "attempt")
     if attempt is not None and asked != "step":
-        raise QuestionError("--attempt says which attempt's step is meant: it needs --step.")
+        raise QuestionError("--attempt selects the attempt of a step. Pass --step, too.")
 
-    def answer(store: StoreReader, run: str, about: _About) -> Answer:
+    def answer(store: StoreReader, run: str, scope: _Scope) -> Answer:
         if step is not None:
-            return trace_step(store, run, step, about.window, zone=about.zone, attempt=attempt)
+            return trace_step(store, run, step, scope.window, zone=scope.zone, attempt=attempt)
         if asked == "sample":
-            return trace_sample(store, run, _sample(parameters), about.window, zone=about.zone)
-        return trace_run(store, run, about.window, zone=about.zone)
+            return trace_sample(store, run, _sample(parameters), scope.window, zone=scope.zone)
+        return trace_run(store, run, scope.window, zone=scope.zone)
 
     return _of_run(parameters, answer)
 
@@ -319,17 +321,17 @@ def _trace(parameters: Mapping[str, str]) -> _Answering:
 def _lineage(parameters: Mapping[str, str]) -> _Answering:
     asked = _one_of(parameters, ("step", "sample", "checkpoint", "spikes"))
     if asked is None:
-        raise QuestionError("Of what? Say --step N, --sample ID, --checkpoint STEP or --spikes.")
+        raise QuestionError("Choose one of --step N, --sample ID, --checkpoint STEP, --spikes.")
     if "attempt" in parameters and asked not in ("step", "checkpoint"):
-        raise QuestionError("--attempt says whose step or checkpoint is meant: it needs --step or --checkpoint.")
+        raise QuestionError("--attempt selects the attempt of a step or checkpoint. Pass --step or --checkpoint, too.")
     if "metric" in parameters and asked != "spikes":
-        raise QuestionError("--metric says what spikes: it needs --spikes.")
+        raise QuestionError("--metric selects the metric of --spikes. Pass --spikes, too.")
     step, saved, attempt = (_number(parameters, name) for name in ("step", "checkpoint", "attempt"))
-    limit = _number(parameters, "limit", HIGHEST_LIMIT) or MOST_UPDATES
+    limit = _number(parameters, "limit", MAX_LIMIT) or MOST_UPDATES
     offset = _number(parameters, "offset") or 0
 
-    def answer(store: StoreReader, run: str, about: _About) -> Answer:
-        window, zone = about.window, about.zone
+    def answer(store: StoreReader, run: str, scope: _Scope) -> Answer:
+        window, zone = scope.window, scope.zone
         if step is not None:
             return lineage_of_step(store, run, step, window, zone=zone, attempt=attempt, limit=limit, offset=offset)
         if saved is not None:
@@ -338,7 +340,7 @@ def _lineage(parameters: Mapping[str, str]) -> _Answering:
             )
         if asked == "sample":
             return lineage_of_sample(store, run, _sample(parameters), window, zone=zone, limit=limit, offset=offset)
-        from pyrometer.explain.spikes import lineage_of_spikes  # numpy: only here
+        from pyrometer.explain.spikes import lineage_of_spikes  # imports numpy
 
         return lineage_of_spikes(store, run, window, zone=zone, metric=parameters.get("metric"))
 
@@ -348,10 +350,10 @@ def _lineage(parameters: Mapping[str, str]) -> _Answering:
 def _worth(parameters: Mapping[str, str]) -> _Answering:
     experiment, metric, target = parameters.get("experiment"), parameters.get("metric"), _target(parameters)
     if target is not None and experiment is None:
-        raise QuestionError("--target is reached by runs of one experiment: say which. `pyrometer worth` lists them.")
+        raise QuestionError("--target needs an experiment. `pyrometer worth` lists them.")
 
-    def answer(store: StoreReader, about: _About) -> Answer:
-        window, zone, price = about.window, about.zone, about.price_usd_micro
+    def answer(store: StoreReader, scope: _Scope) -> Answer:
+        window, zone, price = scope.window, scope.zone, scope.price_usd_micro
         if experiment is None:
             return experiments(store, window, zone=zone, metric=metric, price_usd_micro=price)
         try:
@@ -361,21 +363,21 @@ def _worth(parameters: Mapping[str, str]) -> _Answering:
         except NoSuchExperimentError as error:
             near = difflib.get_close_matches(experiment, error.known, 1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer worth` lists them."
-            raise NothingError(f"There is no experiment {experiment!r} in that time. {hint}") from None
+            raise NothingError(f"Experiment {experiment!r} not found in this time range. {hint}") from None
 
     return answer
 
 
 def _top(parameters: Mapping[str, str]) -> _Answering:
-    limit = _number(parameters, "limit", HIGHEST_LIMIT)
-    return lambda store, about: top(
-        store, about.window, zone=about.zone, price_usd_micro=about.price_usd_micro,
+    limit = _number(parameters, "limit", MAX_LIMIT)
+    return lambda store, scope: top(
+        store, scope.window, zone=scope.zone, price_usd_micro=scope.price_usd_micro,
         limit=MOST_ROWS if limit is None else limit,
     )  # fmt: skip
 
 
 def _target(parameters: Mapping[str, str]) -> float | None:
-    """The value that a metric should reach."""
+    """The value that a metric is to reach."""
     text = parameters.get("target")
     try:
         target = None if text is None else float(text)
@@ -386,68 +388,67 @@ def _target(parameters: Mapping[str, str]) -> float | None:
     return target
 
 
-def _of_run(parameters: Mapping[str, str], answer: Callable[[StoreReader, str, _About], Answer]) -> _Answering:
-    """The answer about one run; of a run that is not there, a near one is named."""
+def _of_run(parameters: Mapping[str, str], answer: Callable[[StoreReader, str, _Scope], Answer]) -> _Answering:
+    """The answer for one run. If it does not exist, the error names a similar one."""
     run = parameters.get("run") or ""
     if not run:
         raise QuestionError("Which run? `pyrometer runs` lists them.")
 
-    def of_run(store: StoreReader, about: _About) -> Answer:
+    def of_run(store: StoreReader, scope: _Scope) -> Answer:
         try:
-            return answer(store, run, about)
+            return answer(store, run, scope)
         except NotRecordedError as error:
             raise NothingError(str(error)) from None
         except NoSuchRunError as error:
             if run in run_names(store, TimeRange(-(2**62), 2**62)):
-                there = f"Run {run!r} did not run in that time. `pyrometer runs` shows when it ran."
+                there = f"Run {run!r} did not run in this time range. `pyrometer runs` shows when it ran."
                 raise NothingError(there) from None
-            known = [*run_names(store, about.window), *error.also]
+            known = [*run_names(store, scope.window), *error.also]
             near = difflib.get_close_matches(run, known, 1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer runs` lists them."
-            raise NothingError(f"There is no run {run!r} in that time. {hint}") from None
+            raise NothingError(f"Run {run!r} not found in this time range. {hint}") from None
 
     return of_run
 
 
 def _one_of(parameters: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    """Which of these is asked about; not two of them."""
+    """The one of these that is passed. Two are an error."""
     asked = [name for name in names if parameters.get(name) is not None]
     if len(asked) > 1:
-        raise QuestionError(f"Say one of {', '.join(f'--{name}' for name in names)}, not {len(asked)}.")
+        raise QuestionError(f"Pass only one of {', '.join(f'--{name}' for name in names)}.")
     return asked[0] if asked else None
 
 
-def _number(parameters: Mapping[str, str], name: str, most: int = HIGHEST_STEP) -> int | None:
+def _number(parameters: Mapping[str, str], name: str, maximum: int = MAX_STEP) -> int | None:
     text = parameters.get(name)
     if text is None:
         return None
     digits = text.replace(",", "").strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= most):
-        raise QuestionError(f"--{name} {text!r} is not a whole number from 0 to {most:,}.")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= maximum):
+        raise QuestionError(f"--{name} {text!r} is not a whole number from 0 to {maximum:,}.")
     return int(digits)
 
 
 def _name(parameters: Mapping[str, str], name: str) -> str | None:
-    """A name that may be said, and then not as nothing: nothing would mean everything."""
-    said = parameters.get(name)
-    if said is not None and not 0 < len(said) <= LONGEST_NAME:
-        raise QuestionError(f"--{name} has {len(said):,} characters: 1 to {LONGEST_NAME:,}.")
-    return said
+    """An optional name. An empty one is an error, because it would mean everything."""
+    value = parameters.get(name)
+    if value is not None and not 0 < len(value) <= MAX_NAME_LENGTH:
+        raise QuestionError(f"--{name} has {len(value):,} characters. It must have 1 to {MAX_NAME_LENGTH:,}.")
+    return value
 
 
 def _without(parameters: Mapping[str, str]) -> list[str]:
-    said = parameters.get("without", "")
-    names = [name.strip() for name in said.split(",") if name.strip()]
+    names = [name.strip() for name in parameters.get("without", "").split(",") if name.strip()]
     for name in names:
-        if name not in LEFT_OUT:
-            raise QuestionError(f"--without {name!r} is not known: {', '.join(LEFT_OUT)}.")
+        if name not in OPTIONAL_PARTS:
+            raise QuestionError(f"--without {name!r} is unknown. Known values: {', '.join(OPTIONAL_PARTS)}.")
     return names
 
 
 def _sample(parameters: Mapping[str, str]) -> str:
     sample = parameters["sample"]
-    if len(sample) > LONGEST_SAMPLE:
-        raise QuestionError(f"--sample has {len(sample):,} characters, {LONGEST_SAMPLE:,} at most.")
+    if len(sample) > MAX_SAMPLE_LENGTH:
+        raise QuestionError(f"--sample has {len(sample):,} characters. The maximum is {MAX_SAMPLE_LENGTH:,}.")
     return sample
 
 
@@ -465,6 +466,6 @@ def _price(text: str | None) -> int | None:
         micro = int(Decimal(text.lstrip("$")) * 1_000_000)
     except (ArithmeticError, ValueError):  # not a number, "nan", "inf", "1e999999"
         raise QuestionError(f"--price {text!r} is not a number of dollars.") from None
-    if not 0 <= micro <= HIGHEST_USD_MICRO_PER_HOUR:
-        raise QuestionError(f"--price {text!r} is not a price: 0 to 1,000,000 dollars per GPU-hour.")
+    if not 0 <= micro <= MAX_USD_MICRO_PER_HOUR:
+        raise QuestionError(f"--price {text!r} is not between 0 and 1,000,000 dollars per GPU-hour.")
     return micro

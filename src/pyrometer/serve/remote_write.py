@@ -1,8 +1,8 @@
-"""POST /api/v1/write: takes what a Prometheus scraped of GPUs.
+"""POST /api/v1/write: receives what a Prometheus scraped from GPU exporters.
 
-A body that was acknowledged is on disk (`store/journal.py`); its values wait for the rest of their scrapes and are
-stored together some seconds later. When more waits than should, the answer is 503, after which every sender tries
-again: after 429 a Prometheus throws the samples away, unless it is told otherwise (`retry_on_http_429`).
+A body that was acknowledged is on disk (`store/journal.py`). Its values wait for the rest of their scrapes and are
+stored together some seconds later. When too much is waiting, the answer is 503, after which every sender tries again.
+After 429 a Prometheus drops the samples, unless it is configured otherwise (`retry_on_http_429`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from pyrometer.collect.remote_write import MOST_PACKED_BYTES, Reader, Received, 
 from pyrometer.collect.values import Values
 from pyrometer.collect.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
-from pyrometer.serve.bodies import BODY_S, RETRY_S, body_of
+from pyrometer.serve.core import Core
 from pyrometer.serve.disk import UNWRITTEN
-from pyrometer.serve.keeping import append_tables_that_fit, storing
-from pyrometer.serve.threads import to_its_end
+from pyrometer.serve.guard import BODY_S, RETRY_S, body_of
+from pyrometer.serve.runtime import run_to_end
+from pyrometer.serve.spooled_bodies import append_tables_that_fit, storing
 from pyrometer.store import tables_of
 from pyrometer.store.journal import Journal
 from pyrometer.store.reader import newest_slots
@@ -36,44 +37,42 @@ from pyrometer.store.reader import newest_slots
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyrometer.serve.app import Server
-
-MOST_AT_ONCE = 16  # bodies that are being read
-MOST_WAITING = 4_000_000  # values, 160 MB: twice what 100,000 GPUs say within SETTLE_S, 20 metrics every 15 s
+MAX_REQUESTS = 16  # whose bodies are being read
+MAX_WAITING = 4_000_000  # values, 160 MB: twice what 100,000 GPUs send within SETTLE_S, 20 metrics every 15 s
 STORE_EVERY_S = 1.0
 ALL = float("inf")
 
 _log = logging.getLogger("pyrometer")
 
 
-class RemoteWrite:
-    """What was sent, on its way to the store. It is stored as long as the server is `keeping` it."""
+class RemoteWriteReceiver:
+    """Receives samples, and stores them while `storing` is active."""
 
-    def __init__(self, server: Server) -> None:
-        self.counts: Counter[str] = Counter()  # samples by what became of them
-        self._server = server
-        self._journal = Journal(server.store.folder / "inbox")
+    def __init__(self, core: Core) -> None:
+        self.counts: Counter[str] = Counter()  # samples by outcome
+        self._core = core
+        self._journal = Journal(core.store.folder / "inbox")
         self._reader = Reader()
         self._reading = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(1, "remote-write")  # always the same one: its memory stays with it
+        self._thread = ThreadPoolExecutor(1, "remote-write")  # always the same thread, so that its memory is reused
         self._inside = 0
         self._scrapes = WholeScrapes()
-        self._files: dict[Path, float] = {}  # of bodies, and when the last one in them came
-        self._done: list[Path] = []  # files of bodies whose values are on their way
-        self._dcgm: Dcgm | None = None  # once it is known which slots there were
-        self._untaken: list[Values] = []  # of scrapes that are whole, and not yet records
-        self._unstored: dict[str, pa.Table] | None = None  # records that the store has not taken yet
+        self._files: dict[Path, float] = {}  # of bodies, and when the last body in them arrived
+        self._done: list[Path] = []  # files whose values are about to be stored
+        self._dcgm: Dcgm | None = None  # created when the store can be read
+        self._unconverted: list[Values] = []  # complete scrapes that are not records yet
+        self._unstored: dict[str, pa.Table] | None = None  # records that are not in the store yet
 
-    # -- in -----------------------------------------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------------------------------
 
-    async def take(self, request: Request) -> Response:
-        """The route. 204: what can be used of the body will be in the store, whatever happens."""
-        foreign = _foreign(request.headers)
-        if foreign:
-            return _refusal(415, foreign)
-        waiting = self._scrapes.waiting + sum(map(len, self._untaken))
-        if self._inside >= MOST_AT_ONCE or waiting >= MOST_WAITING:
-            return _refusal(503, f"More is waiting to be stored than should: try again in {RETRY_S} s.", retry=True)
+    async def receive(self, request: Request) -> Response:
+        """The route. After 204 the usable samples of the body will be stored, even after a crash."""
+        unsupported = _unsupported(request.headers)
+        if unsupported:
+            return _refusal(415, unsupported)
+        waiting = self._scrapes.waiting + sum(map(len, self._unconverted))
+        if self._inside >= MAX_REQUESTS or waiting >= MAX_WAITING:
+            return _refusal(503, f"More is waiting to be stored than should. Try again in {RETRY_S} s.", retry=True)
         self._inside += 1
         try:
             body = await body_of(request, MOST_PACKED_BYTES)
@@ -84,19 +83,19 @@ class RemoteWrite:
         except RemoteWriteError as error:
             return _refusal(400, str(error))
         except (TimeoutError, ClientDisconnect):
-            return _refusal(408, f"The body did not come within {BODY_S:g} s.")
+            return _refusal(408, f"The body did not arrive within {BODY_S:g} s.")
         except OSError as error:
-            self._server.disk.failed(UNWRITTEN, error)
-            return _refusal(503, "The disk of the server takes nothing: try again later.", retry=True)
+            self._core.disk.failed(UNWRITTEN, error)
+            return _refusal(503, "The server cannot write to its disk. Try again later.", retry=True)
         finally:
             self._inside -= 1
-        self._server.disk.worked(UNWRITTEN)
+        self._core.disk.worked(UNWRITTEN)
         self.counts.update(received.left_out)
         self.counts["taken"] += len(received.samples)
         return Response(status_code=204)
 
     def _read(self, body: bytes) -> Received:
-        """Reads a body and keeps it on disk, if there is anything in it."""
+        """Reads a body, and writes it to disk if it has samples."""
         received = self._reader.read(body, time.time_ns() // 1_000_000)
         if len(received.samples):
             self._await_rest(received.samples, self._journal.put(body))
@@ -107,13 +106,13 @@ class RemoteWrite:
         self._scrapes.add(samples, arrived_s)
         self._files[path] = arrived_s
 
-    # -- on to the store ----------------------------------------------------------------------------------------------
+    # -- storing ------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def keeping(self) -> AsyncIterator[None]:
-        """Stores what has come, beginning with what a crash left; at the end, all of it."""
+    async def storing(self) -> AsyncIterator[None]:
+        """Stores complete scrapes regularly, bodies from before a crash first, and at the end everything."""
         await asyncio.to_thread(self._read_left)
-        async with storing(self._store_settled, STORE_EVERY_S, "Prometheus sent", self._server.disk):
+        async with storing(self._store_settled, STORE_EVERY_S, "remote write", self._core.disk):
             yield
 
     def _read_left(self) -> None:
@@ -121,7 +120,7 @@ class RemoteWrite:
             try:
                 read = [self._reader.read(body, time.time_ns() // 1_000_000).samples for body in bodies]
             except RemoteWriteError as error:
-                _log.warning("%s is put aside: %s", path, error)
+                _log.warning("%s cannot be read and is moved aside: %s", path, error)
                 self._journal.refuse(path)
             else:
                 self._await_rest(Values.joined(read), path)
@@ -130,36 +129,36 @@ class RemoteWrite:
         await self.store(ALL if last else time.monotonic() - SETTLE_S)
 
     async def store(self, before_s: float) -> None:
-        """Stores what came before a time. What cannot be stored now stays, on disk too."""
-        async with self._server.lock:
-            async with self._reading:  # no body is half in
-                await to_its_end(self._take, before_s)
-            await to_its_end(self._store)
+        """Stores what arrived before a time. What cannot be stored now stays in memory and on disk."""
+        async with self._core.lock:
+            async with self._reading:  # so that no body is half read
+                await run_to_end(self._take, before_s)
+            await run_to_end(self._store)
 
     def _take(self, before_s: float) -> None:
-        """Values and the files that they lie in go on together, in the thread: who is cancelled loses neither."""
-        self._untaken += self._scrapes.take(before_s)
+        """Moves values and their files on together, in the thread, so that cancellation loses neither."""
+        self._unconverted += self._scrapes.take(before_s)
         self._journal.turn()
         self._done += [path for path, arrived_s in self._files.items() if arrived_s < before_s]
         self._files = {path: arrived_s for path, arrived_s in self._files.items() if arrived_s >= before_s}
 
     def _store(self) -> None:
-        store = self._server.store
+        store = self._core.store
         if self._dcgm is None:
-            self._dcgm = Dcgm(lambda host: self._server.node_uid_of(host), near_idle_power_w, newest_slots(store))
-        while self._untaken or self._unstored:
+            self._dcgm = Dcgm(self._core.nodes.uid_of, near_idle_power_w, newest_slots(store))
+        while self._unconverted or self._unstored:
             if self._unstored is None:
-                table, records = self._dcgm.take_table(self._untaken[0])
+                table, records = self._dcgm.take_table(self._unconverted[0])
                 self._unstored = {"gpu_sample": table} | tables_of(records)
-                del self._untaken[0]
+                del self._unconverted[0]
             append_tables_that_fit(store, self._unstored)
             self._unstored = None
         self._journal.drop(self._done)
         self._done = []
 
 
-def _foreign(headers: Mapping[str, str]) -> str | None:
-    """Why a body is of another protocol than ours."""
+def _unsupported(headers: Mapping[str, str]) -> str | None:
+    """Why the protocol of a body is not supported, if it is not."""
     packing, version = headers.get("Content-Encoding", ""), headers.get("X-Prometheus-Remote-Write-Version", "0.1.0")
     kind, _, parameters = headers.get("Content-Type", "").partition(";")
     proto = parameters.partition("proto=")[2].strip(' "')
@@ -168,7 +167,7 @@ def _foreign(headers: Mapping[str, str]) -> str | None:
     if kind.strip().lower() != "application/x-protobuf":
         return f"Content-Type {kind!r} is not application/x-protobuf."
     if proto not in ("", "prometheus.WriteRequest") or not version.startswith(("0.", "1.")):
-        return f"Remote write {version} {proto}".rstrip() + " is not understood: send 1.0 (prometheus.WriteRequest)."
+        return f"Remote write {version} {proto}".rstrip() + " is not supported. Send 1.0 (prometheus.WriteRequest)."
     return None
 
 

@@ -1,4 +1,4 @@
-"""GPU telemetry into a server's store, and what its labels say about who has which device."""
+"""Stores GPU telemetry, and the holders of devices that its labels name."""
 
 from __future__ import annotations
 
@@ -17,72 +17,72 @@ from pyrometer.identify.cluster import Cluster
 from pyrometer.model.records import GpuSample, NodeSample, Slot
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_MINUTE
-from pyrometer.serve.collector import Remembered
+from pyrometer.serve.collector import StoredCluster
 from pyrometer.serve.disk import OF_DUCKDB, UNSTORED, Disk
-from pyrometer.serve.threads import to_its_end
+from pyrometer.serve.runtime import run_to_end
 from pyrometer.store import Store, StoreError
 
 LEARN_EVERY_S = 15.0
-MOST_UNSTORED = 200_000  # records that wait for a disk: 100 MB; then samples give way
-LINGER_MS = 5 * MS_PER_MINUTE  # a label may come and go for a scrape or two
-WITHOUT_NAME = "scraped"  # the cluster, where no Kubernetes says what it is called
+MAX_UNSTORED = 200_000  # records that wait for the disk, 100 MB; beyond that, samples are dropped
+LINGER_MS = 5 * MS_PER_MINUTE  # a label may be missing for a scrape or two
+WITHOUT_NAME = "scraped"  # the cluster, when Kubernetes does not name it
 
 Records = list[tuple[Any, ...]]
 
 
-class Telling(Source, Protocol):
-    """A source of samples that also knows who uses which device."""
+class TelemetrySource(Source, Protocol):
+    """A source of samples whose labels name the users of devices."""
 
     def uses(self) -> set[DeviceUse]:
-        """By the newest labels."""
+        """The users of devices, by the newest labels."""
         ...
 
     def shortcomings(self) -> list[str]:
-        """What does not answer, and why."""
+        """The exporters that do not answer, and why."""
         ...
 
 
-class Telemetry:
-    """One source of samples into one store. The lock is held while the store is used."""
+class TelemetryIngest:
+    """Reads one source of samples into one store. The lock is held while the store is used."""
 
     def __init__(
-        self, store: Store, lock: asyncio.Lock, source: Telling, people: People, *,
+        self, store: Store, lock: asyncio.Lock, source: TelemetrySource, holders: DeviceHolders, *,
         covered: Callable[[tuple[int, int]], None] = lambda span: None, disk: Disk | None = None,
     ) -> None:  # fmt: skip
         self.store = store
         self.lock = lock
         self.source = source
         self.stored = 0
-        self._people = people
+        self._holders = holders
         self._covered = covered
         self._learn_due_s = 0.0
         self._disk = disk or Disk()
-        self._unstored: Records = []  # what the disk did not take
+        self._unstored: Records = []  # what could not be stored
         self._uncovered: list[tuple[int, int]] = []
 
     async def run(self) -> None:
-        """Stores what comes, until it is cancelled."""
+        """Stores samples until it is cancelled."""
         async for delivery in self.source.deliveries():
-            records: Records = [*delivery.records, *self._people.machines(delivery.records)]
+            records: Records = [*delivery.records, *self._holders.machines(delivery.records)]
             if time.monotonic() >= self._learn_due_s:
                 self._learn_due_s = time.monotonic() + LEARN_EVERY_S
-                records += self._people.learn(self.source.uses(), time.time_ns() // 1_000_000)
+                records += self._holders.learn(self.source.uses(), time.time_ns() // 1_000_000)
             async with self.lock:
-                await to_its_end(self._store, records, delivery.covers)
+                await run_to_end(self._store, records, delivery.covers)
 
     def _store(self, records: Records, covers: tuple[int, int] | None) -> None:
-        """Stores what came, with what could not be stored before: what is said of a machine is said once."""
+        """Stores records together with those that could not be stored before: a machine is described only once."""
         self._unstored += records
         self._uncovered += [covers] if covers is not None else []
         try:
             self.store.append(self._unstored)
         except OF_DUCKDB as error:
             self._disk.failed(UNSTORED, error)
-            if len(self._unstored) > MOST_UNSTORED:
+            if len(self._unstored) > MAX_UNSTORED:
                 self._unstored = [row for row in self._unstored if not isinstance(row, GpuSample | NodeSample)]
                 self._uncovered = []
             return
-        except StoreError:  # it would be refused for ever
+        except StoreError:  # it would be refused again
             self._unstored, self._uncovered = [], []
             raise
         self._disk.worked(UNSTORED)
@@ -92,45 +92,45 @@ class Telemetry:
         self._unstored, self._uncovered = [], []
 
 
-class People(Protocol):
-    """Who has devices: what telemetry says about it, beside what others know."""
+class DeviceHolders(Protocol):
+    """Finds the holders of devices."""
 
     def machines(self, records: Iterable[tuple[Any, ...]]) -> Records:
-        """Machines that nobody else describes."""
+        """Records of machines that no other source describes."""
         ...
 
     def learn(self, uses: set[DeviceUse], now_ms: int) -> Records:
-        """What the labels of now say."""
+        """Records from the current labels."""
         ...
 
 
-class OfKubernetes:
-    """Kubernetes says who is there, and from when to when; labels say on which device."""
+class HoldersFromKubernetes:
+    """Kubernetes reports pods and their times. Labels name their devices."""
 
     def __init__(self, cluster: Callable[[], Cluster | None]) -> None:
         self._cluster = cluster
 
     def machines(self, records: Iterable[tuple[Any, ...]]) -> Records:
-        """None: Kubernetes knows them."""
+        """No records: Kubernetes reports machines."""
         return []
 
     def learn(self, uses: set[DeviceUse], now_ms: int) -> Records:
-        """Devices of pods that were only counted."""
+        """Devices of pods of which Kubernetes reports only the number."""
         cluster = self._cluster()
         return cluster.learn(uses, now_ms) if cluster else []
 
 
-class OfLabels:
-    """Nobody but telemetry says who is there."""
+class HoldersFromLabels:
+    """Only labels of telemetry name machines and pods."""
 
     def __init__(self, settings: Settings) -> None:
         self.cluster = Cluster(settings.cluster or WITHOUT_NAME, settings)
-        self._gpus: dict[str, tuple[int, str | None]] = {}  # of each machine: how many, and which
+        self._gpus: dict[str, tuple[int, str | None]] = {}  # the number and model of GPUs, by machine
         self._uses: dict[DeviceUse, tuple[int, int]] = {}
 
-    def resume(self, before: Remembered, last_ms: int) -> Records:
-        """What was known before this process began: its pods are over, as far as anybody knows since their last sample;
-        those that still are come again."""
+    def resume(self, before: StoredCluster, last_ms: int) -> Records:
+        """Takes up the state before this process started. Its pods end at the last sample; those that still run appear
+        again."""
         self.cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
         self._gpus = {node.node_uid: (node.gpu_count, node.gpu_model) for node in before.nodes}
         ended: Records = []
@@ -141,7 +141,7 @@ class OfLabels:
         return ended
 
     def machines(self, records: Iterable[tuple[Any, ...]]) -> Records:
-        """A machine has as many GPUs as the highest index that was seen of it."""
+        """A machine has as many GPUs as its highest index says."""
         written: Records = []
         for slot in records:
             if isinstance(slot, Slot):
@@ -154,7 +154,7 @@ class OfLabels:
         return written
 
     def learn(self, uses: set[DeviceUse], now_ms: int) -> Records:
-        """Pods, from when their labels came until those went."""
+        """Pods, from the first to the last sample with their labels."""
         for use in uses:
             first_ms, _ = self._uses.get(use, (now_ms, now_ms))
             self._uses[use] = first_ms, now_ms

@@ -1,4 +1,4 @@
-"""Who may ask a server: bearer tokens by role. Only their digests are kept."""
+"""Bearer tokens of a data folder, and what their roles permit. Only digests of tokens are stored."""
 
 from __future__ import annotations
 
@@ -16,32 +16,46 @@ from pyrometer.store.grammar import Sha256, read_json, record_of
 FILE = token_marker.TOKENS
 PREFIX = "pyr_"
 ROLES = ("ingest", "viewer", "team_viewer", "admin")
-# What each role may do: send records, ask questions, ask what is about everybody, and (only the last) change who may.
-MAY = {
+# What each role may do: send records, ask questions, ask about all teams, and administer the server.
+PERMISSIONS = {
     "ingest": ("ingest",),
     "viewer": ("view", "view_all"),
     "team_viewer": ("view",),
     "admin": ("ingest", "view", "view_all", "administer"),
 }
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 
 
 class TokenError(Exception):
-    """A token that cannot be made, found or read; the text names the way out."""
+    """A token that cannot be created, found or read. The text says what to do."""
+
+
+class Principal(NamedTuple):
+    """The sender of a request. One with a team sees only that team's data."""
+
+    name: str
+    role: str
+    team: str | None = None
+    sign_in: str = "token"  # open, token, proxy
+    is_ambient: bool = False  # the browser adds the credentials, whichever page caused the request
+
+    def may(self, permission: str) -> bool:
+        """Whether the role has this permission."""
+        return permission in PERMISSIONS.get(self.role, ())
 
 
 class Token(NamedTuple):
-    """A token as it is kept: whoever reads the file cannot use it."""
+    """A token as it is stored: reading the file does not reveal the secret."""
 
     name: str
     role: str
     sha256: Sha256
     created_ms: int
-    team: str | None = None  # of a team viewer: whose data it sees
+    team: str | None = None  # of a team viewer: the team whose data it sees
 
 
 class Tokens:
-    """The tokens of one data folder, read anew when their file has changed."""
+    """The tokens of one data folder, read again when their file changes."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
@@ -53,12 +67,12 @@ class Tokens:
         """Whether the folder has or had a token. Once true, it stays true."""
         if not self._are_required and token_marker.had_tokens(self.path.parent):
             self._are_required = True
-            with suppress(OSError):  # a full disk opens nothing: this server remembers it
+            with suppress(OSError):  # the disk may be full: this process remembers it
                 token_marker.mark(self.path.parent)
         return self._are_required
 
     def listed(self) -> list[Token]:
-        """All of them."""
+        """All tokens."""
         try:
             changed_ns = self.path.stat().st_mtime_ns
             if changed_ns != self._read_at_ns:
@@ -67,30 +81,30 @@ class Tokens:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError):
-            raise TokenError(f"{self.path} cannot be read: move it away and make new tokens.") from None
+            raise TokenError(f"{self.path} cannot be read. Move it away and create new tokens.") from None
         return self._tokens
 
     def create(self, name: str, role: str, now_ms: int, team: str | None = None) -> str:
-        """A new token; this is the only time that it is seen."""
-        known = self.listed()
-        for what, said in (("name", name), ("team", team)):
-            if said is not None and not 0 < len(said) <= LONGEST_NAME:
-                raise TokenError(f"A {what} has 1 to {LONGEST_NAME} characters, this one {len(said)}.")
+        """Creates a token and returns its secret, which is not stored."""
+        tokens = self.listed()
+        for what, value in (("name", name), ("team", team)):
+            if value is not None and not 0 < len(value) <= MAX_NAME_LENGTH:
+                raise TokenError(f"The {what} has {len(value)} characters. It must have 1 to {MAX_NAME_LENGTH}.")
         if (role == "team_viewer") != (team is not None):
-            raise TokenError(f"--role {role} and --team {team}: a team viewer has a team, and nobody else has.")
-        if any(token.name == name for token in known):
-            raise TokenError(f"There is a token {name!r} already. Revoke it, or name this one otherwise.")
+            raise TokenError(f"--role {role} with --team {team}: only a team viewer has a team, and it needs one.")
+        if any(token.name == name for token in tokens):
+            raise TokenError(f"A token named {name!r} already exists. Revoke it, or choose another name.")
         secret = PREFIX + secrets.token_urlsafe(32)
-        self._write([*known, Token(name, role, digest_of(secret), now_ms, team)])
+        self._write([*tokens, Token(name, role, digest_of(secret), now_ms, team)])
         return secret
 
     def revoke(self, name: str) -> None:
-        """From now on it opens nothing."""
-        known = self.listed()
-        kept = [token for token in known if token.name != name]
-        if len(kept) == len(known):
-            names = ", ".join(token.name for token in known) or "none"
-            raise TokenError(f"There is no token {name!r}. Known: {names}.")
+        """Deletes a token. It has no effect from now on."""
+        tokens = self.listed()
+        kept = [token for token in tokens if token.name != name]
+        if len(kept) == len(tokens):
+            names = ", ".join(token.name for token in tokens) or "none"
+            raise TokenError(f"Token {name!r} not found. Existing tokens: {names}.")
         self._write(kept)
 
     def of(self, digest: str) -> Token | None:
@@ -102,23 +116,23 @@ class Tokens:
         return found
 
     def _read(self) -> list[Token]:
-        if not self.path.is_file():  # a pipe would never end
+        if not self.path.is_file():  # reading a pipe would not end
             raise ValueError("not a file")
         entries = read_json(self.path.read_bytes())["tokens"]
         return [record_of(Token, entry) for entry in entries]
 
     def _write(self, tokens: list[Token]) -> None:
         token_marker.mark(self.path.parent)
-        kept = json.dumps({"tokens": [token._asdict() for token in tokens]}, indent=1)
-        files.write_text(self.path, kept, secret=True)
+        text = json.dumps({"tokens": [token._asdict() for token in tokens]}, indent=1)
+        files.write_text(self.path, text, secret=True)
         self._read_at_ns = -1
 
 
 def digest_of(secret: str) -> str:
-    """What is kept of a secret. It is random and long, so that a plain digest is enough."""
+    """The digest that is stored for a secret. Secrets are long and random, so that a plain digest is enough."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two digests are equal, in a time that does not say where they differ."""
+    """Whether two digests are equal, in a time that does not depend on where they differ."""
     return hmac.compare_digest(one, other)

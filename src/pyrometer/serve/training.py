@@ -1,7 +1,6 @@
-"""What training processes said, on its way into a store: read from bodies, joined with what the store knows, appended.
+"""Stores the records of training processes: reads bodies of the inbox, joins them with what the store has, and appends.
 
-One way in, whoever has the store: a server, to which it is sent, or a command that opens a folder which `pyrometer run`
-has filled.
+A server stores the bodies that it receives this way, and a command those that `pyrometer run` left in a folder.
 """
 
 from __future__ import annotations
@@ -25,38 +24,38 @@ from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.runs import Known, Runs, Wanted
 from pyrometer.model import events
 from pyrometer.model.records import Allocation, Pod, Run, Slot
-from pyrometer.serve.keeping import append_what_fits
+from pyrometer.serve.spooled_bodies import append_what_fits
 from pyrometer.store import Store
 from pyrometer.store.inbox import Inbox, of_training
 from pyrometer.store.reader import newest_records, newest_slots
 
-PATIENCE_S = 120.0  # for Kubernetes to tell of a pod, and of the devices that it has
-AT_ONCE = 100_000  # messages that are read from a folder before they are stored
-SENT = "http"  # in the name of a body that was sent to a server; others were put there by `pyrometer run`
+POD_WAIT_S = 120.0  # for Kubernetes to report a pod and its devices
+BATCH_SIZE = 100_000  # messages that are read from a folder before they are stored
+SENT = "http"  # in the name of a body that a server received; `pyrometer run` wrote the others
 
 _log = logging.getLogger("pyrometer")
 
 
 def suffix_of(signal: str, *, is_json: bool, packed: bool) -> str:
-    """The end of the name of a body that was sent."""
+    """The end of the name of a body that a server received."""
     return f".{signal}.{SENT}.{'json' if is_json else 'pb'}{'.gz' if packed else ''}"
 
 
 def was_sent(path: Path) -> bool:
-    """Whether a body came to a server, and not from this machine into its folder."""
+    """Whether a server received a body; otherwise a process on this machine put it into the folder."""
     return f".{SENT}." in path.name
 
 
 def signal_of(name: str) -> str:
-    """The signal of a body of that name."""
+    """The signal of a body, by its name."""
     return name.partition(".")[2].partition(".")[0]
 
 
 def read(name: str, body: bytes) -> Received:
-    """What a body in the inbox says; its name says what it is."""
+    """The records of a body in the inbox. Its name has its signal and format."""
     signal, form = signal_of(name), name.partition(".")[2].partition(".")[2]
     if signal not in otlp.SIGNALS or form not in _FORMS:
-        raise OtlpError(f"Nobody writes files of the name {name}.")
+        raise OtlpError(f"{name} is not the name of a body.")
     unpacked = otlp.unpacked(body, "gzip" if form.endswith(".gz") else "")
     return otlp.read(signal, unpacked, is_json="json" in form, now_ms=time.time_ns() // 1_000_000)
 
@@ -64,80 +63,80 @@ def read(name: str, body: bytes) -> Received:
 _FORMS = ("json.gz", *(f"{SENT}.{form}{packed}" for form in ("json", "pb") for packed in ("", ".gz")))
 
 
-def take_in(store: Store) -> Counter[str]:
-    """Stores what lies in the inbox of a folder that no server has; what could not be used, by reason."""
+def store_inbox(store: Store) -> Counter[str]:
+    """Stores the inbox of a folder without a server. Returns how many records were rejected, by reason."""
     inbox = of_training(store.folder)
-    training = Training(store, inbox)
+    steps = StepStore(store, inbox)
     refused: Counter[str] = Counter()
     for path in inbox.paths():
-        for _, received in training.read(path):
+        for _, received in steps.read(path):
             refused += received.refused
-        if training.waiting > AT_ONCE:
-            training.store(everything=True)
-    training.store(everything=True)
+        if steps.waiting > BATCH_SIZE:
+            steps.store(everything=True)
+    steps.store(everything=True)
     return refused
 
 
 class _Body:
-    """A body, and what of it is not stored yet."""
+    """A body, and its messages that are not stored yet."""
 
-    __slots__ = ("arrived_s", "body_bytes", "local", "path", "said", "sampled")
+    __slots__ = ("arrived_s", "body_bytes", "local", "messages", "path", "sampled")
 
     def __init__(self, path: Path, received: Received, arrived_s: float) -> None:
         self.path = path
-        self.said = received.said
+        self.messages = received.said
         self.body_bytes = received.body_bytes
         self.sampled = bool(received.samples)
         self.arrived_s = arrived_s
         self.local = not was_sent(path)
 
 
-class Training:
-    """Bodies wait here for the rest of their scrapes, and for pods that nobody knows yet. One thread at a time.
+class StepStore:
+    """Bodies wait here for the rest of their scrapes and for pods that are not reported yet. Not thread-safe.
 
-    `follows` says whether a cluster is followed, so that its pods come to be known.
+    `waits_for_pods`: a cluster is followed, so that its pods will be reported.
     """
 
     def __init__(
         self, store: Store, inbox: Inbox, *, node_uid_of: Callable[[str], str | None] = lambda host: None,
-        follows: Callable[[], bool] = lambda: False,
+        waits_for_pods: bool = False,
     ) -> None:  # fmt: skip
         self.stored = 0
         self._store = store
         self._inbox = inbox
         self._node_uid_of = node_uid_of
-        self._follows = follows
+        self._waits_for_pods = waits_for_pods
         self._runs = Runs(node_uid_of)
         self._bodies: list[_Body] = []
         self._scrapes = WholeScrapes()
-        self._dcgm: Dcgm | None = None  # once it is known which slots there were
-        self._untaken: list[Sample] = []
+        self._dcgm: Dcgm | None = None  # created when the store can be read
+        self._unconverted: list[Sample] = []
         self._unstored: list[tuple[Any, ...]] = []
         self._done: list[Path] = []
 
     @property
     def waiting(self) -> int:
         """How many messages and samples are not stored yet."""
-        said = sum(len(messages) for body in self._bodies for _, messages in body.said)
-        return said + self._scrapes.waiting + len(self._unstored)
+        messages = sum(len(group) for body in self._bodies for _, group in body.messages)
+        return messages + self._scrapes.waiting + len(self._unstored)
 
     @property
     def waiting_bytes(self) -> int:
-        """How large the bodies were of which something is not stored yet."""
+        """The total size of the bodies that are not stored completely."""
         return sum(body.body_bytes for body in self._bodies)
 
     @property
     def paths(self) -> set[Path]:
-        """The bodies that are on their way."""
+        """The files of bodies that are not stored completely."""
         return {body.path for body in self._bodies}
 
     def read(self, path: Path) -> list[tuple[str, Received]]:
-        """Takes the bodies of a file of the inbox, and gives what each says, by its name. A file that cannot be read is
-        put aside."""
+        """Adds the bodies of a file of the inbox. Returns their records by name. A file that cannot be read is moved
+        aside."""
         try:
             read_all = [(name, read(name, body)) for name, body in self._inbox.bodies(path)]
         except (OtlpError, msgspec.MsgspecError) as error:
-            _log.warning("%s is put aside: %s", path, error)
+            _log.warning("%s cannot be read and is moved aside: %s", path, error)
             self._inbox.refuse(path)
             return [(path.name, Received([], [], Counter(), Counter({otlp.MALFORMED: 1})))]
         for _, received in read_all:
@@ -145,56 +144,56 @@ class Training:
         return read_all
 
     def add(self, path: Path, received: Received) -> None:
-        """Takes what a body of the inbox says."""
+        """Adds the records of a body of the inbox."""
         body = _Body(path, received, time.monotonic())
         self._scrapes.add(Values.of(received.samples), body.arrived_s)
         self._bodies.append(body)
 
     def store(self, *, everything: bool = False) -> None:
-        """Stores what can be stored, and drops its bodies. What cannot be stored now stays, on disk too. `everything`:
-        also scrapes of which more may come."""
+        """Stores what can be stored and drops its bodies. What cannot be stored now stays in memory and on disk.
+        `everything`: also scrapes that may be incomplete."""
         now_s = time.monotonic()
         settled_s = float("inf") if everything else now_s - SETTLE_S
         self._unstored += self._joined(now_s)
-        self._untaken += [sample for batch in self._scrapes.take(settled_s) for sample in batch]
-        if self._untaken:
+        self._unconverted += [sample for batch in self._scrapes.take(settled_s) for sample in batch]
+        if self._unconverted:
             if self._dcgm is None:
                 self._dcgm = Dcgm(self._node_uid_of, near_idle_power_w, newest_slots(self._store))
-            self._unstored += self._dcgm.take(self._untaken).records
-            self._untaken = []
-        self._done += [b.path for b in self._bodies if not b.said and not (b.sampled and b.arrived_s >= settled_s)]
-        self._bodies = [b for b in self._bodies if b.said or (b.sampled and b.arrived_s >= settled_s)]
+            self._unstored += self._dcgm.take(self._unconverted).records
+            self._unconverted = []
+        self._done += [b.path for b in self._bodies if not b.messages and not (b.sampled and b.arrived_s >= settled_s)]
+        self._bodies = [b for b in self._bodies if b.messages or (b.sampled and b.arrived_s >= settled_s)]
         if self._unstored:
             append_what_fits(self._store, self._unstored)
             self.stored += len(self._unstored)
             self._unstored = []
-        unfinished = {body.path for body in self._bodies}  # others of the same file may have to wait
+        unfinished = {body.path for body in self._bodies}  # other bodies of the same file may have to wait
         self._inbox.drop(path for path in self._done if path not in unfinished)
         self._done = []
 
     def _joined(self, now_s: float) -> list[tuple[Any, ...]]:
-        """The records of all that is said by ranks whose place is known, or that have waited long enough."""
+        """The records of ranks whose pod is known, and of those that have waited long enough."""
         records: list[tuple[Any, ...]] = []
         groups: dict[tuple[bool, bool], list[_Body]] = {}
         for body in self._bodies:
-            if body.said:
-                patient = self._follows() and now_s - body.arrived_s < PATIENCE_S
+            if body.messages:
+                patient = self._waits_for_pods and now_s - body.arrived_s < POD_WAIT_S
                 groups.setdefault((body.local, patient), []).append(body)
         for (local, patient), bodies in groups.items():
-            said: list[Said] = [one for body in bodies for one in body.said]
-            known = look_up(self._store, self._runs.wanted(said), local=local)
-            taken = self._runs.take(said, known, local=local, patient=patient)
+            messages: list[Said] = [one for body in bodies for one in body.messages]
+            known = look_up(self._store, self._runs.wanted(messages), local=local)
+            taken = self._runs.take(messages, known, local=local, patient=patient)
             records += taken.records
             if taken.unnumbered:
-                _log.warning("%d messages are left out: their run has more attempts than fit", taken.unnumbered)
-            waiting = {id(messages) for _, messages in taken.waiting}
+                _log.warning("%d messages are left out because their run has too many attempts", taken.unnumbered)
+            waiting = {id(group) for _, group in taken.waiting}
             for body in bodies:
-                body.said = [one for one in body.said if id(one[1]) in waiting]
+                body.messages = [one for one in body.messages if id(one[1]) in waiting]
         return records
 
 
 def look_up(store: Store, wanted: Wanted, *, local: bool) -> Known:
-    """What the store knows of what is wanted; of a local folder, also which launches have not ended."""
+    """The records that a join needs. Of a local folder, also the launches that have not ended."""
     if not any(wanted):
         return Known()
     store.expose_all(["run", "pod", "slot", "allocation"])
@@ -232,13 +231,13 @@ def _pods(store: Store, wanted: Wanted) -> list[Pod]:
 
 
 def _of_runs(store: Store, launches: set[str], runs: set[str], known: Known, *, local: bool) -> Known:
-    """What was written of launches before this process began, and of the runs that they may be attempts of."""
+    """Adds what the store has of launches, and of the runs whose attempts they may be."""
     of_these = [list(launches), list(runs)]
     ranks = newest_records(
         store, Run, "run, attempt, rank",
         "launch IS NOT NULL AND (list_contains(?::VARCHAR[], launch) OR list_contains(?::VARCHAR[], run) OR ?)",
         [*of_these, local, *of_these],
-        # others may be over now, or find the checkpoint that they resumed from
+        # others may have ended by now, or find the checkpoint from which they resumed
         "list_contains(?::VARCHAR[], launch) OR (ended_ms IS NULL AND pod_uid = 'run:' || launch || ':' || rank) "
         "OR (list_contains(?::VARCHAR[], run) AND (ended_ms IS NULL OR (attempt > 1 AND resumed_step IS NULL)))",
     )  # fmt: skip
@@ -253,7 +252,7 @@ def _of_runs(store: Store, launches: set[str], runs: set[str], known: Known, *, 
         return known
     since_ms = min(started_ms for *_, started_ms in attempts)
     store.expose(["step_window", "event"], since_ms, 2**62)
-    heard = ask(
+    windows = ask(
         "SELECT run, attempt, rank, max(to_ms) FROM step_window WHERE list_contains(?::VARCHAR[], run) GROUP BY ALL",
         [list(runs)],
     ).fetchall()
@@ -271,7 +270,9 @@ def _of_runs(store: Store, launches: set[str], runs: set[str], known: Known, *, 
     return known._replace(
         ranks=ranks,
         heard_ms={
-            (launch_of[run, attempt], rank): to_ms for run, attempt, rank, to_ms in heard if (run, attempt) in launch_of
+            (launch_of[run, attempt], rank): to_ms
+            for run, attempt, rank, to_ms in windows
+            if (run, attempt) in launch_of
         },
         restored={
             (launch_of[run, attempt], rank): Happened(time_ms, events.RESTORED, step=step, message=message)

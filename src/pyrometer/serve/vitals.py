@@ -1,111 +1,139 @@
-"""How the server itself is doing, as metrics."""
+"""The metrics of a server about itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-if TYPE_CHECKING:
-    from pyrometer.serve.app import Server
+from pyrometer.act.stamping import Stamper
+from pyrometer.act.teller import Teller
+from pyrometer.serve.accounting import Accounting
+from pyrometer.serve.copying import LakeCopyTask
+from pyrometer.serve.disk import Disk
+from pyrometer.serve.health import Health
+from pyrometer.serve.otlp import OtlpReceiver
+from pyrometer.serve.pushing import OtlpPushTask
+from pyrometer.serve.remote_write import RemoteWriteReceiver
+from pyrometer.serve.sources import Sources
+
+Counts = Mapping[tuple[str], int] | Mapping[tuple[str, str], int]  # by the values of the labels
+
+
+class MeasuredParts(NamedTuple):
+    """The parts of a server that have metrics."""
+
+    accounting: Accounting
+    health: Health
+    disk: Disk
+    sources: Sources
+    remote_write: RemoteWriteReceiver
+    otlp: OtlpReceiver
+    push: OtlpPushTask
+    lake_copy: LakeCopyTask
+    teller: Teller
+    stampers: Sequence[Stamper]
 
 
 class Vitals:
-    """What a server knows of itself, as a collector."""
+    """A collector for a registry of `prometheus_client`."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, parts: MeasuredParts) -> None:
+        self._parts = parts
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics, for a registry of `prometheus_client`."""
-        server = self._server
-        ready = GaugeMetricFamily("pyrometer_ready", "Everything that was there at the start has been seen")
-        ready.add_metric([], float(not server.not_ready()))
-        yield ready
-        end = GaugeMetricFamily("pyrometer_ledger_end_timestamp_seconds", "The newest accounted minute")
-        end.add_metric([], server.end_ms / 1000)
-        yield end
-        accounted = GaugeMetricFamily(
-            "pyrometer_accounted_timestamp_seconds", "When the ledger was last brought up to date"
+        """The metrics as of now."""
+        yield from self._ledger()
+        yield from self._intake()
+        yield from self._outgoing()
+        yield from ProcessCollector(registry=None).collect()  # memory, CPU, files
+
+    def _ledger(self) -> Iterator[Metric]:
+        accounting, health = self._parts.accounting, self._parts.health
+        yield _gauge(
+            "pyrometer_ready", "Everything that existed at the start has been read", float(not health.waiting_for())
         )
-        accounted.add_metric([], server.accounted_at_s)
-        yield accounted
-        took = GaugeMetricFamily(
-            "pyrometer_accounting_seconds", "How long the ledger took to bring up to date, last time"
+        yield _gauge("pyrometer_ledger_end_timestamp_seconds", "The newest accounted minute", accounting.end_ms / 1000)
+        yield _gauge(
+            "pyrometer_accounted_timestamp_seconds", "When the ledger was last brought up to date",
+            accounting.accounted_at_s,
+        )  # fmt: skip
+        yield _gauge(
+            "pyrometer_accounting_seconds", "How long it took to bring the ledger up to date, last time",
+            accounting.accounting_s,
+        )  # fmt: skip
+        yield _gauge(
+            "pyrometer_shortcomings", "Sources that cannot be read; /readyz names them", len(health.shortcomings())
         )
-        took.add_metric([], server.accounting_s)
-        yield took
-        short = GaugeMetricFamily("pyrometer_shortcomings", "Sources that cannot be read; /readyz names them")
-        short.add_metric([], len(server.shortcomings()))
-        yield short
-        failed = CounterMetricFamily(
-            "pyrometer_disk_failures", "How often the disk did not take something; /readyz says what"
+
+    def _intake(self) -> Iterator[Metric]:
+        parts = self._parts
+        yield _counter(
+            "pyrometer_disk_failures", "Failures to read or write the disk; /readyz names them", parts.disk.failures
         )
-        failed.add_metric([], server.disk.failures)
-        yield failed
-        collector = server.collector
-        stored = CounterMetricFamily("pyrometer_records_stored", "Records that were stored")
-        telemetry = sum(one.stored for one in server.telemetry)
-        stored.add_metric([], (collector.stored if collector else 0) + telemetry + server.otlp.stored)
-        yield stored
+        yield _counter("pyrometer_records_stored", "Records that were stored", parts.sources.stored + parts.otlp.stored)
         synced = GaugeMetricFamily("pyrometer_watch_synced", "Kinds of objects that are followed", labels=["resource"])
+        collector = parts.sources.collector
         for watch in list(collector.source.watches.values()) if collector and collector.source else ():
             synced.add_metric([watch.resource.name], float(watch.synced.is_set() and not watch.denied))
         yield synced
-        written = CounterMetricFamily(
-            "pyrometer_remote_write_samples", "Samples that were sent, by what became of them", labels=["outcome"]
-        )
-        for outcome, count in sorted(server.remote_write.counts.items()):
-            written.add_metric([outcome], count)
-        yield written
-        sent = CounterMetricFamily(
-            "pyrometer_otlp_records",
-            "Records that were sent over OTLP, by what became of them",
-            labels=["signal", "outcome"],
-        )
-        for (signal, outcome), count in sorted(server.otlp.counts.items()):
-            sent.add_metric([signal, outcome], count)
-        yield sent
-        pushed = CounterMetricFamily(
-            "pyrometer_otlp_pushes",
-            "Bodies that were pushed over OTLP, by what became of them",
-            labels=["signal", "outcome"],
-        )
-        for (signal, outcome), count in sorted(server.pushing.counts.items()):
-            pushed.add_metric([signal, outcome], count)
-        yield pushed
-        told = CounterMetricFamily(
-            "pyrometer_messages", "What was told of findings, by receiver and what became of it",
-            labels=["receiver", "outcome"],
+        yield _counters(
+            "pyrometer_remote_write_samples", "Samples received by remote write, by outcome", ["outcome"],
+            _by_outcome(parts.remote_write.counts),
         )  # fmt: skip
-        for (receiver, outcome), count in sorted(server.notifier.counts.items()):
-            told.add_metric([receiver, outcome], count)
-        yield told
-        stamped = CounterMetricFamily(
-            "pyrometer_tracker_stamps", "Runs of trackers that were told what they cost, by what became of it",
-            labels=["tracker", "outcome"],
+        yield _counters(
+            "pyrometer_otlp_records", "Records received over OTLP, by outcome", ["signal", "outcome"],
+            parts.otlp.counts,
         )  # fmt: skip
-        for writer in server.summary_writers:
-            for outcome, count in sorted(writer.counts.items()):
-                stamped.add_metric([writer.tracker, outcome], count)
-        yield stamped
-        yield from self._lake()
-        yield from ProcessCollector(registry=None).collect()  # memory, CPU, files
 
-    def _lake(self) -> Iterator[Metric]:
-        copying = self._server.copying
-        copies = CounterMetricFamily(
-            "pyrometer_lake_copies", "Copies into the lake, by what became of them", labels=["outcome"]
+    def _outgoing(self) -> Iterator[Metric]:
+        parts = self._parts
+        yield _counters(
+            "pyrometer_otlp_pushes", "Bodies pushed over OTLP, by outcome", ["signal", "outcome"], parts.push.counts
         )
-        for outcome, count in sorted(copying.counts.items()):
-            copies.add_metric([outcome], count)
-        yield copies
-        yield CounterMetricFamily("pyrometer_lake_copied_bytes", "Bytes that were copied into the lake", copying.bytes)
-        copied = GaugeMetricFamily(
-            "pyrometer_lake_copied_timestamp_seconds", "When the lake was last brought up to date"
+        yield _counters(
+            "pyrometer_messages", "Notifications of findings, by receiver and outcome", ["receiver", "outcome"],
+            parts.teller.counts,
+        )  # fmt: skip
+        stamps = {
+            (stamper.tracker, outcome): count for stamper in parts.stampers for outcome, count in stamper.counts.items()
+        }
+        yield _counters(
+            "pyrometer_tracker_stamps", "Costs written into runs of trackers, by outcome", ["tracker", "outcome"],
+            stamps,
+        )  # fmt: skip
+        lake = parts.lake_copy
+        yield _counters(
+            "pyrometer_lake_copies", "Copies into the lake, by outcome", ["outcome"], _by_outcome(lake.counts)
         )
-        if copying.copied_at_s:
-            copied.add_metric([], copying.copied_at_s)
-        yield copied
+        yield _counter("pyrometer_lake_copied_bytes", "Bytes copied into the lake", lake.bytes)
+        yield _gauge(
+            "pyrometer_lake_copied_timestamp_seconds", "When the lake was last brought up to date",
+            lake.copied_at_s or None,
+        )  # fmt: skip
+
+
+def _gauge(name: str, help_text: str, value: float | None) -> Metric:
+    gauge = GaugeMetricFamily(name, help_text)
+    if value is not None:
+        gauge.add_metric([], value)
+    return gauge
+
+
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    counter = CounterMetricFamily(name, help_text)
+    counter.add_metric([], value)
+    return counter
+
+
+def _counters(name: str, help_text: str, labels: Sequence[str], counts: Counts) -> Metric:
+    counter = CounterMetricFamily(name, help_text, labels=labels)
+    for values, count in sorted(counts.items()):
+        counter.add_metric(values, count)
+    return counter
+
+
+def _by_outcome(counts: Mapping[str, int]) -> dict[tuple[str], int]:
+    return {(outcome,): count for outcome, count in counts.items()}

@@ -1,7 +1,6 @@
-"""The files of the page: plain modules as they lie in `page/`, its colours, and plotly from its wheel.
+"""The files of the page: plain modules from `page/`, its colors, and plotly from its wheel.
 
-They hold no data, so anybody may have them: what they show they ask of the API. All of them are known when the server
-starts; a path that is not among them is nothing.
+They hold no data, so no authentication is needed: the page asks the API. All files are known when the server starts.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ PAGES = (
     "/", "/experiments", "/experiment", "/workload", "/worth", "/run", "/step", "/lineage", "/cluster", "/chargeback",
     "/pipelines",
 )  # fmt: skip
-# A new version of the server has a new page at once: its files are asked for again, though not sent again. The charts'
-# library has its version in its name, so browsers keep it, and what they made of it: compiling it takes them a second.
-ASKED_AGAIN = "no-cache"
-FOR_EVER = "public, max-age=31536000, immutable"
-COMPRESSED_FROM = 1_024
+# Browsers revalidate the files, so that a new version of the server has a new page at once. The chart library has its
+# version in its name, so that browsers keep it and what they compiled, which takes a second.
+REVALIDATE = "no-cache"
+IMMUTABLE = "public, max-age=31536000, immutable"
+MIN_COMPRESSED_BYTES = 1_024
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 
 
-class File(NamedTuple):
-    """A file as it is sent; what is worth it, compressed once and for all."""
+class StaticFile(NamedTuple):
+    """A file as it is sent. Large files are compressed once."""
 
     kind: str
     plain: bytes
@@ -42,29 +41,29 @@ class File(NamedTuple):
     tag: str
 
     @classmethod
-    def of(cls, name: str, body: bytes, level: int = 9) -> File:
-        """A file of this name."""
+    def of(cls, name: str, body: bytes, level: int = 9) -> StaticFile:
+        """A file with this name."""
         suffix = name[name.rindex(".") :]
         kind = f"{_TYPES[suffix]}; charset=utf-8"
-        zipped = gzip.compress(body, level, mtime=0) if len(body) >= COMPRESSED_FROM else None
+        zipped = gzip.compress(body, level, mtime=0) if len(body) >= MIN_COMPRESSED_BYTES else None
         return cls(kind, body, zipped, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
 
 
 async def page(request: Request) -> Response:
-    """The frame in which every page is drawn."""
+    """The HTML document of every page."""
     return _sent(request, _files()["index.html"])
 
 
 async def file(request: Request) -> Response:
-    """One of its files."""
+    """A file of the page."""
     name = request.path_params["name"]
     if name == _plotly_name():
-        return _sent(request, _plotly(), FOR_EVER)
+        return _sent(request, _plotly(), IMMUTABLE)
     known = _files().get(name)
-    return PlainTextResponse("There is no such file.\n", 404) if known is None else _sent(request, known)
+    return PlainTextResponse("File not found.\n", 404) if known is None else _sent(request, known)
 
 
-def _sent(request: Request, sent: File, keep: str = ASKED_AGAIN) -> Response:
+def _sent(request: Request, sent: StaticFile, keep: str = REVALIDATE) -> Response:
     headers = {"ETag": sent.tag, "Cache-Control": keep, "Vary": "Accept-Encoding"}
     if sent.tag in request.headers.get("If-None-Match", ""):
         return Response(None, 304, headers=headers)
@@ -74,13 +73,13 @@ def _sent(request: Request, sent: File, keep: str = ASKED_AGAIN) -> Response:
 
 
 @cache
-def _files() -> dict[str, File]:
-    """All but plotly, by name."""
+def _files() -> dict[str, StaticFile]:
+    """All files but plotly, by name."""
     explain = files("pyrometer.explain")
     found = {"colours.css": explain.joinpath("colours.css").read_bytes(), "states.js": _states()}
     _gather(files("pyrometer.serve").joinpath("page"), "", found)
     found["index.html"] = found["index.html"].replace(b"/page/plotly.js", f"/page/{_plotly_name()}".encode())
-    return {name: File.of(name, body) for name, body in found.items()}
+    return {name: StaticFile.of(name, body) for name, body in found.items()}
 
 
 def _gather(folder: Traversable, prefix: str, found: dict[str, bytes]) -> None:
@@ -92,22 +91,24 @@ def _gather(folder: Traversable, prefix: str, found: dict[str, bytes]) -> None:
 
 
 def _states() -> bytes:
-    """The states of the model, and which of them colours a cause, as a module: they are written down once."""
+    """The states of the model, and the state that colors each cause, as a module."""
     named = {"STATES": [state._asdict() for state in STATES], "STATE_OF_CAUSE": STATE_OF_CAUSE}
     lines = [f"export const {name} = {json.dumps(value, indent=1)};\n" for name, value in named.items()]
-    return f"// Made from the model.\n{''.join(lines)}".encode()
+    return f"// Generated from the model.\n{''.join(lines)}".encode()
 
 
 def warm() -> None:
-    """Reads and compresses everything, so that the first who looks does not wait for it."""
+    """Reads and compresses everything before the first request."""
     _files()
     _plotly()
 
 
 @cache
-def _plotly() -> File:
-    """The charts' library, 1.5 MB as it is sent."""
-    return File.of(_plotly_name(), files("plotly").joinpath("package_data", "plotly.min.js").read_bytes(), level=6)
+def _plotly() -> StaticFile:
+    """The chart library, 1.5 MB compressed."""
+    return StaticFile.of(
+        _plotly_name(), files("plotly").joinpath("package_data", "plotly.min.js").read_bytes(), level=6
+    )
 
 
 @cache

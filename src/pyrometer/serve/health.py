@@ -1,0 +1,44 @@
+"""The health of a server: what it still waits for, and what it cannot read, store or deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyrometer.act.stamping import Stamper
+from pyrometer.serve.copying import LakeCopyTask
+from pyrometer.serve.disk import Disk
+from pyrometer.serve.scrub import Scrub
+from pyrometer.serve.sources import Sources
+
+
+class Health:
+    """What `/readyz` and the metrics report."""
+
+    def __init__(
+        self, sources: Sources, disk: Disk, scrub: Scrub, lake_copy: LakeCopyTask, stampers: Sequence[Stamper]
+    ) -> None:
+        self._sources = sources
+        self._disk = disk
+        self._scrub = scrub
+        self._lake_copy = lake_copy
+        self._stampers = stampers
+
+    def waiting_for(self) -> list[str]:
+        """What the server waits for until it is ready."""
+        return self._sources.waiting_for()
+
+    def shortcomings(self) -> list[str]:
+        """What is missing or failing, one sentence each."""
+        trouble = self._lake_copy.trouble
+        return [
+            *self._disk.shortcomings(),
+            *self._scrub.shortcomings(),
+            *self._sources.cluster_shortcomings(),
+            *([f"Nothing is copied into the lake: {trouble}"] if trouble else []),
+            *(
+                f"The cost of runs is not written into {one.named}: {one.trouble}"
+                for one in self._stampers
+                if one.trouble
+            ),
+            *self._sources.reader_shortcomings(),
+        ]
