@@ -19,7 +19,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from pyrometer.cli.running import Asked
+from pyrometer.cli.running import ReadRequest
 from pyrometer.export.csv import WORKLOAD
 from pyrometer.model.units import USD_MICRO_PER_USD
 
@@ -52,19 +52,19 @@ def connect(where: str | Path | None = None, *, token: str | None = None) -> Cli
     """
     named = str(where) if where is not None else ""
     if named.startswith(("http://", "https://")):
-        return Client(Asked(None, named, {}, "json", token))
+        return Client(ReadRequest(None, named, {}, "json", token))
     found = where or os.environ.get("PYROMETER_DATA")
     if not found:
         raise AskedWronglyError("connect() of what? Name a data folder or a server, or set PYROMETER_DATA.")
     if not Path(found).is_dir():
         raise FileNotFoundError(f"There is no data folder {str(found)!r}.")
-    return Client(Asked(Path(found), None, {}, "json"))
+    return Client(ReadRequest(Path(found), None, {}, "json"))
 
 
 class Client:
     """Whom to ask. Questions take what their commands take: `last="12h"`, `month="2026-10"`, `all=True`, `team=…`."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: ReadRequest) -> None:
         self._asked = asked
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from histories import LATER, History, account, folder, law, node, rows_of
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.serve.questions import NothingError, question
+from pyrometer.serve.questions import NotFoundError, question
 from pyrometer.store import Store
 from pyrometer.store.backup import BackupError, BackupMember, BackupSnapshot, SentFiles, inbox_members
 from pyrometer.store.backup_folder import BackupFolder, ReceivedBackup
@@ -51,7 +51,7 @@ def answers(store: Store, now_ms: int = LATER) -> dict[str, Any]:
     for what, parameters in ASKED.items():
         try:
             said[what] = covered and question(what, dict(parameters), Settings())(store, covered)
-        except NothingError as error:
+        except NotFoundError as error:
             said[what] = str(error)
     store.expose_all(SCHEMAS)
     said["rows"] = {

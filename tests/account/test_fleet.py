@@ -18,7 +18,7 @@ from pyrometer.account import fleet
 from pyrometer.account.closing import close
 from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_DAY
-from pyrometer.serve.questions import NothingError, QuestionError
+from pyrometer.serve.questions import NotFoundError, QuestionError
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Local
 from pyrometer.store.lake import LakeStorage
@@ -39,7 +39,7 @@ def asked(answering, *arguments, **more):
     """The answer; or what is said instead."""
     try:
         return as_text(answering(*arguments, **more))
-    except NothingError as error:
+    except NotFoundError as error:
         return str(error)
 
 
@@ -81,14 +81,14 @@ def test_three_clusters_are_one_that_had_everything(seed: int) -> None:
 def of(store, question):
     try:
         return of_folder(store, question)
-    except NothingError as error:
+    except NotFoundError as error:
         return {"rows": [str(error)]}
 
 
 def asked_of_lake(lake, question, engine):
     try:
         return of_lake(LakeStorage(lake), question, engine=engine)
-    except NothingError as error:
+    except NotFoundError as error:
         return {"rows": [str(error)]}
 
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_asked_of_several_says_how(tmp_path) -> None:
             of_lake(lake, {"by": "cause"})
         with pytest.raises(QuestionError, match="`why` cannot be divided among machines"):
             of_lake(lake, {}, what="why", clusters=["east"], engine=Cutting())
-        with pytest.raises(NothingError, match="There is no team 'nobody'"):
+        with pytest.raises(NotFoundError, match="There is no team 'nobody'"):
             of_lake(lake, {"team": "nobody"})
         store.set_meta("lake_source", "east")
         copied(store, lake, "east", settings=TARIFF._replace(timezone="Europe/Berlin"))

@@ -17,7 +17,7 @@ from pyrometer.account.scope import ScopeNotFoundError, _kept, only
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import GpuSample, Price, Workload
 from pyrometer.model.settings import Settings
-from pyrometer.serve.questions import NothingError, bring_up_to_date, question
+from pyrometer.serve.questions import NotFoundError, bring_up_to_date, question
 from pyrometer.store import Store
 
 DEFAULT = Settings()
@@ -100,7 +100,7 @@ def test_a_workload_is_found_by_its_uid_and_a_pod_without_one_by_its_own(tmp_pat
         assert answer(store, "burn", workload="alone")["total"]["gpu_ms"] == nights.HOUR
         assert {row["pod"] for row in answer(store, "cost", by="pod", workload="alone")["rows"]} == {"alone"}
         for what in ("burn", "cost", "runs", "why"):
-            with pytest.raises(NothingError, match="Workload 'nosuch' not found"):
+            with pytest.raises(NotFoundError, match="Workload 'nosuch' not found"):
                 answer(store, what, workload="nosuch")
 
 
@@ -109,7 +109,7 @@ def test_a_workload_of_another_team_is_not_found(both: Store) -> None:
     theirs -= {row["workload"]["uid"] for row in answer(both, "cost", by="workload", team=two_teams.TEAM)["rows"]}
     assert theirs
     for uid in theirs:
-        with pytest.raises(NothingError, match="not found"):
+        with pytest.raises(NotFoundError, match="not found"):
             answer(both, "burn", team=two_teams.TEAM, workload=uid)
 
 
@@ -120,7 +120,7 @@ def test_an_experiment_that_only_its_runs_name_has_no_bill_and_is_no_error(tmp_p
         store.append([*nights.cluster(), *nights.job(), *runs, *nights.all_ranks(0, 60)])
         assert answer(store, "worth", experiment="tuning")["runs"]
         assert answer(store, "burn", experiment="tuning")["total"]["gpu_ms"] == 0
-        with pytest.raises(NothingError, match="no experiment 'tuned'"):
+        with pytest.raises(NotFoundError, match="no experiment 'tuned'"):
             answer(store, "burn", experiment="tuned")
 
 
@@ -131,7 +131,7 @@ def test_worth_of_an_experiment_without_runs_says_what_it_cost(tmp_path: Path) -
         worth = answer(store, "worth", experiment=row["experiment"], target="2", metric="loss")
         assert (worth["runs"], worth["metric"], worth["teams"]) == ([], None, ["nlp"])
         assert worth["total"]["usd_micro"] == row["usd_micro"]
-        with pytest.raises(NothingError, match="no experiment 'nosuch'"):
+        with pytest.raises(NotFoundError, match="no experiment 'nosuch'"):
             answer(store, "worth", experiment="nosuch")
 
 
@@ -175,7 +175,7 @@ def test_a_team_sees_its_own_pipelines_and_sweeps_and_no_other_s(both: Store) ->
         ours = answer(both, "show", run=f"{two_teams.OURS}{joined}{name}", team=two_teams.TEAM)
         assert two_teams.THEIRS not in str(ours)
         assert (ours["pipeline"] or ours["sweep"])["total"]["gpu_ms"] == nights.HOUR
-        with pytest.raises(NothingError) as error:
+        with pytest.raises(NotFoundError) as error:
             answer(both, "show", run=f"{two_teams.THEIRS}{joined}{name}", team=two_teams.TEAM)
         assert two_teams.THEIRS not in str(error.value).partition("in this time range")[2]
     rows = answer(both, "cost", by="pipeline,pipeline_step,sweep,trial", team=two_teams.TEAM)["rows"]

@@ -20,7 +20,7 @@ from pyrometer.explain import cluster as cells
 from pyrometer.model.records import Allocation, Event, Node, Pod, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import SHARE_WHOLE
-from pyrometer.serve.questions import NothingError, question
+from pyrometer.serve.questions import NotFoundError, question
 from pyrometer.store import Store
 
 Asking = Callable[..., dict[str, Any]]
@@ -187,12 +187,12 @@ def test_the_time_is_read_like_the_others(tmp_path: Path) -> None:
             {"since": iso(at(0), UTC), "until": iso(at(11), UTC)},
         ):
             assert question("cluster", told, Settings())(store, covered)["at_ms"] == at(10)
-        with pytest.raises(NothingError, match="nothing in the ledger at 2026-11-14"):
+        with pytest.raises(NotFoundError, match="nothing in the ledger at 2026-11-14"):
             question("cluster", {"at": "2026-11-14"}, Settings())(store, covered)
         before = {"since": "2020-01-01", "until": "2020-01-02"}
         empty = question("cluster", before, Settings())(store, covered)
         assert (empty["at_ms"], empty["pools"], empty["from"]) == (None, [], "2020-01-01T00:00:00Z")
-        with pytest.raises(NothingError, match="nothing in the ledger"):
+        with pytest.raises(NotFoundError, match="nothing in the ledger"):
             question("cluster", before | {"at": "2020-01-01 12:00"}, Settings())(store, covered)
         with pytest.raises(TimeRangeError, match="'soon' is not a time"):
             question("cluster", {"at": "soon"}, Settings())

@@ -8,7 +8,7 @@ import pytest
 
 import nights
 from pyrometer.model.settings import Settings
-from pyrometer.serve.questions import NothingError, bring_up_to_date, question
+from pyrometer.serve.questions import NotFoundError, bring_up_to_date, question
 from pyrometer.store import Store
 
 
@@ -25,6 +25,6 @@ def test_a_run_of_another_time_is_not_a_misspelled_one(tmp_path: Path, run: str,
         store.append([*nights.cluster(), *nights.job(), *ended, *nights.all_ranks(0, 40)])
         covered = bring_up_to_date(store, Settings(), now_ms=nights.START_MS + 3 * nights.HOUR)
         assert covered is not None
-        with pytest.raises(NothingError) as refused:
+        with pytest.raises(NotFoundError) as refused:
             question("show", {"run": run, "last": "30m"}, Settings())(store, covered)
     assert str(refused.value) == said

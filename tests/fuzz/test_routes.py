@@ -29,7 +29,7 @@ from pyrometer.serve.main import Services, build_services
 from pyrometer.serve.questions import (
     COMMON_PARAMETERS,
     OWN_PARAMETERS,
-    NothingError,
+    NotFoundError,
     QuestionError,
     known,
     question,
@@ -84,7 +84,7 @@ def parameters(draw: st.DrawFn) -> list[tuple[str, str]]:
 
 def checked(what: str, said: dict[str, str]) -> None:
     """Whether it could be asked; whatever else goes wrong is a mistake."""
-    with suppress(QuestionError, NothingError, TimeRangeError):
+    with suppress(QuestionError, NotFoundError, TimeRangeError):
         assert callable(question(what, said, Settings()))
 
 

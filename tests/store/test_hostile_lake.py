@@ -19,7 +19,7 @@ from hostile import TEXTS, VALUES, places, renamed, replaced, state_of
 from lakes import TARIFF, copied, facts, fill, of_lake
 from pyrometer.model.settings import SettingError, Settings, with_values
 from pyrometer.serve.lakes import Lake, answer_of_lake
-from pyrometer.serve.questions import NothingError, QuestionError
+from pyrometer.serve.questions import NotFoundError, QuestionError
 from pyrometer.store import StoreError
 from pyrometer.store.catalog import Part
 from pyrometer.store.engines import Local
@@ -71,7 +71,7 @@ def test_a_changed_manifest_is_refused_or_answers_and_changes_nothing(good, data
     said = ""
     try:
         answered(good)
-    except (StoreError, SettingError, QuestionError, NothingError) as error:
+    except (StoreError, SettingError, QuestionError, NotFoundError) as error:
         said = str(error)
     finally:
         after = state_of(around)

@@ -18,7 +18,7 @@ from lakes import TARIFF, a_question, as_text, copied, dies_once, facts, fill, o
 from pyrometer.account import fleet
 from pyrometer.account.closing import close
 from pyrometer.account.time_range import zone_of
-from pyrometer.serve.questions import NothingError
+from pyrometer.serve.questions import NotFoundError
 from pyrometer.store.engines import Engine, EngineError, Local, engine_of
 from pyrometer.store.lake import Cache, LakeError, LakeStorage, manifest_of
 from pyrometer.store.lake import reader as lake_reader
@@ -92,7 +92,7 @@ def _small_pieces(monkeypatch):
 def asked(*arguments, **more) -> str:
     try:
         return as_text(of_lake(*arguments, **more))
-    except NothingError as error:
+    except NotFoundError as error:
         return str(error)
 
 

@@ -13,7 +13,7 @@ import click
 from pyrometer.account.closing import close, json_of
 from pyrometer.account.time_range import zone_of
 from pyrometer.cli.chargeback import to_the_second
-from pyrometer.cli.running import Asked, bring_up_to_date, data_folder, open_store, print_json
+from pyrometer.cli.running import ReadRequest, bring_up_to_date, data_folder, open_store, print_json
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.words import dollars
@@ -39,7 +39,7 @@ def command(
     if (month is None) != listed:
         raise click.UsageError("Which month? Say one like 2026-10, or --list for what is closed.")
     if month is None:
-        answer = Asked(data, server, {}, output).answer("closed")
+        answer = ReadRequest(data, server, {}, output).answer("closed")
         months = answer["months"]
     else:
         parameters = {"month": month} | ({"tz": tz} if tz else {})

@@ -11,7 +11,7 @@ from pyrometer.account.energy import WH_PER_KWH
 from pyrometer.account.groupings import GROUPINGS
 from pyrometer.cli.chargeback import print_books, share_option, shared_by
 from pyrometer.cli.lakes import print_known
-from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import NOTHING
 from pyrometer.explain.words import coverage, dollars, hours
@@ -22,7 +22,7 @@ from pyrometer.model.units import MS_PER_HOUR
 @click.option("--by", default="team", metavar="A,B", help=f"Any of {', '.join(GROUPINGS)}. Default: team.")
 @share_option
 @read_options(default_last="12h", engines=True)
-def command(asked: Asked, by: str, share_platform: str | None) -> None:
+def command(asked: ReadRequest, by: str, share_platform: str | None) -> None:
     """GPU-hours and dollars by any grouping. What nobody held is the platform's, unless --share-platform says else."""
     answer = asked.answer("cost", by=by, **shared_by(share_platform))
     if asked.output == "json":

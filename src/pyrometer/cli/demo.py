@@ -90,7 +90,7 @@ def _live(folder: Path, window: TimeRange, serve: bool) -> None:
     settings = read_settings(os.environ, folder)
     with tempfile.TemporaryDirectory() as scratch, Store(folder) as night, Store(Path(scratch), create=True) as store:
         store.set_meta("origin", "simulated")
-        replayed = Replayed(night, store, window)
+        replayed = NightReplay(night, store, window)
         if serve:
             run_server(store, LOOPBACK, _port(), SourceOptions(), alongside=replayed.into)
             return
@@ -105,7 +105,7 @@ def _live(folder: Path, window: TimeRange, serve: bool) -> None:
     click.echo(f"The same as a page: {folder / 'why.html'}")
 
 
-class Replayed:
+class NightReplay:
     """A night once more, some hundred times as fast as it happened."""
 
     def __init__(self, night: Store, store: Store, window: TimeRange) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 
 
-class Found(NamedTuple):
+class Diagnosis(NamedTuple):
     """What was found out."""
 
     server: str | None
@@ -75,7 +75,7 @@ def command(context: str | None, prometheus: str | None, no_kube: bool, output: 
     return 1 if found.bad else 0
 
 
-async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -> Found:
+async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -> Diagnosis:
     from pyrometer.act.teller import receivers
     from pyrometer.collect.kubernetes import look
     from pyrometer.collect.kubernetes.api import connect
@@ -87,7 +87,7 @@ async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -
 
     settings = read_settings(os.environ)
     pushed = receiver(settings)
-    found = Found(
+    found = Diagnosis(
         None, [], None, None, None, [], [*receivers(settings), *([pushed] if pushed else [])], _lake(settings)
     )
     if not no_kube:
@@ -128,7 +128,7 @@ def _lake(settings: Settings) -> list[str]:
         return [str(error).rstrip(".")]
 
 
-def _json(found: Found) -> dict[str, Any]:
+def _json(found: Diagnosis) -> dict[str, Any]:
     return {
         "server": found.server,
         "ok": not found.bad,
@@ -143,7 +143,7 @@ def _json(found: Found) -> dict[str, Any]:
     }
 
 
-def _print(found: Found) -> None:
+def _print(found: Diagnosis) -> None:
     if found.server is not None:
         _print_kubernetes(found)
     if found.prometheus is not None:
@@ -159,7 +159,7 @@ def _print(found: Found) -> None:
         click.echo(line)
 
 
-def _print_kubernetes(found: Found) -> None:
+def _print_kubernetes(found: Diagnosis) -> None:
     from pyrometer.explain.words import counted
 
     click.echo(f"Kubernetes at {found.server}")
@@ -202,7 +202,7 @@ def _print_kubernetes(found: Found) -> None:
         _print_rules(found)
 
 
-def _print_rules(found: Found) -> None:
+def _print_rules(found: Diagnosis) -> None:
     if not found.rules:
         return
     click.echo(

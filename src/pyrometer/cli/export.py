@@ -11,7 +11,7 @@ import click
 from pyrometer.account.groupings import GROUPINGS
 from pyrometer.cli.chargeback import print_books, share_option, shared_by
 from pyrometer.cli.lakes import copy_folder, print_known
-from pyrometer.cli.running import Asked, read_options
+from pyrometer.cli.running import ReadRequest, read_options
 from pyrometer.explain.words import counted, dollars, hours
 from pyrometer.serve.downloads import CHARGEBACK, Download
 
@@ -46,7 +46,7 @@ LAKE = "lake"
 @share_option
 @read_options(default_last="12h", formats=(), engines=True)
 def command(
-    asked: Asked,
+    asked: ReadRequest,
     form: str,
     by: str | None,
     out: str | None,

@@ -13,7 +13,7 @@ NARROWEST, WIDEST = 60, 240
 TICK = 10  # columns between two labels of the axis, at least
 
 
-class Kind(NamedTuple):
+class BarStyle(NamedTuple):
     """What a bar stands for: its letter, its colour, and its name in the legend."""
 
     letter: str
@@ -24,12 +24,12 @@ class Kind(NamedTuple):
 class Bar(NamedTuple):
     """A stretch of one kind."""
 
-    kind: Kind
+    kind: BarStyle
     start: float
     end: float
 
 
-class Row(NamedTuple):
+class GanttRow(NamedTuple):
     """A line of bars with what stands before and behind it; one without bars is a remark."""
 
     label: str
@@ -44,14 +44,14 @@ def terminal_width() -> int:
 
 
 def gantt(
-    rows: Sequence[Row], start: float, end: float, *, width: int, style: Style,
+    rows: Sequence[GanttRow], start: float, end: float, *, width: int, style: Style,
     ticks: Callable[[float, float, int], list[tuple[float, str]]], keep_short: bool = False,
 ) -> Iterator[str]:  # fmt: skip
     """The axis, the rows, and a legend of what is in them. `ticks` gives labels for an axis of so many columns; with
     `keep_short`, what is too short for a column of its own gets one all the same."""
     left = max(len(row.label) for row in rows if row.bars) + 1
     right = max(len(row.note) for row in rows if row.bars) + 1
-    kinds: dict[Kind, None] = {}
+    kinds: dict[BarStyle, None] = {}
     columns = max(20, width - left - right)
     yield style(" " * left + _axis(ticks(start, end, columns // TICK), start, end, columns), dim=True).rstrip()
     for row in rows:
@@ -68,8 +68,8 @@ def gantt(
     yield from _legend(list(kinds), left, width, style)
 
 
-def _legend(kinds: Sequence[Kind], left: int, width: int, style: Style) -> Iterator[str]:
-    lines: list[list[Kind]] = [[]]
+def _legend(kinds: Sequence[BarStyle], left: int, width: int, style: Style) -> Iterator[str]:
+    lines: list[list[BarStyle]] = [[]]
     used = left
     for kind in kinds:
         long = len(kind.letter) + len(kind.name) + 4
@@ -85,10 +85,10 @@ def _legend(kinds: Sequence[Kind], left: int, width: int, style: Style) -> Itera
 
 def _cells(
     bars: Sequence[Bar], start: float, end: float, columns: int, *, keep_short: bool = False
-) -> list[Kind | None]:
+) -> list[BarStyle | None]:
     """What most of each column's time was spent on."""
     scale = columns / ((end - start) or 1.0)
-    cells: list[Kind | None] = [None] * columns
+    cells: list[BarStyle | None] = [None] * columns
     most = [0.0] * columns
     places = []
     for bar in bars:
@@ -104,7 +104,7 @@ def _cells(
     return cells
 
 
-def _keep_short(cells: list[Kind | None], places: Sequence[tuple[float, int, Kind]]) -> None:
+def _keep_short(cells: list[BarStyle | None], places: Sequence[tuple[float, int, BarStyle]]) -> None:
     """Gives the columns in which they begin to bars that are too short for one, the longer ones first; a kind that
     would take every third column and more stays hidden."""
     lost = sorted((place for place in places if 0 < place[0] < 1 and cells[place[1]] != place[2]), key=lambda p: -p[0])
@@ -116,7 +116,7 @@ def _keep_short(cells: list[Kind | None], places: Sequence[tuple[float, int, Kin
             cells[column] = kind
 
 
-def _runs(cells: Sequence[Kind | None]) -> Iterator[tuple[Kind | None, int]]:
+def _runs(cells: Sequence[BarStyle | None]) -> Iterator[tuple[BarStyle | None, int]]:
     begin = 0
     for column in range(1, len(cells) + 1):
         if column == len(cells) or cells[column] != cells[begin]:

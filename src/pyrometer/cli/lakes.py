@@ -15,10 +15,10 @@ from pyrometer.explain.words import counted
 from pyrometer.model.settings import Settings, with_values
 
 if TYPE_CHECKING:
-    from pyrometer.cli.running import Asked, LakeAsked
+    from pyrometer.cli.running import LakeOptions, ReadRequest
 
 
-def ask_lake(asked: LakeAsked, what: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+def ask_lake(asked: LakeOptions, what: str, parameters: Mapping[str, str]) -> dict[str, Any]:
     """The answer of a lake."""
     from pyrometer.cli.progress import progress_bar
     from pyrometer.serve.lakes import Lake, answer_of_lake
@@ -60,7 +60,7 @@ def _moment(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def copy_folder(asked: Asked, url: str | None) -> None:
+def copy_folder(asked: ReadRequest, url: str | None) -> None:
     """`pyrometer export lake`: what a server does by itself, once."""
     from pyrometer.account.lake_manifest import ensure_lake_source, manifest_header
     from pyrometer.cli.running import bring_up_to_date, data_folder, open_store

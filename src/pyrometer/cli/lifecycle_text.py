@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from pyrometer.cli.gantt import Bar, Kind, Row, clock_ticks, gantt
+from pyrometer.cli.gantt import Bar, BarStyle, GanttRow, clock_ticks, gantt
 from pyrometer.cli.step_text import length
 from pyrometer.explain.failures import failure_text
 from pyrometer.explain.text import Style
@@ -19,13 +19,13 @@ MOST_ATTEMPTS = 12
 REPEATED = 3  # of one kind in a row are told one by one; more are folded
 
 KINDS = {
-    "training": Kind("t", "green", "training"), "image_pull": Kind("p", "magenta", "image pull"),
-    "imports": Kind("i", "yellow", "imports"), "startup": Kind("i", "yellow", "startup"),
-    "rendezvous": Kind("r", "bright_yellow", "rendezvous"), "restore": Kind("l", "bright_magenta", "restore"),
-    "compile": Kind("x", "bright_blue", "compile"), "first_step": Kind("1", "bright_green", "first step"),
-    "checkpoint": Kind("k", "blue", "checkpoint"), "evaluate": Kind("e", "cyan", "evaluate"),
-    "diverged": Kind("n", "bright_red", "loss not finite"), "loop_ended": Kind("z", "white", "left its loop"),
-    "hang": Kind("h", "red", "hang"),
+    "training": BarStyle("t", "green", "training"), "image_pull": BarStyle("p", "magenta", "image pull"),
+    "imports": BarStyle("i", "yellow", "imports"), "startup": BarStyle("i", "yellow", "startup"),
+    "rendezvous": BarStyle("r", "bright_yellow", "rendezvous"), "restore": BarStyle("l", "bright_magenta", "restore"),
+    "compile": BarStyle("x", "bright_blue", "compile"), "first_step": BarStyle("1", "bright_green", "first step"),
+    "checkpoint": BarStyle("k", "blue", "checkpoint"), "evaluate": BarStyle("e", "cyan", "evaluate"),
+    "diverged": BarStyle("n", "bright_red", "loss not finite"), "loop_ended": BarStyle("z", "white", "left its loop"),
+    "hang": BarStyle("h", "red", "hang"),
 }  # fmt: skip
 ENDS = {"succeeded": "✓", "failed": "✗", "killed": "✗"}
 
@@ -62,7 +62,7 @@ def run_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]
         yield f"  pyrometer trace {answer['run']} --step {answer['traced']['slowest'][0]['step']}"
 
 
-def _row(attempt: dict[str, Any]) -> Row:
+def _row(attempt: dict[str, Any]) -> GanttRow:
     """Later kinds of the table lie over earlier ones: a hang is seen in the middle of training."""
     order = list(KINDS)
     known = sorted((p for p in attempt["pieces"] if p["name"] in KINDS), key=lambda p: order.index(p["name"]))
@@ -72,8 +72,8 @@ def _row(attempt: dict[str, Any]) -> Row:
         over = [p for p in known if p["start_ms"] <= begin and p["start_ms"] + p["duration_ms"] >= end]
         if over:
             bars.append(Bar(KINDS[over[-1]["name"]], begin, end))
-    whole = Bar(Kind(" ", "", ""), attempt["start_ms"], attempt["start_ms"])
-    return Row(
+    whole = Bar(BarStyle(" ", "", ""), attempt["start_ms"], attempt["start_ms"])
+    return GanttRow(
         f"attempt {attempt['attempt']}", bars or [whole], f"{ENDS.get(attempt['outcome'], '…')} {attempt['outcome']}"
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pyrometer.cli.gantt import terminal_width
-from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.step_text import samples_text
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import Style, plain
@@ -34,7 +34,7 @@ SET = "After the ranks have put their gradients together, an update is of all th
 @click.option("--limit", metavar="N", help="How many batches the JSON lists. Default: 1000.")
 @click.option("--offset", metavar="N", help="How many it leaves out before those.")
 @read_options(default_last=None)
-def command(asked: Asked, run: str, spikes: bool, **told: str | None) -> None:
+def command(asked: ReadRequest, run: str, spikes: bool, **told: str | None) -> None:
     """Which data is behind a step, a checkpoint or a jump of the loss; which steps and checkpoints have a sample."""
     parameters = {name: value for name, value in told.items() if value is not None}
     if spikes:

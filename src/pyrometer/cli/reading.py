@@ -15,7 +15,7 @@ import click
 from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.account.time_range import time_range_of, zone_of
 from pyrometer.cli.progress import progress_bar
-from pyrometer.cli.running import Asked, answer_from
+from pyrometer.cli.running import ReadRequest, answer_from
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.kubernetes.api import connect
 from pyrometer.collect.prometheus.api import Prometheus
@@ -27,7 +27,7 @@ from pyrometer.store import Store
 
 
 def read_and_answer(
-    asked: Asked, what: str, *, prometheus: str | None, kube: bool, context: str | None
+    asked: ReadRequest, what: str, *, prometheus: str | None, kube: bool, context: str | None
 ) -> dict[str, Any]:
     """The answer, from what a Prometheus remembers and what the cluster says; kept only in a folder that was named."""
     if asked.lake is not None:
@@ -57,7 +57,7 @@ async def _read(history: Backfill, settings: Settings, prometheus: str | None, k
                 await connection.close()
 
 
-def _window(asked: Asked, what: str, settings: Settings, now_ms: int) -> tuple[int, int]:
+def _window(asked: ReadRequest, what: str, settings: Settings, now_ms: int) -> tuple[int, int]:
     """The time to read: what is asked for, up to now."""
     told = asked.parameters
     zone = zone_of(told.get("tz") or settings.timezone)

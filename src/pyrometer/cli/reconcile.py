@@ -10,7 +10,7 @@ import click
 
 from pyrometer.account.reconcile import ledger_use, off_by_percent, reconcile
 from pyrometer.account.time_range import zone_of
-from pyrometer.cli.running import Asked, print_json
+from pyrometer.cli.running import ReadRequest, print_json
 from pyrometer.cli.tables import print_table
 from pyrometer.collect.bills import BillError, columns_of, days_of, read_bill
 from pyrometer.explain.words import dollars, hours
@@ -40,7 +40,7 @@ def command(
         raise click.UsageError("Say --data or --server, not both.")
     named = _named(maps)
     zone = zone_of(tz) if tz else UTC
-    asked = Asked(data, server, {"tz": tz or "UTC"} | ({"price": price} if price else {}), output)
+    asked = ReadRequest(data, server, {"tz": tz or "UTC"} | ({"price": price} if price else {}), output)
     try:
         said = columns_of(columns) if columns else None
         answer = _answer(asked, bill, zone, named, said)
@@ -62,7 +62,7 @@ def _named(maps: tuple[str, ...]) -> dict[str, str]:
 
 
 def _answer(
-    asked: Asked, path: Path, zone: tzinfo, named: dict[str, str], columns: dict[str, str] | None
+    asked: ReadRequest, path: Path, zone: tzinfo, named: dict[str, str], columns: dict[str, str] | None
 ) -> dict[str, Any]:
     """It is read twice: for its days, and then knowing which instances the ledger has in them."""
     first, last = days_of(path, zone, columns)

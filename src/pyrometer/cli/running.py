@@ -25,7 +25,7 @@ from pyrometer.identify.price_book import PriceError
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.serve import questions
 from pyrometer.serve.address import Address, ServerError, UnreachableError, ask, published
-from pyrometer.serve.questions import NothingError, Question, QuestionError, question
+from pyrometer.serve.questions import NotFoundError, Question, QuestionError, question
 from pyrometer.serve.tokens import TokenError
 from pyrometer.store import Store, StoreBusyError, StoreError, data_folders
 from pyrometer.store.engines import ENGINES, LOCAL, RAY
@@ -50,7 +50,7 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         SettingError,
         RuleError,
         TokenError,
-        NothingError,
+        NotFoundError,
         ClosingError,
     ) as error:
         return fail(str(error), 1)
@@ -62,7 +62,7 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         return fail(f"{first_line(error)}. `pyrometer check DIR` says what is wrong with a data folder.", 1)
 
 
-class LakeAsked(NamedTuple):
+class LakeOptions(NamedTuple):
     """What the options say of a lake: which, which clusters of it, and what divides the work."""
 
     url: str
@@ -71,7 +71,7 @@ class LakeAsked(NamedTuple):
     address: str | None = None
 
 
-class Asked(NamedTuple):
+class ReadRequest(NamedTuple):
     """What the options of a read command say: whom to ask, about which time, at which price, in which form."""
 
     data: Path | None
@@ -79,7 +79,7 @@ class Asked(NamedTuple):
     parameters: dict[str, str]
     output: str
     token: str | None = None  # for the server; else PYROMETER_TOKEN
-    lake: LakeAsked | None = None
+    lake: LakeOptions | None = None
     clusters: tuple[str, ...] = ()  # of a lake
 
     def answer(self, what: str, **more: str) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def read_options(
             parameters = {name: value for name, value in told.items() if value is not None}
             if everything:
                 parameters["all"] = "1"
-            return function(Asked(data, server, parameters, output, lake=lake, clusters=clusters), **others)
+            return function(ReadRequest(data, server, parameters, output, lake=lake, clusters=clusters), **others)
 
         command.__doc__ = function.__doc__
         command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
@@ -180,7 +180,7 @@ ENGINE_OPTIONS = [
 ]
 
 
-def _lake_asked(clusters: tuple[str, ...], options: dict[str, Any]) -> LakeAsked | None:
+def _lake_asked(clusters: tuple[str, ...], options: dict[str, Any]) -> LakeOptions | None:
     """Takes what is said of a lake out of the options."""
     url = options.pop("lake", None)
     engine, address = options.pop("engine", None), options.pop("address", None)
@@ -191,7 +191,7 @@ def _lake_asked(clusters: tuple[str, ...], options: dict[str, Any]) -> LakeAsked
         return None
     if address is not None and engine != RAY:
         raise click.UsageError("--address is that of a Ray cluster: say --engine ray, too.")
-    return LakeAsked(url, clusters, engine or LOCAL, address)
+    return LakeOptions(url, clusters, engine or LOCAL, address)
 
 
 def _answer(folder: Path, settings: Settings, asked: Question, *, wait_s: float) -> dict[str, Any]:

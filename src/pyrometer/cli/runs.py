@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pyrometer.cli.gantt import terminal_width
-from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.step_text import length
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.failures import failure_text
@@ -20,7 +20,7 @@ MAX_FAILURES = 5
 
 @click.command()
 @read_options(default_last=None)
-def command(asked: Asked) -> None:
+def command(asked: ReadRequest) -> None:
     """The training runs that sent steps, or of which Kubeflow Trainer tells: attempts, ranks, steps, cost and goodput,
     newest first."""
     answer = asked.answer("runs")

@@ -12,7 +12,7 @@ import click
 
 from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.parts_text import print_pipeline, print_sweep
-from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.sparks import BLOCKS
 from pyrometer.cli.step_text import KINDS, length
 from pyrometer.explain.failures import failure_text
@@ -32,7 +32,7 @@ SAID = ("exception", "exit", "out_of_memory", "sdk_error", "mlflow_run", "wandb_
 @click.command()
 @click.argument("run")
 @read_options(default_last=None)
-def command(asked: Asked, run: str) -> None:
+def command(asked: ReadRequest, run: str) -> None:
     """One run: what it cost, how fast it trains, its lifecycle, its metrics, its findings. Also a run of a pipeline, by
     its id or name: its steps; and a sweep (a Katib experiment): its trials."""
     answer = asked.answer("show", run=run)

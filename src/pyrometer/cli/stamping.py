@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pyrometer.cli.progress import progress_bar
-from pyrometer.cli.running import Asked
+from pyrometer.cli.running import ReadRequest
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.mlflow import Mlflow, NotTakenError
 from pyrometer.explain.words import counted
@@ -20,14 +20,14 @@ from pyrometer.export.mlflow import stamp
 from pyrometer.export.stamps import Stamp, stamp_of
 
 
-def into_mlflow(asked: Asked, uri: str | None, only: Collection[str]) -> None:
+def into_mlflow(asked: ReadRequest, uri: str | None, only: Collection[str]) -> None:
     """Tags and metrics of the runs of a tracking server."""
     if not uri:
         raise click.UsageError("Which tracking server? Say --tracking-uri, or set MLFLOW_TRACKING_URI.")
     asyncio.run(_into_mlflow(Mlflow(uri, os.environ.get("MLFLOW_TRACKING_TOKEN")), asked, only))
 
 
-async def _into_mlflow(mlflow: Mlflow, asked: Asked, only: Collection[str]) -> None:
+async def _into_mlflow(mlflow: Mlflow, asked: ReadRequest, only: Collection[str]) -> None:
     stamped = missing = 0
     try:
         for run_id, found in _stamps(asked, "mlflow", only):
@@ -41,7 +41,7 @@ async def _into_mlflow(mlflow: Mlflow, asked: Asked, only: Collection[str]) -> N
     _say(stamped, missing, f"{mlflow.uri} does not have", "pyrometer import mlflow")
 
 
-def into_wandb(asked: Asked, folder: Path | None, only: Collection[str]) -> None:
+def into_wandb(asked: ReadRequest, folder: Path | None, only: Collection[str]) -> None:
     """The summary of runs on W&B's server; or a part with a summary beside each run in a folder of offline ones."""
     stamps = dict(_stamps(asked, "wandb", only))
     if not stamps:
@@ -52,7 +52,7 @@ def into_wandb(asked: Asked, folder: Path | None, only: Collection[str]) -> None
         click.echo("`wandb sync` sends them along.")
 
 
-def _stamps(asked: Asked, tracker: str, only: Collection[str]) -> Iterator[tuple[str, Stamp]]:
+def _stamps(asked: ReadRequest, tracker: str, only: Collection[str]) -> Iterator[tuple[str, Stamp]]:
     """Ids of a tracker's runs, and what to tell them. Questions are asked one after the other: runs are few."""
     url = read_settings(os.environ, asked.data).public_url
     rows = [

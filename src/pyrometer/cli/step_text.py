@@ -8,7 +8,7 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
-from pyrometer.cli.gantt import Bar, Kind, Row, gantt, length_ticks
+from pyrometer.cli.gantt import Bar, BarStyle, GanttRow, gantt, length_ticks
 from pyrometer.explain.text import Style
 from pyrometer.explain.words import counted
 
@@ -16,13 +16,14 @@ MOST_ROWS, SLOWEST, FASTEST = 16, 8, 4
 MOST_DATA = 8
 
 KINDS = {
-    "data": Kind("d", "yellow", "data"), "copy": Kind("c", "magenta", "copy"), "forward": Kind("f", "green", "forward"),
-    "backward": Kind("b", "cyan", "backward"), "sync": Kind("s", "blue", "sync"),
-    "optimizer": Kind("o", "bright_green", "optimizer"), "checkpoint": Kind("k", "bright_yellow", "checkpoint"),
-    "evaluate": Kind("e", "bright_cyan", "evaluate"), "compile": Kind("x", "bright_magenta", "compile"),
-    "garbage": Kind("g", "bright_red", "garbage collection"), "other": Kind("-", "white", "other"),
+    "data": BarStyle("d", "yellow", "data"), "copy": BarStyle("c", "magenta", "copy"),
+    "forward": BarStyle("f", "green", "forward"),
+    "backward": BarStyle("b", "cyan", "backward"), "sync": BarStyle("s", "blue", "sync"),
+    "optimizer": BarStyle("o", "bright_green", "optimizer"), "checkpoint": BarStyle("k", "bright_yellow", "checkpoint"),
+    "evaluate": BarStyle("e", "bright_cyan", "evaluate"), "compile": BarStyle("x", "bright_magenta", "compile"),
+    "garbage": BarStyle("g", "bright_red", "garbage collection"), "other": BarStyle("-", "white", "other"),
 }  # fmt: skip
-WAIT = Kind("·", "red", "waits for the last rank")
+WAIT = BarStyle("·", "red", "waits for the last rank")
 
 
 def step_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
@@ -126,7 +127,7 @@ def _waiting(answer: dict[str, Any]) -> str:
     )
 
 
-def _rows(ranks: Sequence[dict[str, Any]]) -> list[Row]:
+def _rows(ranks: Sequence[dict[str, Any]]) -> list[GanttRow]:
     """Who was ready last first; of very many, both ends, and what lies between in words."""
     rows = [_row(rank, critical=number == 0) for number, rank in enumerate(ranks)]
     if len(rows) <= MOST_ROWS:
@@ -136,10 +137,10 @@ def _rows(ranks: Sequence[dict[str, Any]]) -> list[Row]:
     spread = (
         f" that waited {min(waited):,.1f}–{max(waited):,.1f} ms, {median(waited):,.1f} at the median" if waited else ""
     )
-    return [*rows[:SLOWEST], Row(f"   … {len(between)} ranks{spread} …"), *rows[-FASTEST:]]
+    return [*rows[:SLOWEST], GanttRow(f"   … {len(between)} ranks{spread} …"), *rows[-FASTEST:]]
 
 
-def _row(rank: dict[str, Any], *, critical: bool) -> Row:
+def _row(rank: dict[str, Any], *, critical: bool) -> GanttRow:
     bars: list[Bar] = []
     waited = rank["waited_ms"] or 0.0
     for name, start, lasted in rank["timeline"]:
@@ -150,7 +151,7 @@ def _row(rank: dict[str, Any], *, critical: bool) -> Row:
         if lasted > waits:
             bars.append(Bar(KINDS[name], start + waits, start + lasted))
     note = "no sync" if rank["waited_ms"] is None else "was last" if critical else f"waited {length(rank['waited_ms'])}"
-    return Row(f"{'▶' if critical else ' '} rank {rank['rank']}", bars, note, bold=critical)
+    return GanttRow(f"{'▶' if critical else ' '} rank {rank['rank']}", bars, note, bold=critical)
 
 
 def _critical(path: Sequence[dict[str, Any]], width: int) -> Iterator[str]:

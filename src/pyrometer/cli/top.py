@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.running import ReadRequest, print_json, read_options
 
 EVERY_S = 2.0
 LOOK_S = 0.1  # how soon a key or another size is noticed
@@ -30,7 +30,7 @@ Answer = dict[str, Any]
 @click.option("--once", is_flag=True, help="Print once and exit; so it does without a terminal.")
 @click.option("--limit", metavar="N", help="So many workloads at most. Default: 200.")
 @read_options(default_last="1h", live=True)
-def command(asked: Asked, every_s: float, once: bool, limit: str | None) -> None:
+def command(asked: ReadRequest, every_s: float, once: bool, limit: str | None) -> None:
     """Which workloads hold GPUs: state, dollars per hour, progress and ETA, the most expensive first. On a terminal it
     looks again every two seconds: q quits, arrows or j and k move, s sorts, / filters."""
     more = {} if limit is None else {"limit": limit}
@@ -48,7 +48,7 @@ def command(asked: Asked, every_s: float, once: bool, limit: str | None) -> None
             _watch(look, answer, _source(asked), every_s)
 
 
-def _source(asked: Asked) -> str:
+def _source(asked: ReadRequest) -> str:
     return asked.server or str(asked.data or Path(os.environ.get("PYROMETER_DATA", "")))
 
 

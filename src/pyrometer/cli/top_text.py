@@ -21,7 +21,7 @@ LEAST_NAME = 12
 KEYS = "q quit · ↑↓ move · s sort · / filter"
 
 
-class Column(NamedTuple):
+class TopColumn(NamedTuple):
     """A column: what it shows, and how soon it goes when room is short (the highest first)."""
 
     heading: str
@@ -77,20 +77,20 @@ def _money(micro: int | None) -> str:
 
 
 COLUMNS = (
-    Column("workload", lambda row: row["workload"]["name"], 0),
-    Column("team", lambda row: row["team"] or "–", 6),
-    Column("user", lambda row: row["user"] or "–", 13),
-    Column("experiment", lambda row: row["experiment"] or "–", 11),
-    Column("state", lambda row: row["state"] or "–", 1),
-    Column("useful", lambda row: sparkline(row["spark"], low=0.0, high=1.0), 5),
-    Column("GPUs", lambda row: f"{row['gpus']:,g}", 2, figure=True),
-    Column("$/h", lambda row: _money(row["usd_micro_per_hour"]), 0, figure=True),
-    Column("in window", lambda row: _money(row["usd_micro"]), 12, figure=True),
-    Column("goodput", lambda row: "–" if row["goodput"] is None else ratio(row["goodput"]), 8, figure=True),
-    Column("running", lambda row: "–" if row["running_ms"] is None else duration(row["running_ms"]), 9, figure=True),
-    Column("progress", _progress, 3, figure=True),
-    Column("ETA", _eta, 4, figure=True),
-    Column("metric", _metric, 10, figure=True),
+    TopColumn("workload", lambda row: row["workload"]["name"], 0),
+    TopColumn("team", lambda row: row["team"] or "–", 6),
+    TopColumn("user", lambda row: row["user"] or "–", 13),
+    TopColumn("experiment", lambda row: row["experiment"] or "–", 11),
+    TopColumn("state", lambda row: row["state"] or "–", 1),
+    TopColumn("useful", lambda row: sparkline(row["spark"], low=0.0, high=1.0), 5),
+    TopColumn("GPUs", lambda row: f"{row['gpus']:,g}", 2, figure=True),
+    TopColumn("$/h", lambda row: _money(row["usd_micro_per_hour"]), 0, figure=True),
+    TopColumn("in window", lambda row: _money(row["usd_micro"]), 12, figure=True),
+    TopColumn("goodput", lambda row: "–" if row["goodput"] is None else ratio(row["goodput"]), 8, figure=True),
+    TopColumn("running", lambda row: "–" if row["running_ms"] is None else duration(row["running_ms"]), 9, figure=True),
+    TopColumn("progress", _progress, 3, figure=True),
+    TopColumn("ETA", _eta, 4, figure=True),
+    TopColumn("metric", _metric, 10, figure=True),
 )
 
 

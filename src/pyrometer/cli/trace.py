@@ -14,7 +14,7 @@ import click
 
 from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.lifecycle_text import run_lines
-from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.step_text import span_chain, step_lines
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.words import counted
@@ -30,7 +30,7 @@ MOST_WAYS = 12
 @read_options(default_last=None, formats=("table", "json", "perfetto", "otlp"))
 @click.option("--file", "path", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer there.")
 def command(
-    asked: Asked, run: str, step: str | None, sample: str | None, attempt: str | None, path: Path | None
+    asked: ReadRequest, run: str, step: str | None, sample: str | None, attempt: str | None, path: Path | None
 ) -> None:
     """A run's life; with --step one step over all ranks; with --sample a sample's way through steps."""
     told = {"step": step, "sample": sample, "attempt": attempt}

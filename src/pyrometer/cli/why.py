@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.settings import read_settings
 from pyrometer.explain.text import plain, render_text
 
@@ -25,7 +25,7 @@ from pyrometer.explain.text import plain, render_text
 @click.option("--file", "path", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer there.")
 @click.option("--send", is_flag=True, help="Send it in short to the webhook of the settings, too.")
 def command(
-    asked: Asked, kube: bool, context: str | None, prometheus: str | None, path: Path | None, send: bool
+    asked: ReadRequest, kube: bool, context: str | None, prometheus: str | None, path: Path | None, send: bool
 ) -> None:
     """What burned, by state, and the findings by dollars: who, since when, how much, how we know, what to do."""
     tell = _webhook(asked) if send else None
@@ -50,7 +50,7 @@ def command(
         tell(answer)
 
 
-def _webhook(asked: Asked) -> Callable[[dict[str, Any]], None]:
+def _webhook(asked: ReadRequest) -> Callable[[dict[str, Any]], None]:
     """What sends an answer; that it cannot be sent is said before it is asked for."""
     from pyrometer.act.messages import of_night
     from pyrometer.act.teller import context_of

@@ -10,7 +10,7 @@ import click
 
 from pyrometer.cli.curves import look_for
 from pyrometer.cli.gantt import terminal_width
-from pyrometer.cli.running import Asked, print_json, read_options
+from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.sparks import sparkline
 from pyrometer.cli.tables import print_table
 from pyrometer.cli.worth_chart import AXES, NothingToDrawError, chart_lines
@@ -26,7 +26,7 @@ FRONT = "★"  # beside a run that no other one beats
 @click.option("--target", metavar="VALUE", help="What its runs paid until the metric was this good.")
 @click.option("--by", type=click.Choice(AXES), help="What a chart has below. Default: dollars.")
 @read_options(default_last=None, formats=("table", "json", "chart"))
-def command(asked: Asked, named: str | None, metric: str | None, target: str | None, by: str | None) -> None:
+def command(asked: ReadRequest, named: str | None, metric: str | None, target: str | None, by: str | None) -> None:
     """What experiments cost and how good they got, most expensive first; of one, its runs: which of them no other one
     beats for less (★), what a target cost, what the last tenth of the dollars bought. `-o chart` draws them."""
     if by is not None and asked.output != "chart":

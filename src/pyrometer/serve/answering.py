@@ -32,7 +32,7 @@ from pyrometer.serve.core import Core
 from pyrometer.serve.disk import UNANSWERED
 from pyrometer.serve.http_error import HttpError
 from pyrometer.serve.live import EventStream
-from pyrometer.serve.questions import NothingError, Question, QuestionError, question
+from pyrometer.serve.questions import NotFoundError, Question, QuestionError, question
 from pyrometer.serve.runtime import run_to_end
 from pyrometer.serve.tokens import Principal
 from pyrometer.store import Snapshot
@@ -218,7 +218,7 @@ def question_errors() -> Iterator[None]:
         yield
     except (QuestionError, WindowError) as error:
         raise HttpError(400, str(error)) from None
-    except NothingError as error:
+    except NotFoundError as error:
         raise HttpError(404, str(error)) from None
 
 

@@ -13,7 +13,7 @@ from pyrometer.account.scope import ScopeNotFoundError
 from pyrometer.model.settings import Settings
 from pyrometer.serve.questions import (
     Answer,
-    NothingError,
+    NotFoundError,
     Question,
     QuestionError,
     common_parameters,
@@ -75,7 +75,7 @@ def _summed(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Se
             return fleet.charges(asked, common.share)
         return fleet.cost(asked, [tariff_of(one) for one in settings], common.share)
     except ScopeNotFoundError as error:
-        raise NothingError(str(error)) from None
+        raise NotFoundError(str(error)) from None
 
 
 def _refuse(what: str, parameters: Mapping[str, str], engine: Engine, members: Sequence[LakeCluster]) -> None:
@@ -98,11 +98,11 @@ def _listed(members: Sequence[LakeCluster], asked: Sequence[Question]) -> Answer
     """The rows of several clusters, newest first. A team or an experiment need not exist in all of them."""
     rows: list[Answer] = []
     answer: Answer | None = None
-    nothing: NothingError | None = None
+    nothing: NotFoundError | None = None
     for member, ask in zip(members, asked, strict=True):
         try:
             answer = _of_one(member, ask)
-        except NothingError as error:
+        except NotFoundError as error:
             nothing = error
             continue
         rows += [row | {"cluster": member.name} for row in answer["rows"]]

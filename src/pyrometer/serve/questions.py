@@ -83,7 +83,7 @@ class QuestionError(ValueError):
     """An invalid question. The text names the option, the value and what to do."""
 
 
-class NothingError(LookupError):
+class NotFoundError(LookupError):
     """A valid question for something that does not exist."""
 
 
@@ -119,7 +119,7 @@ def question(what: str, parameters: Mapping[str, str], settings: Settings) -> Qu
             with only(store, team, experiment, workload):
                 return answer(store, scope)
         except ScopeNotFoundError as error:
-            raise NothingError(str(error)) from None
+            raise NotFoundError(str(error)) from None
 
     return asked
 
@@ -139,7 +139,7 @@ class CommonParameters(NamedTuple):
 def common_parameters(what: str, parameters: Mapping[str, str], settings: Settings) -> CommonParameters:
     """Checks the parameters that every question has. Raises errors for unknown ones."""
     if what not in _ANSWERS:
-        raise NothingError(f"Question {what!r} not found. Known questions: {', '.join(_ANSWERS)}.")
+        raise NotFoundError(f"Question {what!r} not found. Known questions: {', '.join(_ANSWERS)}.")
     allowed = (*COMMON_PARAMETERS, *OWN_PARAMETERS.get(what, ()))
     unknown = sorted(set(parameters) - set(allowed))
     if unknown:
@@ -263,7 +263,7 @@ def _cluster(parameters: Mapping[str, str]) -> _Answering:
             at_ms = None if at is None else time_ms(at, scope.zone)
             return cluster(store, scope.window, zone=scope.zone, at_ms=at_ms)
         except NoSuchMinuteError as error:
-            raise NothingError(str(error)) from None
+            raise NotFoundError(str(error)) from None
 
     return answer
 
@@ -359,11 +359,11 @@ def _worth(parameters: Mapping[str, str]) -> _Answering:
         try:
             return worth(store, experiment, window, zone=zone, metric=metric, target=target, price_usd_micro=price)
         except NoSuchMetricError as error:
-            raise NothingError(str(error)) from None
+            raise NotFoundError(str(error)) from None
         except NoSuchExperimentError as error:
             near = difflib.get_close_matches(experiment, error.known, 1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer worth` lists them."
-            raise NothingError(f"Experiment {experiment!r} not found in this time range. {hint}") from None
+            raise NotFoundError(f"Experiment {experiment!r} not found in this time range. {hint}") from None
 
     return answer
 
@@ -398,15 +398,15 @@ def _of_run(parameters: Mapping[str, str], answer: Callable[[StoreReader, str, _
         try:
             return answer(store, run, scope)
         except NotRecordedError as error:
-            raise NothingError(str(error)) from None
+            raise NotFoundError(str(error)) from None
         except NoSuchRunError as error:
             if run in run_names(store, TimeRange(-(2**62), 2**62)):
                 there = f"Run {run!r} did not run in this time range. `pyrometer runs` shows when it ran."
-                raise NothingError(there) from None
+                raise NotFoundError(there) from None
             known = [*run_names(store, scope.window), *error.also]
             near = difflib.get_close_matches(run, known, 1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer runs` lists them."
-            raise NothingError(f"Run {run!r} not found in this time range. {hint}") from None
+            raise NotFoundError(f"Run {run!r} not found in this time range. {hint}") from None
 
     return of_run
 
