@@ -6,8 +6,8 @@ import time
 from datetime import UTC
 from typing import Any, NamedTuple
 
-from pyrometer.account.ledger import Accounted
-from pyrometer.account.sums import iso
+from pyrometer.account.answer_json import iso
+from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.export.prometheus import Ledger
 from pyrometer.export.training import Runs
 from pyrometer.export.workloads import Workloads
@@ -28,7 +28,7 @@ QUICK_S, REST_FACTOR, MAX_REST_S = 0.2, 5, 10.0
 class LedgerState(NamedTuple):
     """The ledger when it was last brought up to date."""
 
-    covered: Accounted | None
+    covered: LedgerCoverage | None
     revision: str
     changes: int  # the store's count of changes at that time
     minute: int

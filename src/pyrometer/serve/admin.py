@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pyrometer.account.closing import ClosingError, close, json_of
 from pyrometer.account.rebuilding import rebuild_month
-from pyrometer.account.windows import WindowError, zone_of
+from pyrometer.account.time_range import TimeRangeError, zone_of
 from pyrometer.serve.accounting import Accounting
 from pyrometer.serve.audit import Audit
 from pyrometer.serve.core import Core
@@ -26,8 +26,8 @@ from pyrometer.serve.guard import BODY_S, body_of
 from pyrometer.serve.http_error import HttpError
 from pyrometer.serve.runtime import run_to_end
 from pyrometer.serve.tokens import Principal
-from pyrometer.store.backup import BackupError, Member, Moment, Sent, clear_leftovers, of_inbox
-from pyrometer.store.tarred import packed
+from pyrometer.store.backup import BackupError, BackupMember, BackupSnapshot, SentFiles, clear_leftovers, inbox_members
+from pyrometer.store.backup_tar import packed
 
 MAX_LIST_BYTES = 32 << 20  # of a list of parts: half a million parts
 TAR = "application/x-tar"
@@ -59,7 +59,7 @@ class MonthRoutes:
             zone = zone_of(parameters.get("tz") or self._core.settings.timezone)
             async with self._core.lock:
                 answer = await run_to_end(work, parameters["month"], zone, request.state.who.name)
-        except WindowError as error:
+        except TimeRangeError as error:
             raise HttpError(400, str(error)) from None
         except ClosingError as error:
             raise HttpError(409, str(error)) from None
@@ -122,12 +122,12 @@ class BackupRoute:
             raise BackupError("Another backup is in progress.")
         self._busy = True
         began_s, held_s, size, whole = time.monotonic(), 0.0, 0, False
-        moment: Moment | None = None
-        sent: Sent = {}
+        moment: BackupSnapshot | None = None
+        sent: SentFiles = {}
         folder = self._core.store.folder
         try:
             await asyncio.to_thread(clear_leftovers, folder)
-            async for chunk in iterate_in_threadpool(packed(of_inbox(folder, sent), last=False)):
+            async for chunk in iterate_in_threadpool(packed(inbox_members(folder, sent), last=False)):
                 size += len(chunk)
                 yield chunk
             async with self._core.lock:
@@ -150,11 +150,11 @@ class BackupRoute:
             about["held_ms"] = round(1000 * held_s, 1)  # how long the store was locked
             self._audit.write("backup", who=who.name, role=who.role, **about)
 
-    def _moment(self) -> Moment:
+    def _moment(self) -> BackupSnapshot:
         book = self._core.settings.price_book
-        return Moment(self._core.store, [Path(book)] if book else [])
+        return BackupSnapshot(self._core.store, [Path(book)] if book else [])
 
-    def _until_ended(self, members: Iterator[Member]) -> Iterator[Member]:
+    def _until_ended(self, members: Iterator[BackupMember]) -> Iterator[BackupMember]:
         for member in members:
             if self._ended.is_set():
                 raise BackupError("The server stops.")

@@ -13,8 +13,8 @@ import duckdb
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pyrometer.account.ledger import Accounted
-from pyrometer.account.windows import WindowError
+from pyrometer.account.ledger import LedgerCoverage
+from pyrometer.account.time_range import TimeRangeError
 from pyrometer.model.settings import Settings
 from pyrometer.serve.accounting import Accounting
 from pyrometer.serve.answers import (
@@ -163,7 +163,7 @@ class Answering:
             body = await asyncio.shield(making)
         return tagged, body
 
-    def _current(self) -> tuple[Accounted, str]:
+    def _current(self) -> tuple[LedgerCoverage, str]:
         """The time that the ledger covers, and its revision. The caller holds the lock."""
         state = self._accounting.bring_up_to_date()
         if state.covered is None:
@@ -176,7 +176,7 @@ class Answering:
             made.exception()  # marks it as retrieved: those who still wait get it
 
     async def _make(
-        self, asked: AnswerRequest, tagged: str, ask: Question, snapshot: Snapshot, covered: Accounted
+        self, asked: AnswerRequest, tagged: str, ask: Question, snapshot: Snapshot, covered: LedgerCoverage
     ) -> bytes:
         began_s = time.monotonic()
         body = await asyncio.to_thread(lambda: asked.form.render(_read(ask, snapshot, covered)))
@@ -216,7 +216,7 @@ def question_errors() -> Iterator[None]:
     """Turns errors of a question into a status."""
     try:
         yield
-    except (QuestionError, WindowError) as error:
+    except (QuestionError, TimeRangeError) as error:
         raise HttpError(400, str(error)) from None
     except NotFoundError as error:
         raise HttpError(404, str(error)) from None
@@ -227,7 +227,7 @@ def _checked(what: str, parameters: dict[str, str], settings: Settings) -> Quest
         return question(what, parameters, settings)
 
 
-def _read(ask: Question, snapshot: Snapshot, covered: Accounted) -> Answer:
+def _read(ask: Question, snapshot: Snapshot, covered: LedgerCoverage) -> Answer:
     try:
         with question_errors(), snapshot:
             return ask(snapshot, covered)

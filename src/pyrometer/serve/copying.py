@@ -30,7 +30,7 @@ class LakeCopyTask:
         self.copied_at_s = 0.0
         self._core = core
         self._accounting = accounting
-        self._copier = Copier(Place(core.settings.lake)) if core.settings.lake else None
+        self._copier = LakeCopier(LakeStorage(core.settings.lake)) if core.settings.lake else None
 
     @property
     def is_on(self) -> bool:
@@ -68,7 +68,7 @@ class LakeCopyTask:
         ensure_lake_source(self._core.store)
         return self._core.store.snapshot(), covered
 
-    def _copy(self, copier: Copier, snapshot: Snapshot, covered: LedgerCoverage) -> CopyResult:
+    def _copy(self, copier: LakeCopier, snapshot: Snapshot, covered: LedgerCoverage) -> CopyResult:
         with snapshot:  # files that are replaced in the meantime stay until it is closed
             told = manifest_header(snapshot, self._core.settings, covered)
             return copier.copy(snapshot, told, now_ms=time.time_ns() // 1_000_000)

@@ -8,9 +8,9 @@ from contextlib import suppress
 from datetime import UTC
 from typing import Any
 
-from pyrometer.account.sums import iso
-from pyrometer.act.lives import Lives, ms_of
-from pyrometer.act.teller import Teller
+from pyrometer.account.answer_json import iso
+from pyrometer.act.lives import FindingTracker, ms_of
+from pyrometer.act.teller import Notifier
 from pyrometer.export.prometheus import Ledger
 from pyrometer.model.records import Finding
 from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE
@@ -41,13 +41,13 @@ def first_experiment(worth: Answer) -> str | None:
 class FindingsTask:
     """Looks for findings again and again."""
 
-    def __init__(self, core: Core, ask: Ask, teller: Teller, metrics: Ledger, events: EventStream) -> None:
+    def __init__(self, core: Core, ask: Ask, notifier: Notifier, metrics: Ledger, events: EventStream) -> None:
         self._core = core
         self._ask = ask
-        self._teller = teller
+        self._notifier = notifier
         self._metrics = metrics
         self._events = events
-        self._lives: Lives | None = None  # None until the first look
+        self._lives: FindingTracker | None = None  # None until the first look
         self._announced: dict[str | None, set[str]] = {}  # ids of findings by team; None: all teams
 
     async def look(self) -> None:
@@ -70,20 +70,20 @@ class FindingsTask:
         longer = [one for one in news if one.over_ms is not None and one.from_ms < ms_of(answer["window"]["from"])]
         for one in longer[:MAX_SUMMED_UP]:
             await self._sum_up(lives, one)
-        await self._teller.take(lives.all())
+        await self._notifier.update(lives.all())
         await asyncio.to_thread(self._metrics.found, answer["findings"])
         self._announce(None, answer["findings"])
         for team in self._events.teams():  # a team's findings come from the team's own data
             with suppress(HttpError):  # there is no data of that team
                 self._announce(team, (await self._ask("why", {}, team))["findings"])
 
-    def _remember(self, answer: Answer) -> tuple[Lives, list[Finding]]:
+    def _remember(self, answer: Answer) -> tuple[FindingTracker, list[Finding]]:
         store = self._core.store
         if self._lives is None:
-            self._lives = Lives.of(store)
+            self._lives = FindingTracker.of(store)
         return self._lives, self._lives.remember(store, answer)
 
-    async def _sum_up(self, lives: Lives, ended: Finding) -> None:
+    async def _sum_up(self, lives: FindingTracker, ended: Finding) -> None:
         """Stores the total cost of a finding that is longer than the time range in which it was found."""
         until_ms = ended.to_ms + MS_PER_MINUTE
         since, until = iso(max(ended.from_ms, until_ms - MAX_SUMMED_UP_MS), UTC), iso(until_ms, UTC)

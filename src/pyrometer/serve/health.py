@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyrometer.act.stamping import Stamper
+from pyrometer.act.stamping import SummaryWriter
 from pyrometer.serve.copying import LakeCopyTask
 from pyrometer.serve.disk import Disk
 from pyrometer.serve.scrub import Scrub
@@ -15,13 +15,13 @@ class Health:
     """What `/readyz` and the metrics report."""
 
     def __init__(
-        self, sources: Sources, disk: Disk, scrub: Scrub, lake_copy: LakeCopyTask, stampers: Sequence[Stamper]
+        self, sources: Sources, disk: Disk, scrub: Scrub, lake_copy: LakeCopyTask, summary_writers: Sequence[SummaryWriter]
     ) -> None:
         self._sources = sources
         self._disk = disk
         self._scrub = scrub
         self._lake_copy = lake_copy
-        self._stampers = stampers
+        self._summary_writers = summary_writers
 
     def waiting_for(self) -> list[str]:
         """What the server waits for until it is ready."""
@@ -36,8 +36,8 @@ class Health:
             *self._sources.cluster_shortcomings(),
             *([f"Nothing is copied into the lake: {trouble}"] if trouble else []),
             *(
-                f"The cost of runs is not written into {one.named}: {one.trouble}"
-                for one in self._stampers
+                f"The cost of runs is not written into {one.title}: {one.trouble}"
+                for one in self._summary_writers
                 if one.trouble
             ),
             *self._sources.reader_shortcomings(),

@@ -15,8 +15,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from pyrometer.act.post import secret_of
-from pyrometer.act.stamping import MlflowStamper, Stamper, WandbStamper
-from pyrometer.act.teller import Teller, receivers
+from pyrometer.act.stamping import MlflowSummaryWriter, SummaryWriter, WandbSummaryWriter
+from pyrometer.act.teller import Notifier, receivers
 from pyrometer.collect.kubernetes.api import Api, connect
 from pyrometer.collect.mlflow import Mlflow
 from pyrometer.collect.prometheus.api import Prometheus
@@ -97,8 +97,8 @@ class Services:
     scrub: Scrub
     lake_copy: LakeCopyTask
     push: OtlpPushTask
-    teller: Teller
-    stampers: tuple[Stamper, ...]
+    notifier: Notifier
+    summary_writers: tuple[SummaryWriter, ...]
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -146,37 +146,37 @@ def build_services(
     async def why(since: str, until: str) -> dict[str, Any] | None:
         return await answering.ask_if_available("why", {"since": since, "until": until})
 
-    teller = Teller(settings, folder, why)
-    stampers = _stampers(settings, answering, mlflow, address)
+    notifier = Notifier(settings, folder, why)
+    summary_writers = _summary_writers(settings, answering, mlflow, address)
     scrub, lake_copy = Scrub(core), LakeCopyTask(core, accounting)
     push = OtlpPushTask(core, lambda: collectors, answering.ask)
-    health = Health(sources, core.disk, scrub, lake_copy, stampers)
+    health = Health(sources, core.disk, scrub, lake_copy, summary_writers)
     vitals = Vitals(
         MeasuredParts(
-            accounting, health, core.disk, sources, remote_write, otlp, push, lake_copy, teller, stampers
+            accounting, health, core.disk, sources, remote_write, otlp, push, lake_copy, notifier, summary_writers
         )
     )  # fmt: skip
     collectors: tuple[MetricsCollector, ...] = (*metrics, vitals)
     return Services(
         core=core, access=access, audit=audit, events=events, metrics=metrics, collectors=collectors,
         accounting=accounting, answering=answering,
-        findings=FindingsTask(core, answering.ask, teller, metrics.ledger, events),
+        findings=FindingsTask(core, answering.ask, notifier, metrics.ledger, events),
         sources=sources, health=health, remote_write=remote_write, otlp=otlp, backup=BackupRoute(core, audit),
-        answers=AnswerRoutes(answering, access, events), scrub=scrub, lake_copy=lake_copy, push=push, teller=teller,
-        stampers=stampers,
+        answers=AnswerRoutes(answering, access, events), scrub=scrub, lake_copy=lake_copy, push=push, notifier=notifier,
+        summary_writers=summary_writers,
     )  # fmt: skip
 
 
-def _stampers(
+def _summary_writers(
     settings: Settings, answering: Answering, mlflow: Mlflow | None, address: Address | None
-) -> tuple[Stamper, ...]:
+) -> tuple[SummaryWriter, ...]:
     """The writers of costs into trackers, for those that are enabled."""
-    found: list[Stamper] = []
+    found: list[SummaryWriter] = []
     if mlflow is not None and settings.mlflow_stamp == "yes":
-        found.append(MlflowStamper(mlflow, answering.ask_if_available, public_url=settings.public_url))
+        found.append(MlflowSummaryWriter(mlflow, answering.ask_if_available, public_url=settings.public_url))
         _log.info("The cost of runs is written into %s.", mlflow.uri)
     if address is not None and settings.wandb_stamp == "yes":
-        found.append(WandbStamper(answering.ask_if_available, lambda: address, folder=settings.wandb_dir))
+        found.append(WandbSummaryWriter(answering.ask_if_available, lambda: address, folder=settings.wandb_dir))
         _log.info("The cost of runs is written into W&B (%s).", settings.wandb_dir or "its server")
     return tuple(found)
 
@@ -278,14 +278,14 @@ def _start_tasks(services: Services) -> list[asyncio.Task[None]]:
         restart_on_error(services.scrub.run, disk),
         collect_rarely(),
     ]
-    if services.teller.is_on:
-        running.append(restart_on_error(services.teller.run, disk))
+    if services.notifier.is_on:
+        running.append(restart_on_error(services.notifier.run, disk))
     if services.push.is_on:
         running.append(restart_on_error(services.push.run, disk))
     if lake_copy.is_on:
         _log.info("Sealed parts are copied into the lake %s.", lake_copy.url)
         running.append(repeat(copying.EVERY_S, lake_copy.copy, "Copying into the lake failed", disk))
-    running += [restart_on_error(stamper.run, disk) for stamper in services.stampers]
+    running += [restart_on_error(writer.run, disk) for writer in services.summary_writers]
     return [asyncio.create_task(one) for one in running]
 
 

@@ -24,7 +24,7 @@ from pyrometer.serve.history import Backfill, PrometheusFollower, ReadRanges
 from pyrometer.serve.runtime import RESTART_S, restart_on_error, run_to_end
 from pyrometer.serve.telemetry import DeviceHolders, HoldersFromKubernetes, HoldersFromLabels, TelemetryIngest
 from pyrometer.serve.tracked import MlflowFollower
-from pyrometer.store.newest import slots_of
+from pyrometer.store.reader import newest_slots
 
 NODE_EXPORTERS_EVERY_S = 60.0  # one row per minute is stored
 
@@ -157,7 +157,7 @@ class Sources:
         return [target for target in found if target.node and self._core.nodes.uid_of(target.node)]
 
     def _dcgm(self) -> Dcgm:
-        return Dcgm(self._core.nodes.uid_of, near_idle_power_w, slots_of(self._core.store))
+        return Dcgm(self._core.nodes.uid_of, near_idle_power_w, newest_slots(self._core.store))
 
 
 async def _has_pods(prometheus: Prometheus) -> bool:

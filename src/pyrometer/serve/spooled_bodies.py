@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyrometer.account.problems import Problem
+from pyrometer.account.check_parts import Problem
 from pyrometer.collect.remote_write import Reader, RemoteWriteError
 from pyrometer.serve.disk import OF_DISK, Disk
 from pyrometer.store import Store, StoreError

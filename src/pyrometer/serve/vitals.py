@@ -8,8 +8,8 @@ from typing import NamedTuple
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pyrometer.act.stamping import Stamper
-from pyrometer.act.teller import Teller
+from pyrometer.act.stamping import SummaryWriter
+from pyrometer.act.teller import Notifier
 from pyrometer.serve.accounting import Accounting
 from pyrometer.serve.copying import LakeCopyTask
 from pyrometer.serve.disk import Disk
@@ -33,8 +33,8 @@ class MeasuredParts(NamedTuple):
     otlp: OtlpReceiver
     push: OtlpPushTask
     lake_copy: LakeCopyTask
-    teller: Teller
-    stampers: Sequence[Stamper]
+    notifier: Notifier
+    summary_writers: Sequence[SummaryWriter]
 
 
 class Vitals:
@@ -95,10 +95,10 @@ class Vitals:
         )
         yield _counters(
             "pyrometer_messages", "Notifications of findings, by receiver and outcome", ["receiver", "outcome"],
-            parts.teller.counts,
+            parts.notifier.counts,
         )  # fmt: skip
         stamps = {
-            (stamper.tracker, outcome): count for stamper in parts.stampers for outcome, count in stamper.counts.items()
+            (writer.tracker, outcome): count for writer in parts.summary_writers for outcome, count in writer.counts.items()
         }
         yield _counters(
             "pyrometer_tracker_stamps", "Costs written into runs of trackers, by outcome", ["tracker", "outcome"],
