@@ -1,4 +1,5 @@
-"""What maps a function over pieces of work: this process, or a Ray cluster. Both give the same results in one order."""
+"""Engines that map a function over pieces of work: this process, or a Ray cluster. Results and their order are
+equal."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ LOCAL, RAY = ENGINES = ("local", "ray")
 
 
 class EngineError(StoreError):
-    """An engine that cannot be used as asked; the text says which, and the way out."""
+    """An engine that cannot be used. The text names it and the fix."""
 
 
 class Engine(Protocol):
-    """Calls `function(about, work)` for each pair. What work is about may be large, and is the same of many."""
+    """Calls `function(about, work)` for each pair. `about` may be large, and is often the same."""
 
-    splits: bool  # whether a long window is worth cutting into pieces
+    splits: bool  # whether a long time range should be cut into pieces
 
     def map(
         self, function: Callable[[Any, Work], Result], work: Sequence[tuple[Any, Work]], progress: Progress
@@ -31,7 +32,7 @@ class Engine(Protocol):
 
 
 class Local:
-    """This process, one piece after the other: DuckDB uses all cores for each."""
+    """This process, one piece at a time: DuckDB uses all cores for each."""
 
     splits = False
 
@@ -48,7 +49,7 @@ class Local:
 
 
 def engine_of(name: str, address: str | None) -> Engine:
-    """The engine of a name; of Ray, connected to the cluster at an address."""
+    """The engine with a name. Ray is connected to the cluster at an address."""
     if name == LOCAL:
         return Local()
     from pyrometer.store.engines.ray import Ray

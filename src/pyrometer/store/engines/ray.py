@@ -1,4 +1,4 @@
-"""The same on a Ray cluster: each piece of work is a task on some node, which reads the lake itself.
+"""Engine on a Ray cluster: each piece of work is a task on a node, which reads the lake itself.
 
 A task whose worker or node dies is done again. Tasks get no secrets: each node reaches the lake by its own.
 """
@@ -26,7 +26,7 @@ CLIENT = "ray://"
 
 
 class Ray:
-    """A Ray cluster that is there: `auto` is the one of this machine, else HOST:PORT or ray://HOST:PORT."""
+    """A running Ray cluster: `auto` is the one on this machine, else HOST:PORT or ray://HOST:PORT."""
 
     splits = True
 
@@ -52,7 +52,7 @@ class Ray:
         most = max(1, IN_FLIGHT_PER_CPU * int(ray.cluster_resources().get("CPU", 1)))
         results: list[Result | None] = [None] * len(work)
         waiting = list(enumerate(work))[::-1]
-        places: dict[Any, int] = {}  # of tasks under way
+        places: dict[Any, int] = {}  # of running tasks
         while waiting or places:
             while waiting and len(places) < most:
                 place, (about, piece) = waiting.pop()
@@ -64,7 +64,7 @@ class Ray:
         return results  # type: ignore[return-value]  # none is left out
 
     def _result(self, done: Any) -> Any:
-        """What a task came to, or why it did not."""
+        """The result of a task, or its error."""
         try:
             node, result, wrong = self._ray.get(done)
         except self._ray.exceptions.RayTaskError as error:
@@ -81,7 +81,7 @@ class Ray:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Joins a cluster; one that does not answer is said within seconds, where Ray itself would try for a minute."""
+    """Connects to a cluster. If it does not answer, this fails within seconds, while Ray would try for a minute."""
     if address != "auto":
         host, port = _host_and_port(address)
         try:
@@ -89,7 +89,9 @@ def _connect(ray: Any, address: str) -> None:
         except OSError as error:
             reason = error.strerror or "it does not answer"
             raise EngineError(f"No Ray cluster answers at --address {address}: {reason}.") from None
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray will do anyway; it warns otherwise
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # the future default of Ray, which warns without it
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
@@ -110,7 +112,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 def _on_a_node(
     function: Callable[[Any, Work], Result], version: str, about: Any, piece: Work
 ) -> tuple[str, Result | None, str | None]:
-    """Runs in a worker: says which node it is on, the result, and what was wrong with the lake as seen from there."""
+    """Runs in a worker. Returns the node, the result, and an error of the lake on that node."""
     import ray
 
     util: Any = ray.util
