@@ -52,7 +52,7 @@ def test_a_lake_answers_as_its_folders_do(folders, lake, pyrometer) -> None:
 
 
 def test_what_is_not_possible_is_one_sentence(folders, lake, pyrometer, monkeypatch) -> None:
-    assert "say --cluster NAME. There: east, west" in pyrometer("why", "--lake", lake).failed(2)
+    assert "Pass --cluster NAME. Clusters in this lake: east, west" in pyrometer("why", "--lake", lake).failed(2)
     assert "not two of them" in pyrometer("cost", "--lake", lake, "--data", folders["east"]).failed(2)
     assert "say --lake URL, too" in pyrometer("cost", "--data", folders["east"], "--cluster", "east").failed(2)
     assert "say --lake URL, too" in pyrometer("cost", "--data", folders["east"], "--engine", "ray").failed(2)
