@@ -82,8 +82,7 @@ class Checkout:
     def __init__(self, root: Path, python: str, scratch: Path) -> None:
         self.root, self.python, self.scratch = root, python, scratch
         scratch.mkdir(parents=True)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYROMETER_")}
-        self._environment = kept | {"PYTHONPATH": str(root / "src"), "PYTHONHASHSEED": "0", "TZ": "UTC"}
+        self._environment = environment_of(root)
         loaded = self._run("-c", "import pyrometer; print(pyrometer.__file__)").stdout.strip()
         if root / "src" not in Path(loaded).parents:
             raise SystemExit(f"{python} loads {loaded!r} instead of the code in {root}/src.")
@@ -116,6 +115,12 @@ class Checkout:
         return subprocess.run(
             [self.python, *arguments], cwd=self.scratch, env=self._environment, capture_output=True, text=True
         )
+
+
+def environment_of(root: Path) -> dict[str, str]:
+    """The environment in which Python runs the code of a checkout, whatever settings this shell has."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYROMETER_")}
+    return kept | {"PYTHONPATH": str(root / "src"), "PYTHONHASHSEED": "0", "TZ": "UTC"}
 
 
 @contextmanager
