@@ -82,11 +82,11 @@ def lines_a_second(gpus: int) -> dict[str, float]:
 
 def text_to_records(exporters: int, gpus: int) -> dict[str, float]:
     """Every exporter once, all new; then the same again, as every 15 seconds."""
-    from pyrometer.collect.dcgm import measure_of, place_of
+    from pyrometer.collect.dcgm import measure_of, slot_address_of
     from pyrometer.collect.exposition import Reader
 
     texts = [text_of(number, gpus) for number in range(exporters)]
-    readers = [Reader(measure_of, place_of) for _ in texts]
+    readers = [Reader(measure_of, slot_address_of) for _ in texts]
     dcgm, before_mb = new_dcgm(), memory_mb()
     took, records = [], 0
     for round_number in range(4):

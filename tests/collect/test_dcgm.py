@@ -11,8 +11,10 @@ from exporters import H200, OLD, VERSIONS, Gpu, labels_of, line_of, lines_of, te
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrometer.collect.dcgm import COLUMNS, Dcgm, DeviceUse, measure_of, place_of
+from pyrometer.collect.dcgm import Dcgm, measure_of, slot_address_of
 from pyrometer.collect.exposition import Reader
+from pyrometer.collect.gpu_device import DeviceUse
+from pyrometer.collect.gpu_samples import COLUMNS
 from pyrometer.collect.recording import Recordings
 from pyrometer.collect.slot_watch import WORKS_AGAIN_MS, Sight, SlotWatch
 from pyrometer.collect.source import Delivery
@@ -31,7 +33,7 @@ def new_dcgm(known=(), nodes=None):
 
 
 def scraped(dcgm, text, time_ms=T0):
-    parsed = Reader(measure_of, place_of).read(text)
+    parsed = Reader(measure_of, slot_address_of).read(text)
     return dcgm.take([(measure, place, value, time_ms) for measure, place, value, _ in parsed.samples])
 
 
@@ -47,7 +49,7 @@ def remembered(dcgm, nights, **prometheus):
                 series.setdefault(key, []).append((time_ms, float("nan") if value is None else value))
     return dcgm.take_series(
         [
-            (measure_of(name), place_of(dict(labels)), *map(np.array, zip(*points, strict=True)))
+            (measure_of(name), slot_address_of(dict(labels)), *map(np.array, zip(*points, strict=True)))
             for (name, labels), points in series.items()
             if measure_of(name) is not None
         ]
@@ -148,7 +150,7 @@ def gpu_of(row):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_recorded_gpu_is_the_same_from_every_version(recorded, version):
-    dcgm, reader = new_dcgm(), Reader(measure_of, place_of)
+    dcgm, reader = new_dcgm(), Reader(measure_of, slot_address_of)
     for sample, gpu in recorded:
         parsed = reader.read(text_of([gpu], version))
         taken = dcgm.take([(measure, place, value, sample.time_ms) for measure, place, value, _ in parsed.samples])
@@ -301,7 +303,7 @@ def test_what_only_pods_say_is_kept_beside_what_the_device_says():
 
 
 def test_a_node_that_is_known_has_its_uid():
-    place = place_of({"gpu": "0", "Hostname": "dcgm-exporter-78z52", "node": "node-a"})
+    place = slot_address_of({"gpu": "0", "Hostname": "dcgm-exporter-78z52", "node": "node-a"})
     taken = new_dcgm(nodes={"node-a": "uid-a"}).take([(measure_of("DCGM_FI_DEV_GPU_UTIL"), place, 5.0, T0)])
     assert {record.node_uid for record in taken.records} == {"uid-a"}
 
@@ -309,7 +311,7 @@ def test_a_node_that_is_known_has_its_uid():
 def test_a_node_may_become_known_later():
     nodes = {}
     dcgm = new_dcgm(nodes=nodes)
-    text, reader = text_of([Gpu()]), Reader(measure_of, place_of)
+    text, reader = text_of([Gpu()]), Reader(measure_of, slot_address_of)
     seen = []
     for time_ms in (T0, T0 + EVERY_MS):
         seen += dcgm.take([(m, p, v, time_ms) for m, p, v, _ in reader.read(text).samples]).records
@@ -331,18 +333,18 @@ def test_a_node_may_become_known_later():
     ],
 )
 def test_where_a_device_is(labels, options, hosts):
-    assert place_of({"gpu": "3", **labels}, **options).hosts == hosts
+    assert slot_address_of({"gpu": "3", **labels}, **options).hosts == hosts
 
 
 @pytest.mark.parametrize(
     "labels", [{}, {"gpu": "0"}, {"Hostname": "a"}, {"gpu": "x", "Hostname": "a"}, {"gpu": "99999999", "Hostname": "a"}]
 )
 def test_labels_that_name_no_device(labels):
-    assert place_of(labels) is None
+    assert slot_address_of(labels) is None
 
 
 def test_a_device_is_known_by_its_file_too():
-    assert place_of({"device": "nvidia5", "Hostname": "a"}).slot_index == 5
+    assert slot_address_of({"device": "nvidia5", "Hostname": "a"}).slot_index == 5
 
 
 # -- who uses it ------------------------------------------------------------------------------------------------------
@@ -373,7 +375,7 @@ TARGET = {
     ],
 )
 def test_pods_in_all_spellings(labels, user):
-    place = place_of({**AT, **labels})
+    place = slot_address_of({**AT, **labels})
     assert (place.namespace, place.pod, place.pod_uid) == user
     assert place.of_pod == (user[1] is not None)
 
@@ -381,7 +383,7 @@ def test_pods_in_all_spellings(labels, user):
 def test_a_claim_is_a_use():
     labels = {**AT, "dra_claim_name": "gpus", "dra_claim_namespace": "ml", "dra_mig_profile": "1g.18gb"}
     dcgm = new_dcgm()
-    taken = dcgm.take([(measure_of("DCGM_FI_DEV_GPU_UTIL"), place_of(labels), 5.0, T0)])
+    taken = dcgm.take([(measure_of("DCGM_FI_DEV_GPU_UTIL"), slot_address_of(labels), 5.0, T0)])
     use = DeviceUse("host/a", 0, WHOLE_DEVICE, None, None, "1g.18gb", "ml", None, None, "gpus")
     assert taken.uses == {use: (T0, T0)}
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sent import STALE, USEFUL, WriteRequest, body_of, packed, series_of
 
 from pyrometer.collect import exposition, remote_write, whole_scrapes
-from pyrometer.collect.dcgm import Dcgm, measure_of, place_of
+from pyrometer.collect.dcgm import Dcgm, measure_of, slot_address_of
+from pyrometer.collect.gpu_samples import Values
 from pyrometer.collect.remote_write import (
     NO_DEVICE,
     NO_VALUE,
@@ -24,7 +25,6 @@ from pyrometer.collect.remote_write import (
     RemoteWriteError,
     TooLargeError,
 )
-from pyrometer.collect.values import Values
 from pyrometer.collect.whole_scrapes import WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.columns import SCHEMAS
@@ -62,7 +62,7 @@ def taken(body):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_says_what_a_scrape_says(version):
-    scraped = exposition.Reader(measure_of, place_of).read(text_of(NODE_A + NODE_B, version)).samples
+    scraped = exposition.Reader(measure_of, slot_address_of).read(text_of(NODE_A + NODE_B, version)).samples
     received = read(body_of(series_of(NODE_A + NODE_B, NOW_MS, version)))
     assert received.left_out[OTHER] == 4
     assert len(received.samples) == len(scraped)

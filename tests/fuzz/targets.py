@@ -59,7 +59,7 @@ def plain(value: Any) -> str:
 
 def exposition_gpus(text: bytes) -> None:
     """dcgm-exporter's."""
-    reader = exposition.Reader(dcgm.measure_of, dcgm.place_of)
+    reader = exposition.Reader(dcgm.measure_of, dcgm.slot_address_of)
     try:
         first = reader.read(text)
     except ScrapeError:
@@ -79,7 +79,7 @@ def _comparable(sample: tuple[Any, Any, float, int | None]) -> tuple[Any, Any, s
 
 def exposition_neighbours(text: bytes) -> None:
     """Lines before and after what cannot be read are read, unless the answer as a whole is no text."""
-    reader = exposition.Reader(dcgm.measure_of, dcgm.place_of)
+    reader = exposition.Reader(dcgm.measure_of, dcgm.slot_address_of)
     samples = reader.read(GOOD + text.replace(b"# EOF", b"") + b"\n" + GOOD).samples
     assert sum(place.hosts == ("good",) and value == 55 for _, place, value, _ in samples) >= 2
 

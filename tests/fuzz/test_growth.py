@@ -97,7 +97,7 @@ def test_labels_of_remote_write_are_forgotten():
 
 
 def test_labels_and_names_of_an_exporter_are_forgotten():
-    reader = exposition.Reader(dcgm.measure_of, dcgm.place_of, most_kept=100)
+    reader = exposition.Reader(dcgm.measure_of, dcgm.slot_address_of, most_kept=100)
     for first in range(0, 3_000, 300):
         lines = [GOOD.replace(b"good", b"host-%d" % host) for host in range(first, first + 300)]
         others = [b"some_metric_%d 1\n" % number for number in range(first, first + 300)]
@@ -113,7 +113,7 @@ def test_machines_that_somebody_makes_up_are_forgotten(monkeypatch):
     taking = Dcgm(lambda host: None, near_idle_power_w)
     measure = dcgm.measure_of(dcgm.DOUBTFUL)
     for first in range(0, 10_000, 500):
-        places = [dcgm.place_of({"gpu": "0", "Hostname": f"host-{host}"}) for host in range(first, first + 500)]
+        places = [dcgm.slot_address_of({"gpu": "0", "Hostname": f"host-{host}"}) for host in range(first, first + 500)]
         taking.take([(measure, place, 50.0, NOW_MS + first) for place in places])
     assert len(taking._slots._known) <= 1_500
     assert len(taking._slots._seen_ms) <= 1_500

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from prometheus.servers import prometheus
 from pyrometer.account.ledger import build
-from pyrometer.collect.dcgm import Dcgm, measure_of, place_of
+from pyrometer.collect.dcgm import Dcgm, measure_of, slot_address_of
 from pyrometer.collect.prometheus.api import Prometheus, Series
 from pyrometer.collect.prometheus.source import GPU_METRICS
 from pyrometer.collect.scrape import Scrapes, Target, of_gpus
@@ -221,7 +221,7 @@ def read_back(series: list[Series]) -> list[tuple[Any, ...]]:
     """What Prometheus remembers, made into records by the way that reads history."""
     measured = []
     for one in series:
-        measure, place = measure_of(one.labels.pop("__name__")), place_of(one.labels)
+        measure, place = measure_of(one.labels.pop("__name__")), slot_address_of(one.labels)
         assert measure is not None
         assert place is not None
         measured.append((measure, place, one.times_ms, one.values))

@@ -16,7 +16,8 @@ import pytest
 
 from collect.exporters import Gpu, text_of
 from pyrometer.account.ledger import build
-from pyrometer.collect.dcgm import Dcgm, DeviceUse
+from pyrometer.collect.dcgm import Dcgm
+from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.scrape import Scrapes, Target, of_gpus
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.records import Allocation, Pod, Slot

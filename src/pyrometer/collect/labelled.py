@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from pyrometer.collect.dcgm import DeviceUse, Place
+from pyrometer.collect.gpu_device import DeviceUse, SlotAddress
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import Container, Meta
 from pyrometer.collect.kubernetes.seen import Seen
@@ -16,9 +16,9 @@ from pyrometer.model.records import WHOLE_DEVICE
 _MEMBER = re.compile(r"(?:-(?:worker|master|launcher|head|chief|ps|node))?(?:-\d{1,5}){1,2}(?:-[a-z0-9]{5})?$")
 
 
-def machines(places: Iterable[Place], uid_of: Mapping[str, str]) -> Iterator[objects.Node]:
+def machines(places: Iterable[SlotAddress], uid_of: Mapping[str, str]) -> Iterator[objects.Node]:
     """The machines that telemetry is about: as many devices as the highest index says."""
-    of_host: dict[str, list[Place]] = {}
+    of_host: dict[str, list[SlotAddress]] = {}
     for place in places:
         of_host.setdefault(place.hosts[0], []).append(place)
     for host, mine in of_host.items():

@@ -28,7 +28,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from pyrometer.collect.dcgm import Place, measure_of, place_of
+from pyrometer.collect.dcgm import measure_of, slot_address_of
+from pyrometer.collect.gpu_device import SlotAddress
+from pyrometer.collect.gpu_samples import Sample
 from pyrometer.collect.said import (
     OUTCOMES,
     TOO_LONG,
@@ -46,7 +48,6 @@ from pyrometer.collect.said import (
     Window,
     reading,
 )
-from pyrometer.collect.whole_scrapes import Sample
 from pyrometer.collect.wire import messages
 from pyrometer.model.records import named_samples
 from pyrometer.model.units import MS_PER_HOUR
@@ -598,7 +599,7 @@ class _Metrics(_Reader):
 
     def __init__(self, found: Received, newest_ms: int) -> None:
         super().__init__(found, newest_ms)
-        self._places: dict[frozenset[tuple[str, Any]], Place | None] = {}
+        self._places: dict[frozenset[tuple[str, Any]], SlotAddress | None] = {}
 
     def about(self, resource: Attributes | msgspec.Raw) -> Attributes:
         """All of it: it may name a device."""
@@ -656,7 +657,7 @@ class _Metrics(_Reader):
                 raise RefusedError(WRONG_TIME)
             self.found.samples.append((measure, place, number * factor, time_ms))
 
-    def _place(self, resource: Attributes, labels: Attributes) -> Place | None:
+    def _place(self, resource: Attributes, labels: Attributes) -> SlotAddress | None:
         """The device that attributes are about. All metrics of a device have one place between them."""
         host = resource.get("k8s.node.name") or resource.get("host.name")
         labels = _hardware(resource | labels) | {
@@ -666,7 +667,7 @@ class _Metrics(_Reader):
             labels.setdefault("Hostname", host)
         key = frozenset(labels.items())
         if key not in self._places:
-            self._places[key] = place_of(labels)
+            self._places[key] = slot_address_of(labels)
         return self._places[key]
 
 

@@ -23,8 +23,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from pyrometer.collect.dcgm import NAMES, Place, measure_of, place_of
-from pyrometer.collect.values import Integers, Numbers, Values
+from pyrometer.collect.dcgm import NAMES, measure_of, slot_address_of
+from pyrometer.collect.gpu_device import SlotAddress
+from pyrometer.collect.gpu_samples import Integers, Numbers, Values
 from pyrometer.collect.wire import message_at, varint
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 
@@ -121,7 +122,7 @@ class Reader:
         self._codes, self._sizes = _Grown(), _Grown()  # of series, by their numbers
         self._last = _Series((), 0, -1)  # nothing begins with one of no heads
         self._numbers: dict[bytes, int] = {}  # of the labels without the name: which place
-        self._places: list[Place] = []  # values that were handed out keep the list that there was
+        self._places: list[SlotAddress] = []  # values that were handed out keep the list that there was
         self._kept_bytes = 0
 
     def read(self, packed: bytes, now_ms: int) -> Received:
@@ -248,7 +249,7 @@ class Reader:
                     read = [_LABEL.FromString(label) for label in labels]
                 except DecodeError:  # a text that is no UTF-8
                     return _MALFORMED
-                place = place_of({label.name: label.value for label in read})
+                place = slot_address_of({label.name: label.value for label in read})
             if place is None:
                 return _NO_DEVICE
             number = self._numbers[key] = len(self._places)

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyrometer.collect import dcgm, fetching, node_exporter
-from pyrometer.collect.dcgm import Dcgm, DeviceUse, Taken
+from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.exposition import MOST_KEPT, Reader, ScrapeError
+from pyrometer.collect.gpu_device import DeviceUse, GpuBatch
 from pyrometer.collect.node_exporter import NodeExporters
 from pyrometer.collect.source import Delivery
 from pyrometer.model.units import MS_PER_MINUTE
@@ -66,7 +67,7 @@ class Reading(NamedTuple):
 
     measure_of: Callable[[str], Any]
     place_of: Callable[..., Any]
-    take: Callable[[list[Value]], Taken]
+    take: Callable[[list[Value]], GpuBatch]
     uses_of: Callable[[Iterable[Any]], Iterable[DeviceUse]]
     what: str  # its metrics are of
     most_kept: int = MOST_KEPT
@@ -74,7 +75,7 @@ class Reading(NamedTuple):
 
 def of_gpus(normaliser: Dcgm) -> Reading:
     """Exporters of GPU metrics."""
-    return Reading(dcgm.measure_of, dcgm.place_of, normaliser.take, normaliser.uses_of, "a GPU")
+    return Reading(dcgm.measure_of, dcgm.slot_address_of, normaliser.take, normaliser.uses_of, "a GPU")
 
 
 def of_machines(normaliser: NodeExporters) -> Reading:
@@ -82,11 +83,11 @@ def of_machines(normaliser: NodeExporters) -> Reading:
 
     calls = count(1)
 
-    def take(samples: list[Value]) -> Taken:
+    def take(samples: list[Value]) -> GpuBatch:
         rows: list[tuple[Any, ...]] = list(normaliser.take(samples))
         if next(calls) % FORGET_EVERY == 0:  # machines that are gone
             rows += normaliser.rest(_now_ms() - SILENT_MS)
-        return Taken(rows, {})
+        return GpuBatch(rows, {})
 
     return Reading(
         node_exporter.measure_of, node_exporter.place_of, take, lambda places: (), "a machine", most_kept=8_192

@@ -13,10 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyrometer.collect.dcgm import LATEST_MS, Place
-from pyrometer.collect.values import Integers, Sample, Values
-
-__all__ = ["SETTLE_S", "Sample", "WholeScrapes"]
+from pyrometer.collect.gpu_device import SlotAddress
+from pyrometer.collect.gpu_samples import LATEST_MS, Integers, Values
 
 SETTLE_S = 15.0  # Prometheus keeps a sample for 5 s at most before it sends it, and tries again after 5 s at most
 VALUES_OF_A_BATCH = 500_000  # about: of more, nothing fits the caches of a processor; of fewer, devices weigh more
@@ -50,11 +48,11 @@ class WholeScrapes:
         """Takes a piece. What is of one host and time is mostly side by side in it."""
         if not len(values):
             return
-        if self._hosts.places is not values.places:
-            self._hosts = _Hosts(values.places)
-        key = self._hosts.numbers()[values.place] * LATEST_MS + values.time_ms
+        if self._hosts.addresses is not values.addresses:
+            self._hosts = _Hosts(values.addresses)
+        key = self._hosts.numbers()[values.address] * LATEST_MS + values.time_ms
         begins = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
-        hosts = (values.places[place].hosts[0] for place in values.place[begins].tolist())
+        hosts = (values.addresses[address].hosts[0] for address in values.address[begins].tolist())
         found = [
             self._number(host, time_ms, arrived_s)
             for host, time_ms in zip(hosts, values.time_ms[begins].tolist(), strict=True)
@@ -111,19 +109,19 @@ class WholeScrapes:
 
 
 class _Hosts:
-    """The hosts of a list of places, numbered. The list may grow."""
+    """The hosts of a list of addresses, numbered. The list may grow."""
 
-    def __init__(self, places: list[Place]) -> None:
-        self.places = places
+    def __init__(self, addresses: list[SlotAddress]) -> None:
+        self.addresses = addresses
         self._number_of: dict[str, int] = {}
         self._numbers: Integers = np.empty(0, np.int64)
 
     def numbers(self) -> Integers:
-        """The number of each place's host."""
-        new = self.places[len(self._numbers) :]
+        """The number of each address's host."""
+        new = self.addresses[len(self._numbers) :]
         if new:
             known = self._number_of
-            more = [known.setdefault(place.hosts[0], len(known)) for place in new]
+            more = [known.setdefault(address.hosts[0], len(known)) for address in new]
             self._numbers = np.concatenate([self._numbers, np.array(more, np.int64)])
         return self._numbers
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pyrometer.collect.dcgm import DeviceUse
+from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
 from pyrometer.collect.kubernetes.seen import Seen

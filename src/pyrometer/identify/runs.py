@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pyrometer.collect.dcgm import host_uid
+from pyrometer.collect.gpu_device import host_uid
 from pyrometer.collect.said import Drawn, Happened, Message, News, Piece, Said, Value, Who, Window
 from pyrometer.model import events
 from pyrometer.model.records import (

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any, NamedTuple
 
-from pyrometer.collect.dcgm import host_uid
+from pyrometer.collect.gpu_device import host_uid
 from pyrometer.collect.tracked import MLFLOW, WANDB, Point, TrackedRun
 from pyrometer.identify.runs import KIND, LOCAL
 from pyrometer.model import events

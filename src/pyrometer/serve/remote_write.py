@@ -21,8 +21,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from pyrometer.collect.dcgm import Dcgm
+from pyrometer.collect.gpu_samples import Values
 from pyrometer.collect.remote_write import MOST_PACKED_BYTES, Reader, Received, RemoteWriteError, TooLargeError
-from pyrometer.collect.values import Values
 from pyrometer.collect.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.serve.core import Core

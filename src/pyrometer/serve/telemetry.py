@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from pyrometer.collect import labelled
-from pyrometer.collect.dcgm import DeviceUse
+from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import Meta
 from pyrometer.collect.kubernetes.seen import Seen

@@ -16,9 +16,9 @@ import msgspec
 
 from pyrometer.collect import otlp
 from pyrometer.collect.dcgm import Dcgm
+from pyrometer.collect.gpu_samples import Sample, Values
 from pyrometer.collect.otlp import OtlpError, Received
 from pyrometer.collect.said import Happened, Said
-from pyrometer.collect.values import Sample, Values
 from pyrometer.collect.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.runs import Known, Runs, Wanted

@@ -8,7 +8,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from pyrometer.collect.dcgm import NAMES, Dcgm, DeviceUse, Place, measure_of, place_of
+from pyrometer.collect.dcgm import NAMES, Dcgm, measure_of, slot_address_of
+from pyrometer.collect.gpu_device import DeviceUse, SlotAddress
 from pyrometer.collect.prometheus.api import Prometheus, Series
 from pyrometer.collect.prometheus.pieces import in_pieces
 from pyrometer.collect.source import Delivery, SourceError
@@ -25,9 +26,9 @@ class Places:
     """What label sets are about, each made sense of once."""
 
     def __init__(self) -> None:
-        self._known: dict[frozenset[tuple[str, str]], Place | None] = {}
+        self._known: dict[frozenset[tuple[str, str]], SlotAddress | None] = {}
 
-    def measured(self, found: list[Series]) -> Iterator[tuple[int, Place, Any, Any]]:
+    def measured(self, found: list[Series]) -> Iterator[tuple[int, SlotAddress, Any, Any]]:
         """The series that are of use, as `Dcgm` takes them."""
         if len(self._known) > MOST_PLACES:
             self._known.clear()
@@ -35,7 +36,7 @@ class Places:
             measure = measure_of(series.labels.pop("__name__", ""))
             key = frozenset(series.labels.items())
             if key not in self._known:
-                self._known[key] = place_of(series.labels)
+                self._known[key] = slot_address_of(series.labels)
             place = self._known[key]
             if measure is not None and place is not None:
                 yield measure, place, series.times_ms, series.values

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from typing import Any, NamedTuple, Protocol
 
 from pyrometer.collect import labelled
-from pyrometer.collect.dcgm import Dcgm, DeviceUse, Place, place_of
+from pyrometer.collect.dcgm import Dcgm, slot_address_of
+from pyrometer.collect.gpu_device import DeviceUse, SlotAddress, device_use
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import Meta, ms
 from pyrometer.collect.kubernetes.seen import Seen
@@ -124,11 +125,11 @@ class PrometheusSource:
 
     # -- who was there ------------------------------------------------------------------------------------------------
 
-    async def _devices(self) -> list[Place]:
+    async def _devices(self) -> list[SlotAddress]:
         found = await self.api.labels(DEVICES, self.from_ms, self.to_ms)
-        return [place for labels in found if (place := place_of(labels)) is not None]
+        return [place for labels in found if (place := slot_address_of(labels)) is not None]
 
-    async def _objects(self, places: list[Place]) -> list[tuple[Any, ...]]:
+    async def _objects(self, places: list[SlotAddress]) -> list[tuple[Any, ...]]:
         models = {host: place.gpu_model for place in places if place.gpu_model for host in place.hosts}
         names = Names(
             label_keys(self._translator.keys()), self._named_node, models.get, self._owner_of
@@ -150,7 +151,7 @@ class PrometheusSource:
             records += self._translator.take(seen)
         return records
 
-    async def _machines(self, places: list[Place]) -> AsyncIterator[list[NodeSample]]:
+    async def _machines(self, places: list[SlotAddress]) -> AsyncIterator[list[NodeSample]]:
         """What the machines themselves did, where node_exporter says so."""
         if not self._missing:
             return
@@ -161,13 +162,10 @@ class PrometheusSource:
             yield list(rows)
         yield exporters.rest()
 
-    def _uses(self, places: list[Place]) -> Iterator[DeviceUse]:
+    def _uses(self, places: list[SlotAddress]) -> Iterator[DeviceUse]:
         for place in places:
             if place.of_pod:
-                yield DeviceUse(
-                    self._node_uid_of(place), place.slot_index, place.instance, place.uuid, place.gpu_model,
-                    place.profile, place.namespace, place.pod, place.pod_uid, place.claim,
-                )  # fmt: skip
+                yield device_use(self._node_uid_of(place), place)
 
     def _named_node(self, name: str) -> str:
         return self._nodes.setdefault(name, f"host/{name}")
@@ -175,7 +173,7 @@ class PrometheusSource:
     def _node_uid(self, host: str) -> str | None:
         return self._nodes.get(host) or self._nodes.get(host.partition(".")[0])
 
-    def _node_uid_of(self, place: Place) -> str:
+    def _node_uid_of(self, place: SlotAddress) -> str:
         found = (self._node_uid(host) for host in place.hosts)
         return next((uid for uid in found if uid), f"host/{place.hosts[0]}")
 
