@@ -32,6 +32,7 @@ from pyrometer.collect.source import SourceError
 from pyrometer.identify import runs
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.price_book import PriceError, read_entries
+from pyrometer.identify.rank_locations import RunContext
 from pyrometer.model.columns import schema_of
 from pyrometer.model.settings import SettingError, Settings
 
@@ -146,7 +147,7 @@ def _otlp(body: bytes, *, is_json: bool) -> None:
         return
     assert min((*received.refused.values(), *received.left_out.values()), default=0) >= 0
     records = Dcgm(lambda host: None, near_idle_power_w).take(received.samples).records
-    taken = runs.Runs().take(received.said, runs.Known(), local=True, patient=False)
+    taken = runs.Runs().take(received.said, RunContext(), local=True, patient=False)
     fit([*records, *taken.records])
 
 

@@ -18,8 +18,9 @@ from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.otlp import OtlpError
 from pyrometer.collect.remote_write import Reader, RemoteWriteError
 from pyrometer.collect.said import Happened, Who
-from pyrometer.identify import runs
+from pyrometer.identify import runs, saved_checkpoints
 from pyrometer.identify.gpu_models import near_idle_power_w
+from pyrometer.identify.rank_locations import RunContext
 
 MIB = 2**20
 
@@ -109,7 +110,7 @@ def test_labels_and_names_of_an_exporter_are_forgotten():
 def test_machines_that_somebody_makes_up_are_forgotten(monkeypatch):
     monkeypatch.setattr(slot_watch, "MOST_REMEMBERED", 100)
     monkeypatch.setattr(slot_watch, "MOST_SLOTS", 1_000)
-    monkeypatch.setattr(dcgm, "MOST_IN_PERCENT", 1_000)
+    monkeypatch.setattr(dcgm, "MAX_PERCENT_HOSTS", 1_000)
     taking = Dcgm(lambda host: None, near_idle_power_w)
     measure = dcgm.measure_of(dcgm.DOUBTFUL)
     for first in range(0, 10_000, 500):
@@ -121,8 +122,8 @@ def test_machines_that_somebody_makes_up_are_forgotten(monkeypatch):
 
 
 def test_runs_and_checkpoints_that_somebody_makes_up_are_forgotten(monkeypatch):
-    monkeypatch.setattr(runs, "MOST_REMEMBERED", 200)
-    monkeypatch.setattr(runs, "MOST_PATHS", 50)
+    monkeypatch.setattr(runs, "MAX_REMEMBERED", 200)
+    monkeypatch.setattr(saved_checkpoints, "MAX_PATHS", 50)
     taking = runs.Runs()
     for number in range(0, 2_000, 20):
         launches = [
@@ -135,10 +136,10 @@ def test_runs_and_checkpoints_that_somebody_makes_up_are_forgotten(monkeypatch):
         saves = [
             Happened(NOW_MS + n, "checkpoint_saved", step=n, message=f"/same/{n}") for n in range(number, number + 20)
         ]
-        taking.take([*launches, (Who("one", run="one", host="h"), saves)], runs.Known())
+        taking.take([*launches, (Who("one", run="one", host="h"), saves)], RunContext())
     assert sum(len(launch.ranks) for launch in taking._launches.values()) <= 220
     assert len(taking._attempts) <= 220
-    assert max(len(paths) for paths in taking._saved.values()) <= 50
+    assert max(len(paths) for paths in taking._checkpoints._saved.values()) <= 50
 
 
 def test_long_texts_are_cut_before_they_are_kept():

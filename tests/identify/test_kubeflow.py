@@ -25,7 +25,8 @@ from pyrometer.collect.kubernetes.seen import Seen
 from pyrometer.collect.said import Who, Window
 from pyrometer.identify.cluster import Cluster
 from pyrometer.identify.pipelines import Step, step_of
-from pyrometer.identify.runs import Known, Runs
+from pyrometer.identify.rank_locations import RunContext
+from pyrometer.identify.runs import Runs
 from pyrometer.identify.sweeps import EXPERIMENT, TRIAL
 from pyrometer.model.records import PipelineRun, PipelineStep, Pod, Run, Sweep, Trial, Workload
 from pyrometer.model.settings import Settings
@@ -264,7 +265,7 @@ def test_every_step_that_trains_is_a_run_of_its_own() -> None:
     names = []
     for number, one in enumerate([*held, *jobs]):
         who = Who(f"launch-{number}", 0, started_ms=T0, pod_uid=one.pod_uid, device="cuda", gpu_index=0)
-        known = Known(pods=[one._replace(node_uid="n0")])
+        known = RunContext(pods=[one._replace(node_uid="n0")])
         names += [run.run for run in only(Runs().take([(who, [Window(T0, T0 + 10_000, 0, 10)])], known).records, Run)]
     assert names == ["wf-1/train", "wf-1/distil", "pt-9"]
 

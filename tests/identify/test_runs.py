@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from pyrometer.collect import otlp
 from pyrometer.collect.said import Happened, News, Said, Value, Who, Window
-from pyrometer.identify.runs import Known, Runs
+from pyrometer.identify.rank_locations import RunContext
+from pyrometer.identify.runs import Runs
 from pyrometer.model.columns import SCHEMAS, schema_of
 from pyrometer.model.records import Allocation, Metric, Pod, Run, Slot, StepWindow, Workload
 from pyrometer.serve.training import store_inbox
@@ -92,8 +93,10 @@ def test_order_pieces_and_repetition_change_nothing(seed: int, ended: bool) -> N
     runs = Runs()
     records: list[tuple[Any, ...]] = []
     for batch in shuffled(seed, ended=ended):
-        records += runs.take(said((identity, [message]) for identity, message in batch), Known(), local=True).records
-    whole = Runs().take(said((i, [m]) for i, m in shortened(T0, ended=ended)), Known(), local=True).records
+        records += runs.take(
+            said((identity, [message]) for identity, message in batch), RunContext(), local=True
+        ).records
+    whole = Runs().take(said((i, [m]) for i, m in shortened(T0, ended=ended)), RunContext(), local=True).records
     assert facts(records) == facts(whole)
 
 
@@ -148,7 +151,7 @@ def pod(uid: str = "p1", workload: str | None = "w1", **more: Any) -> Pod:
 
 
 def test_a_run_is_what_it_is_called_else_its_workload_else_its_launch() -> None:
-    known = Known(pods=[pod()])
+    known = RunContext(pods=[pod()])
     for who, name in (
         (rank(run="mine", pod_uid="p1"), "mine"), (rank(pod_uid="p1"), "w1"), (rank(), "l1"),
         (rank(pod_name="name-p1", namespace="ml"), "w1"), (rank(pod_name="name-p1", namespace="other"), "l1"),
@@ -161,12 +164,12 @@ def test_a_launch_that_is_a_restart_is_an_attempt_of_the_first() -> None:
     runs = Runs()
     for number, (launch, first) in enumerate((("l1", None), ("l2", "l1"), ("l3", "l1"))):
         who = rank(launch, restart_of=first, started_ms=T0 + 1_000 * number)
-        found = the(Run, runs.take([(who, [STEP])], Known()).records)  # and the end of the one before
+        found = the(Run, runs.take([(who, [STEP])], RunContext()).records)  # and the end of the one before
         assert {(run.run, run.attempt) for run in found if run.launch == launch} == {("l1", number + 1)}
-    told = Known(attempts=[("l1", 1, "l1"), ("l1", 2, "l2")])
+    told = RunContext(attempts=[("l1", 1, "l1"), ("l1", 2, "l2")])
     anew = Runs()
     who = rank("l3", restart_of="l1")
-    assert anew.wanted([(who, [STEP])]).runs == {"l1"}
+    assert anew.missing_context([(who, [STEP])]).runs == {"l1"}
     (run,) = the(Run, anew.take([(who, [STEP])], told).records)
     assert (run.run, run.attempt) == ("l1", 3)
 
@@ -175,9 +178,9 @@ def test_launches_of_a_run_are_numbered_as_they_are_seen_also_by_the_next_proces
     runs = Runs()
     later = STEP._replace(time_ms=T0 + 900_000, to_ms=T0 + 910_000)
     together = [(rank("b", run="r", started_ms=T0 + 800_000), [later]), (rank("a", run="r"), [STEP])]
-    records = the(Run, runs.take(together, Known()).records)
+    records = the(Run, runs.take(together, RunContext()).records)
     assert {(run.launch, run.attempt) for run in records} == {("a", 1), ("b", 2)}
-    told = Known(attempts=[("r", 1, "a"), ("r", 2, "b")])
+    told = RunContext(attempts=[("r", 1, "a"), ("r", 2, "b")])
     again = the(Run, Runs().take([(rank("c", run="r"), [STEP])], told).records)
     assert [(run.launch, run.attempt) for run in again] == [("c", 3)]
 
@@ -188,21 +191,21 @@ def test_of_a_launch_that_speaks_all_ranks_are_wanted_even_if_some_are_known() -
     runs = Runs()
     later = rank("b", run="r", started_ms=T0 + 800_000)
     told = [News(T0 + 800_000)]
-    records = runs.take([(later, told)], Known(ranks=[before], attempts=[("r", 1, "a")])).records
+    records = runs.take([(later, told)], RunContext(ranks=[before], attempts=[("r", 1, "a")])).records
     assert [(run.launch, run.outcome) for run in the(Run, records)] == [("b", None), ("a", "killed")]
-    assert runs.wanted([(rank("a", run="r"), [STEP])]).launches == {"a"}
-    assert runs.wanted([(later, told)]).launches == set()
+    assert runs.missing_context([(rank("a", run="r"), [STEP])]).launches == {"a"}
+    assert runs.missing_context([(later, told)]).launches == set()
 
 
 def test_more_attempts_than_can_be_numbered_are_left_out() -> None:
-    taken = Runs().take([(rank("c", run="r"), [STEP])], Known(attempts=[("r", 2**15 - 1, "a")]))
+    taken = Runs().take([(rank("c", run="r"), [STEP])], RunContext(attempts=[("r", 2**15 - 1, "a")]))
     assert (taken.records, taken.unnumbered) == ([], 1)
 
 
 # -- where ------------------------------------------------------------------------------------------------------------
 
 
-def where(who: Who, known: Known, **more: Any) -> tuple[Any, ...]:
+def where(who: Who, known: RunContext, **more: Any) -> tuple[Any, ...]:
     (run,) = the(Run, Runs().take([(who, [STEP])], known, **more).records)
     return run.node_uid, run.slot_index, run.pod_uid, run.workload_uid
 
@@ -229,23 +232,23 @@ HOLDS = [
 )
 def test_where_a_rank_is(who: Who, place: tuple[Any, ...]) -> None:
     slots = [Slot(T0, "n9", 7, "GPU-x"), Slot(T0, "n2", 0, "GPU-2")]
-    assert where(who, Known(pods=[pod(), pod("p2", "w2")], slots=slots, holds=HOLDS)) == place
+    assert where(who, RunContext(pods=[pod(), pod("p2", "w2")], slots=slots, holds=HOLDS)) == place
 
 
 def test_a_rank_without_a_gpu_has_a_device_in_a_local_folder_only() -> None:
     who = rank(device="cpu", gpu_uuid=None, gpu_index=None)
-    assert where(who, Known(), local=True) == ("cpu:h:l1:0", 0, "run:l1:0", "l1")
-    assert where(who, Known()) == ("cpu:h:l1:0", None, None, None)
-    assert where(who._replace(pod_uid="p1"), Known(pods=[pod()], holds=HOLDS)) == ("cpu:h:l1:0", None, "p1", "w1")
-    assert [type(record) for record in Runs().take([(who, [STEP])], Known()).records] == [StepWindow, Run]
+    assert where(who, RunContext(), local=True) == ("cpu:h:l1:0", 0, "run:l1:0", "l1")
+    assert where(who, RunContext()) == ("cpu:h:l1:0", None, None, None)
+    assert where(who._replace(pod_uid="p1"), RunContext(pods=[pod()], holds=HOLDS)) == ("cpu:h:l1:0", None, "p1", "w1")
+    assert [type(record) for record in Runs().take([(who, [STEP])], RunContext()).records] == [StepWindow, Run]
 
 
 def test_a_rank_may_say_later_what_it_runs_on() -> None:
     runs = Runs()
     early = rank(device=None, gpu_uuid=None, gpu_index=None)
-    first = runs.take([(early, [News(T0 + 10)])], Known()).records
+    first = runs.take([(early, [News(T0 + 10)])], RunContext()).records
     assert [(type(one), one.slot_index) for one in first] == [(Run, None)]
-    records = runs.take([(rank(), [STEP])], Known()).records
+    records = runs.take([(rank(), [STEP])], RunContext()).records
     (run,) = the(Run, records)
     assert (run.node_uid, run.slot_index, run.pod_uid) == ("host/h", 0, "run:l1:0")
     assert [(w.node_uid, w.slot_index) for w in the(StepWindow, records)] == [("host/h", 0)]
@@ -253,15 +256,15 @@ def test_a_rank_may_say_later_what_it_runs_on() -> None:
 
 def test_what_is_said_from_a_pod_that_nobody_knows_waits() -> None:
     runs, who = Runs(), rank(pod_uid="p1", local_rank=1, gpu_uuid="GPU-y")
-    taken = runs.take([(who, [STEP]), (rank("other", gpu_uuid="GPU-z"), [STEP])], Known(), patient=True)
+    taken = runs.take([(who, [STEP]), (rank("other", gpu_uuid="GPU-z"), [STEP])], RunContext(), patient=True)
     assert taken.waiting == [(who, [STEP])]
     assert {run.launch for run in the(Run, taken.records)} == {"other"}
-    without_device = runs.take(taken.waiting, Known(pods=[pod()]), patient=True)
+    without_device = runs.take(taken.waiting, RunContext(pods=[pod()]), patient=True)
     assert without_device.records == []
-    placed = runs.take(taken.waiting, Known(pods=[pod()], holds=HOLDS), patient=True)
+    placed = runs.take(taken.waiting, RunContext(pods=[pod()], holds=HOLDS), patient=True)
     assert (placed.waiting, the(Run, placed.records)[0].slot_index) == ([], 5)
     # in the end it is taken as it is, and holds its device itself
-    (run,) = the(Run, Runs().take(taken.waiting, Known()).records)
+    (run,) = the(Run, Runs().take(taken.waiting, RunContext()).records)
     assert (run.node_uid, run.pod_uid) == ("host/h", "run:l1:0")
 
 
@@ -274,24 +277,26 @@ def test_every_record_of_a_rank_has_all_that_is_known() -> None:
         News(T0 + 1_000), News(T0 + 2_000, first_step_ms=T0 + 1_900), News(T0 + 3_000, resumed_step=7),
         News(T0 + 9_000, ended_ms=T0 + 8_900, outcome="killed"), News(T0 + 4_000),
     ]  # fmt: skip
-    records = [the(Run, runs.take([(who, [news])], Known()).records) for news in told]
+    records = [the(Run, runs.take([(who, [news])], RunContext()).records) for news in told]
     assert records[-1] == []  # nothing new
     assert [record.time_ms for (record,) in records[:-1]] == [T0 + 1_000, T0 + 2_000, T0 + 3_000, T0 + 9_000]
     (last,) = records[3]
     assert (last.started_ms, last.first_step_ms, last.ended_ms) == (T0, T0 + 1_900, T0 + 8_900)
     assert (last.outcome, last.resumed_step, last.ranks) == ("killed", 7, 4)
     # what comes late is in a record that is newer than all before; who failed knows better than who saw it vanish
-    (late,) = the(Run, runs.take([(who, [News(T0 + 8_900, ended_ms=T0 + 8_900, outcome="failed")])], Known()).records)
+    (late,) = the(
+        Run, runs.take([(who, [News(T0 + 8_900, ended_ms=T0 + 8_900, outcome="failed")])], RunContext()).records
+    )
     assert (late.time_ms, late.outcome, late.ended_ms) == (T0 + 9_001, "failed", T0 + 8_900)
 
 
 def test_a_holder_is_there_until_its_run_ends() -> None:
     runs, who = Runs(), rank(experiment="e")
-    begun = runs.take([(who, [STEP])], Known()).records
+    begun = runs.take([(who, [STEP])], RunContext()).records
     assert [(a.from_ms, a.to_ms, a.source) for a in the(Allocation, begun)] == [(T0, None, "sdk")]
     assert [(w.kind, w.experiment, w.team) for w in the(Workload, begun)] == [("Run", "e", "local")]
     assert [(s.node_uid, s.uuid, s.from_ms) for s in the(Slot, begun)] == [("host/h", "GPU-0", None)]
-    ended = runs.take([(who, [News(T0 + 60_000, ended_ms=T0 + 60_000, outcome="succeeded")])], Known()).records
+    ended = runs.take([(who, [News(T0 + 60_000, ended_ms=T0 + 60_000, outcome="succeeded")])], RunContext()).records
     assert [(a.from_ms, a.to_ms) for a in the(Allocation, ended)] == [(T0, T0 + 60_000)]
     assert [(p.phase, p.ended_ms) for p in the(Pod, ended)] == [("Succeeded", T0 + 60_000)]
 
@@ -309,14 +314,14 @@ def test_a_checkpoint_says_from_which_step_its_attempt_resumed(order: tuple[int,
         ]),
     ]  # fmt: skip
     runs, records = Runs(), []
-    runs.take([(first, [News(T0)])], Known())
+    runs.take([(first, [News(T0)])], RunContext())
     for number in order:
-        records += the(Run, runs.take([told[number]], Known()).records)
+        records += the(Run, runs.take([told[number]], RunContext()).records)
     assert max(run for run in records if run.attempt == 2).resumed_step == 20
 
 
 def test_a_restart_knows_the_checkpoints_of_before() -> None:
-    known = Known(attempts=[("r", 1, "a")], checkpoints=[("r", 1, "/last.pt", T0, 20)])
+    known = RunContext(attempts=[("r", 1, "a")], checkpoints=[("r", 1, "/last.pt", T0, 20)])
     who = rank("b", run="r")
     (run,) = the(Run, Runs().take([(who, [Happened(T0 + 9, "restored", message="/last.pt")])], known).records)
     assert (run.attempt, run.resumed_step) == (2, 20)
@@ -324,7 +329,7 @@ def test_a_restart_knows_the_checkpoints_of_before() -> None:
 
 def test_values_keep_their_rank() -> None:
     said = [Value(T0, "loss", 0.5, 7, "min"), Value(T0, "f1", 0.5, 40, "max", "transformers", 30, 39)]
-    assert the(Metric, Runs().take([(rank(number=3), said)], Known()).records) == [
+    assert the(Metric, Runs().take([(rank(number=3), said)], RunContext()).records) == [
         Metric(T0, "l1", 1, 3, "loss", 0.5, 7, "min"),
         Metric(T0, "l1", 1, 3, "f1", 0.5, 40, "max", "transformers", 30, 39),
     ]

@@ -174,7 +174,7 @@ class NodeExporters:
         names = exporter.names()
         known = (uid for name in names if (uid := self._node_uid_of(name)))
         node_uid = next(known, f"host/{names[0]}")
-        return [
+        return [  # positional: keywords would take longer for every sample
             NodeSample(minute_ms, node_uid, *(None if value != value else int(value) for value in values))
             for minute_ms, values in table
         ]

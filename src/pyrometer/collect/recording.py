@@ -133,17 +133,51 @@ class _Recorded:
         """The slot, and the pod that holds it whenever it is not free."""
         uid = self.node_uid
         held = [i for i in self.intervals if i.state != "free"]
-        yield Slot(self.to_ms, uid, 0, gpu_model=self.gpu_model, from_ms=self.from_ms, to_ms=self.to_ms)
+        yield Slot(
+            time_ms=self.to_ms,
+            node_uid=uid,
+            slot_index=0,
+            gpu_model=self.gpu_model,
+            from_ms=self.from_ms,
+            to_ms=self.to_ms,
+        )
         yield Workload(
-            self.to_ms, "recording", uid, "Recording", "recording", uid, experiment=self.name,
-            experiment_rule="recording", team="recording", team_rule="recording",
-        )  # fmt: skip
+            time_ms=self.to_ms,
+            cluster="recording",
+            workload_uid=uid,
+            kind="Recording",
+            namespace="recording",
+            name=uid,
+            experiment=self.name,
+            experiment_rule="recording",
+            team="recording",
+            team_rule="recording",
+        )
         yield Pod(
-            self.to_ms, "recording", uid, "recording", uid, "Running", workload_uid=uid, node_uid=uid,
-            scheduled_ms=held[0].from_ms, started_ms=held[0].from_ms, ended_ms=self.to_ms, gpu_share=SHARE_WHOLE,
-        )  # fmt: skip
+            time_ms=self.to_ms,
+            cluster="recording",
+            pod_uid=uid,
+            namespace="recording",
+            name=uid,
+            phase="Running",
+            workload_uid=uid,
+            node_uid=uid,
+            scheduled_ms=held[0].from_ms,
+            started_ms=held[0].from_ms,
+            ended_ms=self.to_ms,
+            gpu_share=SHARE_WHOLE,
+        )
         for from_ms, to_ms in _joined((i.from_ms, i.to_ms) for i in held):
-            yield Allocation(self.to_ms, uid, uid, 0, from_ms, to_ms, SHARE_WHOLE, source="recording")
+            yield Allocation(
+                time_ms=self.to_ms,
+                pod_uid=uid,
+                node_uid=uid,
+                slot_index=0,
+                from_ms=from_ms,
+                to_ms=to_ms,
+                share=SHARE_WHOLE,
+                source="recording",
+            )
 
     def training(self, steps: list[Step]) -> Iterator[tuple[Any, ...]]:
         """What the SDK would have sent: attempts, windows, what happened between steps, loss."""
@@ -167,22 +201,32 @@ class _Recorded:
 
     def _run(self, attempt: int, started_ms: int, steps: list[Step], ended_ms: int | None) -> Run:
         return Run(
-            self.to_ms, self.run, attempt, 0, started_ms, experiment=self.name, workload_uid=self.node_uid,
-            pod_uid=self.node_uid, node_uid=self.node_uid, slot_index=0, first_step_ms=_first_step_ms(steps),
-            ended_ms=ended_ms, outcome="killed" if ended_ms else None,
+            time_ms=self.to_ms,
+            run=self.run,
+            attempt=attempt,
+            rank=0,
+            started_ms=started_ms,
+            experiment=self.name,
+            workload_uid=self.node_uid,
+            pod_uid=self.node_uid,
+            node_uid=self.node_uid,
+            slot_index=0,
+            first_step_ms=_first_step_ms(steps),
+            ended_ms=ended_ms,
+            outcome="killed" if ended_ms else None,
             resumed_step=steps[0].step if attempt > 1 else None,
-        )  # fmt: skip
+        )
 
     def _window(self, attempt: int, from_ms: int, to_ms: int, **amounts: Any) -> StepWindow:
         return StepWindow(
-            from_ms,
-            to_ms,
-            self.run,
-            attempt,
-            0,
-            self.node_uid,
-            0,
-            self.node_uid,
+            time_ms=from_ms,
+            to_ms=to_ms,
+            run=self.run,
+            attempt=attempt,
+            rank=0,
+            node_uid=self.node_uid,
+            slot_index=0,
+            pod_uid=self.node_uid,
             **amounts,
         )
 
@@ -218,18 +262,27 @@ class _Recorded:
             opens, closes = (events.LOOP_ENDED, events.LOOP_RESUMED) if left else (events.STUCK, events.UNSTUCK)
             last_step = None if window.first_step is None else window.first_step + window.steps - 1
             about = {"run": self.run, "attempt": attempt, "rank": 0, "step": last_step}
-            yield Event(window.to_ms, opens, **about)  # type: ignore[arg-type]
+            yield Event(time_ms=window.to_ms, kind=opens, **about)  # type: ignore[arg-type]
             if next_ms < until_ms:
-                yield Event(next_ms, closes, **about)  # type: ignore[arg-type]
+                yield Event(time_ms=next_ms, kind=closes, **about)  # type: ignore[arg-type]
 
     def _losses(self, attempt: int, steps: list[Step]) -> Iterator[tuple[Any, ...]]:
         finite = True
         for step in steps:
-            yield Metric(step.to_ms, self.run, attempt, 0, "loss", step.loss, step.step, "min")
+            yield Metric(
+                time_ms=step.to_ms,
+                run=self.run,
+                attempt=attempt,
+                rank=0,
+                name="loss",
+                value=step.loss,
+                step=step.step,
+                goal="min",
+            )
             if math.isfinite(step.loss) != finite:
                 finite = not finite
                 kind = events.FINITE_LOSS if finite else events.NONFINITE_LOSS
-                yield Event(step.from_ms, kind, run=self.run, attempt=attempt, rank=0, step=step.step)
+                yield Event(time_ms=step.from_ms, kind=kind, run=self.run, attempt=attempt, rank=0, step=step.step)
 
 
 def _attempts(steps: list[Step]) -> list[list[Step]]:
@@ -291,15 +344,21 @@ def _step(row: dict[str, str]) -> Step:
 
 def _sample(node_uid: str, row: dict[str, str]) -> GpuSample:
     return GpuSample(
-        _ms(row["time"]), node_uid, 0,
-        gpu_util_permille=_scaled(row["gpu_util"], 10), sm_active_permille=_scaled(row["sm_active"], 10),
+        time_ms=_ms(row["time"]),
+        node_uid=node_uid,
+        slot_index=0,
+        gpu_util_permille=_scaled(row["gpu_util"], 10),
+        sm_active_permille=_scaled(row["sm_active"], 10),
         graphics_active_permille=_scaled(row["graphics_active"], 10),
         tensor_active_permille=_scaled(row["tensor_active"], 10),
         dram_active_permille=_scaled(row["dram_active"], 10),
-        memory_used_mib=_scaled(row["fb_used_bytes"], 1 / 2**20), power_w=_scaled(row["power_w"]),
-        energy_j=_scaled(row["energy_mj"], 1 / 1000), temperature_c=_scaled(row["temp_c"]),
-        sm_clock_mhz=_scaled(row["sm_clock_mhz"]), throttle_reasons=_scaled(row["throttle_reasons"]),
-    )  # fmt: skip
+        memory_used_mib=_scaled(row["fb_used_bytes"], 1 / 2**20),
+        power_w=_scaled(row["power_w"]),
+        energy_j=_scaled(row["energy_mj"], 1 / 1000),
+        temperature_c=_scaled(row["temp_c"]),
+        sm_clock_mhz=_scaled(row["sm_clock_mhz"]),
+        throttle_reasons=_scaled(row["throttle_reasons"]),
+    )
 
 
 def _rows(path: Path, convert: Callable[[dict[str, str]], Row]) -> Iterator[Row]:

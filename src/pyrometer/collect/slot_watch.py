@@ -94,7 +94,9 @@ class SlotWatch:
         known = self._known.get(key)
         if known is None:
             uuid, gpu_model = boards[-1] if boards else (None, None)
-            known = self._known[key] = _Known(Slot(time_ms, node_uid, slot_index, uuid, gpu_model))
+            known = self._known[key] = _Known(
+                Slot(time_ms=time_ms, node_uid=node_uid, slot_index=slot_index, uuid=uuid, gpu_model=gpu_model)
+            )
             known.xid = max(codes, default=None)
             yield known.slot
             return
@@ -110,9 +112,13 @@ class SlotWatch:
             if code and known.xid is not None and code != known.xid:
                 known.xid_ms = time_ms
                 yield Event(
-                    time_ms, events.XID_ERROR, node_uid=node_uid, slot_index=slot_index, reason=str(code),
+                    time_ms=time_ms,
+                    kind=events.XID_ERROR,
+                    node_uid=node_uid,
+                    slot_index=slot_index,
+                    reason=str(code),
                     message=HARDWARE_XIDS.get(code),
-                )  # fmt: skip
+                )
                 if code in FATAL_XIDS:
                     slot = slot._replace(healthy=False, reason=f"XID {code}")
             works_again = any(s.at_work for s in sights) and time_ms - known.xid_ms >= WORKS_AGAIN_MS

@@ -179,33 +179,92 @@ def records(log: Log) -> Iterator[tuple[Any, ...]]:
     first_step_ms = start_ms + done[slow - 1].at_ms
     phase, outcome = ("Succeeded", "succeeded") if log.is_whole else ("Unknown", "unknown")
     yield Workload(
-        end_ms, EXPERIMENT, uid, "Log", EXPERIMENT, log.name, experiment=EXPERIMENT, experiment_rule="log",
-        team=EXPERIMENT, team_rule="log", created_ms=start_ms,
-    )  # fmt: skip
+        time_ms=end_ms,
+        cluster=EXPERIMENT,
+        workload_uid=uid,
+        kind="Log",
+        namespace=EXPERIMENT,
+        name=log.name,
+        experiment=EXPERIMENT,
+        experiment_rule="log",
+        team=EXPERIMENT,
+        team_rule="log",
+        created_ms=start_ms,
+    )
     yield Pod(
-        end_ms, EXPERIMENT, uid, EXPERIMENT, log.name, phase, workload_uid=uid, node_uid=uid, created_ms=start_ms,
-        scheduled_ms=start_ms, started_ms=start_ms, ended_ms=end_ms, gpu_share=log.gpus * SHARE_WHOLE,
-    )  # fmt: skip
+        time_ms=end_ms,
+        cluster=EXPERIMENT,
+        pod_uid=uid,
+        namespace=EXPERIMENT,
+        name=log.name,
+        phase=phase,
+        workload_uid=uid,
+        node_uid=uid,
+        created_ms=start_ms,
+        scheduled_ms=start_ms,
+        started_ms=start_ms,
+        ended_ms=end_ms,
+        gpu_share=log.gpus * SHARE_WHOLE,
+    )
     windows = list(_windows(log, done[slow:], first_step_ms, end_ms, uid))
     for rank in range(log.gpus):
-        yield Slot(end_ms, uid, rank, gpu_model=log.gpu_model, from_ms=start_ms, to_ms=end_ms)
-        yield Allocation(end_ms, uid, uid, rank, start_ms, end_ms, SHARE_WHOLE, source="log")
+        yield Slot(
+            time_ms=end_ms, node_uid=uid, slot_index=rank, gpu_model=log.gpu_model, from_ms=start_ms, to_ms=end_ms
+        )
+        yield Allocation(
+            time_ms=end_ms,
+            pod_uid=uid,
+            node_uid=uid,
+            slot_index=rank,
+            from_ms=start_ms,
+            to_ms=end_ms,
+            share=SHARE_WHOLE,
+            source="log",
+        )
         yield Run(
-            end_ms, log.name, 1, rank, start_ms, ranks=log.gpus, cluster=EXPERIMENT, experiment=EXPERIMENT,
-            workload_uid=uid, pod_uid=uid, node_uid=uid, slot_index=rank, first_step_ms=first_step_ms,
-            ended_ms=end_ms, outcome=outcome, framework="pytorch",
-        )  # fmt: skip
+            time_ms=end_ms,
+            run=log.name,
+            attempt=1,
+            rank=rank,
+            started_ms=start_ms,
+            ranks=log.gpus,
+            cluster=EXPERIMENT,
+            experiment=EXPERIMENT,
+            workload_uid=uid,
+            pod_uid=uid,
+            node_uid=uid,
+            slot_index=rank,
+            first_step_ms=first_step_ms,
+            ended_ms=end_ms,
+            outcome=outcome,
+            framework="pytorch",
+        )
         yield from (window._replace(rank=rank, slot_index=rank) for window in windows)
     if compiled_ms is not None:
         yield Event(
-            start_ms + compiled_ms, events.COMPILED, duration_ms=compiled_ms, run=log.name, attempt=1, rank=0, step=0,
+            time_ms=start_ms + compiled_ms,
+            kind=events.COMPILED,
+            duration_ms=compiled_ms,
+            run=log.name,
+            attempt=1,
+            rank=0,
+            step=0,
             message=f"the first {slow} of {WARM_UP} warm-up steps took that much longer than usual ones"
             if slow > 1
             else "the first step took that much longer than a usual one",
-        )  # fmt: skip
+        )
     for line in log.lines:
         if line.metric is not None and line.value is not None:
-            yield Metric(start_ms + line.at_ms, log.name, 1, 0, line.metric, line.value, line.steps, "min")
+            yield Metric(
+                time_ms=start_ms + line.at_ms,
+                run=log.name,
+                attempt=1,
+                rank=0,
+                name=line.metric,
+                value=line.value,
+                step=line.steps,
+                goal="min",
+            )
 
 
 def opening(done: list[Said]) -> tuple[int, int | None]:
@@ -232,8 +291,18 @@ def _windows(log: Log, steps: list[Said], from_ms: int, end_ms: int, uid: str) -
         if to_ms - begun_ms >= WINDOW_MS or number == len(steps):
             until_ms = end_ms if number == len(steps) else to_ms
             yield StepWindow(
-                begun_ms, until_ms, log.name, 1, 0, uid, 0, uid, first_step=step.steps - len(took_us),
-                steps=len(took_us), step_p50_us=sorted(took_us)[len(took_us) // 2], step_max_us=max(took_us),
+                time_ms=begun_ms,
+                to_ms=until_ms,
+                run=log.name,
+                attempt=1,
+                rank=0,
+                node_uid=uid,
+                slot_index=0,
+                pod_uid=uid,
+                first_step=step.steps - len(took_us),
+                steps=len(took_us),
+                step_p50_us=sorted(took_us)[len(took_us) // 2],
+                step_max_us=max(took_us),
                 step_lengths=step_lengths(took_us),
-            )  # fmt: skip
+            )
             begun_ms, took_us = until_ms, []

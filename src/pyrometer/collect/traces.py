@@ -57,9 +57,19 @@ class OpenbTrace:
             started_ms=scheduled_ms, ended_ms=ended_ms, gpu_share=gpus * share,
         )  # fmt: skip
         workload = Workload(
-            pod.time_ms, "openb", row["name"], "Pod", "openb", row["name"], queue=row["qos"],
-            team=row["qos"], team_rule="queue", experiment="openb", experiment_rule="trace", created_ms=created_ms,
-        )  # fmt: skip
+            time_ms=pod.time_ms,
+            cluster="openb",
+            workload_uid=row["name"],
+            kind="Pod",
+            namespace="openb",
+            name=row["name"],
+            queue=row["qos"],
+            team=row["qos"],
+            team_rule="queue",
+            experiment="openb",
+            experiment_rule="trace",
+            created_ms=created_ms,
+        )
         return [pod, workload, *_holds(pod, gpus, share)]
 
     def _ms(self, seconds: str) -> int | None:
@@ -92,9 +102,19 @@ class PhillyTrace:
             ended_ms=to_ms, gpu_share=gpus * SHARE_WHOLE,
         )  # fmt: skip
         workload = Workload(
-            to_ms, "philly", name, "Job", row["cluster"], name, queue=row["cluster"],
-            team=row["cluster"], team_rule="queue", experiment="philly", experiment_rule="trace", created_ms=from_ms,
-        )  # fmt: skip
+            time_ms=to_ms,
+            cluster="philly",
+            workload_uid=name,
+            kind="Job",
+            namespace=row["cluster"],
+            name=name,
+            queue=row["cluster"],
+            team=row["cluster"],
+            team_rule="queue",
+            experiment="philly",
+            experiment_rule="trace",
+            created_ms=from_ms,
+        )
         return [pod, workload, *_holds(pod, gpus, SHARE_WHOLE)]
 
 
@@ -106,13 +126,13 @@ def _holds(pod: Pod, gpus: int, share: int) -> Iterator[Allocation]:
             raise ValueError("it ends before it begins, or after decades")
         for index in range(gpus):
             yield Allocation(
-                pod.time_ms,
-                pod.pod_uid,
-                pod.pod_uid,
-                index,
-                pod.scheduled_ms,
-                pod.ended_ms,
-                share,
+                time_ms=pod.time_ms,
+                pod_uid=pod.pod_uid,
+                node_uid=pod.pod_uid,
+                slot_index=index,
+                from_ms=pod.scheduled_ms,
+                to_ms=pod.ended_ms,
+                share=share,
                 source="trace",
             )
 

@@ -12,7 +12,7 @@ from pyrometer.explain.episodes import EPISODE_GAP_MS
 from pyrometer.explain.findings import Elapsed, Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.words import duration
-from pyrometer.identify.runs import CPU
+from pyrometer.identify.rank_locations import CPU
 from pyrometer.model.states import CLAIMS
 
 WORTH_NAMING = 0.05  # of the time of those that wait

@@ -197,6 +197,13 @@ class NodeHolds:
 
     def _allocation(self, hold: Hold, now_ms: int) -> Allocation:
         return Allocation(
-            now_ms, hold.pod_uid, self.node_uid, hold.device.slot_index, hold.from_ms, hold.to_ms, hold.share,
-            hold.device.instance, hold.source,
-        )  # fmt: skip
+            time_ms=now_ms,
+            pod_uid=hold.pod_uid,
+            node_uid=self.node_uid,
+            slot_index=hold.device.slot_index,
+            from_ms=hold.from_ms,
+            to_ms=hold.to_ms,
+            share=hold.share,
+            instance=hold.device.instance,
+            source=hold.source,
+        )

@@ -74,4 +74,4 @@ def progress_of(owner: objects.Owner, attempt: int) -> Iterator[Metric]:
     for name, value in values:
         number = finite(value)
         if at_ms is not None and isinstance(name, str) and number is not None:
-            yield Metric(at_ms, owner.metadata.uid, attempt, 0, name, number)
+            yield Metric(time_ms=at_ms, run=owner.metadata.uid, attempt=attempt, rank=0, name=name, value=number)

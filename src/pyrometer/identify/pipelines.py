@@ -100,7 +100,16 @@ def told_by(workflow: objects.Owner) -> Told:
             state = "cached"
         began_ms, ended_ms = iso_ms(node.get("startedAt")), iso_ms(node.get("finishedAt"))
         message = str(node.get("message") or "")[:LONGEST_TEXT] or None
-        tries[step] = PipelineStep(0, "", *step, state, began_ms, ended_ms, message)
+        tries[step] = PipelineStep(
+            time_ms=0,
+            run_id="",
+            step=step.name,
+            attempt=step.attempt,
+            state=state,
+            started_ms=began_ms,
+            ended_ms=ended_ms,
+            message=message,
+        )
     state = _STATES.get(str(status.get("phase")), UNKNOWN)
     return Told(state, iso_ms(status.get("startedAt")), iso_ms(status.get("finishedAt")), tuple(tries.values()))
 
@@ -211,10 +220,17 @@ class Pipelines:
         created_ms = ms(meta.creation_timestamp)
         before = self._runs.get(run_id)
         run = PipelineRun(
-            0, self.cluster, run_id, meta.uid or (before.workflow_uid if before else ""), meta.namespace,
-            at(RUN_NAME, meta) or meta.name, pipeline_of(meta), told.state, told.started_ms or created_ms,
-            told.ended_ms,
-        )  # fmt: skip
+            time_ms=0,
+            cluster=self.cluster,
+            run_id=run_id,
+            workflow_uid=meta.uid or (before.workflow_uid if before else ""),
+            namespace=meta.namespace,
+            name=at(RUN_NAME, meta) or meta.name,
+            pipeline=pipeline_of(meta),
+            state=told.state,
+            started_ms=told.started_ms or created_ms,
+            ended_ms=told.ended_ms,
+        )
         written: list[PipelineRun | PipelineStep] = []
         fresh = stamped(run, before, max(run.started_ms or 0, run.ended_ms or 0), seen_ms)
         if fresh is not None:

@@ -121,7 +121,11 @@ def _entry(entry: Any, number: int, where: str) -> Entry:
         chosen["purchase"] = chosen["purchase"].replace("-", "_")
         if chosen["purchase"] not in PURCHASES:
             raise PriceError(f"{where}: purchase {entry['purchase']!r} is none of {', '.join(PURCHASES)}.")
-    return Entry(number, Price(from_ms, usd_micro, from_ms, until_ms, per=per, **chosen), arithmetic)
+    return Entry(
+        number,
+        Price(time_ms=from_ms, usd_micro_per_hour=usd_micro, from_ms=from_ms, to_ms=until_ms, per=per, **chosen),
+        arithmetic,
+    )
 
 
 def _owned(owned: Any, where: str) -> tuple[int, str | None, str]:

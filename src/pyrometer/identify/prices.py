@@ -34,5 +34,12 @@ def applying_prices(gpu_models_seen: Iterable[str | None], written: Sequence[Pri
             if price.gpu_model is not None and price.gpu_model.casefold() in names:
                 yield Applying(price._replace(gpu_model=name), place)
         if known and known.list_usd_micro_per_hour is not None:
-            listed = Price(0, known.list_usd_micro_per_hour, 0, gpu_model=name, source="list", assumed=True)
+            listed = Price(
+                time_ms=0,
+                usd_micro_per_hour=known.list_usd_micro_per_hour,
+                from_ms=0,
+                gpu_model=name,
+                source="list",
+                assumed=True,
+            )
             yield Applying(listed, LISTED)

@@ -70,9 +70,14 @@ class Queues:
             told[kind] = at_ms
             since_ms = max(created_ms, ms(evicted.last_transition_time) or 0) if evicted else created_ms
             yield Event(
-                at_ms, kind, max(at_ms - since_ms, 0) if kind == events.ADMITTED else None, self.cluster,
-                workload_uid=identity.uid, reason=condition.reason, message=condition.message[:LONGEST_MESSAGE] or None,
-            )  # fmt: skip
+                time_ms=at_ms,
+                kind=kind,
+                duration_ms=max(at_ms - since_ms, 0) if kind == events.ADMITTED else None,
+                cluster=self.cluster,
+                workload_uid=identity.uid,
+                reason=condition.reason,
+                message=condition.message[:LONGEST_MESSAGE] or None,
+            )
 
     def _demand(
         self, queued: objects.Queued, identity: Identity, conditions: Conditions, created_ms: int, seen: Seen
@@ -92,9 +97,17 @@ class Queues:
             else:
                 again_ms = max(changed_ms or 0, (before.ended_ms or 0) + 1) if before is not None else created_ms
                 record = Pod(
-                    again_ms, self.cluster, uid, identity.namespace, f"{identity.name}-{name}", "Pending", identity.uid,
-                    queue=queued.spec.queue_name or None, created_ms=again_ms, gpu_share=share,
-                )  # fmt: skip
+                    time_ms=again_ms,
+                    cluster=self.cluster,
+                    pod_uid=uid,
+                    namespace=identity.namespace,
+                    name=f"{identity.name}-{name}",
+                    phase="Pending",
+                    workload_uid=identity.uid,
+                    queue=queued.spec.queue_name or None,
+                    created_ms=again_ms,
+                    gpu_share=share,
+                )
             pods[uid] = record
             yield record
 

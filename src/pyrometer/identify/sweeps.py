@@ -46,10 +46,20 @@ def told_by(owner: objects.Owner) -> Told:
     if (owner.group, owner.kind) == EXPERIMENT:
         best = _object(status.get("currentOptimalTrial"))
         sweep = Sweep(
-            0, "", meta.uid, meta.namespace, meta.name, state, metric, goal, finite(objective.get("goal")),
-            _text(_object(spec.get("algorithm")).get("algorithmName")), _text(best.get("bestTrialName")),
-            started_ms, ended_ms,
-        )  # fmt: skip
+            time_ms=0,
+            cluster="",
+            sweep_uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            state=state,
+            metric=metric,
+            goal=goal,
+            target=finite(objective.get("goal")),
+            algorithm=_text(_object(spec.get("algorithm")).get("algorithmName")),
+            best_trial=_text(best.get("bestTrialName")),
+            started_ms=started_ms,
+            ended_ms=ended_ms,
+        )
         return Told(sweep, changed_ms)
     parameters = {
         str(each.get("name")): str(each.get("value"))[:LONGEST_TEXT]
@@ -58,10 +68,18 @@ def told_by(owner: objects.Owner) -> Told:
     metrics = _metrics(_object(status.get("observation")))
     above = meta.controller
     trial = Trial(
-        0, meta.uid, above.uid if above else "", meta.namespace, meta.name, state,
-        json.dumps(parameters) if parameters else None, _value(metrics.get(metric or ""), objective, goal),
-        json.dumps(metrics) if metrics else None, started_ms, ended_ms,
-    )  # fmt: skip
+        time_ms=0,
+        trial_uid=meta.uid,
+        sweep_uid=above.uid if above else "",
+        namespace=meta.namespace,
+        name=meta.name,
+        state=state,
+        parameters_json=json.dumps(parameters) if parameters else None,
+        value=_value(metrics.get(metric or ""), objective, goal),
+        metrics_json=json.dumps(metrics) if metrics else None,
+        started_ms=started_ms,
+        ended_ms=ended_ms,
+    )
     return Told(trial, changed_ms)
 
 

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 from pyrometer.collect.gpu_device import host_uid
 from pyrometer.collect.tracked import MLFLOW, WANDB, Point, TrackedRun
-from pyrometer.identify.runs import KIND, LOCAL
+from pyrometer.identify.rank_locations import LOCAL
+from pyrometer.identify.rank_records import RUN_KIND
 from pyrometer.model import events
 from pyrometer.model.records import Allocation, Event, Metric, Pod, Run, Slot, Workload
 from pyrometer.model.units import MS_PER_MINUTE, SHARE_WHOLE
@@ -155,8 +156,8 @@ class Joiner:
         numbers = {attempt: count() for attempt in ranks}
         runs = [
             Run(
-                said_ms, tracked.run_id, place.attempt, next(numbers[place.attempt]),
-                max(tracked.started_ms, place.from_ms), ranks=ranks[place.attempt], cluster=place.cluster,
+                time_ms=said_ms, run=tracked.run_id, attempt=place.attempt, rank=next(numbers[place.attempt]),
+                started_ms=max(tracked.started_ms, place.from_ms), ranks=ranks[place.attempt], cluster=place.cluster,
                 experiment=None if join.pods else tracked.experiment,
                 workload_uid=place.workload_uid, pod_uid=place.pod_uid, node_uid=place.node_uid,
                 slot_index=place.slot_index, ended_ms=_ended(tracked, place, places), source=tracked.tracker,
@@ -255,13 +256,27 @@ def _curves(tracked: TrackedRun, runs: list[Run], points: Iterable[Point]) -> It
 
 def _event(tracked: TrackedRun, run: str, time_ms: int) -> Event:
     return Event(
-        time_ms, EVENT[tracked.tracker], run=run, attempt=1, rank=0, reason=tracked.run_id,
+        time_ms=time_ms,
+        kind=EVENT[tracked.tracker],
+        run=run,
+        attempt=1,
+        rank=0,
+        reason=tracked.run_id,
         message=tracked.words or None,
-    )  # fmt: skip
+    )
 
 
 def _metric(point: Point, tracked: TrackedRun, run: str, attempt: int, rank: int) -> Metric:
-    return Metric(point.time_ms, run, attempt, rank, point.name, point.value, point.step, source=tracked.tracker)
+    return Metric(
+        time_ms=point.time_ms,
+        run=run,
+        attempt=attempt,
+        rank=rank,
+        name=point.name,
+        value=point.value,
+        step=point.step,
+        source=tracked.tracker,
+    )
 
 
 # -- a folder that knows of nothing but trackers -----------------------------------------------------------------------
@@ -281,26 +296,69 @@ def _held(tracked: TrackedRun, places: list[_Place], until_ms: int, at_ms: int) 
     until_ms = max(until_ms, start_ms + 1)
     records: Records = [
         Workload(
-            at_ms, LOCAL, tracked.run_id, KIND, LOCAL, tracked.name, experiment=tracked.experiment or tracked.name,
-            experiment_rule=tracked.tracker, team=LOCAL, team_rule=tracked.tracker, created_ms=start_ms,
+            time_ms=at_ms,
+            cluster=LOCAL,
+            workload_uid=tracked.run_id,
+            kind=RUN_KIND,
+            namespace=LOCAL,
+            name=tracked.name,
+            experiment=tracked.experiment or tracked.name,
+            experiment_rule=tracked.tracker,
+            team=LOCAL,
+            team_rule=tracked.tracker,
+            created_ms=start_ms,
         ),
         Pod(
-            at_ms, LOCAL, uid, LOCAL, tracked.name, _PHASES.get(tracked.outcome or "", "Unknown"),
-            tracked.run_id, 1, 0, places[0].node_uid, created_ms=start_ms, scheduled_ms=start_ms, started_ms=start_ms,
-            ended_ms=until_ms, gpu_share=len(places) * SHARE_WHOLE,
+            time_ms=at_ms,
+            cluster=LOCAL,
+            pod_uid=uid,
+            namespace=LOCAL,
+            name=tracked.name,
+            phase=_PHASES.get(tracked.outcome or "", "Unknown"),
+            workload_uid=tracked.run_id,
+            attempt=1,
+            rank=0,
+            node_uid=places[0].node_uid,
+            created_ms=start_ms,
+            scheduled_ms=start_ms,
+            started_ms=start_ms,
+            ended_ms=until_ms,
+            gpu_share=len(places) * SHARE_WHOLE,
         ),
-    ]  # fmt: skip
+    ]
     for place in places:
         assert place.node_uid is not None  # noqa: S101 - it is of our own making
         assert place.slot_index is not None  # noqa: S101 - likewise
         if tracked.where.gpus:
-            records.append(Slot(start_ms, place.node_uid, place.slot_index, gpu_model=tracked.where.gpu_model))
+            records.append(
+                Slot(
+                    time_ms=start_ms,
+                    node_uid=place.node_uid,
+                    slot_index=place.slot_index,
+                    gpu_model=tracked.where.gpu_model,
+                )
+            )
         else:
-            lived = (start_ms, until_ms)
-            records.append(Slot(at_ms, place.node_uid, place.slot_index, None, "CPU", True, None, *lived))
+            records.append(
+                Slot(
+                    time_ms=at_ms,
+                    node_uid=place.node_uid,
+                    slot_index=place.slot_index,
+                    gpu_model="CPU",
+                    from_ms=start_ms,
+                    to_ms=until_ms,
+                )
+            )
         records.append(
             Allocation(
-                at_ms, uid, place.node_uid, place.slot_index, start_ms, until_ms, SHARE_WHOLE, source=tracked.tracker
+                time_ms=at_ms,
+                pod_uid=uid,
+                node_uid=place.node_uid,
+                slot_index=place.slot_index,
+                from_ms=start_ms,
+                to_ms=until_ms,
+                share=SHARE_WHOLE,
+                source=tracked.tracker,
             )
         )
     return records

@@ -21,7 +21,8 @@ from pyrometer.collect.otlp import OtlpError, Received
 from pyrometer.collect.said import Happened, Said
 from pyrometer.collect.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
-from pyrometer.identify.runs import Known, Runs, Wanted
+from pyrometer.identify.rank_locations import RunContext
+from pyrometer.identify.runs import MissingContext, Runs
 from pyrometer.model import events
 from pyrometer.model.records import Allocation, Pod, Run, Slot
 from pyrometer.serve.spooled_bodies import append_what_fits
@@ -181,7 +182,7 @@ class StepStore:
                 groups.setdefault((body.local, patient), []).append(body)
         for (local, patient), bodies in groups.items():
             messages: list[Said] = [one for body in bodies for one in body.messages]
-            known = look_up(self._store, self._runs.wanted(messages), local=local)
+            known = look_up(self._store, self._runs.missing_context(messages), local=local)
             taken = self._runs.take(messages, known, local=local, patient=patient)
             records += taken.records
             if taken.unnumbered:
@@ -192,10 +193,10 @@ class StepStore:
         return records
 
 
-def look_up(store: Store, wanted: Wanted, *, local: bool) -> Known:
+def look_up(store: Store, wanted: MissingContext, *, local: bool) -> RunContext:
     """The records that a join needs. Of a local folder, also the launches that have not ended."""
     if not any(wanted):
-        return Known()
+        return RunContext()
     store.expose_all(["run", "pod", "slot", "allocation"])
     pods = _pods(store, wanted) if store.has("pod") else []
     slots: list[Slot] = []
@@ -214,14 +215,14 @@ def look_up(store: Store, wanted: Wanted, *, local: bool) -> Known:
         )  # fmt: skip
         others = {hold.pod_uid for hold in holds} - {pod.pod_uid for pod in pods}
         pods += _pods(store, wanted._replace(pod_uids=others, pod_names=set()))
-    known = Known(pods=pods, slots=slots, holds=holds)
+    known = RunContext(pods=pods, slots=slots, holds=holds)
     if not store.has("run"):
         return known
     runs = wanted.runs | {pod.workload_uid for pod in pods if pod.workload_uid}
     return _of_runs(store, wanted.launches, runs, known, local=local)
 
 
-def _pods(store: Store, wanted: Wanted) -> list[Pod]:
+def _pods(store: Store, wanted: MissingContext) -> list[Pod]:
     names = [f"{namespace}/{name}" for namespace, name in wanted.pod_names]
     return newest_records(
         store, Pod, "pod_uid",
@@ -230,7 +231,7 @@ def _pods(store: Store, wanted: Wanted) -> list[Pod]:
     )  # fmt: skip
 
 
-def _of_runs(store: Store, launches: set[str], runs: set[str], known: Known, *, local: bool) -> Known:
+def _of_runs(store: Store, launches: set[str], runs: set[str], known: RunContext, *, local: bool) -> RunContext:
     """Adds what the store has of launches, and of the runs whose attempts they may be."""
     of_these = [list(launches), list(runs)]
     ranks = newest_records(

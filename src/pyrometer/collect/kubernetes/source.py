@@ -255,7 +255,7 @@ class KubernetesSource:
         for uid in [uid for uid, gone_ms in self._gone_owners.items() if gone_ms < at_ms - REMEMBERED_MS]:
             del self._gone_owners[uid]
             self._owners.pop(uid, None)
-        return Event(at_ms, events.WATCHED, cluster=self._cluster)
+        return Event(time_ms=at_ms, kind=events.WATCHED, cluster=self._cluster)
 
     # -- translation --------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class KubernetesSource:
             if change.resource.kind != "Pod":
                 return []
             lasted_ms = max(change.to_ms - change.from_ms, 0)
-            return [Event(change.from_ms, events.WATCH_GAP, lasted_ms, self._cluster)]
+            return [Event(time_ms=change.from_ms, kind=events.WATCH_GAP, duration_ms=lasted_ms, cluster=self._cluster)]
         if isinstance(change.object, objects.Pod):
             self._notice_exporter(change)
         if isinstance(change.object, objects.Pod | objects.Queued) and not change.vanished:

@@ -392,7 +392,7 @@ def _gaps(cluster: str, from_ms: int, to_ms: int, steps: set[int], interval_ms: 
     limit_ms = max(SILENCE_MS, 3 * interval_ms)
     edges = [from_ms, *sorted(steps), to_ms]
     return [
-        Event(before_ms, events.WATCH_GAP, after_ms - before_ms, cluster)
+        Event(time_ms=before_ms, kind=events.WATCH_GAP, duration_ms=after_ms - before_ms, cluster=cluster)
         for before_ms, after_ms in pairwise(edges)
         if after_ms - before_ms > limit_ms and steps
     ]

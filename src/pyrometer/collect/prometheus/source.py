@@ -115,7 +115,7 @@ class PrometheusSource:
                 f"{self.api.url} remembers nothing of GPUs in that time: neither dcgm-exporter's metrics (DCGM_FI_…) "
                 "nor kube-state-metrics' (kube_pod_container_resource_requests). Is it the right Prometheus?"
             )
-        yield Delivery([Event(self.to_ms, events.WATCHED, cluster=self.cluster)], 1.0)
+        yield Delivery([Event(time_ms=self.to_ms, kind=events.WATCHED, cluster=self.cluster)], 1.0)
 
     def go_on(self, from_ms: int, to_ms: int, read: Sequence[tuple[int, int]]) -> None:
         """Another time, of the same cluster; the deliveries begin anew."""
