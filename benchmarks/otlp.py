@@ -51,7 +51,7 @@ def requests_of(ranks: int, rounds: int) -> list[list[dict]]:
 
 def step_by_step(rounds: list[list[tuple[bytes, bool]]], packed: str) -> list[dict[str, float]]:
     """Seconds of CPU that each step takes, round by round."""
-    from pyrometer.collect import otlp
+    from pyrometer.collect import otlp_requests
     from pyrometer.identify.runs import Runs
     from pyrometer.serve.training import look_up
     from pyrometer.store import Store
@@ -72,8 +72,8 @@ def step_by_step(rounds: list[list[tuple[bytes, bool]]], packed: str) -> list[di
             for begin in range(0, len(bodies), 100):  # about what comes in a second
                 said = []
                 for body, is_json in bodies[begin : begin + 100]:
-                    whole = timed("unpack", otlp.unpacked, body, packed)
-                    received = timed("read", otlp.read, "logs", whole, is_json=is_json, now_ms=now_ms)
+                    whole = timed("unpack", otlp_requests.unpack, body, packed)
+                    received = timed("read", otlp_requests.read, "logs", whole, is_json=is_json, now_ms=now_ms)
                     assert not received.refused
                     said += received.said
                 known = timed("join", look_up, store, timed("join", runs.wanted, said), local=False)

@@ -15,18 +15,19 @@ import story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrometer.collect import otlp
-from pyrometer.collect.otlp import OtlpError, Received, TooLargeError
-from pyrometer.collect.said import MOST_WORDS, Drawn, Happened, News, Piece, Value, Window
+from pyrometer.collect import otlp_forms, otlp_requests
+from pyrometer.collect.messages import MOST_WORDS, Drawn, Happened, News, Piece, Value, Window
+from pyrometer.collect.otlp_forms import OtlpError, TooLargeError
+from pyrometer.collect.otlp_readers import OtlpBody
 
 T0 = 1_790_000_000_000
 NOW = T0 + 86_400_000
 WHO = story.identity(story.FIRST, 0, T0)
 
 
-def read(signal: str, request: Any, *, form: str = "json") -> Received:
+def read(signal: str, request: Any, *, form: str = "json") -> OtlpBody:
     body = json.dumps(request).encode() if form == "json" else spoken.as_protobuf(signal, request)
-    return otlp.read(signal, body, is_json=form == "json", now_ms=NOW)
+    return otlp_requests.read(signal, body, is_json=form == "json", now_ms=NOW)
 
 
 def logs(*records: Any, who: dict[str, Any] = WHO) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def test_the_exporter_of_opentelemetry_is_understood() -> None:
         pass
     body = encode_spans(spans.get_finished_spans()).SerializeToString()
     far = 2**43
-    ((who, [piece]),) = otlp.read("traces", body, is_json=False, now_ms=far).said
+    ((who, [piece]),) = otlp_requests.read("traces", body, is_json=False, now_ms=far).said
     assert (who.rank, who.host, piece.name, piece.step, piece.attributes_json) == (3, "h", "step", 7, '{"note":"x"}')
     assert (len(piece.trace_id), len(piece.span_id), piece.parent_id) == (32, 16, None)
 
@@ -125,7 +126,7 @@ def test_the_exporter_of_opentelemetry_is_understood() -> None:
     )  # fmt: skip
     logger.get_logger("t").emit(record)
     body = encode_logs(kept.get_finished_logs()).SerializeToString()
-    ((_, [event]),) = otlp.read("logs", body, is_json=False, now_ms=far).said
+    ((_, [event]),) = otlp_requests.read("logs", body, is_json=False, now_ms=far).said
     assert event == Happened(T0, "exception", step=4, reason="ValueError")
 
     memory = InMemoryMetricReader()
@@ -134,7 +135,7 @@ def test_the_exporter_of_opentelemetry_is_understood() -> None:
     meter.create_gauge("DCGM_FI_DEV_GPU_UTIL").set(80, {"gpu": "1", "UUID": "GPU-1"})
     meter.create_histogram("other").record(1)
     body = encode_metrics(memory.get_metrics_data()).SerializeToString()
-    received = otlp.read("metrics", body, is_json=False, now_ms=far)
+    received = otlp_requests.read("metrics", body, is_json=False, now_ms=far)
     (value,) = (value for _, values in received.said for value in values if value.name == "loss")  # it adds its own
     assert (value.value, value.step) == (0.25, 9)
     ((_, place, number, _),) = received.samples
@@ -328,7 +329,7 @@ def test_a_record_of_protobuf_that_is_broken_loses_no_other() -> None:
     body = request.SerializeToString()
     at = body.index(good, body.index(good) + 1)
     broken = body[:at] + b"\xff" * len(good) + body[at + len(good) :]
-    received = otlp.read("logs", broken, is_json=False, now_ms=NOW)
+    received = otlp_requests.read("logs", broken, is_json=False, now_ms=NOW)
     assert (received.size, received.refused) == (2, Counter(malformed=1))
 
 
@@ -337,14 +338,14 @@ def test_a_text_or_number_that_is_none_loses_no_other(bad: bytes) -> None:
     """A text that was cut in the middle of a character, as JavaScript and Python write it; bytes that are no UTF-8."""
     about = spoken.record("event", {"time_ms": NOW - 1000, "kind": "odd", "message": "BAD"})
     body = json.dumps(logs(GOOD, about, GOOD)).encode().replace(b'"BAD"', bad)
-    received = otlp.read("logs", body, is_json=True, now_ms=NOW)
+    received = otlp_requests.read("logs", body, is_json=True, now_ms=NOW)
     assert received.size + received.refused.total() == 3
     assert received.size >= 2
 
 
 def test_whole_characters_are_left_as_they_are() -> None:
     about = spoken.record("event", {"time_ms": NOW - 1000, "kind": "odd", "message": "😀 \\ud83d \ud83d"})
-    received = otlp.read("logs", json.dumps(logs(about)).encode(), is_json=True, now_ms=NOW)
+    received = otlp_requests.read("logs", json.dumps(logs(about)).encode(), is_json=True, now_ms=NOW)
     assert [one.message for _, said in received.said for one in said] == ["😀 \\ud83d \ufffd"]
 
 
@@ -369,19 +370,19 @@ def test_spans_whose_ids_or_attributes_do_not_fit() -> None:
 
 class TestTooMuch:
     def test_a_bomb_is_not_unpacked(self) -> None:
-        bomb = gzip.compress(bytes(otlp.MOST_BYTES + 1))
+        bomb = gzip.compress(bytes(otlp_requests.MAX_BYTES + 1))
         assert len(bomb) < 100_000
         with pytest.raises(TooLargeError, match="more than 64 MiB unpacked"):
-            otlp.unpacked(bomb, "gzip")
+            otlp_requests.unpack(bomb, "gzip")
         with pytest.raises(TooLargeError, match="larger than 16 MiB"):
-            otlp.unpacked(bytes(otlp.MOST_PACKED_BYTES + 1), "")
+            otlp_requests.unpack(bytes(otlp_requests.MAX_PACKED_BYTES + 1), "")
         for broken in (b"nonsense", gzip.compress(b"whole")[:-9], b""):
             with pytest.raises(OtlpError, match="is not gzip"):
-                otlp.unpacked(broken or b"\x1f\x8b", "gzip")
+                otlp_requests.unpack(broken or b"\x1f\x8b", "gzip")
 
     def test_records_that_are_small_and_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(otlp, "MOST_OBJECTS", 100)
-        monkeypatch.setattr(otlp, "MOST_PARTS", 100)
+        monkeypatch.setattr(otlp_forms, "MAX_OBJECTS", 100)
+        monkeypatch.setattr(otlp_forms, "MAX_PARTS", 100)
         with pytest.raises(TooLargeError, match="more than 100 objects"):
             read("logs", logs(*[{}] * 200))
         with pytest.raises(TooLargeError, match="more than 100 parts"):
@@ -389,18 +390,18 @@ class TestTooMuch:
 
     def test_resources_that_are_many_or_large(self) -> None:
         with pytest.raises(TooLargeError, match="more than 262144 parts"):
-            otlp.read("logs", b"\x0a\x00" * (2**18 + 1), is_json=False, now_ms=NOW)
+            otlp_requests.read("logs", b"\x0a\x00" * (2**18 + 1), is_json=False, now_ms=NOW)
         who = WHO | {"experiment": "x" * 2**16}
-        with pytest.raises(TooLargeError, match=r"A resource has \d+ bytes, 64 KiB at most"):
+        with pytest.raises(TooLargeError, match=r"A resource has \d+ bytes; the limit is 64 KiB"):
             read("logs", logs(GOOD, who=who), form="protobuf")
 
     def test_deep_json(self) -> None:
         deep = b"[" * 200_000 + b"]" * 200_000
-        with pytest.raises(OtlpError, match="no export request of logs in OTLP's JSON"):
-            otlp.read("logs", b'{"resourceLogs":' + deep + b"}", is_json=True, now_ms=NOW)
+        with pytest.raises(OtlpError, match="not an OTLP export request of logs in JSON"):
+            otlp_requests.read("logs", b'{"resourceLogs":' + deep + b"}", is_json=True, now_ms=NOW)
         body = json.dumps(logs(GOOD, "deep", GOOD)).encode().replace(b'"deep"', b'{"body":' + deep + b"}")
         with pytest.raises(OtlpError):
-            otlp.read("logs", body, is_json=True, now_ms=NOW)
+            otlp_requests.read("logs", body, is_json=True, now_ms=NOW)
 
 
 KEYS = [
@@ -416,8 +417,8 @@ ANY = st.recursive(
 
 
 @settings(max_examples=200, deadline=None)
-@given(signal=st.sampled_from(otlp.SIGNALS), request=ANY, body=st.binary(max_size=60))
+@given(signal=st.sampled_from(otlp_requests.SIGNALS), request=ANY, body=st.binary(max_size=60))
 def test_whatever_comes_is_read_or_refused(signal: str, request: Any, body: bytes) -> None:
     for given_body, is_json in ((json.dumps(request).encode(), True), (body, False), (body, True)):
         with suppress(OtlpError):
-            assert otlp.read(signal, given_body, is_json=is_json, now_ms=NOW).size == 0
+            assert otlp_requests.read(signal, given_body, is_json=is_json, now_ms=NOW).size == 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nights import at, run
 from pyrometer.account.names import open_names
 from pyrometer.cli.show import _speed
-from pyrometer.collect.otlp import MAX_STEP_LENGTHS_BYTES
+from pyrometer.collect.otlp_readers import MAX_STEP_LENGTHS_BYTES
 from pyrometer.explain.throughput import nothing, throughput
 from pyrometer.model.columns import schema_of
 from pyrometer.model.records import StepWindow

@@ -18,7 +18,7 @@ from exporters import VERSIONS, Gpu, text_of  # noqa: E402
 from sent import body_of, series_of  # noqa: E402
 from targets import CORPUS, NOW_MS  # noqa: E402
 
-from pyrometer.collect import otlp  # noqa: E402
+from pyrometer.collect import otlp_requests  # noqa: E402
 from pyrometer.collect.wandb import _RECORD  # noqa: E402
 
 GPUS = [Gpu(0, pod="train-0"), Gpu(1, power_w=None, xid=79), Gpu(2, instance=3, host="node-b")]
@@ -123,7 +123,7 @@ def seeds() -> dict[str, list[bytes]]:
     texts = [_scrape(), *(b"\n".join(text_of(GPUS, version).split(b"\n")[:6]) + b"\n" for version in VERSIONS)]
     sent = [body_of(series_of(GPUS[:1], NOW_MS, version)[:5]) for version in ("3.x", "4.9")]
     unpacked = [bytes(cramjam.snappy.decompress_raw(body)) for body in sent]
-    said = {signal: (otlp.SIGNALS.index(signal), request) for signal, request in _said().items()}
+    said = {signal: (otlp_requests.SIGNALS.index(signal), request) for signal, request in _said().items()}
     as_json = [bytes([n]) + spoken.json.dumps(request).encode() for n, request in said.values()]
     as_protobuf = [bytes([n]) + spoken.as_protobuf(signal, request) for signal, (n, request) in said.items()]
     return {

@@ -22,11 +22,11 @@ from typing import Any
 import pyarrow as pa
 
 from pyrometer.cli.settings import read_settings
-from pyrometer.collect import dcgm, exposition, node_exporter, otlp, remote_write, wandb, wire
+from pyrometer.collect import dcgm, exposition, node_exporter, otlp_requests, remote_write, wandb, wire
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.exposition import ScrapeError
 from pyrometer.collect.node_exporter import NodeExporters
-from pyrometer.collect.otlp import OtlpError
+from pyrometer.collect.otlp_forms import OtlpError
 from pyrometer.collect.remote_write import RemoteWriteError
 from pyrometer.collect.source import SourceError
 from pyrometer.identify import runs
@@ -140,9 +140,9 @@ def _varint(number: int) -> bytes:
 
 def _otlp(body: bytes, *, is_json: bool) -> None:
     """The first byte says which signal."""
-    signal = otlp.SIGNALS[body[0] % len(otlp.SIGNALS)] if body else "logs"
+    signal = otlp_requests.SIGNALS[body[0] % len(otlp_requests.SIGNALS)] if body else "logs"
     try:
-        received = otlp.read(signal, body[1:], is_json=is_json, now_ms=NOW_MS)
+        received = otlp_requests.read(signal, body[1:], is_json=is_json, now_ms=NOW_MS)
     except OtlpError:
         return
     assert min((*received.refused.values(), *received.left_out.values()), default=0) >= 0
@@ -164,7 +164,7 @@ def otlp_json(body: bytes) -> None:
 def otlp_gzip(body: bytes) -> None:
     """A body behind its Content-Encoding."""
     with suppress(OtlpError):
-        assert len(otlp.unpacked(body, "gzip")) <= otlp.MOST_BYTES
+        assert len(otlp_requests.unpack(body, "gzip")) <= otlp_requests.MAX_BYTES
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ import spoken
 from sent import body_of
 from targets import GOOD, NOW_MS
 
-from pyrometer.collect import dcgm, exposition, otlp, remote_write, slot_watch
+from pyrometer.collect import dcgm, exposition, otlp_requests, remote_write, slot_watch
 from pyrometer.collect.dcgm import Dcgm
-from pyrometer.collect.otlp import OtlpError
+from pyrometer.collect.messages import Happened, Who
+from pyrometer.collect.otlp_forms import OtlpError
 from pyrometer.collect.remote_write import Reader, RemoteWriteError
-from pyrometer.collect.said import Happened, Who
 from pyrometer.identify import runs, saved_checkpoints
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.rank_locations import RunContext
@@ -48,9 +48,9 @@ def refused(call: Callable[[], Any], error: type[Exception]) -> Callable[[], Non
 
 def test_gzip_is_not_unpacked_beyond_what_is_read():
     bomb = gzip.compress(bytes(256 * MIB), 1)
-    assert peak_bytes(refused(lambda: otlp.unpacked(bomb, "gzip"), OtlpError)) < 2.5 * otlp.MOST_BYTES
+    assert peak_bytes(refused(lambda: otlp_requests.unpack(bomb, "gzip"), OtlpError)) < 2.5 * otlp_requests.MAX_BYTES
     twice = gzip.compress(bomb)  # what is inside is not looked at again
-    assert peak_bytes(lambda: otlp.unpacked(twice, "gzip")) < 2 * otlp.MOST_BYTES
+    assert peak_bytes(lambda: otlp_requests.unpack(twice, "gzip")) < 2 * otlp_requests.MAX_BYTES
 
 
 @pytest.mark.parametrize("length", [2**26 + 1, 2**31, 2**32 - 1, 2**63, 2**69])
@@ -74,7 +74,7 @@ def test_nothing_but_empty_series_takes_no_more_than_its_bytes(monkeypatch):
 def test_json_that_is_deep_or_many_takes_no_more_than_its_bytes(text):
     def read() -> None:
         try:
-            otlp.read("logs", text, is_json=True, now_ms=NOW_MS)
+            otlp_requests.read("logs", text, is_json=True, now_ms=NOW_MS)
         except OtlpError:
             return
 
@@ -147,6 +147,6 @@ def test_long_texts_are_cut_before_they_are_kept():
     stack = ("event", {"time_ms": NOW_MS - 500, "kind": "exception", "message": "x" * (4 * MIB)})
     name = ("metric", {"time_ms": NOW_MS - 500, "name": "n" * (4 * MIB), "value": 1.0})
     for signal, body in spoken.bodies([(who, [stack, name])]).items():
-        received = otlp.read(signal, body, is_json=True, now_ms=NOW_MS)
+        received = otlp_requests.read(signal, body, is_json=True, now_ms=NOW_MS)
         assert len(repr(received.said)) < 100_000
         assert received.body_bytes == len(body)

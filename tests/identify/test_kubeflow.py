@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.seen import Seen
-from pyrometer.collect.said import Who, Window
+from pyrometer.collect.messages import Who, Window
 from pyrometer.identify.cluster import Cluster
 from pyrometer.identify.pipelines import Step, step_of
 from pyrometer.identify.rank_locations import RunContext

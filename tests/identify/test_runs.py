@@ -15,8 +15,8 @@ import story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyrometer.collect import otlp
-from pyrometer.collect.said import Happened, News, Said, Value, Who, Window
+from pyrometer.collect import otlp_requests
+from pyrometer.collect.messages import Happened, News, Said, Value, Who, Window
 from pyrometer.identify.rank_locations import RunContext
 from pyrometer.identify.runs import Runs
 from pyrometer.model.columns import SCHEMAS, schema_of
@@ -37,7 +37,7 @@ def said(parts: Iterable[spoken.Part]) -> list[Said]:
     """What parts say, over the wire."""
     found: list[Said] = []
     for signal, body in spoken.bodies(parts).items():
-        received = otlp.read(signal, body, is_json=True, now_ms=T0 + 10**9)
+        received = otlp_requests.read(signal, body, is_json=True, now_ms=T0 + 10**9)
         assert not received.refused
         found += received.said
     return found

@@ -18,7 +18,7 @@ import story
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyrometer.collect.otlp import MOST_BYTES, MOST_PACKED_BYTES, SIGNALS
+from pyrometer.collect.otlp_requests import MAX_BYTES, MAX_PACKED_BYTES, SIGNALS
 from pyrometer.model.records import Allocation, Pod, Workload
 from pyrometer.serve import otlp, training
 from pyrometer.serve.main import Services
@@ -118,12 +118,12 @@ def test_what_cannot_be_used_is_said_in_the_form_of_the_question(tmp_path: Path)
 @pytest.mark.parametrize(
     ("body", "headers", "status", "words"),
     [
-        (b"nonsense", JSON, 400, "The body of 8 bytes is no export request of logs in OTLP's JSON."),
-        (b"nonsense", PROTOBUF, 400, "in OTLP's protobuf."),
+        (b"nonsense", JSON, 400, "The body of 8 bytes is not an OTLP export request of logs in JSON."),
+        (b"nonsense", PROTOBUF, 400, "in protobuf."),
         (b"nonsense", JSON | GZIP, 400, "is not gzip"),
-        (b"[" * 100_000, JSON, 400, "is no export request"),
-        (gzip.compress(bytes(MOST_BYTES + 1)), JSON | GZIP, 413, "more than 64 MiB unpacked"),
-        (bytes(MOST_PACKED_BYTES + 1), PROTOBUF, 413, "larger than 16 MiB"),
+        (b"[" * 100_000, JSON, 400, "is not an OTLP export request"),
+        (gzip.compress(bytes(MAX_BYTES + 1)), JSON | GZIP, 413, "more than 64 MiB unpacked"),
+        (bytes(MAX_PACKED_BYTES + 1), PROTOBUF, 413, "larger than 16 MiB"),
         (b"{}", {"Content-Type": "text/plain"}, 415, "Content-Type 'text/plain' is neither"),
         (b"{}", JSON | {"Content-Encoding": "zstd"}, 415, "Content-Encoding 'zstd' is neither gzip nor identity."),
     ],

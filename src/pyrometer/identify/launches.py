@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyrometer.collect.said import Happened, Message, Who, Window
+from pyrometer.collect.messages import Happened, Message, Who, Window
 from pyrometer.identify.rank_locations import RankLocation
 from pyrometer.model.records import Run, Workload
 from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pyrometer.collect.gpu_device import host_uid
-from pyrometer.collect.said import Happened, Who
+from pyrometer.collect.messages import Happened, Who
 from pyrometer.model.records import OWN_POD, Allocation, Pod, Run, Slot
 
 LOCAL = "local"  # cluster, namespace and team of what runs outside of Kubernetes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyrometer.collect.said import Drawn, Happened, Message, Piece, Value, Window
+from pyrometer.collect.messages import Drawn, Happened, Message, Piece, Value, Window
 from pyrometer.identify.launches import Launch, RankState
 from pyrometer.identify.rank_locations import CPU, LOCAL, SOURCE
 from pyrometer.model.records import Allocation, Batch, Event, Metric, Pod, Run, Slot, Span, StepWindow, Workload

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from pyrometer.collect.said import Happened, Message, News, Said, Who, Window
+from pyrometer.collect.messages import Happened, Message, News, Said, Who, Window
 from pyrometer.identify.launches import Launch, RankState, end_of, identity_of, merge_identity, start_of, supersedes
 from pyrometer.identify.rank_locations import RankLocator, RunContext, location_of
 from pyrometer.identify.rank_records import message_records, own_device_records

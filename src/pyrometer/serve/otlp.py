@@ -25,8 +25,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from pyrometer.collect import otlp
-from pyrometer.collect.otlp import OtlpError, Received, TooLargeError
+from pyrometer.collect import otlp_requests
+from pyrometer.collect.otlp_forms import OtlpError, TooLargeError
+from pyrometer.collect.otlp_readers import OtlpBody
 from pyrometer.serve.core import Core
 from pyrometer.serve.disk import UNWRITTEN
 from pyrometer.serve.guard import BODY_S, RETRY_S, body_of
@@ -58,7 +59,7 @@ class _PendingBody(NamedTuple):
     body: bytes
     is_json: bool
     packed: bool
-    received: asyncio.Future[Received]
+    received: asyncio.Future[OtlpBody]
 
 
 class OtlpReceiver:
@@ -74,7 +75,7 @@ class OtlpReceiver:
         self._unread: list[_PendingBody] = []
         self._reading: asyncio.Task[None] | None = None
         self._receiving = self._receiving_bytes = 0
-        self._arrived: list[tuple[Path, Received]] = []
+        self._arrived: list[tuple[Path, OtlpBody]] = []
         self._waiting = self._waiting_bytes = 0
 
     def route(self, signal: str) -> Callable[[Request], Awaitable[Response]]:
@@ -96,7 +97,7 @@ class OtlpReceiver:
             return _refusal(kind, 503, f"More is waiting to be stored than should. Try again in {RETRY_S} s.")
         self._receiving, self._receiving_bytes = self._receiving + 1, self._receiving_bytes + size
         try:
-            body = await body_of(request, otlp.MOST_PACKED_BYTES)
+            body = await body_of(request, otlp_requests.MAX_PACKED_BYTES)
             packed = request.headers.get("Content-Encoding", "").strip().lower() == "gzip"
             received = await self._read(signal, body, is_json=kind == JSON, packed=packed)
         except TooLargeError as error:
@@ -114,7 +115,7 @@ class OtlpReceiver:
         self._count(signal, received)
         return _answer(kind, signal, received.refused)
 
-    async def _read(self, signal: str, body: bytes, *, is_json: bool, packed: bool) -> Received:
+    async def _read(self, signal: str, body: bytes, *, is_json: bool, packed: bool) -> OtlpBody:
         """Reads a body and writes it to disk. Those that arrive in the meantime are next, together: a disk takes
         as long for many as for one."""
         sent = _PendingBody(signal, body, is_json, packed, asyncio.get_running_loop().create_future())
@@ -128,26 +129,26 @@ class OtlpReceiver:
             sent, self._unread = self._unread, []
             path, found = await asyncio.to_thread(self._read_together, sent)
             for one, received in zip(sent, found, strict=True):
-                if isinstance(received, Received) and received.size and path is not None:
+                if isinstance(received, OtlpBody) and received.size and path is not None:
                     self._arrived.append((path, received))
                     self._waiting += received.size
                     self._waiting_bytes += received.body_bytes
                 if one.received.done():  # the sender has disconnected
                     continue
-                if isinstance(received, Received):
+                if isinstance(received, OtlpBody):
                     one.received.set_result(received)
                 else:
                     one.received.set_exception(received)
 
-    def _read_together(self, sent: list[_PendingBody]) -> tuple[Path | None, list[Received | Exception]]:
+    def _read_together(self, sent: list[_PendingBody]) -> tuple[Path | None, list[OtlpBody | Exception]]:
         """The records of each body or its error, and the file in which the bodies with records are."""
-        found: list[Received | Exception] = []
+        found: list[OtlpBody | Exception] = []
         kept: list[tuple[str, bytes]] = []
         now_ms = time.time_ns() // 1_000_000
         for signal, body, is_json, packed, _ in sent:
             try:
-                unpacked = otlp.unpacked(body, "gzip" if packed else "")
-                received = otlp.read(signal, unpacked, is_json=is_json, now_ms=now_ms)
+                unpacked = otlp_requests.unpack(body, "gzip" if packed else "")
+                received = otlp_requests.read(signal, unpacked, is_json=is_json, now_ms=now_ms)
             except Exception as error:  # returned to its sender only
                 found.append(error)
                 continue
@@ -157,14 +158,14 @@ class OtlpReceiver:
         try:
             return self._keep(kept), found
         except OSError as error:
-            return None, [error if isinstance(one, Received) and one.size else one for one in found]
+            return None, [error if isinstance(one, OtlpBody) and one.size else one for one in found]
 
     def _keep(self, bodies: list[tuple[str, bytes]]) -> Path | None:
         if len(bodies) > 1:
             return self._inbox.put_together(bodies, f".{SENT}")
         return self._inbox.put(bodies[0][1], bodies[0][0]) if bodies else None
 
-    def _count(self, signal: str, received: Received) -> None:
+    def _count(self, signal: str, received: OtlpBody) -> None:
         self.counts[signal, "taken"] += received.size
         for reason, count in (received.left_out + received.refused).items():
             self.counts[signal, reason] += count
@@ -209,7 +210,7 @@ class OtlpReceiver:
 def _announced(headers: Mapping[str, str]) -> int:
     """The largest size that a body may have."""
     length = headers.get("Content-Length", "")
-    return min(int(length), otlp.MOST_PACKED_BYTES) if length.isdecimal() else otlp.MOST_PACKED_BYTES
+    return min(int(length), otlp_requests.MAX_PACKED_BYTES) if length.isdecimal() else otlp_requests.MAX_PACKED_BYTES
 
 
 def _unsupported(headers: Mapping[str, str], kind: str) -> str | None:

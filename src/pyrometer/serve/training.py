@@ -14,11 +14,12 @@ from typing import Any
 
 import msgspec
 
-from pyrometer.collect import otlp
+from pyrometer.collect import otlp_requests
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.gpu_samples import Sample, Values
-from pyrometer.collect.otlp import OtlpError, Received
-from pyrometer.collect.said import Happened, Said
+from pyrometer.collect.messages import Happened, Said
+from pyrometer.collect.otlp_forms import OtlpError
+from pyrometer.collect.otlp_readers import MALFORMED, OtlpBody
 from pyrometer.collect.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.rank_locations import RunContext
@@ -52,13 +53,13 @@ def signal_of(name: str) -> str:
     return name.partition(".")[2].partition(".")[0]
 
 
-def read(name: str, body: bytes) -> Received:
+def read(name: str, body: bytes) -> OtlpBody:
     """The records of a body in the inbox. Its name has its signal and format."""
     signal, form = signal_of(name), name.partition(".")[2].partition(".")[2]
-    if signal not in otlp.SIGNALS or form not in _FORMS:
+    if signal not in otlp_requests.SIGNALS or form not in _FORMS:
         raise OtlpError(f"{name} is not the name of a body.")
-    unpacked = otlp.unpacked(body, "gzip" if form.endswith(".gz") else "")
-    return otlp.read(signal, unpacked, is_json="json" in form, now_ms=time.time_ns() // 1_000_000)
+    unpacked = otlp_requests.unpack(body, "gzip" if form.endswith(".gz") else "")
+    return otlp_requests.read(signal, unpacked, is_json="json" in form, now_ms=time.time_ns() // 1_000_000)
 
 
 _FORMS = ("json.gz", *(f"{SENT}.{form}{packed}" for form in ("json", "pb") for packed in ("", ".gz")))
@@ -83,7 +84,7 @@ class _Body:
 
     __slots__ = ("arrived_s", "body_bytes", "local", "messages", "path", "sampled")
 
-    def __init__(self, path: Path, received: Received, arrived_s: float) -> None:
+    def __init__(self, path: Path, received: OtlpBody, arrived_s: float) -> None:
         self.path = path
         self.messages = received.said
         self.body_bytes = received.body_bytes
@@ -131,7 +132,7 @@ class StepStore:
         """The files of bodies that are not stored completely."""
         return {body.path for body in self._bodies}
 
-    def read(self, path: Path) -> list[tuple[str, Received]]:
+    def read(self, path: Path) -> list[tuple[str, OtlpBody]]:
         """Adds the bodies of a file of the inbox. Returns their records by name. A file that cannot be read is moved
         aside."""
         try:
@@ -139,12 +140,12 @@ class StepStore:
         except (OtlpError, msgspec.MsgspecError) as error:
             _log.warning("%s cannot be read and is moved aside: %s", path, error)
             self._inbox.refuse(path)
-            return [(path.name, Received([], [], Counter(), Counter({otlp.MALFORMED: 1})))]
+            return [(path.name, OtlpBody([], [], Counter(), Counter({MALFORMED: 1})))]
         for _, received in read_all:
             self.add(path, received)
         return read_all
 
-    def add(self, path: Path, received: Received) -> None:
+    def add(self, path: Path, received: OtlpBody) -> None:
         """Adds the records of a body of the inbox."""
         body = _Body(path, received, time.monotonic())
         self._scrapes.add(Values.of(received.samples), body.arrived_s)
