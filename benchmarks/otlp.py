@@ -52,12 +52,12 @@ def requests_of(ranks: int, rounds: int) -> list[list[dict]]:
 def step_by_step(rounds: list[list[tuple[bytes, bool]]], packed: str) -> list[dict[str, float]]:
     """Seconds of CPU that each step takes, round by round."""
     from pyrometer.collect import otlp_requests
-    from pyrometer.identify.runs import Runs
+    from pyrometer.identify.runs import RunRegistry
     from pyrometer.serve.training import look_up
     from pyrometer.store import Store
 
     now_ms = time.time_ns() // 1_000_000
-    runs = Runs()
+    runs = RunRegistry()
 
     def timed(step, function, *arguments, **options):
         began_s = time.process_time()
@@ -76,7 +76,7 @@ def step_by_step(rounds: list[list[tuple[bytes, bool]]], packed: str) -> list[di
                     received = timed("read", otlp_requests.read, "logs", whole, is_json=is_json, now_ms=now_ms)
                     assert not received.refused
                     said += received.said
-                known = timed("join", look_up, store, timed("join", runs.wanted, said), local=False)
+                known = timed("join", look_up, store, timed("join", runs.missing_context, said), local=False)
                 timed("store", store.append, timed("join", runs.take, said, known).records)
         store.expose_all(["step_window"])
         (count,) = store.connection.execute("SELECT count(*) FROM step_window").fetchone()

@@ -62,11 +62,11 @@ def bodies_of(exporters: int, gpus: int, rounds: int) -> list[list[bytes]]:
 
 def step_by_step(rounds: list[list[bytes]]) -> list[dict[str, float]]:
     """Seconds of CPU that each step takes, round by round."""
-    from pyrometer.collect.remote_write import Reader
+    from pyrometer.collect.remote_write import RemoteWriteReader
     from pyrometer.collect.whole_scrapes import WholeScrapes
     from pyrometer.store import Store, tables_of
 
-    reader, scrapes, dcgm = Reader(), WholeScrapes(), new_dcgm()
+    reader, scrapes, dcgm = RemoteWriteReader(), WholeScrapes(), new_dcgm()
     now_ms = time.time_ns() // 1_000_000
 
     def timed(step, function, *arguments):

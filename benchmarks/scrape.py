@@ -62,11 +62,11 @@ def lines_a_second(gpus: int) -> dict[str, float]:
     """One exporter's text, again and again: the cached reader and the official parser, in turns."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    from pyrometer.collect.exposition import Reader
+    from pyrometer.collect.exposition import ExpositionReader
 
     text = text_of(0, gpus)
     lines, repeats = text.count(b"\n"), 40
-    reader = Reader(str, dict)
+    reader = ExpositionReader(str, dict)
     reader.read(text)
     ours = theirs = 0.0
     for _ in range(5):
@@ -83,10 +83,10 @@ def lines_a_second(gpus: int) -> dict[str, float]:
 def text_to_records(exporters: int, gpus: int) -> dict[str, float]:
     """Every exporter once, all new; then the same again, as every 15 seconds."""
     from pyrometer.collect.dcgm import measure_of, slot_address_of
-    from pyrometer.collect.exposition import Reader
+    from pyrometer.collect.exposition import ExpositionReader
 
     texts = [text_of(number, gpus) for number in range(exporters)]
-    readers = [Reader(measure_of, slot_address_of) for _ in texts]
+    readers = [ExpositionReader(measure_of, slot_address_of) for _ in texts]
     dcgm, before_mb = new_dcgm(), memory_mb()
     took, records = [], 0
     for round_number in range(4):
@@ -128,13 +128,13 @@ def serve(exporters: int, gpus: int, ports: multiprocessing.Queue) -> None:
 
 async def follow(port: int, exporters: int, interval_s: float, folder: Path) -> dict[str, float]:
     """Scrapes them all into a store, for two intervals after everything has been seen once."""
-    from pyrometer.collect.scrape import Scrapes, Target, of_gpus
+    from pyrometer.collect.scrape import Scrapes, ScrapeTarget, of_gpus
     from pyrometer.model.records import GpuSample
     from pyrometer.store import Store
 
     before_mb = memory_mb()
     source = Scrapes(
-        lambda: [Target(f"http://127.0.0.1:{port}/{n}") for n in range(exporters)],
+        lambda: [ScrapeTarget(f"http://127.0.0.1:{port}/{n}") for n in range(exporters)],
         of_gpus(new_dcgm()),
         interval_s=interval_s,
     )

@@ -127,12 +127,12 @@ def explain(folder: Path) -> dict:
 def records(folder: Path, truth: dict) -> list:
     """What a collector would have written down."""
     from pyrometer.collect.dcgm import Dcgm, measure_of, slot_address_of
-    from pyrometer.collect.exposition import Reader
+    from pyrometer.collect.exposition import ExpositionReader
     from pyrometer.identify.gpu_models import near_idle_power_w
     from pyrometer.model.records import Allocation, Node, Pod, Workload
     from pyrometer.model.units import SHARE_WHOLE
 
-    reader, dcgm = Reader(measure_of, slot_address_of), Dcgm(lambda host: "node", near_idle_power_w)
+    reader, dcgm = ExpositionReader(measure_of, slot_address_of), Dcgm(lambda host: "node", near_idle_power_w)
     found = []
     text = gzip.decompress((folder / "scrapes.txt.gz").read_bytes()).decode()
     for answer in text.split(SCRAPED)[1:]:

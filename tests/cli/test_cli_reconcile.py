@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pyrometer.account.reconcile import LedgerUse, reconcile
 from pyrometer.cli import main
-from pyrometer.collect.bills import Bill, BillError, Used, read_bill
+from pyrometer.collect.bills import Bill, BilledUse, BillError, read_bill
 from pyrometer.model.records import Node, Price
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Store
@@ -211,7 +211,7 @@ AMOUNT = st.decimals(0, 10**6, places=4)
 
 @given(
     st.dictionaries(
-        st.tuples(st.just(DAY), st.sampled_from("abc")), st.builds(Used, AMOUNT, AMOUNT | st.none(), AMOUNT)
+        st.tuples(st.just(DAY), st.sampled_from("abc")), st.builds(BilledUse, AMOUNT, AMOUNT | st.none(), AMOUNT)
     ),
     st.dictionaries(
         st.tuples(st.just(str(DAY)), st.sampled_from("abc")),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.collect.cgroups import Container, container_of, from_cgroup, pod_from_mountinfo
+from pyrometer.collect.cgroups import ContainerCgroup, container_of, from_cgroup, pod_from_mountinfo
 
 UID = "0f3c9c2e-4b7d-4f0a-9f65-6a1d8f5f7a10"
 UNDERSCORED = UID.replace("-", "_")
@@ -18,47 +18,47 @@ HASH = "5f7c3a1d9e8b4c2f6a0d1e2f3a4b5c6d"  # of a static pod
 FORMS = {
     "v2, systemd, containerd": (
         f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope",
-        Container(UID, ID),
+        ContainerCgroup(UID, ID),
     ),
     "v2, systemd, guaranteed, seen from another cgroup namespace": (
-        f"0::/../../../kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope", Container(UID, ID),
+        f"0::/../../../kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope", ContainerCgroup(UID, ID),
     ),
     "v2, systemd, CRI-O, with a cgroup below": (
         f"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UNDERSCORED}.slice/crio-{ID}.scope/container",
-        Container(UID, ID),
+        ContainerCgroup(UID, ID),
     ),
-    "v2, cgroupfs, containerd": (f"0::/kubepods/besteffort/pod{UID}/{ID}", Container(UID, ID)),
+    "v2, cgroupfs, containerd": (f"0::/kubepods/besteffort/pod{UID}/{ID}", ContainerCgroup(UID, ID)),
     "v2, systemd inside the container": (
-        f"0::/kubepods/pod{UID}/{ID}/init.scope", Container(UID, ID),
+        f"0::/kubepods/pod{UID}/{ID}/init.scope", ContainerCgroup(UID, ID),
     ),
     "v1, cgroupfs, docker": (
         f"12:pids:/kubepods/burstable/pod{UID}/{ID}\n11:devices:/kubepods/burstable/pod{UID}/{ID}\n"
         f"1:name=systemd:/kubepods/burstable/pod{UID}/{ID}",
-        Container(UID, ID),
+        ContainerCgroup(UID, ID),
     ),
     "v1, systemd, docker": (
-        f"11:memory:/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/docker-{ID}.scope", Container(UID, ID),
+        f"11:memory:/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/docker-{ID}.scope", ContainerCgroup(UID, ID),
     ),
     "v1, containerd whose driver differs from the kubelet's": (
         f"9:cpu:/system.slice/containerd.service/kubepods-burstable-pod{UNDERSCORED}.slice:cri-containerd:{ID}",
-        Container(UID, ID),
+        ContainerCgroup(UID, ID),
     ),
     "kind": (
         f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope",
-        Container(UID, ID),
+        ContainerCgroup(UID, ID),
     ),
-    "a static pod": (f"0::/kubepods/burstable/pod{HASH}/{ID}", Container(HASH, ID)),
-    "docker alone, systemd": (f"0::/system.slice/docker-{ID}.scope", Container("", ID)),
-    "docker alone, cgroupfs": (f"5:cpuset:/docker/{ID}", Container("", ID)),
-    "a service of the node": ("0::/system.slice/sshd.service", Container()),
-    "a login": ("0::/user.slice/user-1000.slice/session-3.scope", Container()),
-    "a folder that looks like a pod": (f"0::/podman/pod-{UID[:20]}", Container()),
-    "nothing": ("", Container()),
+    "a static pod": (f"0::/kubepods/burstable/pod{HASH}/{ID}", ContainerCgroup(HASH, ID)),
+    "docker alone, systemd": (f"0::/system.slice/docker-{ID}.scope", ContainerCgroup("", ID)),
+    "docker alone, cgroupfs": (f"5:cpuset:/docker/{ID}", ContainerCgroup("", ID)),
+    "a service of the node": ("0::/system.slice/sshd.service", ContainerCgroup()),
+    "a login": ("0::/user.slice/user-1000.slice/session-3.scope", ContainerCgroup()),
+    "a folder that looks like a pod": (f"0::/podman/pod-{UID[:20]}", ContainerCgroup()),
+    "nothing": ("", ContainerCgroup()),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "found"), FORMS.values(), ids=FORMS)
-def test_a_cgroup_names_pod_and_container(text: str, found: Container) -> None:
+def test_a_cgroup_names_pod_and_container(text: str, found: ContainerCgroup) -> None:
     assert from_cgroup(text + "\n") == found
 
 
@@ -97,9 +97,9 @@ def test_a_process_is_looked_up_by_cgroup_and_then_by_mounts(tmp_path: Path) -> 
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(cgroup)
         (tmp_path / str(pid) / "mountinfo").write_text(mounts)
-    assert container_of(1, tmp_path) == Container(UID, ID)
-    assert container_of(2, tmp_path) == Container(UID, "")
-    assert container_of(3, tmp_path) == Container()
+    assert container_of(1, tmp_path) == ContainerCgroup(UID, ID)
+    assert container_of(2, tmp_path) == ContainerCgroup(UID, "")
+    assert container_of(3, tmp_path) == ContainerCgroup()
     assert container_of(4, tmp_path) is None
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrometer.collect.dcgm import Dcgm, measure_of, slot_address_of
-from pyrometer.collect.exposition import Reader
+from pyrometer.collect.exposition import ExpositionReader
 from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.gpu_samples import COLUMNS
 from pyrometer.collect.recording import Recordings
@@ -33,7 +33,7 @@ def new_dcgm(known=(), nodes=None):
 
 
 def scraped(dcgm, text, time_ms=T0):
-    parsed = Reader(measure_of, slot_address_of).read(text)
+    parsed = ExpositionReader(measure_of, slot_address_of).read(text)
     return dcgm.take([(measure, place, value, time_ms) for measure, place, value, _ in parsed.samples])
 
 
@@ -150,7 +150,7 @@ def gpu_of(row):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_recorded_gpu_is_the_same_from_every_version(recorded, version):
-    dcgm, reader = new_dcgm(), Reader(measure_of, slot_address_of)
+    dcgm, reader = new_dcgm(), ExpositionReader(measure_of, slot_address_of)
     for sample, gpu in recorded:
         parsed = reader.read(text_of([gpu], version))
         taken = dcgm.take([(measure, place, value, sample.time_ms) for measure, place, value, _ in parsed.samples])
@@ -311,7 +311,7 @@ def test_a_node_that_is_known_has_its_uid():
 def test_a_node_may_become_known_later():
     nodes = {}
     dcgm = new_dcgm(nodes=nodes)
-    text, reader = text_of([Gpu()]), Reader(measure_of, slot_address_of)
+    text, reader = text_of([Gpu()]), ExpositionReader(measure_of, slot_address_of)
     seen = []
     for time_ms in (T0, T0 + EVERY_MS):
         seen += dcgm.take([(m, p, v, time_ms) for m, p, v, _ in reader.read(text).samples]).records

@@ -11,13 +11,15 @@ from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.exporters import exporter_of, machine_exporter_of
 
 
-def pod(labels: dict[str, str], *, phase: str = "Running", ip: str = "10.1.2.3", ports: Any = None) -> objects.Pod:
+def pod(
+    labels: dict[str, str], *, phase: str = "Running", ip: str = "10.1.2.3", ports: Any = None
+) -> objects.PodObject:
     thing = {
         "metadata": {"name": "x", "uid": "u", "labels": labels},
         "spec": {"nodeName": "node-a", "containers": [{"name": "main", "ports": ports}]},
         "status": {"phase": phase, "podIP": ip},
     }
-    return msgspec.convert(thing, objects.Pod)
+    return msgspec.convert(thing, objects.PodObject)
 
 
 @pytest.mark.parametrize(
@@ -46,5 +48,5 @@ def test_a_node_exporter_is_about_its_machine() -> None:
     "other",
     [pod({"app": "training"}), pod({"app": "dcgm-exporter"}, phase="Pending"), pod({"app": "dcgm-exporter"}, ip="")],
 )
-def test_others_are_none(other: objects.Pod) -> None:
+def test_others_are_none(other: objects.PodObject) -> None:
     assert exporter_of(other) is None

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
-from pyrometer.collect.exposition import LONGEST_LINE, Reader, ScrapeError
+from pyrometer.collect.exposition import LONGEST_LINE, ExpositionReader, ScrapeError
 
 LINE = 'DCGM_FI_DEV_POWER_USAGE{gpu="0",modelName="NVIDIA L4"} 16.365'
 
 
 def reader(**options):
     """A reader that keeps names and labels as they are."""
-    return Reader(str, dict, **options)
+    return ExpositionReader(str, dict, **options)
 
 
 def in_one_form(samples):
@@ -189,7 +189,7 @@ def test_what_is_no_metrics_text_is_refused_in_one_sentence(text, said):
 
 
 def test_names_and_labels_of_no_use_are_left_out():
-    one = Reader({"wanted": 1}.get, lambda labels: labels.get("gpu"))
+    one = ExpositionReader({"wanted": 1}.get, lambda labels: labels.get("gpu"))
     for _ in range(2):
         assert one.read(b'wanted{gpu="7"} 1\nother{gpu="7"} 2\nwanted{cpu="1"} 3\nwanted 4\n').samples == [
             (1, "7", 1.0, None)
@@ -198,7 +198,7 @@ def test_names_and_labels_of_no_use_are_left_out():
 
 def test_labels_are_made_sense_of_once():
     asked = []
-    one = Reader(str, lambda labels: asked.append(labels) or labels)
+    one = ExpositionReader(str, lambda labels: asked.append(labels) or labels)
     for value in range(3):
         parsed = one.read(f'a{{gpu="0"}} {value}\nb{{gpu="0"}} {value}\n'.encode())
         assert [sample[2] for sample in parsed.samples] == [value, value]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pyrometer.collect.fetching import MOST_HEAD_BYTES, Answer, ProtocolError, TooLargeError, _Exchange
+from pyrometer.collect.fetching import MOST_HEAD_BYTES, AnswerTooLargeError, FetchedAnswer, ProtocolError, _Exchange
 
 MOST_BYTES = 1_000
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
@@ -23,10 +23,10 @@ ANSWERS = {
 }
 
 
-def told(pieces: list[bytes], error: Exception | None = None) -> Answer:
+def told(pieces: list[bytes], error: Exception | None = None) -> FetchedAnswer:
     """What is made of an answer that comes in pieces, and then ends."""
 
-    async def exchange() -> Answer:
+    async def exchange() -> FetchedAnswer:
         one = _Exchange(asyncio.get_running_loop(), MOST_BYTES)
         for piece in pieces:
             one.data_received(piece)
@@ -59,7 +59,7 @@ def test_anything_is_an_answer_or_an_error(rest: bytes, places: list[int], begin
     whole = begin + rest
     try:
         answer = told(cut(whole, places) if whole else [])
-    except (ProtocolError, TooLargeError):
+    except (ProtocolError, AnswerTooLargeError):
         return
     assert len(answer.body) <= len(whole)
 
@@ -84,8 +84,8 @@ def test_a_connection_that_breaks_is_no_end() -> None:
         ([HEAD], ProtocolError),
         ([b"HTTP/1.1 200 OK\r\n"] + [b"X: y\r\n"] * MOST_HEAD_BYTES, ProtocolError),
         ([b"HTTP/1.1 103 Early Hints\r\n\r\n"] * MOST_HEAD_BYTES, ProtocolError),
-        ([HEAD + b"Content-Length: 1001\r\n\r\n"], TooLargeError),
-        ([HEAD + b"\r\n", *([b"x" * 100] * 11)], TooLargeError),
+        ([HEAD + b"Content-Length: 1001\r\n\r\n"], AnswerTooLargeError),
+        ([HEAD + b"\r\n", *([b"x" * 100] * 11)], AnswerTooLargeError),
     ],
 )
 def test_what_has_no_end_is_given_up(pieces: list[bytes], error: type[Exception]) -> None:

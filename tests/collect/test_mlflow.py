@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pyrometer.collect import mlflow as collect
-from pyrometer.collect.mlflow import Curves, Found, Mlflow
+from pyrometer.collect.mlflow import Curves, FoundRun, Mlflow
 from pyrometer.collect.source import SourceError
 
 NOW_MS = 1_790_000_000_000
@@ -65,7 +65,7 @@ def asked():
         server.server_close()
 
 
-async def found_runs(mlflow: Mlflow) -> list[Found]:
+async def found_runs(mlflow: Mlflow) -> list[FoundRun]:
     return [one async for one in mlflow.search({"1": "sft"})]
 
 

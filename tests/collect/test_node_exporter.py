@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from pyrometer.collect.node_exporter import LONGEST_MS, MATCHERS, NAMES, NodeExporters, measure_of, place_of
+from pyrometer.collect.node_exporter import LONGEST_MS, MATCHERS, NAMES, NodeExporters, machine_part_of, measure_of
 from pyrometer.model.columns import schema_of
 from pyrometer.model.records import NodeSample
 
@@ -38,7 +38,7 @@ def samples_of(time_ms, values, target=HERE):
     samples = []
     for said, value in values.items():
         name, labels = series_of(said)
-        place = place_of(labels | target)
+        place = machine_part_of(labels | target)
         if measure_of(name) is not None and place is not None:
             samples.append((measure_of(name), place, value, time_ms))
     return samples
@@ -291,7 +291,7 @@ PHYSICAL = "eth0 eno1 ens5 enP5p9s0 ib0 ibp12s0 hsn0 em1 sda vdb xvda nvme10n1 r
 
 def test_what_is_made_of_other_devices_does_not_count():
     devices = (VIRTUAL + " " + PHYSICAL).split()
-    assert [device for device in devices if place_of({"device": device} | HERE)] == PHYSICAL.split()
+    assert [device for device in devices if machine_part_of({"device": device} | HERE)] == PHYSICAL.split()
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -321,9 +321,9 @@ def test_whose_values_they_are(target, nodes, node_uid):
 
 def test_without_a_name_it_is_the_address():
     assert row_of(HERE, values={"memory_MemTotal_bytes": 4, "memory_MemAvailable_bytes": 1}) == "host/10.0.0.7"
-    assert place_of({"device": "sda"}) is None
-    assert place_of({"device": "sda"}, address="10.0.0.7").exporter == "10.0.0.7"
-    assert place_of({"device": "sda"}, node="gpu-7").hosts == ("gpu-7",)
+    assert machine_part_of({"device": "sda"}) is None
+    assert machine_part_of({"device": "sda"}, address="10.0.0.7").exporter == "10.0.0.7"
+    assert machine_part_of({"device": "sda"}, node="gpu-7").hosts == ("gpu-7",)
 
 
 def test_the_matchers_let_through_what_is_read_and_nothing_else():
@@ -337,7 +337,7 @@ def test_the_matchers_let_through_what_is_read_and_nothing_else():
 
     said = [*SERIES, "cpu_seconds_total cpu=0 mode=steal", "network_receive_bytes_total device=veth0", "load1"]
     let_through = {one for one in said if through(*series_of(one))}
-    used = {one for one in said if series_of(one)[0] in NAMES and place_of(series_of(one)[1] | HERE)}
+    used = {one for one in said if series_of(one)[0] in NAMES and machine_part_of(series_of(one)[1] | HERE)}
     assert let_through == used == {one for one in SERIES if "mode=user" not in one}
 
 
@@ -350,7 +350,7 @@ def real_scrape(url):
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = [
-        (measure_of(sample.name), place_of(sample.labels, address="127.0.0.1"), sample.value)
+        (measure_of(sample.name), machine_part_of(sample.labels, address="127.0.0.1"), sample.value)
         for sample in samples
         if measure_of(sample.name) is not None
     ]

@@ -16,8 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrometer.collect import otlp_forms, otlp_requests
-from pyrometer.collect.messages import MOST_WORDS, Drawn, Happened, News, Piece, Value, Window
-from pyrometer.collect.otlp_forms import OtlpError, TooLargeError
+from pyrometer.collect.messages import (
+    MOST_WORDS,
+    BatchMessage,
+    EventMessage,
+    MetricMessage,
+    RankStatus,
+    SpanMessage,
+    WindowMessage,
+)
+from pyrometer.collect.otlp_forms import OtlpError, OtlpTooLargeError
 from pyrometer.collect.otlp_readers import OtlpBody
 
 T0 = 1_790_000_000_000
@@ -47,7 +55,14 @@ def test_a_whole_run_in_either_form(form: str) -> None:
         for who, messages in received.said:
             assert (who.run, who.host, who.started_ms is not None) == (story.RUN, story.HOST, True)
             found.update(map(type, messages))
-    assert found == {News: 12, Window: 100, Value: 50, Piece: 60, Drawn: 10, Happened: 12}
+    assert found == {
+        RankStatus: 12,
+        WindowMessage: 100,
+        MetricMessage: 50,
+        SpanMessage: 60,
+        BatchMessage: 10,
+        EventMessage: 12,
+    }
 
 
 @settings(max_examples=10)
@@ -127,7 +142,7 @@ def test_the_exporter_of_opentelemetry_is_understood() -> None:
     logger.get_logger("t").emit(record)
     body = encode_logs(kept.get_finished_logs()).SerializeToString()
     ((_, [event]),) = otlp_requests.read("logs", body, is_json=False, now_ms=far).said
-    assert event == Happened(T0, "exception", step=4, reason="ValueError")
+    assert event == EventMessage(T0, "exception", step=4, reason="ValueError")
 
     memory = InMemoryMetricReader()
     meter = MeterProvider([memory], resource=resource).get_meter("t")
@@ -158,7 +173,7 @@ class TestLiberal:
         request = logs(record) | {"more": {}}
         request["resourceLogs"][0]["scopeLogs"] += [{}, {"logRecords": None}]
         ((_, [news]),) = read("logs", request).said
-        assert news == News(T0)
+        assert news == RankStatus(T0)
         for empty in ({}, {"resourceLogs": None}, {"resourceLogs": []}, {"resourceLogs": [{}]}):
             assert read("logs", empty).size == 0
 
@@ -185,8 +200,8 @@ class TestLiberal:
         request = {"resourceMetrics": [{"resource": spoken.resource(WHO), "scopeMetrics": [{"metrics": metrics}]}]}
         ((_, said),) = read("metrics", request, form=form).said
         assert said == [
-            Value(T0, "loss", 0.5, 7),
-            Value(T0, "loss", 0.5, 40, None, "transformers", 30, 39),
+            MetricMessage(T0, "loss", 0.5, 7),
+            MetricMessage(T0, "loss", 0.5, 40, None, "transformers", 30, 39),
         ]
 
 
@@ -284,7 +299,7 @@ WRONG: list[tuple[Any, str]] = [
 def test_a_window_lists_the_lengths_of_its_steps(form: str) -> None:
     said = {"time_ms": T0, "to_ms": T0 + 1000, "steps": 20, "step_lengths": "[40000,19,90000,1]"}
     ((_, (window,)),) = read("logs", logs(("window", said)), form=form).said
-    assert isinstance(window, Window)
+    assert isinstance(window, WindowMessage)
     assert window.step_lengths == (40_000, 19, 90_000, 1)
 
 
@@ -372,9 +387,9 @@ class TestTooMuch:
     def test_a_bomb_is_not_unpacked(self) -> None:
         bomb = gzip.compress(bytes(otlp_requests.MAX_BYTES + 1))
         assert len(bomb) < 100_000
-        with pytest.raises(TooLargeError, match="more than 64 MiB unpacked"):
+        with pytest.raises(OtlpTooLargeError, match="more than 64 MiB unpacked"):
             otlp_requests.unpack(bomb, "gzip")
-        with pytest.raises(TooLargeError, match="larger than 16 MiB"):
+        with pytest.raises(OtlpTooLargeError, match="larger than 16 MiB"):
             otlp_requests.unpack(bytes(otlp_requests.MAX_PACKED_BYTES + 1), "")
         for broken in (b"nonsense", gzip.compress(b"whole")[:-9], b""):
             with pytest.raises(OtlpError, match="is not gzip"):
@@ -383,16 +398,16 @@ class TestTooMuch:
     def test_records_that_are_small_and_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(otlp_forms, "MAX_OBJECTS", 100)
         monkeypatch.setattr(otlp_forms, "MAX_PARTS", 100)
-        with pytest.raises(TooLargeError, match="more than 100 objects"):
+        with pytest.raises(OtlpTooLargeError, match="more than 100 objects"):
             read("logs", logs(*[{}] * 200))
-        with pytest.raises(TooLargeError, match="more than 100 parts"):
+        with pytest.raises(OtlpTooLargeError, match="more than 100 parts"):
             read("logs", logs(*[{}] * 200), form="protobuf")
 
     def test_resources_that_are_many_or_large(self) -> None:
-        with pytest.raises(TooLargeError, match="more than 262144 parts"):
+        with pytest.raises(OtlpTooLargeError, match="more than 262144 parts"):
             otlp_requests.read("logs", b"\x0a\x00" * (2**18 + 1), is_json=False, now_ms=NOW)
         who = WHO | {"experiment": "x" * 2**16}
-        with pytest.raises(TooLargeError, match=r"A resource has \d+ bytes; the limit is 64 KiB"):
+        with pytest.raises(OtlpTooLargeError, match=r"A resource has \d+ bytes; the limit is 64 KiB"):
             read("logs", logs(GOOD, who=who), form="protobuf")
 
     def test_deep_json(self) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kubelet import Response, claiming, container, kubelet, pod
 from pyrometer.collect import pod_resources
-from pyrometer.collect.pod_resources import Held, PodResourcesError, list_held
+from pyrometer.collect.pod_resources import ContainerDevice, PodResourcesError, list_held
 
 
 def test_every_device_of_every_container_is_listed(tmp_path: Path) -> None:
@@ -26,13 +26,13 @@ def test_every_device_of_every_container_is_listed(tmp_path: Path) -> None:
     ]
     with kubelet(tmp_path / "socket", pods):
         assert list_held(tmp_path / "socket") == [
-            Held("research", "train-0", "main", "nvidia.com/gpu", "GPU-1"),
-            Held("research", "train-0", "main", "nvidia.com/gpu", "GPU-2"),
-            Held("research", "train-0", "main", "nvidia.com/rdma", "mlx5_0"),
-            Held("teaching", "notebook", "lab", "nvidia.com/gpu.shared", "GPU-3::2"),
-            Held("research", "sweep", "a", "nvidia.com/mig-1g.18gb", "MIG-7"),
-            Held("research", "claimed", "main", "gpu.nvidia.com", "gpu-4", "research/two-gpus"),
-            Held("research", "claimed", "main", "gpu.nvidia.com", "gpu-5", "research/two-gpus"),
+            ContainerDevice("research", "train-0", "main", "nvidia.com/gpu", "GPU-1"),
+            ContainerDevice("research", "train-0", "main", "nvidia.com/gpu", "GPU-2"),
+            ContainerDevice("research", "train-0", "main", "nvidia.com/rdma", "mlx5_0"),
+            ContainerDevice("teaching", "notebook", "lab", "nvidia.com/gpu.shared", "GPU-3::2"),
+            ContainerDevice("research", "sweep", "a", "nvidia.com/mig-1g.18gb", "MIG-7"),
+            ContainerDevice("research", "claimed", "main", "gpu.nvidia.com", "gpu-4", "research/two-gpus"),
+            ContainerDevice("research", "claimed", "main", "gpu.nvidia.com", "gpu-5", "research/two-gpus"),
         ]
 
 
@@ -55,7 +55,7 @@ def test_an_empty_node_has_an_empty_list(tmp_path: Path) -> None:
      ("nvidia0/gi2", "nvidia0/gi2"), ("nvidia0/gi2/vgpu1", "nvidia0/gi2")],
 )  # fmt: skip
 def test_replicas_are_of_one_device(device_id: str, device: str) -> None:
-    assert Held("n", "p", "c", "nvidia.com/gpu", device_id).device == device
+    assert ContainerDevice("n", "p", "c", "nvidia.com/gpu", device_id).device == device
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
@@ -139,10 +139,10 @@ def test_what_the_real_encoder_writes_is_read(pods: list) -> None:
         for holder in one["containers"]:
             of = (one["namespace"], one["name"], holder["name"])
             for devices in holder.get("devices", ()):
-                expected += [Held(*of, devices["resource_name"], device) for device in devices["device_ids"]]
+                expected += [ContainerDevice(*of, devices["resource_name"], device) for device in devices["device_ids"]]
             for claim in holder.get("dynamic_resources", ()):
                 expected += [
-                    Held(*of, "gpu.nvidia.com", device["device_name"], "research/two-gpus")
+                    ContainerDevice(*of, "gpu.nvidia.com", device["device_name"], "research/two-gpus")
                     for device in claim["claim_resources"]
                 ]
     assert list(pod_resources._held(Response(pod_resources=pods).SerializeToString())) == expected
@@ -154,4 +154,4 @@ def test_bytes_of_any_kind_are_read_or_refused(data: bytes) -> None:
         found = list(pod_resources._held(data))
     except ValueError:
         return
-    assert all(isinstance(one, Held) for one in found)
+    assert all(isinstance(one, ContainerDevice) for one in found)

@@ -21,9 +21,9 @@ from pyrometer.collect.remote_write import (
     NO_VALUE,
     OTHER,
     WRONG_TIME,
-    Reader,
     RemoteWriteError,
-    TooLargeError,
+    RemoteWriteReader,
+    RemoteWriteTooLargeError,
 )
 from pyrometer.collect.whole_scrapes import WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
@@ -41,7 +41,7 @@ def records(samples):
 
 
 def read(body, now_ms=NOW_MS):
-    return Reader().read(body, now_ms)
+    return RemoteWriteReader().read(body, now_ms)
 
 
 def varint(number):
@@ -62,7 +62,7 @@ def taken(body):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_says_what_a_scrape_says(version):
-    scraped = exposition.Reader(measure_of, slot_address_of).read(text_of(NODE_A + NODE_B, version)).samples
+    scraped = exposition.ExpositionReader(measure_of, slot_address_of).read(text_of(NODE_A + NODE_B, version)).samples
     received = read(body_of(series_of(NODE_A + NODE_B, NOW_MS, version)))
     assert received.left_out[OTHER] == 4
     assert len(received.samples) == len(scraped)
@@ -161,9 +161,9 @@ def said(received):
 def test_the_quick_way_and_the_general_one_say_the_same(bodies):
     """Whatever comes, in whatever order, new or known: a reader that meets series again and again says what one says
     that reads each by itself, as it has to where samples are before labels."""
-    quick = Reader()
+    quick = RemoteWriteReader()
     for series in [*bodies, *bodies[::-1], *(one[::-1] for one in bodies)]:
-        general = Reader()
+        general = RemoteWriteReader()
         body = message(*(series_in_form(*one) for one in series), (3, b"metadata"))
         plain = message(*(series_in_form(*one[:3], True) for one in series))
         assert said(quick.read(packed(body), NOW_MS)) == said(general.read(packed(plain), NOW_MS))
@@ -171,7 +171,7 @@ def test_the_quick_way_and_the_general_one_say_the_same(bodies):
 
 
 def test_known_series_are_read_the_quick_way(monkeypatch):
-    reader = Reader()
+    reader = RemoteWriteReader()
     for number in range(3):
         body = body_of(series_of(NODE_A, NOW_MS + number))
         assert len(reader.read(body, NOW_MS).samples) == USEFUL * len(NODE_A)
@@ -191,7 +191,7 @@ def test_a_table_of_samples_holds_what_the_records_hold(data):
 
 
 def test_labels_are_made_sense_of_once():
-    reader = Reader()
+    reader = RemoteWriteReader()
     first = reader.read(body_of(series_of(NODE_A, NOW_MS)), NOW_MS).samples
     again = reader.read(body_of(series_of(NODE_A, NOW_MS + 1000)), NOW_MS).samples
     assert len(first) == USEFUL * len(NODE_A)
@@ -200,7 +200,7 @@ def test_labels_are_made_sense_of_once():
 
 
 def test_what_is_kept_of_labels_is_bounded():
-    reader = Reader(most_kept_bytes=20_000)
+    reader = RemoteWriteReader(most_kept_bytes=20_000)
     for number in range(100):
         body = body_of(series_of([Gpu(0, pod=f"train-{number}")], NOW_MS))
         assert len(reader.read(body, NOW_MS).samples) == USEFUL
@@ -245,7 +245,7 @@ class TestNoBody:
         ids=["a header of 4 GiB", "17 MiB", "series", "samples", "one series"],
     )
     def test_a_bomb_is_not_unpacked(self, body, words):
-        with pytest.raises(TooLargeError, match=words):
+        with pytest.raises(RemoteWriteTooLargeError, match=words):
             read(body)
 
     @given(st.binary(max_size=200))

@@ -17,7 +17,7 @@ from exporters import Gpu, text_of
 
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.node_exporter import NodeExporters
-from pyrometer.collect.scrape import CLOCK_LIMIT_MS, Scrapes, Target, of_gpus, of_machines
+from pyrometer.collect.scrape import CLOCK_LIMIT_MS, Scrapes, ScrapeTarget, of_gpus, of_machines
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.records import GpuSample, Slot
 from pyrometer.store import Store
@@ -76,7 +76,7 @@ async def exporter(answer, tls=None):
 
 
 def scrapes(*targets, **options):
-    listed = [target if isinstance(target, Target) else Target(target) for target in targets]
+    listed = [target if isinstance(target, ScrapeTarget) else ScrapeTarget(target) for target in targets]
     dcgm = Dcgm({"node-a": "uid-a"}.get, near_idle_power_w)
     return Scrapes(lambda: listed, of_gpus(dcgm), **{"interval_s": EVERY_S, "answer_s": 5.0, **options})
 
@@ -153,7 +153,7 @@ def test_the_node_of_a_target_goes_before_its_labels():
     async def scenario():
         async with (
             exporter(reply(text_of([Gpu(host="container-4711")]))) as one,
-            running(scrapes(Target(one.url, node="node-a"))) as records,
+            running(scrapes(ScrapeTarget(one.url, node="node-a"))) as records,
         ):
             await until(lambda: records)
             return records[0].node_uid
@@ -164,11 +164,11 @@ def test_the_node_of_a_target_goes_before_its_labels():
 def test_targets_come_and_go():
     async def scenario():
         async with exporter(GOOD) as first, exporter(GOOD) as second:
-            listed = [Target(first.url)]
+            listed = [ScrapeTarget(first.url)]
             source = Scrapes(lambda: listed, of_gpus(Dcgm(lambda host: None, near_idle_power_w)), interval_s=EVERY_S)
             async with running(source):
                 await until(lambda: first.heads)
-                listed[:] = [Target(second.url)]
+                listed[:] = [ScrapeTarget(second.url)]
                 await until(lambda: second.heads and list(source.states) == listed)
                 asked = len(first.heads)
                 await until(lambda: len(second.heads) > 3)
@@ -378,7 +378,7 @@ def test_an_answer_that_nothing_can_be_made_of_costs_none_of_the_others():
 
     async def scenario():
         async with exporter(GOOD) as good, exporter(reply(text_of([Gpu(host="broken")]))) as broken:
-            listed = [Target(good.url), Target(broken.url)]
+            listed = [ScrapeTarget(good.url), ScrapeTarget(broken.url)]
             source = Scrapes(lambda: listed, of_gpus(dcgm)._replace(take=take), interval_s=EVERY_S)
             async with running(source) as records:
                 await until(lambda: source.states and source.states[listed[1]].error)
@@ -406,7 +406,7 @@ def test_an_answer_that_nothing_can_be_made_of_stays_in_trouble_until_one_can(ca
     async def scenario():
         nonlocal source, target
         async with exporter(GOOD) as one:
-            target = Target(one.url)
+            target = ScrapeTarget(one.url)
             source = Scrapes(lambda: [target], of_gpus(dcgm)._replace(take=take), interval_s=EVERY_S)
             async with running(source) as records:
                 await until(lambda: len(seen) > 3)
@@ -480,7 +480,7 @@ def test_a_token_is_read_anew_every_time(tmp_path, caplog):
 
     async def scenario():
         async with exporter(guarded) as one:
-            source = scrapes(Target(one.url, token_file=str(token)))
+            source = scrapes(ScrapeTarget(one.url, token_file=str(token)))
             async with running(source) as records:
                 await until(lambda: source.shortcomings())
                 (said,) = source.shortcomings()
@@ -498,16 +498,16 @@ def test_a_token_that_may_not_read_metrics(tmp_path):
 
     async def scenario():
         async with exporter(reply(b"", "403 Forbidden")) as one:
-            return await trouble_with(Target(one.url, token_file=str(tmp_path / "token")))
+            return await trouble_with(ScrapeTarget(one.url, token_file=str(tmp_path / "token")))
 
     assert "may not read metrics (HTTP 403)" in asyncio.run(scenario())
 
 
 def test_a_token_is_not_sent_unencrypted_nor_without_a_file(tmp_path):
     (tmp_path / "token").write_text(SECRET)
-    plain = Target("http://node-a:9400/metrics", token_file=str(tmp_path / "token"))
+    plain = ScrapeTarget("http://node-a:9400/metrics", token_file=str(tmp_path / "token"))
     assert "for all to read" in asyncio.run(trouble_with(plain))
-    missing = Target("http://127.0.0.1:1/", token_file=str(tmp_path / "nothing"))
+    missing = ScrapeTarget("http://127.0.0.1:1/", token_file=str(tmp_path / "nothing"))
     assert asyncio.run(trouble_with(missing)).endswith("nothing cannot be read: No such file or directory.")
 
 
@@ -556,7 +556,7 @@ def test_a_certificate_for_another_name(certificate):
     async def scenario():
         async with exporter(GOOD, certificate[1]) as one:
             return await trouble_with(
-                Target(one.url.replace("127.0.0.1", "localhost"), ca_file=certificate[0]),
+                ScrapeTarget(one.url.replace("127.0.0.1", "localhost"), ca_file=certificate[0]),
             )
 
     assert "Hostname mismatch" in asyncio.run(scenario())
@@ -567,7 +567,7 @@ def test_a_certificate_whose_authority_is_named(certificate, tmp_path):
 
     async def scenario():
         async with exporter(GOOD, certificate[1]) as one:
-            target = Target(one.url, ca_file=certificate[0], token_file=str(tmp_path / "token"))
+            target = ScrapeTarget(one.url, ca_file=certificate[0], token_file=str(tmp_path / "token"))
             async with running(scrapes(target)) as records:
                 await until(lambda: records)
             return one.heads[0]
@@ -576,7 +576,7 @@ def test_a_certificate_whose_authority_is_named(certificate, tmp_path):
 
 
 def test_a_file_of_authorities_that_is_not_there(tmp_path):
-    said = asyncio.run(trouble_with(Target("https://127.0.0.1:1/", ca_file=str(tmp_path / "nothing.pem"))))
+    said = asyncio.run(trouble_with(ScrapeTarget("https://127.0.0.1:1/", ca_file=str(tmp_path / "nothing.pem"))))
     assert said.startswith(f"The file of authorities {tmp_path}/nothing.pem cannot be read")
 
 
@@ -600,7 +600,7 @@ def test_node_exporters_are_scraped_in_the_same_way():
 
     async def scenario():
         async with exporter(answer) as one:
-            target = Target(one.url, node="node-a")
+            target = ScrapeTarget(one.url, node="node-a")
             reading = of_machines(NodeExporters({"node-a": "uid-a"}.get))
             async with running(Scrapes(lambda: [target], reading, interval_s=EVERY_S)) as records:
                 await until(lambda: records)

@@ -13,7 +13,7 @@ from pyrometer.account.check import problems
 from pyrometer.account.time_range import TimeRange
 from pyrometer.collect import speedrun
 from pyrometer.collect.source import SourceError
-from pyrometer.collect.speedrun import Said, SpeedrunLogs, opening, read_log
+from pyrometer.collect.speedrun import ProgressLine, SpeedrunLogs, opening, read_log
 from pyrometer.explain.runs import runs, show
 from pyrometer.explain.worth import worth
 from pyrometer.model.settings import Settings
@@ -164,7 +164,7 @@ def test_a_program_that_compiled_before_its_clock_ran_does_not_say_how_long(writ
 
 def test_several_slow_steps_are_one_startup():
     times = [42_000, 53_000, *(53_000 + 500 * n for n in range(1, 30))]
-    assert opening([Said(n, at_ms, None, None) for n, at_ms in enumerate(times, 1)]) == (2, 52_000)
+    assert opening([ProgressLine(n, at_ms, None, None) for n, at_ms in enumerate(times, 1)]) == (2, 52_000)
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=40), st.integers(1, 39))

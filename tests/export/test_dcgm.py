@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.collect import gpm
-from pyrometer.collect.cgroups import Container
-from pyrometer.collect.nvml import Device
-from pyrometer.collect.pod_resources import Held
+from pyrometer.collect.cgroups import ContainerCgroup
+from pyrometer.collect.nvml import NvmlDevice
+from pyrometer.collect.pod_resources import ContainerDevice
 from pyrometer.export.dcgm import METRICS, OWN_METRICS, About, Shown, exposition
 from scraped import samples
 
-DEVICE = Device(0, "GPU-1", "00000000:31:00.0", 0, "NVIDIA L4")
+DEVICE = NvmlDevice(0, "GPU-1", "00000000:31:00.0", 0, "NVIDIA L4")
 INSTANCE = DEVICE._replace(instance=3, profile="1g.18gb", instance_uuids=("MIG-1",))
 ABOUT = About("node-1", "0.1.0", "580.105.08", True, {"activity": 1.0, "energy": 12.5}, 1.25, 30 << 20)
-TRAIN = Held("research", "train-0", "main", "nvidia.com/gpu", "GPU-1")
+TRAIN = ContainerDevice("research", "train-0", "main", "nvidia.com/gpu", "GPU-1")
 
 
 def only(page: str, name: str) -> tuple[dict[str, str], float]:
@@ -88,13 +88,13 @@ def test_an_instance_of_mig_has_its_profile_and_number() -> None:
 
 
 def test_a_lost_gpu_says_so_and_nothing_else() -> None:
-    page = exposition([Shown(DEVICE, {}, lost=True), Shown(Device(1), {}, lost=True)], ABOUT)
+    page = exposition([Shown(DEVICE, {}, lost=True), Shown(NvmlDevice(1), {}, lost=True)], ABOUT)
     assert [(labels["gpu"], value) for labels, value in samples(page)["pyrometer_gpu_lost"]] == [("0", 1), ("1", 1)]
     assert not any(name.startswith("DCGM") for name in samples(page))
 
 
 def test_processes_are_counted_by_container() -> None:
-    processes = {Container("uid-1", "c0ffee"): 2, Container(): 1}
+    processes = {ContainerCgroup("uid-1", "c0ffee"): 2, ContainerCgroup(): 1}
     page = exposition([Shown(DEVICE, {}, processes=processes)], ABOUT)
     told = {(labels["pod_uid"], labels["container_id"]): n for labels, n in samples(page)["pyrometer_gpu_processes"]}
     assert told == {("uid-1", "c0ffee"): 2, ("", ""): 1}
@@ -114,7 +114,7 @@ def test_the_agent_tells_about_itself() -> None:
 
 
 def test_every_metric_has_a_type_and_help() -> None:
-    everything = Shown(DEVICE, dict.fromkeys(METRICS, 1), held=[TRAIN], processes={Container(): 1})
+    everything = Shown(DEVICE, dict.fromkeys(METRICS, 1), held=[TRAIN], processes={ContainerCgroup(): 1})
     page = exposition([everything], ABOUT)
     assert set(samples(page)) == {*METRICS, *OWN_METRICS}
     for name, metric in {**METRICS, **OWN_METRICS}.items():

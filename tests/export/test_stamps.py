@@ -18,7 +18,7 @@ from kube.server import free_port
 from nights import at
 from pyrometer.account.answer_json import iso
 from pyrometer.act.stamping import MlflowSummaryWriter, WandbSummaryWriter
-from pyrometer.collect.mlflow import Found, Mlflow
+from pyrometer.collect.mlflow import FoundRun, Mlflow
 from pyrometer.collect.tracked import TrackedRun
 from pyrometer.export.mlflow import metrics_of
 from pyrometer.export.stamps import LONGEST_TAG, Stamp, stamp_of
@@ -47,16 +47,16 @@ def shown(ended_min: float | None = 60, **more):
     }  # fmt: skip
 
 
-def run(stamp: Stamp | None = None) -> Found:
+def run(stamp: Stamp | None = None) -> FoundRun:
     """A run in MLflow, stamped before or not."""
     tracked = TrackedRun("mlflow", "abc", "carp", None, at(0), None, None)
-    told = metrics_of(stamp, Found(tracked, {}, {})) if stamp else []
+    told = metrics_of(stamp, FoundRun(tracked, {}, {})) if stamp else []
     last = {}
     for point in told:  # as MLflow has it: the last step, then the last time
         last[point["key"]] = max(
             last.get(point["key"], (0, -1, 0.0)), (point["timestamp"], point["step"], point["value"])
         )
-    return Found(tracked, stamp.tags if stamp else {}, last)
+    return FoundRun(tracked, stamp.tags if stamp else {}, last)
 
 
 def test_it_is_told_whose_it_is_what_it_cost_and_what_was_found():

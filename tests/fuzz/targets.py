@@ -60,7 +60,7 @@ def plain(value: Any) -> str:
 
 def exposition_gpus(text: bytes) -> None:
     """dcgm-exporter's."""
-    reader = exposition.Reader(dcgm.measure_of, dcgm.slot_address_of)
+    reader = exposition.ExpositionReader(dcgm.measure_of, dcgm.slot_address_of)
     try:
         first = reader.read(text)
     except ScrapeError:
@@ -80,14 +80,16 @@ def _comparable(sample: tuple[Any, Any, float, int | None]) -> tuple[Any, Any, s
 
 def exposition_neighbours(text: bytes) -> None:
     """Lines before and after what cannot be read are read, unless the answer as a whole is no text."""
-    reader = exposition.Reader(dcgm.measure_of, dcgm.slot_address_of)
+    reader = exposition.ExpositionReader(dcgm.measure_of, dcgm.slot_address_of)
     samples = reader.read(GOOD + text.replace(b"# EOF", b"") + b"\n" + GOOD).samples
     assert sum(place.hosts == ("good",) and value == 55 for _, place, value, _ in samples) >= 2
 
 
 def exposition_machines(text: bytes) -> None:
     """node_exporter's, at two times."""
-    reader = exposition.Reader(node_exporter.measure_of, lambda labels: node_exporter.place_of(labels, address="a"))
+    reader = exposition.ExpositionReader(
+        node_exporter.measure_of, lambda labels: node_exporter.machine_part_of(labels, address="a")
+    )
     machines = NodeExporters(lambda name: None)
     for number in range(2):
         try:
@@ -103,7 +105,7 @@ def exposition_machines(text: bytes) -> None:
 
 def remote_write_packed(body: bytes) -> None:
     """A body as it comes."""
-    reader = remote_write.Reader()
+    reader = remote_write.RemoteWriteReader()
     try:
         read = reader.read(body, NOW_MS)
     except RemoteWriteError:
@@ -147,7 +149,7 @@ def _otlp(body: bytes, *, is_json: bool) -> None:
         return
     assert min((*received.refused.values(), *received.left_out.values()), default=0) >= 0
     records = Dcgm(lambda host: None, near_idle_power_w).take(received.samples).records
-    taken = runs.Runs().take(received.said, RunContext(), local=True, patient=False)
+    taken = runs.RunRegistry().take(received.said, RunContext(), local=True, patient=False)
     fit([*records, *taken.records])
 
 

@@ -15,9 +15,9 @@ from targets import GOOD, NOW_MS
 
 from pyrometer.collect import dcgm, exposition, otlp_requests, remote_write, slot_watch
 from pyrometer.collect.dcgm import Dcgm
-from pyrometer.collect.messages import Happened, Who
+from pyrometer.collect.messages import EventMessage, RankIdentity
 from pyrometer.collect.otlp_forms import OtlpError
-from pyrometer.collect.remote_write import Reader, RemoteWriteError
+from pyrometer.collect.remote_write import RemoteWriteError, RemoteWriteReader
 from pyrometer.identify import runs, saved_checkpoints
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.rank_locations import RunContext
@@ -59,13 +59,13 @@ def test_snappy_that_says_it_is_large_is_not_unpacked(length):
     while rest >= 0x80:
         said, rest = said + bytes([rest & 0x7F | 0x80]), rest >> 7
     body = said + bytes([rest]) + bytes(cramjam.snappy.compress_raw(b"x" * 1_000))[2:]
-    assert peak_bytes(refused(lambda: Reader().read(body, NOW_MS), RemoteWriteError)) < MIB
+    assert peak_bytes(refused(lambda: RemoteWriteReader().read(body, NOW_MS), RemoteWriteError)) < MIB
 
 
 def test_nothing_but_empty_series_takes_no_more_than_its_bytes(monkeypatch):
     monkeypatch.setattr(remote_write, "MOST_SERIES", 10_000)
     body = bytes(cramjam.snappy.compress_raw(b"\x0a\x00" * (8 * MIB)))
-    assert peak_bytes(refused(lambda: Reader().read(body, NOW_MS), RemoteWriteError)) < 64 * MIB
+    assert peak_bytes(refused(lambda: RemoteWriteReader().read(body, NOW_MS), RemoteWriteError)) < 64 * MIB
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_json_that_is_deep_or_many_takes_no_more_than_its_bytes(text):
 
 
 def test_labels_of_remote_write_are_forgotten():
-    reader = Reader(most_kept_bytes=MIB)
+    reader = RemoteWriteReader(most_kept_bytes=MIB)
 
     def sent(first: int) -> None:
         for host in range(first, first + 20):
@@ -98,7 +98,7 @@ def test_labels_of_remote_write_are_forgotten():
 
 
 def test_labels_and_names_of_an_exporter_are_forgotten():
-    reader = exposition.Reader(dcgm.measure_of, dcgm.slot_address_of, most_kept=100)
+    reader = exposition.ExpositionReader(dcgm.measure_of, dcgm.slot_address_of, most_kept=100)
     for first in range(0, 3_000, 300):
         lines = [GOOD.replace(b"good", b"host-%d" % host) for host in range(first, first + 300)]
         others = [b"some_metric_%d 1\n" % number for number in range(first, first + 300)]
@@ -124,19 +124,20 @@ def test_machines_that_somebody_makes_up_are_forgotten(monkeypatch):
 def test_runs_and_checkpoints_that_somebody_makes_up_are_forgotten(monkeypatch):
     monkeypatch.setattr(runs, "MAX_REMEMBERED", 200)
     monkeypatch.setattr(saved_checkpoints, "MAX_PATHS", 50)
-    taking = runs.Runs()
+    taking = runs.RunRegistry()
     for number in range(0, 2_000, 20):
         launches = [
             (
-                Who(f"launch-{n}", host="h"),
-                [Happened(NOW_MS + n, "checkpoint_saved", step=n, message=f"/{n}/" + "p" * 100)],
+                RankIdentity(f"launch-{n}", host="h"),
+                [EventMessage(NOW_MS + n, "checkpoint_saved", step=n, message=f"/{n}/" + "p" * 100)],
             )
             for n in range(number, number + 20)
         ]
         saves = [
-            Happened(NOW_MS + n, "checkpoint_saved", step=n, message=f"/same/{n}") for n in range(number, number + 20)
+            EventMessage(NOW_MS + n, "checkpoint_saved", step=n, message=f"/same/{n}")
+            for n in range(number, number + 20)
         ]
-        taking.take([*launches, (Who("one", run="one", host="h"), saves)], RunContext())
+        taking.take([*launches, (RankIdentity("one", run="one", host="h"), saves)], RunContext())
     assert sum(len(launch.ranks) for launch in taking._launches.values()) <= 220
     assert len(taking._attempts) <= 220
     assert max(len(paths) for paths in taking._checkpoints._saved.values()) <= 50

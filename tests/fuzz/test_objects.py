@@ -19,7 +19,7 @@ from targets import fit
 
 from effort import EFFORT
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.collect.kubernetes.watch import Resource, Watch
 from pyrometer.identify.cluster import Cluster
 from pyrometer.model.records import Pod
@@ -37,12 +37,12 @@ OWNERS = [
     *(one for owners in GOLDEN for one in owners),
 ]  # fmt: skip
 KINDS: dict[str, tuple[type, list[Any]]] = {
-    "pod": (objects.Pod, [THINGS["pod"]]),
-    "node": (objects.Node, [NODE]),
-    "event": (objects.Event, [THINGS["event"]]),
+    "pod": (objects.PodObject, [THINGS["pod"]]),
+    "node": (objects.NodeObject, [NODE]),
+    "event": (objects.EventObject, [THINGS["event"]]),
     "claim": (objects.ResourceClaim, [THINGS["claim"]]),
     "queued": (objects.Queued, [THINGS["queued"]]),
-    "owner": (objects.Owner, OWNERS),
+    "owner": (objects.OwnerObject, OWNERS),
     "namespace": (objects.Namespace, [THINGS["namespace"]]),
 }
 ANY_OBJECT = st.sampled_from(sorted(KINDS)).flatmap(
@@ -78,10 +78,10 @@ def test_whatever_objects_say_others_are_written_down(things, gone):
             found = cluster.shrink(found)
             owners.append(found)
         chain = tuple(owners[:3]) if kind in ("pod", "queued") else ()
-        records += cluster.take(Seen(found, NOW_MS, gone=gone, chain=chain))
+        records += cluster.take(ObservedObject(found, NOW_MS, gone=gone, chain=chain))
         cluster.tick(NOW_MS)
     good = decoded("pod", _pod(name="good", uid="good"))
-    records += cluster.take(Seen(good, NOW_MS + 1))
+    records += cluster.take(ObservedObject(good, NOW_MS + 1))
     cluster.tick(NOW_MS + 10**8)
     assert any(isinstance(one, Pod) and one.pod_uid == "good" for one in records)
     fit(records)
@@ -95,7 +95,7 @@ def test_a_watch_passes_over_what_cannot_be_decoded(things):
         listed = [thing for of_kind, thing in things if of_kind == kind]
         if listed:
             watch = Watch(_Lists([seeds[0], *listed, seeds[0]]), Resource("", "v1", "things", "Thing", type_))
-            seen = [page for page in asyncio.run(_first_page(watch)) if isinstance(page, Seen)]
+            seen = [page for page in asyncio.run(_first_page(watch)) if isinstance(page, ObservedObject)]
             assert len(seen) + watch.unreadable == len(listed) + 2
             assert len(seen) >= 2
             for thing in (*listed, seeds[0]):
@@ -131,7 +131,7 @@ def test_more_gpus_than_anybody_has_take_no_memory(amount):
         for nodes in ([NODE], [node]):
             cluster = Cluster("test", Settings())
             seen = [*(decoded("node", one) for one in nodes), decoded("pod", pod), decoded("pod", _pod())]
-            fit([record for one in seen for record in cluster.take(Seen(one, NOW_MS))])
+            fit([record for one in seen for record in cluster.take(ObservedObject(one, NOW_MS))])
         assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
     finally:
         tracemalloc.stop()
@@ -141,5 +141,5 @@ def test_more_gpus_than_anybody_has_take_no_memory(amount):
 def test_an_event_says_whatever_its_writer_likes(took):
     cluster = Cluster("test", Settings())
     message = f'Successfully pulled image "a" in {took}'
-    cluster.take(Seen(decoded("pod", _pod()), NOW_MS))
-    fit(cluster.take(Seen(decoded("event", THINGS["event"] | {"message": message}), NOW_MS)))
+    cluster.take(ObservedObject(decoded("pod", _pod()), NOW_MS))
+    fit(cluster.take(ObservedObject(decoded("event", THINGS["event"] | {"message": message}), NOW_MS)))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.identify.cluster import Cluster
 from pyrometer.model.records import Allocation, Event, Metric, Node, Pod, Workload
 from pyrometer.model.settings import Settings
@@ -23,7 +23,7 @@ def iso(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def node(name: str = "n0", gpus: int = 8, uid: str = "", **more: Any) -> objects.Node:
+def node(name: str = "n0", gpus: int = 8, uid: str = "", **more: Any) -> objects.NodeObject:
     ready = {"type": "Ready", "status": more.get("ready", "True"), "lastTransitionTime": iso(more.get("at_ms", T0))}
     count = {"nvidia.com/gpu": str(gpus)}
     thing = {
@@ -31,10 +31,10 @@ def node(name: str = "n0", gpus: int = 8, uid: str = "", **more: Any) -> objects
         "spec": {"unschedulable": more.get("cordoned", False), "taints": more.get("taints")},
         "status": {"capacity": count, "allocatable": count, "conditions": [ready]},
     }
-    return msgspec.convert(thing, objects.Node)
+    return msgspec.convert(thing, objects.NodeObject)
 
 
-def pod(name: str = "p0", gpus: int = 2, node_name: str = "n0", **more: Any) -> objects.Pod:
+def pod(name: str = "p0", gpus: int = 2, node_name: str = "n0", **more: Any) -> objects.PodObject:
     start_ms = more.get("start_ms", T0)
     condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": iso(start_ms)}
     status: dict[str, Any] = {
@@ -62,7 +62,7 @@ def pod(name: str = "p0", gpus: int = 2, node_name: str = "n0", **more: Any) -> 
         },
         "status": status,
     }
-    return msgspec.convert(thing, objects.Pod)
+    return msgspec.convert(thing, objects.PodObject)
 
 
 class Watched:
@@ -77,7 +77,7 @@ class Watched:
 
     def see(self, thing: Any, *, after_s: int = 1, **more: Any) -> list[Any]:
         self.now_ms += after_s * 1_000
-        found = self.cluster.take(Seen(thing, self.now_ms, **more))
+        found = self.cluster.take(ObservedObject(thing, self.now_ms, **more))
         self.records += found
         return found
 
@@ -126,8 +126,8 @@ class TestNodes:
 
     def test_one_that_is_older_than_the_watch_begins_when_it_is_first_seen(self) -> None:
         cluster = Cluster("test", Settings(), since_ms=T0)
-        (old,) = cluster.take(Seen(node("old", created_ms=T0 - 10**9), T0 + 5_000))
-        (new,) = cluster.take(Seen(node("new", created_ms=T0 + 2_000), T0 + 5_000))
+        (old,) = cluster.take(ObservedObject(node("old", created_ms=T0 - 10**9), T0 + 5_000))
+        (new,) = cluster.take(ObservedObject(node("new", created_ms=T0 + 2_000), T0 + 5_000))
         assert (old.time_ms, new.time_ms) == (T0 + 5_000, T0 + 2_000)
 
 
@@ -201,12 +201,12 @@ class TestPods:
 
 
 class TestEvents:
-    def event(self, reason: str, message: str, uid: str = "p0-uid") -> objects.Event:
+    def event(self, reason: str, message: str, uid: str = "p0-uid") -> objects.EventObject:
         thing = {
             "metadata": {"name": "e", "uid": "e"}, "involvedObject": {"kind": "Pod", "uid": uid}, "reason": reason,
             "message": message, "lastTimestamp": iso(T0 + 20_000),
         }  # fmt: skip
-        return msgspec.convert(thing, objects.Event)
+        return msgspec.convert(thing, objects.EventObject)
 
     def test_an_image_that_was_pulled(self) -> None:
         watched = Watched(node(), pod())
@@ -235,9 +235,9 @@ class TestEvents:
         assert Watched(node(), pod()).see(self.event("Scheduled", "to n0")) == []
 
 
-def owner(kind: str, uid: str, group: str = "batch", **more: Any) -> objects.Owner:
+def owner(kind: str, uid: str, group: str = "batch", **more: Any) -> objects.OwnerObject:
     meta = {"name": uid, "uid": uid, "namespace": "ns", "creationTimestamp": iso(T0)}
-    return msgspec.convert({"apiVersion": f"{group}/v1", "kind": kind, "metadata": meta, **more}, objects.Owner)
+    return msgspec.convert({"apiVersion": f"{group}/v1", "kind": kind, "metadata": meta, **more}, objects.OwnerObject)
 
 
 def test_what_kubeflow_trainer_says_about_a_run() -> None:
@@ -320,7 +320,7 @@ class TestClaims:
         }
         return msgspec.convert(thing, objects.ResourceClaim)
 
-    def claiming(self) -> objects.Pod:
+    def claiming(self) -> objects.PodObject:
         thing = pod(gpus=0)
         thing.spec.resource_claims = [objects.ClaimOfPod("gpus", resource_claim_name="c")]
         return thing
@@ -361,7 +361,7 @@ def test_one_that_vanished_waits_no_more() -> None:
 class TestForgetting:
     """What is over does not stay in memory, and does not come back as something new."""
 
-    def over(self, **more: Any) -> objects.Pod:
+    def over(self, **more: Any) -> objects.PodObject:
         return pod(phase="Succeeded", end_ms=T0 + 60_000, **more)
 
     def test_a_pod_that_is_still_listed_long_after_its_end_is_no_news(self) -> None:
@@ -383,8 +383,8 @@ class TestForgetting:
 
     def test_what_ended_before_anybody_watched_is_none_of_ours(self) -> None:
         cluster = Cluster("test", Settings(), since_ms=T0 + 100_000, settled_ms=T0 + 100_000)
-        assert cluster.take(Seen(self.over(), T0 + 200_000)) == []
-        assert cluster.take(Seen(pod("p1"), T0 + 200_000)) != []
+        assert cluster.take(ObservedObject(self.over(), T0 + 200_000)) == []
+        assert cluster.take(ObservedObject(pod("p1"), T0 + 200_000)) != []
 
     def test_after_a_restart_a_new_pod_gets_no_slot_that_is_held(self) -> None:
         before = Watched(node(), pod("a", 3), pod("b", 3))

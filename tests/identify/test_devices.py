@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.identify.devices import Claim, Device, NodeHolds, place
+from pyrometer.identify.devices import NodeHolds, PodClaim, SlotDevice, place
 from pyrometer.model.units import SHARE_WHOLE
 
 SLOTS = 4
@@ -19,35 +19,37 @@ def slots_of(holds, pod_uid):
 
 
 def test_only_counts_take_the_lowest_free_slots():
-    holds = place(SLOTS, [Claim("a", 0, None, 2, WHOLE), Claim("b", 10, None, 1, WHOLE)])
+    holds = place(SLOTS, [PodClaim("a", 0, None, 2, WHOLE), PodClaim("b", 10, None, 1, WHOLE)])
     assert slots_of(holds, "a") == [0, 1]
     assert slots_of(holds, "b") == [2]
 
 
 def test_a_slot_that_became_free_is_given_again():
-    holds = place(SLOTS, [Claim("a", 0, 10, 4, WHOLE), Claim("b", 10, None, 4, WHOLE)])
+    holds = place(SLOTS, [PodClaim("a", 0, 10, 4, WHOLE), PodClaim("b", 10, None, 4, WHOLE)])
     assert slots_of(holds, "b") == [0, 1, 2, 3]
 
 
 def test_halves_share_a_slot_before_they_take_another():
-    holds = place(SLOTS, [Claim("a", 0, None, 1, HALF), Claim("b", 1, None, 1, HALF), Claim("c", 2, None, 1, HALF)])
+    holds = place(
+        SLOTS, [PodClaim("a", 0, None, 1, HALF), PodClaim("b", 1, None, 1, HALF), PodClaim("c", 2, None, 1, HALF)]
+    )
     assert [slots_of(holds, pod) for pod in "abc"] == [[0], [0], [1]]
 
 
 def test_one_that_is_known_to_need_a_slot_later_is_left_alone():
-    known = Claim("k", 50, None, 1, WHOLE, (Device(0),), "dra")
-    assert slots_of(place(SLOTS, [Claim("a", 0, None, 1, WHOLE), known]), "a") == [1]
+    known = PodClaim("k", 50, None, 1, WHOLE, (SlotDevice(0),), "dra")
+    assert slots_of(place(SLOTS, [PodClaim("a", 0, None, 1, WHOLE), known]), "a") == [1]
 
 
 def test_one_whose_slot_turns_out_to_be_another_s_goes_on_elsewhere():
-    known = Claim("k", 50, None, 3, WHOLE, (Device(0), Device(1), Device(2)), "dra")
-    short = Claim("s", 0, 50, 1, WHOLE, (Device(3),), "dra")
-    holds = place(SLOTS, [Claim("a", 0, None, 1, WHOLE, before=(2,)), known, short])
+    known = PodClaim("k", 50, None, 3, WHOLE, (SlotDevice(0), SlotDevice(1), SlotDevice(2)), "dra")
+    short = PodClaim("s", 0, 50, 1, WHOLE, (SlotDevice(3),), "dra")
+    holds = place(SLOTS, [PodClaim("a", 0, None, 1, WHOLE, before=(2,)), known, short])
     assert [(h.device.slot_index, h.from_ms, h.to_ms) for h in holds if h.pod_uid == "a"] == [(2, 0, 50), (3, 50, None)]
 
 
 def test_more_than_the_node_has_is_counted_all_the_same():
-    holds = place(2, [Claim("a", 0, None, 2, WHOLE), Claim("b", 5, None, 1, WHOLE)])
+    holds = place(2, [PodClaim("a", 0, None, 2, WHOLE), PodClaim("b", 5, None, 1, WHOLE)])
     assert len(slots_of(holds, "b")) == 1
 
 
@@ -56,22 +58,22 @@ class TestBook:
 
     def test_what_was_written_is_not_written_again(self):
         book = NodeHolds("n", SLOTS)
-        book.claim(Claim("a", 0, None, 2, WHOLE))
+        book.claim(PodClaim("a", 0, None, 2, WHOLE))
         assert [a.slot_index for a in book.changes(100)] == [0, 1]
         assert book.changes(200) == []
 
     def test_an_end_closes_its_holds(self):
         book = NodeHolds("n", SLOTS)
-        book.claim(Claim("a", 0, None, 2, WHOLE))
+        book.claim(PodClaim("a", 0, None, 2, WHOLE))
         book.changes(100)
-        book.claim(Claim("a", 0, 90, 2, WHOLE))
+        book.claim(PodClaim("a", 0, 90, 2, WHOLE))
         assert [(a.slot_index, a.to_ms) for a in book.changes(110)] == [(0, 90), (1, 90)]
 
     def test_devices_that_become_known_take_the_guess_back(self):
         book = NodeHolds("n", SLOTS)
-        book.claim(Claim("a", 0, None, 1, WHOLE))
+        book.claim(PodClaim("a", 0, None, 1, WHOLE))
         book.changes(100)
-        book.claim(Claim("a", 0, None, 1, WHOLE, (Device(3),), "dra"))
+        book.claim(PodClaim("a", 0, None, 1, WHOLE, (SlotDevice(3),), "dra"))
         assert [(a.slot_index, a.from_ms, a.to_ms, a.source, a.time_ms) for a in book.changes(100)] == [
             (0, 0, 0, "count", 101),
             (3, 0, None, "dra", 101),
@@ -79,30 +81,30 @@ class TestBook:
 
     def test_a_pod_stays_where_it_is_when_another_that_ended_is_forgotten(self):
         book = NodeHolds("n", SLOTS)
-        book.claim(Claim("a", 0, None, 1, WHOLE))
-        book.claim(Claim("b", 1, None, 1, WHOLE))
+        book.claim(PodClaim("a", 0, None, 1, WHOLE))
+        book.claim(PodClaim("b", 1, None, 1, WHOLE))
         book.changes(10)
-        book.claim(Claim("a", 0, 20, 1, WHOLE))
+        book.claim(PodClaim("a", 0, 20, 1, WHOLE))
         book.changes(20)
         book.forget(1_000)
-        book.claim(Claim("c", 1_001, None, 1, WHOLE))
+        book.claim(PodClaim("c", 1_001, None, 1, WHOLE))
         assert [(a.pod_uid, a.slot_index) for a in book.changes(1_001)] == [("c", 0)]
 
 
 @st.composite
 def claims(draw):
     """Pods that together never ask for more than the node has at any time; of some the devices are known."""
-    found: list[Claim] = []
+    found: list[PodClaim] = []
     for number in range(draw(st.integers(1, 12))):
         from_ms = draw(st.integers(0, 30))
         to_ms = draw(st.none() | st.integers(from_ms + 1, 40))
         count, share = draw(st.integers(1, SLOTS)), draw(st.sampled_from([WHOLE, HALF]))
         if share == HALF:
             count = 1
-        claim = Claim(f"p{number}", from_ms, to_ms, count, share)
+        claim = PodClaim(f"p{number}", from_ms, to_ms, count, share)
         if draw(st.booleans()):
             slots = draw(st.permutations(range(SLOTS)))[:count]
-            claim = claim._replace(known=tuple(Device(slot) for slot in sorted(slots)), source="dra")
+            claim = claim._replace(known=tuple(SlotDevice(slot) for slot in sorted(slots)), source="dra")
         if _possible([*found, claim]):
             found.append(claim)
     return found

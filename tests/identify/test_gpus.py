@@ -14,16 +14,18 @@ from pyrometer.model.units import SHARE_WHOLE
 WHOLE_NODE = GpuNode(8, "H100", 1, 0, 81_559)
 
 
-def pod(*requests: dict[str, Any], annotations: dict[str, str] | None = None, **spec: Any) -> objects.Pod:
+def pod(*requests: dict[str, Any], annotations: dict[str, str] | None = None, **spec: Any) -> objects.PodObject:
     containers = [{"name": f"c{n}", "resources": {"requests": each}} for n, each in enumerate(requests)]
     meta = {"name": "p", "namespace": spec.pop("namespace", "ns"), "annotations": annotations}
-    return msgspec.convert({"metadata": meta, "spec": {"containers": containers, **spec}}, objects.Pod)
+    return msgspec.convert({"metadata": meta, "spec": {"containers": containers, **spec}}, objects.PodObject)
 
 
-def node(capacity: dict[str, Any], **labels: str) -> objects.Node:
+def node(capacity: dict[str, Any], **labels: str) -> objects.NodeObject:
     named = {name.replace("__", "/").replace("_", "."): value for name, value in labels.items()}
     meta = {"name": "n", "labels": {f"nvidia.com/{key}": value for key, value in named.items()}}
-    return msgspec.convert({"metadata": meta, "status": {"capacity": capacity, "allocatable": capacity}}, objects.Node)
+    return msgspec.convert(
+        {"metadata": meta, "status": {"capacity": capacity, "allocatable": capacity}}, objects.NodeObject
+    )
 
 
 class TestPods:
@@ -35,7 +37,7 @@ class TestPods:
 
     def test_a_limit_without_a_request_is_one(self) -> None:
         limited = pod()
-        limited.spec.containers = [objects.Container(resources=objects.Resources(limits={"amd.com/gpu": "2"}))]
+        limited.spec.containers = [objects.ContainerObject(resources=objects.Resources(limits={"amd.com/gpu": "2"}))]
         assert asked_by(limited) == (2, SHARE_WHOLE)
 
     def test_sidecars_count_and_what_runs_before_does_not(self) -> None:

@@ -21,12 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.seen import Seen
-from pyrometer.collect.messages import Who, Window
+from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.messages import RankIdentity, WindowMessage
 from pyrometer.identify.cluster import Cluster
-from pyrometer.identify.pipelines import Step, step_of
+from pyrometer.identify.pipelines import StepTry, step_of
 from pyrometer.identify.rank_locations import RunContext
-from pyrometer.identify.runs import Runs
+from pyrometer.identify.runs import RunRegistry
 from pyrometer.identify.sweeps import EXPERIMENT, TRIAL
 from pyrometer.model.records import PipelineRun, PipelineStep, Pod, Run, Sweep, Trial, Workload
 from pyrometer.model.settings import Settings
@@ -44,12 +44,12 @@ def iso(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def pod(name: str, gpus: int = 2) -> objects.Pod:
+def pod(name: str, gpus: int = 2) -> objects.PodObject:
     """A pod that waits for a node."""
     container = {"name": "main", "resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
     meta = {"name": name, "namespace": "ns", "uid": f"{name}-uid", "creationTimestamp": iso(T0)}
     thing = {"metadata": meta, "spec": {"containers": [container]}, "status": {"phase": "Pending"}}
-    return msgspec.json.decode(json.dumps(thing), type=objects.Pod)
+    return msgspec.json.decode(json.dumps(thing), type=objects.PodObject)
 
 
 def node(name: str, kind: str = "Pod", phase: str = "Succeeded", **more: Any) -> dict[str, Any]:
@@ -94,18 +94,20 @@ class Watched:
         self.cluster = Cluster("test", Settings())
         self.now_ms = T0 + 100_000
 
-    def owner(self, thing: dict[str, Any]) -> objects.Owner:
-        return self.cluster.shrink(msgspec.json.decode(json.dumps(thing), type=objects.Owner))
+    def owner(self, thing: dict[str, Any]) -> objects.OwnerObject:
+        return self.cluster.shrink(msgspec.json.decode(json.dumps(thing), type=objects.OwnerObject))
 
     def changed(self, thing: dict[str, Any]) -> list[Any]:
         self.now_ms += 1_000
-        return self.cluster.take(Seen(self.owner(thing), self.now_ms))
+        return self.cluster.take(ObservedObject(self.owner(thing), self.now_ms))
 
-    def see(self, one: objects.Pod, *chain: dict[str, Any], labels: Any = None, annotations: Any = None) -> list[Any]:
+    def see(
+        self, one: objects.PodObject, *chain: dict[str, Any], labels: Any = None, annotations: Any = None
+    ) -> list[Any]:
         self.now_ms += 1_000
         one.metadata.labels, one.metadata.annotations = labels, annotations
         owners = tuple(self.owner(thing) for thing in chain)
-        return self.cluster.take(Seen(one, self.now_ms, chain=owners))
+        return self.cluster.take(ObservedObject(one, self.now_ms, chain=owners))
 
 
 def step_pod(watched: Watched, name: str, node_name: str, **more: Any) -> list[Any]:
@@ -121,19 +123,19 @@ def only(records: list[Any], kind: type) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        ("root.train.executor", Step("train", 1)),
-        ("root.train.executor(2)", Step("train", 3)),
-        ("root.condition-1.evaluate.executor", Step("condition-1.evaluate", 1)),
-        ("root.loop-3.iteration-iterations(1:1).iteration-item.train-2.executor(0)", Step("loop-3(1).train-2", 1)),
-        ("train", Step("train", 1)),
-        ("train(1)", Step("train", 2)),
-        ("train(0:lr:0.1)", Step("train(0:lr:0.1)", 1)),
-        ("[0].prepare", Step("prepare", 1)),
-        ("[1].train(0)", Step("train", 1)),
-        ("", Step("main", 1)),
+        ("root.train.executor", StepTry("train", 1)),
+        ("root.train.executor(2)", StepTry("train", 3)),
+        ("root.condition-1.evaluate.executor", StepTry("condition-1.evaluate", 1)),
+        ("root.loop-3.iteration-iterations(1:1).iteration-item.train-2.executor(0)", StepTry("loop-3(1).train-2", 1)),
+        ("train", StepTry("train", 1)),
+        ("train(1)", StepTry("train", 2)),
+        ("train(0:lr:0.1)", StepTry("train(0:lr:0.1)", 1)),
+        ("[0].prepare", StepTry("prepare", 1)),
+        ("[1].train(0)", StepTry("train", 1)),
+        ("", StepTry("main", 1)),
     ],
 )
-def test_a_node_is_a_try_of_a_step(name: str, step: Step) -> None:
+def test_a_node_is_a_try_of_a_step(name: str, step: StepTry) -> None:
     whole = f"{WORKFLOW}{name}" if name.startswith("[") else f"{WORKFLOW}.{name}" if name else WORKFLOW
     assert step_of(whole, WORKFLOW) == step
 
@@ -264,9 +266,12 @@ def test_every_step_that_trains_is_a_run_of_its_own() -> None:
     jobs = [only(watched.see(pod("w"), pytorchjob(labels=RUN)), Pod)[0]]
     names = []
     for number, one in enumerate([*held, *jobs]):
-        who = Who(f"launch-{number}", 0, started_ms=T0, pod_uid=one.pod_uid, device="cuda", gpu_index=0)
+        who = RankIdentity(f"launch-{number}", 0, started_ms=T0, pod_uid=one.pod_uid, device="cuda", gpu_index=0)
         known = RunContext(pods=[one._replace(node_uid="n0")])
-        names += [run.run for run in only(Runs().take([(who, [Window(T0, T0 + 10_000, 0, 10)])], known).records, Run)]
+        names += [
+            run.run
+            for run in only(RunRegistry().take([(who, [WindowMessage(T0, T0 + 10_000, 0, 10)])], known).records, Run)
+        ]
     assert names == ["wf-1/train", "wf-1/distil", "pt-9"]
 
 

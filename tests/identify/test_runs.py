@@ -16,11 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyrometer.collect import otlp_requests
-from pyrometer.collect.messages import Happened, News, Said, Value, Who, Window
+from pyrometer.collect.messages import (
+    BatchMessage,
+    EventMessage,
+    MetricMessage,
+    RankIdentity,
+    RankMessages,
+    RankStatus,
+    WindowMessage,
+)
 from pyrometer.identify.rank_locations import RunContext
-from pyrometer.identify.runs import Runs
+from pyrometer.identify.runs import RunRegistry
 from pyrometer.model.columns import SCHEMAS, schema_of
-from pyrometer.model.records import Allocation, Metric, Pod, Run, Slot, StepWindow, Workload
+from pyrometer.model.records import Allocation, Batch, Metric, Pod, Run, Slot, StepWindow, Workload
 from pyrometer.serve.training import store_inbox
 from pyrometer.store import Store
 
@@ -33,9 +41,9 @@ OBJECTS = {
 }  # fmt: skip
 
 
-def said(parts: Iterable[spoken.Part]) -> list[Said]:
+def said(parts: Iterable[spoken.Part]) -> list[RankMessages]:
     """What parts say, over the wire."""
-    found: list[Said] = []
+    found: list[RankMessages] = []
     for signal, body in spoken.bodies(parts).items():
         received = otlp_requests.read(signal, body, is_json=True, now_ms=T0 + 10**9)
         assert not received.refused
@@ -90,13 +98,13 @@ def shuffled(seed: int, *, ended: bool, t0: int = T0) -> list[list[tuple[dict[st
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), ended=st.booleans())
 def test_order_pieces_and_repetition_change_nothing(seed: int, ended: bool) -> None:
-    runs = Runs()
+    runs = RunRegistry()
     records: list[tuple[Any, ...]] = []
     for batch in shuffled(seed, ended=ended):
         records += runs.take(
             said((identity, [message]) for identity, message in batch), RunContext(), local=True
         ).records
-    whole = Runs().take(said((i, [m]) for i, m in shortened(T0, ended=ended)), RunContext(), local=True).records
+    whole = RunRegistry().take(said((i, [m]) for i, m in shortened(T0, ended=ended)), RunContext(), local=True).records
     assert facts(records) == facts(whole)
 
 
@@ -134,12 +142,12 @@ def test_nor_does_a_new_process_for_every_batch(seed: int) -> None:
 # -- which run, which attempt -----------------------------------------------------------------------------------------
 
 
-def rank(launch: str = "l1", number: int = 0, **more: Any) -> Who:
+def rank(launch: str = "l1", number: int = 0, **more: Any) -> RankIdentity:
     known = {"host": "h", "started_ms": T0, "device": "cuda", "gpu_uuid": f"GPU-{number}", "gpu_index": number}
-    return Who(launch, number, **(known | more))
+    return RankIdentity(launch, number, **(known | more))
 
 
-STEP = Window(T0 + 1_000, T0 + 11_000, 0, 10)
+STEP = WindowMessage(T0 + 1_000, T0 + 11_000, 0, 10)
 
 
 def the(kind: type, records: Iterable[Any]) -> list[Any]:
@@ -156,18 +164,18 @@ def test_a_run_is_what_it_is_called_else_its_workload_else_its_launch() -> None:
         (rank(run="mine", pod_uid="p1"), "mine"), (rank(pod_uid="p1"), "w1"), (rank(), "l1"),
         (rank(pod_name="name-p1", namespace="ml"), "w1"), (rank(pod_name="name-p1", namespace="other"), "l1"),
     ):  # fmt: skip
-        records = Runs().take([(who, [STEP])], known).records
+        records = RunRegistry().take([(who, [STEP])], known).records
         assert {record.run for record in (*the(Run, records), *the(StepWindow, records))} == {name}
 
 
 def test_a_launch_that_is_a_restart_is_an_attempt_of_the_first() -> None:
-    runs = Runs()
+    runs = RunRegistry()
     for number, (launch, first) in enumerate((("l1", None), ("l2", "l1"), ("l3", "l1"))):
         who = rank(launch, restart_of=first, started_ms=T0 + 1_000 * number)
         found = the(Run, runs.take([(who, [STEP])], RunContext()).records)  # and the end of the one before
         assert {(run.run, run.attempt) for run in found if run.launch == launch} == {("l1", number + 1)}
     told = RunContext(attempts=[("l1", 1, "l1"), ("l1", 2, "l2")])
-    anew = Runs()
+    anew = RunRegistry()
     who = rank("l3", restart_of="l1")
     assert anew.missing_context([(who, [STEP])]).runs == {"l1"}
     (run,) = the(Run, anew.take([(who, [STEP])], told).records)
@@ -175,22 +183,22 @@ def test_a_launch_that_is_a_restart_is_an_attempt_of_the_first() -> None:
 
 
 def test_launches_of_a_run_are_numbered_as_they_are_seen_also_by_the_next_process() -> None:
-    runs = Runs()
+    runs = RunRegistry()
     later = STEP._replace(time_ms=T0 + 900_000, to_ms=T0 + 910_000)
     together = [(rank("b", run="r", started_ms=T0 + 800_000), [later]), (rank("a", run="r"), [STEP])]
     records = the(Run, runs.take(together, RunContext()).records)
     assert {(run.launch, run.attempt) for run in records} == {("a", 1), ("b", 2)}
     told = RunContext(attempts=[("r", 1, "a"), ("r", 2, "b")])
-    again = the(Run, Runs().take([(rank("c", run="r"), [STEP])], told).records)
+    again = the(Run, RunRegistry().take([(rank("c", run="r"), [STEP])], told).records)
     assert [(run.launch, run.attempt) for run in again] == [("c", 3)]
 
 
 def test_of_a_launch_that_speaks_all_ranks_are_wanted_even_if_some_are_known() -> None:
     """A later attempt brought back what of it had not ended; the rest is in the store."""
     before = Run(T0, "r", 1, 1, T0, launch="a", pod_uid="run:a:1", node_uid="host/h", slot_index=1)
-    runs = Runs()
+    runs = RunRegistry()
     later = rank("b", run="r", started_ms=T0 + 800_000)
-    told = [News(T0 + 800_000)]
+    told = [RankStatus(T0 + 800_000)]
     records = runs.take([(later, told)], RunContext(ranks=[before], attempts=[("r", 1, "a")])).records
     assert [(run.launch, run.outcome) for run in the(Run, records)] == [("b", None), ("a", "killed")]
     assert runs.missing_context([(rank("a", run="r"), [STEP])]).launches == {"a"}
@@ -198,15 +206,15 @@ def test_of_a_launch_that_speaks_all_ranks_are_wanted_even_if_some_are_known() -
 
 
 def test_more_attempts_than_can_be_numbered_are_left_out() -> None:
-    taken = Runs().take([(rank("c", run="r"), [STEP])], RunContext(attempts=[("r", 2**15 - 1, "a")]))
+    taken = RunRegistry().take([(rank("c", run="r"), [STEP])], RunContext(attempts=[("r", 2**15 - 1, "a")]))
     assert (taken.records, taken.unnumbered) == ([], 1)
 
 
 # -- where ------------------------------------------------------------------------------------------------------------
 
 
-def where(who: Who, known: RunContext, **more: Any) -> tuple[Any, ...]:
-    (run,) = the(Run, Runs().take([(who, [STEP])], known, **more).records)
+def where(who: RankIdentity, known: RunContext, **more: Any) -> tuple[Any, ...]:
+    (run,) = the(Run, RunRegistry().take([(who, [STEP])], known, **more).records)
     return run.node_uid, run.slot_index, run.pod_uid, run.workload_uid
 
 
@@ -230,7 +238,7 @@ HOLDS = [
         (rank(number=3, gpu_uuid="GPU-new"), ("host/h", 3, "run:l1:3", "l1")),
     ],
 )
-def test_where_a_rank_is(who: Who, place: tuple[Any, ...]) -> None:
+def test_where_a_rank_is(who: RankIdentity, place: tuple[Any, ...]) -> None:
     slots = [Slot(T0, "n9", 7, "GPU-x"), Slot(T0, "n2", 0, "GPU-2")]
     assert where(who, RunContext(pods=[pod(), pod("p2", "w2")], slots=slots, holds=HOLDS)) == place
 
@@ -240,13 +248,13 @@ def test_a_rank_without_a_gpu_has_a_device_in_a_local_folder_only() -> None:
     assert where(who, RunContext(), local=True) == ("cpu:h:l1:0", 0, "run:l1:0", "l1")
     assert where(who, RunContext()) == ("cpu:h:l1:0", None, None, None)
     assert where(who._replace(pod_uid="p1"), RunContext(pods=[pod()], holds=HOLDS)) == ("cpu:h:l1:0", None, "p1", "w1")
-    assert [type(record) for record in Runs().take([(who, [STEP])], RunContext()).records] == [StepWindow, Run]
+    assert [type(record) for record in RunRegistry().take([(who, [STEP])], RunContext()).records] == [StepWindow, Run]
 
 
 def test_a_rank_may_say_later_what_it_runs_on() -> None:
-    runs = Runs()
+    runs = RunRegistry()
     early = rank(device=None, gpu_uuid=None, gpu_index=None)
-    first = runs.take([(early, [News(T0 + 10)])], RunContext()).records
+    first = runs.take([(early, [RankStatus(T0 + 10)])], RunContext()).records
     assert [(type(one), one.slot_index) for one in first] == [(Run, None)]
     records = runs.take([(rank(), [STEP])], RunContext()).records
     (run,) = the(Run, records)
@@ -255,7 +263,7 @@ def test_a_rank_may_say_later_what_it_runs_on() -> None:
 
 
 def test_what_is_said_from_a_pod_that_nobody_knows_waits() -> None:
-    runs, who = Runs(), rank(pod_uid="p1", local_rank=1, gpu_uuid="GPU-y")
+    runs, who = RunRegistry(), rank(pod_uid="p1", local_rank=1, gpu_uuid="GPU-y")
     taken = runs.take([(who, [STEP]), (rank("other", gpu_uuid="GPU-z"), [STEP])], RunContext(), patient=True)
     assert taken.waiting == [(who, [STEP])]
     assert {run.launch for run in the(Run, taken.records)} == {"other"}
@@ -264,7 +272,7 @@ def test_what_is_said_from_a_pod_that_nobody_knows_waits() -> None:
     placed = runs.take(taken.waiting, RunContext(pods=[pod()], holds=HOLDS), patient=True)
     assert (placed.waiting, the(Run, placed.records)[0].slot_index) == ([], 5)
     # in the end it is taken as it is, and holds its device itself
-    (run,) = the(Run, Runs().take(taken.waiting, RunContext()).records)
+    (run,) = the(Run, RunRegistry().take(taken.waiting, RunContext()).records)
     assert (run.node_uid, run.pod_uid) == ("host/h", "run:l1:0")
 
 
@@ -272,10 +280,11 @@ def test_what_is_said_from_a_pod_that_nobody_knows_waits() -> None:
 
 
 def test_every_record_of_a_rank_has_all_that_is_known() -> None:
-    runs, who = Runs(), rank(ranks=4)
+    runs, who = RunRegistry(), rank(ranks=4)
     told = [
-        News(T0 + 1_000), News(T0 + 2_000, first_step_ms=T0 + 1_900), News(T0 + 3_000, resumed_step=7),
-        News(T0 + 9_000, ended_ms=T0 + 8_900, outcome="killed"), News(T0 + 4_000),
+        RankStatus(T0 + 1_000), RankStatus(T0 + 2_000, first_step_ms=T0 + 1_900),
+        RankStatus(T0 + 3_000, resumed_step=7),
+        RankStatus(T0 + 9_000, ended_ms=T0 + 8_900, outcome="killed"), RankStatus(T0 + 4_000),
     ]  # fmt: skip
     records = [the(Run, runs.take([(who, [news])], RunContext()).records) for news in told]
     assert records[-1] == []  # nothing new
@@ -285,18 +294,20 @@ def test_every_record_of_a_rank_has_all_that_is_known() -> None:
     assert (last.outcome, last.resumed_step, last.ranks) == ("killed", 7, 4)
     # what comes late is in a record that is newer than all before; who failed knows better than who saw it vanish
     (late,) = the(
-        Run, runs.take([(who, [News(T0 + 8_900, ended_ms=T0 + 8_900, outcome="failed")])], RunContext()).records
+        Run, runs.take([(who, [RankStatus(T0 + 8_900, ended_ms=T0 + 8_900, outcome="failed")])], RunContext()).records
     )
     assert (late.time_ms, late.outcome, late.ended_ms) == (T0 + 9_001, "failed", T0 + 8_900)
 
 
 def test_a_holder_is_there_until_its_run_ends() -> None:
-    runs, who = Runs(), rank(experiment="e")
+    runs, who = RunRegistry(), rank(experiment="e")
     begun = runs.take([(who, [STEP])], RunContext()).records
     assert [(a.from_ms, a.to_ms, a.source) for a in the(Allocation, begun)] == [(T0, None, "sdk")]
     assert [(w.kind, w.experiment, w.team) for w in the(Workload, begun)] == [("Run", "e", "local")]
     assert [(s.node_uid, s.uuid, s.from_ms) for s in the(Slot, begun)] == [("host/h", "GPU-0", None)]
-    ended = runs.take([(who, [News(T0 + 60_000, ended_ms=T0 + 60_000, outcome="succeeded")])], RunContext()).records
+    ended = runs.take(
+        [(who, [RankStatus(T0 + 60_000, ended_ms=T0 + 60_000, outcome="succeeded")])], RunContext()
+    ).records
     assert [(a.from_ms, a.to_ms) for a in the(Allocation, ended)] == [(T0, T0 + 60_000)]
     assert [(p.phase, p.ended_ms) for p in the(Pod, ended)] == [("Succeeded", T0 + 60_000)]
 
@@ -306,15 +317,15 @@ def test_a_checkpoint_says_from_which_step_its_attempt_resumed(order: tuple[int,
     """The last that an earlier attempt saved there, whoever is heard first."""
     first, second = rank("a", run="r"), rank("b", run="r", started_ms=T0 + 500_000)
     told = [
-        (first, [Happened(T0 + 1_000, "checkpoint_saved", step=10, message="/last.pt")]),
-        (first, [Happened(T0 + 2_000, "checkpoint_saved", step=20, message="/last.pt")]),
+        (first, [EventMessage(T0 + 1_000, "checkpoint_saved", step=10, message="/last.pt")]),
+        (first, [EventMessage(T0 + 2_000, "checkpoint_saved", step=20, message="/last.pt")]),
         (second, [
-            Happened(T0 + 501_000, "restored", message="/last.pt"),
-            Happened(T0 + 600_000, "checkpoint_saved", step=99, message="/last.pt"),
+            EventMessage(T0 + 501_000, "restored", message="/last.pt"),
+            EventMessage(T0 + 600_000, "checkpoint_saved", step=99, message="/last.pt"),
         ]),
     ]  # fmt: skip
-    runs, records = Runs(), []
-    runs.take([(first, [News(T0)])], RunContext())
+    runs, records = RunRegistry(), []
+    runs.take([(first, [RankStatus(T0)])], RunContext())
     for number in order:
         records += the(Run, runs.take([told[number]], RunContext()).records)
     assert max(run for run in records if run.attempt == 2).resumed_step == 20
@@ -323,13 +334,25 @@ def test_a_checkpoint_says_from_which_step_its_attempt_resumed(order: tuple[int,
 def test_a_restart_knows_the_checkpoints_of_before() -> None:
     known = RunContext(attempts=[("r", 1, "a")], checkpoints=[("r", 1, "/last.pt", T0, 20)])
     who = rank("b", run="r")
-    (run,) = the(Run, Runs().take([(who, [Happened(T0 + 9, "restored", message="/last.pt")])], known).records)
+    (run,) = the(
+        Run, RunRegistry().take([(who, [EventMessage(T0 + 9, "restored", message="/last.pt")])], known).records
+    )
     assert (run.attempt, run.resumed_step) == (2, 20)
 
 
 def test_values_keep_their_rank() -> None:
-    said = [Value(T0, "loss", 0.5, 7, "min"), Value(T0, "f1", 0.5, 40, "max", "transformers", 30, 39)]
-    assert the(Metric, Runs().take([(rank(number=3), said)], RunContext()).records) == [
+    said = [MetricMessage(T0, "loss", 0.5, 7, "min"), MetricMessage(T0, "f1", 0.5, 40, "max", "transformers", 30, 39)]
+    assert the(Metric, RunRegistry().take([(rank(number=3), said)], RunContext()).records) == [
         Metric(T0, "l1", 1, 3, "loss", 0.5, 7, "min"),
         Metric(T0, "l1", 1, 3, "f1", 0.5, 40, "max", "transformers", 30, 39),
     ]
+
+
+def test_messages_have_the_fields_of_their_records_in_the_same_order():
+    """Records are made of messages by position where that is faster."""
+    identity = {"run", "attempt", "rank", "node_uid", "slot_index", "pod_uid"}
+    for message, kind in ((WindowMessage, StepWindow), (BatchMessage, Batch), (MetricMessage, Metric)):
+        assert list(message._fields) == [name for name in kind._fields if name not in identity]
+    assert StepWindow._fields[:8] == ("time_ms", "to_ms", "run", "attempt", "rank", "node_uid", "slot_index", "pod_uid")
+    for kind in (Batch, Metric):
+        assert kind._fields[:4] == ("time_ms", "run", "attempt", "rank")

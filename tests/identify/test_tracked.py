@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nights import at, pod, run
-from pyrometer.collect.tracked import Point, TrackedRun, Where, is_curve, where_of
-from pyrometer.identify.tracked import Join, Joiner, Known
+from pyrometer.collect.tracked import TrackedPoint, TrackedRun, Where, is_curve, where_of
+from pyrometer.identify.tracked import Join, Joiner, TrackerContext
 from pyrometer.model.records import Allocation, Event, Metric, Pod, Run, Workload
 
 WORKLOADS = [Workload(at(0), "test", uid, "PyTorchJob", "ml", uid) for uid in ("llama", "bert")]
 
 
-def known(*records, **more) -> Known:
+def known(*records, **more) -> TrackerContext:
     kinds = {Pod: [], Allocation: [], Run: []}
     for record in records:
         kinds[type(record)].append(record)
     newest_ms = more.pop("newest_ms", at(600))
-    return Known(
+    return TrackerContext(
         runs=kinds[Run], pods=kinds[Pod], holds=kinds[Allocation], workloads=WORKLOADS, newest_ms=newest_ms, **more
     )
 
@@ -50,7 +50,7 @@ def test_a_run_has_all_the_gpus_of_the_workload_it_is_joined_to(where, how):
     one = tracked(**where)
     join = joiner.join(one)
     assert (join.how, join.run) == (how, None)
-    records = joiner.records(one, join, [Point(at(2), "loss", 0.5, 7)], ())
+    records = joiner.records(one, join, [TrackedPoint(at(2), "loss", 0.5, 7)], ())
     runs = [record for record in records if isinstance(record, Run)]
     assert [(r.rank, r.pod_uid, r.node_uid, r.slot_index, r.ranks) for r in runs] == [
         (2 * node + index, f"llama-{node}", f"n{node}", index, 4) for node in (0, 1) for index in (0, 1)
@@ -65,7 +65,7 @@ def test_a_run_has_all_the_gpus_of_the_workload_it_is_joined_to(where, how):
 
 def test_its_own_processes_have_the_first_word_and_nothing_is_written_twice():
     joiner = Joiner(known(*GANG, *run(launch="1a2b"), told={("mlflow_run", "abc"): "run"}))
-    points = [Point(at(2), "loss", 0.5, 7), Point(at(40), "f1", 0.9, 7)]
+    points = [TrackedPoint(at(2), "loss", 0.5, 7), TrackedPoint(at(40), "f1", 0.9, 7)]
     one = tracked(pod_uid="elsewhere")
     join = joiner.join(one)
     assert join == Join("told", run="run")
@@ -149,7 +149,7 @@ def test_a_second_attempt_of_the_workload_is_one_of_the_run():
     ]
     joiner = Joiner(known(*attempts))
     one = tracked(host="llama-0")
-    points = [Point(at(minute), "loss", 0.5, minute) for minute in (5, 20)]
+    points = [TrackedPoint(at(minute), "loss", 0.5, minute) for minute in (5, 20)]
     records = joiner.records(one, joiner.join(one), points, ())
     runs = [(r.attempt, r.started_ms, r.ended_ms, r.outcome) for r in records if isinstance(r, Run)]
     assert runs == [(1, at(1), at(10), None), (2, at(12), at(30), "succeeded")]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.identify.cluster import Cluster
 from pyrometer.identify.kinds import RuleError, known_kinds
 from pyrometer.identify.workloads import ungenerated
@@ -22,7 +22,7 @@ NOW_MS = 1_790_000_000_000
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.yaml"))
 
 
-def seen_of(case: dict[str, Any], settings: Settings) -> tuple[Cluster, Seen]:
+def seen_of(case: dict[str, Any], settings: Settings) -> tuple[Cluster, ObservedObject]:
     """A pod and its owners, as a watch and the chain above it would show them."""
     cluster = Cluster("test", settings)
     owners = case["owners"]
@@ -37,7 +37,7 @@ def seen_of(case: dict[str, Any], settings: Settings) -> tuple[Cluster, Seen]:
     for place, one in enumerate(owners):
         above = references[place + 1 : place + 2]
         thing = {**one, "metadata": {"namespace": "ns", "ownerReferences": above, **one["metadata"]}}
-        chain.append(cluster.shrink(msgspec.convert(thing, objects.Owner)))
+        chain.append(cluster.shrink(msgspec.convert(thing, objects.OwnerObject)))
     pod = case["pod"]
     gpus = pod.get("gpus", 8)
     container = {
@@ -46,9 +46,9 @@ def seen_of(case: dict[str, Any], settings: Settings) -> tuple[Cluster, Seen]:
         "env": [{"name": name, "value": value} for name, value in pod.get("env", {}).items()],
     }
     meta = {"namespace": "ns", "uid": "pod-uid", "ownerReferences": references[:1], **pod["metadata"]}
-    thing = msgspec.convert({"metadata": meta, "spec": {"containers": [container]}}, objects.Pod)
+    thing = msgspec.convert({"metadata": meta, "spec": {"containers": [container]}}, objects.PodObject)
     followed = chain if references and references[0]["controller"] else []
-    return cluster, Seen(thing, NOW_MS, chain=tuple(followed))
+    return cluster, ObservedObject(thing, NOW_MS, chain=tuple(followed))
 
 
 def told(case: dict[str, Any], settings: Settings | None = None) -> dict[str, Any]:

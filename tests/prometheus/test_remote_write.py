@@ -22,7 +22,7 @@ from pyrometer.account.ledger import build
 from pyrometer.collect.dcgm import Dcgm, measure_of, slot_address_of
 from pyrometer.collect.prometheus.api import Prometheus, Series
 from pyrometer.collect.prometheus.source import GPU_METRICS
-from pyrometer.collect.scrape import Scrapes, Target, of_gpus
+from pyrometer.collect.scrape import Scrapes, ScrapeTarget, of_gpus
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Allocation, Node, Pod
@@ -168,7 +168,7 @@ def outcome(request: pytest.FixtureRequest, exporters: Exporters, tmp_path: Path
 
 async def scrape(exporters: Exporters) -> list[tuple[Any, ...]]:
     """What our own scrapes bring, as often as is needed."""
-    targets = [Target(f"http://{exporters.address}/ours/{node}") for node in NODES]
+    targets = [ScrapeTarget(f"http://{exporters.address}/ours/{node}") for node in NODES]
     scrapes = Scrapes(lambda: targets, of_gpus(new_dcgm()), interval_s=1)
     taken: list[tuple[Any, ...]] = []
     deliveries = scrapes.deliveries()

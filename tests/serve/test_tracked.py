@@ -12,8 +12,8 @@ from nights import START_MS, all_ranks, at, cluster, job, pod, run
 from pyrometer.account.ledger import build
 from pyrometer.account.scope import only
 from pyrometer.account.time_range import TimeRange
-from pyrometer.collect.mlflow import Found, Mlflow
-from pyrometer.collect.tracked import Point, TrackedRun, Where
+from pyrometer.collect.mlflow import FoundRun, Mlflow
+from pyrometer.collect.tracked import TrackedPoint, TrackedRun, Where
 from pyrometer.explain.progress import Progress
 from pyrometer.explain.runs import runs, show
 from pyrometer.explain.worth import worth
@@ -30,8 +30,8 @@ def tracked(run_id="abc", from_min=10, to_min=70, **where) -> TrackedRun:
     )
 
 
-def curve(from_min=10, to_min=70) -> list[Point]:
-    return [Point(at(minute), "val_loss", 4 / (minute + 1), minute) for minute in range(from_min, to_min)]
+def curve(from_min=10, to_min=70) -> list[TrackedPoint]:
+    return [TrackedPoint(at(minute), "val_loss", 4 / (minute + 1), minute) for minute in range(from_min, to_min)]
 
 
 def ledger(store: Store) -> list[tuple]:
@@ -121,7 +121,7 @@ def test_what_two_trackers_tell_of_one_run_is_said_once(store):
 
 
 def test_what_could_not_be_written_down_is_read_again(store, monkeypatch):
-    one = Found(tracked(host="llama-0"), {}, {"val_loss": (at(69), 69, 4 / 70)})
+    one = FoundRun(tracked(host="llama-0"), {}, {"val_loss": (at(69), 69, 4 / 70)})
 
     class Told(Mlflow):
         """A server with one run."""
@@ -205,7 +205,7 @@ def test_alone_in_a_folder_it_has_a_device_and_on_a_server_it_has_none(tmp_path)
 
 def test_how_it_is_doing_is_told_for_as_long_as_its_tracker_speaks(store):
     one = tracked(host="llama-0")._replace(ended_ms=None, outcome=None)
-    take(store, (one, [Point(at(minute), "loss", 1 / minute, minute) for minute in (100, 1_000, 1_445)]))
+    take(store, (one, [TrackedPoint(at(minute), "loss", 1 / minute, minute) for minute in (100, 1_000, 1_445)]))
     progress = Progress()
     progress.read(store, at(1_446), at(1_430))  # a day after it began
     assert progress.runs["abc"].metrics == {"loss": 1 / 1_445}

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kube.server import free_port
 from pyrometer.cli import main
 from pyrometer.collect.mlflow import Mlflow
-from pyrometer.collect.tracked import Point
+from pyrometer.collect.tracked import TrackedPoint
 from pyrometer.serve.tracked import MlflowFollower
 from pyrometer.store import Store
 from serving import serving
@@ -268,7 +268,7 @@ def a_server_reads_only_what_is_new(trained):
     class Counting(Mlflow):
         asked: ClassVar[list[int]] = []  # how many values were known when more were asked for
 
-        async def history(self, run_id: str, name: str, after: int = 0) -> list[Point]:
+        async def history(self, run_id: str, name: str, after: int = 0) -> list[TrackedPoint]:
             self.asked.append(after)
             return await super().history(run_id, name, after)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, NamedTuple
 
-from pyrometer.collect.bills import Bill, Used
+from pyrometer.collect.bills import Bill, BilledUse
 from pyrometer.model.units import MS_PER_HOUR, USD_MICRO_PER_USD, usd
 
 UNKNOWN, NOT_BILLED, HOURS, PRICE, COMMITMENT, UNPRICED, SAME = (
@@ -64,8 +64,8 @@ def reconcile(bill: Bill, seen: Mapping[tuple[str, str], LedgerUse]) -> dict[str
     }
 
 
-def _row(key: tuple[str, str], used: Used | None, seen: LedgerUse | None) -> dict[str, Any]:
-    of_bill, of_ledger = used or Used(), seen or LedgerUse()
+def _row(key: tuple[str, str], used: BilledUse | None, seen: LedgerUse | None) -> dict[str, Any]:
+    of_bill, of_ledger = used or BilledUse(), seen or LedgerUse()
     billed = _micro(of_bill.usd)
     ledger = of_ledger.usd_micro
     difference = billed - (ledger or 0)
@@ -80,7 +80,7 @@ def _row(key: tuple[str, str], used: Used | None, seen: LedgerUse | None) -> dic
     }  # fmt: skip
 
 
-def _by_hours(of_bill: Used, of_ledger: LedgerUse, used: Used | None, seen: LedgerUse | None) -> int | None:
+def _by_hours(of_bill: BilledUse, of_ledger: LedgerUse, used: BilledUse | None, seen: LedgerUse | None) -> int | None:
     """The part of a difference that is due to hours that only one side has; None if the invoice has no hours."""
     if used is None or seen is None:
         return _micro(of_bill.usd) - (of_ledger.usd_micro or 0)
@@ -91,9 +91,9 @@ def _by_hours(of_bill: Used, of_ledger: LedgerUse, used: Used | None, seen: Ledg
 
 
 def _because(
-    of_bill: Used,
+    of_bill: BilledUse,
     of_ledger: LedgerUse,
-    used: Used | None,
+    used: BilledUse | None,
     seen: LedgerUse | None,
     difference: int,
     by_hours: int | None,

@@ -19,7 +19,7 @@ from pyrometer.model.settings import Settings
 
 if TYPE_CHECKING:
     from pyrometer.collect.kubernetes.doctor import Checked
-    from pyrometer.collect.prometheus.doctor import Told
+    from pyrometer.collect.prometheus.doctor import SeriesCount
 
 WIDTH = 80
 
@@ -32,7 +32,7 @@ class Diagnosis(NamedTuple):
     gpu_pods: int | None  # None: pods may not be read
     exporters: int | None  # GPU exporters among the pods
     prometheus: str | None
-    told: list[Told]
+    told: list[SeriesCount]
     telling: list[str]  # who is told of findings
     lake: list[str]  # what is in the lake, and how old it is
 

@@ -32,7 +32,7 @@ class BillError(ValueError):
     """An invoice that cannot be read; the text names the file, the line or the column, and the way out."""
 
 
-class Used(NamedTuple):
+class BilledUse(NamedTuple):
     """What one instance type cost in a day; None of hours: the invoice does not say."""
 
     usd: Decimal = Decimal(0)
@@ -45,7 +45,7 @@ class Bill(NamedTuple):
 
     form: str
     lines: int
-    used: dict[tuple[date, str], Used]
+    used: dict[tuple[date, str], BilledUse]
     apart: dict[str, Decimal]  # by kind
 
 
@@ -82,7 +82,7 @@ def read_bill(
 ) -> Bill:
     """An invoice as CSV, gzipped or not."""
     types = _Types(known_types)
-    used: dict[tuple[date, str], Used] = {}
+    used: dict[tuple[date, str], BilledUse] = {}
     apart = dict.fromkeys(KINDS[1:], Decimal(0))
     number = 0
     form: _Form | None = None
@@ -96,19 +96,19 @@ def read_bill(
             apart[OTHER if kind == USAGE else kind] += usd
             continue
         key = (_day(_first(line, form.day), zone, path, number), instance)
-        used[key] = _added(used.get(key, Used()), form, line, usd, path, number)
+        used[key] = _added(used.get(key, BilledUse()), form, line, usd, path, number)
     if form is None:
         raise BillError(f"{path} has no lines.")
     return Bill(form.name, number, used, apart)
 
 
-def _added(known: Used, form: _Form, line: Line, usd: Decimal, path: Path, number: int) -> Used:
+def _added(known: BilledUse, form: _Form, line: Line, usd: Decimal, path: Path, number: int) -> BilledUse:
     unit = _first(line, form.unit).lower()
     hours = known.hours
     if form.hours and (not form.unit or unit.startswith(("hr", "hour", "1 hour", "1hour"))):
         hours = (hours or Decimal(0)) + _number(_first(line, form.hours), path, number)
     committed = known.committed_usd + (usd if form.committed(line) else 0)
-    return Used(known.usd + usd, hours, committed)
+    return BilledUse(known.usd + usd, hours, committed)
 
 
 class _Types:

@@ -19,14 +19,14 @@ _CONTAINER = re.compile(r"[/:-]([0-9a-f]{64})(?=[./]|$)", re.MULTILINE)
 _POD_FOLDER = re.compile(rf"/pods/({_UID})/")
 
 
-class Container(NamedTuple):
+class ContainerCgroup(NamedTuple):
     """Whose process it is; empty where that is not known, or no container at all."""
 
     pod_uid: str = ""
     container_id: str = ""
 
 
-def container_of(pid: int, proc: Path) -> Container | None:
+def container_of(pid: int, proc: Path) -> ContainerCgroup | None:
     """The container of a process; None when the process is gone."""
     try:
         found = from_cgroup(_read(proc / str(pid) / "cgroup", _CGROUP_BYTES))
@@ -35,14 +35,14 @@ def container_of(pid: int, proc: Path) -> Container | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     except OSError:  # hidden from us: that it runs is all we know
-        return Container()
+        return ContainerCgroup()
     return found
 
 
-def from_cgroup(text: str) -> Container:
+def from_cgroup(text: str) -> ContainerCgroup:
     """What /proc/PID/cgroup says."""
     pod, container = _POD.search(text), _CONTAINER.search(text)
-    return Container(_dashed(pod[1]) if pod else "", container[1] if container else "")
+    return ContainerCgroup(_dashed(pod[1]) if pod else "", container[1] if container else "")
 
 
 def pod_from_mountinfo(text: str) -> str:

@@ -37,7 +37,7 @@ class Parsed(NamedTuple, Generic[Name, Labels]):
     unreadable: int  # lines that are no samples
 
 
-class Reader(Generic[Name, Labels]):
+class ExpositionReader(Generic[Name, Labels]):
     """Reads the texts of one exporter. A name, or labels, of which None is made are left out. What is made of names may
     be shared among the readers of many exporters: those of one kind have the same."""
 

@@ -31,11 +31,11 @@ class ProtocolError(Exception):
     """What the other side says is no answer of HTTP."""
 
 
-class TooLargeError(Exception):
+class AnswerTooLargeError(Exception):
     """The answer is larger than it may be."""
 
 
-class Answer(NamedTuple):
+class FetchedAnswer(NamedTuple):
     """What came, as it was on the wire; not `whole`, where it ended before its time."""
 
     status: int
@@ -55,7 +55,7 @@ def parsed(url: str) -> httpx.URL:
 
 async def get(
     url: str, headers: Mapping[str, str], trust: ssl.SSLContext, *, connect_s: float, most_bytes: int
-) -> Answer:
+) -> FetchedAnswer:
     """Asks for a URL. How long the answer may take is the caller's business; one that is too large is given up."""
     address = parsed(url)
     if address.scheme not in ("http", "https") or not address.host:
@@ -84,7 +84,7 @@ class _Exchange(asyncio.Protocol):
     """One answer as it comes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most_bytes: int) -> None:
-        self.answer: asyncio.Future[Answer] = loop.create_future()
+        self.answer: asyncio.Future[FetchedAnswer] = loop.create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._most_bytes = most_bytes
         self._status, self._head_bytes = 0, 0
@@ -110,7 +110,7 @@ class _Exchange(asyncio.Protocol):
         if self._complete or self._is_refused():
             self._end(whole=self._complete)
         elif self._body_bytes > self._most_bytes or self._announced() > self._most_bytes:
-            self._fail(TooLargeError())
+            self._fail(AnswerTooLargeError())
         elif not self._in_body and self._head_bytes > MOST_HEAD_BYTES:
             self._fail(ProtocolError("its head has no end"))
 
@@ -160,7 +160,7 @@ class _Exchange(asyncio.Protocol):
         return int(length) if self._in_body and length.isdecimal() else 0
 
     def _end(self, *, whole: bool) -> None:
-        self.answer.set_result(Answer(self._status, self._headers, b"".join(self._body), whole))
+        self.answer.set_result(FetchedAnswer(self._status, self._headers, b"".join(self._body), whole))
 
     def _fail(self, error: Exception) -> None:
         self.answer.set_exception(error)

@@ -22,11 +22,11 @@ Words = Annotated[str, "words"]
 WRONG_VALUE, WRONG_TIME, TOO_LONG = "wrong value", "wrong time", "too long"
 
 
-class RefusedError(ValueError):
+class RejectedMessageError(ValueError):
     """A message that cannot be used; the text is the reason by which it is counted."""
 
 
-class Who(NamedTuple):
+class RankIdentity(NamedTuple):
     """The process that speaks: one rank of one launch."""
 
     launch: Text
@@ -48,7 +48,7 @@ class Who(NamedTuple):
     framework: Text | None = None
 
 
-class News(NamedTuple):
+class RankStatus(NamedTuple):
     """How this rank is doing."""
 
     time_ms: Time
@@ -58,7 +58,7 @@ class News(NamedTuple):
     resumed_step: Int64 | None = None
 
 
-class Window(NamedTuple):
+class WindowMessage(NamedTuple):
     """Consecutive steps, folded: a StepWindow without who and where."""
 
     time_ms: Time
@@ -85,7 +85,7 @@ class Window(NamedTuple):
     step_lengths: IntList | None = None
 
 
-class Piece(NamedTuple):
+class SpanMessage(NamedTuple):
     """A span: a piece of one step."""
 
     time_ms: Time
@@ -99,7 +99,7 @@ class Piece(NamedTuple):
     after_us: Int32 | None = None
 
 
-class Drawn(NamedTuple):
+class BatchMessage(NamedTuple):
     """The data behind one micro-batch."""
 
     time_ms: Time
@@ -113,7 +113,7 @@ class Drawn(NamedTuple):
     rows: IntList | None = None
 
 
-class Value(NamedTuple):
+class MetricMessage(NamedTuple):
     """One value of one metric."""
 
     time_ms: Time
@@ -126,7 +126,7 @@ class Value(NamedTuple):
     last_step: Int64 | None = None
 
 
-class Happened(NamedTuple):
+class EventMessage(NamedTuple):
     """Something that happened once: a kind of `model/events.py`, or another."""
 
     time_ms: Time
@@ -137,15 +137,15 @@ class Happened(NamedTuple):
     message: Words | None = None
 
 
-Message = News | Window | Piece | Drawn | Value | Happened
-Said = tuple[Who, list[Message]]  # one process, and what it said
+Message = RankStatus | WindowMessage | SpanMessage | BatchMessage | MetricMessage | EventMessage
+RankMessages = tuple[RankIdentity, list[Message]]  # one process, and what it said
 OUTCOMES = ("succeeded", "failed", "killed")
 
 Kind = TypeVar("Kind", bound=tuple[Any, ...])
 _REQUIRED = object()
 
 
-def reading(kind: type[Kind]) -> Callable[[Mapping[str, Any]], Kind]:
+def parser_of(kind: type[Kind]) -> Callable[[Mapping[str, Any]], Kind]:
     """A function that makes such a message of values by name. What is there and does not fit is refused."""
     hints = get_type_hints(kind, include_extras=True)
     defaults: dict[str, Any] = kind._field_defaults  # type: ignore[attr-defined]
@@ -163,7 +163,7 @@ def reading(kind: type[Kind]) -> Callable[[Mapping[str, Any]], Kind]:
             if value is not None:
                 found.append(fitting(value))
             elif default is _REQUIRED:
-                raise RefusedError(WRONG_VALUE)
+                raise RejectedMessageError(WRONG_VALUE)
             else:
                 found.append(default)
         return kind(*found)
@@ -178,7 +178,7 @@ def _whole(most: int, least: int = 0, reason: str = WRONG_VALUE) -> Callable[[An
         if type(value) is not int:
             value = _as_whole(value)
         if not least <= value < most:
-            raise RefusedError(reason)
+            raise RejectedMessageError(reason)
         return value  # type: ignore[no-any-return]
 
     return fitting
@@ -189,26 +189,26 @@ def _as_whole(value: Any) -> int:
         return int(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    raise RefusedError(WRONG_VALUE)
+    raise RejectedMessageError(WRONG_VALUE)
 
 
 def _name(value: Any) -> str:
     if not isinstance(value, str):
-        raise RefusedError(WRONG_VALUE)
+        raise RejectedMessageError(WRONG_VALUE)
     if len(value) > MOST_NAME:
-        raise RefusedError(TOO_LONG)
+        raise RejectedMessageError(TOO_LONG)
     return value
 
 
 def _words(value: Any) -> str:
     if not isinstance(value, str):
-        raise RefusedError(WRONG_VALUE)
+        raise RejectedMessageError(WRONG_VALUE)
     return value[:MOST_WORDS]
 
 
 def _real(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RefusedError(WRONG_VALUE)
+        raise RejectedMessageError(WRONG_VALUE)
     try:
         return float(value)
     except OverflowError:

@@ -24,7 +24,7 @@ from pyrometer.collect.tracked import (
     MLFLOW,
     MOST_NAMES,
     MOST_VALUES,
-    Point,
+    TrackedPoint,
     TrackedRun,
     described,
     is_curve,
@@ -106,7 +106,7 @@ class _Answer(msgspec.Struct):
 _ANSWER = msgspec.json.Decoder(_Answer)
 
 
-class Found(NamedTuple):
+class FoundRun(NamedTuple):
     """A run as a search finds it: with its tags, and the last value of each metric, which changes with a new one."""
 
     run: TrackedRun
@@ -118,7 +118,7 @@ class NotTakenError(SourceError):
     """It answers, and does not take what it was asked: of a run that was deleted, or of another server."""
 
 
-class NoSuchRunError(NotTakenError):
+class NoSuchMlflowRunError(NotTakenError):
     """It has no run of that id."""
 
 
@@ -148,7 +148,7 @@ class Mlflow:
 
     async def search(
         self, experiments: dict[str, str], chosen: str = "", most: int = 1_000_000
-    ) -> AsyncIterator[Found]:
+    ) -> AsyncIterator[FoundRun]:
         """The runs of some experiments that a filter of MLflow's chooses, the newest of each hundred first."""
         ids = list(experiments)
         count = 0
@@ -165,26 +165,26 @@ class Mlflow:
                 if count >= most:
                     break
 
-    async def run(self, run_id: str) -> Found:
+    async def run(self, run_id: str) -> FoundRun:
         """One run."""
         answer = await self._ask("GET", "runs/get", params={"run_id": run_id})
         found = self._found(answer.run, None) if answer.run is not None else None
         if found is None:
-            raise NoSuchRunError(f"{self.uri} has no run {run_id}.")
+            raise NoSuchMlflowRunError(f"{self.uri} has no run {run_id}.")
         return found
 
-    async def history(self, run_id: str, name: str, after: int = 0) -> list[Point]:
+    async def history(self, run_id: str, name: str, after: int = 0) -> list[TrackedPoint]:
         """The values of a metric in the order of time, without the first `after` of them."""
         if after:
             with suppress(SourceError):  # a store whose pages begin elsewhere
                 return await self._values(run_id, name, _token(after))
         return (await self._values(run_id, name, ""))[after:]
 
-    async def _values(self, run_id: str, name: str, token: str) -> list[Point]:
-        points: list[Point] = []
+    async def _values(self, run_id: str, name: str, token: str) -> list[TrackedPoint]:
+        points: list[TrackedPoint] = []
         asked = {"run_id": run_id, "metric_key": name, "max_results": str(VALUES_AT_ONCE)}
         async for answer in self._pages("GET", "metrics/get-history", asked, token):
-            points += [Point(one.timestamp, name, one.number, one.step) for one in answer.metrics]
+            points += [TrackedPoint(one.timestamp, name, one.number, one.step) for one in answer.metrics]
             if len(points) >= MOST_VALUES:
                 break
         return points
@@ -203,7 +203,7 @@ class Mlflow:
         """Asks for something, or sets it."""
         return await self._ask("POST", path, json=body)
 
-    def _found(self, run: _Run, experiment: str | None) -> Found | None:
+    def _found(self, run: _Run, experiment: str | None) -> FoundRun | None:
         info = run.info
         if not info.run_id or not is_time(info.start_time):
             return None
@@ -219,7 +219,7 @@ class Mlflow:
             f"{told}: {parameters}" if parameters else told,
         )  # fmt: skip
         last = {one.key: (one.timestamp, one.step, one.number) for one in run.data.metrics}
-        return Found(tracked, tags, last)
+        return FoundRun(tracked, tags, last)
 
     async def _ask(self, method: str, path: str, **asked: Any) -> _Answer:
         for attempt in range(ATTEMPTS):
@@ -243,7 +243,7 @@ class Mlflow:
         if answer is None or not answer.error_code:
             raise SourceError(f"{self.uri} answers HTTP {status}: is it the address of an MLflow tracking server?")
         if answer.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise NoSuchRunError(f"{self.uri}: {answer.message[:200]}")
+            raise NoSuchMlflowRunError(f"{self.uri}: {answer.message[:200]}")
         kind = NotTakenError if status in (400, 404, 409, 413, 422) else SourceError
         raise kind(f"{self.uri} answers HTTP {status}: {' '.join(answer.message.split())[:200]}")
 
@@ -273,14 +273,14 @@ class Curves:
         self._read: dict[str, dict[str, tuple[tuple[int, int, float], int]]] = {}  # run, metric: its last, how many
         self.left_out = 0  # names and values beyond what a run may have, or without a time
 
-    async def points(self, found: Found) -> list[Point]:
+    async def points(self, found: FoundRun) -> list[TrackedPoint]:
         """The values that are new since this was last asked. Of a run that is over all of them, once more: what came
         out of order counts as well."""
         over = found.run.ended_ms is not None
         before = self._read.setdefault(found.run.run_id, {})
         names = [name for name in sorted(found.last) if is_curve(name)]
         self.left_out += max(len(names) - MOST_NAMES, 0)
-        points: list[Point] = []
+        points: list[TrackedPoint] = []
         for name in names[:MOST_NAMES]:
             if len(points) >= MOST_VALUES:
                 self.left_out += 1

@@ -1,8 +1,8 @@
 """What node_exporter says of a machine (CPU, memory, disks, network) in our records: one row a node and minute.
 
-A series is made sense of once: its name is a measure (`measure_of`), its labels are an exporter and a part of its
-machine (`place_of`). Values then come as scrapes have them, or as Prometheus remembers them, and become the same rows
-however they are cut into calls. The newest value of a minute counts for it, and a rate is that from one such value to
+A series is interpreted once: its name is a measure (`measure_of`), its labels are an exporter and a part of its machine
+(`machine_part_of`). Values then come from scrapes or from Prometheus and become the same rows, however they are divided
+among calls. The newest value of a minute counts for it, and a rate is that from one such value to
 the next: scraping more often than that costs nothing and changes nothing.
 """
 
@@ -67,7 +67,7 @@ MATCHERS = (
 _VIRTUAL = re.compile(VIRTUAL)
 
 
-class Place(NamedTuple):
+class MachinePart(NamedTuple):
     """What labels say: which exporter, on which machine, and about which part of it."""
 
     exporter: str  # what tells it from the others
@@ -83,7 +83,9 @@ def measure_of(name: str) -> Measure | None:
     return NAMES.get(name)
 
 
-def place_of(labels: Mapping[str, str], *, node: str | None = None, address: str | None = None) -> Place | None:
+def machine_part_of(
+    labels: Mapping[str, str], *, node: str | None = None, address: str | None = None
+) -> MachinePart | None:
     """What labels are about; None when that is of no use here, or when nothing says of which machine it is.
 
     `node` is the machine's name where the caller knows it, `address` where the exporter answers.
@@ -96,7 +98,7 @@ def place_of(labels: Mapping[str, str], *, node: str | None = None, address: str
     exporter = instance or address or "".join(hosts[:1])
     if not exporter:
         return None
-    return Place(exporter, hosts, address, device or labels.get("cpu", ""), mode, labels.get("nodename") or None)
+    return MachinePart(exporter, hosts, address, device or labels.get("cpu", ""), mode, labels.get("nodename") or None)
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -129,7 +131,7 @@ class NodeExporters:
         self._node_uid_of = node_uid_of
         self._exporters: dict[tuple[str, str], _Exporter] = {}  # an address may become another machine's
 
-    def take(self, samples: Sequence[tuple[Measure, Place, float, int]]) -> list[NodeSample]:
+    def take(self, samples: Sequence[tuple[Measure, MachinePart, float, int]]) -> list[NodeSample]:
         """What scrapes say: measure, place, value, time."""
         rows: list[NodeSample] = []
         for exporter, said in self._by_exporter(samples):
@@ -138,7 +140,7 @@ class NodeExporters:
             rows += self._rows(exporter, table)
         return rows
 
-    def take_series(self, series: Sequence[tuple[Measure, Place, Integers, Numbers]]) -> list[NodeSample]:
+    def take_series(self, series: Sequence[tuple[Measure, MachinePart, Integers, Numbers]]) -> list[NodeSample]:
         """What Prometheus remembers: measure, place, times and values of each series."""
         rows: list[NodeSample] = []
         for exporter, said in self._by_exporter(series):
@@ -195,7 +197,7 @@ class _Points(NamedTuple):
 class _Exporter:
     """What one exporter said: whose it is, and the points that later ones are compared with."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: MachinePart) -> None:
         self.open_ms = 0  # the minute that may go on: all before it are written
         self._place = place
         self._nodename: str | None = None
@@ -208,7 +210,12 @@ class _Exporter:
         return [name for name in (*self._place.hosts, self._nodename, self._place.address) if name]
 
     def take(
-        self, measures: Sequence[Measure], places: Sequence[Place], lengths: Integers, times: Integers, values: Numbers
+        self,
+        measures: Sequence[Measure],
+        places: Sequence[MachinePart],
+        lengths: Integers,
+        times: Integers,
+        values: Numbers,
     ) -> Iterable[tuple[int, list[float]]]:
         """Values of series, one series after the other; gives the minutes that are over now, with a row's values."""
         fresh = self._added_up(measures, places, lengths, times, values)
@@ -231,7 +238,12 @@ class _Exporter:
         return self._table(self._points, self.open_ms + MS_PER_MINUTE)
 
     def _added_up(
-        self, measures: Sequence[Measure], places: Sequence[Place], lengths: Integers, times: Integers, values: Numbers
+        self,
+        measures: Sequence[Measure],
+        places: Sequence[MachinePart],
+        lengths: Integers,
+        times: Integers,
+        values: Numbers,
     ) -> _Points:
         """Values of parts as sums: the sum of counters is a counter, as long as they are as many.
 
@@ -249,7 +261,7 @@ class _Exporter:
         total = np.bincount(point, weights=values[usable][once], minlength=len(key)).astype(float)
         return _Points(key // _LATEST_MS, key % _LATEST_MS, total, np.bincount(point, minlength=len(key)))
 
-    def _number(self, measure: Measure, place: Place) -> int:
+    def _number(self, measure: Measure, place: MachinePart) -> int:
         """Which counter a series belongs to; -1: none."""
         if measure == Measure.UNAME:
             self._nodename = place.nodename

@@ -28,7 +28,7 @@ class NvmlError(Exception):
     """NVML cannot be used; the text says why and the way out."""
 
 
-class Device(NamedTuple):
+class NvmlDevice(NamedTuple):
     """What a series is about: a GPU, or one MIG instance of it."""
 
     gpu: int  # NVML's index
@@ -51,7 +51,7 @@ class Device(NamedTuple):
 class Gpu:
     """A GPU or a MIG instance, and how to ask it."""
 
-    def __init__(self, device: Device, handle: Any, parent: Gpu | None = None) -> None:
+    def __init__(self, device: NvmlDevice, handle: Any, parent: Gpu | None = None) -> None:
         self.device = device
         self.handle = handle
         self.parent = parent
@@ -165,7 +165,7 @@ def _gpu(index: int) -> Gpu | None:
     """A GPU by its index; None where we may not see it."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        device = Device(
+        device = NvmlDevice(
             index,
             uuid=pynvml.nvmlDeviceGetUUID(handle),
             pci_bus_id=_text(pynvml.nvmlDeviceGetPciInfo(handle).busId),
@@ -175,7 +175,7 @@ def _gpu(index: int) -> Gpu | None:
     except pynvml.NVMLError_NoPermission:
         return None
     except pynvml.NVMLError:  # lost before we came: it is counted, and that is all that is known of it
-        return Gpu(Device(index), None)
+        return Gpu(NvmlDevice(index), None)
     return Gpu(device, handle)
 
 
@@ -186,11 +186,11 @@ def _minor(handle: Any) -> int | None:
         return None
 
 
-def _instances(gpu: Gpu) -> list[tuple[Device, Any]]:
+def _instances(gpu: Gpu) -> list[tuple[NvmlDevice, Any]]:
     """The GPU instances of MIG; compute instances that share one share its counters, too."""
     if gpu.handle is None:
         return []
-    found: dict[int, tuple[Device, Any]] = {}
+    found: dict[int, tuple[NvmlDevice, Any]] = {}
     try:
         places = pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu.handle)
     except pynvml.NVMLError:
@@ -216,7 +216,7 @@ def _profile(name: str) -> str:
     return profile.split("c.", 1)[-1] if named else ""
 
 
-def _profiler(device: Device, handle: Any, parent: Gpu | None) -> Profiler | None:
+def _profiler(device: NvmlDevice, handle: Any, parent: Gpu | None) -> Profiler | None:
     """The profiling counters, where there are any: Hopper and later."""
     whole = parent.handle if parent else handle
     try:

@@ -19,7 +19,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from pyrometer.collect.messages import WRONG_VALUE, RefusedError
+from pyrometer.collect.messages import WRONG_VALUE, RejectedMessageError
 from pyrometer.collect.wire import messages
 
 MAX_OBJECTS = 2**21  # in JSON: an object takes a hundred bytes, however small it is
@@ -36,7 +36,7 @@ class OtlpError(Exception):
     """A body that cannot be read; the message is one sentence."""
 
 
-class TooLargeError(OtlpError):
+class OtlpTooLargeError(OtlpError):
     """A body that is larger than the limit."""
 
 
@@ -47,7 +47,7 @@ def protobuf_resources(signal: SignalForm, body: bytes) -> Resources:
     def parts(message: bytes) -> Iterator[tuple[int, bytes]]:
         for part in messages(message):
             if next(counted) > MAX_PARTS:
-                raise TooLargeError(f"The body has more than {MAX_PARTS} parts. Send fewer records at a time.")
+                raise OtlpTooLargeError(f"The body has more than {MAX_PARTS} parts. Send fewer records at a time.")
             yield part
 
     def records(scopes: list[bytes]) -> Iterator[Any]:
@@ -62,7 +62,7 @@ def protobuf_resources(signal: SignalForm, body: bytes) -> Resources:
             for part, field in parts(of_resource):
                 if part == 1:
                     if len(field) > MAX_RESOURCE_BYTES:
-                        raise TooLargeError(
+                        raise OtlpTooLargeError(
                             f"A resource has {len(field)} bytes; the limit is {MAX_RESOURCE_BYTES >> 10} KiB."
                         )
                     resource.MergeFromString(field)
@@ -165,7 +165,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 def json_resources(signal: SignalForm, body: bytes) -> Resources:
     """The resources of a JSON body: decoded at once, or one at a time if something in the body is malformed."""
     if body.count(b"{") > MAX_OBJECTS:
-        raise TooLargeError(f"The body has more than {MAX_OBJECTS} objects. Send fewer records at a time.")
+        raise OtlpTooLargeError(f"The body has more than {MAX_OBJECTS} objects. Send fewer records at a time.")
     try:
         request = signal.request.decode(body)
     except UNREADABLE:
@@ -194,7 +194,7 @@ def resource_attributes(raw: msgspec.Raw) -> Attributes:
     resource = _RESOURCE_DECODER.decode(raw)
     try:
         return _struct_attributes(resource.attributes if resource else None)
-    except RefusedError as error:
+    except RejectedMessageError as error:
         raise msgspec.ValidationError(str(error)) from None
 
 
@@ -253,7 +253,7 @@ def int_of(value: int | str | None) -> int:
     try:
         return int(value) if value is not None and len(value) <= 20 else -1
     except ValueError:
-        raise RefusedError(WRONG_VALUE) from None
+        raise RejectedMessageError(WRONG_VALUE) from None
 
 
 def float_of(value: float | str) -> float:
@@ -261,7 +261,7 @@ def float_of(value: float | str) -> float:
     try:
         return float(value)
     except (ValueError, OverflowError):
-        raise RefusedError(WRONG_VALUE) from None
+        raise RejectedMessageError(WRONG_VALUE) from None
 
 
 def attributes_of(record: Any) -> Attributes:

@@ -14,7 +14,7 @@ import msgspec
 
 from pyrometer.collect.dcgm import measure_of, slot_address_of
 from pyrometer.collect.gpu_device import SlotAddress
-from pyrometer.collect.messages import WRONG_TIME, Message, RefusedError, Value, Who, reading
+from pyrometer.collect.messages import WRONG_TIME, Message, MetricMessage, RankIdentity, RejectedMessageError, parser_of
 from pyrometer.collect.otlp_forms import (
     Attributes,
     attributes_of,
@@ -51,7 +51,7 @@ class MetricReader(SignalReader):
         """All attributes of a resource: they may name a device."""
         return resource_attributes(resource) if isinstance(resource, msgspec.Raw) else resource
 
-    def of(self, record: Any, resource: Attributes, who: Who | None, refused: str | None) -> Iterator[Message]:
+    def of(self, record: Any, resource: Attributes, who: RankIdentity | None, refused: str | None) -> Iterator[Message]:
         """The values of a metric that a program reports; samples of GPUs are collected instead."""
         points = points_of(record)
         named, factor = _HARDWARE.get(record.name.lower(), (record.name.upper(), 1.0))
@@ -69,10 +69,10 @@ class MetricReader(SignalReader):
                         self._sample(measure, factor, resource, point)
                     elif (value := self._value(record.name, point)) is not None:
                         yield value
-                except RefusedError as error:
+                except RejectedMessageError as error:
                     self.found.refused[str(error)] += 1
 
-    def _value(self, name: str, point: Any) -> Value | None:
+    def _value(self, name: str, point: Any) -> MetricMessage | None:
         number = value_of_point(point)
         if number is None:
             self.found.left_out[NO_VALUE] += 1
@@ -80,7 +80,7 @@ class MetricReader(SignalReader):
         values = own_attributes(point)
         value = _value({**values, "time_ms": int_of(point.time_unix_nano) // 1_000_000, "name": name, "value": number})
         if value.time_ms > self.newest_ms:
-            raise RefusedError(WRONG_TIME)
+            raise RejectedMessageError(WRONG_TIME)
         return value
 
     def _is_of_gpu(self, name: str, resource: Attributes, point: Any) -> bool:
@@ -101,7 +101,7 @@ class MetricReader(SignalReader):
             self.found.left_out[NO_VALUE] += 1
         else:
             if not OLDEST_MS <= time_ms <= self.newest_ms:
-                raise RefusedError(WRONG_TIME)
+                raise RejectedMessageError(WRONG_TIME)
             self.found.samples.append((measure, address, number * factor, time_ms))
 
     def _address(self, resource: Attributes, labels: Attributes) -> SlotAddress | None:
@@ -118,7 +118,7 @@ class MetricReader(SignalReader):
         return self._addresses[key]
 
 
-_value = reading(Value)
+_value = parser_of(MetricMessage)
 
 
 def _hardware(about: Attributes) -> dict[str, str]:

@@ -16,16 +16,16 @@ from pyrometer.collect.messages import (
     TOO_LONG,
     WRONG_TIME,
     WRONG_VALUE,
-    Drawn,
-    Happened,
+    BatchMessage,
+    EventMessage,
     Message,
-    News,
-    Piece,
-    RefusedError,
-    Said,
-    Who,
-    Window,
-    reading,
+    RankIdentity,
+    RankMessages,
+    RankStatus,
+    RejectedMessageError,
+    SpanMessage,
+    WindowMessage,
+    parser_of,
 )
 from pyrometer.collect.otlp_forms import (
     NAMESPACE,
@@ -56,7 +56,7 @@ _RESOURCE_FIELDS = {  # the last one counts: the host name of a pod is usually t
 class OtlpBody(NamedTuple):
     """The contents of a body, and how many records were skipped or rejected, by reason."""
 
-    said: list[Said]
+    said: list[RankMessages]
     samples: list[Sample]
     left_out: Counter[str]
     refused: Counter[str]
@@ -68,7 +68,7 @@ class OtlpBody(NamedTuple):
         return len(self.samples) + sum(len(what) for _, what in self.said)
 
 
-_who = reading(Who)
+_who = parser_of(RankIdentity)
 
 
 class SignalReader:
@@ -82,12 +82,12 @@ class SignalReader:
         """Reads one resource."""
         said: list[Message] = []
         refused: str | None = None
-        who: Who | None = None
+        who: RankIdentity | None = None
         about: Attributes = {}
         try:
             about = self.about(resource)
             who = self.speaker(resource, about)
-        except RefusedError as error:
+        except RejectedMessageError as error:
             refused = str(error)
         except UNREADABLE:  # nothing of it can be used
             self.found.refused[MALFORMED] += 1
@@ -95,12 +95,12 @@ class SignalReader:
         for record in records:
             try:
                 if record is None:
-                    raise RefusedError(MALFORMED)
+                    raise RejectedMessageError(MALFORMED)
                 for message in self.of(record, about, who, refused):
                     if message.time_ms > self.newest_ms:
-                        raise RefusedError(WRONG_TIME)
+                        raise RejectedMessageError(WRONG_TIME)
                     said.append(message)
-            except RefusedError as error:
+            except RejectedMessageError as error:
                 self.found.refused[str(error)] += 1
         if who is not None and said:
             self.found.said.append((who, said))
@@ -109,7 +109,7 @@ class SignalReader:
         """The attributes of a resource, if the reader needs them or they are decoded anyway."""
         return {} if isinstance(resource, msgspec.Raw) else resource
 
-    def speaker(self, resource: Attributes | msgspec.Raw, about: Attributes) -> Who | None:
+    def speaker(self, resource: Attributes | msgspec.Raw, about: Attributes) -> RankIdentity | None:
         """The process that sends. It describes itself alike in every body, so that this is decoded once."""
         if about or not isinstance(resource, msgspec.Raw):
             return _speaker(about)
@@ -123,10 +123,10 @@ class SignalReader:
                 _SPEAKERS[known] = who
         return who
 
-    def of(self, record: Any, resource: Attributes, who: Who | None, refused: str | None) -> Iterator[Message]:
+    def of(self, record: Any, resource: Attributes, who: RankIdentity | None, refused: str | None) -> Iterator[Message]:
         """The messages of one record."""
         if refused is not None:
-            raise RefusedError(refused)
+            raise RejectedMessageError(refused)
         if who is None:
             self.found.left_out[FOREIGN] += 1
         else:
@@ -137,10 +137,10 @@ class SignalReader:
         raise NotImplementedError
 
 
-_SPEAKERS: dict[bytes, Who] = {}  # by a digest of their resource
+_SPEAKERS: dict[bytes, RankIdentity] = {}  # by a digest of their resource
 
 
-def _speaker(resource: Attributes) -> Who | None:
+def _speaker(resource: Attributes) -> RankIdentity | None:
     return _who(_identity(resource)) if resource.get(NAMESPACE + "launch") else None
 
 
@@ -164,22 +164,27 @@ class LogReader(SignalReader):
         yield reads(values)
 
 
-_news, _window, _drawn, _happened = reading(News), reading(Window), reading(Drawn), reading(Happened)
+_news, _window, _drawn, _happened = (
+    parser_of(RankStatus),
+    parser_of(WindowMessage),
+    parser_of(BatchMessage),
+    parser_of(EventMessage),
+)
 _ids = msgspec.json.Decoder(list[int | str])
 _numbers = msgspec.json.Decoder(tuple[int, ...])
 
 
-def _checked_news(values: Attributes) -> News:
+def _checked_news(values: Attributes) -> RankStatus:
     news = _news(values)
     if news.outcome is not None and news.outcome not in OUTCOMES:
-        raise RefusedError(WRONG_VALUE)
+        raise RejectedMessageError(WRONG_VALUE)
     return news
 
 
-def _checked_window(values: Attributes) -> Window:
+def _checked_window(values: Attributes) -> WindowMessage:
     window = _window(values)
     if window.to_ms < window.time_ms:
-        raise RefusedError(WRONG_TIME)
+        raise RejectedMessageError(WRONG_TIME)
     listed = values.get("step_lengths")
     return window if listed is None else window._replace(step_lengths=_step_lengths(listed, window.steps))
 
@@ -187,31 +192,31 @@ def _checked_window(values: Attributes) -> Window:
 def _step_lengths(listed: Any, steps: int) -> tuple[int, ...]:
     """Pairs of a length in microseconds and a number of steps. They must cover all steps of the window."""
     if not isinstance(listed, str):
-        raise RefusedError(WRONG_VALUE)
+        raise RejectedMessageError(WRONG_VALUE)
     if len(listed) > MAX_STEP_LENGTHS_BYTES:
-        raise RefusedError(TOO_LONG)
+        raise RejectedMessageError(TOO_LONG)
     try:
         lengths = _numbers.decode(listed)
     except (msgspec.MsgspecError, RecursionError, ValueError):
-        raise RefusedError(WRONG_VALUE) from None
+        raise RejectedMessageError(WRONG_VALUE) from None
     possible = min(lengths, default=1) > 0 and max(lengths, default=1) < 2**63
     if len(lengths) % 2 or not possible or sum(lengths[1::2]) != steps:
-        raise RefusedError(WRONG_VALUE)
+        raise RejectedMessageError(WRONG_VALUE)
     return lengths
 
 
-def _checked_drawn(values: Attributes) -> Drawn:
+def _checked_drawn(values: Attributes) -> BatchMessage:
     listed = values.get("samples")
     if listed is None:
         return _drawn(values)
     if not isinstance(listed, str):
-        raise RefusedError(WRONG_VALUE)
+        raise RejectedMessageError(WRONG_VALUE)
     if len(listed) > MAX_SAMPLES_BYTES:
-        raise RefusedError(TOO_LONG)
+        raise RejectedMessageError(TOO_LONG)
     try:
         samples = named_samples(_ids.decode(listed))
     except (msgspec.MsgspecError, RecursionError, ValueError):  # a number with too many digits is a ValueError
-        raise RefusedError(WRONG_VALUE) from None
+        raise RejectedMessageError(WRONG_VALUE) from None
     return _drawn(values)._replace(**samples)
 
 
@@ -245,13 +250,13 @@ class TraceReader(SignalReader):
         )._replace(attributes_json=_json_of(attributes))
 
 
-_piece = reading(Piece)
+_piece = parser_of(SpanMessage)
 
 
 def _id(value: str | bytes, length: int) -> str:
     text = value.hex() if isinstance(value, bytes) else value.lower()
     if len(text) != length or not set(text) <= _HEX:
-        raise RefusedError(WRONG_VALUE)
+        raise RejectedMessageError(WRONG_VALUE)
     return text
 
 
@@ -265,7 +270,7 @@ def _json_of(attributes: Attributes) -> str | None:
     if len(attributes) > MAX_ATTRIBUTES or any(
         len(str(part)) > MAX_ATTRIBUTE_CHARS for both in attributes.items() for part in both
     ):
-        raise RefusedError(TOO_LONG)
+        raise RejectedMessageError(TOO_LONG)
     shown = {
         name: str(value) if isinstance(value, float) and value - value != 0 else value
         for name, value in sorted(attributes.items())

@@ -10,7 +10,7 @@ from collections import Counter
 import msgspec
 from google.protobuf.message import DecodeError
 
-from pyrometer.collect.otlp_forms import FORMS, OtlpError, TooLargeError, json_resources, protobuf_resources
+from pyrometer.collect.otlp_forms import FORMS, OtlpError, OtlpTooLargeError, json_resources, protobuf_resources
 from pyrometer.collect.otlp_metrics import MetricReader
 from pyrometer.collect.otlp_readers import LogReader, OtlpBody, SignalReader, TraceReader
 from pyrometer.model.units import MS_PER_HOUR
@@ -25,7 +25,7 @@ _READERS: dict[str, type[SignalReader]] = {"logs": LogReader, "traces": TraceRea
 def unpack(packed: bytes, encoding: str) -> bytes:
     """Decodes the Content-Encoding of a body. A body that exceeds the limit is not unpacked to its end."""
     if len(packed) > MAX_PACKED_BYTES:
-        raise TooLargeError(f"The body is larger than {MAX_PACKED_BYTES >> 20} MiB. Send less at a time.")
+        raise OtlpTooLargeError(f"The body is larger than {MAX_PACKED_BYTES >> 20} MiB. Send less at a time.")
     if encoding != "gzip":
         return packed
     try:
@@ -37,7 +37,7 @@ def unpack(packed: bytes, encoding: str) -> bytes:
     except (OSError, EOFError, zlib.error):
         raise OtlpError(f"The body of {len(packed)} bytes is not gzip, as its Content-Encoding says.") from None
     if len(body) > MAX_BYTES:
-        raise TooLargeError(f"The body has more than {MAX_BYTES >> 20} MiB unpacked. Send less at a time.")
+        raise OtlpTooLargeError(f"The body has more than {MAX_BYTES >> 20} MiB unpacked. Send less at a time.")
     return body
 
 

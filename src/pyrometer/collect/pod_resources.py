@@ -31,7 +31,7 @@ class PodResourcesError(Exception):
     """The kubelet did not answer, or not in a way that can be read; one sentence."""
 
 
-class Held(NamedTuple):
+class ContainerDevice(NamedTuple):
     """A container has a device: from a device plugin (`resource`), or by a claim from a DRA driver (`claim`)."""
 
     namespace: str
@@ -47,7 +47,7 @@ class Held(NamedTuple):
         return self.device_id.partition("::")[0].partition("/vgpu")[0]
 
 
-def list_held(path: str | Path = SOCKET, timeout_s: float = TIMEOUT_S) -> list[Held]:
+def list_held(path: str | Path = SOCKET, timeout_s: float = TIMEOUT_S) -> list[ContainerDevice]:
     """Every device of every container on this node."""
     try:
         return list(_held(_call(str(path), _METHOD, timeout_s)))
@@ -111,17 +111,17 @@ def _message(said: dict[str, str], body: bytes) -> bytes:
 # -- protobuf: numbers of fields are those of k8s.io/kubelet/pkg/apis/podresources/v1/api.proto ------------------------
 
 
-def _held(answer: bytes) -> Iterator[Held]:
+def _held(answer: bytes) -> Iterator[ContainerDevice]:
     for pod in _parts(answer, 1):
         name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _parts(pod, 3):
             of = (namespace, name, _text(container, 1))
             for devices in _parts(container, 2):
                 resource = _text(devices, 1)
-                yield from (Held(*of, resource, device_id.decode()) for device_id in _parts(devices, 2))
+                yield from (ContainerDevice(*of, resource, device_id.decode()) for device_id in _parts(devices, 2))
             for claim in _parts(container, 5):
                 claimed = f"{_text(claim, 3)}/{_text(claim, 2)}"
-                yield from (Held(*of, _text(one, 2), _text(one, 4), claimed) for one in _parts(claim, 4))
+                yield from (ContainerDevice(*of, _text(one, 2), _text(one, 4), claimed) for one in _parts(claim, 4))
 
 
 def _parts(message: bytes, number: int) -> list[bytes]:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pyrometer.collect.recording import Interval, Step, intervals_of, steps_of
+from pyrometer.collect.recording import Interval, RecordedStep, intervals_of, steps_of
 from pyrometer.model.units import MS_PER_HOUR
 
 LONG_MS = 10_000
@@ -58,7 +58,7 @@ def recorded_truth(path: Path, *, with_steps: bool) -> dict[str, Any]:
     }
 
 
-def _lost(intervals: list[Interval], steps: list[Step]) -> tuple[int, int] | None:
+def _lost(intervals: list[Interval], steps: list[RecordedStep]) -> tuple[int, int] | None:
     """From the first to the last step that was done for nothing."""
     for interval in intervals:
         if interval.resumed_step is not None:
@@ -67,7 +67,7 @@ def _lost(intervals: list[Interval], steps: list[Step]) -> tuple[int, int] | Non
     return None
 
 
-def _pieces(interval: Interval, steps: list[Step], lost: tuple[int, int] | None) -> list[Piece]:
+def _pieces(interval: Interval, steps: list[RecordedStep], lost: tuple[int, int] | None) -> list[Piece]:
     """An interval as the ledger should have it."""
     state = STATES.get(interval.state, interval.state)
     from_ms, to_ms = interval.from_ms, interval.to_ms

@@ -33,7 +33,7 @@ PAUSE_MS = 1_000  # between steps; longer ends a window
 SETTINGS = {"hang_limit_ms": 5_000, "finding_min_ms": 5_000, "finding_min_usd_micro": 0}
 
 
-class Step(NamedTuple):
+class RecordedStep(NamedTuple):
     """One row of the steps file, in milliseconds."""
 
     step: int
@@ -106,7 +106,7 @@ def intervals_of(path: Path, name: str) -> list[Interval]:
     ]
 
 
-def steps_of(path: Path, name: str) -> list[Step]:
+def steps_of(path: Path, name: str) -> list[RecordedStep]:
     """Every step."""
     return list(_rows(path / f"{name}-steps.csv", _step))
 
@@ -179,7 +179,7 @@ class _Recorded:
                 source="recording",
             )
 
-    def training(self, steps: list[Step]) -> Iterator[tuple[Any, ...]]:
+    def training(self, steps: list[RecordedStep]) -> Iterator[tuple[Any, ...]]:
         """What the SDK would have sent: attempts, windows, what happened between steps, loss."""
         attempts = _attempts(steps)
         starts = [self._started_ms(attempt[0]) for attempt in attempts]
@@ -195,11 +195,11 @@ class _Recorded:
             yield from self._pauses(number, windows, ended_ms or self.to_ms)
             yield from self._losses(number, attempt)
 
-    def _started_ms(self, first: Step) -> int:
+    def _started_ms(self, first: RecordedStep) -> int:
         startup = [i.from_ms for i in self.intervals if i.state == "startup" and i.from_ms <= first.from_ms]
         return max(startup, default=first.from_ms)
 
-    def _run(self, attempt: int, started_ms: int, steps: list[Step], ended_ms: int | None) -> Run:
+    def _run(self, attempt: int, started_ms: int, steps: list[RecordedStep], ended_ms: int | None) -> Run:
         return Run(
             time_ms=self.to_ms,
             run=self.run,
@@ -230,7 +230,7 @@ class _Recorded:
             **amounts,
         )
 
-    def _step_windows(self, attempt: int, steps: list[Step]) -> Iterator[StepWindow]:
+    def _step_windows(self, attempt: int, steps: list[RecordedStep]) -> Iterator[StepWindow]:
         for group in _groups(steps[1:]):  # the first step belongs to startup
             took_us = sorted((step.to_ms - step.from_ms) * 1000 for step in group)
             yield self._window(
@@ -266,7 +266,7 @@ class _Recorded:
             if next_ms < until_ms:
                 yield Event(time_ms=next_ms, kind=closes, **about)  # type: ignore[arg-type]
 
-    def _losses(self, attempt: int, steps: list[Step]) -> Iterator[tuple[Any, ...]]:
+    def _losses(self, attempt: int, steps: list[RecordedStep]) -> Iterator[tuple[Any, ...]]:
         finite = True
         for step in steps:
             yield Metric(
@@ -285,9 +285,9 @@ class _Recorded:
                 yield Event(time_ms=step.from_ms, kind=kind, run=self.run, attempt=attempt, rank=0, step=step.step)
 
 
-def _attempts(steps: list[Step]) -> list[list[Step]]:
+def _attempts(steps: list[RecordedStep]) -> list[list[RecordedStep]]:
     """A step number that does not grow begins another attempt."""
-    attempts: list[list[Step]] = []
+    attempts: list[list[RecordedStep]] = []
     for step in steps:
         if not attempts or step.step <= attempts[-1][-1].step:
             attempts.append([])
@@ -295,9 +295,9 @@ def _attempts(steps: list[Step]) -> list[list[Step]]:
     return attempts
 
 
-def _groups(steps: list[Step]) -> Iterator[list[Step]]:
+def _groups(steps: list[RecordedStep]) -> Iterator[list[RecordedStep]]:
     """Consecutive steps without a pause, some ten seconds of them."""
-    group: list[Step] = []
+    group: list[RecordedStep] = []
     for step in steps:
         if group and (step.from_ms - group[-1].to_ms > PAUSE_MS or step.to_ms - group[0].from_ms > WINDOW_MS):
             yield group
@@ -307,7 +307,7 @@ def _groups(steps: list[Step]) -> Iterator[list[Step]]:
         yield group
 
 
-def _first_step_ms(steps: list[Step]) -> int:
+def _first_step_ms(steps: list[RecordedStep]) -> int:
     """Where startup ends: with the first step, or where the second follows it."""
     follows = len(steps) > 1 and steps[1].from_ms - steps[0].to_ms < PAUSE_MS
     return steps[1].from_ms if follows else steps[0].to_ms
@@ -335,8 +335,8 @@ def _joined(intervals: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield current
 
 
-def _step(row: dict[str, str]) -> Step:
-    return Step(
+def _step(row: dict[str, str]) -> RecordedStep:
+    return RecordedStep(
         int(row["step"]), _ms(row["start"]), _ms(row["end"]), float(row["data_s"]), float(row["forward_s"]),
         float(row["backward_s"]), float(row["optimizer_s"]), float(row["loss"]), int(row["batch_size"]),
     )  # fmt: skip

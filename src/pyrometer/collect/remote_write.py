@@ -48,11 +48,11 @@ class RemoteWriteError(Exception):
     """A body that cannot be read; the text is one sentence."""
 
 
-class TooLargeError(RemoteWriteError):
+class RemoteWriteTooLargeError(RemoteWriteError):
     """A body that holds more than is read at a time."""
 
 
-class Received(NamedTuple):
+class RemoteWriteBody(NamedTuple):
     """The values of GPUs in a body, and how many others it had, by what they are."""
 
     samples: Values
@@ -110,7 +110,7 @@ class _Grown:
         return found
 
 
-class Reader:
+class RemoteWriteReader:
     """Reads bodies, one after the other, and remembers what their labels mean."""
 
     def __init__(self, most_kept_bytes: int = MOST_KEPT_BYTES) -> None:
@@ -125,7 +125,7 @@ class Reader:
         self._places: list[SlotAddress] = []  # values that were handed out keep the list that there was
         self._kept_bytes = 0
 
-    def read(self, packed: bytes, now_ms: int) -> Received:
+    def read(self, packed: bytes, now_ms: int) -> RemoteWriteBody:
         """The values of a body. NaN is none; the mark of Prometheus that a series has ended is one, too."""
         if self._kept_bytes > self._most_kept_bytes:  # of pods that are gone: what is still there comes again
             self._forget()
@@ -149,7 +149,7 @@ class Reader:
                 left_out[why] = count
                 useful &= ~those
         place, measure = np.divmod(rows.code[useful], len(NAMES))
-        return Received(Values(self._places, place, measure, rows.value[useful], rows.time_ms[useful]), left_out)
+        return RemoteWriteBody(Values(self._places, place, measure, rows.value[useful], rows.time_ms[useful]), left_out)
 
     def _rows(self, body: bytes) -> _Rows:
         """All samples: those in the usual form together, then the others."""
@@ -201,7 +201,7 @@ class Reader:
         bytes to look."""
         length = end - begin
         if length > MOST_SERIES_BYTES:
-            raise TooLargeError(f"A series has {length} bytes, {MOST_SERIES_BYTES >> 20} MiB at most.")
+            raise RemoteWriteTooLargeError(f"A series has {length} bytes, {MOST_SERIES_BYTES >> 20} MiB at most.")
         if length < 18:
             return None
         # a guess by two bytes; whether the sample is what it seems is looked at for all of them together
@@ -261,10 +261,12 @@ class Reader:
 def _unpacked(packed: bytes) -> bytes:
     """The body behind snappy's block format, which begins with the length that it will have."""
     if len(packed) > MOST_PACKED_BYTES:
-        raise TooLargeError(f"The body is larger than {MOST_PACKED_BYTES >> 20} MiB: send fewer samples at a time.")
+        raise RemoteWriteTooLargeError(
+            f"The body is larger than {MOST_PACKED_BYTES >> 20} MiB: send fewer samples at a time."
+        )
     length, _ = varint(packed, 0)
     if length > MOST_BYTES:
-        raise TooLargeError(
+        raise RemoteWriteTooLargeError(
             f"The body has {length} bytes unpacked, more than {MOST_BYTES >> 20} MiB: send fewer samples at a time."
         )
     try:
@@ -301,8 +303,10 @@ def _last_samples(body: bytes, ends: Integers) -> tuple[Numbers, Integers, npt.N
     return value, np.asarray(time_ms).astype(np.int64), usual
 
 
-def _too_many() -> TooLargeError:
-    return TooLargeError(f"The body has more than {MOST_SAMPLES} samples: send fewer at a time (max_samples_per_send).")
+def _too_many() -> RemoteWriteTooLargeError:
+    return RemoteWriteTooLargeError(
+        f"The body has more than {MOST_SAMPLES} samples: send fewer at a time (max_samples_per_send)."
+    )
 
 
 def _messages() -> Iterator[Any]:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from pyrometer.collect import dcgm, fetching, node_exporter
 from pyrometer.collect.dcgm import Dcgm
-from pyrometer.collect.exposition import MOST_KEPT, Reader, ScrapeError
+from pyrometer.collect.exposition import MOST_KEPT, ExpositionReader, ScrapeError
 from pyrometer.collect.gpu_device import DeviceUse, GpuBatch
 from pyrometer.collect.node_exporter import NodeExporters
 from pyrometer.collect.source import Delivery
@@ -50,7 +50,7 @@ _HEADERS = {
 _log = logging.getLogger("pyrometer")
 
 
-class Target(NamedTuple):
+class ScrapeTarget(NamedTuple):
     """An exporter: where it answers, on which node it runs if that is known, and how to be let in."""
 
     url: str
@@ -62,7 +62,7 @@ class Target(NamedTuple):
 Value = tuple[Any, Any, float, int]  # measure, place, value, time in ms
 
 
-class Reading(NamedTuple):
+class ExporterKind(NamedTuple):
     """How the answers of one kind of exporter are made sense of."""
 
     measure_of: Callable[[str], Any]
@@ -73,12 +73,12 @@ class Reading(NamedTuple):
     most_kept: int = MOST_KEPT
 
 
-def of_gpus(normaliser: Dcgm) -> Reading:
+def of_gpus(normaliser: Dcgm) -> ExporterKind:
     """Exporters of GPU metrics."""
-    return Reading(dcgm.measure_of, dcgm.slot_address_of, normaliser.take, normaliser.uses_of, "a GPU")
+    return ExporterKind(dcgm.measure_of, dcgm.slot_address_of, normaliser.take, normaliser.uses_of, "a GPU")
 
 
-def of_machines(normaliser: NodeExporters) -> Reading:
+def of_machines(normaliser: NodeExporters) -> ExporterKind:
     """node_exporters: a large machine has hundreds of CPUs and devices."""
 
     calls = count(1)
@@ -89,13 +89,13 @@ def of_machines(normaliser: NodeExporters) -> Reading:
             rows += normaliser.rest(_now_ms() - SILENT_MS)
         return GpuBatch(rows, {})
 
-    return Reading(
-        node_exporter.measure_of, node_exporter.place_of, take, lambda places: (), "a machine", most_kept=8_192
+    return ExporterKind(
+        node_exporter.measure_of, node_exporter.machine_part_of, take, lambda places: (), "a machine", most_kept=8_192
     )
 
 
 @dataclass(slots=True)
-class State:
+class TargetState:
     """How it goes with a target."""
 
     up: bool | None = None  # None before the first answer
@@ -107,11 +107,11 @@ class State:
     places: tuple[Any, ...] = ()  # what its last answer was about
 
 
-class _Said(NamedTuple):
+class _TargetAnswer(NamedTuple):
     """An answer that is read, and whose."""
 
-    target: Target
-    state: State
+    target: ScrapeTarget
+    state: TargetState
     values: list[Value]
 
 
@@ -120,15 +120,15 @@ class Scrapes:
 
     def __init__(
         self,
-        targets: Callable[[], Iterable[Target]],
-        reading: Reading,
+        targets: Callable[[], Iterable[ScrapeTarget]],
+        reading: ExporterKind,
         *,
         interval_s: float = INTERVAL_S,
         answer_s: float = ANSWER_S,
         most_at_once: int = MOST_AT_ONCE,
         most_bytes: int = MOST_BYTES,
     ) -> None:
-        self.states: dict[Target, State] = {}
+        self.states: dict[ScrapeTarget, TargetState] = {}
         self._targets = targets
         self._reading = reading
         self._interval_s, self._answer_s = interval_s, answer_s
@@ -136,13 +136,13 @@ class Scrapes:
         self._places = asyncio.Semaphore(most_at_once)
         self._turn = asyncio.Lock()  # hundreds of answers may be there at once: between two, others go on
         self._names: dict[str, Any] = {}  # what metrics are called: all exporters have the same
-        self._said: list[_Said] = []  # not yet records
+        self._said: list[_TargetAnswer] = []  # not yet records
         self._said_values = 0
         self._records: list[tuple[Any, ...]] = []  # not yet delivered
         self._came = asyncio.Event()  # there is any of both
         self._room = asyncio.Event()
         self._room.set()
-        self._following: dict[Target, asyncio.Task[None]] = {}
+        self._following: dict[ScrapeTarget, asyncio.Task[None]] = {}
         self._trusted: dict[str | None, ssl.SSLContext] = {}  # by file of authorities
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
@@ -211,15 +211,15 @@ class Scrapes:
                 self.states.pop(target, None)
             for target in wanted:
                 if target not in self._following:
-                    self.states[target] = State(since_ms=_now_ms())
+                    self.states[target] = TargetState(since_ms=_now_ms())
                     self._following[target] = asyncio.create_task(self._follow(target))
             await asyncio.sleep(self._interval_s)
 
-    async def _follow(self, target: Target) -> None:
+    async def _follow(self, target: ScrapeTarget) -> None:
         """Scrapes one target for ever, at its own moment of the interval."""
         state = self.states[target]
         address = partial(self._reading.place_of, node=target.node, address=_host(target.url))
-        reader: Reader[Any, Any] = Reader(
+        reader: ExpositionReader[Any, Any] = ExpositionReader(
             self._reading.measure_of, address, most_kept=self._reading.most_kept, names=self._names
         )
         due_s = time.monotonic() + zlib.crc32(target.url.encode()) / 2**32 * self._interval_s
@@ -229,12 +229,12 @@ class Scrapes:
                 values = await self._scrape(target, state, reader)
             if values:
                 await self._room.wait()
-                self._take(_Said(target, state, values))
+                self._take(_TargetAnswer(target, state, values))
             pause_s = self._interval_s * min(2 ** min(state.failures, 8), SLOWER_WHEN_DOWN)
             late_s = time.monotonic() - due_s
             due_s += max(pause_s, late_s - late_s % self._interval_s)  # what was missed is not made up for
 
-    def _take(self, said: _Said) -> None:
+    def _take(self, said: _TargetAnswer) -> None:
         self._said.append(said)
         self._said_values += len(said.values)
         self._came.set()
@@ -243,7 +243,9 @@ class Scrapes:
             if len(self._records) >= MOST_WAITING:
                 self._room.clear()
 
-    async def _scrape(self, target: Target, state: State, reader: Reader[Any, Any]) -> list[Value] | None:
+    async def _scrape(
+        self, target: ScrapeTarget, state: TargetState, reader: ExpositionReader[Any, Any]
+    ) -> list[Value] | None:
         """One answer; what goes wrong is remembered, and said when it is new."""
         asked_ms = _now_ms()
         try:
@@ -258,7 +260,9 @@ class Scrapes:
         state.answered_ms, state.places = asked_ms, tuple({place for _, place, _, _ in values})
         return values
 
-    async def _values(self, body: bytes, asked_ms: int, state: State, reader: Reader[Any, Any]) -> list[Value]:
+    async def _values(
+        self, body: bytes, asked_ms: int, state: TargetState, reader: ExpositionReader[Any, Any]
+    ) -> list[Value]:
         """What an answer says."""
         large = await asyncio.to_thread(reader.read, body) if len(body) > LARGE_BYTES else None
         async with self._turn:
@@ -270,7 +274,7 @@ class Scrapes:
             state.counts["unreadable lines"] += parsed.unreadable
             return _at_our_time(parsed.samples, asked_ms, state.counts)
 
-    def _is_up(self, target: Target, state: State) -> None:
+    def _is_up(self, target: ScrapeTarget, state: TargetState) -> None:
         """Its values became records. Not before: an answer that nothing can be made of is no end of its trouble."""
         if state.up:
             return
@@ -278,7 +282,7 @@ class Scrapes:
             _log.info("%s answers again", _shown(target.url))
         state.up, state.since_ms, state.error, state.failures = True, state.answered_ms or _now_ms(), None, 0
 
-    def _is_down(self, target: Target, state: State, error: Exception) -> None:
+    def _is_down(self, target: ScrapeTarget, state: TargetState, error: Exception) -> None:
         if state.up is not False:
             state.up, state.since_ms = False, _now_ms()
         said, foreseen = self._words(error)
@@ -287,14 +291,14 @@ class Scrapes:
             _log.warning("%s: %s", _shown(target.url), said, exc_info=None if foreseen else error)
         state.failures += 1
 
-    async def _answer(self, target: Target, state: State) -> bytes:
+    async def _answer(self, target: ScrapeTarget, state: TargetState) -> bytes:
         headers = _HEADERS | _authorization(target)
         connect_s = min(CONNECT_S, self._answer_s)
         try:
             answer = await fetching.get(
                 target.url, headers, self._trust(target.ca_file), connect_s=connect_s, most_bytes=self._most_bytes
             )
-        except fetching.TooLargeError:
+        except fetching.AnswerTooLargeError:
             raise _too_large(self._most_bytes) from None
         if answer.status != 200:
             raise ScrapeError(_refusal(answer.status, target.token_file))
@@ -331,7 +335,7 @@ class Scrapes:
         return f"Its answer could not be used: {type(error).__name__}: {said}.", False
 
 
-def _unpacked(answer: fetching.Answer, most_bytes: int) -> bytes:
+def _unpacked(answer: fetching.FetchedAnswer, most_bytes: int) -> bytes:
     """The body of an answer. One that would be larger than it may be is not unpacked to its end."""
     packing = answer.headers.get("content-encoding", "identity").lower()
     if packing == "identity":
@@ -366,7 +370,7 @@ def _at_our_time(
     return timed
 
 
-def _authorization(target: Target) -> dict[str, str]:
+def _authorization(target: ScrapeTarget) -> dict[str, str]:
     if target.token_file is None:
         return {}
     url = fetching.parsed(target.url)

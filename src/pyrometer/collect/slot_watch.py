@@ -35,7 +35,7 @@ class Sight(NamedTuple):
     at_work: bool = False
 
 
-class _Known:
+class _SlotState:
     """The last word on a slot."""
 
     __slots__ = ("read_ms", "slot", "xid", "xid_ms")
@@ -52,7 +52,7 @@ class SlotWatch:
     """Remembers what was said of every slot, beginning with what is known from before."""
 
     def __init__(self, known: Iterable[Slot] = ()) -> None:
-        self._known = {(slot.node_uid, slot.slot_index): _Known(slot) for slot in known}
+        self._known = {(slot.node_uid, slot.slot_index): _SlotState(slot) for slot in known}
         self._seen_ms: dict[tuple[str, int], int] = {}
         self._forget_at = MOST_REMEMBERED + 2 * len(self._known)
 
@@ -94,7 +94,7 @@ class SlotWatch:
         known = self._known.get(key)
         if known is None:
             uuid, gpu_model = boards[-1] if boards else (None, None)
-            known = self._known[key] = _Known(
+            known = self._known[key] = _SlotState(
                 Slot(time_ms=time_ms, node_uid=node_uid, slot_index=slot_index, uuid=uuid, gpu_model=gpu_model)
             )
             known.xid = max(codes, default=None)

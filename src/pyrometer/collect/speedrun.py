@@ -40,7 +40,7 @@ _CLOCK = re.compile(r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) ([A-Z][a-z]{2} +\d{1,2} \d
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-class Said(NamedTuple):
+class ProgressLine(NamedTuple):
     """One line of the log: so many steps were done, so long after the clock began to run."""
 
     steps: int
@@ -57,10 +57,10 @@ class Log(NamedTuple):
     gpu_model: str
     gpus: int
     of_steps: int
-    lines: list[Said]
+    lines: list[ProgressLine]
 
     @property
-    def done(self) -> list[Said]:
+    def done(self) -> list[ProgressLine]:
         """The steps, each once, with the time at which it was done."""
         return [line for line in self.lines if line.metric != "val_loss"]
 
@@ -108,7 +108,7 @@ def read_log(path: Path) -> Log:
     start_ms: int | None = None
     of_steps = 0
     clock = _Clock()
-    lines: list[Said] = []
+    lines: list[ProgressLine] = []
     for number, line in enumerate(text.splitlines(), 1):
         if told := _LINE.fullmatch(line.rstrip()):
             try:
@@ -148,7 +148,7 @@ class _Clock:
         return self.before_ms + self.shown_ms
 
 
-def _said(told: re.Match[str], clock: _Clock, lines: list[Said]) -> Said:
+def _said(told: re.Match[str], clock: _Clock, lines: list[ProgressLine]) -> ProgressLine:
     steps, at_ms = int(told[1]), clock.at(int(told[5]))
     before = next((line.steps for line in reversed(lines)), 0)
     if not steps <= int(told[2]) <= MOST_STEPS:
@@ -158,7 +158,7 @@ def _said(told: re.Match[str], clock: _Clock, lines: list[Said]) -> Said:
     if steps != before + (told[3] != "val"):
         raise ValueError(f"step {steps} does not follow step {before}")
     metric = f"{told[3]}_loss" if told[3] else None
-    return Said(steps, at_ms, metric, float(told[4]) if metric else None)
+    return ProgressLine(steps, at_ms, metric, float(told[4]) if metric else None)
 
 
 def _utc_ms(text: str, form: str) -> int | None:
@@ -178,67 +178,10 @@ def records(log: Log) -> Iterator[tuple[Any, ...]]:
     slow, compiled_ms = opening(done)
     first_step_ms = start_ms + done[slow - 1].at_ms
     phase, outcome = ("Succeeded", "succeeded") if log.is_whole else ("Unknown", "unknown")
-    yield Workload(
-        time_ms=end_ms,
-        cluster=EXPERIMENT,
-        workload_uid=uid,
-        kind="Log",
-        namespace=EXPERIMENT,
-        name=log.name,
-        experiment=EXPERIMENT,
-        experiment_rule="log",
-        team=EXPERIMENT,
-        team_rule="log",
-        created_ms=start_ms,
-    )
-    yield Pod(
-        time_ms=end_ms,
-        cluster=EXPERIMENT,
-        pod_uid=uid,
-        namespace=EXPERIMENT,
-        name=log.name,
-        phase=phase,
-        workload_uid=uid,
-        node_uid=uid,
-        created_ms=start_ms,
-        scheduled_ms=start_ms,
-        started_ms=start_ms,
-        ended_ms=end_ms,
-        gpu_share=log.gpus * SHARE_WHOLE,
-    )
+    yield from _holder(log, uid, phase)
     windows = list(_windows(log, done[slow:], first_step_ms, end_ms, uid))
     for rank in range(log.gpus):
-        yield Slot(
-            time_ms=end_ms, node_uid=uid, slot_index=rank, gpu_model=log.gpu_model, from_ms=start_ms, to_ms=end_ms
-        )
-        yield Allocation(
-            time_ms=end_ms,
-            pod_uid=uid,
-            node_uid=uid,
-            slot_index=rank,
-            from_ms=start_ms,
-            to_ms=end_ms,
-            share=SHARE_WHOLE,
-            source="log",
-        )
-        yield Run(
-            time_ms=end_ms,
-            run=log.name,
-            attempt=1,
-            rank=rank,
-            started_ms=start_ms,
-            ranks=log.gpus,
-            cluster=EXPERIMENT,
-            experiment=EXPERIMENT,
-            workload_uid=uid,
-            pod_uid=uid,
-            node_uid=uid,
-            slot_index=rank,
-            first_step_ms=first_step_ms,
-            ended_ms=end_ms,
-            outcome=outcome,
-            framework="pytorch",
-        )
+        yield from _rank_records(log, rank, uid, first_step_ms, outcome)
         yield from (window._replace(rank=rank, slot_index=rank) for window in windows)
     if compiled_ms is not None:
         yield Event(
@@ -267,7 +210,74 @@ def records(log: Log) -> Iterator[tuple[Any, ...]]:
             )
 
 
-def opening(done: list[Said]) -> tuple[int, int | None]:
+def _holder(log: Log, uid: str, phase: str) -> Iterator[tuple[Any, ...]]:
+    """The workload of a log and its pod, which holds all of its GPUs."""
+    start_ms, end_ms = log.start_ms, log.start_ms + log.lines[-1].at_ms
+    yield Workload(
+        time_ms=end_ms,
+        cluster=EXPERIMENT,
+        workload_uid=uid,
+        kind="Log",
+        namespace=EXPERIMENT,
+        name=log.name,
+        experiment=EXPERIMENT,
+        experiment_rule="log",
+        team=EXPERIMENT,
+        team_rule="log",
+        created_ms=start_ms,
+    )
+    yield Pod(
+        time_ms=end_ms,
+        cluster=EXPERIMENT,
+        pod_uid=uid,
+        namespace=EXPERIMENT,
+        name=log.name,
+        phase=phase,
+        workload_uid=uid,
+        node_uid=uid,
+        created_ms=start_ms,
+        scheduled_ms=start_ms,
+        started_ms=start_ms,
+        ended_ms=end_ms,
+        gpu_share=log.gpus * SHARE_WHOLE,
+    )
+
+
+def _rank_records(log: Log, rank: int, uid: str, first_step_ms: int, outcome: str) -> Iterator[tuple[Any, ...]]:
+    """One rank with its GPU."""
+    start_ms, end_ms = log.start_ms, log.start_ms + log.lines[-1].at_ms
+    yield Slot(time_ms=end_ms, node_uid=uid, slot_index=rank, gpu_model=log.gpu_model, from_ms=start_ms, to_ms=end_ms)
+    yield Allocation(
+        time_ms=end_ms,
+        pod_uid=uid,
+        node_uid=uid,
+        slot_index=rank,
+        from_ms=start_ms,
+        to_ms=end_ms,
+        share=SHARE_WHOLE,
+        source="log",
+    )
+    yield Run(
+        time_ms=end_ms,
+        run=log.name,
+        attempt=1,
+        rank=rank,
+        started_ms=start_ms,
+        ranks=log.gpus,
+        cluster=EXPERIMENT,
+        experiment=EXPERIMENT,
+        workload_uid=uid,
+        pod_uid=uid,
+        node_uid=uid,
+        slot_index=rank,
+        first_step_ms=first_step_ms,
+        ended_ms=end_ms,
+        outcome=outcome,
+        framework="pytorch",
+    )
+
+
+def opening(done: list[ProgressLine]) -> tuple[int, int | None]:
     """With how many steps a run starts up, and how much longer than usual ones they took: that is compiling, and what
     else is done once. None where the log does not show it: too few steps, or a program that compiled before its clock
     began to run."""
@@ -280,7 +290,7 @@ def opening(done: list[Said]) -> tuple[int, int | None]:
     return (slow, round(sum(took[:slow]) - slow * usual_ms)) if slow else (1, None)
 
 
-def _windows(log: Log, steps: list[Said], from_ms: int, end_ms: int, uid: str) -> Iterator[StepWindow]:
+def _windows(log: Log, steps: list[ProgressLine], from_ms: int, end_ms: int, uid: str) -> Iterator[StepWindow]:
     """Steps after startup, some ten seconds of them at a time, for rank 0."""
     took_us: list[int] = []
     begun_ms = at_ms = from_ms

@@ -62,7 +62,7 @@ class TrackedRun(NamedTuple):
     words: str = ""  # which it is, and what it was told to do
 
 
-class Point(NamedTuple):
+class TrackedPoint(NamedTuple):
     """One value of a metric."""
 
     time_ms: int

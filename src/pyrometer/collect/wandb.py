@@ -26,7 +26,7 @@ from pyrometer.collect.tracked import (
     MOST_NAMES,
     MOST_VALUES,
     WANDB,
-    Point,
+    TrackedPoint,
     TrackedRun,
     described,
     is_curve,
@@ -130,7 +130,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run: Any = None
-        self.points: list[Point] = []
+        self.points: list[TrackedPoint] = []
         self.exit_code: int | None = None
         self.config: dict[str, str] = {}
         self.summary: dict[str, Any] = {}
@@ -201,7 +201,7 @@ class Folder:
                 self.left_out += 1
                 self._names.discard(name)
                 continue
-            self.points.append(Point(time_ms, name, float(value), step if isinstance(step, int) else None))
+            self.points.append(TrackedPoint(time_ms, name, float(value), step if isinstance(step, int) else None))
 
     def _configure(self, items: Any) -> None:
         self.config |= {name: str(value) for name, value in _values(items) if not name.startswith("_wandb")}
@@ -244,7 +244,7 @@ def folders(path: Path) -> list[Path]:
     raise SourceError(f"{path} has no folders run-DATE-ID of Weights & Biases: name the folder `wandb` of a program.")
 
 
-def read(path: Path, progress: Callable[[int, int], None]) -> Iterator[tuple[TrackedRun, list[Point], int]]:
+def read(path: Path, progress: Callable[[int, int], None]) -> Iterator[tuple[TrackedRun, list[TrackedPoint], int]]:
     """The runs in a folder with their values, and how many were left out. A run in several folders is one."""
     found = folders(path)
     together: dict[str, list[Path]] = {}

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pyrometer.collect.cgroups import Container
-from pyrometer.collect.nvml import Device
-from pyrometer.collect.pod_resources import Held
+from pyrometer.collect.cgroups import ContainerCgroup
+from pyrometer.collect.nvml import NvmlDevice
+from pyrometer.collect.pod_resources import ContainerDevice
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -82,11 +82,11 @@ Samples = Iterable[tuple[str, float]]  # labels as they are written, and the val
 class Shown(NamedTuple):
     """All that is known of a GPU or MIG instance now."""
 
-    device: Device
+    device: NvmlDevice
     values: Mapping[str, float]
     lost: bool = False
-    held: Sequence[Held] = ()  # the containers that it is allocated to
-    processes: Mapping[Container, int] = {}
+    held: Sequence[ContainerDevice] = ()  # the containers that it is allocated to
+    processes: Mapping[ContainerCgroup, int] = {}
 
 
 class About(NamedTuple):
@@ -99,7 +99,7 @@ class About(NamedTuple):
     intervals_s: Mapping[str, float]
     cpu_s: float
     resident_bytes: int
-    unplaced: Sequence[Held] = ()  # allocated devices that NVML does not show us
+    unplaced: Sequence[ContainerDevice] = ()  # allocated devices that NVML does not show us
 
 
 def exposition(devices: Sequence[Shown], about: About) -> str:
@@ -160,7 +160,7 @@ def _of_device(shown: Shown, about: About) -> Labels:
     return {name: value for name, value in labels.items() if value}
 
 
-def _of_holder(held: Sequence[Held]) -> Labels:
+def _of_holder(held: Sequence[ContainerDevice]) -> Labels:
     """Whose device it is. Of a device that several pods share, nobody's: its values are nobody's alone."""
     containers = {(one.container, one.namespace, one.pod) for one in held}
     if len({(namespace, pod) for _, namespace, pod in containers}) != 1:
@@ -169,7 +169,7 @@ def _of_holder(held: Sequence[Held]) -> Labels:
     return {**({} if others else {"container": container}), "namespace": namespace, "pod": pod}
 
 
-def _allocation(held: Held) -> str:
+def _allocation(held: ContainerDevice) -> str:
     labels = {"container": held.container, "namespace": held.namespace, "pod": held.pod, "device_id": held.device_id}
     return _written(labels | ({"claim": held.claim} if held.claim else {}))
 

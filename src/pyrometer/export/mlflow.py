@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyrometer.collect.mlflow import Found, Mlflow
+from pyrometer.collect.mlflow import FoundRun, Mlflow
 from pyrometer.export.stamps import GPU_HOURS, USD, Stamp
 
 AT_ONCE = 900  # metrics of one call: with the tags, a thousand at most
@@ -28,7 +28,7 @@ async def stamp(mlflow: Mlflow, run_id: str, stamp: Stamp) -> int:
     return len(tags) + len(metrics)
 
 
-def metrics_of(stamp: Stamp, found: Found) -> list[Metric]:
+def metrics_of(stamp: Stamp, found: FoundRun) -> list[Metric]:
     """The points that a run does not have yet, in the order of time."""
     points = [
         _metric(name, value, spent.time_ms, spent.step)
@@ -44,7 +44,7 @@ def metrics_of(stamp: Stamp, found: Found) -> list[Metric]:
     ]
 
 
-def _is_last(found: Found, name: str, value: float) -> bool:
+def _is_last(found: FoundRun, name: str, value: float) -> bool:
     return name in found.last and found.last[name][2] == value
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.identify import gpus, pipelines, sweeps
 from pyrometer.identify.cluster_nodes import ClusterNodes
 from pyrometer.identify.cluster_pods import ClusterPods
@@ -32,8 +32,10 @@ Records = list[tuple[Any, ...]]
 
 SETTLED_MS = MS_PER_HOUR  # the devices of a pod that ended this long ago cannot change any more
 STATUS_READERS = {  # what is kept of the status of objects that are made of jobs
-    pipelines.WORKFLOW: pipelines.told_by, sweeps.EXPERIMENT: sweeps.told_by, sweeps.TRIAL: sweeps.told_by,
-}  # fmt: skip
+    pipelines.WORKFLOW: pipelines.read_workflow_status,
+    sweeps.EXPERIMENT: sweeps.read_sweep_status,
+    sweeps.TRIAL: sweeps.read_sweep_status,
+}
 
 
 class Cluster:
@@ -53,17 +55,17 @@ class Cluster:
         self._pods = ClusterPods(
             name, self.kinds, self._nodes, self._workloads, PodEvents(name), self._pipelines, self._sweeps, settled_ms
         )
-        self._handlers: dict[type, Callable[[Seen], Records]] = {
-            objects.Node: self._take_node,
-            objects.Pod: self._pods.take,
+        self._handlers: dict[type, Callable[[ObservedObject], Records]] = {
+            objects.NodeObject: self._take_node,
+            objects.PodObject: self._pods.take,
             objects.Namespace: self._workloads.take_namespace,
-            objects.Event: self._pods.take_event,
+            objects.EventObject: self._pods.take_event,
             objects.ResourceClaim: self._pods.take_claim,
             objects.Queued: self._take_queued,
-            objects.Owner: self._take_owner,
+            objects.OwnerObject: self._take_owner,
         }
 
-    def take(self, seen: Seen) -> Records:
+    def take(self, seen: ObservedObject) -> Records:
         """The records of an object that was seen, or is gone."""
         return self._handlers[type(seen.object)](seen)
 
@@ -108,7 +110,7 @@ class Cluster:
         of_kind = self.kinds.of(group, kind)
         return bool(of_kind and of_kind.gang) or (group, kind) == PROGRESS_OF or (group, kind) in STATUS_READERS
 
-    def shrink(self, owner: objects.Owner) -> objects.Owner:
+    def shrink(self, owner: objects.OwnerObject) -> objects.OwnerObject:
         """An owner without its specification, of which only the size of its gang is needed."""
         read_status = STATUS_READERS.get((owner.group, owner.kind))
         if read_status is not None and not isinstance(owner.status, tuple):
@@ -153,13 +155,13 @@ class Cluster:
 
     # -- objects that concern several parts ---------------------------------------------------------------------------
 
-    def _take_node(self, seen: Seen) -> Records:
+    def _take_node(self, seen: ObservedObject) -> Records:
         """The records of a node, and of the pods that waited for it."""
         return [*self._nodes.take(seen), *self._pods.take_node(seen.object.metadata.name, seen.seen_ms)]
 
-    def _take_owner(self, seen: Seen) -> Records:
+    def _take_owner(self, seen: ObservedObject) -> Records:
         """The records of an object above pods: it may be a pipeline, a sweep or the root of a workload."""
-        owner: objects.Owner = seen.object
+        owner: objects.OwnerObject = seen.object
         written: Records = []
         if (owner.group, owner.kind) == pipelines.WORKFLOW:
             written += self._pipelines.see(owner, seen.seen_ms, gone=seen.gone)
@@ -167,14 +169,14 @@ class Cluster:
             written += self._sweeps.see(owner, seen.seen_ms, gone=seen.gone)
         return [*written, *self._workloads.take_owner(seen)]
 
-    def _take_queued(self, seen: Seen) -> Records:
+    def _take_queued(self, seen: ObservedObject) -> Records:
         """The records of a job in a queue of Kueue, which may have no pods yet."""
         queued: objects.Queued = seen.object
         if seen.gone:
             return list(self._queues.forget(queued.metadata.uid, seen.seen_ms))
         if not seen.chain:
             return []
-        no_pod = objects.Pod(objects.Meta(namespace=queued.metadata.namespace))
+        no_pod = objects.PodObject(objects.Meta(namespace=queued.metadata.namespace))
         identity = identify(self.name, no_pod, seen.chain, self.kinds)
         state = self._workloads.find(identity, None, seen.chain)
         if state.where.queue is None and queued.spec.queue_name:

@@ -7,9 +7,9 @@ from typing import Any
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.identify import gpus
-from pyrometer.identify.devices import Device, Hold, NodeBook
+from pyrometer.identify.devices import Hold, NodeHolds, SlotDevice
 from pyrometer.model.records import Allocation, Node
 
 Records = list[tuple[Any, ...]]
@@ -21,7 +21,7 @@ class NodeState:
     def __init__(self, record: Node, gpus_of: gpus.GpuNode) -> None:
         self.record = record
         self.gpus = gpus_of
-        self.book = NodeBook(record.node_uid, gpus_of.gpus)
+        self.book = NodeHolds(record.node_uid, gpus_of.gpus)
 
 
 class ClusterNodes:
@@ -54,13 +54,13 @@ class ClusterNodes:
         for hold in holds:
             state = self._nodes.get(names.get(hold.node_uid, ""))
             if state is not None:
-                device = Device(hold.slot_index, hold.instance)
+                device = SlotDevice(hold.slot_index, hold.instance)
                 state.book.resume(Hold(hold.pod_uid, device, hold.from_ms, hold.to_ms, hold.share, hold.source))
         return names
 
-    def take(self, seen: Seen) -> Records:
+    def take(self, seen: ObservedObject) -> Records:
         """The records of a node that has changed or is gone."""
-        node: objects.Node = seen.object
+        node: objects.NodeObject = seen.object
         meta = node.metadata
         before = self._nodes.get(meta.name)
         if before is not None and before.record.node_uid != meta.uid and not seen.gone:  # a new machine, an old name
@@ -86,7 +86,7 @@ class ClusterNodes:
         return [before.record]
 
     def _record(
-        self, node: objects.Node, has: gpus.GpuNode, ready: objects.Condition | None, before: NodeState | None
+        self, node: objects.NodeObject, has: gpus.GpuNode, ready: objects.Condition | None, before: NodeState | None
     ) -> Node:
         """The node as it is, without a time."""
         meta, labels = node.metadata, node.metadata.labels or {}
@@ -115,7 +115,7 @@ class ClusterNodes:
 
 
 def _changed_ms(
-    node: objects.Node, ready: objects.Condition | None, now: Node, before: Node, seen_ms: int
+    node: objects.NodeObject, ready: objects.Condition | None, now: Node, before: Node, seen_ms: int
 ) -> int:  # fmt: skip
     """When a node changed, according to its object if possible."""
     at_ms: int | None = None

@@ -12,17 +12,17 @@ import msgspec
 from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.identify import gpus, pipelines, sweeps
 from pyrometer.identify.cluster_nodes import ClusterNodes, NodeState
 from pyrometer.identify.cluster_workloads import ClusterWorkloads, WorkloadState
 from pyrometer.identify.device_evidence import CLAIMED, COUNTED, LABELED, DeviceEvidence, Devices
-from pyrometer.identify.devices import Claim
+from pyrometer.identify.devices import PodClaim
 from pyrometer.identify.happenings import REASONS
-from pyrometer.identify.kinds import Kinds
+from pyrometer.identify.kinds import WorkloadKinds
 from pyrometer.identify.marks import LONGEST_TEXT
 from pyrometer.identify.pod_events import PodEvents
-from pyrometer.identify.pods import Life, Restart, ended_by, life_of, restarts_of
+from pyrometer.identify.pods import PodLife, Restart, ended_by, life_of, restarts_of
 from pyrometer.identify.workloads import Identity, identify, number
 from pyrometer.model.records import Pod
 from pyrometer.model.units import SHARE_WHOLE
@@ -35,7 +35,7 @@ class PodState(NamedTuple):
 
     record: Pod
     node_name: str
-    asked: gpus.Asked
+    asked: gpus.GpuRequest
     devices: Devices | None  # None: only their number is known
     source: str  # how its devices are known
     restarts: frozenset[Restart]
@@ -47,7 +47,7 @@ class ClusterPods:
     """The GPU pods of one cluster by UID."""
 
     def __init__(
-        self, cluster: str, kinds: Kinds, nodes: ClusterNodes, workloads: ClusterWorkloads, events: PodEvents,
+        self, cluster: str, kinds: WorkloadKinds, nodes: ClusterNodes, workloads: ClusterWorkloads, events: PodEvents,
         followed_pipelines: pipelines.Pipelines, followed_sweeps: sweeps.Sweeps, settled_ms: int,
     ) -> None:  # fmt: skip
         self.cluster = cluster
@@ -70,7 +70,7 @@ class ClusterPods:
         """Restores pods from their newest records."""
         for pod in pods:
             share = pod.gpu_share or 0
-            asked = gpus.Asked(max(-(-share // SHARE_WHOLE), 1), min(share, SHARE_WHOLE))
+            asked = gpus.GpuRequest(max(-(-share // SHARE_WHOLE), 1), min(share, SHARE_WHOLE))
             name = node_names.get(pod.node_uid or "", "")
             self._pods[pod.pod_uid] = PodState(pod, name, asked, None, COUNTED, frozenset())
 
@@ -85,9 +85,9 @@ class ClusterPods:
 
     # -- pods ---------------------------------------------------------------------------------------------------------
 
-    def take(self, seen: Seen) -> Records:
+    def take(self, seen: ObservedObject) -> Records:
         """The records of a pod that has changed or is gone."""
-        pod: objects.Pod = seen.object
+        pod: objects.PodObject = seen.object
         uid = pod.metadata.uid
         before = self._pods.get(uid)
         pod.metadata.resource_version = ""
@@ -124,21 +124,21 @@ class ClusterPods:
         return written
 
     def _request_of(
-        self, pod: objects.Pod, node: NodeState | None
-    ) -> tuple[gpus.Asked | None, Devices | None, str]:  # fmt: skip
+        self, pod: objects.PodObject, node: NodeState | None
+    ) -> tuple[gpus.GpuRequest | None, Devices | None, str]:  # fmt: skip
         """How many GPUs a pod requests, which devices it has if that is known, and how."""
         devices, source = self._evidence.claimed(pod)
         asked = gpus.asked_by(pod, node.gpus if node else None)
         if asked is None and devices:
-            asked = gpus.Asked(len(devices), SHARE_WHOLE)
+            asked = gpus.GpuRequest(len(devices), SHARE_WHOLE)
         if asked is not None and not devices:
             name = (pod.metadata.namespace, pod.metadata.name)
             devices, source = self._evidence.labeled(name, node.record.node_uid if node else None, asked.devices)
         return asked, devices, source
 
     def _record(
-        self, pod: objects.Pod, before: PodState | None, life: Life, identity: Identity, state: WorkloadState,
-        node: NodeState | None, asked: gpus.Asked, part: pipelines.Part | None, seen: Seen,
+        self, pod: objects.PodObject, before: PodState | None, life: PodLife, identity: Identity, state: WorkloadState,
+        node: NodeState | None, asked: gpus.GpuRequest, part: pipelines.PipelinePart | None, seen: ObservedObject,
     ) -> Pod:  # fmt: skip
         meta, of_kind = pod.metadata, identity.of_kind
         step, trial = part.step if part else None, self._sweeps.trial_of(seen.chain)
@@ -176,7 +176,7 @@ class ClusterPods:
             own_ms = max(seen.seen_ms, last.time_ms + 1)
         return record._replace(time_ms=own_ms)
 
-    def _end(self, before: PodState, seen: Seen) -> Records:
+    def _end(self, before: PodState, seen: ObservedObject) -> Records:
         """The records of a pod of which nothing but its end is left to record."""
         if before.record.ended_ms is not None:
             self._pods[before.record.pod_uid] = before._replace(gone=True)
@@ -197,8 +197,8 @@ class ClusterPods:
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def _join(
-        self, pod: objects.Pod, before: PodState | None, life: Life, identity: Identity, state: WorkloadState,
-        seen: Seen,
+        self, pod: objects.PodObject, before: PodState | None, life: PodLife, identity: Identity, state: WorkloadState,
+        seen: ObservedObject,
     ) -> Records:  # fmt: skip
         """Finds the attempt of a pod: the one that it names, else by its time. Returns pods whose attempt changes."""
         uid, attempts = pod.metadata.uid, state.attempts
@@ -222,7 +222,7 @@ class ClusterPods:
         if state is not None and pod.pod_uid in state.attempts:
             state.attempts.forget(pod.pod_uid)
 
-    def _renumber(self, state: WorkloadState, uids: set[str], seen: Seen) -> Records:
+    def _renumber(self, state: WorkloadState, uids: set[str], seen: ObservedObject) -> Records:
         """The records of pods whose attempt has another number since an earlier one was seen."""
         written: Records = []
         for uid in sorted(uids & self._pods.keys()):
@@ -245,7 +245,7 @@ class ClusterPods:
             self._waiting[pod.node_name].add(record.pod_uid)
             return []
         node.book.claim(
-            Claim(
+            PodClaim(
                 pod_uid=record.pod_uid,
                 from_ms=record.scheduled_ms,
                 to_ms=record.ended_ms,
@@ -274,7 +274,7 @@ class ClusterPods:
                 written.append(record)
         return written
 
-    def take_claim(self, seen: Seen) -> Records:
+    def take_claim(self, seen: ObservedObject) -> Records:
         """The holds of pods whose devices the scheduler itself has allocated (DRA)."""
         claim: objects.ResourceClaim = seen.object
         devices = self._evidence.take_claim(claim, gone=seen.gone)
@@ -306,9 +306,9 @@ class ClusterPods:
                     written += self._hold(self._pods[uid], at_ms)
         return written
 
-    def take_event(self, seen: Seen) -> Records:
+    def take_event(self, seen: ObservedObject) -> Records:
         """The records of an event of Kubernetes about a pod. If the pod is not known yet, the event waits for it."""
-        event: objects.Event = seen.object
+        event: objects.EventObject = seen.object
         if seen.gone or event.reason not in REASONS:
             return []
         pod = self._pods.get(event.involved_object.uid)
@@ -318,7 +318,7 @@ class ClusterPods:
         return []
 
 
-def _life(pod: objects.Pod, before: PodState | None, seen: Seen) -> Life:
+def _life(pod: objects.PodObject, before: PodState | None, seen: ObservedObject) -> PodLife:
     """The times of a pod as far as they are known, from its object, its last record and its disappearance."""
     life, last = life_of(pod), before.record if before else None
     ended_ms, reason, started_ms = life.ended_ms, life.reason, life.started_ms
@@ -337,6 +337,6 @@ def _hold_inputs(pod: PodState) -> tuple[object, ...]:
     return (pod.record.scheduled_ms, pod.record.ended_ms, pod.node_name, pod.asked, pod.devices)
 
 
-def _labels(pod: objects.Pod) -> str | None:
+def _labels(pod: objects.PodObject) -> str | None:
     labels = pod.metadata.labels
     return json.dumps(labels)[: 4 * LONGEST_TEXT] if labels else None

@@ -8,19 +8,19 @@ from typing import Any
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.identify.attempts import Attempts
 from pyrometer.identify.happenings import progress_of
-from pyrometer.identify.kinds import Place, RuleError
+from pyrometer.identify.kinds import FieldRef, RuleError
 from pyrometer.identify.marks import LONGEST_TEXT
-from pyrometer.identify.workloads import Identity, Surroundings, at, by_rules, is_rule
+from pyrometer.identify.workloads import Identity, RuleContext, at, by_rules, is_rule
 from pyrometer.model.records import Owner, Pod, Workload
 from pyrometer.model.settings import Settings
 
 QUEUE_PLACES = (
-    Place("label", "kueue.x-k8s.io/queue-name"), Place("label", "volcano.sh/queue-name"),
-    Place("annotation", "scheduling.volcano.sh/queue-name"), Place("label", "kai.scheduler/queue"),
-    Place("label", "runai/queue"), Place("label", "scheduling.k8s.io/queue-name"),
+    FieldRef("label", "kueue.x-k8s.io/queue-name"), FieldRef("label", "volcano.sh/queue-name"),
+    FieldRef("annotation", "scheduling.volcano.sh/queue-name"), FieldRef("label", "kai.scheduler/queue"),
+    FieldRef("label", "runai/queue"), FieldRef("label", "scheduling.k8s.io/queue-name"),
 )  # fmt: skip
 
 Records = list[tuple[Any, ...]]
@@ -29,7 +29,7 @@ Records = list[tuple[Any, ...]]
 class WorkloadState:
     """A workload: where its names come from, its attempts, and its last record."""
 
-    def __init__(self, where: Surroundings) -> None:
+    def __init__(self, where: RuleContext) -> None:
         self.where = where
         self._gangs: dict[str, int] = {}  # by the UID of the object that specifies it: the root, or one below
         self.record: Workload | None = None
@@ -47,7 +47,7 @@ class WorkloadState:
         size = min(self._gangs.values(), default=1)
         return size if size > 1 else None
 
-    def specify(self, owners: Iterable[objects.Owner]) -> None:
+    def specify(self, owners: Iterable[objects.OwnerObject]) -> None:
         """Takes the size of its gang from the objects above its pods."""
         before = self.gang
         self._gangs.update((owner.metadata.uid, owner.gang_pods) for owner in owners if owner.gang_pods)
@@ -93,7 +93,7 @@ class ClusterWorkloads:
             self._owners.pop(uid, None)
 
     def find(
-        self, identity: Identity, pod: objects.Pod | None, chain: Sequence[objects.Owner],
+        self, identity: Identity, pod: objects.PodObject | None, chain: Sequence[objects.OwnerObject],
         workflow: objects.Meta | None = None,
     ) -> WorkloadState:  # fmt: skip
         """The workload of a pod or of a queued job; a new one if it is not known yet."""
@@ -102,7 +102,7 @@ class ClusterWorkloads:
             metas.append(workflow)  # known by a label only: the names on the job itself come first
         state = self._workloads.get(identity.uid)
         if state is None or not state.where.metas:
-            where = Surroundings(
+            where = RuleContext(
                 [*metas, pod.metadata] if pod else metas, identity,
                 self._namespaces.get(identity.namespace, {}), None,
             )  # fmt: skip
@@ -157,7 +157,7 @@ class ClusterWorkloads:
             labels_json=json.dumps(labels)[: 4 * LONGEST_TEXT],
         )
 
-    def record_chain(self, chain: Sequence[objects.Owner], seen_ms: int) -> Records:
+    def record_chain(self, chain: Sequence[objects.OwnerObject], seen_ms: int) -> Records:
         """The records of the objects above a pod that are new or have changed."""
         written: Records = []
         for position, owner in enumerate(chain):
@@ -181,9 +181,9 @@ class ClusterWorkloads:
                 written.append(record)
         return written
 
-    def take_owner(self, seen: Seen) -> Records:
+    def take_owner(self, seen: ObservedObject) -> Records:
         """The records of a workload whose root object has changed: its labels may name another team."""
-        owner: objects.Owner = seen.object
+        owner: objects.OwnerObject = seen.object
         uid = owner.metadata.uid
         state = self._workloads.get(uid)
         if state is None or seen.gone or not state.where.metas:
@@ -195,7 +195,7 @@ class ClusterWorkloads:
         state.renamed = True
         return [*self.record(state, seen.seen_ms, seen.seen_ms), *progress_of(owner, max(state.attempts.last, 1))]
 
-    def take_namespace(self, seen: Seen) -> Records:
+    def take_namespace(self, seen: ObservedObject) -> Records:
         """The records of the workloads of a namespace whose labels have changed."""
         meta: objects.Meta = seen.object.metadata
         labels = {} if seen.gone else dict(meta.labels or {})
@@ -221,10 +221,10 @@ def _check_rules(settings: Settings) -> None:
                 )
 
 
-def _unknown_context(pod: Pod) -> Surroundings:
+def _unknown_context(pod: Pod) -> RuleContext:
     """The context of a workload that is known from records of its pods only. Its objects will be seen, or are gone."""
     identity = Identity(pod.workload_uid or pod.pod_uid, "", "", pod.namespace, "", "", None, None)
-    return Surroundings((), identity, {}, None)
+    return RuleContext((), identity, {}, None)
 
 
 def _queue(metas: Iterable[objects.Meta]) -> str | None:

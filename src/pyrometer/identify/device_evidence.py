@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.kubernetes import objects
-from pyrometer.identify.devices import Device, devices_of
+from pyrometer.identify.devices import SlotDevice, devices_of
 from pyrometer.model.records import WHOLE_DEVICE
 
 # Where the devices of a pod are known from: only their number, resource claims, labels of exporters.
 COUNTED, CLAIMED, LABELED = "count", "dra", "dcgm"
 
-Devices = tuple[Device, ...]
+Devices = tuple[SlotDevice, ...]
 PodName = tuple[str, str]  # namespace, name
 
 
@@ -22,7 +22,7 @@ class DeviceEvidence:
 
     def __init__(self) -> None:
         self._claims: dict[tuple[str, str], Devices] = {}  # by namespace and name of the claim
-        self._used: dict[PodName, dict[str, set[Device]]] = {}  # on each node
+        self._used: dict[PodName, dict[str, set[SlotDevice]]] = {}  # on each node
 
     def take_claim(self, claim: objects.ResourceClaim, *, gone: bool) -> Devices:
         """Takes what the scheduler allocated to a claim (DRA). Returns its devices if they changed."""
@@ -38,19 +38,19 @@ class DeviceEvidence:
 
     def take_uses(self, uses: Iterable[DeviceUse]) -> set[PodName]:
         """Takes the pods that exporters see on devices. Returns those whose devices changed."""
-        found: dict[PodName, dict[str, set[Device]]] = defaultdict(lambda: defaultdict(set))
+        found: dict[PodName, dict[str, set[SlotDevice]]] = defaultdict(lambda: defaultdict(set))
         for use in uses:
             if use.pod:
-                device = Device(use.slot_index, use.instance)
+                device = SlotDevice(use.slot_index, use.instance)
                 found[use.namespace or "", use.pod][use.node_uid].add(device)
         changed = {pod: of_node for pod, of_node in found.items() if self._used.get(pod) != of_node}
         self._used.update(changed)
         return set(changed)
 
-    def claimed(self, pod: objects.Pod) -> tuple[Devices | None, str]:
+    def claimed(self, pod: objects.PodObject) -> tuple[Devices | None, str]:
         """The devices of the claims that a pod names, and where they are known from."""
         names = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses or []}
-        devices: list[Device] = []
+        devices: list[SlotDevice] = []
         for claim in pod.spec.resource_claims or []:
             name = claim.resource_claim_name or names.get(claim.name)
             devices += self._claims.get((pod.metadata.namespace, name or ""), ())

@@ -12,14 +12,14 @@ from pyrometer.model.records import WHOLE_DEVICE, Allocation
 from pyrometer.model.units import SHARE_WHOLE
 
 
-class Device(NamedTuple):
+class SlotDevice(NamedTuple):
     """A slot of a node, or a MIG instance on it."""
 
     slot_index: int
     instance: int = WHOLE_DEVICE
 
 
-class Claim(NamedTuple):
+class PodClaim(NamedTuple):
     """What a pod has on its node. `known` are its devices, where anything says so; else only how many is known."""
 
     pod_uid: str
@@ -27,7 +27,7 @@ class Claim(NamedTuple):
     to_ms: int | None
     devices: int
     share: int  # of each, in parts of a whole slot
-    known: tuple[Device, ...] | None = None
+    known: tuple[SlotDevice, ...] | None = None
     source: str = "count"
     before: tuple[int, ...] = ()  # the slots that it was given, when only their number was known
 
@@ -36,7 +36,7 @@ class Hold(NamedTuple):
     """A claim on one device for a while."""
 
     pod_uid: str
-    device: Device
+    device: SlotDevice
     from_ms: int
     to_ms: int | None
     share: int
@@ -47,14 +47,14 @@ _FOREVER = 2**62
 _DRA_NAME = re.compile(r"gpu-(\d+)(?:-mig-.*)?")
 
 
-def devices_of(claim: objects.ResourceClaim) -> tuple[Device, ...]:
+def devices_of(claim: objects.ResourceClaim) -> tuple[SlotDevice, ...]:
     """The GPUs that a claim was given (DRA); a MIG device counts as the one that it is on."""
     results = claim.status.allocation.devices.results if claim.status.allocation else None
     found = (_DRA_NAME.fullmatch(result.device) for result in results or () if "gpu" in result.driver)
-    return tuple(Device(int(match[1])) for match in found if match)
+    return tuple(SlotDevice(int(match[1])) for match in found if match)
 
 
-def place(slots: int, claims: Iterable[Claim]) -> list[Hold]:
+def place(slots: int, claims: Iterable[PodClaim]) -> list[Hold]:
     """Gives every claim its devices, at all times no slot more than once as far as there are enough.
 
     Devices that are known come first. The others stay where they were, or get slots that are free, those that nobody is
@@ -74,7 +74,7 @@ def place(slots: int, claims: Iterable[Claim]) -> list[Hold]:
     return sorted(holds, key=lambda hold: (hold.from_ms, hold.pod_uid, hold.device))
 
 
-def _placed(slots: int, claim: Claim, holds: Sequence[Hold], cuts: Sequence[int]) -> list[Hold]:
+def _placed(slots: int, claim: PodClaim, holds: Sequence[Hold], cuts: Sequence[int]) -> list[Hold]:
     """One claim of which only the number of devices is known, piece by piece where others are known to come and go."""
     to_ms = _end(claim.to_ms)
     others = [hold for hold in holds if hold.from_ms < to_ms and _end(hold.to_ms) > claim.from_ms]
@@ -86,7 +86,7 @@ def _placed(slots: int, claim: Claim, holds: Sequence[Hold], cuts: Sequence[int]
         mine = [
             *(hold for hold in mine if hold.to_ms != from_ms or hold.device.slot_index not in chosen),
             *(
-                Hold(claim.pod_uid, Device(slot), _since(mine, slot, from_ms), until_ms, claim.share, claim.source)
+                Hold(claim.pod_uid, SlotDevice(slot), _since(mine, slot, from_ms), until_ms, claim.share, claim.source)
                 for slot in chosen
             ),
         ]
@@ -95,7 +95,7 @@ def _placed(slots: int, claim: Claim, holds: Sequence[Hold], cuts: Sequence[int]
 
 
 def _free(
-    slots: int, claim: Claim, others: Sequence[Hold], from_ms: int, until_ms: int, to_ms: int, before: Sequence[int]
+    slots: int, claim: PodClaim, others: Sequence[Hold], from_ms: int, until_ms: int, to_ms: int, before: Sequence[int]
 ) -> list[int]:
     """The slots for a piece: those that it had before, then those free for all of its time, then those free for now."""
     taken, wanted = [0] * slots, [0] * slots
@@ -128,12 +128,12 @@ class NodeHolds:
     def __init__(self, node_uid: str, slots: int) -> None:
         self.node_uid = node_uid
         self.slots = slots
-        self._claims: dict[str, Claim] = {}
-        self._written: dict[str, dict[tuple[Device, int], Hold]] = {}  # of each pod
+        self._claims: dict[str, PodClaim] = {}
+        self._written: dict[str, dict[tuple[SlotDevice, int], Hold]] = {}  # of each pod
         self._newest_ms = 0
         self._changed: set[str] = set()
 
-    def claim(self, claim: Claim) -> None:
+    def claim(self, claim: PodClaim) -> None:
         """A pod came, or ended, or more is known about it."""
         self._claims[claim.pod_uid] = claim
         self._changed.add(claim.pod_uid)
@@ -146,7 +146,7 @@ class NodeHolds:
         now = [one for one in mine.values() if one.to_ms == to_ms]  # one that was moved had other devices before
         known = None if hold.source == "count" else tuple(one.device for one in now)
         from_ms = min(one.from_ms for one in mine.values())
-        self._claims[hold.pod_uid] = Claim(hold.pod_uid, from_ms, to_ms, len(now), hold.share, known, hold.source)
+        self._claims[hold.pod_uid] = PodClaim(hold.pod_uid, from_ms, to_ms, len(now), hold.share, known, hold.source)
 
     def changes(self, now_ms: int) -> list[Allocation]:
         """What has to be written down; holds that turn out to be wrong end where they began."""
@@ -186,7 +186,7 @@ class NodeHolds:
             placed[hold.pod_uid].append(hold)
         return placed
 
-    def _with_before(self, claim: Claim) -> Claim:
+    def _with_before(self, claim: PodClaim) -> PodClaim:
         return claim._replace(before=tuple(device.slot_index for device, _ in self._written.get(claim.pod_uid, ())))
 
     def forget(self, before_ms: int) -> None:

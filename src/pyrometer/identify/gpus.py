@@ -46,7 +46,7 @@ LABELS = (
 )  # fmt: skip
 
 
-class Asked(NamedTuple):
+class GpuRequest(NamedTuple):
     """What a pod asks for: so many devices, and how much of each."""
 
     devices: int
@@ -68,7 +68,7 @@ class GpuNode(NamedTuple):
     memory_mib: int | None
 
 
-def asked_by(pod: objects.Pod, node: GpuNode | None = None) -> Asked | None:
+def asked_by(pod: objects.PodObject, node: GpuNode | None = None) -> GpuRequest | None:
     """What a pod asks for, as far as its node is known; None when it asks for no GPU."""
     if pod.metadata.namespace in RESERVING_NAMESPACES:
         return None
@@ -87,19 +87,19 @@ def asked_by(pod: objects.Pod, node: GpuNode | None = None) -> Asked | None:
                 slices += count * int(mig[1])
     whole, shared = min(whole, MOST_DEVICES), min(shared, MOST_DEVICES)
     if fraction is not None:
-        return Asked(max(whole, 1), fraction)
+        return GpuRequest(max(whole, 1), fraction)
     if instances:
-        return Asked(min(instances, MOST_DEVICES), SHARE_WHOLE * slices // (MIG_SLICES * instances))
+        return GpuRequest(min(instances, MOST_DEVICES), SHARE_WHOLE * slices // (MIG_SLICES * instances))
     if shared:
-        return Asked(shared, SHARE_WHOLE // max(node.replicas if node else 1, 1))
+        return GpuRequest(shared, SHARE_WHOLE // max(node.replicas if node else 1, 1))
     if not whole:
         return None
     if node and node.mig_slices:
-        return Asked(whole, SHARE_WHOLE * node.mig_slices // MIG_SLICES)
-    return Asked(whole, SHARE_WHOLE // (node.replicas if node else 1))
+        return GpuRequest(whole, SHARE_WHOLE * node.mig_slices // MIG_SLICES)
+    return GpuRequest(whole, SHARE_WHOLE // (node.replicas if node else 1))
 
 
-def container_asks(container: objects.Container) -> bool:
+def container_asks(container: objects.ContainerObject) -> bool:
     """Whether a container asks for GPUs itself."""
     resources = container.resources
     return resources is not None and any(
@@ -111,7 +111,7 @@ def asks_gpus(template: Any, *, by_claim: bool = True) -> bool:
     """Whether the pods of a template in a job's specification ask for GPUs; `by_claim`: any claim may be for GPUs."""
     try:
         pod = msgspec.convert(
-            {"metadata": template.get("metadata") or {}, "spec": template.get("spec") or {}}, objects.Pod
+            {"metadata": template.get("metadata") or {}, "spec": template.get("spec") or {}}, objects.PodObject
         )
     except (msgspec.ValidationError, AttributeError):
         return False
@@ -120,7 +120,7 @@ def asks_gpus(template: Any, *, by_claim: bool = True) -> bool:
     return may_ask(pod)
 
 
-def may_ask(pod: objects.Pod) -> bool:
+def may_ask(pod: objects.PodObject) -> bool:
     """Whether a pod asks for GPUs, as far as the pod itself says."""
     # How much of a GPU `gpu-memory` is depends on the node, and what a claim asks for is in the claim.
     return (
@@ -128,7 +128,7 @@ def may_ask(pod: objects.Pod) -> bool:
     )
 
 
-def node_gpus(node: objects.Node) -> GpuNode:
+def node_gpus(node: objects.NodeObject) -> GpuNode:
     """What a node has, by its labels and capacity."""
     labels = node.metadata.labels or {}
     capacity = node.status.allocatable or node.status.capacity or {}

@@ -29,7 +29,7 @@ _DURATION = re.compile(rf"({_AMOUNT})(h|ms|m|s|µs)")
 _UNIT_MS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1, "µs": 0.001}
 
 
-class Happening(NamedTuple):
+class TranslatedEvent(NamedTuple):
     """An event in our words."""
 
     kind: str
@@ -38,7 +38,7 @@ class Happening(NamedTuple):
     repeats: bool  # it is said again and again, and only another message is news
 
 
-def happening_of(event: objects.Event) -> Happening | None:
+def translate_event(event: objects.EventObject) -> TranslatedEvent | None:
     """What an event means here; None when it says nothing that matters."""
     kind = REASONS.get(event.reason)
     times = (event.series.last_observed_time if event.series else None, event.last_timestamp, event.event_time)
@@ -46,18 +46,18 @@ def happening_of(event: objects.Event) -> Happening | None:
     if kind is None or at_ms is None:
         return None
     if kind != events.IMAGE_PULLED:
-        return Happening(kind, at_ms, None, repeats=True)
+        return TranslatedEvent(kind, at_ms, None, repeats=True)
     match = _PULLED.search(event.message)
     if match is None:  # it was there already
         return None
     took_ms = sum(float(amount) * _UNIT_MS[unit] for amount, unit in _DURATION.findall(match[1]))
-    return Happening(kind, at_ms, round(took_ms), repeats=False)
+    return TranslatedEvent(kind, at_ms, round(took_ms), repeats=False)
 
 
 PROGRESS, REMAINING = "progress", "remaining_seconds"  # metrics of a workload: per cent, and what is left to do
 
 
-def progress_of(owner: objects.Owner, attempt: int) -> Iterator[Metric]:
+def progress_of(owner: objects.OwnerObject, attempt: int) -> Iterator[Metric]:
     """What Kubeflow Trainer says about a run: progress and metrics, without any SDK."""
     status = owner.status if isinstance(owner.status, dict) else {}
     told = status.get("trainerStatus")

@@ -17,7 +17,7 @@ class RuleError(Exception):
     """A rule that cannot be used; the text names the file, the entry and the way out."""
 
 
-class Place(NamedTuple):
+class FieldRef(NamedTuple):
     """Where a pod or an object says something: a label, an annotation or a variable of its containers."""
 
     where: str
@@ -27,17 +27,17 @@ class Place(NamedTuple):
         return f"{self.where}:{self.key}"
 
 
-class Kind(NamedTuple):
+class WorkloadKind(NamedTuple):
     """One rule of the table."""
 
     kind: str
     group: str | None = None
-    key: tuple[Place, ...] = ()
-    name: tuple[Place, ...] = ()
+    key: tuple[FieldRef, ...] = ()
+    name: tuple[FieldRef, ...] = ()
     serves: bool = False
     gang: str | None = None
-    attempt: tuple[Place, ...] = ()
-    rank: tuple[Place, ...] = ()
+    attempt: tuple[FieldRef, ...] = ()
+    rank: tuple[FieldRef, ...] = ()
     parts: bool = False
     ends: bool = False
 
@@ -47,24 +47,24 @@ class Kind(NamedTuple):
         return f"{self.kind} by {self.key[0]}" if self.key else f"owner {self.kind}.{self.group}"
 
 
-class Kinds(NamedTuple):
+class WorkloadKinds(NamedTuple):
     """All rules: those for keys in their order, those for owners by group and kind."""
 
-    by_key: tuple[Kind, ...]
-    by_owner: dict[tuple[str, str], Kind]
+    by_key: tuple[WorkloadKind, ...]
+    by_owner: dict[tuple[str, str], WorkloadKind]
 
-    def of(self, group: str, kind: str) -> Kind | None:
+    def of(self, group: str, kind: str) -> WorkloadKind | None:
         """The rule for an object, if there is one."""
         return self.by_owner.get((group, kind))
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[FieldRef]:
         """Everywhere that any rule looks."""
         rules = (*self.by_key, *self.by_owner.values())
         return [place for rule in rules for place in (*rule.key, *rule.name, *rule.attempt, *rule.rank)]
 
 
 @cache
-def known_kinds(own_rules: str = "") -> Kinds:
+def known_kinds(own_rules: str = "") -> WorkloadKinds:
     """The rules of a file of one's own, then the bundled ones: the first one for an object counts."""
     bundled = _entries(resources.files("pyrometer.identify").joinpath("kinds.yaml").read_text("utf-8"), "kinds.yaml")
     rules = bundled
@@ -75,22 +75,22 @@ def known_kinds(own_rules: str = "") -> Kinds:
         except (OSError, UnicodeDecodeError) as error:
             raise RuleError(f"Workload rules {path} cannot be read: {error}.") from None
         rules = _entries(text, f"Workload rules {path}") + bundled
-    owners: dict[tuple[str, str], Kind] = {}
+    owners: dict[tuple[str, str], WorkloadKind] = {}
     for rule in rules:
         if rule.group is not None:
             owners.setdefault((rule.group, rule.kind), rule)
-    return Kinds(tuple(rule for rule in rules if rule.key), owners)
+    return WorkloadKinds(tuple(rule for rule in rules if rule.key), owners)
 
 
-def place_of(text: str, where: str) -> Place:
+def parse_field_ref(text: str, where: str) -> FieldRef:
     """A place as it is written: `label:KEY`, `annotation:KEY`, `env:NAME`."""
     kind, colon, key = text.partition(":")
     if kind not in PLACES or not colon or not key:
         raise RuleError(f"{where}: {text!r} is no place. Write label:KEY, annotation:KEY or env:NAME.")
-    return Place(kind, key)
+    return FieldRef(kind, key)
 
 
-def _entries(text: str, where: str) -> list[Kind]:
+def _entries(text: str, where: str) -> list[WorkloadKind]:
     try:
         entries = parsed(text) or []
     except YamlError as error:
@@ -100,7 +100,7 @@ def _entries(text: str, where: str) -> list[Kind]:
     return [_entry(entry, f"{where}, rule {number}") for number, entry in enumerate(entries, 1)]
 
 
-def _entry(entry: Any, where: str) -> Kind:
+def _entry(entry: Any, where: str) -> WorkloadKind:
     if not isinstance(entry, dict) or not isinstance(entry.get("kind"), str):
         raise RuleError(f"{where} has no `kind`.")
     unknown = sorted(set(entry) - set(_FIELDS))
@@ -108,13 +108,13 @@ def _entry(entry: Any, where: str) -> Kind:
         raise RuleError(f"{where} has {unknown[0]!r}. Known: {', '.join(_FIELDS)}.")
     if ("group" in entry) == ("key" in entry):
         raise RuleError(f"{where} needs one of `group` (of an object that owns pods) and `key` (where pods name it).")
-    return Kind(
+    return WorkloadKind(
         entry["kind"], entry.get("group"), _places(entry, "key", where), _places(entry, "name", where),
         bool(entry.get("serves")), entry.get("gang"), _places(entry, "attempt", where), _places(entry, "rank", where),
         bool(entry.get("parts")), bool(entry.get("ends")),
     )  # fmt: skip
 
 
-def _places(entry: dict[str, Any], field: str, where: str) -> tuple[Place, ...]:
+def _places(entry: dict[str, Any], field: str, where: str) -> tuple[FieldRef, ...]:
     written = entry.get(field) or []
-    return tuple(place_of(str(text), where) for text in (written if isinstance(written, list) else [written]))
+    return tuple(parse_field_ref(str(text), where) for text in (written if isinstance(written, list) else [written]))

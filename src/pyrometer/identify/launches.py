@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyrometer.collect.messages import Happened, Message, Who, Window
+from pyrometer.collect.messages import EventMessage, Message, RankIdentity, WindowMessage
 from pyrometer.identify.rank_locations import RankLocation
 from pyrometer.model.records import Run, Workload
 from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE
@@ -16,13 +16,13 @@ class RankState:
 
     __slots__ = ("ended_ms", "heard_ms", "location", "record", "restored", "resumed_step", "who")
 
-    def __init__(self, who: Who, location: RankLocation) -> None:
+    def __init__(self, who: RankIdentity, location: RankLocation) -> None:
         self.who, self.location = who, location
         self.record: Run | None = None
         self.heard_ms = 0
         self.ended_ms: int | None = None  # as reported
         self.resumed_step: int | None = None  # as reported
-        self.restored: Happened | None = None
+        self.restored: EventMessage | None = None
 
 
 class Launch:
@@ -44,9 +44,9 @@ class Launch:
         return max((rank.heard_ms for rank in self.ranks.values()), default=0)
 
 
-def identity_of(run: Run) -> Who:
+def identity_of(run: Run) -> RankIdentity:
     """The identity of a rank, according to its record."""
-    return Who(
+    return RankIdentity(
         launch=run.launch or "",
         rank=run.rank,
         ranks=run.ranks,
@@ -57,7 +57,7 @@ def identity_of(run: Run) -> Who:
     )
 
 
-def merge_identity(before: Who, now: Who) -> Who:
+def merge_identity(before: RankIdentity, now: RankIdentity) -> RankIdentity:
     """Merges two reports of a rank about itself: its experiment and framework may be missing in the first."""
     if now == before:
         return before
@@ -65,7 +65,7 @@ def merge_identity(before: Who, now: Who) -> Who:
     return before._replace(**added, ranks=max(before.ranks, now.ranks))
 
 
-def start_of(who: Who, messages: list[Message]) -> int:
+def start_of(who: RankIdentity, messages: list[Message]) -> int:
     """When a process started: as it reports, if that is plausible; else at its first message."""
     first_ms = min(message.time_ms for message in messages)
     reported_ms = who.started_ms
@@ -75,7 +75,7 @@ def start_of(who: Who, messages: list[Message]) -> int:
 
 def end_of(message: Message) -> int:
     """Until when a message tells that its process lived."""
-    return message.to_ms if isinstance(message, Window) else message.time_ms
+    return message.to_ms if isinstance(message, WindowMessage) else message.time_ms
 
 
 def supersedes(launch: Launch, other: Launch, *, local: bool) -> bool:

@@ -14,21 +14,23 @@ import msgspec
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.identify.kinds import Place
+from pyrometer.identify.kinds import FieldRef
 from pyrometer.identify.marks import LONGEST_TEXT, iso_ms, stamped
 from pyrometer.identify.workloads import at, ungenerated
 from pyrometer.model.records import PipelineRun, PipelineStep
 
 WORKFLOW = ("argoproj.io", "Workflow")
-RUN_ID = Place("label", "pipeline/runid")  # on the Workflow and its pods; on jobs of a step where somebody passed it on
-RUN_NAME = Place("annotation", "pipelines.kubeflow.org/run_name")
-STEP = Place("annotation", "workflows.argoproj.io/node-name")
-OWN_STEPS = (Place("label", "pyrometer.io/pipeline-step"), Place("annotation", "pyrometer.io/pipeline-step"))
+RUN_ID = FieldRef(
+    "label", "pipeline/runid"
+)  # on the Workflow and its pods; on jobs of a step where somebody passed it on
+RUN_NAME = FieldRef("annotation", "pipelines.kubeflow.org/run_name")
+STEP = FieldRef("annotation", "workflows.argoproj.io/node-name")
+OWN_STEPS = (FieldRef("label", "pyrometer.io/pipeline-step"), FieldRef("annotation", "pyrometer.io/pipeline-step"))
 PIPELINES = (
-    Place("label", "pyrometer.io/pipeline"), Place("annotation", "pyrometer.io/pipeline"),
-    Place("label", "workflows.argoproj.io/workflow-template"),
-    Place("label", "workflows.argoproj.io/cluster-workflow-template"),
-    Place("label", "workflows.argoproj.io/cron-workflow"),
+    FieldRef("label", "pyrometer.io/pipeline"), FieldRef("annotation", "pyrometer.io/pipeline"),
+    FieldRef("label", "workflows.argoproj.io/workflow-template"),
+    FieldRef("label", "workflows.argoproj.io/cluster-workflow-template"),
+    FieldRef("label", "workflows.argoproj.io/cron-workflow"),
 )  # fmt: skip
 PLACES = (RUN_ID, RUN_NAME, STEP, *OWN_STEPS, *PIPELINES)
 
@@ -46,23 +48,23 @@ _GROUP = re.compile(r"\[\d+\]")
 _ITERATION = re.compile(r"\.iteration-iterations\((\d+):[^)]*\)\.iteration-item\b")
 
 
-class Step(NamedTuple):
+class StepTry(NamedTuple):
     """A step of a pipeline, and which try of it; a child that does not say its step is called by its own name."""
 
     name: str
     attempt: int
 
 
-class Part(NamedTuple):
+class PipelinePart(NamedTuple):
     """What a pod is part of: a run, and where it is known the step."""
 
     run_id: str
-    step: Step | None
+    step: StepTry | None
     own: bool  # the Workflow made the pod itself: no job stands between them
     workflow: objects.Meta | None  # where it could be read
 
 
-class Told(NamedTuple):
+class WorkflowStatus(NamedTuple):
     """What a Workflow says of itself and its steps; all that is kept of its status."""
 
     state: str
@@ -71,7 +73,7 @@ class Told(NamedTuple):
     tries: tuple[PipelineStep, ...]  # without time and run
 
 
-def step_of(node_name: str, workflow: str) -> Step:
+def step_of(node_name: str, workflow: str) -> StepTry:
     """The step that a node of a Workflow is: `retrain-9k2lx.root.train.executor(1)` is the second try of `train`."""
     path = node_name.removeprefix(workflow).removeprefix(".")
     tried = _TRY.search(path)
@@ -79,14 +81,14 @@ def step_of(node_name: str, workflow: str) -> Step:
     if path.startswith("root."):  # Kubeflow Pipelines puts every step into a graph of its own
         path = _ITERATION.sub(r"(\1)", path.removeprefix("root.")).removesuffix(".executor")
     path = _GROUP.sub("", path).strip(".")
-    return Step((path or "main")[:LONGEST_TEXT], int(tried[1]) + 1 if tried and len(tried[1]) < 5 else 1)
+    return StepTry((path or "main")[:LONGEST_TEXT], int(tried[1]) + 1 if tried and len(tried[1]) < 5 else 1)
 
 
-def told_by(workflow: objects.Owner) -> Told:
+def read_workflow_status(workflow: objects.OwnerObject) -> WorkflowStatus:
     """What is kept of a Workflow: its steps, without what holds them together and what Kubeflow adds."""
     status = workflow.status if isinstance(workflow.status, dict) else {}
     name = workflow.metadata.name
-    tries: dict[Step, PipelineStep] = {}
+    tries: dict[StepTry, PipelineStep] = {}
     for node in _nodes(status):
         kind, phase, node_name = node.get("type"), node.get("phase"), node.get("name")
         template = str(node.get("templateName") or "")
@@ -111,7 +113,9 @@ def told_by(workflow: objects.Owner) -> Told:
             message=message,
         )
     state = _STATES.get(str(status.get("phase")), UNKNOWN)
-    return Told(state, iso_ms(status.get("startedAt")), iso_ms(status.get("finishedAt")), tuple(tries.values()))
+    return WorkflowStatus(
+        state, iso_ms(status.get("startedAt")), iso_ms(status.get("finishedAt")), tuple(tries.values())
+    )
 
 
 def _nodes(status: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -131,17 +135,17 @@ class Pipelines:
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
-        self._known: dict[str, objects.Owner] = {}  # Workflows, by UID
+        self._known: dict[str, objects.OwnerObject] = {}  # Workflows, by UID
         self._ids: dict[tuple[str, str], str] = {}  # their UIDs, by namespace and run
         self._runs: dict[str, PipelineRun] = {}  # those that use GPUs, as they were last written down
-        self._tries: dict[str, dict[Step, PipelineStep]] = {}
+        self._tries: dict[str, dict[StepTry, PipelineStep]] = {}
         self._resumed: set[str] = set()  # runs that used GPUs before this process began
 
     def resume(self, run_ids: set[str]) -> None:
         """Runs whose pods were written down before: they are followed to their end, though those may be gone."""
         self._resumed = run_ids
 
-    def part_of(self, pod: objects.Pod, chain: Sequence[objects.Owner]) -> Part | None:
+    def part_of(self, pod: objects.PodObject, chain: Sequence[objects.OwnerObject]) -> PipelinePart | None:
         """The run and the step that a pod belongs to: by its owners, else by the label or the reference of its job."""
         metas = [pod.metadata, *(owner.metadata for owner in chain)]  # the nearest first
         workflow = self._above(chain) or self._referred(metas) or self._labelled(metas)
@@ -149,22 +153,22 @@ class Pipelines:
         if run_id is None:
             return None
         said = next((said for place in (*OWN_STEPS, STEP) for meta in metas if (said := at(place, meta))), None)
-        name = workflow.name if workflow else at(Place("label", "workflows.argoproj.io/workflow"), pod.metadata)
+        name = workflow.name if workflow else at(FieldRef("label", "workflows.argoproj.io/workflow"), pod.metadata)
         step = step_of(said, name or "") if said else None
         if step is None:  # a job that a step has made, and that does not say which
             job = next((owner for owner in reversed(chain) if (owner.group, owner.kind) != WORKFLOW), None)
-            step = Step(ungenerated(job.metadata.name), 1) if job else None
+            step = StepTry(ungenerated(job.metadata.name), 1) if job else None
         own = bool(chain) and (chain[0].group, chain[0].kind) == WORKFLOW
-        return Part(run_id, step, own, workflow)
+        return PipelinePart(run_id, step, own, workflow)
 
-    def _above(self, chain: Sequence[objects.Owner]) -> objects.Meta | None:
+    def _above(self, chain: Sequence[objects.OwnerObject]) -> objects.Meta | None:
         workflow = next((owner for owner in chain if (owner.group, owner.kind) == WORKFLOW), None)
         if workflow is None:
             return None
         self._learn(workflow)  # a pod may be seen before its Workflow is told of
         return workflow.metadata
 
-    def _learn(self, workflow: objects.Owner) -> None:
+    def _learn(self, workflow: objects.OwnerObject) -> None:
         meta = workflow.metadata
         self._known[meta.uid] = workflow
         self._ids[meta.namespace, run_id_of(meta)] = meta.uid
@@ -186,7 +190,7 @@ class Pipelines:
                 return self._known[uid].metadata
         return None
 
-    def see(self, workflow: objects.Owner, seen_ms: int, *, gone: bool) -> list[PipelineRun | PipelineStep]:
+    def see(self, workflow: objects.OwnerObject, seen_ms: int, *, gone: bool) -> list[PipelineRun | PipelineStep]:
         """A Workflow has changed, or is gone."""
         meta = workflow.metadata
         run_id = run_id_of(meta)
@@ -197,7 +201,7 @@ class Pipelines:
         self._learn(workflow)
         return self._news(run_id, workflow, seen_ms) if run_id in self._runs or run_id in self._resumed else []
 
-    def use(self, part: Part, namespace: str, seen_ms: int) -> list[PipelineRun | PipelineStep]:
+    def use(self, part: PipelinePart, namespace: str, seen_ms: int) -> list[PipelineRun | PipelineStep]:
         """A pod with GPUs belongs to a run: from now on it is written down."""
         if part.run_id in self._runs:
             return []
@@ -205,7 +209,7 @@ class Pipelines:
         if workflow is not None:
             return self._news(part.run_id, workflow, seen_ms)
         meta = part.workflow or objects.Meta(name=part.run_id, namespace=namespace)
-        return self._news(part.run_id, objects.Owner(meta), seen_ms)
+        return self._news(part.run_id, objects.OwnerObject(meta), seen_ms)
 
     def forget(self, used: set[str]) -> None:
         """Runs of which neither a pod nor the Workflow is there any more."""
@@ -214,9 +218,11 @@ class Pipelines:
             del self._runs[run_id]
             self._tries.pop(run_id, None)
 
-    def _news(self, run_id: str, workflow: objects.Owner, seen_ms: int) -> list[PipelineRun | PipelineStep]:
+    def _news(self, run_id: str, workflow: objects.OwnerObject, seen_ms: int) -> list[PipelineRun | PipelineStep]:
         meta = workflow.metadata
-        told = workflow.status if isinstance(workflow.status, Told) else Told(UNKNOWN, None, None, ())
+        told = (
+            workflow.status if isinstance(workflow.status, WorkflowStatus) else WorkflowStatus(UNKNOWN, None, None, ())
+        )
         created_ms = ms(meta.creation_timestamp)
         before = self._runs.get(run_id)
         run = PipelineRun(
@@ -238,7 +244,7 @@ class Pipelines:
             written.append(fresh)
         tries = self._tries.setdefault(run_id, {})
         for each in told.tries:
-            step = Step(each.step, each.attempt)
+            step = StepTry(each.step, each.attempt)
             one = each._replace(run_id=run_id)
             news = stamped(one, tries.get(step), max(one.started_ms or 0, one.ended_ms or 0), seen_ms)
             if news is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.identify.happenings import REASONS, happening_of
+from pyrometer.identify.happenings import REASONS, translate_event
 from pyrometer.identify.marks import LONGEST_TEXT
 from pyrometer.identify.pods import Restart, disruption_of
 from pyrometer.model import events
@@ -24,10 +24,12 @@ class PodEvents:
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
-        self._early: OrderedDict[str, list[objects.Event]] = OrderedDict()  # by the UID of a pod that is not known yet
+        self._early: OrderedDict[str, list[objects.EventObject]] = (
+            OrderedDict()
+        )  # by the UID of a pod that is not known yet
         self._last: dict[tuple[str, str], str] = {}  # the last message by kind and pod UID
 
-    def keep(self, event: objects.Event) -> None:
+    def keep(self, event: objects.EventObject) -> None:
         """Keeps an event until its pod is seen."""
         self._early.setdefault(event.involved_object.uid, []).append(event)
         while len(self._early) > MAX_EARLY_PODS:
@@ -37,9 +39,9 @@ class PodEvents:
         """The events that were reported before their pod was seen."""
         return [record for early in self._early.pop(pod.pod_uid, ()) for record in self.of_pod(early, pod)]
 
-    def of_pod(self, event: objects.Event, pod: Pod) -> Records:
+    def of_pod(self, event: objects.EventObject, pod: Pod) -> Records:
         """An event of Kubernetes as a record, unless it repeats the last one."""
-        happening = happening_of(event)
+        happening = translate_event(event)
         if happening is None or self._last.get((happening.kind, pod.pod_uid)) == event.message:
             return []
         if happening.repeats:
@@ -47,7 +49,7 @@ class PodEvents:
         return [self._event(happening.at_ms, happening.kind, pod, event.reason, event.message, happening.duration_ms)]
 
     def of_changes(
-        self, pod: objects.Pod, record: Pod, restarts: frozenset[Restart], known: frozenset[Restart]
+        self, pod: objects.PodObject, record: Pod, restarts: frozenset[Restart], known: frozenset[Restart]
     ) -> Iterator[Event]:
         """Restarts of containers that are not known yet, and a preemption that the pod's conditions announce."""
         ends = {(restart.container, restart.at_ms) for restart in known}

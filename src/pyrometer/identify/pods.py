@@ -11,7 +11,7 @@ from pyrometer.identify import gpus
 OVER = ("Succeeded", "Failed")
 
 
-class Life(NamedTuple):
+class PodLife(NamedTuple):
     """From when to when a pod was what."""
 
     created_ms: int | None
@@ -32,7 +32,7 @@ class Restart(NamedTuple):
     again_ms: int | None  # when it ran again; None while it is waited for
 
 
-def life_of(pod: objects.Pod) -> Life:
+def life_of(pod: objects.PodObject) -> PodLife:
     """What a pod's object says about its life so far."""
     status = pod.status
     created_ms = ms(pod.metadata.creation_timestamp)
@@ -41,10 +41,10 @@ def life_of(pod: objects.Pod) -> Life:
         scheduled_ms = ms(status.start_time) or created_ms
     over = status.phase in OVER
     ended_ms = _ended_ms(pod) if over else None
-    return Life(created_ms, scheduled_ms, _started_ms(pod), ended_ms, status.phase, _reason(pod) if over else None)
+    return PodLife(created_ms, scheduled_ms, _started_ms(pod), ended_ms, status.phase, _reason(pod) if over else None)
 
 
-def ended_by(pod: objects.Pod, gone_ms: int) -> int:
+def ended_by(pod: objects.PodObject, gone_ms: int) -> int:
     """When a pod that is gone ended: when its containers did, if that is known; else when it was seen to be gone."""
     statuses = pod.status.container_statuses or ()
     if statuses and all(status.state.terminated for status in statuses):
@@ -52,7 +52,7 @@ def ended_by(pod: objects.Pod, gone_ms: int) -> int:
     return gone_ms
 
 
-def restarts_of(pod: objects.Pod) -> list[Restart]:
+def restarts_of(pod: objects.PodObject) -> list[Restart]:
     """The last restart of each container that asks for GPUs; of any, where none does so by itself (claims)."""
     asking = {container.name for container in pod.spec.containers or () if gpus.container_asks(container)}
     found = []
@@ -69,7 +69,7 @@ def restarts_of(pod: objects.Pod) -> list[Restart]:
     return found
 
 
-def disruption_of(pod: objects.Pod) -> objects.Condition | None:
+def disruption_of(pod: objects.PodObject) -> objects.Condition | None:
     """Why Kubernetes itself is about to end the pod, if it is."""
     return next((c for c in pod.status.conditions or () if c.type == "DisruptionTarget" and c.status == "True"), None)
 
@@ -80,7 +80,7 @@ def _transition(status: objects.PodStatus, kind: str) -> int | None:
     )
 
 
-def _started_ms(pod: objects.Pod) -> int | None:
+def _started_ms(pod: objects.PodObject) -> int | None:
     starts = []
     for status in pod.status.container_statuses or ():
         ever = [
@@ -95,7 +95,7 @@ def _started_ms(pod: objects.Pod) -> int | None:
     return max(starts, default=None)
 
 
-def _finished_ms(pod: objects.Pod) -> int | None:
+def _finished_ms(pod: objects.PodObject) -> int | None:
     ends = [
         ended
         for status in pod.status.container_statuses or ()
@@ -106,7 +106,7 @@ def _finished_ms(pod: objects.Pod) -> int | None:
     return max(ends, default=None)
 
 
-def _ended_ms(pod: objects.Pod) -> int | None:
+def _ended_ms(pod: objects.PodObject) -> int | None:
     """When its last container ended; a pod that never got that far ended when Kubernetes gave it up."""
     finished_ms = _finished_ms(pod)
     if finished_ms is not None:
@@ -118,7 +118,7 @@ def _ended_ms(pod: objects.Pod) -> int | None:
     return max(known, default=None)
 
 
-def _reason(pod: objects.Pod) -> str | None:
+def _reason(pod: objects.PodObject) -> str | None:
     """Why it ended: the pod's own word (Evicted), then Kubernetes' (PreemptionByScheduler), then its containers'."""
     if pod.status.reason:
         return pod.status.reason

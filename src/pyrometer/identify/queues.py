@@ -11,7 +11,7 @@ import msgspec
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.identify import gpus
 from pyrometer.identify.workloads import Identity
 from pyrometer.model import events
@@ -47,7 +47,7 @@ class Queues:
         waited = [pod for pod in self._pods.pop(queued_uid, {}).values() if pod.ended_ms is None]
         return [_over(pod, at_ms) for pod in waited]
 
-    def take(self, queued: objects.Queued, identity: Identity, seen: Seen) -> list[Event | Pod]:
+    def take(self, queued: objects.Queued, identity: Identity, seen: ObservedObject) -> list[Event | Pod]:
         """What to write down about a job that is queued, or runs."""
         conditions = {condition.type: condition for condition in queued.status.conditions or ()}
         created_ms = ms(queued.metadata.creation_timestamp) or seen.seen_ms
@@ -80,7 +80,7 @@ class Queues:
             )
 
     def _demand(
-        self, queued: objects.Queued, identity: Identity, conditions: Conditions, created_ms: int, seen: Seen
+        self, queued: objects.Queued, identity: Identity, conditions: Conditions, created_ms: int, seen: ObservedObject
     ) -> Iterator[Pod]:
         reserved, over = conditions.get("QuotaReserved"), conditions.get("Finished")
         has_quota = reserved is not None and reserved.status == "True"
@@ -135,5 +135,5 @@ def _share(template: Any) -> int:
         spec = msgspec.convert((template or {}).get("spec") or {}, objects.PodSpec)
     except (msgspec.ValidationError, AttributeError):
         return 0
-    asked = gpus.asked_by(objects.Pod(objects.Meta(), spec))
+    asked = gpus.asked_by(objects.PodObject(objects.Meta(), spec))
     return asked.total if asked else 0

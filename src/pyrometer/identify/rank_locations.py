@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pyrometer.collect.gpu_device import host_uid
-from pyrometer.collect.messages import Happened, Who
+from pyrometer.collect.messages import EventMessage, RankIdentity
 from pyrometer.model.records import OWN_POD, Allocation, Pod, Run, Slot
 
 LOCAL = "local"  # cluster, namespace and team of what runs outside of Kubernetes
@@ -20,7 +20,7 @@ class RunContext(NamedTuple):
 
     ranks: Iterable[Run] = ()  # of launches
     heard_ms: Mapping[tuple[str, int], int] = {}  # when ranks last reported, by launch and rank
-    restored: Mapping[tuple[str, int], Happened] = {}  # the last checkpoint that ranks loaded, by launch and rank
+    restored: Mapping[tuple[str, int], EventMessage] = {}  # the last checkpoint that ranks loaded, by launch and rank
     attempts: Iterable[tuple[str, int, str]] = ()  # run, attempt, launch
     checkpoints: Iterable[tuple[str, int, str, int, int]] = ()  # run, attempt, path, time, step
     pods: Iterable[Pod] = ()
@@ -57,7 +57,7 @@ class RankLocator:
                 self._on_slot[hold.node_uid, hold.slot_index].append(hold)
         self._node_uid_of = node_uid_of
 
-    def locate(self, who: Who, *, steps: bool, local: bool, patient: bool) -> RankLocation | None:
+    def locate(self, who: RankIdentity, *, steps: bool, local: bool, patient: bool) -> RankLocation | None:
         """Where a rank runs; None while that may still become known. A rank that reports steps and no GPU has none."""
         in_kubernetes = who.pod_uid is not None or who.pod_name is not None
         pod = self._pods.get(who.pod_uid or "") or self._named.get((who.namespace or "", who.pod_name or ""))
@@ -81,7 +81,7 @@ class RankLocator:
         node_uid = self._node_uid_of(host) or (pod.node_uid if pod else None) or host_uid(host)
         return _locate(who, pod, node_uid, min(index, 2**15 - 1), own=pod is None)._replace(unseen=True)
 
-    def _slot(self, who: Who, pod: Pod | None) -> tuple[str, int] | None:
+    def _slot(self, who: RankIdentity, pod: Pod | None) -> tuple[str, int] | None:
         known = self._slots.get(who.gpu_uuid or "")
         if known is not None:
             return known.node_uid, known.slot_index
@@ -91,7 +91,7 @@ class RankLocator:
         number = who.local_rank if who.local_rank is not None else who.rank
         return held[number] if number < len(held) else None
 
-    def _holder(self, slot: tuple[str, int], who: Who) -> str | None:
+    def _holder(self, slot: tuple[str, int], who: RankIdentity) -> str | None:
         """The pod that holds a slot when a process starts on it."""
         at_ms = who.started_ms or 2**62
         found = [
@@ -102,7 +102,7 @@ class RankLocator:
         return max(found, key=lambda hold: hold.from_ms).pod_uid if found else None
 
 
-def _locate(who: Who, pod: Pod | None, node_uid: str, slot_index: int | None, *, own: bool) -> RankLocation:
+def _locate(who: RankIdentity, pod: Pod | None, node_uid: str, slot_index: int | None, *, own: bool) -> RankLocation:
     if pod is not None:
         return RankLocation(node_uid, slot_index, pod.pod_uid, pod.workload_uid, _pod_run(pod), pod.cluster)
     if own:

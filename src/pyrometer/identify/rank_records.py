@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyrometer.collect.messages import Drawn, Happened, Message, Piece, Value, Window
+from pyrometer.collect.messages import BatchMessage, EventMessage, Message, MetricMessage, SpanMessage, WindowMessage
 from pyrometer.identify.launches import Launch, RankState
 from pyrometer.identify.rank_locations import CPU, LOCAL, SOURCE
 from pyrometer.model.records import Allocation, Batch, Event, Metric, Pod, Run, Slot, Span, StepWindow, Workload
@@ -22,7 +22,7 @@ def message_records(launch: Launch, rank: RankState, messages: list[Message]) ->
     assert run is not None  # noqa: S101 - it has its number
     records: Records = []
     for message in messages:
-        if isinstance(message, Window):
+        if isinstance(message, WindowMessage):
             records.append(
                 # Positional, as are the kinds below: keywords take three times as long, for every window.
                 StepWindow(
@@ -30,18 +30,18 @@ def message_records(launch: Launch, rank: RankState, messages: list[Message]) ->
                     location.pod_uid, *message[2:],
                 )
             )  # fmt: skip
-        elif isinstance(message, Piece):
+        elif isinstance(message, SpanMessage):
             records.append(
                 Span(
                     message.time_ms, message.trace_id, message.span_id, message.name, message.duration_us, run, attempt,
                     number, message.step, message.parent_id, message.attributes_json, message.after_us,
                 )
             )  # fmt: skip
-        elif isinstance(message, Value):
+        elif isinstance(message, MetricMessage):
             records.append(Metric(message.time_ms, run, attempt, number, *message[1:]))
-        elif isinstance(message, Drawn):
+        elif isinstance(message, BatchMessage):
             records.append(Batch(message.time_ms, run, attempt, number, *message[1:]))
-        elif isinstance(message, Happened):
+        elif isinstance(message, EventMessage):
             records.append(
                 Event(
                     time_ms=message.time_ms,
@@ -60,14 +60,12 @@ def message_records(launch: Launch, rank: RankState, messages: list[Message]) ->
 
 def own_device_records(launch: Launch, rank: RankState, run: Run) -> Records:
     """The device, holder and workload of a rank that holds its device itself."""
-    who, location, at_ms = rank.who, rank.location, run.time_ms
     assert run.pod_uid is not None  # noqa: S101 - it has a pod of its own
-    assert location.slot_index is not None  # noqa: S101 - and a device
-    virtual = location.node_uid.startswith(CPU)
-    unnamed = run.run in (launch.launch, who.restart_of)
-    name = run.run if not unnamed else who.experiment or run.run[:8]
+    assert rank.location.slot_index is not None  # noqa: S101 - and a device
+    unnamed = run.run in (launch.launch, rank.who.restart_of)
+    name = run.run if not unnamed else rank.who.experiment or run.run[:8]
     workload = Workload(
-        time_ms=at_ms,
+        time_ms=run.time_ms,
         cluster=LOCAL,
         workload_uid=run.run,
         kind=RUN_KIND,
@@ -82,30 +80,10 @@ def own_device_records(launch: Launch, rank: RankState, run: Run) -> Records:
     if launch.workload is None or launch.workload[1:] != workload[1:]:
         launch.workload = workload
         records.append(workload)
-    if virtual:
-        records.append(
-            Slot(
-                time_ms=at_ms,
-                node_uid=location.node_uid,
-                slot_index=location.slot_index,
-                gpu_model="CPU",
-                from_ms=run.started_ms,
-                to_ms=run.ended_ms,
-            )
-        )
-    elif location.unseen:
-        records.append(
-            Slot(
-                time_ms=run.started_ms,
-                node_uid=location.node_uid,
-                slot_index=location.slot_index,
-                uuid=who.gpu_uuid,
-                gpu_model=who.gpu_model,
-            )
-        )
+    records += _own_slot(rank, rank.location.slot_index, run)
     records.append(
         Pod(
-            time_ms=at_ms,
+            time_ms=run.time_ms,
             cluster=LOCAL,
             pod_uid=run.pod_uid,
             namespace=LOCAL,
@@ -114,7 +92,7 @@ def own_device_records(launch: Launch, rank: RankState, run: Run) -> Records:
             workload_uid=run.run,
             attempt=run.attempt,
             rank=run.rank,
-            node_uid=location.node_uid,
+            node_uid=rank.location.node_uid,
             created_ms=run.started_ms,
             scheduled_ms=run.started_ms,
             started_ms=run.started_ms,
@@ -124,10 +102,10 @@ def own_device_records(launch: Launch, rank: RankState, run: Run) -> Records:
     )
     records.append(
         Allocation(
-            time_ms=at_ms,
+            time_ms=run.time_ms,
             pod_uid=run.pod_uid,
-            node_uid=location.node_uid,
-            slot_index=location.slot_index,
+            node_uid=rank.location.node_uid,
+            slot_index=rank.location.slot_index,
             from_ms=run.started_ms,
             to_ms=run.ended_ms,
             share=SHARE_WHOLE,
@@ -135,3 +113,30 @@ def own_device_records(launch: Launch, rank: RankState, run: Run) -> Records:
         )
     )
     return records
+
+
+def _own_slot(rank: RankState, slot_index: int, run: Run) -> list[Slot]:
+    """The device itself: a CPU, or a GPU that no source has described."""
+    node_uid = rank.location.node_uid
+    if node_uid.startswith(CPU):
+        return [
+            Slot(
+                time_ms=run.time_ms,
+                node_uid=node_uid,
+                slot_index=slot_index,
+                gpu_model="CPU",
+                from_ms=run.started_ms,
+                to_ms=run.ended_ms,
+            )
+        ]
+    if rank.location.unseen:
+        return [
+            Slot(
+                time_ms=run.started_ms,
+                node_uid=node_uid,
+                slot_index=slot_index,
+                uuid=rank.who.gpu_uuid,
+                gpu_model=rank.who.gpu_model,
+            )
+        ]
+    return []

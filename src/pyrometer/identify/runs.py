@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from pyrometer.collect.messages import Happened, Message, News, Said, Who, Window
+from pyrometer.collect.messages import EventMessage, Message, RankIdentity, RankMessages, RankStatus, WindowMessage
 from pyrometer.identify.launches import Launch, RankState, end_of, identity_of, merge_identity, start_of, supersedes
 from pyrometer.identify.rank_locations import RankLocator, RunContext, location_of
 from pyrometer.identify.rank_records import message_records, own_device_records
@@ -48,11 +48,11 @@ class RunBatch(NamedTuple):
     """Records to store, and messages of ranks whose location is not known yet."""
 
     records: Records
-    waiting: list[Said]
+    waiting: list[RankMessages]
     unnumbered: int = 0  # messages of attempts beyond the largest number
 
 
-class Runs:
+class RunRegistry:
     """The launches that have reported, with their ranks. `node_uid_of` finds a node by a machine's name."""
 
     def __init__(self, node_uid_of: Callable[[str], str | None] = lambda host: None) -> None:
@@ -61,7 +61,7 @@ class Runs:
         self._attempts: dict[str, dict[str, int]] = {}  # of each run, by launch
         self._checkpoints = SavedCheckpoints()
 
-    def missing_context(self, said: Iterable[Said]) -> MissingContext:
+    def missing_context(self, said: Iterable[RankMessages]) -> MissingContext:
         """What is not known yet about the ranks that report."""
         missing = MissingContext(set(), set(), set(), set(), set())
         for who, _ in said:
@@ -78,7 +78,9 @@ class Runs:
                     missing.uuids.add(who.gpu_uuid)
         return missing
 
-    def take(self, said: list[Said], known: RunContext, *, local: bool = False, patient: bool = False) -> RunBatch:
+    def take(
+        self, said: list[RankMessages], known: RunContext, *, local: bool = False, patient: bool = False
+    ) -> RunBatch:
         """Turns messages into records. `local`: into a folder of this machine. `patient`: messages about pods and
         devices that are not known wait, since these may still become known."""
         self._remember(known)
@@ -186,7 +188,7 @@ class Runs:
         assert launch.run is not None  # noqa: S101 - it has its number
         saved = False
         for message in messages:
-            if not isinstance(message, Happened):
+            if not isinstance(message, EventMessage):
                 continue
             if message.kind == events.RESTORED:
                 if rank.restored is None or message.time_ms >= rank.restored.time_ms:
@@ -242,14 +244,14 @@ class Runs:
 
 
 def _located(
-    launch: Launch, who: Who, messages: list[Message], locator: RankLocator, *, local: bool, patient: bool
+    launch: Launch, who: RankIdentity, messages: list[Message], locator: RankLocator, *, local: bool, patient: bool
 ) -> RankState | None:
     """The rank that reports, with its location; None while that may still become known."""
     rank = launch.ranks.get(who.rank)
     if rank is not None and rank.location.settled:
         return rank
     whole = who if rank is None else merge_identity(rank.who, who)
-    steps = any(type(one) is Window for one in messages)
+    steps = any(type(one) is WindowMessage for one in messages)
     location = locator.locate(whole, steps=steps, local=local, patient=patient)
     if location is None:
         return None
@@ -261,7 +263,7 @@ def _located(
 def _take_news(rank: RankState, messages: list[Message]) -> tuple[int | None, str | None]:
     """Takes the end of a rank and its resumed step. Returns the end of its first step and its outcome."""
     before = rank.record
-    news = [message for message in messages if isinstance(message, News)]
+    news = [message for message in messages if isinstance(message, RankStatus)]
     ends = [one.ended_ms or one.time_ms for one in news if one.ended_ms or one.outcome]
     outcomes = [one.outcome for one in news if one.outcome]
     first = [one.first_step_ms for one in news if one.first_step_ms]

@@ -22,14 +22,14 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 Json = Mapping[str, Any]
 
 
-class Told(NamedTuple):
+class SweepStatus(NamedTuple):
     """What is kept of an Experiment or a Trial: its record, without names and times of its own."""
 
     record: Sweep | Trial
     changed_ms: int  # its last word
 
 
-def told_by(owner: objects.Owner) -> Told:
+def read_sweep_status(owner: objects.OwnerObject) -> SweepStatus:
     """What an Experiment or a Trial says."""
     spec, status = _object(owner.spec), _object(owner.status)
     meta = owner.metadata
@@ -60,7 +60,7 @@ def told_by(owner: objects.Owner) -> Told:
             started_ms=started_ms,
             ended_ms=ended_ms,
         )
-        return Told(sweep, changed_ms)
+        return SweepStatus(sweep, changed_ms)
     parameters = {
         str(each.get("name")): str(each.get("value"))[:LONGEST_TEXT]
         for each in map(_object, _listed(spec.get("parameterAssignments"))[:MOST_PARAMETERS])
@@ -80,7 +80,7 @@ def told_by(owner: objects.Owner) -> Told:
         started_ms=started_ms,
         ended_ms=ended_ms,
     )
-    return Told(trial, changed_ms)
+    return SweepStatus(trial, changed_ms)
 
 
 def _metrics(observation: Json) -> dict[str, dict[str, float]]:
@@ -111,8 +111,8 @@ class Sweeps:
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
-        self._trials: dict[str, dict[str, Told]] = {}  # by sweep and UID
-        self._sweeps: dict[str, Told] = {}
+        self._trials: dict[str, dict[str, SweepStatus]] = {}  # by sweep and UID
+        self._sweeps: dict[str, SweepStatus] = {}
         self._written: dict[str, Sweep | Trial] = {}  # by UID, of sweeps that use GPUs
         self._resumed: set[str] = set()  # trials that used GPUs before this process began, and their sweeps
 
@@ -124,11 +124,11 @@ class Sweeps:
         """The kinds that are followed before any pod names them."""
         return [EXPERIMENT, TRIAL] if self._resumed else []
 
-    def trial_of(self, chain: Sequence[objects.Owner]) -> objects.Owner | None:
+    def trial_of(self, chain: Sequence[objects.OwnerObject]) -> objects.OwnerObject | None:
         """The trial above a pod."""
         return next((owner for owner in chain if (owner.group, owner.kind) == TRIAL), None)
 
-    def see(self, owner: objects.Owner, seen_ms: int, *, gone: bool) -> list[Sweep | Trial]:
+    def see(self, owner: objects.OwnerObject, seen_ms: int, *, gone: bool) -> list[Sweep | Trial]:
         """An Experiment or a Trial has changed, or is gone."""
         told, uid = owner.status, owner.metadata.uid
         if gone:
@@ -136,7 +136,7 @@ class Sweeps:
             for trials in self._trials.values():
                 trials.pop(uid, None)
             return []
-        if not isinstance(told, Told):
+        if not isinstance(told, SweepStatus):
             return []
         if isinstance(told.record, Sweep):
             self._sweeps[uid] = told
@@ -150,7 +150,7 @@ class Sweeps:
             return [record for one in everything if one is not None for record in self._news(one, seen_ms)]
         return self._news(told, seen_ms) if sweep_uid in self._written or sweep_uid in self._resumed else []
 
-    def use(self, chain: Sequence[objects.Owner], seen_ms: int) -> list[Sweep | Trial]:
+    def use(self, chain: Sequence[objects.OwnerObject], seen_ms: int) -> list[Sweep | Trial]:
         """A pod with GPUs belongs to a trial: from now on its sweep, with all of its trials, is written down."""
         trial = self.trial_of(chain)
         if trial is None or trial.metadata.uid in self._written:
@@ -158,8 +158,8 @@ class Sweeps:
         above = next((owner for owner in chain if (owner.group, owner.kind) == EXPERIMENT), None)
         written: list[Sweep | Trial] = []
         for owner in (above, trial):
-            if owner is not None and not isinstance(owner.status, Told):  # it may not be read, or is gone
-                owner.status = told_by(owner)
+            if owner is not None and not isinstance(owner.status, SweepStatus):  # it may not be read, or is gone
+                owner.status = read_sweep_status(owner)
             if owner is not None:
                 written += self.see(owner, seen_ms, gone=False) or self._news(owner.status, seen_ms)
         for told in self._trials.get(above.metadata.uid if above else "", {}).values():
@@ -173,7 +173,7 @@ class Sweeps:
             del self._written[uid]
         self._trials = {uid: trials for uid, trials in self._trials.items() if trials}
 
-    def _news(self, told: Told, seen_ms: int) -> list[Sweep | Trial]:
+    def _news(self, told: SweepStatus, seen_ms: int) -> list[Sweep | Trial]:
         record = told.record
         if isinstance(record, Sweep):
             record = record._replace(cluster=self.cluster)

@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from pyrometer.collect.gpu_device import host_uid
-from pyrometer.collect.tracked import MLFLOW, WANDB, Point, TrackedRun
+from pyrometer.collect.tracked import MLFLOW, WANDB, TrackedPoint, TrackedRun
 from pyrometer.identify.rank_locations import LOCAL
 from pyrometer.identify.rank_records import RUN_KIND
 from pyrometer.model import events
@@ -32,7 +32,7 @@ _PHASES = {"succeeded": "Succeeded", "failed": "Failed", "killed": "Failed"}
 LONGEST_HOST = 63  # characters of a pod's name that its host name has
 
 
-class Known(NamedTuple):
+class TrackerContext(NamedTuple):
     """What a store knows of runs, pods and devices: the newest word on each."""
 
     told: Mapping[tuple[str, str], str] = {}  # kind of event and the tracker's id: the run whose processes said so
@@ -56,7 +56,7 @@ class Join(NamedTuple):
 class Joiner:
     """Knows where everything was."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: TrackerContext) -> None:
         self.known = known
         self._runs: dict[str, list[Run]] = defaultdict(list)
         self._in_pod: dict[str, list[Run]] = defaultdict(list)
@@ -141,7 +141,12 @@ class Joiner:
         return workload.name if workload else pod.name
 
     def records(
-        self, tracked: TrackedRun, join: Join, points: Iterable[Point], before: Iterable[Run], has: Iterable[str] = ()
+        self,
+        tracked: TrackedRun,
+        join: Join,
+        points: Iterable[TrackedPoint],
+        before: Iterable[Run],
+        has: Iterable[str] = (),
     ) -> Records:
         """What is to be written down. `before` is what was, of this run; `has`, the metrics that its processes told."""
         if join.run is not None:
@@ -151,7 +156,7 @@ class Joiner:
         own = not places and self.known.newest_ms is None
         until_ms = max([tracked.ended_ms or 0, tracked.started_ms, *(point.time_ms for point in points[-1:])])
         said_ms = until_ms if own else min(tracked.started_ms, self.known.newest_ms or tracked.started_ms)
-        places = _own_places(tracked, until_ms) if own else places or [_Place()]
+        places = _own_places(tracked, until_ms) if own else places or [_TrackedRank()]
         ranks = Counter(place.attempt for place in places)
         numbers = {attempt: count() for attempt in ranks}
         runs = [
@@ -171,7 +176,7 @@ class Joiner:
         held = _held(tracked, places, until_ms, news[0].time_ms) if own and news else []
         return [*news, *told, *held, *_curves(tracked, runs, points)]
 
-    def _beside(self, tracked: TrackedRun, join: Join, points: Iterable[Point], has: frozenset[str]) -> Records:
+    def _beside(self, tracked: TrackedRun, join: Join, points: Iterable[TrackedPoint], has: frozenset[str]) -> Records:
         """Of a run whose own processes tell of it: which of the tracker's it is, and metrics that they did not tell, of
         an evaluation elsewhere. Those once it is over, since until then they may only be late."""
         assert join.run is not None  # noqa: S101 - it is joined to one
@@ -184,18 +189,18 @@ class Joiner:
         rest = (point for point in points if point.name not in has)
         return told + [_metric(point, tracked, join.run, attempt, 0) for point in rest]
 
-    def _places(self, tracked: TrackedRun, join: Join) -> Iterable[_Place]:
+    def _places(self, tracked: TrackedRun, join: Join) -> Iterable[_TrackedRank]:
         """Every GPU that the workload held while the run went on; a pod that holds none is a place as well."""
         for pod in sorted(join.pods, key=lambda pod: (pod.attempt, pod.name)):
             holds = [hold for hold in self._holds[pod.pod_uid] if _overlaps(tracked, hold.from_ms, hold.to_ms)]
             common = (pod.pod_uid, pod.workload_uid, pod.cluster, pod.attempt)
             for hold in sorted(holds, key=lambda hold: (hold.from_ms, hold.node_uid, hold.slot_index)):
-                yield _Place(*common, hold.node_uid, hold.slot_index, hold.from_ms, hold.to_ms)
+                yield _TrackedRank(*common, hold.node_uid, hold.slot_index, hold.from_ms, hold.to_ms)
             if not holds and _overlaps(tracked, pod.started_ms or pod.time_ms, pod.ended_ms):
-                yield _Place(*common, pod.node_uid, None, pod.started_ms or 0, pod.ended_ms)
+                yield _TrackedRank(*common, pod.node_uid, None, pod.started_ms or 0, pod.ended_ms)
 
 
-class _Place(NamedTuple):
+class _TrackedRank(NamedTuple):
     """One rank's, or none that is known."""
 
     pod_uid: str | None = None
@@ -226,7 +231,7 @@ def _overlaps(tracked: TrackedRun, from_ms: int, to_ms: int | None) -> bool:
     return ends and (to_ms is None or to_ms > tracked.started_ms)
 
 
-def _ended(tracked: TrackedRun, place: _Place, places: list[_Place]) -> int | None:
+def _ended(tracked: TrackedRun, place: _TrackedRank, places: list[_TrackedRank]) -> int | None:
     """The last attempt ends with the run, those before it with what they held."""
     last = place.attempt == places[-1].attempt
     ended_ms = tracked.ended_ms if last or tracked.ended_ms is None else min(tracked.ended_ms, place.to_ms or 2**62)
@@ -243,7 +248,7 @@ def _news(runs: list[Run], before: Mapping[tuple[int, int], Run]) -> Iterable[Ru
             yield run._replace(time_ms=max(run.time_ms, last.time_ms + 1))
 
 
-def _curves(tracked: TrackedRun, runs: list[Run], points: Iterable[Point]) -> Iterable[Metric]:
+def _curves(tracked: TrackedRun, runs: list[Run], points: Iterable[TrackedPoint]) -> Iterable[Metric]:
     """Values, each of the attempt that went on then; its first rank speaks for all."""
     first: dict[int, Run] = {}
     for one in runs:
@@ -266,7 +271,7 @@ def _event(tracked: TrackedRun, run: str, time_ms: int) -> Event:
     )
 
 
-def _metric(point: Point, tracked: TrackedRun, run: str, attempt: int, rank: int) -> Metric:
+def _metric(point: TrackedPoint, tracked: TrackedRun, run: str, attempt: int, rank: int) -> Metric:
     return Metric(
         time_ms=point.time_ms,
         run=run,
@@ -282,16 +287,16 @@ def _metric(point: Point, tracked: TrackedRun, run: str, attempt: int, rank: int
 # -- a folder that knows of nothing but trackers -----------------------------------------------------------------------
 
 
-def _own_places(tracked: TrackedRun, until_ms: int) -> list[_Place]:
+def _own_places(tracked: TrackedRun, until_ms: int) -> list[_TrackedRank]:
     """The GPUs that its machine had, or, without any, a device of its own: as of a run outside of Kubernetes."""
     host, common = tracked.where.host or "unknown", (f"{tracked.tracker}:{tracked.run_id}", tracked.run_id, LOCAL, 1)
     times = (tracked.started_ms, until_ms)
     if not tracked.where.gpus:
-        return [_Place(*common, f"cpu:{host}:{tracked.run_id}:0", 0, *times)]
-    return [_Place(*common, host_uid(host), index, *times) for index in range(tracked.where.gpus)]
+        return [_TrackedRank(*common, f"cpu:{host}:{tracked.run_id}:0", 0, *times)]
+    return [_TrackedRank(*common, host_uid(host), index, *times) for index in range(tracked.where.gpus)]
 
 
-def _held(tracked: TrackedRun, places: list[_Place], until_ms: int, at_ms: int) -> Records:
+def _held(tracked: TrackedRun, places: list[_TrackedRank], until_ms: int, at_ms: int) -> Records:
     uid, start_ms = f"{tracked.tracker}:{tracked.run_id}", tracked.started_ms
     until_ms = max(until_ms, start_ms + 1)
     records: Records = [
@@ -329,26 +334,7 @@ def _held(tracked: TrackedRun, places: list[_Place], until_ms: int, at_ms: int) 
     for place in places:
         assert place.node_uid is not None  # noqa: S101 - it is of our own making
         assert place.slot_index is not None  # noqa: S101 - likewise
-        if tracked.where.gpus:
-            records.append(
-                Slot(
-                    time_ms=start_ms,
-                    node_uid=place.node_uid,
-                    slot_index=place.slot_index,
-                    gpu_model=tracked.where.gpu_model,
-                )
-            )
-        else:
-            records.append(
-                Slot(
-                    time_ms=at_ms,
-                    node_uid=place.node_uid,
-                    slot_index=place.slot_index,
-                    gpu_model="CPU",
-                    from_ms=start_ms,
-                    to_ms=until_ms,
-                )
-            )
+        records.append(_own_slot(tracked, place.node_uid, place.slot_index, until_ms, at_ms))
         records.append(
             Allocation(
                 time_ms=at_ms,
@@ -362,3 +348,19 @@ def _held(tracked: TrackedRun, places: list[_Place], until_ms: int, at_ms: int) 
             )
         )
     return records
+
+
+def _own_slot(tracked: TrackedRun, node_uid: str, slot_index: int, until_ms: int, at_ms: int) -> Slot:
+    """A GPU of the run's machine, or its CPU."""
+    if tracked.where.gpus:
+        return Slot(
+            time_ms=tracked.started_ms, node_uid=node_uid, slot_index=slot_index, gpu_model=tracked.where.gpu_model
+        )
+    return Slot(
+        time_ms=at_ms,
+        node_uid=node_uid,
+        slot_index=slot_index,
+        gpu_model="CPU",
+        from_ms=tracked.started_ms,
+        to_ms=until_ms,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.identify.kinds import Kind, Kinds, Place
+from pyrometer.identify.kinds import FieldRef, WorkloadKind, WorkloadKinds
 
 # The suffixes that generators of names add: a hash, a timestamp, a number of a run.
 _GENERATED = re.compile(r"(-[0-9]{8,}|-(?=[a-z0-9]*[0-9])[bcdfghjklmnpqrstvwxz2456789]{5,10})+$")
@@ -22,11 +22,13 @@ class Identity(NamedTuple):
     namespace: str
     name: str
     rule: str
-    of_kind: Kind | None  # what the table says of it
-    root: objects.Owner | None  # the object itself, where it could be read
+    of_kind: WorkloadKind | None  # what the table says of it
+    root: objects.OwnerObject | None  # the object itself, where it could be read
 
 
-def identify(cluster: str, pod: objects.Pod, chain: Sequence[objects.Owner], kinds: Kinds) -> Identity:
+def identify(
+    cluster: str, pod: objects.PodObject, chain: Sequence[objects.OwnerObject], kinds: WorkloadKinds
+) -> Identity:
     """Which workload a pod belongs to. `chain` are its owners, the nearest first, as far as they are known."""
     for kind in kinds.by_key:
         value = first(kind.key, pod)
@@ -46,29 +48,29 @@ def identify(cluster: str, pod: objects.Pod, chain: Sequence[objects.Owner], kin
     return Identity(meta.uid, "Pod", "", meta.namespace, meta.name, "the pod itself", None, None)
 
 
-def _highest(chain: Sequence[objects.Owner]) -> objects.Owner | None:
+def _highest(chain: Sequence[objects.OwnerObject]) -> objects.OwnerObject | None:
     """The job below what is made of jobs; a pod in between is the step that has made it."""
     return next((owner for owner in reversed(chain) if (owner.group, owner.kind) != ("", "Pod")), None)
 
 
-def _described(chain: Sequence[objects.Owner], kinds: Kinds) -> Kind | None:
+def _described(chain: Sequence[objects.OwnerObject], kinds: WorkloadKinds) -> WorkloadKind | None:
     """The entry for the last of these. If it has no place for ranks, the nearest kind below that has one does."""
     known = [kind for owner in reversed(chain) if (kind := kinds.of(owner.group, owner.kind))]
     rank = next((kind.rank for kind in known if kind.rank), ())
     root = kinds.of(chain[-1].group, chain[-1].kind)
     if root is None:
-        return Kind(chain[-1].kind, chain[-1].group, rank=rank) if rank else None
+        return WorkloadKind(chain[-1].kind, chain[-1].group, rank=rank) if rank else None
     return root._replace(rank=rank)
 
 
-def owned(owner: objects.Owner, of_kind: Kind | None) -> Identity:
+def owned(owner: objects.OwnerObject, of_kind: WorkloadKind | None) -> Identity:
     """The workload that an object is."""
     meta = owner.metadata
     rule = of_kind.rule if of_kind else f"owner {owner.kind}.{owner.group}"
     return Identity(meta.uid, owner.kind, owner.group, meta.namespace, meta.name, rule, of_kind, owner)
 
 
-def first(places: Iterable[Place], pod: objects.Pod) -> str | None:
+def first(places: Iterable[FieldRef], pod: objects.PodObject) -> str | None:
     """What a pod says at the first of these places."""
     for place in places:
         value = at(place, pod.metadata, pod.spec.containers or ())
@@ -77,13 +79,13 @@ def first(places: Iterable[Place], pod: objects.Pod) -> str | None:
     return None
 
 
-def number(places: Iterable[Place], pod: objects.Pod) -> int | None:
+def number(places: Iterable[FieldRef], pod: objects.PodObject) -> int | None:
     """The same as a number; None where it is none."""
     value = first(places, pod)
     return int(value) if value is not None and value.isdecimal() and len(value) < 10 else None
 
 
-def at(place: Place, meta: objects.Meta, containers: Iterable[objects.Container] = ()) -> str | None:
+def at(place: FieldRef, meta: objects.Meta, containers: Iterable[objects.ContainerObject] = ()) -> str | None:
     """What an object says at a place."""
     if place.where == "label":
         return (meta.labels or {}).get(place.key)
@@ -97,14 +99,14 @@ def at(place: Place, meta: objects.Meta, containers: Iterable[objects.Container]
 # -- whose it is ------------------------------------------------------------------------------------------------------
 
 
-class Named(NamedTuple):
+class RuleResult(NamedTuple):
     """A name and the rule that gave it."""
 
     value: str
     rule: str
 
 
-class Surroundings(NamedTuple):
+class RuleContext(NamedTuple):
     """Where team and experiment rules look: the objects of a workload, its namespace, its queue."""
 
     metas: Sequence[objects.Meta]  # the root first, the pod last
@@ -113,7 +115,7 @@ class Surroundings(NamedTuple):
     queue: str | None
 
 
-def by_rules(rules: Iterable[str], where: Surroundings) -> Named | None:
+def by_rules(rules: Iterable[str], where: RuleContext) -> RuleResult | None:
     """The first rule that has an answer.
 
     A rule is `label:KEY` or `annotation:KEY` (of the workload, its owners or its pods), `namespace-label:KEY`, `queue`,
@@ -123,7 +125,7 @@ def by_rules(rules: Iterable[str], where: Surroundings) -> Named | None:
         kind, _, key = rule.partition(":")
         value: str | None = None
         if kind in ("label", "annotation"):
-            place = Place(kind, key)
+            place = FieldRef(kind, key)
             value = next((said for meta in where.metas if (said := at(place, meta))), None)
         elif kind == "namespace-label":
             value = where.namespace_labels.get(key)
@@ -134,7 +136,7 @@ def by_rules(rules: Iterable[str], where: Surroundings) -> Named | None:
         elif rule == "name":
             value = ungenerated(where.identity.name)
         if value:
-            return Named(value, rule)
+            return RuleResult(value, rule)
     return None
 
 

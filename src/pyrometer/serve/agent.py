@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyrometer import __version__
-from pyrometer.collect.cgroups import Container, container_of
+from pyrometer.collect.cgroups import ContainerCgroup, container_of
 from pyrometer.collect.nvml import ACTIVITY, ENERGY, HEALTH, INSTANCE, Gpu, Nvml, Values
-from pyrometer.collect.pod_resources import Held, PodResourcesError, list_held
+from pyrometer.collect.pod_resources import ContainerDevice, PodResourcesError, list_held
 from pyrometer.collect.xids import XidWatch
 from pyrometer.export.dcgm import CONTENT_TYPE, About, Shown, exposition
 
@@ -78,8 +78,8 @@ class Agent:
         self.xids = XidWatch(nvml.gpus)
         self._every_s = every_s
         self._found: dict[str, _Values] = {}
-        self._held: list[Held] | None = []  # None: the kubelet does not answer
-        self._processes: dict[Gpu, Counter[Container]] = {}
+        self._held: list[ContainerDevice] | None = []  # None: the kubelet does not answer
+        self._processes: dict[Gpu, Counter[ContainerCgroup]] = {}
         self._ticked_s = time.monotonic()
         seldom_s = max(every_s, 10.0)
         # a hundredth of a core, and some of it left for scrapes
@@ -134,7 +134,7 @@ class Agent:
             self._held = None
 
     def _read_processes(self) -> None:
-        found: dict[Gpu, Counter[Container]] = {}
+        found: dict[Gpu, Counter[ContainerCgroup]] = {}
         for gpu in self.nvml.everything:
             containers = (container_of(pid, self.proc) for pid in gpu.pids()[:MAX_PIDS])
             counted = Counter(container for container in containers if container is not None)
@@ -151,7 +151,7 @@ class Agent:
     def page(self) -> str:
         """The response to a scrape."""
         held = self._held or []
-        by_device: dict[str, list[Held]] = {}
+        by_device: dict[str, list[ContainerDevice]] = {}
         for one in held:
             by_device.setdefault(one.device, []).append(one)
         devices = [self._shown(gpu, by_device) for gpu in self.nvml.everything]
@@ -159,7 +159,7 @@ class Agent:
         unplaced = [one for one in held if one not in placed and one.resource.startswith(GPU_RESOURCES)]
         return exposition(devices, self._about(unplaced))
 
-    def _shown(self, gpu: Gpu, held: Mapping[str, Sequence[Held]]) -> Shown:
+    def _shown(self, gpu: Gpu, held: Mapping[str, Sequence[ContainerDevice]]) -> Shown:
         values: Values = {}
         for reading in self.readings:
             found = self._found.get(reading.name)
@@ -175,7 +175,7 @@ class Agent:
             self._processes.get(gpu, {}),
         )
 
-    def _about(self, unplaced: Sequence[Held]) -> About:
+    def _about(self, unplaced: Sequence[ContainerDevice]) -> About:
         used = resource.getrusage(resource.RUSAGE_SELF)
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return About(

@@ -11,11 +11,11 @@ from typing import Any
 from pyrometer.collect.kubernetes import look, objects
 from pyrometer.collect.kubernetes.api import Api
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.collect.kubernetes.source import KubernetesSource
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.collect.prometheus.follow import BEHIND_MS
-from pyrometer.collect.prometheus.source import Known, PrometheusSource
+from pyrometer.collect.prometheus.source import KnownObjects, PrometheusSource
 from pyrometer.collect.source import Delivery, SourceError
 from pyrometer.identify.cluster import Cluster
 from pyrometer.identify.gpu_models import near_idle_power_w
@@ -67,18 +67,18 @@ class Backfill:
             await run_to_end(self.store.append, records)
 
     async def _past(
-        self, prometheus: Prometheus, cluster: Cluster, name: str, nodes: list[objects.Node],
+        self, prometheus: Prometheus, cluster: Cluster, name: str, nodes: list[objects.NodeObject],
         owners: look.Owners | None, progress: Progress,
     ) -> None:  # fmt: skip
         ranges = ReadRanges(self.store, prometheus.url)
 
-        async def owner_of(kind: str, namespace: str, of_name: str) -> objects.Owner | None:
+        async def owner_of(kind: str, namespace: str, of_name: str) -> objects.OwnerObject | None:
             return await owners.find(cluster.group_of(kind), kind, namespace, of_name) if owners else None
 
         source = PrometheusSource(
             prometheus, cluster, cluster=name, from_ms=self.from_ms, to_ms=self.to_ms,
             near_idle_power_w=near_idle_power_w, read=ranges.read(),
-            known=Known(nodes, owner_of),
+            known=KnownObjects(nodes, owner_of),
         )  # fmt: skip
         async for delivery in source.deliveries():
             await self._write(delivery.records)
@@ -87,12 +87,16 @@ class Backfill:
                     await run_to_end(ranges.add, delivery.covers)
             progress(round(1000 * delivery.progress), 1000)
 
-    async def _present(self, api: Api, cluster: Cluster, name: str, nodes: list[objects.Node], *, blind: bool) -> None:
+    async def _present(
+        self, api: Api, cluster: Cluster, name: str, nodes: list[objects.NodeObject], *, blind: bool
+    ) -> None:
         records: list[tuple[Any, ...]] = []
         if blind:  # pods that are gone are unknown, so no slot is known to be free; nodes existed before
             records.append(Event(self.from_ms, events.WATCH_GAP, self.to_ms - self.from_ms, name))
             for node in nodes:
-                records += cluster.take(Seen(node, max(self.from_ms, ms(node.metadata.creation_timestamp) or 0)))
+                records += cluster.take(
+                    ObservedObject(node, max(self.from_ms, ms(node.metadata.creation_timestamp) or 0))
+                )
         await self._write(records)
         source = KubernetesSource(
             api, cluster, cluster=name, always=cluster.followed_kinds(), last_live_ms=self.to_ms, known=cluster.known(),

@@ -26,7 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from pyrometer.collect import otlp_requests
-from pyrometer.collect.otlp_forms import OtlpError, TooLargeError
+from pyrometer.collect.otlp_forms import OtlpError, OtlpTooLargeError
 from pyrometer.collect.otlp_readers import OtlpBody
 from pyrometer.serve.core import Core
 from pyrometer.serve.disk import UNWRITTEN
@@ -100,7 +100,7 @@ class OtlpReceiver:
             body = await body_of(request, otlp_requests.MAX_PACKED_BYTES)
             packed = request.headers.get("Content-Encoding", "").strip().lower() == "gzip"
             received = await self._read(signal, body, is_json=kind == JSON, packed=packed)
-        except TooLargeError as error:
+        except OtlpTooLargeError as error:
             return _refusal(kind, 413, str(error))
         except OtlpError as error:
             return _refusal(kind, 400, str(error))

@@ -22,7 +22,13 @@ from starlette.responses import JSONResponse, Response
 
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.gpu_samples import Values
-from pyrometer.collect.remote_write import MOST_PACKED_BYTES, Reader, Received, RemoteWriteError, TooLargeError
+from pyrometer.collect.remote_write import (
+    MOST_PACKED_BYTES,
+    RemoteWriteBody,
+    RemoteWriteError,
+    RemoteWriteReader,
+    RemoteWriteTooLargeError,
+)
 from pyrometer.collect.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.serve.core import Core
@@ -52,7 +58,7 @@ class RemoteWriteReceiver:
         self.counts: Counter[str] = Counter()  # samples by outcome
         self._core = core
         self._journal = Journal(core.store.folder / "inbox")
-        self._reader = Reader()
+        self._reader = RemoteWriteReader()
         self._reading = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "remote-write")  # always the same thread, so that its memory is reused
         self._inside = 0
@@ -78,7 +84,7 @@ class RemoteWriteReceiver:
             body = await body_of(request, MOST_PACKED_BYTES)
             async with self._reading:
                 received = await asyncio.get_running_loop().run_in_executor(self._thread, self._read, body)
-        except TooLargeError as error:
+        except RemoteWriteTooLargeError as error:
             return _refusal(413, str(error))
         except RemoteWriteError as error:
             return _refusal(400, str(error))
@@ -94,7 +100,7 @@ class RemoteWriteReceiver:
         self.counts["taken"] += len(received.samples)
         return Response(status_code=204)
 
-    def _read(self, body: bytes) -> Received:
+    def _read(self, body: bytes) -> RemoteWriteBody:
         """Reads a body, and writes it to disk if it has samples."""
         received = self._reader.read(body, time.time_ns() // 1_000_000)
         if len(received.samples):

@@ -11,7 +11,7 @@ from pyrometer.collect import labelled
 from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import Meta
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.collect.source import Source
 from pyrometer.identify.cluster import Cluster
 from pyrometer.model.records import GpuSample, NodeSample, Slot
@@ -137,7 +137,9 @@ class HoldersFromLabels:
         for pod in before.pods:
             if pod.ended_ms is None:
                 meta = Meta(name=pod.name, uid=pod.pod_uid, namespace=pod.namespace)
-                ended += self.cluster.take(Seen(objects.Pod(meta), max(last_ms, pod.time_ms + 1), gone=True))
+                ended += self.cluster.take(
+                    ObservedObject(objects.PodObject(meta), max(last_ms, pod.time_ms + 1), gone=True)
+                )
         return ended
 
     def machines(self, records: Iterable[tuple[Any, ...]]) -> Records:
@@ -150,7 +152,7 @@ class HoldersFromLabels:
                 if now != (gpus, model):
                     self._gpus[slot.node_uid] = now
                     node = labelled.machine(slot.node_uid.removeprefix("host/"), slot.node_uid, *now)
-                    written += self.cluster.take(Seen(node, slot.time_ms))
+                    written += self.cluster.take(ObservedObject(node, slot.time_ms))
         return written
 
     def learn(self, uses: set[DeviceUse], now_ms: int) -> Records:

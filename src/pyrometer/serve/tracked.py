@@ -17,8 +17,8 @@ from typing import Any
 from pyrometer.collect import wandb
 from pyrometer.collect.mlflow import Curves, Mlflow, newer_than
 from pyrometer.collect.source import SourceError
-from pyrometer.collect.tracked import MLFLOW, WANDB, Point, TrackedRun
-from pyrometer.identify.tracked import EVENT, LATE_MS, Joiner, Known
+from pyrometer.collect.tracked import MLFLOW, WANDB, TrackedPoint, TrackedRun
+from pyrometer.identify.tracked import EVENT, LATE_MS, Joiner, TrackerContext
 from pyrometer.model.records import Allocation, Metric, Node, Pod, Run, Workload
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve.runtime import run_to_end
@@ -42,7 +42,7 @@ JOINED = {
     "host": "joined by host and time",
 }
 
-RunPoints = tuple[TrackedRun, list[Point]]
+RunPoints = tuple[TrackedRun, list[TrackedPoint]]
 log = logging.getLogger("pyrometer")
 
 
@@ -58,7 +58,7 @@ class TrackedRunWriter:
         self.ambiguous: dict[str, str] = {}  # what matches, in one sentence, by run
         self._waiting: list[RunPoints] = []
 
-    def add(self, run: TrackedRun, points: list[Point]) -> None:
+    def add(self, run: TrackedRun, points: list[TrackedPoint]) -> None:
         """Adds a run. Runs are written in batches."""
         self._waiting.append((run, points))
         if len(self._waiting) >= BATCH_RUNS or sum(len(points) for _, points in self._waiting) >= BATCH_POINTS:
@@ -90,7 +90,7 @@ class TrackedRunWriter:
         self.stored += len(records)
 
 
-def known_records(store: Store, tracked: list[TrackedRun], *, local: bool) -> Known:
+def known_records(store: Store, tracked: list[TrackedRun], *, local: bool) -> TrackerContext:
     """The records of a store from the time of some runs."""
     store.expose_all(["run", "workload", "pod", "allocation", "node", "event"])
     now_ms = time.time_ns() // 1_000_000
@@ -121,7 +121,7 @@ def known_records(store: Store, tracked: list[TrackedRun], *, local: bool) -> Kn
     sources = {source for (source,) in ask("SELECT DISTINCT source FROM allocation").fetchall()}
     is_known = sources - set(TRACKERS) or store.has("node")
     until_ms = store.newest_ms(["node", "slot", "pod", "allocation", "run"], now_ms) if is_known else None
-    return Known(
+    return TrackerContext(
         told={(kind, reason): run for kind, reason, run in joined},
         runs={(run.run, run.attempt, run.rank): run for run in runs}.values(),
         workloads=newest_records(store, Workload, "workload_uid", "true", [], "true"),

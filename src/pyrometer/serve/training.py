@@ -17,13 +17,13 @@ import msgspec
 from pyrometer.collect import otlp_requests
 from pyrometer.collect.dcgm import Dcgm
 from pyrometer.collect.gpu_samples import Sample, Values
-from pyrometer.collect.messages import Happened, Said
+from pyrometer.collect.messages import EventMessage, RankMessages
 from pyrometer.collect.otlp_forms import OtlpError
 from pyrometer.collect.otlp_readers import MALFORMED, OtlpBody
 from pyrometer.collect.whole_scrapes import SETTLE_S, WholeScrapes
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.identify.rank_locations import RunContext
-from pyrometer.identify.runs import MissingContext, Runs
+from pyrometer.identify.runs import MissingContext, RunRegistry
 from pyrometer.model import events
 from pyrometer.model.records import Allocation, Pod, Run, Slot
 from pyrometer.serve.spooled_bodies import append_what_fits
@@ -108,7 +108,7 @@ class StepStore:
         self._inbox = inbox
         self._node_uid_of = node_uid_of
         self._waits_for_pods = waits_for_pods
-        self._runs = Runs(node_uid_of)
+        self._runs = RunRegistry(node_uid_of)
         self._bodies: list[_Body] = []
         self._scrapes = WholeScrapes()
         self._dcgm: Dcgm | None = None  # created when the store can be read
@@ -182,7 +182,7 @@ class StepStore:
                 patient = self._waits_for_pods and now_s - body.arrived_s < POD_WAIT_S
                 groups.setdefault((body.local, patient), []).append(body)
         for (local, patient), bodies in groups.items():
-            messages: list[Said] = [one for body in bodies for one in body.messages]
+            messages: list[RankMessages] = [one for body in bodies for one in body.messages]
             known = look_up(self._store, self._runs.missing_context(messages), local=local)
             taken = self._runs.take(messages, known, local=local, patient=patient)
             records += taken.records
@@ -277,7 +277,7 @@ def _of_runs(store: Store, launches: set[str], runs: set[str], known: RunContext
             if (run, attempt) in launch_of
         },
         restored={
-            (launch_of[run, attempt], rank): Happened(time_ms, events.RESTORED, step=step, message=message)
+            (launch_of[run, attempt], rank): EventMessage(time_ms, events.RESTORED, step=step, message=message)
             for run, attempt, rank, time_ms, step, message in restored
             if (run, attempt) in launch_of
         },

@@ -30,7 +30,7 @@ class _Resources(msgspec.Struct, rename="camel"):
     resources: list[_Listed] | None = None
 
 
-class Place(msgspec.Struct, frozen=True):
+class ApiResource(msgspec.Struct, frozen=True):
     """Where the API has a kind."""
 
     version: str
@@ -42,10 +42,10 @@ class Discovery:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._groups: dict[str, dict[str, Place]] = {}
+        self._groups: dict[str, dict[str, ApiResource]] = {}
         self._asked_s: dict[str, float] = {}
 
-    async def find(self, group: str, kind: str) -> Place | None:
+    async def find(self, group: str, kind: str) -> ApiResource | None:
         """Where a kind is; None when the cluster does not have it."""
         places = self._groups.get(group)
         if places is None or (kind not in places and time.monotonic() - self._asked_s[group] > ASK_AGAIN_S):
@@ -53,15 +53,15 @@ class Discovery:
             self._asked_s[group] = time.monotonic()
         return places.get(kind)
 
-    async def _ask(self, group: str) -> dict[str, Place]:
-        places: dict[str, Place] = {}
+    async def _ask(self, group: str) -> dict[str, ApiResource]:
+        places: dict[str, ApiResource] = {}
         try:
             for version in await self._versions(group):
                 for one in (
                     msgspec.json.decode(await self._api.get(root(group, version)), type=_Resources).resources or ()
                 ):
                     if "/" not in one.name and {"list", "watch"} <= set(one.verbs or ()):
-                        places.setdefault(one.kind, Place(version, one.name))
+                        places.setdefault(one.kind, ApiResource(version, one.name))
         except (MissingError, DeniedError):
             return places
         except msgspec.DecodeError as error:

@@ -22,7 +22,7 @@ from pyrometer.collect.kubernetes.watch import Resource
 
 AT_ONCE = 8
 OF_OWNERS = "which job the pods below belong to: they stay where the chain of owners ends"
-_OWNER = msgspec.json.Decoder(objects.Owner)
+_OWNER = msgspec.json.Decoder(objects.OwnerObject)
 
 Kind = tuple[str, str]  # API group and kind
 
@@ -65,7 +65,7 @@ class _Unread:
         self.pods += owned.pods
 
 
-async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects.Pod], bool]) -> Examined:
+async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects.PodObject], bool]) -> Examined:
     """Every resource with every verb that is used on it; `owners` are the kinds that are known to stand above pods."""
     discovery = Discovery(api)
     limit = asyncio.Semaphore(AT_ONCE)
@@ -106,7 +106,7 @@ async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects
 
 
 async def _climb(
-    api: Api, discovery: Discovery, limit: asyncio.Semaphore, asks_gpus: Callable[[objects.Pod], bool]
+    api: Api, discovery: Discovery, limit: asyncio.Semaphore, asks_gpus: Callable[[objects.PodObject], bool]
 ) -> tuple[int | None, dict[Kind, _Unread]]:
     """Follows the owners of all GPU pods upwards.
 
@@ -124,7 +124,7 @@ async def _climb(
     except ApiError:
         return None, {}
 
-    async def read(owned: _Owned) -> objects.Owner | None:
+    async def read(owned: _Owned) -> objects.OwnerObject | None:
         reference = owned.reference
         if (reference.group, reference.kind) == NODE:
             return None
@@ -136,7 +136,12 @@ async def _climb(
                     of_kind.add(owned)
                     return None
                 resource = Resource(
-                    reference.group, place.version, place.plural, reference.kind, objects.Owner, metadata_only=True
+                    reference.group,
+                    place.version,
+                    place.plural,
+                    reference.kind,
+                    objects.OwnerObject,
+                    metadata_only=True,
                 )
                 answer = await api.get(
                     resource.named(owned.namespace, reference.name), accept=resource.accept(listed=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.scrape import Target
+from pyrometer.collect.scrape import ScrapeTarget
 
 NAMES = ("nvidia-dcgm-exporter", "dcgm-exporter", "pyrometer-agent")  # of GPUs
 MACHINE_NAMES = ("node-exporter", "prometheus-node-exporter")
@@ -11,17 +11,17 @@ NAME_LABELS = ("app.kubernetes.io/name", "app", "k8s-app")
 PORT, MACHINE_PORT = 9400, 9100
 
 
-def exporter_of(pod: objects.Pod) -> Target | None:
+def exporter_of(pod: objects.PodObject) -> ScrapeTarget | None:
     """Where a pod's GPU metrics are, if it is an exporter that runs."""
     return _target(pod, NAMES, PORT)
 
 
-def machine_exporter_of(pod: objects.Pod) -> Target | None:
+def machine_exporter_of(pod: objects.PodObject) -> ScrapeTarget | None:
     """Where a pod's metrics of its machine are, if it is a node_exporter that runs."""
     return _target(pod, MACHINE_NAMES, MACHINE_PORT)
 
 
-def _target(pod: objects.Pod, names: tuple[str, ...], usual_port: int) -> Target | None:
+def _target(pod: objects.PodObject, names: tuple[str, ...], usual_port: int) -> ScrapeTarget | None:
     labels = pod.metadata.labels or {}
     if not any(labels.get(key) in names for key in NAME_LABELS):
         return None
@@ -31,4 +31,4 @@ def _target(pod: objects.Pod, names: tuple[str, ...], usual_port: int) -> Target
     named = next((port.container_port for port in ports if port.name == "metrics"), None)
     address = f"[{pod.status.pod_ip}]" if ":" in pod.status.pod_ip else pod.status.pod_ip
     port = named or next((port.container_port for port in ports if port.container_port), usual_port)
-    return Target(f"http://{address}:{port}/metrics", node=pod.spec.node_name or None)
+    return ScrapeTarget(f"http://{address}:{port}/metrics", node=pod.spec.node_name or None)

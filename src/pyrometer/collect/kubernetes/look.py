@@ -9,17 +9,17 @@ import msgspec
 from pyrometer.collect.kubernetes.api import Api, ApiError
 from pyrometer.collect.kubernetes.discovery import Discovery
 from pyrometer.collect.kubernetes.exporters import NAME_LABELS, NAMES, exporter_of
-from pyrometer.collect.kubernetes.objects import Listing, Node, Owner, Pod
+from pyrometer.collect.kubernetes.objects import Listing, NodeObject, OwnerObject, PodObject
 from pyrometer.collect.kubernetes.watch import PAGE, Resource
 
 _LISTING = msgspec.json.Decoder(Listing)
-_NODE = msgspec.json.Decoder(Node)
-_POD = msgspec.json.Decoder(Pod)
+_NODE = msgspec.json.Decoder(NodeObject)
+_POD = msgspec.json.Decoder(PodObject)
 
 
-async def nodes(api: Api) -> list[Node]:
+async def nodes(api: Api) -> list[NodeObject]:
     """All nodes, as they are now."""
-    found: list[Node] = []
+    found: list[NodeObject] = []
     following = ""
     while True:
         asked = {"limit": str(PAGE)} | ({"continue": following} if following else {})
@@ -30,7 +30,7 @@ async def nodes(api: Api) -> list[Node]:
             return found
 
 
-async def pods(api: Api) -> AsyncIterator[list[Pod]]:
+async def pods(api: Api) -> AsyncIterator[list[PodObject]]:
     """All pods, as they are now, in pages. Pods that cannot be decoded are left out."""
     following = ""
     while True:
@@ -72,15 +72,15 @@ class Owners:
         self._api = api
         self._discovery = Discovery(api)
 
-    async def find(self, group: str, kind: str, namespace: str, name: str) -> Owner | None:
+    async def find(self, group: str, kind: str, namespace: str, name: str) -> OwnerObject | None:
         """The object; None when it is gone, or may not be read."""
         try:
             place = await self._discovery.find(group, kind)
             if place is None:
                 return None
-            resource = Resource(group, place.version, place.plural, kind, Owner, metadata_only=True)
+            resource = Resource(group, place.version, place.plural, kind, OwnerObject, metadata_only=True)
             answer = await self._api.get(resource.named(namespace, name), accept=resource.accept(listed=False))
-            owner = msgspec.json.decode(answer, type=Owner)
+            owner = msgspec.json.decode(answer, type=OwnerObject)
         except (ApiError, msgspec.DecodeError):
             return None
         owner.api_version, owner.kind = f"{group}/{place.version}" if group else place.version, kind

@@ -54,7 +54,7 @@ class Meta(_Object):
         return next((owner for owner in self.owner_references or () if owner.controller), None)
 
 
-class Owner(_Object):
+class OwnerObject(_Object):
     """Any object above a pod: its place in the chain, and what it says about itself."""
 
     metadata: Meta
@@ -101,7 +101,7 @@ class Port(_Object):
     container_port: Int32 = 0
 
 
-class Container(_Object):
+class ContainerObject(_Object):
     """A container of a pod."""
 
     name: str = ""
@@ -129,8 +129,8 @@ class PodSpec(_Object):
     """What a pod should be."""
 
     node_name: str = ""
-    containers: list[Container] | None = None
-    init_containers: list[Container] | None = None
+    containers: list[ContainerObject] | None = None
+    init_containers: list[ContainerObject] | None = None
     resource_claims: list[ClaimOfPod] | None = None
     scheduling_group: SchedulingGroup | None = None
 
@@ -196,7 +196,7 @@ class PodStatus(_Object):
     resource_claim_statuses: list[ClaimStatus] | None = None
 
 
-class Pod(_Object):
+class PodObject(_Object):
     """A pod."""
 
     metadata: Meta
@@ -229,7 +229,7 @@ class NodeStatus(_Object):
     conditions: list[Condition] | None = None
 
 
-class Node(_Object):
+class NodeObject(_Object):
     """A node."""
 
     metadata: Meta
@@ -253,14 +253,14 @@ class Concerned(_Object):
     api_version: str = ""
 
 
-class Series(_Object):
+class EventSeries(_Object):
     """How often an event happened, and when last."""
 
     count: Int32 = 1
     last_observed_time: datetime | None = None
 
 
-class Event(_Object):
+class EventObject(_Object):
     """Something that a component of the cluster noticed (core/v1)."""
 
     metadata: Meta
@@ -271,10 +271,10 @@ class Event(_Object):
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
-    series: Series | None = None
+    series: EventSeries | None = None
 
 
-class Device(_Object):
+class AllocatedDevice(_Object):
     """A device that a claim was given."""
 
     driver: str = ""
@@ -286,7 +286,7 @@ class Device(_Object):
 class Devices(_Object):
     """The devices of a claim."""
 
-    results: list[Device] | None = None
+    results: list[AllocatedDevice] | None = None
 
 
 class ClaimAllocation(_Object):

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from pyrometer.collect.kubernetes import objects
 
 
-class Seen(NamedTuple):
+class ObservedObject(NamedTuple):
     """An object as it is, or that it is gone. `seen_ms` is when; of one that vanished, when it was last known to be."""
 
     object: Any
     seen_ms: int
     gone: bool = False
     vanished: bool = False  # nobody saw it go: it was not there any more when everything was listed again
-    chain: tuple[objects.Owner, ...] = ()  # its owners, the nearest first
+    chain: tuple[objects.OwnerObject, ...] = ()  # its owners, the nearest first

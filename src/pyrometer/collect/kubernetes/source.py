@@ -13,11 +13,11 @@ import msgspec
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
-from pyrometer.collect.kubernetes.discovery import Discovery, Place
+from pyrometer.collect.kubernetes.discovery import ApiResource, Discovery
 from pyrometer.collect.kubernetes.exporters import exporter_of, machine_exporter_of
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.collect.kubernetes.watch import PAGE, SMALL_PAGE, Gap, Resource, Watch, now_ms
-from pyrometer.collect.scrape import Target
+from pyrometer.collect.scrape import ScrapeTarget
 from pyrometer.collect.source import Delivery
 from pyrometer.model import events
 from pyrometer.model.records import Event
@@ -52,14 +52,20 @@ class Need(NamedTuple):
 
 
 NEEDS = (
-    Need("", "Node", "nodes", objects.Node, "capacity: without nodes there are no slots, and nothing to account for"),
+    Need(
+        "", "Node", "nodes", objects.NodeObject,
+        "capacity: without nodes there are no slots, and nothing to account for",
+    ),
     Need("", "Namespace", "namespaces", objects.Namespace, "teams that are named by labels of namespaces"),
     Need(
         "resource.k8s.io", "ResourceClaim", "resourceclaims", objects.ResourceClaim,
         "which devices pods have that ask for them by claims (DRA)", optional=True,
     ),
-    Need("", "Pod", "pods", objects.Pod, "everything: who holds which GPUs, from when to when"),
-    Need("", "Event", "events", objects.Event, "why pods wait or start slowly: image pulls, scheduling, preemption"),
+    Need("", "Pod", "pods", objects.PodObject, "everything: who holds which GPUs, from when to when"),
+    Need(
+        "", "Event", "events", objects.EventObject,
+        "why pods wait or start slowly: image pulls, scheduling, preemption",
+    ),
     Need(
         "kueue.x-k8s.io", "Workload", "workloads", objects.Queued,
         "how long jobs wait in Kueue's queues, and which GPUs lie free meanwhile", optional=True,
@@ -67,14 +73,14 @@ NEEDS = (
 )  # fmt: skip
 
 
-class Translator(Protocol):
+class ObjectTranslator(Protocol):
     """Turns what was seen into records."""
 
-    def take(self, seen: Seen) -> list[tuple[Any, ...]]:
+    def take(self, seen: ObservedObject) -> list[tuple[Any, ...]]:
         """What to write down about it."""
         ...
 
-    def shrink(self, owner: objects.Owner) -> objects.Owner:
+    def shrink(self, owner: objects.OwnerObject) -> objects.OwnerObject:
         """An owner without what will not be needed again: there may be tens of thousands."""
         ...
 
@@ -91,15 +97,15 @@ class KubernetesSource:
     """Follows one cluster. Its deliveries never end."""
 
     def __init__(
-        self, api: Api, translator: Translator, *, cluster: str, always: Iterable[tuple[str, str]] = (),
+        self, api: Api, translator: ObjectTranslator, *, cluster: str, always: Iterable[tuple[str, str]] = (),
         last_live_ms: int | None = None, known: Known | None = None,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:  # fmt: skip
         self.api = api
         self.watches: dict[tuple[str, str], Watch] = {}
         self._denied_owners: dict[tuple[str, str], tuple[str, str]] = {}  # by group and kind: resource, answer
-        self.exporters: dict[str, Target] = {}  # GPU exporters among the pods
-        self.machine_exporters: dict[str, Target] = {}  # node_exporters
+        self.exporters: dict[str, ScrapeTarget] = {}  # GPU exporters among the pods
+        self.machine_exporters: dict[str, ScrapeTarget] = {}  # node_exporters
         self.ready = asyncio.Event()  # everything that was there at the start has been handed over
         self.trouble: str | None = None  # what keeps it from starting
         self._translator = translator
@@ -111,13 +117,13 @@ class KubernetesSource:
         self._due_s = 0.0
         self._listed = False  # everything that is followed from the start on
         self._discovery = Discovery(api)
-        self._queue: asyncio.Queue[list[Seen | Gap] | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[list[ObservedObject | Gap] | None] = asyncio.Queue()
         self._waiting = 0  # changes in it, and those of which no records are made yet
         self._room = asyncio.Event()  # a store that is slow slows the watches down
         self._room.set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._owners: dict[str, objects.Owner] = {}
-        self._changed_owners: dict[str, Seen] = {}
+        self._owners: dict[str, objects.OwnerObject] = {}
+        self._changed_owners: dict[str, ObservedObject] = {}
         self._gone_owners: dict[str, int] = {}
         self.unusable = 0  # how often an object was passed over
         self._unusable: set[str] = set()
@@ -177,11 +183,11 @@ class KubernetesSource:
     def _unread_owners(self) -> Iterator[tuple[str, str]]:
         """The resources above pods that may not be read, each with what the API answered."""
         for watch in self.watches.values():
-            if watch.denied and watch.resource.type is objects.Owner:
+            if watch.denied and watch.resource.type is objects.OwnerObject:
                 yield watch.resource.name, watch.denied
         for kind, denied in self._denied_owners.items():
             followed = self.watches.get(kind)
-            if followed is None or followed.resource.type is not objects.Owner:
+            if followed is None or followed.resource.type is not objects.OwnerObject:
                 yield denied
 
     # -- what is followed ---------------------------------------------------------------------------------------------
@@ -200,7 +206,7 @@ class KubernetesSource:
         self._listed = True
         self._wake()  # nothing else may come for a while
 
-    async def _place_of(self, need: Need) -> Place | None:
+    async def _place_of(self, need: Need) -> ApiResource | None:
         """Where the cluster has what is needed, as soon as it answers; None when it does not have it."""
         while True:
             try:
@@ -222,7 +228,7 @@ class KubernetesSource:
 
     async def _pump(self, watch: Watch) -> None:
         async for changes in watch.changes():
-            if watch.resource.type is objects.Owner:
+            if watch.resource.type is objects.OwnerObject:
                 self._remember(changes)
             elif changes:
                 await self._room.wait()
@@ -259,19 +265,16 @@ class KubernetesSource:
 
     # -- translation --------------------------------------------------------------------------------------------------
 
-    async def _translate(self, change: Seen | Gap) -> list[tuple[Any, ...]]:
+    async def _translate(self, change: ObservedObject | Gap) -> list[tuple[Any, ...]]:
         if isinstance(change, Gap):
-            if change.resource.kind != "Pod":
-                return []
-            lasted_ms = max(change.to_ms - change.from_ms, 0)
-            return [Event(time_ms=change.from_ms, kind=events.WATCH_GAP, duration_ms=lasted_ms, cluster=self._cluster)]
-        if isinstance(change.object, objects.Pod):
+            return [_gap_event(change, self._cluster)] if change.resource.kind == "Pod" else []
+        if isinstance(change.object, objects.PodObject):
             self._notice_exporter(change)
-        if isinstance(change.object, objects.Pod | objects.Queued) and not change.vanished:
+        if isinstance(change.object, objects.PodObject | objects.Queued) and not change.vanished:
             change = change._replace(chain=await self._chain(change.object.metadata))
         return self._taken(change)
 
-    def _taken(self, change: Seen) -> list[tuple[Any, ...]]:
+    def _taken(self, change: ObservedObject) -> list[tuple[Any, ...]]:
         """What to write down about an object. One that nobody was prepared for costs no other."""
         try:
             return self._translator.take(change)
@@ -287,9 +290,10 @@ class KubernetesSource:
             if len(self._unusable) >= MOST_UNUSABLE:
                 self._unusable.clear()
             self._unusable.add(meta.uid)
-            _log.exception("%s %s/%s is passed over", type(thing).__name__, meta.namespace, meta.name)
+            kind = type(thing).__name__.removesuffix("Object")
+            _log.exception("%s %s/%s is passed over", kind, meta.namespace, meta.name)
 
-    def _notice_exporter(self, change: Seen) -> None:
+    def _notice_exporter(self, change: ObservedObject) -> None:
         uid = change.object.metadata.uid
         for known, target_of in ((self.exporters, exporter_of), (self.machine_exporters, machine_exporter_of)):
             target = None if change.gone else target_of(change.object)
@@ -300,9 +304,9 @@ class KubernetesSource:
 
     # -- owners -------------------------------------------------------------------------------------------------------
 
-    async def _chain(self, meta: objects.Meta) -> tuple[objects.Owner, ...]:
+    async def _chain(self, meta: objects.Meta) -> tuple[objects.OwnerObject, ...]:
         """The owners above an object, the nearest first; one that cannot be read ends the chain."""
-        chain: list[objects.Owner] = []
+        chain: list[objects.OwnerObject] = []
         reference, namespace = meta.controller, meta.namespace
         while reference is not None and len(chain) < MAX_OWNERS:
             owner = self._owners.get(reference.uid) or await self._read_owner(reference, namespace)
@@ -310,7 +314,7 @@ class KubernetesSource:
             reference = owner.metadata.controller
         return tuple(chain)
 
-    async def _read_owner(self, reference: objects.Reference, namespace: str) -> objects.Owner:
+    async def _read_owner(self, reference: objects.Reference, namespace: str) -> objects.OwnerObject:
         if reference.group or reference.kind != "Pod":
             watch = await self._follow_owner(reference.group, reference.kind)
             if watch is not None:
@@ -336,16 +340,12 @@ class KubernetesSource:
         whole = self._translator.whole(group, kind)
         page = SMALL_PAGE if whole else PAGE
         return self._follow(
-            Resource(group, place.version, place.plural, kind, objects.Owner, metadata_only=not whole, page=page)
+            Resource(group, place.version, place.plural, kind, objects.OwnerObject, metadata_only=not whole, page=page)
         )
 
-    async def _get_owner(self, reference: objects.Reference, namespace: str) -> objects.Owner:
+    async def _get_owner(self, reference: objects.Reference, namespace: str) -> objects.OwnerObject:
         """One owner; of one that is gone, or may not be read, the reference is all there is."""
-        known = objects.Owner(
-            objects.Meta(name=reference.name, uid=reference.uid, namespace=namespace),
-            reference.api_version,
-            reference.kind,
-        )
+        known = _referenced_owner(reference, namespace)
         if (reference.group, reference.kind) == NODE:
             return known
         try:
@@ -353,10 +353,10 @@ class KubernetesSource:
             if place is None:
                 return known
             kind = Resource(
-                reference.group, place.version, place.plural, reference.kind, objects.Owner, metadata_only=True
+                reference.group, place.version, place.plural, reference.kind, objects.OwnerObject, metadata_only=True
             )
             answer = await self.api.get(kind.named(namespace, reference.name), accept=kind.accept(listed=False))
-            owner = msgspec.json.decode(answer, type=objects.Owner)
+            owner = msgspec.json.decode(answer, type=objects.OwnerObject)
         except MissingError:
             return known
         except DeniedError as error:
@@ -369,10 +369,10 @@ class KubernetesSource:
         owner.api_version, owner.kind = reference.api_version, reference.kind
         return self._shrunk(owner)
 
-    def _remember(self, changes: list[Seen | Gap]) -> None:
+    def _remember(self, changes: list[ObservedObject | Gap]) -> None:
         """Keeps owners for the chains of pods; the translator hears of changes, of each owner only the newest."""
         for change in changes:
-            if isinstance(change, Seen):
+            if isinstance(change, ObservedObject):
                 uid = change.object.metadata.uid
                 if change.gone:
                     self._gone_owners[uid] = change.seen_ms  # its pods may be seen for a while yet
@@ -382,7 +382,7 @@ class KubernetesSource:
                 self._changed_owners[uid] = change
         self._wake()
 
-    def _shrunk(self, owner: objects.Owner) -> objects.Owner:
+    def _shrunk(self, owner: objects.OwnerObject) -> objects.OwnerObject:
         notes = owner.metadata.annotations
         if notes:
             owner.metadata.annotations = {k: v for k, v in notes.items() if len(v) <= LONGEST_ANNOTATION}
@@ -392,3 +392,15 @@ class KubernetesSource:
             self._is_unusable(owner)
             owner.spec = owner.status = None
             return owner
+
+
+def _gap_event(gap: Gap, cluster: str) -> Event:
+    """A time in which the pods of a cluster were not watched."""
+    lasted_ms = max(gap.to_ms - gap.from_ms, 0)
+    return Event(time_ms=gap.from_ms, kind=events.WATCH_GAP, duration_ms=lasted_ms, cluster=cluster)
+
+
+def _referenced_owner(reference: objects.Reference, namespace: str) -> objects.OwnerObject:
+    """An owner of which only a reference is known."""
+    meta = objects.Meta(name=reference.name, uid=reference.uid, namespace=namespace)
+    return objects.OwnerObject(meta, reference.api_version, reference.kind)

@@ -16,7 +16,7 @@ import msgspec
 
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, GoneError, MissingError, root
 from pyrometer.collect.kubernetes.objects import Bookmark, Listing, Meta, Status, WatchEvent
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 
 PAGE = 500
 SMALL_PAGE = 50  # of objects that may be as large as the API allows
@@ -97,7 +97,7 @@ class Watch:
         self._known = dict(known or {})  # UID → namespace, name
         self._version = ""
 
-    async def changes(self) -> AsyncIterator[list[Seen | Gap]]:
+    async def changes(self) -> AsyncIterator[list[ObservedObject | Gap]]:
         """What happens, in the order in which it happens. Ends only when it is cancelled."""
         pause_s = FIRST_PAUSE_S
         while True:
@@ -135,7 +135,7 @@ class Watch:
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret: so that not all come at once
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
-    async def _list(self) -> AsyncIterator[list[Seen | Gap]]:
+    async def _list(self) -> AsyncIterator[list[ObservedObject | Gap]]:
         """Everything there is, in pages; then what is not there any more."""
         began_ms = self._clock_ms()
         seen: dict[str, tuple[str, str]] = {}
@@ -148,13 +148,13 @@ class Watch:
             decoded = [found for item in page.items or () if (found := self._decoded(item)) is not None]
             for item in decoded:
                 seen[item.metadata.uid] = (item.metadata.namespace, item.metadata.name)
-            yield [Seen(self._kinded(item), at_ms) for item in decoded]
+            yield [ObservedObject(self._kinded(item), at_ms) for item in decoded]
             if not page.metadata.continue_:
                 break
             params = {"limit": str(self.resource.page), "continue": page.metadata.continue_}
         last_ms = self.last_live_ms if self.last_live_ms is not None else began_ms
         vanished = [uid for uid in self._known if uid not in seen]
-        lost: list[Seen | Gap] = [self._vanished(uid, *self._known[uid], last_ms) for uid in vanished]
+        lost: list[ObservedObject | Gap] = [self._vanished(uid, *self._known[uid], last_ms) for uid in vanished]
         if self.last_live_ms is not None:
             lost.append(Gap(self.resource, self.last_live_ms, began_ms))
         self._known = seen
@@ -163,7 +163,7 @@ class Watch:
         self._live()
         yield lost
 
-    async def _watch(self) -> AsyncIterator[list[Seen | Gap]]:
+    async def _watch(self) -> AsyncIterator[list[ObservedObject | Gap]]:
         params = {
             "watch": "true", "resourceVersion": self._version, "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S),
@@ -175,7 +175,7 @@ class Watch:
             self._live()
             self.denied = self.trouble = None
 
-    def _line(self, line: bytes, at_ms: int) -> Seen | None:
+    def _line(self, line: bytes, at_ms: int) -> ObservedObject | None:
         try:
             event = _LINE.decode(line)
         except RecursionError:
@@ -197,7 +197,7 @@ class Watch:
             self._known.pop(meta.uid, None)
         else:
             self._known[meta.uid] = (meta.namespace, meta.name)
-        return Seen(self._kinded(item), at_ms, gone)
+        return ObservedObject(self._kinded(item), at_ms, gone)
 
     def _decoded(self, raw: msgspec.Raw) -> Any:
         """An object; None when it makes no sense, which costs no other."""
@@ -214,9 +214,9 @@ class Watch:
             item.api_version, item.kind = f"{group}/{version}" if group else version, self.resource.kind
         return item
 
-    def _vanished(self, uid: str, namespace: str, name: str, last_ms: int) -> Seen:
+    def _vanished(self, uid: str, namespace: str, name: str, last_ms: int) -> ObservedObject:
         item = self.resource.type(metadata=Meta(name=name, uid=uid, namespace=namespace))
-        return Seen(self._kinded(item), last_ms, gone=True, vanished=True)
+        return ObservedObject(self._kinded(item), last_ms, gone=True, vanished=True)
 
     def _live(self) -> None:
         self.last_live_ms = self._clock_ms()

@@ -25,7 +25,7 @@ NEEDS = (
 )  # fmt: skip
 
 
-class Told(NamedTuple):
+class SeriesCount(NamedTuple):
     """One thing that is read, and how much of it there is."""
 
     what: str
@@ -33,12 +33,12 @@ class Told(NamedTuple):
     costs: str
 
 
-async def examine(api: Prometheus) -> list[Told]:
+async def examine(api: Prometheus) -> list[SeriesCount]:
     """Each of the needs, now."""
     now_ms = time.time_ns() // 1_000_000
     found = []
     for what, query, costs in NEEDS:
         series = await api.at_steps(f"max_over_time(({query})[1h:5m])", now_ms - 1_000, now_ms, MS_PER_HOUR)
         count = max((int(one.values.max()) for one in series if len(one.values)), default=0)
-        found.append(Told(what, count, costs))
+        found.append(SeriesCount(what, count, costs))
     return found

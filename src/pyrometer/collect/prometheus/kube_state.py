@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import Condition, Container, ContainerState, ContainerStatus, Meta
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.objects import Condition, ContainerObject, ContainerState, ContainerStatus, Meta
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.collect.prometheus.api import Prometheus, Series
 from pyrometer.collect.prometheus.pieces import in_pieces
 from pyrometer.model import events
@@ -41,7 +41,7 @@ SILENCE_MS = 5 * MS_PER_MINUTE  # of everything: nobody scraped
 
 _OWNED = {"kube_job_owner": ("Job", "job_name"), "kube_replicaset_owner": ("ReplicaSet", "replicaset")}
 
-OwnerOf = Callable[[str, str, str], Awaitable[objects.Owner]]  # kind, namespace, name
+OwnerOf = Callable[[str, str, str], Awaitable[objects.OwnerObject]]  # kind, namespace, name
 
 
 class Names(NamedTuple):
@@ -53,10 +53,10 @@ class Names(NamedTuple):
     owner_of: OwnerOf
 
 
-class History(NamedTuple):
+class KubeStateHistory(NamedTuple):
     """What was there, in the order of time, and when nobody looked."""
 
-    seen: list[Seen]
+    seen: list[ObservedObject]
     gaps: list[Event]
     interval_ms: int  # between two scrapes
     pods: int
@@ -84,7 +84,7 @@ def label_keys(keys: Iterable[str]) -> dict[str, str]:
     return {re.sub(r"[^a-zA-Z0-9_]", "_", key): key for key in keys}
 
 
-async def history(api: Prometheus, cluster: str, from_ms: int, to_ms: int, names: Names) -> History:
+async def history(api: Prometheus, cluster: str, from_ms: int, to_ms: int, names: Names) -> KubeStateHistory:
     """The pods that asked for GPUs in a time, the nodes that had any, and who owned what."""
     pods: dict[tuple[str, str, str], _Pod] = {}
     intervals: list[int] = []
@@ -104,8 +104,8 @@ async def history(api: Prometheus, cluster: str, from_ms: int, to_ms: int, names
     above = _owners(told, names.keys)
     namespaces = _namespaces(told["kube_namespace_labels"], names.keys)
     nodes, gaps = await _nodes(api, cluster, from_ms, to_ms, told, names, interval_ms)
-    seen = [Seen(namespace, from_ms) for namespace in namespaces]
-    chains: dict[tuple[str, str, str], tuple[objects.Owner, ...]] = {}
+    seen = [ObservedObject(namespace, from_ms) for namespace in namespaces]
+    chains: dict[tuple[str, str, str], tuple[objects.OwnerObject, ...]] = {}
     # Everything was last scraped then: what is not there afterwards may only not have been looked at.
     newest_ms = max((pod.last_ms for pod in pods.values()), default=to_ms)
     for pod in pods.values():
@@ -114,14 +114,14 @@ async def history(api: Prometheus, cluster: str, from_ms: int, to_ms: int, names
             chain = await _chain(pod, above, names.owner_of, chains)
             seen += _lives(pod, chain, from_ms, newest_ms, interval_ms)
     # of what happens at once: machines first, then who ended, then who came
-    order = {"Namespace": 0, "Node": 1, "Pod": 2}
-    seen = sorted([*seen, *nodes], key=lambda s: (s.seen_ms, order[type(s.object).__name__], not s.gone))
+    order: dict[type, int] = {objects.Namespace: 0, objects.NodeObject: 1, objects.PodObject: 2}
+    seen = sorted([*seen, *nodes], key=lambda s: (s.seen_ms, order[type(s.object)], not s.gone))
     addresses = {
         series.labels["internal_ip"]: _said(series.labels, "node")
         for series in told["kube_node_info"]
         if series.labels.get("internal_ip")
     }
-    return History(seen, gaps, interval_ms, len(pods), addresses)
+    return KubeStateHistory(seen, gaps, interval_ms, len(pods), addresses)
 
 
 async def _hourly(api: Prometheus, name: str, from_ms: int, to_ms: int, *, of_gpu_pods: bool) -> list[Series]:
@@ -198,19 +198,19 @@ def _words(labels: dict[str, str], kind: str, keys: dict[str, str]) -> dict[str,
 
 
 def _lives(
-    pod: _Pod, chain: tuple[objects.Owner, ...], from_ms: int, newest_ms: int, interval_ms: int
-) -> Iterator[Seen]:
+    pod: _Pod, chain: tuple[objects.OwnerObject, ...], from_ms: int, newest_ms: int, interval_ms: int
+) -> Iterator[ObservedObject]:
     """A pod when it came, and when it ended; one that was deleted ended after it was last scraped."""
     times = pod.times_ms
     came_ms = max(
         times.get("created", pod.first_ms), times.get("status_scheduled_time", 0), times.get("state_started", 0)
     )
     ended_ms = _ended_ms(pod)
-    yield Seen(_pod(pod, None), max(min(came_ms, ended_ms or came_ms), from_ms), chain=chain)
+    yield ObservedObject(_pod(pod, None), max(min(came_ms, ended_ms or came_ms), from_ms), chain=chain)
     if ended_ms is not None:
-        yield Seen(_pod(pod, ended_ms), ended_ms, gone=True, chain=chain)
+        yield ObservedObject(_pod(pod, ended_ms), ended_ms, gone=True, chain=chain)
     elif pod.last_ms < newest_ms - 2 * interval_ms:
-        yield Seen(_pod(pod, None), pod.last_ms + interval_ms // 2, gone=True, chain=chain)
+        yield ObservedObject(_pod(pod, None), pod.last_ms + interval_ms // 2, gone=True, chain=chain)
 
 
 def _ended_ms(pod: _Pod) -> int | None:
@@ -218,7 +218,7 @@ def _ended_ms(pod: _Pod) -> int | None:
     return pod.times_ms.get("completion_time", pod.last_ms) if pod.phase in ("Succeeded", "Failed") else None
 
 
-def _pod(pod: _Pod, ended_ms: int | None) -> objects.Pod:
+def _pod(pod: _Pod, ended_ms: int | None) -> objects.PodObject:
     times = pod.times_ms
     waits = pod.phase == "Pending" and not pod.node
     scheduled_ms = times.get("status_scheduled_time") or times.get("start_time") or (None if waits else pod.first_ms)
@@ -231,13 +231,14 @@ def _pod(pod: _Pod, ended_ms: int | None) -> objects.Pod:
         )
     conditions = [Condition("PodScheduled", "True", moment(scheduled_ms))] if scheduled_ms and pod.node else []
     running = "Running" if started else "Pending"
-    return objects.Pod(
+    return objects.PodObject(
         Meta(
             name=pod.name, uid=pod.uid, namespace=pod.namespace, labels=pod.labels, annotations=pod.annotations,
             creation_timestamp=moment(times.get("created") or scheduled_ms or pod.first_ms),
         ),
         objects.PodSpec(
-            pod.node, [Container(name, objects.Resources(amounts)) for name, amounts in sorted(pod.requests.items())]
+            pod.node,
+            [ContainerObject(name, objects.Resources(amounts)) for name, amounts in sorted(pod.requests.items())],
         ),
         objects.PodStatus(
             running if ended_ms is None else pod.phase or "Succeeded", pod.reason if pod.reason == "Evicted" else "",
@@ -275,14 +276,14 @@ def _owners(told: dict[str, list[Series]], keys: dict[str, str]) -> _Above:
 
 
 async def _chain(
-    pod: _Pod, above: _Above, owner_of: OwnerOf, known: dict[tuple[str, str, str], tuple[objects.Owner, ...]]
-) -> tuple[objects.Owner, ...]:
+    pod: _Pod, above: _Above, owner_of: OwnerOf, known: dict[tuple[str, str, str], tuple[objects.OwnerObject, ...]]
+) -> tuple[objects.OwnerObject, ...]:
     """The owners of a pod, the nearest first."""
     if pod.owner is None or pod.owner[0] == "Node":
         return ()
     nearest = (pod.owner[0], pod.namespace, pod.owner[1])
     if nearest not in known:
-        chain: list[objects.Owner] = []
+        chain: list[objects.OwnerObject] = []
         next_one: tuple[str, str] | None = pod.owner
         while next_one is not None and len(chain) < 10:
             key = (next_one[0], pod.namespace, next_one[1])
@@ -306,7 +307,7 @@ def _namespaces(told: list[Series], keys: dict[str, str]) -> Iterator[objects.Na
 async def _nodes(
     api: Prometheus, cluster: str, from_ms: int, to_ms: int, told: dict[str, list[Series]], names: Names,
     interval_ms: int,
-) -> tuple[list[Seen], list[Event]]:  # fmt: skip
+) -> tuple[list[ObservedObject], list[Event]]:  # fmt: skip
     """Nodes with GPUs when they came, changed and went; and when nobody scraped."""
     capacity = await _stepwise(api, GPU_CAPACITY, from_ms, to_ms)
     ready = await _stepwise(
@@ -328,7 +329,7 @@ async def _nodes(
     looks = {"ready": _by_node(ready), "cordoned": _by_node(cordoned)}
     gaps = _gaps(cluster, from_ms, to_ms, {at_ms for of_node in steps.values() for at_ms in of_node}, interval_ms)
     created = {_said(s.labels, "node"): round(float(s.values[-1]) * 1000) for s in told["kube_node_created"]}
-    seen: list[Seen] = []
+    seen: list[ObservedObject] = []
     for name, of_node in steps.items():
         # it was there before it was first scraped: since it was made, or else for all we know
         born_ms = max(from_ms, created.get(name, min(of_node) - NODE_STEP_MS))
@@ -357,12 +358,12 @@ def _by_node(found: list[Series]) -> dict[str, dict[int, float]]:
 def _node_changes(
     name: str, capacity: dict[int, dict[str, str | int]], looks: dict[str, dict[str, dict[int, float]]],
     labels: dict[str, str], names: Names, span: tuple[int, int], gaps: list[Event],
-) -> Iterator[Seen]:  # fmt: skip
+) -> Iterator[ObservedObject]:  # fmt: skip
     """A node as it was first seen, and whenever it looked otherwise."""
     if "nvidia.com/gpu.product" not in labels and (model := names.gpu_model_of(name)):
         labels = {**labels, "nvidia.com/gpu.product": model}
     before: tuple[object, ...] | None = None
-    node: objects.Node | None = None
+    node: objects.NodeObject | None = None
     last_ms = 0
     for at_ms in sorted(capacity):
         ready = looks["ready"].get(name, {}).get(at_ms, 1.0) == 1
@@ -370,7 +371,7 @@ def _node_changes(
         look = (capacity[at_ms], ready, cordoned)
         if look != before:
             before = look
-            node = objects.Node(
+            node = objects.NodeObject(
                 Meta(name=name, uid=names.node_uid_of(name), labels=labels),
                 objects.NodeSpec(unschedulable=cordoned),
                 objects.NodeStatus(
@@ -378,13 +379,13 @@ def _node_changes(
                     [Condition("Ready", "True" if ready else "False", moment(at_ms))],
                 ),
             )  # fmt: skip
-            yield Seen(node, at_ms if last_ms else min(at_ms, span[0]))
+            yield ObservedObject(node, at_ms if last_ms else min(at_ms, span[0]))
         last_ms = at_ms
     blind_until_ms = max(
         (g.time_ms + (g.duration_ms or 0) for g in gaps if g.time_ms <= last_ms + SILENCE_MS), default=0
     )
     if node is not None and max(last_ms, blind_until_ms) < span[1] - SILENCE_MS:
-        yield Seen(node, last_ms + NODE_STEP_MS, gone=True)
+        yield ObservedObject(node, last_ms + NODE_STEP_MS, gone=True)
 
 
 def _gaps(cluster: str, from_ms: int, to_ms: int, steps: set[int], interval_ms: int) -> list[Event]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
-from pyrometer.collect.node_exporter import MATCHERS, Measure, NodeExporters, Place, measure_of, place_of
+from pyrometer.collect.node_exporter import MATCHERS, MachinePart, Measure, NodeExporters, machine_part_of, measure_of
 from pyrometer.collect.prometheus.api import Prometheus, Series
 from pyrometer.model.records import NodeSample
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
@@ -52,9 +52,9 @@ async def _asked(
     return found
 
 
-def _measured(found: list[Series]) -> Iterator[tuple[Measure, Place, Any, Any]]:
+def _measured(found: list[Series]) -> Iterator[tuple[Measure, MachinePart, Any, Any]]:
     for series in found:
-        measure, place = measure_of(series.labels.pop("__name__", "")), place_of(series.labels)
+        measure, place = measure_of(series.labels.pop("__name__", "")), machine_part_of(series.labels)
         if measure is not None and place is not None:
             yield measure, place, series.times_ms, series.values
 

@@ -14,7 +14,7 @@ SHORTEST_PIECE_MS = 15_000
 SAMPLES = 3_000_000  # that one answer should have: some 100 MB
 
 
-class Piece(NamedTuple):
+class RangeChunk(NamedTuple):
     """The samples of a while."""
 
     series: list[Series]
@@ -22,7 +22,7 @@ class Piece(NamedTuple):
     to_ms: int
 
 
-async def in_pieces(api: Prometheus, selector: str, from_ms: int, to_ms: int) -> AsyncIterator[Piece]:
+async def in_pieces(api: Prometheus, selector: str, from_ms: int, to_ms: int) -> AsyncIterator[RangeChunk]:
     """The raw samples of a time, piece by piece; a piece that is too much is asked for in halves."""
     length_ms, start_ms = FIRST_PIECE_MS, from_ms
     while start_ms < to_ms:
@@ -35,7 +35,7 @@ async def in_pieces(api: Prometheus, selector: str, from_ms: int, to_ms: int) ->
             length_ms = max(length_ms // 2, SHORTEST_PIECE_MS)
             continue
         found = [one for one in series if len(one.times_ms)]
-        yield Piece(found, start_ms, end_ms)
+        yield RangeChunk(found, start_ms, end_ms)
         samples = sum(len(one.times_ms) for one in found)
         length_ms = min(max(length_ms * SAMPLES // max(samples, 1), SHORTEST_PIECE_MS), 4 * length_ms, LONGEST_PIECE_MS)
         start_ms = end_ms

@@ -10,7 +10,7 @@ from pyrometer.collect.dcgm import Dcgm, slot_address_of
 from pyrometer.collect.gpu_device import DeviceUse, SlotAddress, device_use
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import Meta, ms
-from pyrometer.collect.kubernetes.seen import Seen
+from pyrometer.collect.kubernetes.seen import ObservedObject
 from pyrometer.collect.node_exporter import NodeExporters
 from pyrometer.collect.prometheus import machines
 from pyrometer.collect.prometheus.api import Prometheus
@@ -31,10 +31,10 @@ OBJECTS_SHARE = 0.2  # of the progress
 LINGER_MS = 5 * MS_PER_MINUTE  # a label may come and go for a scrape or two
 
 
-class Translator(Protocol):
+class HistoryTranslator(Protocol):
     """Turns what was seen into records."""
 
-    def take(self, seen: Seen) -> list[tuple[Any, ...]]:
+    def take(self, seen: ObservedObject) -> list[tuple[Any, ...]]:
         """What to write down about it."""
         ...
 
@@ -51,19 +51,19 @@ class Translator(Protocol):
         ...
 
 
-class Known(NamedTuple):
+class KnownObjects(NamedTuple):
     """What the cluster itself says, where it can be asked: its nodes as they are, and owners that still are."""
 
-    nodes: Sequence[objects.Node] = ()
-    owner_of: Callable[[str, str, str], Awaitable[objects.Owner | None]] | None = None
+    nodes: Sequence[objects.NodeObject] = ()
+    owner_of: Callable[[str, str, str], Awaitable[objects.OwnerObject | None]] | None = None
 
 
 class PrometheusSource:
     """A time that is over, from `from_ms` to `to_ms`. What has been `read` before is not read again."""
 
     def __init__(
-        self, api: Prometheus, translator: Translator, *, cluster: str, from_ms: int, to_ms: int,
-        near_idle_power_w: Callable[[str | None], int], known: Known | None = None,
+        self, api: Prometheus, translator: HistoryTranslator, *, cluster: str, from_ms: int, to_ms: int,
+        near_idle_power_w: Callable[[str | None], int], known: KnownObjects | None = None,
         read: Sequence[tuple[int, int]] = (), by_labels: bool = True,
     ) -> None:  # fmt: skip
         self.api = api
@@ -72,7 +72,7 @@ class PrometheusSource:
         self.pods = 0
         self.gpus = 0
         self._translator = translator
-        self._known = known or Known()
+        self._known = known or KnownObjects()
         self._by_labels = by_labels  # whether labels of telemetry stand in where nobody else says who was there
         self._missing = missing(from_ms, to_ms, read)
         self._dcgm = Dcgm(self._node_uid, near_idle_power_w)
@@ -137,14 +137,16 @@ class PrometheusSource:
         past = await history(self.api, self.cluster, self.from_ms, self.to_ms, names)
         self.pods = past.pods
         self._interval_ms, self._addresses = past.interval_ms, past.addresses
-        self._gpu_nodes = {seen.object.metadata.name for seen in past.seen if isinstance(seen.object, objects.Node)}
+        self._gpu_nodes = {
+            seen.object.metadata.name for seen in past.seen if isinstance(seen.object, objects.NodeObject)
+        }
         for address, name in past.addresses.items():
             self._nodes.setdefault(address, self._named_node(name))
         records: list[tuple[Any, ...]] = list(past.gaps)
-        if not any(isinstance(seen.object, objects.Node) for seen in past.seen):
+        if not any(isinstance(seen.object, objects.NodeObject) for seen in past.seen):
             for node in self._known.nodes or labelled.machines(places, self._nodes):
                 created_ms = ms(node.metadata.creation_timestamp) or 0
-                records += self._translator.take(Seen(node, max(self.from_ms, created_ms)))
+                records += self._translator.take(ObservedObject(node, max(self.from_ms, created_ms)))
         if past.pods:
             records += self._translator.learn(self._uses(places), self.from_ms)
         for seen in past.seen:
@@ -177,7 +179,7 @@ class PrometheusSource:
         found = (self._node_uid(host) for host in place.hosts)
         return next((uid for uid in found if uid), f"host/{place.hosts[0]}")
 
-    async def _owner_of(self, kind: str, namespace: str, name: str) -> objects.Owner:
+    async def _owner_of(self, kind: str, namespace: str, name: str) -> objects.OwnerObject:
         """An owner as it is, where it still is; else all that its pods said of it."""
         if self._known.owner_of is not None:
             found = await self._known.owner_of(kind, namespace, name)
@@ -185,7 +187,9 @@ class PrometheusSource:
                 return found
         group = self._translator.group_of(kind)
         uid = f"{self.cluster}/{namespace}/{kind}/{name}"
-        return objects.Owner(Meta(name=name, uid=uid, namespace=namespace), f"{group}/v1" if group else "v1", kind)
+        return objects.OwnerObject(
+            Meta(name=name, uid=uid, namespace=namespace), f"{group}/v1" if group else "v1", kind
+        )
 
     # -- where nothing but telemetry is known -------------------------------------------------------------------------
 
