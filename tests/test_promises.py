@@ -334,7 +334,11 @@ def test_a_question_to_a_folder_loads_nothing_for_clusters_or_servers(name):
 def test_the_layers_hold():
     pytest.importorskip("importlinter", reason="needs import-linter: pip install 'pyrometer[dev]'")
     said = subprocess.run(
-        [Path(sys.executable).with_name("lint-imports"), "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY / 'datasets'}"},
+        capture_output=True,
+        text=True,
     )
     assert said.returncode == 0, said.stdout + said.stderr
     assert "0 broken" in said.stdout

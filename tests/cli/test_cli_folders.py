@@ -37,7 +37,7 @@ def test_import_says_what_it_read_and_what_to_do_next(pyrometer, trace, tmp_path
     folder = tmp_path / "data"
     first, second = pyrometer("import", "openb", trace, "--out", folder).lines
     assert first == "2.2 GPU-hours (Running 2.0, Failed 0.2), 1 pods without a GPU, 1 GPU pods never scheduled."
-    assert second == f"Now: pyrometer why --data {folder} --all"
+    assert second == f"Next: pyrometer why --data {folder} --all"
     assert pyrometer("why", "--data", folder, "--all").code == 0
 
 

@@ -50,9 +50,9 @@ def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known
     ("arguments", "code", "words"),
     [
         (("import", "mlflow", "sqlite:///mlflow.db"), 1, "is not the address of an MLflow tracking server"),
-        (("import", "wandb", "nowhere"), 2, "nowhere is not there"),
+        (("import", "wandb", "nowhere"), 2, "nowhere does not exist"),
         (("import", "wandb", "."), 1, "has no folders run-DATE-ID"),
-        (("import", "openb", "nowhere"), 2, "nowhere is not there"),
+        (("import", "openb", "nowhere"), 2, "nowhere does not exist"),
     ],
 )
 def test_what_cannot_be_read_is_said(pyrometer, tmp_path, monkeypatch, arguments, code, words):

@@ -15,13 +15,13 @@ from pyrometer.collect.dcgm import Dcgm, measure_of, slot_address_of
 from pyrometer.collect.exposition import ExpositionReader
 from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.gpu_samples import COLUMNS
-from pyrometer.collect.recording import Recordings
 from pyrometer.collect.slot_watch import WORKS_AGAIN_MS, Sight, SlotWatch
 from pyrometer.collect.source import Delivery
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.columns import schema_of
 from pyrometer.model.records import WHOLE_DEVICE, Allocation, Event, GpuSample, Node, Pod, Slot
 from pyrometer.model.units import SHARE_WHOLE
+from pyrometer_datasets.recording import Recordings
 
 T0 = 1_794_700_000_000
 EVERY_MS = 15_000

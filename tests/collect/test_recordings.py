@@ -12,13 +12,13 @@ import pytest
 
 from pyrometer.account.check import problems
 from pyrometer.account.time_range import TimeRange
-from pyrometer.collect.recorded_truth import recorded_truth
-from pyrometer.collect.recording import SETTINGS, Recordings
 from pyrometer.collect.source import SourceError
 from pyrometer.explain.score import ledger_cells, score, truth_window
 from pyrometer.explain.why import why
 from pyrometer.model.records import GpuSample
 from pyrometer.model.settings import Settings
+from pyrometer_datasets.recorded_truth import recorded_truth
+from pyrometer_datasets.recording import SETTINGS, Recordings
 
 TOLERANCE_MS = 2_000
 LIMITS = Settings(**SETTINGS)

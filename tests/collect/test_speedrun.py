@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from pyrometer.account.check import problems
 from pyrometer.account.time_range import TimeRange
-from pyrometer.collect import speedrun
 from pyrometer.collect.source import SourceError
-from pyrometer.collect.speedrun import ProgressLine, SpeedrunLogs, opening, read_log
 from pyrometer.explain.runs import runs, show
 from pyrometer.explain.worth import worth
 from pyrometer.model.settings import Settings
+from pyrometer_datasets import speedrun
+from pyrometer_datasets.speedrun import ProgressLine, SpeedrunLogs, opening, read_log
 
 RULE = "=" * 100
 PROGRAM = (

@@ -9,9 +9,9 @@ import pytest
 
 from pyrometer.account.check import problems
 from pyrometer.collect.source import SourceError
-from pyrometer.collect.traces import OpenbTrace, PhillyTrace
 from pyrometer.model.records import Allocation
 from pyrometer.model.units import SHARE_WHOLE, share_parts
+from pyrometer_datasets.traces import OpenbTrace, PhillyTrace
 
 OPENB = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time"
 OPENB_ROWS = (
@@ -153,7 +153,7 @@ def test_windows_line_ends_are_read(name, tmp_path):
 
 @pytest.mark.parametrize("name", TRACES)
 def test_progress_grows_to_one(written, monkeypatch, name):
-    monkeypatch.setattr("pyrometer.collect.traces.ROWS_PER_DELIVERY", 1)
+    monkeypatch.setattr("pyrometer_datasets.traces.ROWS_PER_DELIVERY", 1)
     source, header, rows = TRACES[name]
     progress = [delivery.progress for delivery in deliveries_of(source(written(header, *rows)))]
     assert progress == sorted(progress)

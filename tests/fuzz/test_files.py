@@ -19,14 +19,14 @@ from effort import EFFORT
 from pyrometer.collect.bills import BillError, days_of, read_bill
 from pyrometer.collect.mlflow import Curves, Mlflow
 from pyrometer.collect.prometheus import api as prometheus
-from pyrometer.collect.recording import Recordings
 from pyrometer.collect.source import SourceError
-from pyrometer.collect.speedrun import SpeedrunLogs
-from pyrometer.collect.traces import OpenbTrace, PhillyTrace
 from pyrometer.train import ring
 from pyrometer.train.ring import Ring, RingError
 from pyrometer.train.spool import Spool
 from pyrometer.train.target import _rejected, _retry_after_s
+from pyrometer_datasets.recording import Recordings
+from pyrometer_datasets.speedrun import SpeedrunLogs
+from pyrometer_datasets.traces import OpenbTrace, PhillyTrace
 
 EXAMPLES = settings(max_examples=60 * EFFORT, suppress_health_check=list(HealthCheck))
 DATA = Path(__file__).parents[1] / "data"

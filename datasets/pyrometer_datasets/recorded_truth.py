@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pyrometer.collect.recording import Interval, RecordedStep, intervals_of, steps_of
 from pyrometer.model.units import MS_PER_HOUR
+from pyrometer_datasets.recording import Interval, RecordedStep, intervals_of, steps_of
 
 LONG_MS = 10_000
 STATES = {"hang_spin": "hang", "hang_idle": "hang", "small_batch": "train"}  # what the design calls them
