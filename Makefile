@@ -151,7 +151,7 @@ bench: $(HEAVY) ## Run the benchmarks; some take half an hour
 	$(BIN)/python benchmarks/newcomer.py
 
 dashboards: setup ## Generate the Grafana dashboards and the PrometheusRule under deploy/
-	$(BIN)/python -m pyrometer.export.dashboards deploy
+	$(BIN)/python tools/dashboards.py deploy
 
 manifests: ## Render the manifests for a cluster: IMAGE=registry.example.com/pyrometer:0.1.0 [DEPLOY=deploy/overlays/agent]
 	@test -n "$(IMAGE)" || { echo "IMAGE is not set. Build an image with deploy/Containerfile, then pass its name:" \

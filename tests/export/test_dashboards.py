@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from dashboards import DASHBOARDS, prometheus_rule, text
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
+from grafana_panels import COLOURS, WIDTH
 
-from pyrometer.export.dashboards import DASHBOARDS, prometheus_rule, text
-from pyrometer.export.grafana import COLOURS, WIDTH
 from pyrometer.model.states import FAMILIES, STATES
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

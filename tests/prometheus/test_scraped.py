@@ -19,13 +19,13 @@ import httpx2 as httpx
 import pytest
 import uvicorn
 import yaml
+from dashboards import DASHBOARDS
 from sent import body_of
 from spoken import bodies
 
 from kube.server import free_port
 from nights import START_MS, all_ranks, at, cluster, event, job, run, samples, shifted
 from prometheus.servers import prometheus
-from pyrometer.export.dashboards import DASHBOARDS
 from pyrometer.model.records import Event, Metric, Node, Price, StepWindow
 from pyrometer.model.settings import Settings
 from pyrometer.serve.core import Core

@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 import yaml
+from dashboards import DASHBOARDS
 
 from nights import all_ranks, at, cluster, job, run, samples, shifted
-from pyrometer.export.dashboards import DASHBOARDS
 from pyrometer.export.exposition import exposition
 from pyrometer.export.prometheus import THROUGH
 from pyrometer.model.settings import Settings

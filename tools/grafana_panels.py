@@ -1,4 +1,4 @@
-"""Grafana's form of a dashboard: panels, variables, places on the grid. What is shown is in `dashboards.py`."""
+"""Builds dashboards in Grafana's JSON: panels, variables, positions on the grid. `dashboards.py` says what they show."""
 
 from __future__ import annotations
 

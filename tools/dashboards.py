@@ -1,4 +1,4 @@
-"""The dashboards of a server's metrics, for Grafana. `make dashboards` writes them; the files are what this makes.
+"""Writes Grafana's dashboards and the PrometheusRule under deploy/: `python tools/dashboards.py deploy`.
 
 Every query is a plain PromQL expression over `pyrometer_…` metrics. Counters grow once a minute, so rates are over ten
 minutes, whatever the scrape interval is.
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyrometer.export.grafana import (
+from grafana_panels import (
     BAD,
     GOOD,
     WARN,
@@ -25,6 +25,7 @@ from pyrometer.export.grafana import (
     table,
     variable,
 )
+
 from pyrometer.model.states import STATES
 
 # -- expressions ------------------------------------------------------------------------------------------------------
