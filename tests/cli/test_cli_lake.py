@@ -61,9 +61,9 @@ def test_what_is_not_possible_is_one_sentence(folders, lake, pyrometer, monkeypa
     assert "Which lake?" in pyrometer("export", "lake", "--data", folders["east"]).failed(2)
     refused = pyrometer("export", "lake", "--data", folders["east"], "--cluster", "west", "--out", lake).failed(1)
     assert "is copied from another data folder" in refused
-    assert "not --lake" in pyrometer("export", "mlflow", "--lake", lake, "--tracking-uri", "http://127.0.0.1:9").failed(
-        2
-    )
+    assert "instead of --lake" in pyrometer(
+        "export", "mlflow", "--lake", lake, "--tracking-uri", "http://127.0.0.1:9"
+    ).failed(2)
     monkeypatch.setitem(sys.modules, "ray", None)
     needed = pyrometer("cost", "--lake", lake, "--engine", "ray").failed(1)
     assert needed == "--engine ray needs what is not installed: pip install 'pyrometer[ray]'"

@@ -68,7 +68,7 @@ def test_what_cannot_be_stamped_is_said(pyrometer, tmp_path, monkeypatch):
     pyrometer("import", "wandb", tmp_path, "--out", data)
     assert "--tracking-uri" in pyrometer("export", "mlflow", "--data", data).failed(2)
     none = pyrometer("export", "mlflow", "--tracking-uri", "http://127.0.0.1:9", "--data", data).failed(1)
-    assert "No run here is known to be one of that tracker" in none
+    assert "No run here belongs to mlflow" in none
 
 
 @pytest.mark.heavy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nights import cluster, job
-from pyrometer.cli.sparks import sparkline
+from pyrometer.cli.tables import sparkline
 from pyrometer.store import Store
 from swept import trained
 from traced import Trained

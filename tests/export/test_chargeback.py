@@ -259,7 +259,7 @@ def test_the_command_writes_a_file_or_prints_it(
     assert read(path.read_bytes().decode()) == read(printed)
     assert {row["team"] for row in read(printed)} == {"nlp", "platform"}
     assert command("focus", "--data", str(folder), "--by", "team") == 2
-    assert "--by says how csv is grouped" in capsys.readouterr().err
+    assert "--by applies to csv only" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["csv", "focus"])

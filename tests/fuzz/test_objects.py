@@ -19,7 +19,7 @@ from targets import fit
 
 from effort import EFFORT
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject
 from pyrometer.collect.kubernetes.watch import Resource, Watch
 from pyrometer.identify.cluster import Cluster
 from pyrometer.model.records import Pod

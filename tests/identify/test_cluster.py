@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject
 from pyrometer.identify.cluster import Cluster
 from pyrometer.model.records import Allocation, Event, Metric, Node, Pod, Workload
 from pyrometer.model.settings import Settings

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject
 from pyrometer.collect.messages import RankIdentity, WindowMessage
 from pyrometer.identify.cluster import Cluster
 from pyrometer.identify.pipelines import StepTry, step_of

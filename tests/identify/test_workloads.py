@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject
 from pyrometer.identify.cluster import Cluster
 from pyrometer.identify.kinds import RuleError, known_kinds
 from pyrometer.identify.workloads import ungenerated

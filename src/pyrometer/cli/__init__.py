@@ -93,7 +93,7 @@ def _run(arguments: list[str]) -> int:
     if not listed.extra:
         return int(command(arguments[1:]))
     if listed.extra == "agent":
-        from pyrometer.cli.outcome import finish as run
+        from pyrometer.cli.errors import finish as run
     else:
         from pyrometer.cli.running import run_command as run
     return run(command, name, arguments[1:])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from pyrometer.cli.addresses import address_of, url_of
+from pyrometer.cli.options import address_of, url_of
 from pyrometer.collect.nvml import Nvml, NvmlError
 from pyrometer.collect.pod_resources import SOCKET
 from pyrometer.serve.agent import Agent, AgentServer

@@ -1,19 +1,28 @@
-"""`pyrometer export`: files for chargeback; and what runs cost, into the experiment trackers that have them."""
+"""`pyrometer export`: files for chargeback, a copy in a lake, and the cost of runs in their experiment trackers."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pyrometer.account.groupings import GROUPINGS
 from pyrometer.cli.chargeback import print_books, share_option, shared_by
 from pyrometer.cli.lakes import copy_folder, print_known
+from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import ReadRequest, read_options
+from pyrometer.cli.settings import read_settings
 from pyrometer.explain.words import counted, dollars, hours
+from pyrometer.export.stamps import Stamp, stamp_of
 from pyrometer.serve.downloads import CHARGEBACK, Download
+
+if TYPE_CHECKING:
+    from pyrometer.collect.mlflow import Mlflow
 
 TRACKERS = ("mlflow", "wandb")
 LAKE = "lake"
@@ -26,7 +35,8 @@ LAKE = "lake"
     "--out",
     "out",
     metavar="FILE",
-    help="Write there; as Parquet where it ends in .parquet. Default: CSV, to stdout. lake: its URL.",
+    help="The file to write: Parquet if its name ends in .parquet, else CSV. Default: CSV to stdout. "
+    "lake: the URL of the lake.",
 )
 @click.option(
     "--tracking-uri",
@@ -40,9 +50,9 @@ LAKE = "lake"
     "folder",
     metavar="DIR",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="wandb: the folder `wandb` with offline runs. Default: W&B's server.",
+    help="wandb: the folder `wandb` with offline runs. Default: the server of W&B.",
 )
-@click.option("--run", "only", metavar="RUN", multiple=True, help="mlflow, wandb: this run; several times, too.")
+@click.option("--run", "only", metavar="RUN", multiple=True, help="mlflow, wandb: only this run. Can be repeated.")
 @share_option
 @read_options(default_last="12h", formats=(), engines=True)
 def command(
@@ -55,25 +65,27 @@ def command(
     only: tuple[str, ...],
     share_platform: str | None,
 ) -> None:
-    """Files for chargeback, CSV or Parquet: csv, the rows of `cost` for a spreadsheet; focus, charges by day as FOCUS
-    1.2. And into trackers, about everything: mlflow, tags and metrics of its runs; wandb, their summary. And lake: all
-    of a data folder, beside other clusters."""
-    if by is not None and form != "csv":
-        raise click.UsageError(f"--by says how csv is grouped: {form} has its own rows.")
-    if form in TRACKERS:
-        if asked.lake is not None:
-            raise click.UsageError(f"{form} is told by who has the runs: say --data or --server, not --lake.")
-        from pyrometer.cli.stamping import into_mlflow, into_wandb  # httpx, or the client of W&B: only here
+    """Exports charges to a file, a data folder to a lake, or the cost of runs to their trackers.
 
-        if form == "mlflow":
-            into_mlflow(asked, uri, only)
-        else:
-            into_wandb(asked, folder, only)
-        return
-    if form == LAKE:
+    `csv` has the rows of `pyrometer cost`, for a spreadsheet. `focus` has charges per day in FOCUS 1.2. Both can be
+    written as CSV or Parquet. `mlflow` writes tags and metrics of runs, `wandb` writes their summary. `lake` copies a
+    whole data folder, next to those of other clusters."""
+    if by is not None and form != "csv":
+        raise click.UsageError(f"--by applies to csv only: the rows of {form} are fixed.")
+    if form == "mlflow":
+        _export_to_mlflow(asked, uri, only)
+    elif form == "wandb":
+        _export_to_wandb(asked, folder, only)
+    elif form == LAKE:
         copy_folder(asked, out)
-        return
-    path = None if out is None else Path(out)
+    else:
+        _export_charges(asked, form, by, None if out is None else Path(out), share_platform)
+
+
+# -- charges ----------------------------------------------------------------------------------------------------------
+
+
+def _export_charges(asked: Asked, form: str, by: str | None, path: Path | None, share_platform: str | None) -> None:
     download = CHARGEBACK[form]
     answer = asked.answer(download.what, **({} if by is None else {"by": by}), **shared_by(share_platform))
     _write(download, answer, path)
@@ -84,8 +96,8 @@ def command(
     print_known(answer)
     unpriced_ms = answer["total"]["unpriced_gpu_ms"]
     if unpriced_ms:
-        how = "are not in it" if form == "focus" else "have no dollars in it"
-        click.echo(f"No price is known for {hours(unpriced_ms)}: they {how}. --price says one.", err=True)
+        how = "are not included" if form == "focus" else "are included without dollars"
+        click.echo(f"{hours(unpriced_ms)} have no price and {how}. Set one with --price.", err=True)
 
 
 def _write(download: Download, answer: dict[str, Any], path: Path | None) -> None:
@@ -96,3 +108,81 @@ def _write(download: Download, answer: dict[str, Any], path: Path | None) -> Non
     with path.open("wb") as to:
         for piece in pieces(answer):
             to.write(piece.encode() if isinstance(piece, str) else piece)
+
+
+# -- trackers ---------------------------------------------------------------------------------------------------------
+# The clients of trackers (httpx2, wandb) take a while to load: they are imported only when a tracker is written to.
+
+
+def _export_to_mlflow(asked: Asked, uri: str | None, only: Collection[str]) -> None:
+    """Writes tags and metrics of the runs of a tracking server."""
+    from pyrometer.collect.mlflow import Mlflow
+
+    _refuse_lake(asked, "mlflow")
+    if not uri:
+        raise click.UsageError("No tracking server: pass --tracking-uri, or set MLFLOW_TRACKING_URI.")
+    asyncio.run(_stamp_mlflow(Mlflow(uri, os.environ.get("MLFLOW_TRACKING_TOKEN")), asked, only))
+
+
+async def _stamp_mlflow(mlflow: Mlflow, asked: Asked, only: Collection[str]) -> None:
+    from pyrometer.collect.mlflow import NotTakenError
+    from pyrometer.export.mlflow import stamp
+
+    stamped = missing = 0
+    try:
+        for run_id, run_stamp in _stamps(asked, "mlflow", only):
+            try:
+                await stamp(mlflow, run_id, run_stamp)
+                stamped += 1
+            except NotTakenError:
+                missing += 1
+    finally:
+        await mlflow.close()
+    _print_stamped(stamped, missing, "mlflow", mlflow.uri)
+
+
+def _export_to_wandb(asked: Asked, folder: Path | None, only: Collection[str]) -> None:
+    """Writes the summary of runs on the server of W&B, or next to each run in a folder of offline runs."""
+    from pyrometer.export import wandb
+
+    _refuse_lake(asked, "wandb")
+    stamps = dict(_stamps(asked, "wandb", only))
+    if not stamps:
+        _print_stamped(0, 0, "wandb", "")
+    stamped = wandb.stamp_online(stamps) if folder is None else wandb.stamp(folder, stamps)
+    _print_stamped(stamped.written, stamped.missing, "wandb", str(folder or "W&B"))
+    if stamped.written and folder is not None:
+        click.echo("`wandb sync` uploads them with the runs.")
+
+
+def _refuse_lake(asked: Asked, tracker: str) -> None:
+    if asked.lake is not None:
+        raise click.UsageError(f"A lake cannot be exported to {tracker}: pass --data or --server instead of --lake.")
+
+
+def _stamps(asked: Asked, tracker: str, only: Collection[str]) -> Iterator[tuple[str, Stamp]]:
+    """The IDs of a tracker's runs, and what to write to each. One question per run is enough: runs are few."""
+    url = read_settings(os.environ, asked.data).public_url
+    rows = [
+        row
+        for row in asked.answer("runs")["rows"]
+        if any(one["tracker"] == tracker for one in row["trackers"]) and (not only or row["run"] in only)
+    ]
+    with progress_bar("Stamping") as progress:
+        for number, row in enumerate(rows, 1):
+            shown: dict[str, Any] = asked.answer("show", run=row["run"], without="windows")
+            until_ms = max((point[1] for points in shown["metrics"].values() for point in points[-1:]), default=0)
+            run_stamp = stamp_of(shown, shown["findings"], at_ms=until_ms, public_url=url)
+            for one in row["trackers"]:
+                if one["tracker"] == tracker:
+                    yield one["id"], run_stamp
+            progress(number, len(rows))
+
+
+def _print_stamped(stamped: int, missing: int, tracker: str, place: str) -> None:
+    if not stamped and not missing:
+        raise click.ClickException(
+            f"No run here belongs to {tracker}. `pyrometer import {tracker}` joins runs with those of the tracker."
+        )
+    others = f"; {counted(missing, 'run')} not found in {place}" if missing else ""
+    click.echo(f"{counted(stamped, 'run')} stamped{others}.")

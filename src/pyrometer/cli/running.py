@@ -15,7 +15,7 @@ import duckdb
 from pyrometer.account.closing import ClosingError
 from pyrometer.account.ledger import LedgerCoverage
 from pyrometer.account.time_range import TimeRangeError
-from pyrometer.cli.outcome import fail, finish
+from pyrometer.cli.errors import fail, finish
 from pyrometer.cli.progress import progress_bar, waiting
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.source import SourceError

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pyrometer.cli.addresses import address_of
+from pyrometer.cli.options import address_of
 from pyrometer.cli.running import data_folder
 from pyrometer.cli.settings import read_settings
 from pyrometer.serve import main

@@ -13,8 +13,8 @@ import click
 from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.parts_text import print_pipeline, print_sweep
 from pyrometer.cli.running import ReadRequest, print_json, read_options
-from pyrometer.cli.sparks import BLOCKS
 from pyrometer.cli.step_text import KINDS, length
+from pyrometer.cli.tables import BLOCKS
 from pyrometer.explain.failures import failure_text
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.throughput import PHASES

@@ -1,4 +1,7 @@
-"""Rows as a table for a terminal: names to the left, figures to the right; what has no room is left out, and named."""
+"""Tables for the terminal, and sparklines as cells of a table.
+
+Names are aligned left and figures right. Columns that do not fit are left out, and a line below the table names them.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import click
 from pyrometer.explain.words import listed, wrapped
 
 GAP = 2
+BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def print_table(
@@ -53,6 +57,15 @@ def fitting(headings: Sequence[str], widths: Sequence[int], spare: Sequence[str]
             break
         shown = [i for i in shown if headings[i] != heading]
     return shown
+
+
+def sparkline(values: Sequence[float | None], *, low: float | None = None, high: float | None = None) -> str:
+    """One block per value, a blank where a value is missing. `low` and `high` default to the range of the values."""
+    present = [value for value in values if value is not None]
+    low = min(present, default=0.0) if low is None else low
+    high = max(present, default=0.0) if high is None else high
+    span = (high - low) or 1.0
+    return "".join(" " if v is None else BLOCKS[min(7, max(0, int(8 * (v - low) / span)))] for v in values)
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from pyrometer.cli.sparks import sparkline
+from pyrometer.cli.tables import sparkline
 from pyrometer.explain.text import COLOURS
 from pyrometer.explain.words import counted, dollars, duration, percent, ratio, staleness
 from pyrometer.model.states import STATE

@@ -11,8 +11,7 @@ import click
 from pyrometer.cli.curves import look_for
 from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.running import ReadRequest, print_json, read_options
-from pyrometer.cli.sparks import sparkline
-from pyrometer.cli.tables import print_table
+from pyrometer.cli.tables import print_table, sparkline
 from pyrometer.cli.worth_chart import AXES, NothingToDrawError, chart_lines
 from pyrometer.explain.text import plain
 from pyrometer.explain.words import counted, dollars, duration, hours, ratio

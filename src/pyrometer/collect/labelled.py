@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 from pyrometer.collect.gpu_device import DeviceUse, SlotAddress
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import ContainerObject, Meta
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import ContainerObject, Meta, ObservedObject
 from pyrometer.model.records import WHOLE_DEVICE
 
 # `llama-worker-3`, `sft-0-1-x7k2p`: pods of one job, where only their names say so.

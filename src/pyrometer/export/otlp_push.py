@@ -9,23 +9,20 @@ Attributes of resources have the names of OpenTelemetry's conventions (`k8s.*`, 
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, NumberDataPoint
 from prometheus_client.core import Metric
 
 from pyrometer import __version__
-from pyrometer.export.otlp import otlp
+from pyrometer.export.otlp import Attributes, key_values, trace_request
 from pyrometer.model.records import OWN_POD
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import StoreReader
@@ -40,25 +37,7 @@ MARKS = "otlp_pushed"  # in the store
 _NS_PER_MS = 1_000_000
 _KINDS = ("Job", "CronJob", "StatefulSet", "Deployment", "DaemonSet", "ReplicaSet")  # that the conventions name
 
-Attributes = Mapping[str, Any]
 Rank = tuple[str, int, int]  # run, attempt, rank
-
-
-def key_values(attributes: Attributes) -> Iterator[KeyValue]:
-    """Attributes as messages; what is None is absent. They are others' words: what OTLP has no number for is a text."""
-    for key, value in attributes.items():
-        if value is None:
-            continue
-        made = KeyValue(key=key)
-        if isinstance(value, bool):
-            made.value.bool_value = value
-        elif isinstance(value, int) and -(2**63) <= value < 2**63:
-            made.value.int_value = value
-        elif isinstance(value, float):
-            made.value.double_value = value
-        else:
-            made.value.string_value = str(value).encode(errors="replace").decode()
-        yield made
 
 
 # -- metrics ----------------------------------------------------------------------------------------------------------
@@ -298,11 +277,4 @@ def run_body(trace: dict[str, Any], after_ms: int) -> bytes | None:
     spans = [span for span in trace["spans"] if span["start_ms"] > after_ms]
     if not spans:
         return None
-    told = otlp({**trace, "spans": spans})
-    for resource in told["resourceSpans"]:
-        for scope in resource["scopeSpans"]:
-            for span in scope["spans"]:
-                for name in ("traceId", "spanId", "parentSpanId"):
-                    if name in span:  # in hexadecimal for OTLP, in base 64 for protobuf
-                        span[name] = base64.b64encode(bytes.fromhex(span[name])).decode()
-    return bytes(ParseDict(told, ExportTraceServiceRequest()).SerializeToString())
+    return trace_request({**trace, "spans": spans}).SerializeToString()

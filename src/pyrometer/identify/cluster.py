@@ -12,8 +12,7 @@ from typing import Any
 
 from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject, ms
 from pyrometer.identify import gpus, pipelines, sweeps
 from pyrometer.identify.cluster_nodes import ClusterNodes
 from pyrometer.identify.cluster_pods import ClusterPods

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject
 from pyrometer.identify import gpus
 from pyrometer.identify.devices import Hold, NodeHolds, SlotDevice
 from pyrometer.model.records import Allocation, Node

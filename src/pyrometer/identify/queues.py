@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject, ms
 from pyrometer.identify import gpus
 from pyrometer.identify.workloads import Identity
 from pyrometer.model import events

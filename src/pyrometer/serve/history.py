@@ -10,8 +10,7 @@ from typing import Any
 
 from pyrometer.collect.kubernetes import look, objects
 from pyrometer.collect.kubernetes.api import Api
-from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject, ms
 from pyrometer.collect.kubernetes.source import KubernetesSource
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.collect.prometheus.follow import BEHIND_MS

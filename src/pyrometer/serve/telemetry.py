@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from pyrometer.collect import labelled
 from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import Meta
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import Meta, ObservedObject
 from pyrometer.collect.source import Source
 from pyrometer.identify.cluster import Cluster
 from pyrometer.model.records import GpuSample, NodeSample, Slot

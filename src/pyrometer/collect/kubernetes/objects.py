@@ -6,7 +6,7 @@ Everything may be absent: the API writes an empty list as `null`.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
@@ -380,6 +380,16 @@ class Bookmark(_Object):
     """How far a watch has come."""
 
     metadata: Meta
+
+
+class ObservedObject(NamedTuple):
+    """An object as a watch observed it, or that it is gone. `seen_ms`: when, or when a vanished one last existed."""
+
+    object: Any
+    seen_ms: int
+    gone: bool = False
+    vanished: bool = False  # its deletion was not observed: it was missing when everything was listed again
+    chain: tuple[Owner, ...] = ()  # its owners, the nearest first
 
 
 def ms(moment: datetime | None) -> int | None:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, GoneError, MissingError, root
-from pyrometer.collect.kubernetes.objects import Bookmark, Listing, Meta, Status, WatchEvent
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import Bookmark, Listing, Meta, ObservedObject, Status, WatchEvent
 
 PAGE = 500
 SMALL_PAGE = 50  # of objects that may be as large as the API allows

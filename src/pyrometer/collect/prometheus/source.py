@@ -9,8 +9,7 @@ from pyrometer.collect import labelled
 from pyrometer.collect.dcgm import Dcgm, slot_address_of
 from pyrometer.collect.gpu_device import DeviceUse, SlotAddress, device_use
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import Meta, ms
-from pyrometer.collect.kubernetes.seen import ObservedObject
+from pyrometer.collect.kubernetes.objects import Meta, ObservedObject, ms
 from pyrometer.collect.node_exporter import NodeExporters
 from pyrometer.collect.prometheus import machines
 from pyrometer.collect.prometheus.api import Prometheus

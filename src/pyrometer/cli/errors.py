@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and errors as one sentence. Light: the agent has it, too."""
+"""Exit codes, and errors as one sentence. The agent uses it, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 def finish(command: click.Command, name: str, arguments: list[str]) -> int:
-    """Runs a click command to its end; what only heavier commands can raise is left to them."""
+    """Runs a click command and returns its exit code. Errors that only heavier commands raise pass through."""
     try:
         result = command.main(arguments, prog_name=f"pyrometer {name}", standalone_mode=False)
     except click.UsageError as error:
@@ -27,6 +27,6 @@ def finish(command: click.Command, name: str, arguments: list[str]) -> int:
 
 
 def fail(text: str, code: int) -> int:
-    """Says what went wrong, in one line on stderr."""
+    """Prints an error on one line of stderr, and returns the exit code."""
     click.echo(f"Error: {' '.join(line.strip() for line in text.splitlines())}", err=True)
     return code
