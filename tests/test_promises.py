@@ -421,7 +421,7 @@ def test_the_base_install_runs_a_command(base_install, tmp_path):
     command = [base_install / "pyrometer", "run", "--data", tmp_path, "--", base_install / "python", "-c", "exit(3)"]
     said = quietly(*command, cwd="/")
     assert (said.returncode, said.stdout) == (3, "")
-    assert said.stderr == f"pyrometer: no training with PyTorch was seen in {base_install / 'python'}.\n"
+    assert said.stderr == f"pyrometer: no PyTorch training was detected in {base_install / 'python'}.\n"
 
 
 # Where lib64 is a link to lib, Python reads every `.pth` twice.
@@ -456,6 +456,5 @@ def test_the_base_install_says_how_to_get_the_rest(base_install, name):
     said = quietly(base_install / "pyrometer", name, cwd="/")
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr == (
-        f"Error: `pyrometer {name}` needs what the base install leaves out: "
-        f"pip install 'pyrometer[{COMMANDS[name].extra}]'\n"
+        f"Error: `pyrometer {name}` needs more than the base install: pip install 'pyrometer[{COMMANDS[name].extra}]'\n"
     )

@@ -89,10 +89,10 @@ def commands() -> str:
     return page(
         "Commands",
         "src/pyrometer/cli/",
-        "Exit codes: 0 all went well, 2 a usage error, 1 a failure; an error is one sentence on stderr. `pyrometer run` exits with the code of its command.",
+        "Exit codes: 0 for success, 2 for a usage error, 1 for a failure. An error is one sentence on stderr. `pyrometer run` exits with the code of its command.",
         listed,
         "## Options of every read command",
-        "They say whom to ask, about which time, at which price. `--last` counts back from the newest accounted minute; its default stands with each command.",
+        "They set the source, the time range, the price and the filters of a question. The default of `--last` differs by command.",
         table(("option", "meaning"), ((_option(one), _meaning(one)) for one in shared)),
         *(part for name in COMMANDS for part in _of_command(name)),
     )

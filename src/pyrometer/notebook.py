@@ -64,11 +64,11 @@ def connect(where: str | Path | None = None, *, token: str | None = None) -> Cli
 class Client:
     """Whom to ask. Questions take what their commands take: `last="12h"`, `month="2026-10"`, `all=True`, `team=…`."""
 
-    def __init__(self, asked: ReadRequest) -> None:
-        self._asked = asked
+    def __init__(self, request: ReadRequest) -> None:
+        self._request = request
 
     def __repr__(self) -> str:
-        return f"pyrometer.connect({str(self._asked.server or self._asked.data)!r})"
+        return f"pyrometer.connect({str(self._request.server or self._request.data)!r})"
 
     def why(self, **about: About) -> Answer:
         """What burned, and why. Tables: findings, states, unexplained, teams, workloads, timeline."""
@@ -123,7 +123,7 @@ class Client:
         """Any question of `/api/v1/…`, in the words of its command's options."""
         told = {name: _text(value) for name, value in about.items() if value is not None and value is not False}
         try:
-            return Answer(what, self._asked.answer(what, **told))
+            return Answer(what, self._request.answer(what, **told))
         except click.ClickException as error:
             raise AskedWronglyError(error.format_message()) from None
 

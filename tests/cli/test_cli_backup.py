@@ -37,7 +37,7 @@ def test_a_restored_folder_answers_as_the_folder_did(copy_of_recorded, tmp_path,
     first, second = (backup["taken"] for backup in pyrometer("restore", backups, "--list", "-o", "json").json["rows"])
     assert pyrometer("restore", backups, "--list").lines[1].startswith(name)
     lines = pyrometer("restore", backups, "--at", name, "--out", tmp_path / "restored").lines
-    assert lines[0].startswith(f"{tmp_path / 'restored'}: as it was at {first}, ")
+    assert lines[0].startswith(f"{tmp_path / 'restored'}: restored as of {first}, ")
     assert answers(tmp_path / "restored") == before
     newest = pyrometer("restore", backups, "--at", second, "--out", tmp_path / "newest", "-o", "json").json
     assert newest["restored"]["taken"] == second
@@ -50,7 +50,7 @@ def test_what_is_kept(copy_of_recorded, tmp_path, pyrometer):
         for _ in range(2)
     ]
     said = pyrometer("backup", "--data", copy_of_recorded, "--out", tmp_path / "b", "--keep", "1").lines
-    assert said[1] == f"Forgotten: {names[0]}, {names[1]}."
+    assert said[1] == f"Deleted: {names[0]}, {names[1]}."
     (line,) = pyrometer("check", tmp_path / "b").lines
     assert line.startswith("1 backup, ")
     assert line.endswith(": all is well.")
@@ -65,15 +65,15 @@ def test_a_backup_that_is_broken_is_told_and_not_restored(copy_of_recorded, tmp_
     said = pyrometer("check", backups)
     assert (said.code, said.out.splitlines()[0]) == (1, f"{shown} is not as it was backed up: its digest is another.")
     told = pyrometer("restore", backups, "--out", tmp_path / "restored").failed(1)
-    assert told.endswith(f"is not whole, and nothing was restored: {said.out.splitlines()[0]}")
+    assert told.endswith(f"is damaged, and nothing was restored: {said.out.splitlines()[0]}")
     assert not (tmp_path / "restored").exists()
     assert "never changed" in pyrometer("check", backups, "--repair").failed(2)
 
 
 def test_what_cannot_be_is_said_in_one_sentence(copy_of_recorded, tmp_path, pyrometer):
     backups, elsewhere = tmp_path / "backups", tmp_path / "elsewhere"
-    assert "Say --out BACKUP" in pyrometer("backup", "--data", copy_of_recorded).failed(2)
-    assert "Say --out DIR" in pyrometer("restore", backups).failed(2)
+    assert "pass --out BACKUP" in pyrometer("backup", "--data", copy_of_recorded).failed(2)
+    assert "Pass --out DIR" in pyrometer("restore", backups).failed(2)
     assert "not both" in pyrometer("backup", "--data", "a", "--server", "b", "--out", backups).failed(2)
     assert "has no backup" in pyrometer("restore", tmp_path / "none", "--out", elsewhere).failed(1)
     assert "is a data folder" in pyrometer("backup", "--data", copy_of_recorded, "--out", copy_of_recorded).failed(1)
@@ -101,4 +101,4 @@ def test_the_folder_of_a_server_is_asked_for_by_its_address(copy_of_recorded, tm
         patch.setattr("pyrometer.cli.backup.open_store", refuse)
         said = pyrometer("backup", "--data", copy_of_recorded, "--out", tmp_path / "b").failed(1)
     withdraw(copy_of_recorded)
-    assert f"say --server {address.url}" in said
+    assert f"pass --server {address.url}" in said

@@ -68,9 +68,9 @@ def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.Captur
     assert command("cost", "--month", "2026-11", "--data", str(data)) == 0
     said = capsys.readouterr()
     assert "−$2.00" in said.out
-    assert "2026-11: $4.00 by the ledger, $0.00 adjust months that are closed." in said.err
+    assert "2026-11: $4.00 from the ledger, $0.00 of adjustments to closed months." in said.err
     assert command("cost", "--all", "--data", str(data)) == 0
-    assert "ledger's figures as they are now" in capsys.readouterr().err
+    assert "current figures of the ledger" in capsys.readouterr().err
     assert [one["month"] for one in asked("close", "--list")[0]["months"]] == ["2026-10"]
     assert command("export", "focus", "--month", "2026-11", "--data", str(data)) == 0
     text = capsys.readouterr().out
@@ -86,8 +86,8 @@ def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ((), 2, "Which month?"),
-        (("2026-10", "--list"), 2, "Which month?"),
+        ((), 2, "Pass a month like 2026-10, or --list"),
+        (("2026-10", "--list"), 2, "Pass a month like 2026-10, or --list"),
         (("October",), 2, "--month 'October' is not a month"),
         (("2099-01",), 1, "2099-01 has not ended or settled yet. It can be closed from 2099-02-01T01:00:00Z."),
         (("2026-11", "--tz", "Nowhere/Land"), 2, "There is no time zone 'Nowhere/Land'"),
@@ -159,7 +159,7 @@ def test_a_server_is_told_and_one_that_has_the_folder_is_named(data: Path, capsy
     with serving(data) as client:
         url = str(client.base_url)
         assert command("close", "2026-10", "--data", str(data)) == 1
-        assert "only an admin may close a month there: say --server" in capsys.readouterr().err
+        assert "only an admin can close a month there: pass --server" in capsys.readouterr().err
         assert command("close", "2026-10", "--server", url, "-o", "json") == 0
         assert json.loads(capsys.readouterr().out)["closed_by"] == "anybody"
         assert command("close", "2026-10", "--server", url) == 1

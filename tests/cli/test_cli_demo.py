@@ -31,7 +31,7 @@ def test_without_a_terminal_the_demo_explains_the_night_and_exits(demo):
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "Thu 08 Oct 2026 20:00 – Fri 09 Oct 08:00 UTC (12 h), simulated" in ran.stdout
     assert re.search(r"^\$1\d,\d{3} for 3,648 GPU-hours, \$\d,\d{3} of it wasted \(\d+ %\)$", ran.stdout, re.MULTILINE)
-    assert f"The same as a page: {folder / 'why.html'}" in ran.stdout
+    assert f"HTML report: {folder / 'why.html'}" in ran.stdout
     assert "Served at" not in ran.stdout
     assert max(len(line) for line in ran.stdout.splitlines()[2:-2]) <= 80
     page = (folder / "why.html").read_text(encoding="utf-8")

@@ -40,7 +40,7 @@ def test_what_it_cost_and_emitted_follows_the_settings(pyrometer, recorded, coun
     for unit in ("energy_wh", "energy_usd_micro", "co2e_g"):
         assert sum(row[unit] or 0 for row in answer["rows"]) == total[unit]
     headings = pyrometer("cost", "--data", recorded, "--all").out.splitlines()[0].split("  ")
-    assert [name.strip() for name in headings if name][-3:] == ["kWh", "for power", "kg CO2e"]
+    assert [name.strip() for name in headings if name][-3:] == ["kWh", "power cost", "kg CO2e"]
     energy = f"{total['kwh']:.3g} kWh, {total['co2e_g'] / 1000:.3g} kg CO2e"
     assert pyrometer("why", "--data", recorded, "--all").lines[3] == energy
 

@@ -44,7 +44,7 @@ def test_a_lake_answers_as_its_folders_do(folders, lake, pyrometer) -> None:
     both = pyrometer("cost", "--lake", lake, "--by", "cluster,team", "--all")
     assert both.code == 0
     assert [line.split()[:2] for line in both.out.splitlines()[1:3]] == [["east", "platform"], ["west", "platform"]]
-    assert both.err.startswith("Of west the lake knows nothing after 20")
+    assert both.err.startswith("The lake has no data of west after 20")
     csv = pyrometer("export", "csv", "--lake", lake, "--by", "team", "--all")
     assert {line.split(",")[0] for line in csv.out.splitlines()[1:]} >= {"nlp", "vision", "platform"}
     again = pyrometer("export", "lake", "--data", folders["east"], "--cluster", "east", "--out", lake).lines
@@ -53,12 +53,12 @@ def test_a_lake_answers_as_its_folders_do(folders, lake, pyrometer) -> None:
 
 def test_what_is_not_possible_is_one_sentence(folders, lake, pyrometer, monkeypatch) -> None:
     assert "Pass --cluster NAME. Clusters in this lake: east, west" in pyrometer("why", "--lake", lake).failed(2)
-    assert "not two of them" in pyrometer("cost", "--lake", lake, "--data", folders["east"]).failed(2)
-    assert "say --lake URL, too" in pyrometer("cost", "--data", folders["east"], "--cluster", "east").failed(2)
-    assert "say --lake URL, too" in pyrometer("cost", "--data", folders["east"], "--engine", "ray").failed(2)
-    assert "say --engine ray, too" in pyrometer("cost", "--lake", lake, "--address", "auto").failed(2)
-    assert "leave out --last" in pyrometer("export", "lake", "--data", folders["east"], "--last", "1h").failed(2)
-    assert "Which lake?" in pyrometer("export", "lake", "--data", folders["east"]).failed(2)
+    assert "Pass only one of" in pyrometer("cost", "--lake", lake, "--data", folders["east"]).failed(2)
+    assert "--cluster needs --lake URL" in pyrometer("cost", "--data", folders["east"], "--cluster", "east").failed(2)
+    assert "--engine needs --lake URL" in pyrometer("cost", "--data", folders["east"], "--engine", "ray").failed(2)
+    assert "--address needs --engine ray" in pyrometer("cost", "--lake", lake, "--address", "auto").failed(2)
+    assert "drop --last" in pyrometer("export", "lake", "--data", folders["east"], "--last", "1h").failed(2)
+    assert "No lake: pass --out URL" in pyrometer("export", "lake", "--data", folders["east"]).failed(2)
     refused = pyrometer("export", "lake", "--data", folders["east"], "--cluster", "west", "--out", lake).failed(1)
     assert "is copied from another data folder" in refused
     assert "instead of --lake" in pyrometer(

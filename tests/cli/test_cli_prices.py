@@ -78,12 +78,12 @@ def test_every_kind_has_its_price_and_where_it_is_from(pyrometer, folder, book):
 
 def test_the_table_says_the_same(pyrometer, folder, book):
     lines = pyrometer("prices", "--data", folder, "--book", book).lines
-    assert "list, assumed" in next(line for line in lines if line.startswith("NVIDIA-L4"))
+    assert "list (assumed)" in next(line for line in lines if line.startswith("NVIDIA-L4"))
     assert next(line for line in lines if line.startswith("Contoso X1")).endswith("–")
     assert "Entry 2: $10.00 per node-hour ÷ 3 GPUs." in lines
-    assert "Of the book's 4 entries these apply to nothing here now: 4." in lines
-    assert "List prices are assumed, for 2 GPUs: write yours into a book." in lines
-    assert lines[-1] == "No price is known for 1 GPU: their time counts as unpriced."
+    assert "Entries of the book that apply to no GPU here now: 4 (of 4)." in lines
+    assert "List prices are assumed for 2 GPUs. Put your prices into a price book." in lines
+    assert lines[-1] == "1 GPU without a price: their time is unpriced."
 
 
 def test_without_a_folder_the_list_is_shown_and_a_book_checked(pyrometer, book):
@@ -107,7 +107,7 @@ def test_a_starter_is_a_book_for_what_was_found(pyrometer, folder, tmp_path):
         "H100-SXM": 6_880_000, "A100-SXM4-80GB": 3_430_900, "L4": 804_800,
     }  # fmt: skip
     assert '# - model: "Contoso X1"' in text  # what is not known stays unpriced, not free
-    more = text.partition("# More ways to say it:\n")[2]
+    more = text.partition("# Other forms of entries:\n")[2]
     path.write_text("\n".join(["prices:", *(line.removeprefix("#") for line in more.splitlines())]))
     assert [entry.price.per for entry in read_entries(path)] == ["node", "node"]
 

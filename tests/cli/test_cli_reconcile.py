@@ -178,8 +178,8 @@ def test_the_table_says_it_in_words(data: Path, tmp_path: Path, capsys: pytest.C
     assert command(str(path), "--data", str(data), "--columns", "day=day,type=type,usd=usd,hours=hours") == 0
     said = capsys.readouterr()
     assert "2026-10-05  p5.48xlarge    price differs     10.00     10.00    $200    $160         $40" in said.out
-    assert "Of the difference, hours are $0.00 and prices $40." in said.err
-    assert "4.0 node-hours in the ledger are of nodes that say no instance type: --map POOL=TYPE names it." in said.err
+    assert "The difference is $0.00 from hours and $40 from prices." in said.err
+    assert "4.0 node-hours in the ledger have no instance type. Set it with --map POOL=TYPE." in said.err
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_a_new_catalogue_is_made_from_the_parts(folder, bill, pyrometer, damage)
     assert "--repair" in pyrometer("cost", "--data", folder).failed(1)
     said = pyrometer("check", folder, "--repair")
     assert (said.code, said.err) == (0, "")
-    assert "Mended: A new catalog lists" in said.out
+    assert "Repaired: A new catalog lists" in said.out
     assert bill(folder) == before
 
 
@@ -90,7 +90,7 @@ def test_facts_that_are_broken_are_put_aside_and_counted(folder, pyrometer):
     cut.write_bytes(cut.read_bytes()[:-20])
     said = pyrometer("check", folder, "--repair")
     assert said.code == 0
-    assert f"Mended: {rows:,} allocation rows are lost with " in said.out
+    assert f"Repaired: {rows:,} allocation rows are lost with " in said.out
     (kept,) = (folder / "lost").rglob("*.parquet")
     assert kept.name == cut.name
     assert pyrometer("check", folder).lines[-1].endswith(": all is well.")

@@ -46,7 +46,7 @@ def python(script: str) -> list[str]:
 def test_the_exit_code_is_the_command_s(variables, tmp_path, script, code):
     said = run(variables, "--data", str(tmp_path / "d"), "--", "sh", "-c", f"echo out; echo err >&2; {script}")
     assert (said.returncode, said.stdout) == (code, "out\n")
-    assert said.stderr == "err\npyrometer: no training with PyTorch was seen in sh.\n"
+    assert said.stderr == "err\npyrometer: no PyTorch training was detected in sh.\n"
 
 
 @pytest.mark.parametrize(("word", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
@@ -77,14 +77,17 @@ def test_arguments_are_the_command_s_own(variables, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "Which command? Say it after two dashes: pyrometer run -- torchrun train.py"),
-        (["--data", "d", "--server", "http://x", "--", "true"], "Say --server or --data, not both."),
+        ([], "No command: pass it after two dashes, like pyrometer run -- torchrun train.py"),
+        (["--data", "d", "--server", "http://x", "--", "true"], "Pass --server or --data, not both."),
         (
             ["--server", "nonsense", "--", "true"],
             "PYROMETER_ENDPOINT 'nonsense' is not an address. Example: http://127.0.0.1:8411",
         ),
-        (["--redact", "paths,names", "--", "true"], "--redact 'names' is none of stacks, samples, exceptions, paths."),
-        (["--run"], "Argument --run: expected one argument. `pyrometer run --help` says more."),
+        (
+            ["--redact", "paths,names", "--", "true"],
+            "--redact 'names' is not supported. Choose from stacks, samples, exceptions, paths.",
+        ),
+        (["--run"], "Argument --run: expected one argument. See `pyrometer run --help`."),
     ],
 )
 def test_a_usage_error_is_one_sentence(variables, arguments, sentence):
@@ -304,7 +307,7 @@ def test_without_a_server_it_is_kept_here(variables, tmp_path):
     said = run(variables, *python(TRAIN), cwd=tmp_path)
     assert said.stderr == (
         "pyrometer: `pyrometer show r1 --data pyrometer-data` shows what happened. "
-        "Kept in pyrometer-data, since no --server and no --data was named.\n"
+        "Stored in pyrometer-data, because neither --server nor --data was passed.\n"
     )
     inbox = tmp_path / "pyrometer-data" / "inbox" / "otlp"
     taken = [(f"/v1/{path.name.split('.')[-3]}", path.read_bytes()) for path in sorted(inbox.iterdir())]
@@ -324,8 +327,8 @@ def test_a_server_that_is_away_is_told_and_the_next_run_brings_both(variables, t
     assert said.returncode == 0
     spool = Spool(spool_folder({**variables, "PYROMETER_ENDPOINT": url}))
     assert said.stderr == (
-        f"pyrometer: 1 files of telemetry wait in {spool.folder}, because {url} does not take them: "
-        "Connection refused. The next `pyrometer run` to the same place sends them.\n"
+        f"pyrometer: 1 files of telemetry are waiting in {spool.folder}, because {url} does not accept them: "
+        "Connection refused. The next `pyrometer run` with the same destination sends them.\n"
     )
     collector = Collector(port=port)
     run(variables, "--server", url, "--", "true")
@@ -347,7 +350,7 @@ def test_who_does_not_want_to_wait_for_an_absent_server_need_not(variables, tmp_
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=15)
     assert process.returncode == 0
-    assert "files of telemetry wait in" in told
+    assert "files of telemetry are waiting in" in told
 
 
 def test_a_terminal_that_is_gone_takes_no_exit_code_with_it(variables, tmp_path):

@@ -64,13 +64,13 @@ def test_the_json_has_the_keys_of_its_contract(told, simulated):
 def test_the_table_says_it_in_words(told, simulated):
     lines = told("score", simulated).lines
     assert lines[0] == "Simulated: hang, seed 7, evidence: full"
-    assert lines[1] == "findings: precision 100.0 %, recall 50.0 %, culprit 0.0 %"
-    assert lines[2] == "error: states 0.0 %, dollars 20.0 %"
-    assert lines[3] == "could be told: nine in ten within 1 min of their beginning"
+    assert lines[1] == "findings: precision 100.0%, recall 50.0%, culprit 0.0%"
+    assert lines[2] == "error: states 0.0%, dollars 20.0%"
+    assert lines[3] == "time to detect, p90: 1 min"
     assert [line.split() for line in lines[5:8]] == [
         ["cause", "right", "found", "planted"], ["hang", "1", "1", "1"], ["straggler", "0", "0", "1"],
     ]  # fmt: skip
-    assert lines[9] == "missed  straggler of ml/llama, Fri 20:00:00 – 20:40:00, $4.80, nobody named"
+    assert lines[9] == "missed  straggler of ml/llama, Fri 20:00:00 – 20:40:00, $4.80, no culprit"
     accused = " ".join(lines[10:])
     assert accused.startswith("culprit hang of ml/llama, Fri 20:40:00 – 22:00:00, $19, rank 1; found: rank")
     assert all(len(line) <= 80 for line in lines)
@@ -79,11 +79,11 @@ def test_the_table_says_it_in_words(told, simulated):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "has no truth.json: only what `simulate` or `import recording` wrote can be"),
+        (None, "has no truth.json: only folders made by `simulate` or `import recording` can be"),
         ("{", "is not JSON"),
-        ("[]", "holds no truth"),
-        ("{}", "cannot be compared with: it has no window with two times."),
-        (json.dumps(TRUTH | {"evidence": "none"}), "cannot be compared with: its evidence is 'none'"),
+        ("[]", "contains no truth"),
+        ("{}", "cannot be used: it has no window with two times."),
+        (json.dumps(TRUTH | {"evidence": "none"}), "cannot be used: its evidence is 'none'"),
     ],
 )
 def test_a_truth_that_is_none_is_one_sentence(pyrometer, simulated, tmp_path, text, said):

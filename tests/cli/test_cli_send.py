@@ -32,10 +32,13 @@ def test_it_is_printed_as_ever_and_sent_in_short(pyrometer, folder, tmp_path, mo
         receiver.answers = [(410, {}, b"channel_is_archived")] * 2
         said = pyrometer("why", "--data", folder, "--all", "--send")
     assert said.code == 1
-    assert said.err == f"Error: The webhook of {tmp_path / 'url'} was not told: HTTP 410, channel_is_archived.\n"
+    assert (
+        said.err
+        == f"Error: The webhook of {tmp_path / 'url'} did not receive the summary: HTTP 410, channel_is_archived.\n"
+    )
     assert SECRET not in said.out + said.err
 
 
 def test_without_a_webhook_it_says_so_before_it_asks(pyrometer, folder):
     text = pyrometer("why", "--data", folder, "--send").failed(2)
-    assert text == "--send needs a webhook: the setting webhook_url_file names a file with its address."
+    assert text == "--send needs a webhook: set webhook_url_file to a file with its URL."

@@ -136,7 +136,7 @@ def test_cost_prints_its_rows_and_their_total(told, autumn):
     assert [row.split()[0] for row in rows] == ["platform", "nlp", "vision"]
     assert total.split() == ["total", "90.0", "$413"]
     assert rows[2].split()[2] == "–"  # no price is known
-    assert said.err == "No price is known for 30.0 GPU-hours; say it with --price, per GPU-hour.\n"
+    assert said.err == "30.0 GPU-hours have no price. Set one per GPU-hour with --price.\n"
 
 
 def test_cost_by_two_things_has_two_columns(told, recorded):

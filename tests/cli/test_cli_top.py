@@ -109,7 +109,7 @@ def restored(one: Terminal) -> bool:
 def test_keys_sizes_and_q(busy):
     with terminal("top", "--data", busy, "--every", "0.3") as top:
         shown = top.until("by dollars per hour")
-        assert "$14 an hour for 4 GPUs: 3 held, 1 free" in shown
+        assert "$14 per hour for 4 GPUs: 3 held, 1 free" in shown
         assert shown.index("llama") < shown.index("yolo")
         assert "step 12,000" in shown
         assert termios.tcgetattr(top.slave) != top.before
@@ -165,7 +165,7 @@ def test_a_server_that_goes_away_and_being_told_to_end(busy, tmp_path):
 def test_without_a_terminal_it_prints_once(pyrometer, busy):
     lines = pyrometer("top", "--data", busy).lines
     assert lines[0].startswith(f"pyrometer top · {busy}")
-    assert lines[1].startswith("$14 an hour for 4 GPUs: 3 held, 1 free; ")
+    assert lines[1].startswith("$14 per hour for 4 GPUs: 3 held, 1 free; ")
     assert lines[3].split()[:3] == ["workload", "team", "user"]
     assert [line.split()[0] for line in lines[4:]] == ["llama", "yolo"]
     assert "\x1b" not in "\n".join(lines)
@@ -214,7 +214,7 @@ def test_what_is_selected_is_there(keys):
 def test_columns_fit_and_the_important_ones_stay(widths, width):
     kept, given_widths = fitting(widths, width)
     needed = sum(given_widths[i] for i in kept) + GAP * (len(kept) - 1)
-    always = [i for i, column in enumerate(COLUMNS) if column.goes == 0]
+    always = [i for i, column in enumerate(COLUMNS) if column.drop_order == 0]
     assert set(always) <= set(kept)
     assert needed <= width or kept == always
     assert fitting(widths, None) == (list(range(len(COLUMNS))), widths)

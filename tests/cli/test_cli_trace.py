@@ -94,8 +94,8 @@ def test_a_step_is_told(told, folder):
     assert rows[0].startswith("▶ rank 2")
     assert "·" not in rows[0]
     assert all(line.count("·") == rows[1].count("·") > 5 for line in rows[1:])
-    assert "Attempt 1 did this step too: --attempt 1." in text
-    assert "Clocks of nodes disagree by up to" in text
+    assert "Attempt 1 also did this step: --attempt 1." in text
+    assert "Clocks of nodes differ by up to" in text
 
 
 def test_of_very_many_ranks_both_ends_are_shown(told, wide):
@@ -125,10 +125,10 @@ def test_no_line_is_wider_than_the_terminal(pyrometer, folder, monkeypatch, colu
 def test_a_step_that_was_not_traced_is_one_sentence(told, folder):
     said = " ".join(told("trace", RUN, "--step", "75", "--data", folder).lines)
     assert said == (
-        f"Step 75 of {RUN} was done but not traced (only some steps are, and slow ones); "
-        "the nearest that were: 60, 70, 80, 90."
+        f"Step 75 of {RUN} was done but not traced: only some steps and slow steps are. "
+        "Nearest traced steps: 60, 70, 80, 90."
     )
-    assert "the nearest that were: 60" in told("trace", RUN, "--step", "75", "--data", folder, "-o", "perfetto").failed(
+    assert "Nearest traced steps: 60" in told("trace", RUN, "--step", "75", "--data", folder, "-o", "perfetto").failed(
         1
     )
 
@@ -149,7 +149,7 @@ def test_show_folds_what_happened_often(told, folder):
     assert "rendezvous on 4 ranks" in text
     assert "exception (step 79) of rank 1: RuntimeError: NCCL timeout" in " ".join(text.split())
     assert "MFU" in text
-    assert "rank 2 takes 56.0 ms a step for backward, the median rank 32.0 ms" in text
+    assert "rank 2 takes 56.0 ms per step for backward, the median rank takes 32.0 ms" in text
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def test_what_cannot_be_read_is_said_and_put_aside(pyrometer, folder):
     (inbox / "1.logs.json.gz.tmp").write_bytes(b"half")
     said = pyrometer("runs", "--data", folder)
     assert said.code == 0
-    assert "1 record of a run left out: malformed." in said.err
+    assert "1 record of a run skipped: malformed." in said.err
     assert sorted(path.name for path in inbox.iterdir()) == ["0.logs.json.gz.refused", "1.logs.json.gz.tmp"]
     assert pyrometer("runs", "--data", folder).err == ""
 

@@ -22,7 +22,7 @@ def test_experiments_and_the_sentence_at_the_end(told, finetuned):
     lines = told("worth", "--data", finetuned).lines
     assert lines[0].split()[:3] == ["experiment", "team", "last"]
     assert lines[1].startswith("sft         speech")
-    assert lines[-1] == "$0.47 went into 1 run of 1 experiment."
+    assert lines[-1] == "$0.47 spent on 1 run of 1 experiment."
 
 
 def test_runs_of_one_with_a_target(told, finetuned):
@@ -30,8 +30,8 @@ def test_runs_of_one_with_a_target(told, finetuned):
     assert lines[1].startswith("★  llama-sft  succeeded")
     assert "to target" in lines[0]
     assert "$0.07" in lines[1]
-    assert lines[-2] == "Metric: loss, less is better."
-    assert lines[-1] == "$0.14 in all; there is no other run to compare with."
+    assert lines[-2] == "Metric: loss, lower is better."
+    assert lines[-1] == "$0.14 in total. There is no other run to compare with."
 
 
 def test_the_table_says_which_runs_were_beaten(pyrometer, tmp_path):
@@ -42,8 +42,8 @@ def test_the_table_says_which_runs_were_beaten(pyrometer, tmp_path):
     lines = pyrometer("worth", "sweep", "--data", tmp_path / "data").lines
     assert [line.split()[0] for line in lines[1:3]] == ["bad", "★"]
     assert lines[-2:] == [
-        "$6.00 of $9.60 went to runs that another one beat for less.",
-        "$3.00 was spent when another run had already got as good for less.",
+        "$6.00 of $9.60 went to runs that a cheaper run outperformed.",
+        "$3.00 was spent after another run had already reached the same result for less.",
     ]
 
 
@@ -68,7 +68,7 @@ def test_another_experiment_or_metric_is_refused_with_what_there_is(pyrometer, f
 
 def test_a_folder_without_runs(pyrometer, autumn):
     assert pyrometer("worth", "--data", autumn).lines == [
-        "No training run has sent steps here. `pyrometer cost --by experiment` shows what held GPUs."
+        "No training runs in this time range. `pyrometer cost --by experiment` shows what held GPUs."
     ]
 
 
@@ -78,7 +78,7 @@ def test_a_folder_without_runs(pyrometer, autumn):
 def test_a_chart_against_anything_that_a_run_spends(pyrometer, finetuned, monkeypatch, by, below):
     monkeypatch.setenv("COLUMNS", "80")
     said = pyrometer("worth", "sft", "--data", finetuned, "--price", "2", "--target", "2.2", "-o", "chart", "--by", by)
-    assert said.lines[0].startswith("loss, less is better, against ")
+    assert said.lines[0].startswith("loss, lower is better, against ")
     assert max(map(len, said.lines)) <= 80
     assert any(line.lstrip().startswith("2.2┤") and "╌" in line for line in said.lines)
     assert any("A ★ llama-sft" in line and "target after $0.07" in line for line in said.lines)
@@ -87,14 +87,16 @@ def test_a_chart_against_anything_that_a_run_spends(pyrometer, finetuned, monkey
 
 
 def test_a_chart_needs_an_experiment_a_metric_and_a_price(pyrometer, finetuned, tmp_path):
-    assert "say which" in pyrometer("worth", "-o", "chart", "--data", finetuned).failed(2)
-    assert "say -o chart" in pyrometer("worth", "sft", "--by", "step", "--data", finetuned).failed(2)
+    assert "pass its name" in pyrometer("worth", "-o", "chart", "--data", finetuned).failed(2)
+    assert "--by needs -o chart" in pyrometer("worth", "sft", "--by", "step", "--data", finetuned).failed(2)
     with Store(tmp_path / "data", create=True) as store:
         priceless = [record for record in cluster() if type(record).__name__ != "Price"]
         store.append([*priceless, *trained("quiet", 0, 9, []), *trained("a", 1, 9, [1.0], experiment="told")])
     said = pyrometer("worth", "sweep", "-o", "chart", "--data", tmp_path / "data").failed(1)
-    assert said == "No run of 'sweep' has reported a metric: there is no curve to draw."
-    assert "say it with --price" in pyrometer("worth", "told", "-o", "chart", "--data", tmp_path / "data").failed(1)
+    assert said == "No run of 'sweep' has reported a metric, so there is no curve to draw."
+    assert "set one per GPU-hour with --price" in pyrometer(
+        "worth", "told", "-o", "chart", "--data", tmp_path / "data"
+    ).failed(1)
 
 
 def test_a_sparkline_is_between_its_ends():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.cli.curves import FINE, HEIGHT, PLAIN, Axis, Curve, draw, look_for, round_axis
-from pyrometer.cli.worth_chart import MOST_NAMED, chart_lines
+from pyrometer.cli.worth_chart import MAX_NAMED, chart_lines
 from pyrometer.explain.text import plain
 
 number = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-6)
@@ -83,16 +83,16 @@ def test_runs_that_none_beats_have_a_star_and_a_capital():
 def test_the_first_values_do_not_squeeze_the_others():
     lines = charted([run("a", [100.0, *(3 - n / 100 for n in range(60))])])
     assert lines[2].startswith(" 3.0┤")
-    assert any(line.endswith("Not drawn: values above 3, where runs begin.") for line in lines)
+    assert any(line.endswith("Not drawn: values above 3, from the start of runs.") for line in lines)
 
 
 def test_of_many_runs_a_few_have_letters():
     runs = [run(f"run-{n}", [9.0, 5.0 + n / 10, 8.0], pareto=n == 39) for n in range(40)]
     lines = charted(runs, look=PLAIN)
     legend = [line for line in lines if "run-" in line]
-    assert len(legend) == MOST_NAMED
+    assert len(legend) == MAX_NAMED
     assert legend[-1].split()[:3] == ["L", "*", "run-39"]
-    assert " ".join(lines[-2:]).endswith("28 runs without a letter, each a dot at its best.")
+    assert " ".join(lines[-2:]).endswith("28 runs without a letter: a dot at the best value.")
     assert all(line.isascii() for line in lines)
 
 

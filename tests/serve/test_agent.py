@@ -302,8 +302,8 @@ def test_it_has_nothing_heavy_in_its_memory(answers: Answers) -> None:
     ("arguments", "code", "said"),
     [
         (("--listen", "9400"), 2, "--listen '9400' is not HOST:PORT"),
-        (("--every", "0s"), 2, "--every '0s' is not a length from 100ms to 5m"),
-        (("--every", "soon"), 2, "--every 'soon' is not a length"),
+        (("--every", "0s"), 2, "--every '0s' is not a duration from 100ms to 5m"),
+        (("--every", "soon"), 2, "--every 'soon' is not a duration"),
         (("--listen", "192.0.2.1:9400"), 1, "--listen 192.0.2.1:9400: Cannot assign requested address"),
     ],
 )

@@ -238,5 +238,5 @@ def test_step_numbers_of_the_program_name_nobody(tmp_path, habit, source):
     assert told["reason"] == (
         f"The step number was given to {source} by the program, and which training steps it stands for is unknown."
     )
-    assert f"No sample is named. {told['reason'][:40]}" in ran.text
+    assert f"The samples behind it are unknown. {told['reason'][:40]}" in ran.text
     assert "TensorDataset" not in ran.text

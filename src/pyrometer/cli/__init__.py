@@ -1,4 +1,4 @@
-"""The `pyrometer` command: one file a command. This one starts fast and needs only the standard library."""
+"""The `pyrometer` command. Each command has its own module; this one starts fast, with the standard library alone."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from pyrometer import __version__
 class _Listed(NamedTuple):
     module: str
     help: str
-    extra: str = "server"  # what must be installed: `pip install pyrometer[server]`; nothing: the base install will do
+    extra: str = "server"  # what must be installed, like pyrometer[server]; empty: the base install
 
 
 COMMANDS = {
-    "demo": _Listed("demo", "a simulated night on 304 GPUs: what burned, why, and the report as a page"),
-    "why": _Listed("why", "what burned, by state, and the findings: who, since when, how much, what to do"),
+    "demo": _Listed("demo", "simulate a night on 304 GPUs, explain it, and serve it as a page"),
+    "why": _Listed("why", "GPU time by state, and findings: who, since when, how much, what to do"),
     "cost": _Listed("cost", "GPU-hours and dollars by team, experiment, workload, state, day, …"),
-    "export": _Listed("export", "files for chargeback: csv, FOCUS; what runs cost, into MLflow and W&B"),
-    "close": _Listed("close", "a month's charges, frozen for good; corrections go into the next one"),
+    "export": _Listed("export", "files for chargeback (CSV, FOCUS); the cost of runs into MLflow and W&B"),
+    "close": _Listed("close", "freeze the charges of a month; later corrections adjust the next month"),
     "rebuild": _Listed("rebuild", "rebuild a month of the ledger under the rules of this version"),
-    "reconcile": _Listed("reconcile", "a cloud invoice against the ledger, by day and instance type"),
-    "top": _Listed("top", "live: who holds GPUs, in which state, for how much an hour, how far it is"),
-    "prices": _Listed("prices", "which price applies to which GPUs, from where, and which have none"),
-    "runs": _Listed("runs", "the training runs: attempts, steps, cost, goodput"),
-    "show": _Listed("show", "one run: lifecycle, loss, windows, findings"),
-    "worth": _Listed("worth", "experiments and their runs: how good for how much, and which of them another one beat"),
-    "run": _Listed("run", "run a training command instrumented, with no change to its code", extra=""),
-    "trace": _Listed("trace", "a run's life, one step over all ranks, or a sample's way through steps"),
-    "lineage": _Listed("lineage", "which data is behind a step, a checkpoint or a loss spike; where a sample went"),
-    "import": _Listed("import_", "read a trace, a recording, or runs of MLflow and W&B into a data folder"),
-    "simulate": _Listed("simulate", "a cluster whose truth is known, as a data folder"),
-    "score": _Listed("score", "compare what `why` says of a simulated cluster with its truth"),
-    "serve": _Listed("serve", "the server: follows a cluster, keeps the ledger, answers over HTTP"),
-    "agent": _Listed("agent", "GPU exporter on a node: dcgm-exporter's metrics without DCGM", extra="agent"),
-    "doctor": _Listed("doctor", "what is connected, and what missing evidence costs"),
-    "token": _Listed("token", "who may ask a server: bearer tokens by role"),
-    "backup": _Listed("backup", "a data folder as it is now, beside the backups before: of a running server, too"),
-    "restore": _Listed("restore", "a data folder from a backup, to the last digit"),
-    "check": _Listed("check", "verify a data folder, or its backups: files, sums, nothing twice"),
-    "completion": _Listed("completion", "what bash, zsh or fish need to complete commands and options"),
+    "reconcile": _Listed("reconcile", "compare a cloud invoice with the ledger, by day and instance type"),
+    "top": _Listed("top", "live view: who holds GPUs, with state, dollars per hour and progress"),
+    "prices": _Listed("prices", "which price applies to which GPUs, and which GPUs have none"),
+    "runs": _Listed("runs", "training runs: attempts, steps, cost, goodput"),
+    "show": _Listed("show", "one run: cost, speed, lifecycle, metrics, findings"),
+    "worth": _Listed("worth", "experiments and their runs: cost, best result, Pareto front"),
+    "run": _Listed("run", "run a training command instrumented, without changes to its code", extra=""),
+    "trace": _Listed("trace", "the lifecycle of a run, one step on all ranks, or one sample"),
+    "lineage": _Listed("lineage", "the data behind a step, a checkpoint or a loss spike"),
+    "import": _Listed("import_", "import a data set, a recording, or runs of MLflow and W&B"),
+    "simulate": _Listed("simulate", "simulate a cluster with known truth into a data folder"),
+    "score": _Listed("score", "compare the answer of `why` about a simulated cluster with its truth"),
+    "serve": _Listed("serve", "run the server: follow a cluster, keep the ledger, answer over HTTP"),
+    "agent": _Listed("agent", "export GPU metrics of a node, like dcgm-exporter but without DCGM", extra="agent"),
+    "doctor": _Listed("doctor", "check what Pyrometer can read, and what missing evidence costs"),
+    "token": _Listed("token", "manage access tokens of a server"),
+    "backup": _Listed("backup", "back up a data folder or a running server"),
+    "restore": _Listed("restore", "make a data folder from a backup"),
+    "check": _Listed("check", "verify a data folder or its backups"),
+    "completion": _Listed("completion", "shell completion for bash, zsh and fish"),
 }
-COMPLETE = "_PYROMETER_COMPLETE"  # set by a shell that asks how a line goes on
+COMPLETE = "_PYROMETER_COMPLETE"  # set by a shell that completes a line
 
 _NEEDS = {"": (), "server": ("click", "duckdb"), "agent": ("click", "pynvml", "h2")}  # absent from the base install
 
@@ -56,11 +56,11 @@ What your GPU cluster burned, on which experiment, why, and whether it was worth
 Commands:
 {commands}
 
-`pyrometer COMMAND --help` says more. `pyrometer --version` says which this is."""
+`pyrometer COMMAND --help` shows the options. `pyrometer --version` shows the installed version."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command and exits: 0 when all went well, 2 for a usage error, 1 for a failure."""
+    """Runs a command and exits: 0 for success, 2 for a usage error, 1 for a failure."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if COMPLETE in os.environ:
         sys.exit(_complete(os.environ[COMPLETE]))
@@ -72,23 +72,21 @@ def _run(arguments: list[str]) -> int:
     if name in ("--help", "-h", "help"):
         width = max(map(len, COMMANDS)) + 2
         lines = [f"  {command:<{width}}{listed.help}" for command, listed in COMMANDS.items()]
-        _say(_HELP.format(commands="\n".join(lines)))
+        _print(_HELP.format(commands="\n".join(lines)))
         return 0
     if name in ("--version", "-V", "version"):
-        _say(f"pyrometer {__version__}")
+        _print(f"pyrometer {__version__}")
         return 0
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, 1)
-        hint = f"Did you mean `pyrometer {near[0]}`?" if near else "`pyrometer --help` lists them."
-        return _fail(f"There is no command {name!r}. {hint}", 2)
+        hint = f"Did you mean `pyrometer {near[0]}`?" if near else "List commands with `pyrometer --help`."
+        return _fail(f"Unknown command {name!r}. {hint}", 2)
     listed = COMMANDS[name]
     try:
         for module in _NEEDS[listed.extra]:
             importlib.import_module(module)
     except ImportError:
-        return _fail(
-            f"`pyrometer {name}` needs what the base install leaves out: pip install 'pyrometer[{listed.extra}]'", 1
-        )
+        return _fail(f"`pyrometer {name}` needs more than the base install: pip install 'pyrometer[{listed.extra}]'", 1)
     command = importlib.import_module(f"pyrometer.cli.{listed.module}").command
     if not listed.extra:
         return int(command(arguments[1:]))
@@ -103,11 +101,11 @@ def _complete(instruction: str) -> int:
     try:
         from pyrometer.cli.completion import complete
     except ImportError:
-        return 1  # the base install completes nothing
+        return 1  # the base install has no completion
     return complete(instruction)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 

@@ -1,4 +1,4 @@
-"""`pyrometer backup`: a data folder as it is now, beside the backups before."""
+"""`pyrometer backup`: takes a backup of a data folder or of a running server."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from pyrometer.store.backup_tar import unpacked
 
 
 @click.command()
-@click.option("--out", metavar="BACKUP", type=click.Path(path_type=Path), help="The folder in which backups lie.")
+@click.option("--out", metavar="BACKUP", type=click.Path(path_type=Path), help="The folder for backups.")
 @click.option(
     "--data", metavar="DIR", type=click.Path(path_type=Path), help="The data folder. Default: PYROMETER_DATA."
 )
-@click.option("--server", metavar="URL", help="Of this running server, with an admin's token in PYROMETER_TOKEN.")
-@click.option("--keep", metavar="N", type=click.IntRange(1), help="Then forget all but the newest N backups.")
-@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
+@click.option("--server", metavar="URL", help="Back up this running server, with an admin token in PYROMETER_TOKEN.")
+@click.option("--keep", metavar="N", type=click.IntRange(1), help="Afterwards delete all but the newest N backups.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="Output format.")
 def command(out: Path | None, data: Path | None, server: str | None, keep: int | None, output: str) -> None:
-    """Takes a backup: everything as it is at one moment, while a server goes on. Parts that the backups before have are
-    not copied again. Tokens are not in it."""
+    """Takes a consistent backup, while a server keeps running. Parquet parts of earlier backups are not copied again.
+    Tokens are not included."""
     if data is not None and server is not None:
-        raise click.UsageError("Say --data or --server, not both.")
+        raise click.UsageError("Pass --data or --server, not both.")
     if out is None:
-        raise click.UsageError("Where to? Say --out BACKUP.")
+        raise click.UsageError("No folder: pass --out BACKUP.")
     place = BackupFolder(out)
     with place.locked():
         have = place.parts()
@@ -44,7 +44,7 @@ def command(out: Path | None, data: Path | None, server: str | None, keep: int |
         with members as sent, progress_bar("Copying") as progress:
             received = place.receive(sent, progress)
         forgotten = place.prune(keep) if keep is not None else []
-    _say(out, received, forgotten, output)
+    _print(out, received, forgotten, output)
 
 
 @contextmanager
@@ -63,8 +63,8 @@ def _of_folder(folder: Path, have: set[str]) -> Iterator[Iterator[BackupMember]]
         if address is None:
             raise
         raise click.ClickException(
-            f"A server has {folder}, and only an admin may take a backup there: say --server {address.url}, with an "
-            "admin's token in PYROMETER_TOKEN."
+            f"A server is using {folder}, and only an admin can back it up: pass --server {address.url}, with an "
+            "admin token in PYROMETER_TOKEN."
         ) from None
     with store:
         clear_leftovers(folder)
@@ -83,7 +83,7 @@ def _members(store: Store, have: set[str], also: list[Path]) -> Iterator[BackupM
         moment.close()
 
 
-def _say(out: Path, received: ReceivedBackup, forgotten: list[str], output: str) -> None:
+def _print(out: Path, received: ReceivedBackup, forgotten: list[str], output: str) -> None:
     backup = received.backup
     parts = len(backup.contents["parts"])
     if output == "json":
@@ -95,9 +95,7 @@ def _say(out: Path, received: ReceivedBackup, forgotten: list[str], output: str)
             }
         )  # fmt: skip
         return
-    copied = (
-        f"{received.bytes_copied / 1e6:,.1f} MB were copied ({received.parts_copied:,} of {counted(parts, 'part')})"
-    )
-    click.echo(f"{out / backup.name}: {backup.bytes / 1e6:,.1f} MB, of which {copied}.")
+    copied = f"{received.bytes_copied / 1e6:,.1f} MB copied ({received.parts_copied:,} of {counted(parts, 'part')})"
+    click.echo(f"{out / backup.name}: {backup.bytes / 1e6:,.1f} MB, {copied}.")
     if forgotten:
-        click.echo(f"Forgotten: {', '.join(forgotten)}.")
+        click.echo(f"Deleted: {', '.join(forgotten)}.")

@@ -1,4 +1,4 @@
-"""What commands about money share: who pays for what nobody held, and what the books say of an answer."""
+"""What commands about charges share: the option --share-platform, and notes about closed months."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from pyrometer.explain.words import dollars
 share_option = click.option(
     "--share-platform",
     type=click.Choice(HOW),
-    help="Who pays for what nobody held: the platform, all teams alike, or each by what it held. Default: none.",
+    help="Who pays for GPU time that no pod held: the platform (none), all teams equally (even), or all teams in "
+    "proportion to their usage (proportional). Default: none.",
 )
 
 
 def to_the_second(time: str) -> str:
-    """A time of an answer, in UTC, for people."""
+    """A time of an answer, in UTC, to the second."""
     return f"{datetime.fromisoformat(time):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def shared_by(share_platform: str | None) -> dict[str, str]:
-    """The parameter of a question, where the option was said."""
+    """The parameter of a question, if the option was passed."""
     return {} if share_platform is None else {"share_platform": share_platform}
 
 
 def print_books(books: dict[str, Any] | None) -> None:
-    """What an answer is made from, once months are closed; on stderr."""
+    """Prints on stderr how closed months affect the answer."""
     if books is None:
         return
     if books["basis"] == "closed":
@@ -37,19 +38,19 @@ def print_books(books: dict[str, Any] | None) -> None:
         )
     elif books["basis"] == "open" and books["adjustments"]["usd_micro"] is not None:
         ledger, adjusted = (dollars(books[part]["usd_micro"] or 0) for part in ("ledger", "adjustments"))
-        click.echo(f"{books['month']}: {ledger} by the ledger, {adjusted} adjust months that are closed.", err=True)
+        click.echo(f"{books['month']}: {ledger} from the ledger, {adjusted} of adjustments to closed months.", err=True)
     elif books["basis"] == "mixed":
         click.echo(
-            "Some clusters have closed this month and others not: --cluster NAME says what is charged in one.", err=True
+            "Some clusters have closed this month, others have not. --cluster NAME shows the charges of one.", err=True
         )
     elif books["adjustments_left_out"]:
         click.echo(
-            "Adjustments of closed months are not in it: they have no hour, cause, outcome, pipeline or sweep.",
+            "Adjustments to closed months are not included: they have no hour, cause, outcome, pipeline or sweep.",
             err=True,
         )
     elif books["closed_time"]:
         click.echo(
-            "Months that are closed are in this time. These are the ledger's figures as they are now; --month of a "
-            "closed month, by what charges are kept by and in its time zone, says what was charged.",
+            "This time range includes closed months, and these are the current figures of the ledger. For what was "
+            "charged, pass --month of a closed month, in its time zone and with a grouping that charges have.",
             err=True,
         )

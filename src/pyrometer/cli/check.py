@@ -1,4 +1,4 @@
-"""`pyrometer check`: verifies a data folder, and mends what can be mended."""
+"""`pyrometer check`: verifies a data folder or its backups, and repairs a data folder."""
 
 from __future__ import annotations
 
@@ -26,13 +26,17 @@ from pyrometer.store.errors import StoreBrokenError
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--repair", is_flag=True, help="Mend what can be: build again, put aside, make a new catalogue.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Repair what can be repaired: rebuild derived data, move broken files aside, recreate the catalog.",
+)
 def command(folder: Path, repair: bool) -> int:
-    """Verifies a data folder: files are there and whole, every slot-minute has 60,000 ms, nothing stands twice, closed
-    months are as they were closed. Of a folder with backups: every file is as it was backed up."""
+    """Verifies a data folder: no missing or damaged files, exactly 60,000 ms in every slot-minute, no duplicate rows,
+    unchanged closed months. For a folder with backups, verifies that every file is unchanged."""
     if not (folder / DATABASE).exists() and (backups := BackupFolder(folder).backups()):
         if repair:
-            raise click.UsageError(f"{folder} has backups, which are never changed: take another one.")
+            raise click.UsageError(f"{folder} contains backups, which are never changed: take a new backup.")
         return _verify(BackupFolder(folder), backups)
     with _opened(folder, repair=repair) as store:
         found = _found(store)
@@ -40,7 +44,7 @@ def command(folder: Path, repair: bool) -> int:
             for problem in found:
                 click.echo(problem.text)
             for done in mend(store, found):
-                click.echo(f"Mended: {done}")
+                click.echo(f"Repaired: {done}")
             found = _found(store)
         parts = store.parts()
         rejected = store.rejections()
@@ -55,7 +59,7 @@ def command(folder: Path, repair: bool) -> int:
 
 
 def _found(store: Store) -> list[Problem]:
-    """What is wrong with what lies there; where nothing is, with the ledger that is made of it now."""
+    """The problems of the stored files, or if there are none, of the ledger that is built from them now."""
     found = list(_problems(store))
     if found:
         return found
@@ -72,7 +76,7 @@ def _problems(store: Store) -> Iterator[Problem]:
 
 
 def _verify(place: BackupFolder, backups: list[Backup]) -> int:
-    """Every backup of a place."""
+    """Verifies all backups of a folder."""
     with progress_bar("Verifying") as progress:
         found = list(place.problems(backups, progress))
     for text in found:
@@ -83,18 +87,18 @@ def _verify(place: BackupFolder, backups: list[Backup]) -> int:
 
 
 def _opened(folder: Path, *, repair: bool) -> Store:
-    """The folder; one whose catalogue is broken or gone, with a new one."""
+    """Opens the folder. With `repair`, a broken or missing catalog is recreated first."""
     if repair and not os.path.lexists(folder / DATABASE) and (folder / "parts").is_dir():
-        _say(replace_catalog(folder))
+        _print_repaired(replace_catalog(folder))
     try:
         return open_store(folder)
     except StoreBrokenError:
         if not repair:
             raise
-    _say(replace_catalog(folder))
+    _print_repaired(replace_catalog(folder))
     return open_store(folder)
 
 
-def _say(done: Iterator[str]) -> None:
+def _print_repaired(done: Iterator[str]) -> None:
     for text in done:
-        click.echo(f"Mended: {text}")
+        click.echo(f"Repaired: {text}")

@@ -1,4 +1,4 @@
-"""`pyrometer close`: a month's charges, frozen for good."""
+"""`pyrometer close`: freezes the charges of a month."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from pyrometer.store import StoreBusyError
 
 @click.command()
 @click.argument("month", metavar="[YYYY-MM]", required=False)
-@click.option("--list", "listed", is_flag=True, help="Say what is closed, and close nothing.")
+@click.option("--list", "listed", is_flag=True, help="List closed months, and close nothing.")
 @click.option(
     "--data", metavar="DIR", type=click.Path(path_type=Path), help="The data folder. Default: PYROMETER_DATA."
 )
-@click.option("--server", metavar="URL", help="Tell this server, with an admin's token in PYROMETER_TOKEN.")
+@click.option("--server", metavar="URL", help="Close it on this server, with an admin token in PYROMETER_TOKEN.")
 @click.option("--tz", metavar="ZONE", help="Time zone of the month. Default: the setting `timezone`.")
-@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="Output format.")
 def command(
     month: str | None, listed: bool, data: Path | None, server: str | None, tz: str | None, output: str
 ) -> None:
-    """Closes a month: its charges never change from then on. Later corrections are adjustments in the next one."""
+    """Closes a month: its charges never change again. Later corrections become adjustments of the next month."""
     if data is not None and server is not None:
-        raise click.UsageError("Say --data or --server, not both.")
+        raise click.UsageError("Pass --data or --server, not both.")
     if (month is None) != listed:
-        raise click.UsageError("Which month? Say one like 2026-10, or --list for what is closed.")
+        raise click.UsageError("Pass a month like 2026-10, or --list to list closed months.")
     if month is None:
         answer = ReadRequest(data, server, {}, output).answer("closed")
         months = answer["months"]
@@ -54,7 +54,7 @@ def command(
 
 
 def _close(data: Path | None, server: str | None, parameters: dict[str, str]) -> dict[str, Any]:
-    """Closes the month in the folder, or tells the server to."""
+    """Closes the month in the folder, or on the server."""
     if server is not None:
         return post(Address(server, os.environ.get("PYROMETER_TOKEN")), "close", parameters)
     folder = data_folder(data)
@@ -70,15 +70,15 @@ def _close(data: Path | None, server: str | None, parameters: dict[str, str]) ->
         if address is None:
             raise
     raise click.ClickException(
-        f"A server has {folder}, and only an admin may close a month there: say --server {address.url}, with an "
-        "admin's token in PYROMETER_TOKEN."
+        f"A server is using {folder}, and only an admin can close a month there: pass --server {address.url}, with an "
+        "admin token in PYROMETER_TOKEN."
     )
 
 
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's number without a name
+    except (KeyError, OSError):  # a container may run as a user ID without a name
         return str(os.getuid())
 
 

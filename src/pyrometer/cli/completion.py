@@ -1,4 +1,4 @@
-"""`pyrometer completion SHELL`: what a shell needs to complete commands, options and choices, by click's own means."""
+"""`pyrometer completion SHELL`: shell completion of commands, options and choices, made by click."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem, get_completion_class, shell_c
 from pyrometer.cli import COMMANDS, COMPLETE
 
 SHELLS = ("bash", "zsh", "fish")
-_NOTE = {  # where the text goes, so that new shells have it
+_INSTALL = {  # how to enable completion in new shells
     "bash": "pyrometer completion bash > ~/.local/share/bash-completion/completions/pyrometer",
     "zsh": "pyrometer completion zsh > ~/.zfunc/_pyrometer",
     "fish": "pyrometer completion fish > ~/.config/fish/completions/pyrometer.fish",
@@ -21,22 +21,22 @@ _NOTE = {  # where the text goes, so that new shells have it
 @click.command()
 @click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
-    """What a shell needs to complete pyrometer's commands and options: eval "$(pyrometer completion bash)"."""
+    """Prints a script that completes commands and options. Enable it with eval "$(pyrometer completion bash)"."""
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.ClickException(f"click knows no completion for {shell}.")
-    # click asks bash for its version before it writes the text; whoever writes it elsewhere may have none
+        raise click.ClickException(f"click has no completion for {shell}.")
+    # not click's `source`: it runs bash to check its version, and bash may be missing here
     click.echo(kind.source_template % kind(_Commands(), {}, "pyrometer", COMPLETE).source_vars())
-    click.echo(f"# For new shells, too: {_NOTE[shell]}")  # last: zsh reads its first line
+    click.echo(f"# To enable it in new shells: {_INSTALL[shell]}")  # last, since zsh reads the first line
 
 
 def complete(instruction: str) -> int:
-    """Answers a shell that asks how a line goes on."""
+    """Answers a shell that completes a line."""
     return shell_complete(_Commands(), {}, "pyrometer", COMPLETE, instruction)
 
 
 class _Commands(click.Group):
-    """All commands, of which only the one on the line is loaded."""
+    """All commands. Only the command on the line is loaded."""
 
     def __init__(self) -> None:
         super().__init__("pyrometer")
@@ -59,7 +59,7 @@ class _Commands(click.Group):
 
 
 def _options_of(module: object) -> Iterator[click.Parameter]:
-    """The options of `run`, which does without click."""
+    """The options of `run`, which uses argparse instead of click."""
     for action in module.parser()._actions:  # type: ignore[attr-defined]
         if action.option_strings:
             kind = click.Path() if action.metavar == "DIR" else None

@@ -22,10 +22,11 @@ from pyrometer.model.units import MS_PER_HOUR
 @click.option("--by", default="team", metavar="A,B", help=f"Any of {', '.join(GROUPINGS)}. Default: team.")
 @share_option
 @read_options(default_last="12h", engines=True)
-def command(asked: ReadRequest, by: str, share_platform: str | None) -> None:
-    """GPU-hours and dollars by any grouping. What nobody held is the platform's, unless --share-platform says else."""
-    answer = asked.answer("cost", by=by, **shared_by(share_platform))
-    if asked.output == "json":
+def command(request: ReadRequest, by: str, share_platform: str | None) -> None:
+    """Shows GPU-hours and dollars by any grouping. GPU time that no pod held belongs to the team `platform`, unless
+    --share-platform is set."""
+    answer = request.answer("cost", by=by, **shared_by(share_platform))
+    if request.output == "json":
         print_json(answer)
         return
     if not answer["rows"]:
@@ -45,28 +46,28 @@ def command(asked: ReadRequest, by: str, share_platform: str | None) -> None:
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, Callable[[dict[str, Any]], str]]:
-    """The columns of figures: activity and energy only where some of it is known."""
+    """The columns of figures. Activity and energy are shown only if any row has them."""
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "GPU-hours": lambda row: _hours(row["gpu_ms"]),
         "cost": lambda row: _money(row["usd_micro"]),
         "active": lambda row: "–" if row["activity"] is None else f"{row['activity']:.0%}",
         "kWh": lambda row: _figure(row["energy_wh"], WH_PER_KWH),
-        "for power": lambda row: _money(row["energy_usd_micro"]),
+        "power cost": lambda row: _money(row["energy_usd_micro"]),
         "kg CO2e": lambda row: _figure(row["co2e_g"], 1_000),
     }
-    known = {"active": "activity", "kWh": "energy_wh", "for power": "energy_usd_micro", "kg CO2e": "co2e_g"}
-    told = {name for name, field in known.items() if any(row[field] is not None for row in rows)}
-    return {name: shown for name, shown in columns.items() if name not in known or name in told}
+    optional = {"active": "activity", "kWh": "energy_wh", "power cost": "energy_usd_micro", "kg CO2e": "co2e_g"}
+    absent = {name for name, field in optional.items() if all(row[field] is None for row in rows)}
+    return {name: shown for name, shown in columns.items() if name not in absent}
 
 
 def _print_notes(total: dict[str, Any]) -> None:
-    """What the table does not know, on stderr."""
+    """Prints what the table does not cover, on stderr."""
     partly = coverage(total)
     if partly:
         click.echo(partly, err=True)
     if total["unpriced_gpu_ms"]:
         click.echo(
-            f"No price is known for {hours(total['unpriced_gpu_ms'])}; say it with --price, per GPU-hour.",
+            f"{hours(total['unpriced_gpu_ms'])} have no price. Set one per GPU-hour with --price.",
             err=True,
         )
 
@@ -77,7 +78,7 @@ def _hours(gpu_ms: int) -> str:
 
 
 def _figure(amount: int | None, unit: int) -> str:
-    """An amount in larger units."""
+    """An amount in a larger unit, with more decimals if it is small."""
     if amount is None:
         return "–"
     return f"{amount / unit:,.1f}" if amount >= 10 * unit else f"{amount / unit:,.3f}"

@@ -1,4 +1,4 @@
-"""Curves on two axes, drawn with text: dots of braille, or of ASCII where a terminal has no more."""
+"""Curves on two axes, drawn as text: braille dots, or ASCII if the terminal cannot show them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
 
 class Look(NamedTuple):
-    """The characters that a chart is made of."""
+    """The characters of a chart."""
 
     tick: str
     left: str
@@ -35,7 +35,7 @@ PLAIN = Look("+", "|", "+", "+", "-", "-", "*", False)
 
 
 class Curve(NamedTuple):
-    """A line through points, and the letter that stands where it counts; one without a letter is a line among many."""
+    """A line through points, and the letter that marks it. A curve without a letter is one of many."""
 
     points: Sequence[tuple[float, float]]
     letter: str = ""
@@ -44,7 +44,7 @@ class Curve(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """From one round number to another, how far apart its marks are, and how a number is written."""
+    """An axis between two round numbers: the distance of its marks, and how to format a number."""
 
     low: float
     high: float
@@ -52,13 +52,13 @@ class Axis(NamedTuple):
     written: Callable[[float], str]
 
     def marks(self) -> Iterator[float]:
-        """Where the marks are."""
+        """The values of the marks."""
         count = round((self.high - self.low) / self.every)
         return (self.low + number * self.every for number in range(count + 1))
 
 
 def look_for(encoding: str | None) -> Look:
-    """What a stream of this encoding can show."""
+    """The characters that a stream with this encoding can show."""
     try:
         "".join([*FINE[:-1], chr(_BRAILLE + 0xFF), "…"]).encode(encoding or "ascii")
     except (UnicodeError, LookupError):
@@ -67,9 +67,9 @@ def look_for(encoding: str | None) -> Look:
 
 
 def round_axis(low: float, high: float, most: int, written: Callable[[float, int], str]) -> Axis:
-    """The shortest axis with round marks, about as many as there is room for; `written` gets the decimals that tell two
-    marks apart."""
-    least = 1e-9 * max(abs(low), abs(high))  # closer values are one: marks between them could not be told apart
+    """The shortest axis with round marks, about as many as fit. `written` receives the decimals that tell two marks
+    apart."""
+    least = 1e-9 * max(abs(low), abs(high))  # closer values count as equal: marks between them would look the same
     span = high - low if high - low > least else abs(high) or 1.0
     rough = span / max(1, most)
     power = 10.0 ** math.floor(math.log10(rough))
@@ -83,7 +83,7 @@ def draw(
     curves: Sequence[Curve], x: Axis, y: Axis, *, width: int, look: Look, style: Style,
     line: tuple[float, str] | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """The picture with its axes; `line` goes across at a height, with a label at the left. Later curves are on top."""
+    """The chart with its axes. `line` is a horizontal line with a label on the left. Later curves are drawn on top."""
     labels = _labels(y, line)
     left = max(len(label) for label in labels.values()) + 1
     columns = max(20, width - left - 1 - len(x.written(x.high)) // 2)
@@ -101,7 +101,7 @@ def draw(
 
 
 def _labels(y: Axis, line: tuple[float, str] | None) -> dict[int, str]:
-    """What stands left of which row. The line's own label comes before that of a mark."""
+    """The labels left of the rows. The label of the line replaces the label of a mark."""
     labels = {_row(value, y): y.written(value) for value in y.marks()}
     return labels if line is None else {**labels, _row(line[0], y): line[1]}
 
@@ -124,7 +124,7 @@ def _bottom(x: Axis, columns: int, left: int, look: Look) -> Iterator[str]:
 
 
 class _Picture:
-    """Dots, the colours of the characters that they are in, and letters over them."""
+    """Dots, the colors of their characters, and letters on top."""
 
     def __init__(self, columns: int, x: Axis, y: Axis) -> None:
         self.columns, self.x, self.y = columns, x, y
@@ -136,7 +136,7 @@ class _Picture:
         return _row(value, self.y)
 
     def put(self, curve: Curve, colour: str) -> None:
-        """A line from point to point; what lies outside is not drawn."""
+        """Draws a line from point to point, clipped to the axes."""
         placed = [self._dot(point) for point in curve.points]
         for (x0, y0), (x1, y1) in zip(placed, placed[1:] or placed, strict=False):
             pieces = max(1, math.ceil(max(abs(x1 - x0), abs(y1 - y0))))
@@ -144,7 +144,7 @@ class _Picture:
                 self._set(x0 + (x1 - x0) * piece / pieces, y0 + (y1 - y0) * piece / pieces, colour)
 
     def name(self, curve: Curve) -> None:
-        """The letter of a curve; where another one stands, beside it."""
+        """Draws the letter of a curve, next to other letters."""
         if not curve.letter or curve.at is None or not self.y.low <= curve.at[1] <= self.y.high:
             return
         dot_x, _ = self._dot(curve.at)
@@ -167,7 +167,7 @@ class _Picture:
 
     def _dot(self, point: tuple[float, float]) -> tuple[float, float]:
         x, y = self.x, self.y
-        # a mark's row is in the middle of its character, so that a curve that reaches it is seen there
+        # the row of a mark is the middle of its character, so that a curve that reaches the mark is drawn on it
         return (
             (point[0] - x.low) / (x.high - x.low) * (self.columns - 1) * DOTS_X + (DOTS_X - 1) / 2,
             (y.high - point[1]) / (y.high - y.low) * (HEIGHT - 1) * DOTS_Y + (DOTS_Y - 1) / 2,

@@ -1,4 +1,4 @@
-"""`pyrometer demo`: the main job on a simulated night, from records to the report."""
+"""`pyrometer demo`: a simulated night, from records to the report."""
 
 from __future__ import annotations
 
@@ -28,25 +28,27 @@ from pyrometer.serve.main import Services, SourceOptions
 from pyrometer.simulate.replay import replay
 from pyrometer.store import Store, files
 
-SEED = 38  # a night in which much goes wrong
+SEED = 38  # a night with many problems
 LIVE_SPEED = 600
-TOLD_EVERY_MS = 5 * MS_PER_MINUTE  # of the night
+REPLAY_EVERY_MS = 5 * MS_PER_MINUTE  # simulated time per update
 LOOPBACK, PORT = "127.0.0.1", 8411
 
 
 @click.command()
 @click.option(
     "--out", "folder", metavar="DIR", default="pyrometer-demo", show_default=True,
-    type=click.Path(path_type=Path), help="The data folder to make.",
+    type=click.Path(path_type=Path), help="The data folder to create.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=SEED, show_default=True, help="Another seed is another night.")
-@click.option("--no-serve", is_flag=True, help="Print, write the report, and exit.")
-@click.option("--live", is_flag=True, help=f"Replay the night {LIVE_SPEED} times as fast as it happened.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=SEED, show_default=True, help="Each seed makes a different night."
+)
+@click.option("--no-serve", is_flag=True, help="Print the answer, write the report, and exit.")
+@click.option("--live", is_flag=True, help=f"Replay the night at {LIVE_SPEED} times real speed.")
 def command(folder: Path, seed: int, no_serve: bool, live: bool) -> None:
-    """Simulates a night on 304 GPUs, accounts for it, says what burned and why, and writes the report; on a terminal it
-    then serves the page to this machine until Ctrl-C."""
+    """Simulates a night on 304 GPUs, shows what was wasted and why, and writes the HTML report. On a terminal it then
+    serves the page on this machine until Ctrl-C."""
     truth = make_night(folder, "overnight", seed, None, None)
-    click.echo("Simulated a night on 304 GPUs. What follows is computed from its records alone.")
+    click.echo("Simulated a night on 304 GPUs. Everything below is computed from its records alone.")
     window = truth_window(truth)
     serve = sys.stdout.isatty() and not no_serve
     if live:
@@ -57,8 +59,8 @@ def command(folder: Path, seed: int, no_serve: bool, live: bool) -> None:
     files.write_text(report, render_html(answer))
     click.echo()
     click.echo(render_text(answer, click.style if sys.stdout.isatty() else plain), nl=False)
-    click.echo(f"The same as a page: {report}")
-    click.echo(f"Go on: pyrometer cost --data {folder} --by team,experiment, or: pyrometer score {folder}")
+    click.echo(f"HTML report: {report}")
+    click.echo(f"Next: pyrometer cost --data {folder} --by team,experiment, or pyrometer score {folder}")
     if serve:
         with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
             run_server(store, LOOPBACK, _port(), SourceOptions())
@@ -72,12 +74,12 @@ def _answer(folder: Path, window: TimeRange) -> dict[str, Any]:
 
 
 def _port() -> int:
-    """The usual one, or any when that is taken."""
+    """The default port, or any free port if it is taken."""
     with socket.socket() as tried:
         try:
             tried.bind((LOOPBACK, PORT))
         except OSError:
-            click.echo(f"Port {PORT} is taken, so another one is used.")
+            click.echo(f"Port {PORT} is in use. Using another port.")
             return 0
     return PORT
 
@@ -86,53 +88,53 @@ def _port() -> int:
 
 
 def _live(folder: Path, window: TimeRange, serve: bool) -> None:
-    """The night as it happens: records arrive, the ledger grows; the page, or else the report, changes."""
+    """Replays the night: records arrive, the ledger grows, and the page or the printed report follows."""
     settings = read_settings(os.environ, folder)
     with tempfile.TemporaryDirectory() as scratch, Store(folder) as night, Store(Path(scratch), create=True) as store:
         store.set_meta("origin", "simulated")
-        replayed = NightReplay(night, store, window)
+        night_replay = NightReplay(night, store, window)
         if serve:
-            run_server(store, LOOPBACK, _port(), SourceOptions(), alongside=replayed.into)
+            run_server(store, LOOPBACK, _port(), SourceOptions(), alongside=night_replay.into)
             return
-        while replayed.goes_on():
-            time.sleep(replayed.early_s())
-            now_ms = replayed.step()
+        while night_replay.is_running():
+            time.sleep(night_replay.pause_s())
+            now_ms = night_replay.step()
             bring_up_to_date(store, settings, now_ms=now_ms)
             store.seal(before_ms=now_ms - MS_PER_HOUR)
             answer = why(store, TimeRange(window.from_ms, now_ms - now_ms % MS_PER_MINUTE), settings, zone=UTC)
             _redraw(render_text(answer, click.style if sys.stdout.isatty() else plain))
     files.write_text(folder / "why.html", render_html(answer))
-    click.echo(f"The same as a page: {folder / 'why.html'}")
+    click.echo(f"HTML report: {folder / 'why.html'}")
 
 
 class NightReplay:
-    """A night once more, some hundred times as fast as it happened."""
+    """A replay of a night, faster than real time."""
 
     def __init__(self, night: Store, store: Store, window: TimeRange) -> None:
         self.night, self.store, self.window = night, store, window
         self._began_s = time.monotonic()
-        self._told_ms = window.from_ms - 1
+        self._replayed_ms = window.from_ms - 1
 
-    def goes_on(self) -> bool:
-        """Whether there is more to come."""
-        return self._told_ms < self.window.to_ms
+    def is_running(self) -> bool:
+        """Whether records are left to replay."""
+        return self._replayed_ms < self.window.to_ms
 
-    def early_s(self) -> float:
-        """How long until enough has happened to tell."""
-        early_ms = TOLD_EVERY_MS - (self._now_ms() - self._told_ms)
-        return 0.0 if self._now_ms() >= self.window.to_ms else max(early_ms / 1000 / LIVE_SPEED, 0.0)
+    def pause_s(self) -> float:
+        """How long to wait for the next update."""
+        pause_ms = REPLAY_EVERY_MS - (self._now_ms() - self._replayed_ms)
+        return 0.0 if self._now_ms() >= self.window.to_ms else max(pause_ms / 1000 / LIVE_SPEED, 0.0)
 
     def step(self) -> int:
-        """Hands over what has happened since, and says until when."""
+        """Stores what has happened since the last update, and returns the simulated time."""
         now_ms = self._now_ms()
-        replay(self.night, self.store, self._told_ms, now_ms)
-        self._told_ms = now_ms
+        replay(self.night, self.store, self._replayed_ms, now_ms)
+        self._replayed_ms = now_ms
         return now_ms
 
     async def into(self, services: Services) -> None:
-        """All of it into the store of a server, which tells those who look at its page."""
-        while self.goes_on():
-            await asyncio.sleep(self.early_s())
+        """Replays everything into the store of a server, whose page follows."""
+        while self.is_running():
+            await asyncio.sleep(self.pause_s())
             async with services.core.lock:
                 await asyncio.to_thread(self.step)
             await services.accounting.update()

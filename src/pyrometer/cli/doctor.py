@@ -1,4 +1,4 @@
-"""`pyrometer doctor`: what is connected, and what missing evidence costs."""
+"""`pyrometer doctor`: what Pyrometer can read, and what missing evidence costs."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ WIDTH = 80
 
 
 class Diagnosis(NamedTuple):
-    """What was found out."""
+    """The result of all checks."""
 
     server: str | None
     checked: list[Checked]
-    gpu_pods: int | None  # None: pods may not be read
-    exporters: int | None  # GPU exporters among the pods
+    gpu_pods: int | None  # None: pods cannot be read
+    exporters: int | None  # pods that are GPU exporters
     prometheus: str | None
-    told: list[SeriesCount]
-    telling: list[str]  # who is told of findings
+    series: list[SeriesCount]
+    telling: list[str]  # receivers of findings
     lake: list[str]  # what is in the lake, and how old it is
 
     @property
     def bad(self) -> list[Checked]:
-        """What may not be read."""
+        """The checks that failed."""
         return [one for one in self.checked if not one.well]
 
     @property
@@ -58,15 +58,15 @@ class Diagnosis(NamedTuple):
 
 
 @click.command()
-@click.option("--context", metavar="NAME", help="Another context of the kubeconfig than the current one.")
-@click.option("--prometheus", metavar="URL", help="Examine what this Prometheus has, too.")
-@click.option("--no-kube", is_flag=True, help="Leave Kubernetes out.")
-@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
+@click.option("--context", metavar="NAME", help="A context of the kubeconfig. Default: its current context.")
+@click.option("--prometheus", metavar="URL", help="Also check what this Prometheus has.")
+@click.option("--no-kube", is_flag=True, help="Do not check Kubernetes.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="Output format.")
 def command(context: str | None, prometheus: str | None, no_kube: bool, output: str) -> int:
-    """Checks what Pyrometer can read, up to the owners of all GPU pods; exit code 1 when a right is missing."""
+    """Checks what Pyrometer can read, including the owners of all GPU pods. Exits 1 if a permission is missing."""
     if no_kube and not prometheus:
-        raise click.UsageError("Nothing is left to examine: name a Prometheus, or leave --no-kube out.")
-    with waiting("Asking"):
+        raise click.UsageError("Nothing to check: pass --prometheus URL, or drop --no-kube.")
+    with waiting("Checking"):
         found = asyncio.run(_examine(context, prometheus, no_kube))
     if output == "json":
         print_json(_json(found))
@@ -102,16 +102,16 @@ async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -
         finally:
             await api.close()
     if prometheus:
-        remembers = Prometheus(prometheus, settings)
+        prometheus_api = Prometheus(prometheus, settings)
         try:
-            found = found._replace(prometheus=remembers.url, told=await doctor.examine(remembers))
+            found = found._replace(prometheus=prometheus_api.url, series=await doctor.examine(prometheus_api))
         finally:
-            await remembers.close()
+            await prometheus_api.close()
     return found
 
 
 def _lake(settings: Settings) -> list[str]:
-    """What a lake says of its clusters, in words; or what is wrong with it."""
+    """One line per cluster of the lake, or what is wrong with the lake."""
     if not settings.lake:
         return []
     from pyrometer.explain.words import duration
@@ -137,7 +137,7 @@ def _json(found: Diagnosis) -> dict[str, Any]:
         "gpu_pods": found.gpu_pods,
         "exporters": found.exporters,
         "prometheus": found.prometheus,
-        "series": [one._asdict() for one in found.told],
+        "series": [one._asdict() for one in found.series],
         "telling": found.telling,
         "lake": found.lake,
     }
@@ -149,8 +149,8 @@ def _print(found: Diagnosis) -> None:
     if found.prometheus is not None:
         click.echo(("\n" if found.server else "") + f"Prometheus at {found.prometheus}")
         print_table(
-            ["what", "not known without it", "series"],
-            [[one.what, "" if one.series else one.costs, f"{one.series:,}"] for one in found.told],
+            ["evidence", "unknown without it", "series"],
+            [[one.what, "" if one.series else one.costs, f"{one.series:,}"] for one in found.series],
             figures=1,
         )
     if found.telling or found.lake:
@@ -168,26 +168,28 @@ def _print_kubernetes(found: Diagnosis) -> None:
         click.echo(f"{len(read)} kinds of objects can be read:")
         click.echo(textwrap.fill(", ".join(read), WIDTH, initial_indent="  ", subsequent_indent="  "))
     else:
-        click.echo("Nothing can be read.")
+        click.echo("No kind of object can be read.")
     absent = sorted({one.resource for one in found.checked if one.state == "absent" and not one.pods})
     if absent:
-        click.echo(f"{len(absent)} kinds are not in this cluster, and nothing is missing without them.")
+        click.echo(f"{len(absent)} kinds do not exist in this cluster, and nothing is missing without them.")
     unknown = [one for one in found.checked if one.state == "absent" and one.pods]
     for one in unknown:
         click.echo(
             f"{counted(one.pods, 'GPU pod')} below {counted(one.objects, 'object')} of the kind {one.resource}, which "
-            "is no longer in this cluster: each object counts as a workload."
+            "no longer exists in this cluster: each object counts as a workload."
         )
     if found.gpu_pods and not unknown and not any(one.pods for one in found.bad):
         click.echo(f"All owners of {counted(found.gpu_pods, 'GPU pod')} can be read.")
     if found.exporters:
-        click.echo(f"{found.exporters} GPU exporters run among its pods.")
+        click.echo(f"{counted(found.exporters, 'GPU exporter')} running.")
     elif found.exporters == 0 and found.prometheus is None:
-        click.echo("No GPU exporter runs among its pods: what GPUs do is not known. Deploy dcgm-exporter or the agent.")
+        click.echo(
+            "No GPU exporter is running, so GPU activity is unknown. Deploy dcgm-exporter or the Pyrometer agent."
+        )
     if found.bad:
         click.echo()
         print_table(
-            ["missing", "verb", "why", "what is not known without it"],
+            ["missing", "verb", "reason", "unknown without it"],
             [
                 [
                     one.resource,
@@ -205,13 +207,11 @@ def _print_kubernetes(found: Diagnosis) -> None:
 def _print_rules(found: Diagnosis) -> None:
     if not found.rules:
         return
-    click.echo(
-        "\nAdd these rules to the ClusterRole (deploy/base/rbac.yaml has those of all kinds that Pyrometer knows):"
-    )
+    click.echo("\nAdd these rules to the ClusterRole (deploy/base/rbac.yaml has the rules for all supported kinds):")
     for rule in found.rules:
         groups = ", ".join(group or '""' for group in rule["apiGroups"])
         click.echo(f"  - apiGroups: [{groups}]")
         click.echo(f"    resources: [{', '.join(rule['resources'])}]")
         click.echo(f"    verbs: [{', '.join(rule['verbs'])}]")
     if any(one.pods for one in found.bad):
-        click.echo("Then run doctor again: the kinds above these may need rules as well.")
+        click.echo("Then run `pyrometer doctor` again: the owners of these kinds may need rules too.")

@@ -56,7 +56,7 @@ LAKE = "lake"
 @share_option
 @read_options(default_last="12h", formats=(), engines=True)
 def command(
-    asked: ReadRequest,
+    request: ReadRequest,
     form: str,
     by: str | None,
     out: str | None,
@@ -73,21 +73,23 @@ def command(
     if by is not None and form != "csv":
         raise click.UsageError(f"--by applies to csv only: the rows of {form} are fixed.")
     if form == "mlflow":
-        _export_to_mlflow(asked, uri, only)
+        _export_to_mlflow(request, uri, only)
     elif form == "wandb":
-        _export_to_wandb(asked, folder, only)
+        _export_to_wandb(request, folder, only)
     elif form == LAKE:
-        copy_folder(asked, out)
+        copy_folder(request, out)
     else:
-        _export_charges(asked, form, by, None if out is None else Path(out), share_platform)
+        _export_charges(request, form, by, None if out is None else Path(out), share_platform)
 
 
 # -- charges ----------------------------------------------------------------------------------------------------------
 
 
-def _export_charges(asked: Asked, form: str, by: str | None, path: Path | None, share_platform: str | None) -> None:
+def _export_charges(
+    request: ReadRequest, form: str, by: str | None, path: Path | None, share_platform: str | None
+) -> None:
     download = CHARGEBACK[form]
-    answer = asked.answer(download.what, **({} if by is None else {"by": by}), **shared_by(share_platform))
+    answer = request.answer(download.what, **({} if by is None else {"by": by}), **shared_by(share_platform))
     _write(download, answer, path)
     if path is not None:
         money = "" if answer["total"]["usd_micro"] is None else f", {dollars(answer['total']['usd_micro'])}"
@@ -114,23 +116,23 @@ def _write(download: Download, answer: dict[str, Any], path: Path | None) -> Non
 # The clients of trackers (httpx2, wandb) take a while to load: they are imported only when a tracker is written to.
 
 
-def _export_to_mlflow(asked: Asked, uri: str | None, only: Collection[str]) -> None:
+def _export_to_mlflow(request: ReadRequest, uri: str | None, only: Collection[str]) -> None:
     """Writes tags and metrics of the runs of a tracking server."""
     from pyrometer.collect.mlflow import Mlflow
 
-    _refuse_lake(asked, "mlflow")
+    _refuse_lake(request, "mlflow")
     if not uri:
         raise click.UsageError("No tracking server: pass --tracking-uri, or set MLFLOW_TRACKING_URI.")
-    asyncio.run(_stamp_mlflow(Mlflow(uri, os.environ.get("MLFLOW_TRACKING_TOKEN")), asked, only))
+    asyncio.run(_stamp_mlflow(Mlflow(uri, os.environ.get("MLFLOW_TRACKING_TOKEN")), request, only))
 
 
-async def _stamp_mlflow(mlflow: Mlflow, asked: Asked, only: Collection[str]) -> None:
+async def _stamp_mlflow(mlflow: Mlflow, request: ReadRequest, only: Collection[str]) -> None:
     from pyrometer.collect.mlflow import NotTakenError
     from pyrometer.export.mlflow import stamp
 
     stamped = missing = 0
     try:
-        for run_id, run_stamp in _stamps(asked, "mlflow", only):
+        for run_id, run_stamp in _stamps(request, "mlflow", only):
             try:
                 await stamp(mlflow, run_id, run_stamp)
                 stamped += 1
@@ -141,12 +143,12 @@ async def _stamp_mlflow(mlflow: Mlflow, asked: Asked, only: Collection[str]) -> 
     _print_stamped(stamped, missing, "mlflow", mlflow.uri)
 
 
-def _export_to_wandb(asked: Asked, folder: Path | None, only: Collection[str]) -> None:
+def _export_to_wandb(request: ReadRequest, folder: Path | None, only: Collection[str]) -> None:
     """Writes the summary of runs on the server of W&B, or next to each run in a folder of offline runs."""
     from pyrometer.export import wandb
 
-    _refuse_lake(asked, "wandb")
-    stamps = dict(_stamps(asked, "wandb", only))
+    _refuse_lake(request, "wandb")
+    stamps = dict(_stamps(request, "wandb", only))
     if not stamps:
         _print_stamped(0, 0, "wandb", "")
     stamped = wandb.stamp_online(stamps) if folder is None else wandb.stamp(folder, stamps)
@@ -155,22 +157,22 @@ def _export_to_wandb(asked: Asked, folder: Path | None, only: Collection[str]) -
         click.echo("`wandb sync` uploads them with the runs.")
 
 
-def _refuse_lake(asked: Asked, tracker: str) -> None:
-    if asked.lake is not None:
+def _refuse_lake(request: ReadRequest, tracker: str) -> None:
+    if request.lake is not None:
         raise click.UsageError(f"A lake cannot be exported to {tracker}: pass --data or --server instead of --lake.")
 
 
-def _stamps(asked: Asked, tracker: str, only: Collection[str]) -> Iterator[tuple[str, Stamp]]:
+def _stamps(request: ReadRequest, tracker: str, only: Collection[str]) -> Iterator[tuple[str, Stamp]]:
     """The IDs of a tracker's runs, and what to write to each. One question per run is enough: runs are few."""
-    url = read_settings(os.environ, asked.data).public_url
+    url = read_settings(os.environ, request.data).public_url
     rows = [
         row
-        for row in asked.answer("runs")["rows"]
+        for row in request.answer("runs")["rows"]
         if any(one["tracker"] == tracker for one in row["trackers"]) and (not only or row["run"] in only)
     ]
     with progress_bar("Stamping") as progress:
         for number, row in enumerate(rows, 1):
-            shown: dict[str, Any] = asked.answer("show", run=row["run"], without="windows")
+            shown: dict[str, Any] = request.answer("show", run=row["run"], without="windows")
             until_ms = max((point[1] for points in shown["metrics"].values() for point in points[-1:]), default=0)
             run_stamp = stamp_of(shown, shown["findings"], at_ms=until_ms, public_url=url)
             for one in row["trackers"]:

@@ -1,4 +1,4 @@
-"""Bars on one axis of time, as wide as the terminal: letters, and colours behind them where there are any."""
+"""Bars on a time axis, as wide as the terminal: letters, with background colors if the terminal has colors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from pyrometer.explain.text import Style
 
-NARROWEST, WIDEST = 60, 240
-TICK = 10  # columns between two labels of the axis, at least
+MIN_WIDTH, MAX_WIDTH = 60, 240
+TICK = 10  # minimum columns between two labels of the axis
 
 
 class BarStyle(NamedTuple):
-    """What a bar stands for: its letter, its colour, and its name in the legend."""
+    """What a bar means: its letter, its color, and its name in the legend."""
 
     letter: str
     colour: str
@@ -22,7 +22,7 @@ class BarStyle(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A stretch of one kind."""
+    """A time interval of one kind."""
 
     kind: BarStyle
     start: float
@@ -30,7 +30,7 @@ class Bar(NamedTuple):
 
 
 class GanttRow(NamedTuple):
-    """A line of bars with what stands before and behind it; one without bars is a remark."""
+    """A line of bars with a label before and a note after it. A row without bars is a remark."""
 
     label: str
     bars: Sequence[Bar] = ()
@@ -39,16 +39,16 @@ class GanttRow(NamedTuple):
 
 
 def terminal_width() -> int:
-    """How wide a line may be: the terminal's width, COLUMNS, or 100."""
-    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((100, 24)).columns))
+    """The width of lines: that of the terminal, else COLUMNS, else 100, within limits."""
+    return max(MIN_WIDTH, min(MAX_WIDTH, shutil.get_terminal_size((100, 24)).columns))
 
 
 def gantt(
     rows: Sequence[GanttRow], start: float, end: float, *, width: int, style: Style,
     ticks: Callable[[float, float, int], list[tuple[float, str]]], keep_short: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """The axis, the rows, and a legend of what is in them. `ticks` gives labels for an axis of so many columns; with
-    `keep_short`, what is too short for a column of its own gets one all the same."""
+    """The axis, the rows, and a legend. `ticks(start, end, count)` returns the labels of the axis. With `keep_short`,
+    bars that are too short for a column get one anyway."""
     left = max(len(row.label) for row in rows if row.bars) + 1
     right = max(len(row.note) for row in rows if row.bars) + 1
     kinds: dict[BarStyle, None] = {}
@@ -60,11 +60,11 @@ def gantt(
             continue
         cells = _cells(row.bars, start, end, columns, keep_short=keep_short)
         kinds |= dict.fromkeys(cell for cell in cells if cell is not None)
-        drawn = "".join(
+        line = "".join(
             " " * length if kind is None else style(kind.letter * length, fg="black", bg=kind.colour)
             for kind, length in _runs(cells)
         )
-        yield f"{style(row.label.ljust(left), bold=row.bold)}{drawn} {row.note}".rstrip()
+        yield f"{style(row.label.ljust(left), bold=row.bold)}{line} {row.note}".rstrip()
     yield from _legend(list(kinds), left, width, style)
 
 
@@ -79,40 +79,40 @@ def _legend(kinds: Sequence[BarStyle], left: int, width: int, style: Style) -> I
         lines[-1].append(kind)
         used += long
     for line in lines:
-        said = "   ".join(f"{style(kind.letter, fg='black', bg=kind.colour)} {kind.name}" for kind in line)
-        yield f"{' ' * left}{said}".rstrip()
+        names = "   ".join(f"{style(kind.letter, fg='black', bg=kind.colour)} {kind.name}" for kind in line)
+        yield f"{' ' * left}{names}".rstrip()
 
 
 def _cells(
     bars: Sequence[Bar], start: float, end: float, columns: int, *, keep_short: bool = False
 ) -> list[BarStyle | None]:
-    """What most of each column's time was spent on."""
+    """The kind that covers most of each column."""
     scale = columns / ((end - start) or 1.0)
     cells: list[BarStyle | None] = [None] * columns
-    most = [0.0] * columns
-    places = []
+    longest = [0.0] * columns
+    positions = []
     for bar in bars:
         begin, stop = (bar.start - start) * scale, (bar.end - start) * scale
         first, last = max(0, min(columns - 1, int(begin))), min(columns - 1, int(stop))
-        places.append((stop - begin, first, bar.kind))
+        positions.append((stop - begin, first, bar.kind))
         for column in range(first, last + 1):
             covered = min(stop, column + 1.0) - max(begin, float(column))
-            if covered > most[column]:
-                most[column], cells[column] = covered, bar.kind
+            if covered > longest[column]:
+                longest[column], cells[column] = covered, bar.kind
     if keep_short:
-        _keep_short(cells, places)
+        _keep_short(cells, positions)
     return cells
 
 
-def _keep_short(cells: list[BarStyle | None], places: Sequence[tuple[float, int, BarStyle]]) -> None:
-    """Gives the columns in which they begin to bars that are too short for one, the longer ones first; a kind that
-    would take every third column and more stays hidden."""
-    lost = sorted((place for place in places if 0 < place[0] < 1 and cells[place[1]] != place[2]), key=lambda p: -p[0])
+def _keep_short(cells: list[BarStyle | None], positions: Sequence[tuple[float, int, BarStyle]]) -> None:
+    """Gives bars that are too short for a column the column in which they start, longer bars first. A kind that would
+    take more than every third column stays hidden."""
+    lost = sorted((p for p in positions if 0 < p[0] < 1 and cells[p[1]] != p[2]), key=lambda p: -p[0])
     often = {kind for _, _, kind in lost if 3 * sum(one[2] == kind for one in lost) > len(cells)}
-    taken: set[int] = set()
+    used: set[int] = set()
     for _, column, kind in lost:
-        if column not in taken and kind not in often:
-            taken.add(column)
+        if column not in used and kind not in often:
+            used.add(column)
             cells[column] = kind
 
 
@@ -125,7 +125,7 @@ def _runs(cells: Sequence[BarStyle | None]) -> Iterator[tuple[BarStyle | None, i
 
 
 def _axis(labels: Sequence[tuple[float, str]], start: float, end: float, columns: int) -> str:
-    """Labels at their places, each beginning with its mark; one for which there is no room is left out."""
+    """Labels at their positions, each starting with its mark. Labels that do not fit are left out."""
     line = ""
     for at, label in labels:
         column = min(columns - 1, round((at - start) / ((end - start) or 1.0) * columns))
@@ -142,25 +142,25 @@ _CLOCK_MS = tuple(
 )
 
 
-def length_ticks(start: float, end: float, most: int) -> list[tuple[float, str]]:
-    """Labels of an axis of milliseconds that begins at zero."""
-    every = _near(_LENGTHS, (end - start) / max(1, most))
+def length_ticks(start: float, end: float, max_count: int) -> list[tuple[float, str]]:
+    """Labels of an axis of milliseconds, counted from its start."""
+    every = _near(_LENGTHS, (end - start) / max(1, max_count))
     count = int((end - start) / every)
     digits = 0 if every >= 1 else len(f"{every:.6f}".rstrip("0").partition(".")[2])
     return [(start + n * every, f"{n * every:,.{digits}f}{' ms' if n == 0 else ''}") for n in range(count + 1)]
 
 
 def clock_ticks(clock: Callable[[float, int], str]) -> Callable[[float, float, int], list[tuple[float, str]]]:
-    """Labels of an axis of times of day; `clock` writes one, given how far they lie apart."""
+    """Labels of an axis of times of day. `clock` formats one, given the distance between labels."""
 
-    def ticks(start: float, end: float, most: int) -> list[tuple[float, str]]:
-        every = int(_near(_CLOCK_MS, (end - start) / max(1, most)))
+    def ticks(start: float, end: float, max_count: int) -> list[tuple[float, str]]:
+        every = int(_near(_CLOCK_MS, (end - start) / max(1, max_count)))
         first = int(-(-start // every) * every)
         return [(at, clock(at, every)) for at in range(first, int(end) + 1, every)]
 
     return ticks
 
 
-def _near(steps: Sequence[float], least: float) -> float:
-    """The first of these steps that is long enough."""
-    return steps[min(len(steps) - 1, bisect_right(steps, least))]
+def _near(steps: Sequence[float], min_step: float) -> float:
+    """The smallest of these steps that is long enough."""
+    return steps[min(len(steps) - 1, bisect_right(steps, min_step))]

@@ -1,4 +1,4 @@
-"""Single keys from a terminal, as words; the terminal is as it was afterwards, however it ends."""
+"""Reads single keys from a terminal by name, and restores the terminal afterwards, however the program ends."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# What terminals send for keys without a character of their own.
+# What terminals send for keys that have no character.
 _SEQUENCES = {
     "\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down", "\x1b[5~": "page_up", "\x1b[6~": "page_down",
     "\x1b[H": "home", "\x1bOH": "home", "\x1b[1~": "home", "\x1b[F": "end", "\x1bOF": "end", "\x1b[4~": "end",
     "\x1b": "escape", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace",
 }  # fmt: skip
-_LONGEST = max(map(len, _SEQUENCES))
+_MAX_LENGTH = max(map(len, _SEQUENCES))
 
 
 class Keys:
-    """What is typed, a key at a time."""
+    """The keys that are typed, one at a time."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def wait(self, timeout_s: float) -> list[str]:
-        """The keys that were pressed, after a while at most. Raises EOFError when the terminal is gone."""
+        """The keys that were pressed, or none after the timeout. Raises EOFError if the terminal is gone."""
         if not select.select([self._fd], [], [], timeout_s)[0]:
             return []
         typed = os.read(self._fd, 1024)
@@ -38,22 +38,25 @@ class Keys:
 
 
 def keys_of(typed: str) -> Iterator[str]:
-    """Characters as they are, sequences by their names; one that is not known is no key."""
-    place = 0
-    while place < len(typed):
-        for length in range(_LONGEST, 0, -1):
-            if typed[place : place + length] in _SEQUENCES:
-                sequence = typed[place : place + length]
+    """Characters as they are, sequences by name. Unknown sequences are skipped."""
+    position = 0
+    while position < len(typed):
+        for length in range(_MAX_LENGTH, 0, -1):
+            if typed[position : position + length] in _SEQUENCES:
+                sequence = typed[position : position + length]
                 break
         else:
-            sequence = typed[place]
-        if sequence == "\x1b" and typed[place + 1 : place + 2] in ("[", "O"):  # some other key: to its final letter
-            end = place + 2
+            sequence = typed[position]
+        if sequence == "\x1b" and typed[position + 1 : position + 2] in (
+            "[",
+            "O",
+        ):  # an unknown sequence: skip to its final letter
+            end = position + 2
             while end < len(typed) and not typed[end].isalpha() and typed[end] != "~":
                 end += 1
-            place = end + 1
+            position = end + 1
             continue
-        place += len(sequence)
+        position += len(sequence)
         if sequence in _SEQUENCES:
             yield _SEQUENCES[sequence]
         elif sequence.isprintable():
@@ -62,8 +65,8 @@ def keys_of(typed: str) -> Iterator[str]:
 
 @contextmanager
 def typed_keys() -> Iterator[Keys]:
-    """Keys come as they are pressed and are not shown. Ctrl-C still interrupts; Ctrl-Z is no key, and being told to end
-    (SIGTERM) ends it in order, so that nobody is left with a terminal in this mode."""
+    """Delivers keys as they are pressed, without echo. Ctrl-C still interrupts, Ctrl-Z does nothing, and SIGTERM exits
+    in order, so that the terminal is never left in this mode."""
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
 

@@ -1,4 +1,4 @@
-"""A run's life as a person wants to look at it: its attempts as bars, and what each went through."""
+"""The lifecycle of a run for the terminal: its attempts as bars, and the events of each."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pyrometer.explain.failures import failure_text
 from pyrometer.explain.text import Style
 from pyrometer.explain.words import counted, duration, size
 
-MOST_ATTEMPTS = 12
-REPEATED = 3  # of one kind in a row are told one by one; more are folded
+MAX_ATTEMPTS = 12
+MAX_UNFOLDED = 3  # events of one kind that are listed one by one; more become one line
 
 KINDS = {
     "training": BarStyle("t", "green", "training"), "image_pull": BarStyle("p", "magenta", "image pull"),
@@ -31,7 +31,7 @@ ENDS = {"succeeded": "✓", "failed": "✗", "killed": "✗"}
 
 
 def run_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
-    """The run: a headline, its attempts as bars, each in words, and which steps have traces."""
+    """The run: a headline, its attempts as bars and in words, and which steps have traces."""
     attempts = answer["attempts"]
     yield style(
         f"{answer['run']}: {counted(len(attempts), 'attempt')} in {duration(answer['duration_ms'])}, "
@@ -39,7 +39,7 @@ def run_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]
         bold=True,
     )
     yield ""
-    shown = attempts[-MOST_ATTEMPTS:]
+    shown = attempts[-MAX_ATTEMPTS:]
     rows = [_row(attempt) for attempt in shown]
     start, end = min(a["start_ms"] for a in shown), max(a["start_ms"] + a["duration_ms"] for a in shown)
     first = datetime.fromisoformat(answer["from"])
@@ -52,7 +52,7 @@ def run_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]
 
     yield from gantt(rows, start, end, width=width, style=style, ticks=clock_ticks(clock), keep_short=True)
     if len(attempts) > len(shown):
-        yield f"  … and {len(attempts) - len(shown)} attempts before: `-o json`."
+        yield f"  … and {len(attempts) - len(shown)} earlier attempts: `-o json`."
     for attempt in shown:
         yield ""
         yield from _attempt(attempt, style, width)
@@ -63,18 +63,18 @@ def run_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]
 
 
 def _row(attempt: dict[str, Any]) -> GanttRow:
-    """Later kinds of the table lie over earlier ones: a hang is seen in the middle of training."""
+    """The bars of an attempt. Later kinds of KINDS cover earlier ones: a hang shows in the middle of training."""
     order = list(KINDS)
-    known = sorted((p for p in attempt["pieces"] if p["name"] in KINDS), key=lambda p: order.index(p["name"]))
-    edges = sorted({e for p in known for e in (p["start_ms"], p["start_ms"] + p["duration_ms"])})
+    pieces = sorted((p for p in attempt["pieces"] if p["name"] in KINDS), key=lambda p: order.index(p["name"]))
+    edges = sorted({e for p in pieces for e in (p["start_ms"], p["start_ms"] + p["duration_ms"])})
     bars: list[Bar] = []
     for begin, end in itertools.pairwise(edges):
-        over = [p for p in known if p["start_ms"] <= begin and p["start_ms"] + p["duration_ms"] >= end]
+        over = [p for p in pieces if p["start_ms"] <= begin and p["start_ms"] + p["duration_ms"] >= end]
         if over:
             bars.append(Bar(KINDS[over[-1]["name"]], begin, end))
-    whole = Bar(BarStyle(" ", "", ""), attempt["start_ms"], attempt["start_ms"])
+    empty = Bar(BarStyle(" ", "", ""), attempt["start_ms"], attempt["start_ms"])
     return GanttRow(
-        f"attempt {attempt['attempt']}", bars or [whole], f"{ENDS.get(attempt['outcome'], '…')} {attempt['outcome']}"
+        f"attempt {attempt['attempt']}", bars or [empty], f"{ENDS.get(attempt['outcome'], '…')} {attempt['outcome']}"
     )
 
 
@@ -82,7 +82,7 @@ def _attempt(attempt: dict[str, Any], style: Style, width: int) -> Iterator[str]
     steps = ""
     if attempt["from_step"] is not None:
         steps = f", steps {attempt['from_step']:,}–{attempt['to_step'] - 1:,}"
-    lost = f", {attempt['lost_steps']:,} of them done again later" if attempt["lost_steps"] else ""
+    lost = f", {attempt['lost_steps']:,} of them repeated later" if attempt["lost_steps"] else ""
     resumed = f", resumed at {attempt['resumed_step']:,}" if attempt["resumed_step"] is not None else ""
     head = (
         f"attempt {attempt['attempt']}: {attempt['outcome']} after {duration(attempt['duration_ms'])} on "
@@ -94,25 +94,25 @@ def _attempt(attempt: dict[str, Any], style: Style, width: int) -> Iterator[str]
         yield from textwrap.wrap(
             f"{failure_text(attempt['failure'])}", width, initial_indent="  ", subsequent_indent="  "
         )
-    told = [*attempt["pieces"], *attempt["marks"]]
-    told.sort(key=lambda one: (one["start_ms"], -one["duration_ms"]))
-    for group in _groups(told):
-        yield from _told(group, width)
+    events = [*attempt["pieces"], *attempt["marks"]]
+    events.sort(key=lambda one: (one["start_ms"], -one["duration_ms"]))
+    for group in _groups(events):
+        yield from _event_lines(group, width)
 
 
 def _groups(pieces: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """One by one, but all of a kind that comes often together, where the first of them is."""
+    """Events one by one; events of a frequent kind together, at the position of the first."""
     names = [piece["name"] for piece in pieces]
     done = set()
     for piece in pieces:
-        if names.count(piece["name"]) <= REPEATED:
+        if names.count(piece["name"]) <= MAX_UNFOLDED:
             yield [piece]
         elif piece["name"] not in done:
             done.add(piece["name"])
             yield [one for one in pieces if one["name"] == piece["name"]]
 
 
-def _told(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
+def _event_lines(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
     first, last = group[0], group[-1]
     name = KINDS[first["name"]].name if first["name"] in KINDS else first["name"].replace("_", " ")
     at = datetime.fromisoformat(first["at"])
@@ -123,7 +123,7 @@ def _told(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
         if first["name"] == "checkpoint":
             text += f", every {duration(round(median(gaps)))}"
         if last["step"] is not None:
-            text += f", the last of step {last['step']:,} at {datetime.fromisoformat(last['at']):%d %b %H:%M:%S}"
+            text += f", the last at step {last['step']:,} at {datetime.fromisoformat(last['at']):%d %b %H:%M:%S}"
     else:
         text = name
         if first["step"] is not None:
@@ -135,9 +135,9 @@ def _told(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
         if first["ranks"] and first["name"] not in ("checkpoint", "rendezvous"):
             ranks = ", ".join(map(str, first["ranks"][:4])) + ("…" if len(first["ranks"]) > 4 else "")
             text += f", rank{'s' if len(first['ranks']) > 1 else ''} {ranks}"
-        said = [first["error"]] if first["error"] else [_reason(first), _line_of(first)]
-        if any(said):
-            text += f": {', '.join(filter(None, said))}"
+        details = [first["error"]] if first["error"] else [_reason(first), _line_of(first)]
+        if any(details):
+            text += f": {', '.join(filter(None, details))}"
     took_ms = 0 if len(group) > 1 else first["duration_ms"]
     took = "" if not took_ms else length(took_ms) if took_ms < 1000 else duration(took_ms)
     head = f"  {at:%d %b %H:%M:%S}  {took:>12}  "
@@ -145,13 +145,13 @@ def _told(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
 
 
 def _reason(piece: dict[str, Any]) -> str:
-    """Why, in a word; of a checkpoint, its size."""
+    """The reason of an event; for a checkpoint, its size."""
     reason = piece["reason"] or ""
     return size(int(reason)) if piece["name"] == "checkpoint" and reason.isdecimal() else reason
 
 
 def _line_of(piece: dict[str, Any]) -> str:
-    """The one line of what was said that says most: of a stack the last, of anything else the first."""
+    """The most informative line of a message: the last of a stack, else the first."""
     lines = (piece["message"] or "").strip().splitlines() or [""]
     return str(lines[-1] if piece["name"] == "hang" else lines[0]).strip()
 
@@ -159,10 +159,10 @@ def _line_of(piece: dict[str, Any]) -> str:
 def _traced(answer: dict[str, Any]) -> str:
     traced = answer["traced"]
     if not traced["count"]:
-        return "No step of it was traced."
+        return "No step of this run was traced."
     newest, slowest = traced["newest"], traced["slowest"][0]
     return (
-        f"{counted(traced['count'], 'step')} {'has a trace' if traced['count'] == 1 else 'have traces'}: the newest is "
-        f"{newest['step']:,} ({length(newest['duration_ms'])}), the slowest {slowest['step']:,} "
+        f"{counted(traced['count'], 'step')} {'has a trace' if traced['count'] == 1 else 'have traces'}: newest "
+        f"step {newest['step']:,} ({length(newest['duration_ms'])}), slowest step {slowest['step']:,} "
         f"({length(slowest['duration_ms'])})."
     )

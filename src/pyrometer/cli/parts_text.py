@@ -1,4 +1,4 @@
-"""A run of a pipeline, or a sweep, on a terminal: its parts in a table, with what each cost."""
+"""A pipeline run or a sweep for the terminal: a table of its steps or trials with their cost."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import Style
 from pyrometer.explain.words import counted, dollars, duration, ratio, wrapped
 
-BAR = 24  # columns of the axis of time
-FRONT = "★"  # beside a trial that no other one beats for less
-MOST_PARAMETERS = 4
+BAR = 24  # columns of the time axis
+FRONT = "★"  # marks trials on the Pareto front
+MAX_PARAMETERS = 4
 
 
 def print_pipeline(answer: dict[str, Any], style: Style) -> None:
-    """A run of a pipeline: its steps in the order in which they began."""
+    """Prints a pipeline run: its steps in the order in which they started."""
     run = answer["pipeline"]
     click.echo(style(f"{run['name']}: {run['state']}", bold=True))
     click.echo(_cost(run["total"]))
-    _echo(f"a run of pipeline {run['pipeline']} in {run['namespace']}{_when(run)}, id {run['id']}")
+    _echo(f"run of pipeline {run['pipeline']} in {run['namespace']}{_when(run)}, ID {run['id']}")
     click.echo("")
     from_ms, to_ms = _axis(run["steps"])
     rows = []
@@ -32,7 +32,7 @@ def print_pipeline(answer: dict[str, Any], style: Style) -> None:
         rows.append(_step(step, step["step"] or "(no step)", from_ms, to_ms))
         for each in step["attempts"] if len(step["attempts"]) > 1 else ():
             rows.append(_step(each, f"  attempt {each['attempt']}", from_ms, to_ms))
-    headings = ["step", "state", "started", "", "took", "GPU-hours", "cost", "wasted", "goodput"]
+    headings = ["step", "state", "started", "", "duration", "GPU-hours", "cost", "wasted", "goodput"]
     print_table(headings, rows, figures=5, spare=("goodput", "started", "GPU-hours", ""))
     for step in run["steps"]:
         for each in step["attempts"]:
@@ -44,20 +44,20 @@ def print_pipeline(answer: dict[str, Any], style: Style) -> None:
 
 
 def _echo(text: str) -> None:
-    """A sentence; on a terminal, in lines as wide as that."""
+    """Prints a sentence, wrapped to the width of a terminal."""
     click.echo("\n".join(wrapped(text, terminal_width())) if sys.stdout.isatty() else text)
 
 
 def print_sweep(answer: dict[str, Any], style: Style) -> None:
-    """A sweep: the trial that won first, then the others, the most expensive first."""
+    """Prints a sweep: the winning trial first, then the others, most expensive first."""
     sweep = answer["sweep"]
     click.echo(style(f"{sweep['name']}: {sweep['state']}", bold=True))
     click.echo(_cost(sweep["total"]))
-    less = {"min": ", less is better", "max": ", more is better", None: ""}[sweep["goal"]]
+    better = {"min": ", lower is better", "max": ", higher is better", None: ""}[sweep["goal"]]
     by = f", by {sweep['algorithm']}" if sweep["algorithm"] else ""
-    _echo(f"a sweep of {counted(len(sweep['trials']), 'trial')} in {sweep['namespace']}{_when(sweep)}{by}")
+    _echo(f"sweep of {counted(len(sweep['trials']), 'trial')} in {sweep['namespace']}{_when(sweep)}{by}")
     click.echo("")
-    names = list(dict.fromkeys(name for row in sweep["trials"] for name in row["parameters"]))[:MOST_PARAMETERS]
+    names = list(dict.fromkeys(name for row in sweep["trials"] for name in row["parameters"]))[:MAX_PARAMETERS]
     print_table(
         ["", "trial", "state", *names, sweep["metric"] or "value", "GPU-hours", "cost", "wasted", "goodput"],
         [
@@ -73,28 +73,28 @@ def print_sweep(answer: dict[str, Any], style: Style) -> None:
     )  # fmt: skip
     click.echo("")
     if sweep["metric"]:
-        target = "" if sweep["target"] is None else f"; it should reach {sweep['target']:.4g}"
-        click.echo(f"Metric: {sweep['metric']}{less}{target}.")
+        target = "" if sweep["target"] is None else f"; target {sweep['target']:.4g}"
+        click.echo(f"Metric: {sweep['metric']}{better}{target}.")
     for sentence in _sentences(sweep):
         click.echo(sentence)
 
 
 def _sentences(sweep: dict[str, Any]) -> Iterator[str]:
-    """What is to be remembered of a sweep."""
+    """The summary below the table of a sweep."""
     won, lost = sweep["best_usd_micro"], sweep["losers_usd_micro"]
     if sweep["best_trial"] and won is not None and lost is not None:
-        yield f"{sweep['best_trial']} won: it cost {dollars(won)}, those that lost {dollars(lost)}."
+        yield f"{sweep['best_trial']} won and cost {dollars(won)}. The other trials cost {dollars(lost)}."
     if sweep["going_on_usd_micro"]:
-        yield f"{dollars(sweep['going_on_usd_micro'])} went into trials that still run."
+        yield f"{dollars(sweep['going_on_usd_micro'])} spent on trials that are still running."
     if sweep["early_stopped"]:
         count = counted(sweep["early_stopped"], "trial")
         saved = sweep["early_stopped_saved_usd_micro"]
-        rest = "" if saved is None else f", {dollars(saved)} less than if they had cost what the median trial did"
+        rest = "" if saved is None else f", {dollars(saved)} less than at the cost of the median trial"
         yield f"{count} stopped early: {dollars(sweep['early_stopped_usd_micro'])}{rest}."
 
 
 def _cost(total: dict[str, Any]) -> str:
-    wasted = f", {dollars(total['wasted_usd_micro'])} of it wasted" if total["wasted_usd_micro"] else ""
+    wasted = f", {dollars(total['wasted_usd_micro'])} wasted" if total["wasted_usd_micro"] else ""
     goodput = "" if total["goodput"] is None else f", {ratio(total['goodput'])} of the time training"
     return f"{dollars(total['usd_micro'])} for {total['gpu_hours']:,.2f} GPU-hours{wasted}{goodput}"
 
@@ -124,12 +124,12 @@ def _step(row: dict[str, Any], name: str, from_ms: float, to_ms: float) -> list[
 
 
 def _bar(row: dict[str, Any], from_ms: float, to_ms: float) -> str:
-    """When it was, on the axis of the run; what is not over goes on to its end."""
+    """A bar from start to end on the time axis of the run. A step that is still running extends to the end."""
     if not row["started"]:
         return ""
-    whole = max(to_ms - from_ms, 1.0)
-    first = min(BAR - 1, int(BAR * (_ms(row["started"]) - from_ms) / whole))
-    last = BAR if row["ended"] is None else max(first + 1, round(BAR * (_ms(row["ended"]) - from_ms) / whole))
+    length_ms = max(to_ms - from_ms, 1.0)
+    first = min(BAR - 1, int(BAR * (_ms(row["started"]) - from_ms) / length_ms))
+    last = BAR if row["ended"] is None else max(first + 1, round(BAR * (_ms(row["ended"]) - from_ms) / length_ms))
     return " " * first + "█" * (last - first)
 
 

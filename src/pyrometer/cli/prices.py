@@ -1,4 +1,4 @@
-"""`pyrometer prices`: which price applies to which GPUs, where it comes from, and what has none."""
+"""`pyrometer prices`: which price applies to which GPUs, where it comes from, and which GPUs have none."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _NAMES = ("gpu_model", "pool", "cluster", "purchase", "instance_type")
 
 @click.command()
 @click.option("--data", metavar="DIR", help="The data folder with the GPUs to price. Default: PYROMETER_DATA.")
-@click.option("--book", metavar="FILE", help="A price book to try. Default: that of the settings.")
-@click.option("--starter", is_flag=True, help="Print a price book to begin with, for the models found.")
-@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
+@click.option("--book", metavar="FILE", help="A price book to try. Default: the price book of the settings.")
+@click.option("--starter", is_flag=True, help="Print a price book to start from, with the models found.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="Output format.")
 def command(data: str | None, book: str | None, starter: bool, output: str) -> None:
-    """Which price applies to which GPUs now, from where, and which have none; without a data folder, the entries of the
-    book and the bundled list of public prices."""
+    """Shows which price applies to which GPUs now, where it comes from, and which GPUs have none. Without a data
+    folder, shows the entries of the price book and the bundled list of public prices."""
     named = data or os.environ.get("PYROMETER_DATA")
     folder = Path(named) if named else None
     path = book or read_settings(os.environ, folder).price_book
@@ -76,7 +76,7 @@ def _answer(kinds: Sequence[PricedKind], written: Sequence[Price], entries: Sequ
 
 
 def _row(kind: PricedKind, written: Sequence[Price], entries: Sequence[Entry]) -> dict[str, Any]:
-    """A kind of GPU with its price; the book's entries are the last of the prices written."""
+    """A kind of GPU with its price. The entries of the book are the last of `written`."""
     row: dict[str, Any] = {name: getattr(kind, name) for name in _NAMES}
     row |= {"node_gpus": kind.node_gpus, "gpus": kind.gpus, "usd_micro_per_hour": kind.usd_micro_per_hour}
     row |= {"usd_micro_per_node_hour": None, "source": None, "entry": None, "assumed": False, "arithmetic": None}
@@ -108,17 +108,19 @@ def _print_answer(answer: dict[str, Any], entries: Sequence[Entry]) -> None:
         click.echo(f"{'Data' if number is None else f'Entry {number}'}: {arithmetic}.")
     if answer["unused_entries"]:
         numbers = ", ".join(map(str, answer["unused_entries"]))
-        click.echo(f"Of the book's {len(entries)} entries these apply to nothing here now: {numbers}.")
+        click.echo(f"Entries of the book that apply to no GPU here now: {numbers} (of {len(entries)}).")
     if answer["assumed_gpus"]:
-        click.echo(f"List prices are assumed, for {counted(answer['assumed_gpus'], 'GPU')}: write yours into a book.")
+        click.echo(
+            f"List prices are assumed for {counted(answer['assumed_gpus'], 'GPU')}. Put your prices into a price book."
+        )
     if answer["unpriced_gpus"]:
-        click.echo(f"No price is known for {counted(answer['unpriced_gpus'], 'GPU')}: their time counts as unpriced.")
+        click.echo(f"{counted(answer['unpriced_gpus'], 'GPU')} without a price: their time is unpriced.")
 
 
 def _origin(row: dict[str, Any]) -> str:
     if row["source"] == "book":
         return f"book entry {row['entry']}"
-    return {"list": "list, assumed", "data": "the data", None: "nowhere"}[row["source"]]
+    return {"list": "list (assumed)", "data": "data", None: "none"}[row["source"]]
 
 
 # -- the book and the list --------------------------------------------------------------------------------------------
@@ -133,13 +135,13 @@ def _print_book(entries: Sequence[Entry]) -> None:
             ]
             for entry in entries
         ]  # fmt: skip
-        print_table(["entry", "for", "valid", "per", "an hour"], rows, figures=1)
+        print_table(["entry", "applies to", "valid", "per", "per hour"], rows, figures=1)
         for entry in entries:
             if entry.arithmetic:
                 click.echo(f"Entry {entry.number}: {entry.arithmetic}.")
         click.echo()
     print_table(
-        ["GPU model", "as of", "public list price, and where the idle power is from", "idle W", "per GPU-hour"],
+        ["GPU model", "as of", "source of the list price and the idle power", "idle W", "per GPU-hour"],
         [[row["model"], row["as_of"], row["source"], row["held_idle_power_w"], _money(row["usd_micro_per_hour"])]
          for row in _list_json()],
         figures=2,
@@ -184,29 +186,29 @@ def _list_json() -> list[dict[str, Any]]:
 
 
 def _money(usd_micro: int | None) -> str:
-    """A price with as many places as it has, two at least."""
+    """A price with all its decimals, at least two."""
     if usd_micro is None:
         return "–"
     whole, places = divmod(usd_micro, USD_MICRO_PER_USD)
     return f"${whole:,}.{f'{places:06d}'.rstrip('0').ljust(2, '0')}"
 
 
-# -- a book to begin with ---------------------------------------------------------------------------------------------
+# -- a book to start from ---------------------------------------------------------------------------------------------
 
 _STARTER = """\
-# A price book: what an hour of a GPU costs you. The entry with the most selectors applies, of those the one with
-# the later `from`, of those the later one. Name this file in the setting `price_book`; `pyrometer prices` shows what
-# applies to what.
+# A price book: what a GPU costs you per hour. The entry with the most selectors applies. Among equals the later
+# `from` applies, then the later entry. Set `price_book` to the path of this file. `pyrometer prices` shows which
+# entry applies to which GPUs.
 prices:
 {entries}
-# More ways to say it:
-#  - usd_per_node_hour: 55.04        # divided among the node's GPUs
+# Other forms of entries:
+#  - usd_per_node_hour: 55.04        # divided by the number of GPUs of the node
 #    instance_type: p5.48xlarge
 #    purchase: on_demand             # on_demand, spot, reserved
-#    from: 2026-01-01                # included; `until` is not
-#  - pool: own                       # a machine that you bought
+#    from: 2026-01-01                # inclusive; `until` is exclusive
+#  - pool: own                       # machines that you own
 #    owned:
-#      capital_usd_per_node: 280000  # or capital_usd_per_gpu; power and fixed cost are then a GPU's
+#      capital_usd_per_node: 280000  # or capital_usd_per_gpu; power and fixed cost are then per GPU
 #      lifetime_years: 4
 #      power_w: 10200
 #      pue: 1.3
@@ -216,14 +218,14 @@ prices:
 
 
 def _starter(models: Iterable[str | None]) -> str:
-    """A book with an entry for every model; where the public list knows a price, that stands there to be replaced."""
+    """A book with an entry per model. Models on the public list have its price, to be replaced."""
     entries = []
     found = {(known.model if (known := gpu_model(name)) else name): known for name in models if name is not None}
     for model, known in found.items():
-        amount, note = "0", "not known: say what you pay"
+        amount, note = "0", "unknown: enter what you pay"
         if known and known.list_usd_micro_per_hour is not None:
             amount, note = _money(known.list_usd_micro_per_hour).lstrip("$").replace(",", ""), known.source
-        # an unknown price is a comment: as an entry it would make the GPU free of charge
+        # an unknown price is a comment: an entry with 0 would make the GPU free of charge
         mark = "  " if known and known.list_usd_micro_per_hour is not None else "# "
         entries += [f"{mark}- model: {_quoted(model)}", f"{mark}  usd_per_gpu_hour: {amount}  # {note}"]
     if all(line.startswith("#") for line in entries):
@@ -232,5 +234,5 @@ def _starter(models: Iterable[str | None]) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name that YAML takes for a text, whatever is in it: JSON is YAML."""
+    """A name as a YAML string, whatever it contains: JSON strings are valid YAML."""
     return json.dumps(name, ensure_ascii=False)

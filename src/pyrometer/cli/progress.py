@@ -1,4 +1,4 @@
-"""A progress bar for work that takes longer than people like to wait without one. On a terminal only, on stderr."""
+"""Progress bars for long work, on stderr and only on a terminal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-QUIET_S = 1.0  # shorter work passes without a bar
+QUIET_S = 1.0  # shorter work shows no bar
 
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function to call with (done, total)."""
+    """Yields a function to call with (done, total)."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -44,7 +44,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """A sign of life for work that cannot say how far it is."""
+    """A spinner for work whose progress is unknown."""
     if not sys.stderr.isatty():
         yield
         return
@@ -58,5 +58,5 @@ def waiting(what: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-        timer.join()  # it may be starting the sign right now
+        timer.join()  # it may be starting the spinner right now
         status.stop()

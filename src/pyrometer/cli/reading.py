@@ -1,4 +1,4 @@
-"""An answer before anything is installed: reads a Prometheus or a cluster into a folder, and asks that."""
+"""Answers before anything is installed: reads a Prometheus or a cluster into a folder, and queries that."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from pyrometer.store import Store
 
 
 def read_and_answer(
-    asked: ReadRequest, what: str, *, prometheus: str | None, kube: bool, context: str | None
+    request: ReadRequest, what: str, *, prometheus: str | None, kube: bool, context: str | None
 ) -> dict[str, Any]:
-    """The answer, from what a Prometheus remembers and what the cluster says; kept only in a folder that was named."""
-    if asked.lake is not None:
-        raise click.UsageError("--lake reads a lake; --kube and --prometheus read without one. Say one of them.")
-    if asked.server is not None:
-        raise click.UsageError("--server asks a server; --kube and --prometheus read without one. Say one of them.")
+    """The answer from the history of a Prometheus and the objects of a cluster. The data is kept only with --data."""
+    if request.lake is not None:
+        raise click.UsageError("--lake cannot be combined with --kube or --prometheus.")
+    if request.server is not None:
+        raise click.UsageError("--server cannot be combined with --kube or --prometheus.")
     with ExitStack() as stack:
-        folder = asked.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pyrometer-")))
+        folder = request.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pyrometer-")))
         settings = read_settings(os.environ, folder)
-        ready = question(what, asked.parameters, settings)
+        query = question(what, request.parameters, settings)
         now_ms = time.time_ns() // 1_000_000 // MS_PER_MINUTE * MS_PER_MINUTE
-        from_ms, to_ms = _window(asked, what, settings, now_ms)
+        from_ms, to_ms = _window(request, what, settings, now_ms)
         with Store(folder, create=True) as store:
             asyncio.run(_read(Backfill(store, settings, from_ms, to_ms), settings, prometheus, kube, context))
-            return answer_from(store, settings, ready, f"{prometheus or 'The cluster'}")
+            return answer_from(store, settings, query, f"{prometheus or 'The cluster'}")
 
 
 async def _read(history: Backfill, settings: Settings, prometheus: str | None, kube: bool, context: str | None) -> None:
@@ -57,15 +57,21 @@ async def _read(history: Backfill, settings: Settings, prometheus: str | None, k
                 await connection.close()
 
 
-def _window(asked: ReadRequest, what: str, settings: Settings, now_ms: int) -> tuple[int, int]:
-    """The time to read: what is asked for, up to now."""
-    told = asked.parameters
-    zone = zone_of(told.get("tz") or settings.timezone)
-    if told.get("all"):
-        raise click.UsageError("--all of a Prometheus may be years: say --last, or --since.")
+def _window(request: ReadRequest, what: str, settings: Settings, now_ms: int) -> tuple[int, int]:
+    """The time range to read, at most up to now."""
+    parameters = request.parameters
+    zone = zone_of(parameters.get("tz") or settings.timezone)
+    if parameters.get("all"):
+        raise click.UsageError("--all could be years of a Prometheus: pass --last or --since.")
     window = time_range_of(
-        told.get("last"), told.get("since"), told.get("until"), told.get("month"), False, zone, DEFAULT_LAST[what]
+        parameters.get("last"),
+        parameters.get("since"),
+        parameters.get("until"),
+        parameters.get("month"),
+        False,
+        zone,
+        DEFAULT_LAST[what],
     )(LedgerCoverage(now_ms - 12 * MS_PER_HOUR, now_ms, 0))
     if window.from_ms >= now_ms:
-        raise click.UsageError("That time is yet to come.")
+        raise click.UsageError("The time range is in the future.")
     return window.from_ms, min(window.to_ms, now_ms)

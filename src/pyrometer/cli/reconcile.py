@@ -1,4 +1,4 @@
-"""`pyrometer reconcile`: a cloud provider's invoice against the ledger."""
+"""`pyrometer reconcile`: compares a cloud invoice with the ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyrometer.cli.tables import print_table
 from pyrometer.collect.bills import BillError, columns_of, days_of, read_bill
 from pyrometer.explain.words import dollars, hours
 
-_APART = {"tax": "tax", "credit": "credits", "commitment_fee": "fees of commitments", "other": "no GPU instances"}
+_APART = {"tax": "tax", "credit": "credits", "commitment_fee": "commitment fees", "other": "other than GPU instances"}
 
 
 @click.command()
@@ -23,27 +23,34 @@ _APART = {"tax": "tax", "credit": "credits", "commitment_fee": "fees of commitme
 @click.option(
     "--data", metavar="DIR", type=click.Path(path_type=Path), help="The data folder. Default: PYROMETER_DATA."
 )
-@click.option("--server", metavar="URL", help="Ask this server, with PYROMETER_TOKEN. Default: the folder.")
-@click.option("--tz", metavar="ZONE", help="Time zone of days. Default: UTC, as invoices have it.")
-@click.option("--map", "maps", metavar="NAME=TYPE", multiple=True, help="A pool or GPU model whose nodes say no type.")
-@click.option("--columns", metavar="day=…,type=…,usd=…,hours=…", help="Columns of an invoice that is not known.")
-@click.option("--price", metavar="USD", help="One price per GPU-hour for everything in the ledger.")
-@click.option("--tolerance", metavar="PCT", type=click.FloatRange(min=0), help="Exit 1 when further apart than this.")
-@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
+@click.option("--server", metavar="URL", help="Query this server, with the token in PYROMETER_TOKEN.")
+@click.option("--tz", metavar="ZONE", help="Time zone of days. Default: UTC, like invoices.")
+@click.option(
+    "--map",
+    "maps",
+    metavar="NAME=TYPE",
+    multiple=True,
+    help="The instance type of a pool or GPU model whose nodes do not report one.",
+)
+@click.option("--columns", metavar="day=…,type=…,usd=…,hours=…", help="The columns of an invoice of unknown format.")
+@click.option("--price", metavar="USD", help="Price all GPUs in the ledger at this rate per GPU-hour.")
+@click.option(
+    "--tolerance", metavar="PCT", type=click.FloatRange(min=0), help="Exit 1 if the totals differ by more percent."
+)
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="Output format.")
 def command(
     bill: Path, data: Path | None, server: str | None, tz: str | None, maps: tuple[str, ...], columns: str | None,
     price: str | None, tolerance: float | None, output: str,
 ) -> int:  # fmt: skip
-    """A cloud invoice against the ledger, by day and instance type: what differs, by hours and by price. It is read
-    here and sent nowhere."""
+    """Compares a cloud invoice with the ledger, by day and instance type, and splits each difference into hours and
+    price. The invoice is read locally and never sent."""
     if data is not None and server is not None:
-        raise click.UsageError("Say --data or --server, not both.")
-    named = _named(maps)
+        raise click.UsageError("Pass --data or --server, not both.")
+    mapped = _mapped(maps)
     zone = zone_of(tz) if tz else UTC
-    asked = ReadRequest(data, server, {"tz": tz or "UTC"} | ({"price": price} if price else {}), output)
+    request = ReadRequest(data, server, {"tz": tz or "UTC"} | ({"price": price} if price else {}), output)
     try:
-        said = columns_of(columns) if columns else None
-        answer = _answer(asked, bill, zone, named, said)
+        answer = _answer(request, bill, zone, mapped, columns_of(columns) if columns else None)
     except BillError as error:
         raise click.ClickException(str(error)) from None
     off = off_by_percent(answer["total"])
@@ -54,42 +61,42 @@ def command(
     return 1 if tolerance is not None and off > tolerance else 0
 
 
-def _named(maps: tuple[str, ...]) -> dict[str, str]:
+def _mapped(maps: tuple[str, ...]) -> dict[str, str]:
     for one in maps:
         if "=" not in one:
-            raise click.UsageError(f"--map {one!r} is not NAME=TYPE: h100-pool=p5.48xlarge.")
+            raise click.UsageError(f"--map {one!r} is not NAME=TYPE, like h100-pool=p5.48xlarge.")
     return dict(one.split("=", 1) for one in maps)
 
 
 def _answer(
-    asked: ReadRequest, path: Path, zone: tzinfo, named: dict[str, str], columns: dict[str, str] | None
+    request: ReadRequest, path: Path, zone: tzinfo, mapped: dict[str, str], columns: dict[str, str] | None
 ) -> dict[str, Any]:
-    """It is read twice: for its days, and then knowing which instances the ledger has in them."""
+    """Reads the invoice twice: for its days, and then with the instance types that the ledger has on those days."""
     first, last = days_of(path, zone, columns)
-    rows = asked.answer("instances", since=str(first), until=str(last + timedelta(days=1)))["rows"]
+    rows = request.answer("instances", since=str(first), until=str(last + timedelta(days=1)))["rows"]
     bill = read_bill(
-        path, {*(row["instance_type"] for row in rows if row["instance_type"]), *named.values()}, zone, columns
+        path, {*(row["instance_type"] for row in rows if row["instance_type"]), *mapped.values()}, zone, columns
     )
-    seen, nameless_ms = ledger_use(rows, named)
+    seen, nameless_ms = ledger_use(rows, mapped)
     return reconcile(bill, seen) | {"nameless_node_ms": nameless_ms}
 
 
 def _print(answer: dict[str, Any]) -> None:
-    headings = ["day", "instance type", "because", "billed h", "ledger h", "billed", "ledger", "difference"]
+    headings = ["day", "instance type", "reason", "billed h", "ledger h", "billed", "ledger", "difference"]
     rows = [
         [row["day"], row["instance_type"], ", ".join(row["because"]), *_figures(row)] for row in answer["rows"]
     ]  # fmt: skip
     total = answer["total"]
     print_table(headings, [*rows, ["total", "", "", *_figures(total)]], figures=5, foot=True)
     by_hours, by_price = (dollars(total[f"{name}_usd_micro"]) for name in ("by_hours", "by_price"))
-    click.echo(f"Of the difference, hours are {by_hours} and prices {by_price}.", err=True)
+    click.echo(f"The difference is {by_hours} from hours and {by_price} from prices.", err=True)
     apart = [f"{_APART[kind]} {dollars(of['usd_micro'])}" for kind, of in answer["apart"].items() if of["usd_micro"]]
     if apart:
-        click.echo(f"Also on the bill, and not compared: {', '.join(apart)}.", err=True)
+        click.echo(f"On the invoice but not compared: {', '.join(apart)}.", err=True)
     if answer["nameless_node_ms"]:
         click.echo(
-            f"{hours(answer['nameless_node_ms']).replace('GPU', 'node')} in the ledger are of nodes that say no "
-            "instance type: --map POOL=TYPE names it.",
+            f"{hours(answer['nameless_node_ms']).replace('GPU', 'node')} in the ledger have no instance type. "
+            "Set it with --map POOL=TYPE.",
             err=True,
         )
 

@@ -1,4 +1,4 @@
-"""`pyrometer runs`: the training runs."""
+"""`pyrometer runs`: training runs, one row per run."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ MAX_FAILURES = 5
 
 @click.command()
 @read_options(default_last=None)
-def command(asked: ReadRequest) -> None:
-    """The training runs that sent steps, or of which Kubeflow Trainer tells: attempts, ranks, steps, cost and goodput,
-    newest first."""
-    answer = asked.answer("runs")
-    if asked.output == "json":
+def command(request: ReadRequest) -> None:
+    """Lists training runs, newest first: attempts, ranks, steps, cost and goodput. A run is listed if it sent steps or
+    if Kubeflow Trainer reports it."""
+    answer = request.answer("runs")
+    if request.output == "json":
         print_json(answer)
         return
     if not answer["rows"]:
-        click.echo("No training run has sent steps here. `pyrometer cost --by workload` shows what held GPUs.")
+        click.echo("No training runs in this time range. `pyrometer cost --by workload` shows what held GPUs.")
         return
     with_mfu = any(row["mfu"] is not None for row in answer["rows"])
-    told = any(row["progress"] for row in answer["rows"])
-    several = any("cluster" in row for row in answer["rows"])  # of a lake
+    with_progress = any(row["progress"] for row in answer["rows"])
+    with_cluster = any("cluster" in row for row in answer["rows"])  # from a lake
     print_table(
         [
-            "run", *(["cluster"] if several else []), "experiment", "team", "outcome", "started", "attempts",
-            *(["done", "left"] if told else []), "ranks", "steps", "step", "samples/s",
+            "run", *(["cluster"] if with_cluster else []), "experiment", "team", "outcome", "started", "attempts",
+            *(["done", "left"] if with_progress else []), "ranks", "steps", "step", "samples/s",
             *(["MFU"] if with_mfu else []), "GPU-hours", "cost", "goodput",
         ],
         [
             [
-                row["run"], *([row["cluster"]] if several else []), row["experiment"], row["team"], row["outcome"],
+                row["run"], *([row["cluster"]] if with_cluster else []), row["experiment"], row["team"], row["outcome"],
                 f"{datetime.fromisoformat(row['started']):%d %b %H:%M}",
-                row["attempts"], *(_progress(row) if told else []), row["ranks"], f"{row['steps']:,}",
+                row["attempts"], *(_progress(row) if with_progress else []), row["ranks"], f"{row['steps']:,}",
                 None if row["step_p50_ms"] is None else length(row["step_p50_ms"]),
                 None if row["samples_per_s"] is None else f"{row['samples_per_s']:,.0f}",
                 *([None if row["mfu"] is None else ratio(row["mfu"])] if with_mfu else []),
@@ -52,7 +52,7 @@ def command(asked: ReadRequest) -> None:
             ]
             for row in answer["rows"]
         ],
-        figures=8 + with_mfu + 2 * told,
+        figures=8 + with_mfu + 2 * with_progress,
         spare=("attempts", "ranks", "team", "samples/s", "started", "GPU-hours", "experiment", "MFU"),
     )  # fmt: skip
     if lines := list(_failures(answer["rows"])):
@@ -60,7 +60,7 @@ def command(asked: ReadRequest) -> None:
 
 
 def _failures(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Why runs failed, under the table."""
+    """The lines below the table: why runs failed."""
     failed = [row for row in rows if row["failure"]]
     for row in failed[:MAX_FAILURES]:
         yield from wrapped(f"{row['run']}: {failure_text(row['failure'])}", terminal_width())
@@ -69,9 +69,9 @@ def _failures(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _progress(row: dict[str, Any]) -> list[str | None]:
-    """How far it is and how long it will take, where a controller says so."""
+    """The share that is done and the time left, if a controller reports them."""
     done = row["progress"]
     if done is None:
         return [None, None]
     left = None if done["eta_ms"] is None or row["ended"] else duration(done["eta_ms"])
-    return [f"{100 * done['share']:.0f} %", left]
+    return [f"{100 * done['share']:.0f}%", left]

@@ -1,4 +1,4 @@
-"""`pyrometer score`: how right `why` is about a simulated cluster or a recording, against its truth."""
+"""`pyrometer score`: compares the answer of `why` with the truth of a simulation or a recording."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ WIDTH = 80
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="The form of the answer.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="Output format.")
 def command(folder: Path, output: str) -> None:
-    """Compares what `why` says of a simulated or recorded data folder with its truth.json: causes, culprits, states,
-    dollars."""
+    """Compares the answer of `pyrometer why` about a simulated or recorded data folder with its truth.json: causes,
+    culprits, states and dollars."""
     with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:
         truth = _read_truth(folder)
         settings = read_settings(os.environ, folder)
         try:
             window = truth_window(truth)
-            # A simulated night may lie in the future: the truth says when it ends, not the clock.
+            # A simulated night may be in the future: it ends when its truth says, whatever the clock shows.
             bring_up_to_date(store, settings, now_ms=max(window.to_ms, time.time_ns() // 1_000_000))
-            with waiting("Asking the ledger"):
+            with waiting("Querying the ledger"):
                 answer = why(store, window, settings, zone=UTC)
                 scored = score(truth, answer, ledger_cells(store, window))
         except TruthError as error:
-            raise click.ClickException(f"{folder / TRUTH} cannot be compared with: {error}.") from None
+            raise click.ClickException(f"{folder / TRUTH} cannot be used: {error}.") from None
     if output == "json":
         print_json(scored)
     else:
@@ -54,14 +54,14 @@ def _read_truth(folder: Path) -> dict[str, Any]:
     path = folder / TRUTH
     if not path.exists():
         raise click.ClickException(
-            f"{folder} has no {TRUTH}: only what `simulate` or `import recording` wrote can be compared with the truth."
+            f"{folder} has no {TRUTH}: only folders made by `simulate` or `import recording` can be scored."
         )
     try:
         truth = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise click.ClickException(f"{path} is not JSON: {error}.") from None
     if not isinstance(truth, dict):
-        raise click.ClickException(f"{path} holds no truth: it is not a JSON object.")
+        raise click.ClickException(f"{path} contains no truth: it is not a JSON object.")
     return truth
 
 
@@ -78,7 +78,7 @@ def _print(scored: dict[str, Any]) -> None:
     click.echo(f"error: states {_percent(scored['state_error'])}, dollars {_percent(scored['usd_error'])}")
     if scored["detect_s_p90"] is not None:
         within = duration(round(1000 * scored["detect_s_p90"]))
-        click.echo(f"could be told: nine in ten within {within} of their beginning")
+        click.echo(f"time to detect, p90: {within}")
     if scored["causes"]:
         click.echo()
         rows = [[row["cause"], row["matched"], row["found"], row["planted"]] for row in scored["causes"]]
@@ -94,7 +94,7 @@ def _print(scored: dict[str, Any]) -> None:
 
 
 def _missed(finding: dict[str, Any]) -> str:
-    near = f"; found, but only {_percent(finding['overlap'])} of the time is the same" if finding["overlap"] else ""
+    near = f"; found, but only {_percent(finding['overlap'])} of the time overlaps" if finding["overlap"] else ""
     return _named(finding) + near
 
 
@@ -113,7 +113,7 @@ def _named(finding: dict[str, Any]) -> str:
 
 def _culprit(culprit: dict[str, Any] | None) -> str:
     if not culprit:
-        return "nobody named"
+        return "no culprit"
     return ", ".join(f"{name} {value}" for name, value in culprit.items())
 
 
@@ -122,4 +122,4 @@ def _wrapped(first: str, text: str) -> Iterator[str]:
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
+    return "–" if share is None else f"{100 * share:.1f}%"

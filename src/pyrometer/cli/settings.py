@@ -1,7 +1,4 @@
-"""Reads the settings.
-
-Defaults come first, then the data folder's `settings.yaml`, then the file PYROMETER_SETTINGS, then variables.
-"""
+"""Reads settings: defaults, overridden by `settings.yaml` of the data folder, by PYROMETER_SETTINGS, by variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pyrometer show RUN`: one run; of a pipeline or a sweep, its parts."""
+"""`pyrometer show RUN`: one run, one pipeline run, or one sweep."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from pyrometer.model.units import MS_PER_MINUTE
 
 SPARK_WIDTH = 48
 PHASE_BAR = 48
-REPEATED = 3  # of one kind are told one by one; more are folded
-MOST_METRICS = 12
-SAID = ("exception", "exit", "out_of_memory", "sdk_error", "mlflow_run", "wandb_run")  # what is told with its words
+MAX_UNFOLDED = 3  # marks of one kind that are listed one by one; more become one line
+MAX_METRICS = 12
+WITH_MESSAGE = ("exception", "exit", "out_of_memory", "sdk_error", "mlflow_run", "wandb_run")  # shown with their text
 
 
 @click.command()
 @click.argument("run")
 @read_options(default_last=None)
-def command(asked: ReadRequest, run: str) -> None:
-    """One run: what it cost, how fast it trains, its lifecycle, its metrics, its findings. Also a run of a pipeline, by
-    its id or name: its steps; and a sweep (a Katib experiment): its trials."""
-    answer = asked.answer("show", run=run)
-    if asked.output == "json":
+def command(request: ReadRequest, run: str) -> None:
+    """Shows one run: cost, speed, lifecycle, metrics and findings. RUN can also be the ID or name of a pipeline run, to
+    show its steps, or of a sweep (a Katib experiment), to show its trials."""
+    answer = request.answer("show", run=run)
+    if request.output == "json":
         print_json(answer)
         return
     style = click.style if sys.stdout.isatty() else plain
@@ -48,7 +48,7 @@ def command(asked: ReadRequest, run: str) -> None:
 
 def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     money = "unpriced" if answer["usd_micro"] is None else dollars(answer["usd_micro"])
-    goodput = "" if answer["goodput"] is None else f", {ratio(answer['goodput'])} of it training"
+    goodput = "" if answer["goodput"] is None else f", {ratio(answer['goodput'])} training"
     yield style(f"{answer['run']}: {answer['outcome']}", bold=True)
     if answer["failure"]:
         yield from wrapped(failure_text(answer["failure"]), width)
@@ -68,10 +68,10 @@ def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     yield ""
     yield from _lifecycle(answer["lifecycle"], width)
     metrics = {name: points for name, points in answer["metrics"].items() if name not in (PROGRESS, REMAINING)}
-    for name, points in list(metrics.items())[:MOST_METRICS]:
+    for name, points in list(metrics.items())[:MAX_METRICS]:
         yield from _metric(name, points, answer["best"].get(name))
-    if len(metrics) > MOST_METRICS:
-        yield f"\n  … and {len(metrics) - MOST_METRICS} more metrics: `-o json`."
+    if len(metrics) > MAX_METRICS:
+        yield f"\n  … and {len(metrics) - MAX_METRICS} more metrics: `-o json`."
     for finding in answer["findings"]:
         price = "unpriced" if finding["usd_micro"] is None else dollars(finding["usd_micro"])
         yield f"\n  {price}  {finding['title']}."
@@ -86,31 +86,31 @@ def _part_of(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def _progress(answer: dict[str, Any]) -> Iterator[str]:
-    """How far it is, as Kubeflow Trainer says it."""
-    told = answer["progress"]
-    if told:
-        left = "" if told["eta_ms"] is None or answer["ended"] else f", {duration(told['eta_ms'])} to go"
-        yield f"{100 * told['share']:.0f} % done{left}, says Kubeflow Trainer"
+    """The progress that Kubeflow Trainer reports."""
+    progress = answer["progress"]
+    if progress:
+        left = "" if progress["eta_ms"] is None or answer["ended"] else f", {duration(progress['eta_ms'])} left"
+        yield f"{100 * progress['share']:.0f}% done{left} (reported by Kubeflow Trainer)"
 
 
 def _speed(answer: dict[str, Any]) -> Iterator[str]:
-    """Rates and lengths of steps, as far as they are known."""
+    """Step times and rates, as far as they were recorded."""
     if answer["step_p50_ms"] is not None:
         p99 = "not recorded" if answer["step_p99_ms"] is None else length(answer["step_p99_ms"])
         slowest = "not recorded" if answer["step_max_ms"] is None else length(answer["step_max_ms"])
-        yield f"step time: median {length(answer['step_p50_ms'])}, 99th percentile {p99}, slowest {slowest}"
-    said = []
+        yield f"step time: median {length(answer['step_p50_ms'])}, p99 {p99}, slowest {slowest}"
+    parts = []
     if answer["samples_per_s"]:
-        said.append(f"{_rate(answer['samples_per_s'])} samples/s")
+        parts.append(f"{_rate(answer['samples_per_s'])} samples/s")
     if answer["tokens_per_s"]:
-        said.append(f"{_rate(answer['tokens_per_s'])} tokens/s")
+        parts.append(f"{_rate(answer['tokens_per_s'])} tokens/s")
     if answer["flops_per_s"]:
         mfu = "" if answer["mfu"] is None else f" ({ratio(answer['mfu'])} MFU, of dense bf16)"
-        said.append(f"{_flops(answer['flops_per_s'])}{mfu}")
+        parts.append(f"{_flops(answer['flops_per_s'])}{mfu}")
     if answer["memory_peak_mib"]:
-        said.append(f"{answer['memory_peak_mib'] / 1024:,.1f} GiB at most, on rank {answer['memory_peak_rank']}")
-    if said:
-        yield ", ".join(said)
+        parts.append(f"{answer['memory_peak_mib'] / 1024:,.1f} GiB peak memory on rank {answer['memory_peak_rank']}")
+    if parts:
+        yield ", ".join(parts)
 
 
 def _rate(value: float) -> str:
@@ -125,7 +125,7 @@ def _flops(per_s: float) -> str:
 
 
 def _phases(answer: dict[str, Any], style: Style) -> Iterator[str]:
-    """What steps are made of, as one bar: a letter for every forty-eighth."""
+    """The phases of a step as one bar, one letter per 1/48 of the step."""
     shares = answer["phases"]
     if not shares:
         return
@@ -141,14 +141,14 @@ def _phases(answer: dict[str, Any], style: Style) -> Iterator[str]:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.01 else "<1 %"
+    return f"{100 * share:.0f}%" if share >= 0.01 else "<1%"
 
 
 def _outliers(answer: dict[str, Any]) -> Iterator[str]:
     for one in answer["outliers"]:
         yield (
-            f"rank {one['rank']} takes {length(one['ms_per_step'])} a step for {one['phase']}, "
-            f"the median rank {length(one['median_ms_per_step'])}"
+            f"rank {one['rank']} takes {length(one['ms_per_step'])} per step for {one['phase']}, "
+            f"the median rank takes {length(one['median_ms_per_step'])}"
         )
 
 
@@ -161,7 +161,7 @@ def _saved(answer: dict[str, Any]) -> Iterator[str]:
     every = f", every {_length(saved['median_interval_ms'])}" if saved["median_interval_ms"] else ""
     left = "before the end" if answer["ended"] else "ago"
     yield (
-        f"{counted(saved['count'], 'checkpoint')}{every}{took}, the last of step {saved['last']['step']:,} "
+        f"{counted(saved['count'], 'checkpoint')}{every}{took}, the last at step {saved['last']['step']:,}, "
         f"{_length(saved['last_age_ms'])} {left}"
     )
 
@@ -171,44 +171,44 @@ def _length(ms: int) -> str:
 
 
 def _lifecycle(marks: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
-    """What happened, in order; what happened often in an attempt is told once, with how often."""
+    """The events of the run in order. Events that repeat within an attempt become one line with their number."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for mark in marks:
         groups.setdefault((mark["attempt"], mark["what"]), []).append(mark)
-    told = set()
+    folded_keys = set()
     for mark in marks:
         key = (mark["attempt"], mark["what"])
         group = groups[key]
-        folded = len(group) > REPEATED or _by_rank(group) or (mark["error"] and len(group) > 1)
-        if folded and key in told:
+        folded = len(group) > MAX_UNFOLDED or _by_rank(group) or (mark["error"] and len(group) > 1)
+        if folded and key in folded_keys:
             continue
-        told.add(key)
+        folded_keys.add(key)
         step = "" if mark["step"] is None else f" (step {mark['step']:,})"
         text = f"{mark['what']}{step}"
         if folded:
             times = "" if _by_rank(group) else f"{len(group)} × "
             text = f"{times}{mark['what']}{_until(group)}"
-        said = mark["error"] or ", ".join(
+        message = mark["error"] or ", ".join(
             filter(None, [mark["reason"], *(mark["message"] or "").strip().splitlines()[:1]])
         )
-        if mark["what"] in SAID:
+        if mark["what"] in WITH_MESSAGE:
             ranks = len({one["rank"] for one in group})
             named = ", first on rank" if folded and ranks > 1 else " of rank"
             of = "" if mark["rank"] is None else f"{named} {mark['rank']}"
-            text += f"{of}: {said}"
+            text += f"{of}: {message}"
         head = f"  {datetime.fromisoformat(mark['at']):%d %b %H:%M:%S}  attempt {mark['attempt']}  "
         yield from textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * len(head))
 
 
 def _by_rank(group: Sequence[dict[str, Any]]) -> bool:
-    """Whether several ranks said the same, each of them once, and no more than that they did."""
+    """Whether several ranks reported the same event once each, without a step or a message."""
     ranks = {mark["rank"] for mark in group}
-    plain_marks = all(mark["step"] is None and mark["what"] not in SAID for mark in group)
+    plain_marks = all(mark["step"] is None and mark["what"] not in WITH_MESSAGE for mark in group)
     return plain_marks and None not in ranks and 1 < len(ranks) == len(group)
 
 
 def _until(group: Sequence[dict[str, Any]]) -> str:
-    """Up to which step, or on how many ranks, something was repeated."""
+    """The last step of a repeated event, or the number of its ranks."""
     if group[-1]["step"] is not None and group[-1]["step"] != group[0]["step"]:
         until = datetime.fromisoformat(group[-1]["at"])
         return f", steps {group[0]['step']:,}–{group[-1]['step']:,}, until {until:%d %b %H:%M:%S}"
@@ -224,12 +224,12 @@ def _metric(name: str, points: Sequence[Sequence[Any]], best: dict[str, Any] | N
     at = ""
     if best is not None and best["best_step"] is not None:
         at = f", best {best['best']:.4g} at step {best['best_step']:,}"
-    yield f"\n  {name}: {finite[0]:.4g} → {finite[-1]:.4g}, least {min(finite):.4g}, most {max(finite):.4g}{at}"
+    yield f"\n  {name}: {finite[0]:.4g} → {finite[-1]:.4g}, min {min(finite):.4g}, max {max(finite):.4g}{at}"
     yield f"  {_sparkline(values)}"
 
 
 def _sparkline(values: list[float | None]) -> str:
-    """A metric in one line; what is not a number is a cross."""
+    """A metric in one line. A value that is not finite is a cross."""
     size = max(1, -(-len(values) // SPARK_WIDTH))
     groups = [values[i : i + size] for i in range(0, len(values), size)]
     means = [sum(g) / len(g) if None not in g else None for g in groups]  # type: ignore[arg-type]

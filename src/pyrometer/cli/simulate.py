@@ -1,4 +1,4 @@
-"""`pyrometer simulate`: a cluster whose truth is known, as a data folder with truth.json."""
+"""`pyrometer simulate`: a simulated cluster as a data folder, with its truth in truth.json."""
 
 from __future__ import annotations
 
@@ -18,31 +18,40 @@ from pyrometer.store import Store
 from pyrometer.store.data_folder import DATABASE
 
 
-@click.command(epilog="`pyrometer simulate list` says what each scenario is.")
+@click.command(epilog="`pyrometer simulate list` describes each scenario.")
 @click.argument("scenario", metavar="SCENARIO", type=click.Choice([*SCENARIOS, "list"]))
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Another seed is another night.")
-@click.option("--gpus", type=click.IntRange(MIN_GPUS, 1_000_000), help="About how many. Default: the scenario's.")
-@click.option("--hours", "length", type=click.IntRange(4, 24 * 31), help="How long. Default: the scenario's.")
-@click.option("--out", "folder", metavar="DIR", type=click.Path(path_type=Path), help="The data folder to make.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Each seed makes a different night.")
+@click.option(
+    "--gpus",
+    type=click.IntRange(MIN_GPUS, 1_000_000),
+    help="About how many GPUs. Default: depends on the scenario.",
+)
+@click.option(
+    "--hours",
+    "length",
+    type=click.IntRange(4, 24 * 31),
+    help="Length of the simulated time. Default: depends on the scenario.",
+)
+@click.option("--out", "folder", metavar="DIR", type=click.Path(path_type=Path), help="The data folder to create.")
 def command(scenario: str, seed: int, gpus: int | None, length: int | None, folder: Path | None) -> None:
-    """Simulates a night of a GPU cluster into a new data folder: everything its sources would have sent, and truth.json
-    with what really happened."""
+    """Simulates a night of a GPU cluster into a new data folder: everything that its sources would have sent, and
+    truth.json with what really happened."""
     if scenario == "list":
-        print_table(["scenario", "what"], [[name, each.summary] for name, each in SCENARIOS.items()], figures=0)
+        print_table(["scenario", "description"], [[name, each.summary] for name, each in SCENARIOS.items()], figures=0)
         return
     if folder is None:
-        raise click.UsageError("Where to? Say --out DIR.")
+        raise click.UsageError("No folder: pass --out DIR.")
     truth = make_night(folder, scenario, seed, gpus, length)
     planted = counted(len(truth["findings"]), "planted fault")
     click.echo(
-        f"{hours(truth['total']['gpu_ms'])}, {dollars(truth['total']['usd_micro'])}, {planted}: simulated "
+        f"Simulated {hours(truth['total']['gpu_ms'])}, {dollars(truth['total']['usd_micro'])} and {planted} "
         f"({scenario}, seed {seed})."
     )
-    click.echo(f"Now: pyrometer why --data {folder} --all, or: pyrometer score {folder}")
+    click.echo(f"Next: pyrometer why --data {folder} --all, or pyrometer score {folder}")
 
 
 def make_night(folder: Path, scenario: str, seed: int, gpus: int | None, length: int | None) -> dict[str, Any]:
-    """Simulates into a folder; one that an earlier simulation made is made anew, any other is left alone."""
+    """Simulates into a folder. The folder of an earlier simulation is replaced; any other folder is an error."""
     if folder.exists() and any(folder.iterdir()):
         _clear(folder)
     try:
@@ -53,8 +62,8 @@ def make_night(folder: Path, scenario: str, seed: int, gpus: int | None, length:
 
 
 def _clear(folder: Path) -> None:
-    """Takes an earlier simulation out of a folder, and nothing else that lies there."""
-    foreign = f"{folder} is there and was not made by a simulation. Name another folder."
+    """Removes an earlier simulation from a folder, and nothing else."""
+    foreign = f"{folder} exists and was not made by a simulation. Choose another folder."
     if not (folder / DATABASE).exists():
         raise click.ClickException(foreign)
     with Store(folder, wait_s=WAIT_FOR_FOLDER_S) as store:

@@ -1,4 +1,4 @@
-"""One step over all ranks, as a person wants to look at it: bars, who was waited for, the data behind each rank."""
+"""One step on all ranks for the terminal: bars per rank, which rank the others waited for, and the data behind it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pyrometer.cli.gantt import Bar, BarStyle, GanttRow, gantt, length_ticks
 from pyrometer.explain.text import Style
 from pyrometer.explain.words import counted
 
-MOST_ROWS, SLOWEST, FASTEST = 16, 8, 4
-MOST_DATA = 8
+MAX_ROWS, SLOWEST, FASTEST = 16, 8, 4
+MAX_DATA_RANKS = 8
 
 KINDS = {
     "data": BarStyle("d", "yellow", "data"), "copy": BarStyle("c", "magenta", "copy"),
@@ -23,11 +23,11 @@ KINDS = {
     "evaluate": BarStyle("e", "bright_cyan", "evaluate"), "compile": BarStyle("x", "bright_magenta", "compile"),
     "garbage": BarStyle("g", "bright_red", "garbage collection"), "other": BarStyle("-", "white", "other"),
 }  # fmt: skip
-WAIT = BarStyle("·", "red", "waits for the last rank")
+WAIT = BarStyle("·", "red", "waiting for the last rank")
 
 
 def step_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
-    """The step: a headline, whom the others waited for, the bars, the critical path, the data."""
+    """The step: a headline, the rank that the others waited for, the bars, the critical path, the data."""
     ranks = answer["ranks"]
     at = datetime.fromisoformat(answer["from"])
     traced = f"{len(ranks)} of {answer['ranks_of_run']:,} ranks" if len(ranks) < answer["ranks_of_run"] else None
@@ -40,7 +40,7 @@ def step_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str
         f"attempt {answer['attempt']}, {at:%a %d %b %H:%M:%S.%f}"[:-3] + f", trace {answer['trace_id']}", dim=True
     )
     yield from textwrap.wrap(_waiting(answer), width)
-    if answer["critical_path"]:  # else everything in it took no time at all
+    if answer["critical_path"]:  # empty if nothing in the step took any time
         yield ""
         yield from gantt(_rows(ranks), 0.0, answer["duration_ms"], width=width, style=style, ticks=length_ticks)
         yield ""
@@ -53,7 +53,7 @@ def step_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str
 def span_chain(
     spans: Sequence[dict[str, Any]], checkpoint: dict[str, Any] | None, style: Style, width: int, *, lost: bool = False
 ) -> Iterator[str]:
-    """The way of one batch through a step, and into a checkpoint."""
+    """The phases of one batch in a step, and its checkpoint."""
     phases: dict[str, float] = {}
     for span in spans:
         if span["name"] in KINDS:
@@ -68,26 +68,26 @@ def span_chain(
 
 
 def length(ms: float) -> str:
-    """Milliseconds with as many places as matter."""
+    """Milliseconds, with fewer decimals the longer it is."""
     digits = 2 if ms < 10 else 1 if ms < 100 else 0
     return f"{ms:,.{digits}f} ms"
 
 
-def samples_text(samples: Sequence[str], room: int) -> str:
-    """As many samples as fit; a run of numbers is written as a range."""
+def samples_text(samples: Sequence[str], width: int) -> str:
+    """As many samples as fit. Consecutive numbers are written as a range."""
     shown = _ranges(samples)
     text = ""
     for number, one in enumerate(shown):
-        more = f", … {len(samples):,} in all" if number + 1 < len(shown) else ""
+        more = f", … {len(samples):,} in total" if number + 1 < len(shown) else ""
         longer = f"{text}, {one}" if text else one
-        if len(longer) + len(more) > room and text:
+        if len(longer) + len(more) > width and text:
             return f"{text}, …"
         text = longer
     return text
 
 
 def _ranges(samples: Sequence[str]) -> list[str]:
-    """Numbers that follow each other as "7–12", others as they are."""
+    """Consecutive numbers as "7–12", other samples as they are."""
     shown: list[str] = []
     first: int | None = None
     previous: int | None = None
@@ -107,12 +107,12 @@ def _ranges(samples: Sequence[str]) -> list[str]:
 
 
 def _waiting(answer: dict[str, Any]) -> str:
-    """Whom the others waited for, as a sentence."""
+    """One sentence: which rank the others waited for."""
     late, ranks = answer["waited_for"], answer["ranks"]
     if late is not None:
         why = ""
         if late["phase"] is not None and late["excess_ms"] > 0:
-            name = "time outside of all phases" if late["phase"] == "other" else late["phase"]
+            name = "time outside all phases" if late["phase"] == "other" else late["phase"]
             why = (
                 f": its {name} took {length(late['phase_ms'])}, {length(late['excess_ms'])} more than "
                 f"{'the others’' if late['ranks'] > 1 else 'the other’s'}"
@@ -121,22 +121,20 @@ def _waiting(answer: dict[str, Any]) -> str:
         return f"{who} waited {length(late['waited_ms'])} for rank {late['rank']}{why}."
     waited = [rank["waited_ms"] for rank in ranks if rank["waited_ms"]]
     if not waited:
-        return "Nobody waited for anybody." if len(ranks) > 1 else "One rank: nobody to wait for."
+        return "No rank waited for another." if len(ranks) > 1 else "There is only one rank, so no waiting."
     return (
-        f"No rank held the others up: they waited {length(median(waited))} for rank {ranks[0]['rank']}, which was last."
+        f"No rank stood out: the median wait was {length(median(waited))}, for rank {ranks[0]['rank']}, which was last."
     )
 
 
 def _rows(ranks: Sequence[dict[str, Any]]) -> list[GanttRow]:
-    """Who was ready last first; of very many, both ends, and what lies between in words."""
+    """One row per rank, the last to be ready first. Of many ranks only both ends, and one line for the rest."""
     rows = [_row(rank, critical=number == 0) for number, rank in enumerate(ranks)]
-    if len(rows) <= MOST_ROWS:
+    if len(rows) <= MAX_ROWS:
         return rows
     between = ranks[SLOWEST : len(rows) - FASTEST]
     waited = [rank["waited_ms"] for rank in between if rank["waited_ms"] is not None]
-    spread = (
-        f" that waited {min(waited):,.1f}–{max(waited):,.1f} ms, {median(waited):,.1f} at the median" if waited else ""
-    )
+    spread = f" that waited {min(waited):,.1f}–{max(waited):,.1f} ms, median {median(waited):,.1f}" if waited else ""
     return [*rows[:SLOWEST], GanttRow(f"   … {len(between)} ranks{spread} …"), *rows[-FASTEST:]]
 
 
@@ -157,14 +155,14 @@ def _row(rank: dict[str, Any], *, critical: bool) -> GanttRow:
 def _critical(path: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
     """The critical path as a line."""
     pieces = " → ".join(f"{piece['name']} {length(piece['duration_ms'])}" for piece in _joined(path))
-    whole = length(sum(piece["duration_ms"] for piece in path))
+    total = length(sum(piece["duration_ms"] for piece in path))
     yield from textwrap.wrap(
-        f"Critical path ({whole}, by rank {path[0]['rank']}): {pieces}", width, subsequent_indent="  "
+        f"Critical path ({total}, on rank {path[0]['rank']}): {pieces}", width, subsequent_indent="  "
     )
 
 
 def _joined(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The critical path for people: of micro-batches that repeat, the sums in the order of their first."""
+    """The critical path, with repeated micro-batches summed up in the order in which they first appear."""
     if len(path) <= 2 * len(KINDS):
         names = [piece["name"] for piece in path]
         if len(set(names)) == len(names):
@@ -178,7 +176,7 @@ def _joined(path: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _own_spans(answer: dict[str, Any], width: int) -> Iterator[str]:
-    """What the program named itself, by name: how often, how long, where longest."""
+    """The spans that the program named itself: how often, how long, and where the longest was."""
     own: dict[str, list[dict[str, Any]]] = {}
     for span in answer["spans"]:
         if span["name"] not in KINDS and span["name"] != "step":
@@ -186,8 +184,8 @@ def _own_spans(answer: dict[str, Any], width: int) -> Iterator[str]:
     for name, spans in own.items():
         longest = max(spans, key=lambda span: span["duration_ms"])
         typical = median(span["duration_ms"] for span in spans)
-        most = f"{length(longest['duration_ms'])} on rank {longest['rank']}"
-        text = f"{name}: {counted(len(spans), 'time')}, {length(typical)} at the median, {most}"
+        slowest = f"longest {length(longest['duration_ms'])} on rank {longest['rank']}"
+        text = f"{name}: {counted(len(spans), 'time')}, median {length(typical)}, {slowest}"
         yield from textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
 
 
@@ -202,31 +200,33 @@ def _data(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     epochs = ", ".join(sorted({str(batch["epoch"]) for batch in batches}))
     datasets = ", ".join(sorted({batch["dataset"] for batch in batches if batch["dataset"]}))
     micro = max(len(rank["batches"]) for rank in ranks)
-    each = f", {micro} micro-batches a rank" if micro > 1 else ""
+    each = f", {micro} micro-batches per rank" if micro > 1 else ""
     yield style(f"Data behind it: {datasets + ', ' if datasets else ''}epoch {epochs}{each}", bold=True)
-    for rank in ranks[:MOST_DATA]:
+    for rank in ranks[:MAX_DATA_RANKS]:
         head = f"  rank {rank['rank']}: "
         unknown = sum(batch["samples"] is None for batch in rank["batches"])
         samples = [sample for batch in rank["batches"] for sample in batch["samples"] or ()]
-        said = [samples_text(samples, max(20, width - len(head) - (20 if unknown else 0)))] if samples else []
-        said += [f"{counted(unknown, 'batch')} unknown"] if unknown else []
-        yield f"{head}{' and '.join(said) or 'not recorded'}"
-    if len(ranks) > MOST_DATA:
-        yield f"  … and {len(ranks) - MOST_DATA} more ranks: `pyrometer lineage {run} --step {step}`"
+        parts = [samples_text(samples, max(20, width - len(head) - (20 if unknown else 0)))] if samples else []
+        parts += [f"{counted(unknown, 'batch')} unknown"] if unknown else []
+        yield f"{head}{' and '.join(parts) or 'not recorded'}"
+    if len(ranks) > MAX_DATA_RANKS:
+        yield f"  … and {len(ranks) - MAX_DATA_RANKS} more ranks: `pyrometer lineage {run} --step {step}`"
 
 
 def _remarks(answer: dict[str, Any], width: int) -> Iterator[str]:
     moved = max(abs(rank["clock_shift_ms"]) for rank in answer["ranks"])
-    said = []
+    remarks = []
     if moved >= max(1.0, 0.01 * answer["duration_ms"]):
-        said.append(f"Clocks of nodes disagree by up to {length(moved)}: they are put where their ranks left the sync.")
+        remarks.append(
+            f"Clocks of nodes differ by up to {length(moved)}. They are aligned to when ranks left the sync."
+        )
     if answer["lost"]:
-        said.append("A later attempt did this step again: its update is in no later model.")
+        remarks.append("A later attempt repeated this step, so no later model includes this update.")
     others = [number for number in answer["attempts"] if number != answer["attempt"]]
     if others:
         of = " and ".join(map(str, others))
-        said.append(f"Attempt {of} did this step too: --attempt {others[-1]}.")
-    if said:
+        remarks.append(f"Attempt {of} also did this step: --attempt {others[-1]}.")
+    if remarks:
         yield ""
-    for text in said:
+    for text in remarks:
         yield from textwrap.wrap(text, width)

@@ -1,4 +1,4 @@
-"""`pyrometer token`: who may ask a server."""
+"""`pyrometer token`: creates, lists and revokes access tokens of a server."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from pyrometer.serve.tokens import ROLES, Tokens
 
 @click.group()
 def command() -> None:
-    """Tokens by role: `ingest` may send records, `viewer` ask questions, `team_viewer` of one team, `admin` all."""
+    """Manages access tokens. Role `ingest` can send records, `viewer` can read, `team_viewer` can read one team,
+    `admin` can do everything."""
 
 
 _CLOSED = (
-    "The server answers nobody until you create one with `pyrometer token create NAME`, or start it with "
+    "The server refuses all requests until you create one with `pyrometer token create NAME`, or start it with "
     "`pyrometer serve --open`."
 )
 _data = click.option("--data", metavar="DIR", help="The server's data folder. Default: PYROMETER_DATA.")
@@ -30,11 +31,11 @@ _data = click.option("--data", metavar="DIR", help="The server's data folder. De
 
 @command.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="What it may do.")
-@click.option("--team", metavar="NAME", help="Of a team viewer: the team whose data it sees, and no other's.")
+@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="What the token can do.")
+@click.option("--team", metavar="NAME", help="team_viewer: the only team whose data it can see.")
 @_data
 def create(name: str, role: str, team: str | None, data: str | None) -> None:
-    """Makes a token and prints it, once: only its digest is kept."""
+    """Creates a token and prints it. It cannot be shown again: only its digest is stored."""
     folder = data_folder(data)
     folder.mkdir(parents=True, exist_ok=True)
     secret = Tokens(folder).create(name, role, time.time_ns() // 1_000_000, team)
@@ -45,14 +46,14 @@ def create(name: str, role: str, team: str | None, data: str | None) -> None:
 @command.command("list")
 @_data
 def list_(data: str | None) -> None:
-    """The tokens, without their secrets."""
+    """Lists tokens, without their secrets."""
     tokens = Tokens(data_folder(data))
     rows = [
         [token.name, token.role, token.team or "", f"{datetime.fromtimestamp(token.created_ms / 1000, UTC):%F %R}"]
         for token in tokens.listed()
     ]
     if rows:
-        print_table(["name", "role", "team", "made"], rows, figures=0)
+        print_table(["name", "role", "team", "created"], rows, figures=0)
     elif tokens.are_required():
         click.echo(f"No tokens. {_CLOSED}")
     else:
@@ -63,7 +64,7 @@ def list_(data: str | None) -> None:
 @click.argument("name")
 @_data
 def revoke(name: str, data: str | None) -> None:
-    """From now on the token opens nothing; a running server knows it at once."""
+    """Revokes a token. A running server refuses it at once."""
     folder = data_folder(data)
     tokens = Tokens(folder)
     tokens.revoke(name)
@@ -73,6 +74,6 @@ def revoke(name: str, data: str | None) -> None:
 
 
 def _note(folder: Path, what: str, **about: str | None) -> None:
-    """Who changed who may, in the server's log."""
+    """Records in the server's audit log who changed a token."""
     if read_settings(os.environ, folder).audit_log == "yes":
         audit.note(folder, what, who=f"uid {os.getuid()}", **about)

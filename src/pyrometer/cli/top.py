@@ -1,4 +1,4 @@
-"""`pyrometer top`: which workloads hold GPUs, refreshed on a terminal."""
+"""`pyrometer top`: a live view of the workloads that hold GPUs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import click
 from pyrometer.cli.running import ReadRequest, print_json, read_options
 
 EVERY_S = 2.0
-LOOK_S = 0.1  # how soon a key or another size is noticed
-QUIT_S = 1.0  # how long a reading that is under way is waited for at the end
+POLL_S = 0.1  # how soon a key or a new terminal size takes effect
+QUIT_S = 1.0  # how long quitting waits for a running query
 
 Answer = dict[str, Any]
 
@@ -25,31 +25,31 @@ Answer = dict[str, Any]
 @click.command()
 @click.option(
     "--every", "every_s", type=click.FloatRange(0.2, 3600), default=EVERY_S, show_default=True, metavar="SECONDS",
-    help="How often to look again.",
+    help="How often to refresh.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Print once and exit; so it does without a terminal.")
-@click.option("--limit", metavar="N", help="So many workloads at most. Default: 200.")
+@click.option("--once", is_flag=True, help="Print once and exit. This is the default when stdout is not a terminal.")
+@click.option("--limit", metavar="N", help="Show at most N workloads. Default: 200.")
 @read_options(default_last="1h", live=True)
-def command(asked: ReadRequest, every_s: float, once: bool, limit: str | None) -> None:
-    """Which workloads hold GPUs: state, dollars per hour, progress and ETA, the most expensive first. On a terminal it
-    looks again every two seconds: q quits, arrows or j and k move, s sorts, / filters."""
-    more = {} if limit is None else {"limit": limit}
+def command(request: ReadRequest, every_s: float, once: bool, limit: str | None) -> None:
+    """Shows which workloads hold GPUs, with state, dollars per hour, progress and ETA, most expensive first. On a
+    terminal the view refreshes every two seconds: q quits, arrows or j and k move, s sorts, / filters."""
+    parameters = {} if limit is None else {"limit": limit}
 
-    def look() -> Answer:
-        return asked.answer("top", **more)
+    def query() -> Answer:
+        return request.answer("top", **parameters)
 
-    answer = look()  # what is wrong with the question is said before anything else
-    if asked.output == "json":
+    answer = query()  # an invalid question fails before the screen changes
+    if request.output == "json":
         print_json(answer)
     elif once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        _print_once(answer, _source(asked))
+        _print_once(answer, _source(request))
     else:
         with suppress(KeyboardInterrupt):
-            _watch(look, answer, _source(asked), every_s)
+            _watch(query, answer, _source(request), every_s)
 
 
-def _source(asked: ReadRequest) -> str:
-    return asked.server or str(asked.data or Path(os.environ.get("PYROMETER_DATA", "")))
+def _source(request: ReadRequest) -> str:
+    return request.server or str(request.data or Path(os.environ.get("PYROMETER_DATA", "")))
 
 
 def _print_once(answer: Answer, source: str) -> None:
@@ -63,33 +63,33 @@ def _print_once(answer: Answer, source: str) -> None:
     if not answer["rows"]:
         console.print("No workload holds a GPU.")
     if answer["others"]:
-        console.print(f"… and {answer['others']:,} more: --limit.")
+        console.print(f"… and {answer['others']:,} more. Show them with --limit.")
 
 
-class _Looker(threading.Thread):
-    """Looks again and again beside the screen, so that keys are never waited for."""
+class _Refresher(threading.Thread):
+    """Repeats the question in the background, so that keys always respond at once."""
 
-    def __init__(self, look: Callable[[], Answer], answer: Answer, every_s: float) -> None:
+    def __init__(self, query: Callable[[], Answer], answer: Answer, every_s: float) -> None:
         super().__init__(daemon=True)
         self.answer = answer
-        self.trouble: str | None = None
+        self.error_text: str | None = None
         self.times = 0
-        self._look = look
+        self._query = query
         self._every_s = every_s
-        self._over = threading.Event()
+        self._ended = threading.Event()
 
     def run(self) -> None:
-        """Until it is over. What goes wrong is said, and tried again."""
-        while not self._over.wait(self._every_s):
+        """Repeats the question until `end`. An error is shown, and the question is tried again."""
+        while not self._ended.wait(self._every_s):
             try:
-                self.answer, self.trouble = self._look(), None
-            except Exception as error:  # whatever it is, the screen says it and stays
-                self.trouble = f"{_sentence(error)} What is shown is the last that was seen; trying again."
+                self.answer, self.error_text = self._query(), None
+            except Exception as error:  # the screen shows any error and stays open
+                self.error_text = f"{_sentence(error)} Showing the last answer; retrying."
             self.times += 1
 
     def end(self) -> None:
-        """Waits a little for what is under way."""
-        self._over.set()
+        """Stops, and waits briefly for a running query."""
+        self._ended.set()
         self.join(QUIT_S)
 
 
@@ -100,23 +100,23 @@ def _sentence(error: Exception) -> str:
 
 
 class _View(NamedTuple):
-    """What the user has chosen."""
+    """The sort order, selected row and filter that the user chose."""
 
     sorting: int = 0
     selected: int = 0
-    wanted: str = ""
+    filter_text: str = ""
     typing: bool = False
 
     def after(self, key: str, rows: int, page: int) -> _View:
-        """What is chosen after a key."""
+        """The view after a key was pressed. `rows`: how many there are; `page`: how many fit the screen."""
         if self.typing:
             if key == "enter":
                 return self._replace(typing=False)
             if key == "escape":
-                return self._replace(typing=False, wanted="", selected=0)
+                return self._replace(typing=False, filter_text="", selected=0)
             if key == "backspace":
-                return self._replace(wanted=self.wanted[:-1], selected=0)
-            return self._replace(wanted=self.wanted + key, selected=0) if len(key) == 1 else self
+                return self._replace(filter_text=self.filter_text[:-1], selected=0)
+            return self._replace(filter_text=self.filter_text + key, selected=0) if len(key) == 1 else self
         moves = {
             "up": -1, "k": -1, "down": 1, "j": 1, "page_up": -page, "page_down": page, "home": -rows, "g": -rows,
             "end": rows, "G": rows,
@@ -128,58 +128,60 @@ class _View(NamedTuple):
         if key == "/":
             return self._replace(typing=True)
         if key == "escape":
-            return self._replace(wanted="", selected=0)
+            return self._replace(filter_text="", selected=0)
         return self
 
 
-def _watch(look: Callable[[], Answer], answer: Answer, source: str, every_s: float) -> None:
-    """The screen, until q. What would be written to stderr meanwhile (bars, notes) has no place on it."""
+def _watch(query: Callable[[], Answer], answer: Answer, source: str, every_s: float) -> None:
+    """Shows the screen until q. Output on stderr (progress bars, notes) is discarded meanwhile: it would garble it."""
     from rich.console import Console
     from rich.live import Live
 
     from pyrometer.cli.keys import typed_keys
 
     console = Console(highlight=False)
-    looker = _Looker(look, answer, every_s)
+    refresher = _Refresher(query, answer, every_s)
     live = Live(
         console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False,
         vertical_overflow="crop",
     )  # fmt: skip
     view = _View()
     with redirect_stderr(io.StringIO()), typed_keys() as keys, live:
-        looker.start()
-        drawn: object = None
+        refresher.start()
+        shown: object = None
         try:
             while True:
-                now = (view, looker.times, console.size)
-                if now != drawn:
-                    screen = _Screen(looker.answer, source, looker.trouble, view, *console.size)
-                    live.update(screen.drawn(), refresh=True)
-                    drawn = now
-                for key in keys.wait(LOOK_S):
+                now = (view, refresher.times, console.size)
+                if now != shown:
+                    screen = _Screen(refresher.answer, source, refresher.error_text, view, *console.size)
+                    live.update(screen.lines(), refresh=True)
+                    shown = now
+                for key in keys.wait(POLL_S):
                     if key == "q" and not view.typing:
                         return
                     view = view.after(key, len(screen.rows), screen.room)
         except EOFError:
             return
         finally:
-            looker.end()
+            refresher.end()
 
 
 class _Screen:
-    """An answer on a terminal of some size."""
+    """An answer laid out for a terminal of a given size."""
 
-    def __init__(self, answer: Answer, source: str, trouble: str | None, view: _View, width: int, height: int) -> None:
+    def __init__(
+        self, answer: Answer, source: str, error_text: str | None, view: _View, width: int, height: int
+    ) -> None:
         from pyrometer.cli.top_text import SORTINGS, chosen_rows, header
 
         self._sorting = SORTINGS[view.sorting % len(SORTINGS)]
-        self.rows = chosen_rows(answer["rows"], view.wanted, self._sorting)
+        self.rows = chosen_rows(answer["rows"], view.filter_text, self._sorting)
         self._answer, self._view, self._width = answer, view, width
-        self._head = header(answer, source, trouble)
+        self._head = header(answer, source, error_text)
         self.room = max(1, height - len(self._head) - 5)  # a gap, headings, a gap, the selected row, the keys
 
-    def drawn(self) -> Any:
-        """What rich prints."""
+    def lines(self) -> Any:
+        """The lines for rich to print."""
         from rich.console import Group
         from rich.text import Text
 
@@ -190,7 +192,9 @@ class _Screen:
         shown = self.rows[begin : begin + self.room]
         lines = [*self._head, Text(), *table(shown, self._width, selected - begin)]
         if not shown:
-            lines.append(Text("No workload matches the filter." if self._view.wanted else "Nobody holds a GPU."))
+            lines.append(
+                Text("No workload matches the filter." if self._view.filter_text else "No workload holds a GPU.")
+            )
         lines += [Text()] * (self.room - len(shown) - (not shown) + 1)
         lines.append(detail(shown[selected - begin]) if shown else Text())
         lines.append(self._keys(begin, len(shown)))
@@ -204,8 +208,8 @@ class _Screen:
         from pyrometer.cli.top_text import KEYS, safe
 
         if self._view.typing:
-            return Text(f"/{safe(self._view.wanted)}▏ Enter keeps it, Esc clears it", style="bold")
-        whole = len(self.rows) + (0 if self._view.wanted else self._answer["others"])
-        place = f"{begin + 1}–{begin + count} of {whole:,}" if count else "0"
-        wanted = f" · filter “{safe(self._view.wanted)}”" if self._view.wanted else ""
-        return Text(f"{place}, by {self._sorting.name}{wanted} · {KEYS}", style="dim")
+            return Text(f"/{safe(self._view.filter_text)}▏ Enter applies, Esc clears", style="bold")
+        total = len(self.rows) + (0 if self._view.filter_text else self._answer["others"])
+        place = f"{begin + 1}–{begin + count} of {total:,}" if count else "0"
+        filter_text = f" · filter “{safe(self._view.filter_text)}”" if self._view.filter_text else ""
+        return Text(f"{place}, by {self._sorting.name}{filter_text} · {KEYS}", style="dim")

@@ -1,4 +1,4 @@
-"""`top` as lines of text: what fits the terminal is shown, the least important columns go first."""
+"""The lines of `top`. If the terminal is too narrow, the least important columns are dropped first."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pyrometer.model.states import STATE
 
 Row = dict[str, Any]
 GAP = 2
-LEAST_NAME = 12
+MIN_NAME_WIDTH = 12
 KEYS = "q quit · ↑↓ move · s sort · / filter"
 
 
 class TopColumn(NamedTuple):
-    """A column: what it shows, and how soon it goes when room is short (the highest first)."""
+    """A column and its text for a row. If space is short, the highest `drop_order` is dropped first."""
 
     heading: str
     text: Callable[[Row], str]
-    goes: int
+    drop_order: int
     figure: bool = False
 
 
 class Sorting(NamedTuple):
-    """An order of rows, and what it is called."""
+    """A sort order of rows and its name."""
 
     name: str
     key: Callable[[Row], Any]
@@ -56,11 +56,11 @@ def _eta_ms(row: Row) -> int | None:
 
 
 def _progress(row: Row) -> str:
-    told = row["progress"]
-    if told is None:
+    progress = row["progress"]
+    if progress is None:
         return "–"
-    step = "" if told["step"] is None else f"step {told['step']:,}"
-    return " ".join(filter(None, [step, "" if told["share"] is None else f"{100 * told['share']:.0f} %"]))
+    step = "" if progress["step"] is None else f"step {progress['step']:,}"
+    return " ".join(filter(None, [step, "" if progress["share"] is None else f"{100 * progress['share']:.0f}%"]))
 
 
 def _eta(row: Row) -> str:
@@ -85,7 +85,7 @@ COLUMNS = (
     TopColumn("useful", lambda row: sparkline(row["spark"], low=0.0, high=1.0), 5),
     TopColumn("GPUs", lambda row: f"{row['gpus']:,g}", 2, figure=True),
     TopColumn("$/h", lambda row: _money(row["usd_micro_per_hour"]), 0, figure=True),
-    TopColumn("in window", lambda row: _money(row["usd_micro"]), 12, figure=True),
+    TopColumn("cost", lambda row: _money(row["usd_micro"]), 12, figure=True),
     TopColumn("goodput", lambda row: "–" if row["goodput"] is None else ratio(row["goodput"]), 8, figure=True),
     TopColumn("running", lambda row: "–" if row["running_ms"] is None else duration(row["running_ms"]), 9, figure=True),
     TopColumn("progress", _progress, 3, figure=True),
@@ -94,9 +94,8 @@ COLUMNS = (
 )
 
 
-def header(answer: dict[str, Any], source: str, trouble: str | None = None, now_ms: int | None = None) -> list[Text]:
-    """When and how long ago, where, what it costs and what is wasted, who waits; and what is the matter, if something
-    is."""
+def header(answer: dict[str, Any], source: str, error_text: str | None = None, now_ms: int | None = None) -> list[Text]:
+    """The lines above the table: time and source, cost and waste per hour, waiting pods, and an error if any."""
     rate, queue = answer["rate"], answer["queue"]
     at = datetime.fromisoformat(answer["at"])
     first = Text(f"pyrometer top · {safe(source)} · {at:%a %d %b %H:%M} {at.tzname() or ''}".rstrip(), style="bold")
@@ -108,22 +107,22 @@ def header(answer: dict[str, Any], source: str, trouble: str | None = None, now_
         burns += f", {rate['unhealthy_gpus']:,g} unhealthy"
     second = Text(burns)
     if rate["usd_micro_per_hour"] is not None:
-        second = Text(f"{dollars(rate['usd_micro_per_hour'])} an hour for {burns}; ")
+        second = Text(f"{dollars(rate['usd_micro_per_hour'])} per hour for {burns}; ")
         wasted = rate["wasted_usd_micro_per_hour"]
         share = percent(wasted, rate["usd_micro_per_hour"])
-        second.append(f"{dollars(wasted)} an hour wasted ({share})", style=COLOURS["waste"] if wasted else "")
+        second.append(f"{dollars(wasted)} per hour wasted ({share})", style=COLOURS["waste"] if wasted else "")
     lines = [first, second]
     if queue["pods"]:
-        longest = "" if queue["longest_ms"] is None else f", one for {duration(queue['longest_ms'])}"
+        longest = "" if queue["longest_ms"] is None else f", the longest for {duration(queue['longest_ms'])}"
         waits = "waits" if queue["pods"] == 1 else "wait"
         lines.append(Text(f"{counted(queue['pods'], 'pod')} {waits} for {queue['gpus']:,g} GPUs{longest}"))
-    if trouble:
-        lines.append(Text(safe(trouble), style="bold red"))
+    if error_text:
+        lines.append(Text(safe(error_text), style="bold red"))
     return lines
 
 
 def table(rows: Sequence[Row], width: int | None, selected: int | None = None) -> list[Text]:
-    """Headings and rows, as wide as there is room; None: as wide as they are."""
+    """Headings and rows in `width` columns; None: as wide as needed."""
     cells = [[safe(column.text(row)) for column in COLUMNS] for row in rows]
     widths = [max(map(cell_len, [column.heading, *(row[i] for row in cells)])) for i, column in enumerate(COLUMNS)]
     kept, widths = fitting(widths, width)
@@ -134,18 +133,18 @@ def table(rows: Sequence[Row], width: int | None, selected: int | None = None) -
 
 
 def fitting(widths: Sequence[int], width: int | None) -> tuple[list[int], list[int]]:
-    """Which columns there is room for, and how wide each is: the name gives way before a column goes."""
+    """Which columns fit, and how wide each is. The name is shortened before a column is dropped."""
     given = list(widths)
     kept = list(range(len(COLUMNS)))
     while width is not None:
         more = sum(given[i] for i in kept) + GAP * (len(kept) - 1) - width
         if more <= 0:
             break
-        given[0] = max(min(LEAST_NAME, widths[0]), widths[0] - more)
+        given[0] = max(min(MIN_NAME_WIDTH, widths[0]), widths[0] - more)
         if widths[0] - given[0] >= more:
             break
-        leaving = max(kept, key=lambda i: COLUMNS[i].goes)
-        if COLUMNS[leaving].goes == 0:
+        leaving = max(kept, key=lambda i: COLUMNS[i].drop_order)
+        if COLUMNS[leaving].drop_order == 0:
             break
         kept.remove(leaving)
         given[0] = widths[0]
@@ -172,7 +171,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def detail(row: Row) -> Text:
-    """One row in words: what the last minutes were spent on, and whose it is."""
+    """One row in words: its workload, and what the last minutes were spent on."""
     workload = row["workload"]
     states = ", ".join(f"{state} {ratio(share)}" for state, share in row["states"].items())
     whose = [
@@ -181,12 +180,12 @@ def detail(row: Row) -> Text:
         f"run {row['run']}" if row["run"] and row["run"] != workload["name"] else "",
         f"user {row['user']}" if row["user"] else "",
     ]
-    return Text(safe(f"{' · '.join(filter(None, whose))}: {states or 'nothing yet'}"), style="dim", no_wrap=True)
+    return Text(safe(f"{' · '.join(filter(None, whose))}: {states or 'no data yet'}"), style="dim", no_wrap=True)
 
 
-def chosen_rows(rows: Sequence[Row], wanted: str, sorting: Sorting) -> list[Row]:
-    """The rows that have a word in them, in an order."""
-    word = wanted.lower()
+def chosen_rows(rows: Sequence[Row], filter_text: str, sorting: Sorting) -> list[Row]:
+    """The rows that contain the filter text, sorted."""
+    word = filter_text.lower()
     found = [row for row in rows if word in _searched(row)] if word else list(rows)
     return sorted(found, key=sorting.key)
 
@@ -197,5 +196,5 @@ def _searched(row: Row) -> str:
 
 
 def safe(text: str) -> str:
-    """Without what a terminal would obey: names are other people's."""
+    """Replaces control characters: names come from users, and a terminal would obey them."""
     return "".join(character if character.isprintable() else "·" for character in text)

@@ -1,4 +1,4 @@
-"""`pyrometer trace RUN`: a run's life, one step over all ranks, or one sample on its way."""
+"""`pyrometer trace RUN`: the lifecycle of a run, one step on all ranks, or one sample through its steps."""
 
 from __future__ import annotations
 
@@ -19,29 +19,37 @@ from pyrometer.cli.step_text import span_chain, step_lines
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.words import counted
 
-MOST_WAYS = 12
+MAX_WAYS = 12
 
 
 @click.command()
 @click.argument("run")
-@click.option("--step", metavar="N", help="One global step, over all its ranks.")
-@click.option("--sample", metavar="ID", help="The batches with this sample: data, copy, … update, checkpoint.")
-@click.option("--attempt", metavar="K", help="Whose step, where several attempts did it. Default: the last one's.")
+@click.option("--step", metavar="N", help="Show this global step on all ranks.")
+@click.option(
+    "--sample", metavar="ID", help="Show the batches with this sample, from data loading to update and checkpoint."
+)
+@click.option("--attempt", metavar="K", help="The attempt, if several did the step. Default: the last.")
 @read_options(default_last=None, formats=("table", "json", "perfetto", "otlp"))
-@click.option("--file", "path", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer there.")
+@click.option(
+    "--file",
+    "path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the answer to this file. Default: stdout.",
+)
 def command(
-    asked: ReadRequest, run: str, step: str | None, sample: str | None, attempt: str | None, path: Path | None
+    request: ReadRequest, run: str, step: str | None, sample: str | None, attempt: str | None, path: Path | None
 ) -> None:
-    """A run's life; with --step one step over all ranks; with --sample a sample's way through steps."""
-    told = {"step": step, "sample": sample, "attempt": attempt}
-    answer = asked.answer("trace", run=run, **{name: value for name, value in told.items() if value is not None})
-    if asked.output == "json" and path is None:
+    """Shows the lifecycle of a run. With --step, one step on all ranks. With --sample, the steps that used a sample."""
+    values = {"step": step, "sample": sample, "attempt": attempt}
+    answer = request.answer("trace", run=run, **{name: value for name, value in values.items() if value is not None})
+    if request.output == "json" and path is None:
         print_json(answer)
         return
     if path is not None:
-        path.write_text(_text(answer, asked.output, plain) + "\n", encoding="utf-8")
+        path.write_text(_text(answer, request.output, plain) + "\n", encoding="utf-8")
         return
-    click.echo(_text(answer, asked.output, click.style if sys.stdout.isatty() else plain))
+    click.echo(_text(answer, request.output, click.style if sys.stdout.isatty() else plain))
 
 
 def _text(answer: dict[str, Any], form: str, style: Style) -> str:
@@ -76,31 +84,31 @@ def _lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
 
 
 def _not_traced(answer: dict[str, Any]) -> str:
-    """Why there is no trace, and what there is, in one sentence."""
+    """One sentence: why there is no trace, and which traces exist."""
     if "sample" in answer:
-        return f"No step that consumed sample {answer['sample']} was traced: only some steps are, and slow ones."
+        return f"No step that consumed sample {answer['sample']} was traced. Only some steps and slow steps are traced."
     run, step = answer["run"], answer["step"]
     near = ", ".join(f"{one:,}" for one in answer["nearest"])
-    others = f"; the nearest that were: {near}" if near else ", nor was any other"
+    others = f" Nearest traced steps: {near}." if near else " No step of this run was traced."
     if answer["attempts"]:
         of = " and ".join(map(str, answer["attempts"]))
-        return f"Step {step:,} of {run} was traced in attempt {of}, not in attempt {answer['attempt']}{others}."
+        return f"Step {step:,} of {run} was traced in attempt {of}, not in attempt {answer['attempt']}.{others}"
     if answer["done"]:
-        return f"Step {step:,} of {run} was done but not traced (only some steps are, and slow ones){others}."
-    return f"Step {step:,} of {run} has not been seen{others}."
+        return f"Step {step:,} of {run} was done but not traced: only some steps and slow steps are.{others}"
+    return f"Step {step:,} of {run} was not recorded.{others}"
 
 
 def _sample_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]:
     sample, ways = answer["sample"], answer["ways"]
     if not ways:
-        yield f"No recorded batch of {answer['run']} has sample {sample}, of {counted(answer['batches'], 'batch')}."
+        yield f"None of {counted(answer['batches'], 'recorded batch')} of {answer['run']} has sample {sample}."
     else:
         often = "once" if answer["total"] == 1 else counted(answer["total"], "time")
         yield style(f"{answer['run']} consumed sample {sample} {often}", bold=True)
-    for way in ways[:MOST_WAYS]:
+    for way in ways[:MAX_WAYS]:
         at = f"{datetime.fromisoformat(way['at']):%d %b %H:%M:%S}"
-        lost = "; done again later" if way["lost"] else ""
-        step = "no known step" if way["step"] is None else f"step {way['step']:,}"
+        lost = "; repeated later" if way["lost"] else ""
+        step = "unknown step" if way["step"] is None else f"step {way['step']:,}"
         yield ""
         yield (
             f"{at}  {style(step, bold=True)}, rank {way['rank']}, micro-batch {way['micro_batch']}, "
@@ -109,7 +117,7 @@ def _sample_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[
         of = f" of {way['dataset']}" if way["dataset"] else ""
         yield f"  one of {counted(way['batch_size'], 'sample')} of batch {way['batch']}{of}{lost}"
         yield from span_chain(way["spans"], way["checkpoint"], style, width, lost=way["lost"])
-    if len(ways) > MOST_WAYS:
-        yield f"\n… and {len(ways) - MOST_WAYS} more: `-o json`."
+    if len(ways) > MAX_WAYS:
+        yield f"\n… and {len(ways) - MAX_WAYS} more: `-o json`."
     if answer["unknown_batches"]:
-        yield f"\nOf {counted(answer['unknown_batches'], 'batch')} more the samples are not known: it may be in those."
+        yield f"\nThe samples of {counted(answer['unknown_batches'], 'more batch')} are unknown and may include it."

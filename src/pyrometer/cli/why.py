@@ -1,4 +1,4 @@
-"""`pyrometer why`: what burned, and why."""
+"""`pyrometer why`: where the GPU time went, and what was wasted and why."""
 
 from __future__ import annotations
 
@@ -19,52 +19,61 @@ from pyrometer.explain.text import plain, render_text
 
 @click.command()
 @read_options(default_last="12h", formats=("table", "json", "html"))
-@click.option("--kube", is_flag=True, help="Read the cluster of the kubeconfig, read-only; nothing is installed.")
-@click.option("--context", metavar="NAME", help="Another context of the kubeconfig than the current one.")
-@click.option("--prometheus", metavar="URL", help="Read what this Prometheus remembers; nothing is installed.")
-@click.option("--file", "path", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer there.")
-@click.option("--send", is_flag=True, help="Send it in short to the webhook of the settings, too.")
+@click.option("--kube", is_flag=True, help="Read the cluster of the kubeconfig. Read-only; installs nothing.")
+@click.option("--context", metavar="NAME", help="A context of the kubeconfig. Default: its current context.")
+@click.option("--prometheus", metavar="URL", help="Read the history of this Prometheus. Read-only; installs nothing.")
+@click.option(
+    "--file",
+    "path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the answer to this file. Default: stdout.",
+)
+@click.option("--send", is_flag=True, help="Also send a summary to the webhook of the settings.")
 def command(
-    asked: ReadRequest, kube: bool, context: str | None, prometheus: str | None, path: Path | None, send: bool
+    request: ReadRequest, kube: bool, context: str | None, prometheus: str | None, path: Path | None, send: bool
 ) -> None:
-    """What burned, by state, and the findings by dollars: who, since when, how much, how we know, what to do."""
-    tell = _webhook(asked) if send else None
+    """Shows GPU time and dollars by state, and the findings that cost most: who, since when, how much, the evidence,
+    and what to do."""
+    send_answer = _webhook(request) if send else None
     if kube or prometheus:
         from pyrometer.cli.reading import read_and_answer
 
-        answer = read_and_answer(asked, "why", prometheus=prometheus, kube=kube, context=context)
+        answer = read_and_answer(request, "why", prometheus=prometheus, kube=kube, context=context)
     else:
-        answer = asked.answer("why")
+        answer = request.answer("why")
     with ExitStack() as stack:
         if path is not None:
             stack.enter_context(redirect_stdout(stack.enter_context(path.open("w", encoding="utf-8"))))
-        if asked.output == "json":
+        if request.output == "json":
             print_json(answer)
-        elif asked.output == "html":
+        elif request.output == "html":
             from pyrometer.explain.html import render_html
 
             click.echo(render_html(answer))
         else:
             click.echo(render_text(answer, click.style if sys.stdout.isatty() else plain), nl=False)
-    if tell is not None:
-        tell(answer)
+    if send_answer is not None:
+        send_answer(answer)
 
 
-def _webhook(asked: ReadRequest) -> Callable[[dict[str, Any]], None]:
-    """What sends an answer; that it cannot be sent is said before it is asked for."""
+def _webhook(request: ReadRequest) -> Callable[[dict[str, Any]], None]:
+    """A function that sends an answer. A missing webhook is an error before the question is computed."""
     from pyrometer.act.messages import of_night
     from pyrometer.act.teller import context_of
     from pyrometer.act.webhook import Webhook
 
-    folder = asked.data or os.environ.get("PYROMETER_DATA")
-    settings = read_settings(os.environ, Path(folder) if folder and asked.server is None else None)
+    folder = request.data or os.environ.get("PYROMETER_DATA")
+    settings = read_settings(os.environ, Path(folder) if folder and request.server is None else None)
     if not settings.webhook_url_file:
-        raise click.UsageError("--send needs a webhook: the setting webhook_url_file names a file with its address.")
+        raise click.UsageError("--send needs a webhook: set webhook_url_file to a file with its URL.")
     webhook, place = Webhook(settings), context_of(settings)
 
-    def tell(answer: dict[str, Any]) -> None:
+    def send_answer(answer: dict[str, Any]) -> None:
         outcome = asyncio.run(webhook.send_patiently(of_night(answer, place, "What burned")))
         if not outcome.sent:
-            raise click.ClickException(f"The webhook of {settings.webhook_url_file} was not told: {outcome.error}.")
+            raise click.ClickException(
+                f"The webhook of {settings.webhook_url_file} did not receive the summary: {outcome.error}."
+            )
 
-    return tell
+    return send_answer

@@ -1,4 +1,4 @@
-"""`pyrometer worth`: what experiments cost and reached; of one, which of its runs were worth it."""
+"""`pyrometer worth`: the cost and results of experiments, or of the runs of one experiment."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from pyrometer.cli.worth_chart import AXES, NothingToDrawError, chart_lines
 from pyrometer.explain.text import plain
 from pyrometer.explain.words import counted, dollars, duration, hours, ratio
 
-FRONT = "★"  # beside a run that no other one beats
+FRONT = "★"  # marks runs on the Pareto front
 
 
 @click.command()
 @click.argument("named", metavar="[EXPERIMENT]", required=False)
-@click.option("--metric", metavar="NAME", help="The metric that counts. Default: an evaluation loss, else a loss.")
-@click.option("--target", metavar="VALUE", help="What its runs paid until the metric was this good.")
-@click.option("--by", type=click.Choice(AXES), help="What a chart has below. Default: dollars.")
+@click.option("--metric", metavar="NAME", help="The metric to compare. Default: an evaluation loss, else a loss.")
+@click.option("--target", metavar="VALUE", help="Show what each run cost until the metric reached VALUE.")
+@click.option("--by", type=click.Choice(AXES), help="X axis of the chart. Default: dollars.")
 @read_options(default_last=None, formats=("table", "json", "chart"))
-def command(asked: ReadRequest, named: str | None, metric: str | None, target: str | None, by: str | None) -> None:
-    """What experiments cost and how good they got, most expensive first; of one, its runs: which of them no other one
-    beats for less (★), what a target cost, what the last tenth of the dollars bought. `-o chart` draws them."""
-    if by is not None and asked.output != "chart":
-        raise click.UsageError("--by is for a chart: say -o chart.")
-    if asked.output == "chart" and named is None:
-        raise click.UsageError("A chart is of the runs of one experiment: say which. `pyrometer worth` lists them.")
-    told = {"experiment": named, "metric": metric, "target": target}
-    answer = asked.answer("worth", **{name: value for name, value in told.items() if value is not None})
-    if asked.output == "json":
+def command(request: ReadRequest, named: str | None, metric: str | None, target: str | None, by: str | None) -> None:
+    """Lists experiments with their cost and best result, most expensive first. With EXPERIMENT, lists its runs: which
+    are on the Pareto front (★), what reaching a target cost, and the gain from the last 10% of spend. `-o chart` draws
+    the runs."""
+    if by is not None and request.output != "chart":
+        raise click.UsageError("--by needs -o chart.")
+    if request.output == "chart" and named is None:
+        raise click.UsageError(
+            "A chart shows the runs of one experiment: pass its name. List experiments with `pyrometer worth`."
+        )
+    values = {"experiment": named, "metric": metric, "target": target}
+    answer = request.answer("worth", **{name: value for name, value in values.items() if value is not None})
+    if request.output == "json":
         print_json(answer)
     elif "rows" in answer:
         _print_experiments(answer)
-    elif asked.output == "chart":
+    elif request.output == "chart":
         _print_chart(answer, by or "dollars")
     else:
         _print_runs(answer)
@@ -46,7 +49,7 @@ def command(asked: ReadRequest, named: str | None, metric: str | None, target: s
 
 def _print_experiments(answer: dict[str, Any]) -> None:
     if not answer["rows"]:
-        click.echo("No training run has sent steps here. `pyrometer cost --by experiment` shows what held GPUs.")
+        click.echo("No training runs in this time range. `pyrometer cost --by experiment` shows what held GPUs.")
         return
     print_table(
         [
@@ -66,7 +69,7 @@ def _print_experiments(answer: dict[str, Any]) -> None:
         spare=("running", "last seen", "team", "GPU-hours", "trend", "goodput"),
     )  # fmt: skip
     runs = sum(row["runs"] for row in answer["rows"])
-    click.echo(f"\n{_spent(answer['total'])} went into {counted(runs, 'run')} of {_experiments(answer)}.")
+    click.echo(f"\n{_spent(answer['total'])} spent on {counted(runs, 'run')} of {_experiments(answer)}.")
 
 
 def _print_chart(answer: dict[str, Any], by: str) -> None:
@@ -90,7 +93,7 @@ def _print_runs(answer: dict[str, Any]) -> None:
         [
             "", "run", "outcome", "started", "trend", "steps", "GPU-hours", "cost", "startup",
             *(["compile"] if compiled else []), "goodput", "best", "at step", "final",
-            *(["to target"] if target is not None else []), "last tenth",
+            *(["to target"] if target is not None else []), "last 10%",
         ],
         [
             [
@@ -104,17 +107,17 @@ def _print_runs(answer: dict[str, Any]) -> None:
             for row in rows
         ],
         figures=9 + (target is not None) + compiled,
-        spare=("compile", "startup", "steps", "GPU-hours", "started", "trend", "last tenth", "at step", "outcome"),
+        spare=("compile", "startup", "steps", "GPU-hours", "started", "trend", "last 10%", "at step", "outcome"),
     )  # fmt: skip
     click.echo(f"\n{_metric_sentence(answer)}")
     click.echo(_sentence(answer))
     if answer["already_dominated_usd_micro"]:
         late = dollars(answer["already_dominated_usd_micro"])
-        click.echo(f"{late} was spent when another run had already got as good for less.")
+        click.echo(f"{late} was spent after another run had already reached the same result for less.")
 
 
 def _evenly(curve: list[list[Any]], width: int = 24) -> list[float]:
-    """A curve's values, as many as fit."""
+    """The values of a curve, evenly thinned to at most `width`."""
     if len(curve) <= width:
         return [point[2] for point in curve]
     return [curve[number * (len(curve) - 1) // (width - 1)][2] for number in range(width)]
@@ -122,28 +125,28 @@ def _evenly(curve: list[list[Any]], width: int = 24) -> list[float]:
 
 def _metric_sentence(answer: dict[str, Any]) -> str:
     if answer["metric"] is None:
-        return "No metric with a goal was reported: what these runs reached is not known."
+        return "No metric with a goal was reported, so the results of these runs are unknown."
     if answer["goal"] is None:
-        return f"Metric: {answer['metric']}. Nothing says whether more or less of it is better."
-    guessed = ", by its name" if answer["goal_guessed"] else ""
+        return f"Metric: {answer['metric']}. It is not known whether higher or lower is better."
+    guessed = " (guessed from its name)" if answer["goal_guessed"] else ""
     others = [one["name"] for one in answer["metrics"] if one["name"] != answer["metric"]]
-    more = f" Others with --metric: {', '.join(others[:6])}." if others else ""
-    return f"Metric: {answer['metric']}, {'less' if answer['goal'] == 'min' else 'more'} is better{guessed}.{more}"
+    more = f" Other metrics (--metric): {', '.join(others[:6])}." if others else ""
+    return f"Metric: {answer['metric']}, {'lower' if answer['goal'] == 'min' else 'higher'} is better{guessed}.{more}"
 
 
 def _sentence(answer: dict[str, Any]) -> str:
-    """What is to be remembered of it."""
+    """The summary below the table."""
     judged = [row for row in answer["runs"] if row["best"] is not None]
     beaten = answer["dominated_runs"]
     spent = _spent(answer["total"])
     if len(judged) < 2:
-        return f"{spent} in all; there is no other run to compare with."
+        return f"{spent} in total. There is no other run to compare with."
     if not beaten:
-        return f"{spent} in all, and no run was beaten by another one for less."
+        return f"{spent} in total. No run was outperformed by a cheaper one."
     if answer["dominated_usd_micro"] is None:
-        return f"{beaten} of {counted(len(judged), 'run')} got beaten by another one for less."
+        return f"{beaten} of {counted(len(judged), 'run')} were outperformed by a cheaper run."
     wasted = dollars(answer["dominated_usd_micro"])
-    return f"{wasted} of {dollars(answer['total']['usd_micro'])} went to runs that another one beat for less."
+    return f"{wasted} of {dollars(answer['total']['usd_micro'])} went to runs that a cheaper run outperformed."
 
 
 def _teams(row: dict[str, Any]) -> str | None:
@@ -165,7 +168,7 @@ def _to_target(row: dict[str, Any]) -> str | None:
 
 
 def _startup(row: dict[str, Any]) -> str:
-    """What a run paid before its first step was done."""
+    """What a run cost before its first step was done."""
     micro = row["startup_usd_micro"]
     return duration(row["startup_gpu_ms"]) if micro is None else dollars(micro)
 
@@ -175,7 +178,7 @@ def _compile(row: dict[str, Any]) -> str | None:
 
 
 def _bought(marginal: dict[str, Any] | None) -> str | None:
-    """What the last tenth of the dollars brought, of all that the run gained."""
+    """The share of the whole gain of a run that its last 10% of spend bought."""
     if marginal is None or marginal["share_of_all_gain"] is None:
         return None
     return ratio(marginal["share_of_all_gain"])

@@ -1,4 +1,4 @@
-"""What `pyrometer worth EXPERIMENT -o chart` draws: the metric of its runs against what they cost."""
+"""The chart of `pyrometer worth EXPERIMENT -o chart`: the metric of its runs against their cost."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pyrometer.explain.words import counted, dollars, duration
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND, USD_MICRO_PER_USD
 
 AXES = ("dollars", "gpu-hours", "time", "step")
-MOST_NAMED = 12
-SHOWN = 0.85  # of all values; the worst ones are those of the first minutes, and would leave no room for the others
+MAX_NAMED = 12
+SHOWN = 0.85  # share of values that are always shown; the worst, from the first minutes, would squeeze the others
 FEW = 20
-LEAST_CUT = 3  # times the rest: less is no reason to leave anything out
+MIN_CUT_RATIO = 3  # values are cut off only if they would make the chart more than this many times higher
 _TIMES = ((MS_PER_SECOND, "s"), (MS_PER_MINUTE, "minutes"), (MS_PER_HOUR, "hours"), (24 * MS_PER_HOUR, "days"))
 
 
 class NothingToDrawError(LookupError):
-    """There is no curve on that axis; the text says why, and the way out."""
+    """No run has a curve on the requested axis. The text says why and what to do."""
 
 
 def chart_lines(answer: dict[str, Any], by: str, *, width: int, look: Look, style: Style) -> Iterator[str]:
-    """The chart, and below it which letter is which run."""
+    """The chart, and below it a legend of runs by letter."""
     rows = [row for row in answer["runs"] if row["curve"]]
     if not rows:
         raise NothingToDrawError(
-            f"No run of {answer['experiment']!r} has reported a metric: there is no curve to draw."
+            f"No run of {answer['experiment']!r} has reported a metric, so there is no curve to draw."
         )
     drawn = [(row, _points(row, by)) for row in rows]
     drawn = [(row, points) for row, points in drawn if points]
@@ -41,13 +41,13 @@ def chart_lines(answer: dict[str, Any], by: str, *, width: int, look: Look, styl
     low, high = _range([[y for _, y in points] for _, points in drawn], sign, answer["target"])
     y = round_axis(low, high, HEIGHT // ROWS_A_TICK, lambda value, decimals: f"{value:,.{decimals}f}")
     x, title = _x_axis(by, max(point[0] for _, points in drawn for point in points), width)
-    many = len(drawn) > MOST_NAMED
+    many = len(drawn) > MAX_NAMED
     named = _named([row for row, _ in drawn])
     curves = [_curve(row, points, named.get(row["run"], ""), sign, many) for row, points in drawn]
-    # those that no other one beats on top, those without a letter below
+    # runs on the Pareto front are drawn last, on top; runs without a letter first
     curves.sort(key=lambda curve: (bool(curve.letter), curve.bold))
     line = None if answer["target"] is None else (answer["target"], f"{answer['target']:g}")
-    better = {"min": ", less is better", "max": ", more is better", None: ""}[answer["goal"]]
+    better = {"min": ", lower is better", "max": ", higher is better", None: ""}[answer["goal"]]
     yield style(f"{answer['metric']}{better}, against {title}", bold=True)
     yield ""
     yield from draw(curves, x, y, width=width, look=look, style=style, line=line)
@@ -71,52 +71,53 @@ def _points(row: dict[str, Any], by: str) -> list[tuple[float, float]]:
 
 def _missing(by: str) -> str:
     if by == "dollars":
-        return "No price is known for these runs: say it with --price, per GPU-hour, or draw --by gpu-hours."
-    return "These runs have reported no steps: draw --by time, gpu-hours or dollars."
+        return "These runs have no price: set one per GPU-hour with --price, or use --by gpu-hours."
+    return "These runs have reported no steps: use --by time, gpu-hours or dollars."
 
 
 def _range(curves: Sequence[Sequence[float]], sign: int, target: float | None) -> tuple[float, float]:
-    """From the best to what nearly all values are below; with every run's best, if that is not far off."""
+    """The range of the y axis: nearly all values, and the best of every run unless it is far off."""
     bad = sorted(value * sign for values in curves for value in values)
     best, cut = bad[0], bad[int(SHOWN * (len(bad) - 1))]
-    if len(bad) < FEW or bad[-1] - best <= LEAST_CUT * (cut - best):
+    if len(bad) < FEW or bad[-1] - best <= MIN_CUT_RATIO * (cut - best):
         cut = bad[-1]
     else:
         bests = [min(value * sign for value in values) for values in curves]
-        cut = max([cut, *(one for one in bests if one - best <= LEAST_CUT * (cut - best))])
+        cut = max([cut, *(one for one in bests if one - best <= MIN_CUT_RATIO * (cut - best))])
     ends = [best, cut] if target is None else [min(best, target * sign), max(cut, target * sign)]
     low, high = sorted(end * sign for end in ends)
     return low, high
 
 
-def _x_axis(by: str, most: float, width: int) -> tuple[Any, str]:
-    """The axis below, and what stands on it."""
+def _x_axis(by: str, largest: float, width: int) -> tuple[Any, str]:
+    """The x axis and its title."""
     ticks = width // COLUMNS_A_TICK
     if by == "time":
-        unit_ms, name = next((one for one in reversed(_TIMES) if most >= 3 * one[0]), _TIMES[0])
-        axis = round_axis(0.0, most / unit_ms, ticks, lambda value, decimals: f"{value:,.{decimals}f}")
+        unit_ms, name = next((one for one in reversed(_TIMES) if largest >= 3 * one[0]), _TIMES[0])
+        axis = round_axis(0.0, largest / unit_ms, ticks, lambda value, decimals: f"{value:,.{decimals}f}")
         scaled = axis._replace(
             low=axis.low * unit_ms, high=axis.high * unit_ms, every=axis.every * unit_ms,
             written=lambda value: axis.written(value / unit_ms),
         )  # fmt: skip
         return scaled, f"{name} since the start"
     if by == "dollars":
-        cents = round_axis(0.0, most, ticks, lambda value, decimals: f"${value:,.{2 if decimals == 1 else decimals}f}")
+        cents = round_axis(
+            0.0, largest, ticks, lambda value, decimals: f"${value:,.{2 if decimals == 1 else decimals}f}"
+        )
         return cents, "dollars"
     return (
-        round_axis(0.0, most, ticks, lambda value, decimals: f"{value:,.{decimals}f}"),
+        round_axis(0.0, largest, ticks, lambda value, decimals: f"{value:,.{decimals}f}"),
         {"gpu-hours": "GPU-hours", "step": "steps"}[by],
     )
 
 
 def _named(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """A letter for each run, or for as many as can be told apart: first those that no other one beats, which have
-    capitals."""
-    chosen = sorted(rows, key=lambda row: not row["pareto"])[:MOST_NAMED]
-    kept = [row for row in rows if row in chosen]
+    """A letter for each run, or for as many as fit the legend. Runs on the Pareto front come first, in capitals."""
+    chosen = sorted(rows, key=lambda row: not row["pareto"])[:MAX_NAMED]
+    in_order = [row for row in rows if row in chosen]
     return {
         row["run"]: letter.upper() if row["pareto"] else letter
-        for row, letter in zip(kept, ascii_lowercase, strict=False)
+        for row, letter in zip(in_order, ascii_lowercase, strict=False)
     }
 
 
@@ -168,16 +169,16 @@ def _notes(
     answer: dict[str, Any], drawn: Sequence[tuple[dict[str, Any], Any]], named: dict[str, str],
     shown: tuple[float, float], look: Look,
 ) -> Iterator[str]:  # fmt: skip
-    """What the picture leaves out, and what its signs mean."""
+    """The notes below the chart: what it leaves out, and what its symbols mean."""
     if any(row["pareto"] for row, _ in drawn):
-        yield f"{look.front} and a capital: no other run was as good for as little."
+        yield f"{look.front} and a capital letter: on the Pareto front (no other run was as good for less)."
     others = len(drawn) - len(named)
     if others:
-        yield f"Lines are the best so far; {counted(others, 'run')} without a letter, each a dot at its best."
+        yield f"Lines show the best value so far. {counted(others, 'run')} without a letter: a dot at the best value."
     beyond = [value for _, points in drawn for _, value in points if not shown[0] <= value <= shown[1]]
     if beyond:
         edge = f"above {shown[1]:g}" if max(beyond) > shown[1] else f"below {shown[0]:g}"
-        yield f"Not drawn: values {edge}, where runs begin."
+        yield f"Not drawn: values {edge}, from the start of runs."
     if answer["target"] is not None:
         missed = sum(row["to_target_ms"] is None for row, _ in drawn)
         if missed:
