@@ -25,7 +25,7 @@ from pyrometer.collect.otlp_forms import (
     value_of_point,
 )
 from pyrometer.collect.otlp_readers import FOREIGN, MAX_ATTRIBUTE_CHARS, OtlpBody, SignalReader
-from pyrometer.store.store import OLDEST_MS
+from pyrometer.store.batches import OLDEST_MS
 
 NO_VALUE, NO_DEVICE = "no value", "no device"  # reasons by which skipped points are counted
 # Metrics of OpenTelemetry's conventions: dcgm-exporter's name, and the factor to its unit.

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.objects import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject, ms
 from pyrometer.identify import gpus
 from pyrometer.identify.devices import Hold, NodeHolds, SlotDevice
 from pyrometer.model.records import Allocation, Node

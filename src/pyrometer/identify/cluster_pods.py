@@ -11,8 +11,7 @@ import msgspec
 
 from pyrometer.collect.gpu_device import DeviceUse
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.objects import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject, ms
 from pyrometer.identify import gpus, pipelines, sweeps
 from pyrometer.identify.cluster_nodes import ClusterNodes, NodeState
 from pyrometer.identify.cluster_workloads import ClusterWorkloads, WorkloadState

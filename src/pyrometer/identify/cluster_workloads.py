@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import ms
-from pyrometer.collect.kubernetes.objects import ObservedObject
+from pyrometer.collect.kubernetes.objects import ObservedObject, ms
 from pyrometer.identify.attempts import Attempts
 from pyrometer.identify.happenings import progress_of
 from pyrometer.identify.kinds import FieldRef, RuleError

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from pyrometer.collect.otlp import SIGNALS
+from pyrometer.collect.otlp_requests import SIGNALS
 from pyrometer.explain.html import render_html
 from pyrometer.export.exposition import Collector as MetricsCollector
 from pyrometer.export.exposition import exposition

@@ -14,7 +14,7 @@ from pyrometer.collect.node_exporter import NodeExporters
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.collect.prometheus.follow import Following
 from pyrometer.collect.prometheus.kube_state import GPU_REQUESTS
-from pyrometer.collect.scrape import Scrapes, Target, of_gpus, of_machines
+from pyrometer.collect.scrape import Scrapes, ScrapeTarget, of_gpus, of_machines
 from pyrometer.collect.source import SourceError
 from pyrometer.identify.gpu_models import near_idle_power_w
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
@@ -146,11 +146,11 @@ class Sources:
             store.append(labels.resume(stored_cluster(store, labels.cluster.name, now_ms), last_ms))
         return labels
 
-    def _gpu_exporters(self, *, find: bool) -> list[Target]:
+    def _gpu_exporters(self, *, find: bool) -> list[ScrapeTarget]:
         source = self.collector.source if find and self.collector else None
-        return [*map(Target, self._exporter_urls), *(source.exporters.values() if source else ())]
+        return [*map(ScrapeTarget, self._exporter_urls), *(source.exporters.values() if source else ())]
 
-    def _node_exporters(self) -> list[Target]:
+    def _node_exporters(self) -> list[ScrapeTarget]:
         """The node_exporters of nodes that have GPUs."""
         source = self.collector.source if self.collector else None
         found = source.machine_exporters.values() if source else ()

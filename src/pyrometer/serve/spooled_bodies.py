@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyrometer.account.check_parts import Problem
-from pyrometer.collect.remote_write import Reader, RemoteWriteError
+from pyrometer.collect.remote_write import RemoteWriteError, RemoteWriteReader
 from pyrometer.serve.disk import OF_DISK, Disk
 from pyrometer.store import Store, StoreError
 from pyrometer.store.inbox import REFUSED, Inbox, of_training
@@ -102,7 +102,7 @@ def unreadable_bodies(folder: Path) -> Iterator[Problem]:
     for path in sorted(of_training(folder).folder.glob(f"*{REFUSED}")):
         shown = path.relative_to(folder)
         yield Problem(f"{shown} could not be read when it was to be stored.", mend=_move_aside(path))
-    reader = Reader()
+    reader = RemoteWriteReader()
     for path, body in Inbox(folder / "inbox").left():
         try:
             reader.read(body, time.time_ns() // 1_000_000)

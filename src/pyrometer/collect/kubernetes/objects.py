@@ -389,7 +389,7 @@ class ObservedObject(NamedTuple):
     seen_ms: int
     gone: bool = False
     vanished: bool = False  # its deletion was not observed: it was missing when everything was listed again
-    chain: tuple[Owner, ...] = ()  # its owners, the nearest first
+    chain: tuple[OwnerObject, ...] = ()  # its owners, the nearest first
 
 
 def ms(moment: datetime | None) -> int | None:

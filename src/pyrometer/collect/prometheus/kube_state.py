@@ -15,7 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.kubernetes.objects import Condition, ContainerObject, ContainerState, ContainerStatus, Meta, ObservedObject
+from pyrometer.collect.kubernetes.objects import (
+    Condition,
+    ContainerObject,
+    ContainerState,
+    ContainerStatus,
+    Meta,
+    ObservedObject,
+)
 from pyrometer.collect.prometheus.api import Prometheus, Series
 from pyrometer.collect.prometheus.pieces import in_pieces
 from pyrometer.model import events
