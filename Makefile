@@ -20,7 +20,7 @@ CORES ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 MORE_CORES ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test peers test-all test-lowest coverage fuzz lint format lock bench dashboards manifests docs docs-serve reference clean
+.PHONY: help setup demo test peers test-all test-lowest coverage fuzz lint words format lock bench dashboards manifests docs docs-serve reference clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -107,6 +107,9 @@ lint: setup ## Check style, types and imports between layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+words: setup ## words and phrases that plain English does not use, in names and texts: make words [ONLY="--summary --path src/pyrometer/serve"]
+	@$(BIN)/python tools/words.py $(ONLY)
 
 format: setup ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
