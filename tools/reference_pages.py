@@ -1,8 +1,8 @@
 """Writes docs/reference/ from the code: `python tools/reference_pages.py`. What stands there is what the code says.
 
 Commands come from their options, settings from the table that reads them, metrics from the collectors that show them,
-routes and answers from the OpenAPI document, states and causes from the model and the detectors. Examples are the
-commands of the other pages, which a test runs.
+routes and answers from the OpenAPI document, states and causes from the model and the detectors, the glossary from the
+model. Examples are the commands of the other pages, which a test runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from prometheus_client.core import Metric
 
 from pyrometer.cli import COMMANDS
 from pyrometer.export.dcgm import METRICS, OWN_METRICS
+from pyrometer.model.glossary import GLOSSARY
 from pyrometer.model.settings import CHOICES, HELP, Settings
 from pyrometer.model.states import CLAIMS, EVIDENCE, IMMEDIATE_CAUSES, INTERVAL_STATES, STATE, STATES
 from pyrometer.serve.core import Core
@@ -393,6 +394,23 @@ def causes() -> str:
     )
 
 
+# -- glossary ---------------------------------------------------------------------------------------------------------
+
+
+def glossary() -> str:
+    """The vocabulary, by topic."""
+    parts = []
+    for topic, terms in GLOSSARY.items():
+        rows = ((f"**{one.name}**", one.meaning, ", ".join(one.avoid)) for one in terms)
+        parts += [f"## {topic}", table(("term", "meaning", "not"), rows)]
+    return page(
+        "Glossary",
+        "src/pyrometer/model/glossary.py",
+        "One word per concept, in commands, answers, pages, code and documentation. [States and causes](causes.md) have a page of their own.",
+        *parts,
+    )
+
+
 PAGES_OF: dict[str, Callable[[], str]] = {
     "commands.md": commands,
     "settings.md": settings,
@@ -400,6 +418,7 @@ PAGES_OF: dict[str, Callable[[], str]] = {
     "api.md": api,
     "answers.md": answers,
     "causes.md": causes,
+    "glossary.md": glossary,
 }
 
 

@@ -11,6 +11,7 @@ from written import PAGES, blocks
 from pyrometer.cli import COMMANDS
 from pyrometer.export.prometheus import Ledger
 from pyrometer.export.training import GAUGES
+from pyrometer.model.glossary import GLOSSARY
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import CAUSES, STATES
 
@@ -49,3 +50,11 @@ def test_every_command_has_an_example_that_another_page_has_too():
     examples = {command.text for block in blocks(page) for command in block.commands()}
     assert examples <= others
     assert {text.split()[1] for text in examples} == set(COMMANDS)
+
+
+def test_a_word_has_one_meaning():
+    terms = [one for terms in GLOSSARY.values() for one in terms]
+    names = [name for one in terms for name in one.name.split(", ")]
+    assert len(set(names)) == len(names)
+    assert all(one.meaning.endswith(".") for one in terms)
+    assert not any(name in one.avoid for one in terms for name in one.name.split(", "))
