@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 from money import SHARES, WRITTEN
-from pyrometer.explain.words import dollars, percent, ratio
+from pyrometer.model.human import dollars, percent, ratio
 
 
 def test_money_has_one_format(looking, night_url):
-    """tests/explain/test_words.py compares the terminal with the same table."""
+    """tests/model/test_human.py compares the terminal with the same table."""
     chosen = random.Random(7)
     amounts = [amount for amount, _ in WRITTEN]
     amounts += [chosen.randint(-(10 ** chosen.randint(1, 14)), 10 ** chosen.randint(1, 15)) for _ in range(2_000)]

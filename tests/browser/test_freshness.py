@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nights
-from pyrometer.explain.words import staleness
+from pyrometer.model.human import staleness
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Store
 from serving import serving

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pyrometer.explain.words import dollars
+from pyrometer.model.human import dollars
 from traced import RUN
 
 PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pipelines")

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pyrometer.explain.html import CARDS_SHOWN_OPEN, render_html
-from pyrometer.explain.words import dollars
+from pyrometer.model.human import dollars
 from pyrometer.model.states import FAMILIES, STATE, STATES
 from pyrometer.model.units import MS_PER_HOUR
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nights import WELL, all_ranks, at, cluster, job, machine, only, run, samples, steps, told, two_a_node
-from pyrometer.explain.words import rate
+from pyrometer.model.human import rate
 from pyrometer.model.records import NodeSample, StepWindow
 
 CALM = {

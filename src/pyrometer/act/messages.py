@@ -11,7 +11,7 @@ from pyrometer.account.answer_json import iso
 from pyrometer.account.groupings import PLATFORM
 from pyrometer.act.lives import ms_of
 from pyrometer.explain.text import head
-from pyrometer.explain.words import clock, counted, dollars, duration, hours, listed
+from pyrometer.model.human import clock, counted, dollars, duration, hours, listed
 from pyrometer.model.units import MS_PER_DAY, usd
 
 MAX_LISTED_FINDINGS = 10  # in a message about several findings

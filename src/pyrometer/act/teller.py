@@ -23,7 +23,7 @@ from pyrometer.act.post import SendResult, is_address
 from pyrometer.act.told import NotificationState
 from pyrometer.act.webhook import Webhook
 from pyrometer.explain.html import render_html
-from pyrometer.explain.words import dollars
+from pyrometer.model.human import dollars
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.store import files
 

@@ -13,7 +13,7 @@ import click
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import data_folder, open_store, print_json
 from pyrometer.cli.settings import read_settings
-from pyrometer.explain.words import counted
+from pyrometer.model.human import counted
 from pyrometer.serve.address import Address, published, streamed
 from pyrometer.serve.audit import note
 from pyrometer.store import Store, StoreBusyError

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pyrometer.account.sharing import HOW
-from pyrometer.explain.words import dollars
+from pyrometer.model.human import dollars
 
 share_option = click.option(
     "--share-platform",

@@ -15,7 +15,7 @@ from pyrometer.account.repair import mend, replace_catalog
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import bring_up_to_date, open_store
 from pyrometer.cli.settings import read_settings
-from pyrometer.explain.words import counted
+from pyrometer.model.human import counted
 from pyrometer.serve.spooled_bodies import unreadable_bodies
 from pyrometer.store import Store
 from pyrometer.store.backup_contents import Backup

@@ -16,7 +16,7 @@ from pyrometer.cli.chargeback import to_the_second
 from pyrometer.cli.running import ReadRequest, bring_up_to_date, data_folder, open_store, print_json
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
-from pyrometer.explain.words import dollars
+from pyrometer.model.human import dollars
 from pyrometer.serve.address import Address, post, published
 from pyrometer.store import StoreBusyError
 

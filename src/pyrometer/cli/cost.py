@@ -14,7 +14,7 @@ from pyrometer.cli.lakes import print_known
 from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import NOTHING
-from pyrometer.explain.words import coverage, dollars, hours
+from pyrometer.model.human import coverage, dollars, hours
 from pyrometer.model.units import MS_PER_HOUR
 
 

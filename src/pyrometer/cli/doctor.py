@@ -114,7 +114,7 @@ def _lake(settings: Settings) -> list[str]:
     """One line per cluster of the lake, or what is wrong with the lake."""
     if not settings.lake:
         return []
-    from pyrometer.explain.words import duration
+    from pyrometer.model.human import duration
     from pyrometer.store.lake import LakeError, LakeStorage, manifests
 
     try:
@@ -160,7 +160,7 @@ def _print(found: Diagnosis) -> None:
 
 
 def _print_kubernetes(found: Diagnosis) -> None:
-    from pyrometer.explain.words import counted
+    from pyrometer.model.human import counted
 
     click.echo(f"Kubernetes at {found.server}")
     read = sorted({one.resource for one in found.checked if one.state == "ok"} - {one.resource for one in found.bad})

@@ -24,7 +24,7 @@ from pyrometer.cli.running import WAIT_FOR_FOLDER_S, bring_up_to_date, open_stor
 from pyrometer.cli.settings import FOLDER_FILE, read_settings
 from pyrometer.collect.mlflow import Mlflow
 from pyrometer.collect.source import Source, drain
-from pyrometer.explain.words import counted, hours
+from pyrometer.model.human import counted, hours
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.serve.tracked import TrackedRunWriter, read_mlflow, read_wandb
 from pyrometer.simulate.night import TRUTH

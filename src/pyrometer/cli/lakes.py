@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyrometer.cli.settings import read_settings
-from pyrometer.explain.words import counted
+from pyrometer.model.human import counted
 from pyrometer.model.settings import Settings, with_values
 
 if TYPE_CHECKING:

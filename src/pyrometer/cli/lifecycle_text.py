@@ -13,7 +13,7 @@ from pyrometer.cli.gantt import Bar, BarStyle, GanttRow, clock_ticks, gantt
 from pyrometer.cli.step_text import length
 from pyrometer.explain.failures import failure_text
 from pyrometer.explain.text import Style
-from pyrometer.explain.words import counted, duration, size
+from pyrometer.model.human import counted, duration, size
 
 MAX_ATTEMPTS = 12
 MAX_UNFOLDED = 3  # events of one kind that are listed one by one; more become one line

@@ -15,7 +15,7 @@ from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.step_text import samples_text
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import Style, plain
-from pyrometer.explain.words import counted, listed
+from pyrometer.model.human import counted, listed
 
 MAX_ROWS = 40
 MAX_BATCHES = 6  # per spike

@@ -12,7 +12,7 @@ import click
 from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import Style
-from pyrometer.explain.words import counted, dollars, duration, ratio, wrapped
+from pyrometer.model.human import counted, dollars, duration, ratio, wrapped
 
 BAR = 24  # columns of the time axis
 FRONT = "★"  # marks trials on the Pareto front

@@ -17,10 +17,10 @@ from pyrometer.account.pricing import PricedKind, priced_kinds
 from pyrometer.cli.running import open_store, print_json
 from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
-from pyrometer.explain.words import counted
 from pyrometer.identify.gpu_models import gpu_model, gpu_models
 from pyrometer.identify.price_book import Entry, read_entries, selectors_of
 from pyrometer.identify.prices import LISTED
+from pyrometer.model.human import counted
 from pyrometer.model.records import Price
 from pyrometer.model.units import USD_MICRO_PER_USD
 

@@ -13,7 +13,7 @@ from pyrometer.account.time_range import zone_of
 from pyrometer.cli.running import ReadRequest, print_json
 from pyrometer.cli.tables import print_table
 from pyrometer.collect.bills import BillError, columns_of, days_of, read_bill
-from pyrometer.explain.words import dollars, hours
+from pyrometer.model.human import dollars, hours
 
 _APART = {"tax": "tax", "credit": "credits", "commitment_fee": "commitment fees", "other": "other than GPU instances"}
 

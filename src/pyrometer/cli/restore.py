@@ -12,7 +12,7 @@ from pyrometer.account.time_range import time_ms, zone_of
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import print_json
 from pyrometer.cli.tables import print_table
-from pyrometer.explain.words import counted
+from pyrometer.model.human import counted
 from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.store.backup import BackupError
 from pyrometer.store.backup_contents import Backup

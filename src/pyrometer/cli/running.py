@@ -19,9 +19,9 @@ from pyrometer.cli.errors import fail, finish
 from pyrometer.cli.progress import progress_bar, waiting
 from pyrometer.cli.settings import read_settings
 from pyrometer.collect.source import SourceError
-from pyrometer.explain.words import counted
 from pyrometer.identify.kinds import RuleError
 from pyrometer.identify.price_book import PriceError
+from pyrometer.model.human import counted
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.serve import questions
 from pyrometer.serve.address import Address, ServerError, UnreachableError, ask, published

@@ -13,7 +13,7 @@ from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.step_text import length
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.failures import failure_text
-from pyrometer.explain.words import counted, dollars, duration, ratio, wrapped
+from pyrometer.model.human import counted, dollars, duration, ratio, wrapped
 
 MAX_FAILURES = 5
 

@@ -19,7 +19,7 @@ from pyrometer.cli.settings import read_settings
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.score import TruthError, ledger_cells, score, truth_window
 from pyrometer.explain.why import why
-from pyrometer.explain.words import dollars, duration
+from pyrometer.model.human import dollars, duration
 from pyrometer.simulate.night import TRUTH
 from pyrometer.store import Store
 

@@ -18,8 +18,8 @@ from pyrometer.cli.tables import BLOCKS
 from pyrometer.explain.failures import failure_text
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.throughput import PHASES
-from pyrometer.explain.words import counted, dollars, duration, hours, ratio, wrapped
 from pyrometer.identify.happenings import PROGRESS, REMAINING
+from pyrometer.model.human import counted, dollars, duration, hours, ratio, wrapped
 from pyrometer.model.units import MS_PER_MINUTE
 
 SPARK_WIDTH = 48

@@ -10,7 +10,7 @@ import click
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import WAIT_FOR_FOLDER_S
 from pyrometer.cli.tables import print_table
-from pyrometer.explain.words import counted, dollars, hours
+from pyrometer.model.human import counted, dollars, hours
 from pyrometer.simulate.faults import NoRoomError
 from pyrometer.simulate.night import TRUTH, simulate
 from pyrometer.simulate.scenarios import MIN_GPUS, SCENARIOS

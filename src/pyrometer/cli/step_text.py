@@ -10,7 +10,7 @@ from typing import Any
 
 from pyrometer.cli.gantt import Bar, BarStyle, GanttRow, gantt, length_ticks
 from pyrometer.explain.text import Style
-from pyrometer.explain.words import counted
+from pyrometer.model.human import counted
 
 MAX_ROWS, SLOWEST, FASTEST = 16, 8, 4
 MAX_DATA_RANKS = 8

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pyrometer.explain.words import listed, wrapped
+from pyrometer.model.human import listed, wrapped
 
 GAP = 2
 BLOCKS = "▁▂▃▄▅▆▇█"

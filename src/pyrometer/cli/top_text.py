@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pyrometer.cli.tables import sparkline
 from pyrometer.explain.text import COLOURS
-from pyrometer.explain.words import counted, dollars, duration, percent, ratio, staleness
+from pyrometer.model.human import counted, dollars, duration, percent, ratio, staleness
 from pyrometer.model.states import STATE
 
 Row = dict[str, Any]

@@ -17,7 +17,7 @@ from pyrometer.cli.lifecycle_text import run_lines
 from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.step_text import span_chain, step_lines
 from pyrometer.explain.text import Style, plain
-from pyrometer.explain.words import counted
+from pyrometer.model.human import counted
 
 MAX_WAYS = 12
 

@@ -14,7 +14,7 @@ from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.tables import print_table, sparkline
 from pyrometer.cli.worth_chart import AXES, NothingToDrawError, chart_lines
 from pyrometer.explain.text import plain
-from pyrometer.explain.words import counted, dollars, duration, hours, ratio
+from pyrometer.model.human import counted, dollars, duration, hours, ratio
 
 FRONT = "★"  # marks runs on the Pareto front
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyrometer.cli.curves import COLUMNS_A_TICK, HEIGHT, ROWS_A_TICK, Curve, Look, draw, round_axis
 from pyrometer.explain.text import Style
-from pyrometer.explain.words import counted, dollars, duration
+from pyrometer.model.human import counted, dollars, duration
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND, USD_MICRO_PER_USD
 
 AXES = ("dollars", "gpu-hours", "time", "step")

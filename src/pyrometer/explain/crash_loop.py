@@ -15,7 +15,7 @@ from pyrometer.explain.findings import Proposal
 from pyrometer.explain.night import Night
 from pyrometer.explain.out_of_memory import Kill, kill_of, kills
 from pyrometer.explain.preempted import Eviction, evicted_of, evictions
-from pyrometer.explain.words import duration, listed
+from pyrometer.model.human import duration, listed
 from pyrometer.model.states import CLAIMS
 
 IN_A_ROW = 3  # two failures happen; the third of the same kind will not be the last

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, duration
+from pyrometer.model.human import counted, duration
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_HOUR
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, duration
 from pyrometer.identify.gpu_models import gpu_model
+from pyrometer.model.human import counted, duration
 from pyrometer.model.records import WHOLE_DEVICE
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, duration
+from pyrometer.model.human import counted, duration
 from pyrometer.model.states import CLAIMS
 
 FIRST_STEPS, LEAST_STEPS = 20, 3  # that both have

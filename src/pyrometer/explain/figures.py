@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pyrometer.explain.words import dollars
+from pyrometer.model.human import dollars
 from pyrometer.model.units import MS_PER_HOUR
 
 

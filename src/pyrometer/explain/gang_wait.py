@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 
 

@@ -9,7 +9,7 @@ from pyrometer.explain.episodes import Episode
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night, Rank
 from pyrometer.explain.stacks import innermost
-from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 
 # Where in a step somebody stands. Between two steps programs save, evaluate and collect: the last one is over then, the

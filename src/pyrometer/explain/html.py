@@ -16,7 +16,7 @@ from pyrometer.explain import charts
 from pyrometer.explain.charts import Part, escaped, stacked_bar
 from pyrometer.explain.figures import Measure, gpu_hours
 from pyrometer.explain.text import WAITED_MS, waits
-from pyrometer.explain.words import duration, emission, energy, percent
+from pyrometer.model.human import duration, emission, energy, percent
 from pyrometer.model.states import FAMILIES, STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_SECOND
 

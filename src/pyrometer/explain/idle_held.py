@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pyrometer.explain.episodes import Episode
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pyrometer.explain.failures import ENDS, error_line
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import duration
+from pyrometer.model.human import duration
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 

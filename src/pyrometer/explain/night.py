@@ -14,7 +14,7 @@ from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.burn import bucket_of, open_burn
 from pyrometer.explain.episodes import Episode, find_episodes
 from pyrometer.explain.spending import open_ranks
-from pyrometer.explain.words import clock
+from pyrometer.model.human import clock
 from pyrometer.model.records import OWN_POD
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, usd_micro

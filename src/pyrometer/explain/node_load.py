@@ -11,7 +11,7 @@ from statistics import median
 from typing import NamedTuple
 
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, listed, percent, rate
+from pyrometer.model.human import counted, listed, percent, rate
 from pyrometer.model.units import MS_PER_HOUR
 
 ENOUGH_MINUTES = 3

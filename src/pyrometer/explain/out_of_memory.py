@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pyrometer.explain.attempts import Attempt, attempts, made_progress, started
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, duration
+from pyrometer.model.human import counted, duration
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_HOUR
 

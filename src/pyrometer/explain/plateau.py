@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import duration, hours
+from pyrometer.model.human import duration, hours
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 

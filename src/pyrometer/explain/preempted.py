@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyrometer.explain.attempts import Attempt, attempts, started
 from pyrometer.explain.findings import Proposal
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, duration
+from pyrometer.model.human import counted, duration
 from pyrometer.model.states import CLAIMS
 
 REASONS = ("Preempted", "Preempting", "PreemptionByScheduler", "Evicted")

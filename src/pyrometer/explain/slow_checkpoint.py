@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import counted, duration, percent, rate
+from pyrometer.model.human import counted, duration, percent, rate
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
 

@@ -14,7 +14,7 @@ from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.node_load import Wait
-from pyrometer.explain.words import counted, duration
+from pyrometer.model.human import counted, duration
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pyrometer.explain.episodes import EPISODE_GAP_MS
 from pyrometer.explain.findings import Elapsed, Proposal, Scope
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import duration
+from pyrometer.model.human import duration
 from pyrometer.identify.rank_locations import CPU
 from pyrometer.model.states import CLAIMS
 

@@ -16,7 +16,7 @@ from pyrometer.explain import silence
 from pyrometer.explain.findings import Proposal, Scope
 from pyrometer.explain.night import Night
 from pyrometer.explain.silence import MIN_GAP_MS, NEAR, Observations, Pause
-from pyrometer.explain.words import counted, duration, listed
+from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 

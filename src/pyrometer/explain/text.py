@@ -8,7 +8,7 @@ from typing import Any
 
 from pyrometer.explain.failures import failure_text
 from pyrometer.explain.figures import Measure
-from pyrometer.explain.words import counted, coverage, dollars, duration, emission, energy, hours, percent, wrapped
+from pyrometer.model.human import counted, coverage, dollars, duration, emission, energy, hours, percent, wrapped
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 
 WIDTH = 80

@@ -10,7 +10,7 @@ from pyrometer.account.answer_json import amounts, iso
 from pyrometer.account.sums import Sum, added
 from pyrometer.explain.findings import Caught, Finding
 from pyrometer.explain.night import Night
-from pyrometer.explain.words import dollars, hours
+from pyrometer.model.human import dollars, hours
 from pyrometer.model.units import MS_PER_SECOND, usd
 
 # Whoever knows of it, a device that is broken stays broken, and what is not observed may well be at work.

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from pyrometer.explain.words import dollars
+from pyrometer.model.human import dollars
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 
 Answer = Mapping[str, Any]

@@ -10,7 +10,7 @@ export const compact = (value) => (value === null || value === undefined ? "–"
 /** An amount in whole units, halves away from zero. The amount is a positive integer, so that nothing is lost. */
 const rounded = (amount, unit) => (amount - (amount % unit)) / unit + (2 * (amount % unit) >= unit ? 1 : 0);
 
-/** Money: cents below ten dollars, whole dollars from there on. `dollars` in explain/words.py does the same: change both together. */
+/** Money: cents below ten dollars, whole dollars from there on. `dollars` in model/human.py does the same: change both together. */
 export function usdMicro(micro) {
   if (micro === null || micro === undefined) return "unpriced";
   const sign = micro < 0 ? "−" : "", amount = Math.abs(micro);
@@ -30,7 +30,7 @@ export function hours(value) {
   return value >= 100 ? whole.format(value) : value >= 1 ? value.toFixed(1) : value === 0 ? "0" : value.toFixed(2);
 }
 
-/** A share: tenths of a percent below ten, whole percents from there on. `percent` in explain/words.py does the same: change both together. */
+/** A share: tenths of a percent below ten, whole percents from there on. `percent` in model/human.py does the same: change both together. */
 export function share(part, all) {
   if (!all || part === null || part === undefined) return "–";
   const sign = part < 0 ? "−" : "", tenths = Math.round((1000 * Math.abs(part)) / all);

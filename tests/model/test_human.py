@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from money import SHARES, WRITTEN
 from pyrometer.explain.html import _share
-from pyrometer.explain.words import dollars, hours, percent, ratio, wrapped
+from pyrometer.model.human import dollars, hours, percent, ratio, wrapped
 
 
 @pytest.mark.parametrize(("usd_micro", "written"), WRITTEN)
