@@ -35,6 +35,7 @@ from pyrometer.account.groupings import GROUPINGS
 from pyrometer.account.names import open_names
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.causes import with_causes
+from pyrometer.explain.detectors import DETECTORS
 from pyrometer.model.records import GpuSample
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_QUARTER, SHARE_WHOLE
@@ -215,7 +216,11 @@ def test_any_grouping_and_any_windows_add_up() -> None:
         whole = energy_in(store, *everything)
         assert whole == EnergyUse(119 * 60_000_000, 119 * 60_000, 0)
         for by in GROUPINGS:
-            source = {"ledger": with_causes(store, everything, Settings(), UTC)} if by == "cause" else {}
+            source = (
+                {"ledger": with_causes(store, everything, Settings(), UTC, detectors=DETECTORS)}
+                if by == "cause"
+                else {}
+            )
             answer = cost(store, everything, [by], zone=UTC, **source)
             assert sum(row["energy_wh"] or 0 for row in answer["rows"]) == answer["total"]["energy_wh"] == 1983
             assert answer["total"]["kwh"] == 1.983

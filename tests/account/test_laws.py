@@ -158,7 +158,9 @@ def _claims(store: Store, window: TimeRange, rows: list[LedgerRow]) -> None:
         found[finding.proposal.cause] += finding.gpu_ms
         assert 0 <= finding.unpriced_gpu_ms <= finding.gpu_ms
     assert found == of_cause
-    answer = cost(store, window, ["cause"], zone=UTC, ledger=with_causes(store, window, EVERYTHING, UTC))
+    answer = cost(
+        store, window, ["cause"], zone=UTC, ledger=with_causes(store, window, EVERYTHING, UTC, detectors=DETECTORS)
+    )
     assert answer["total"]["gpu_ms"] == sum(row.ms for row in rows)
     assert {row["cause"]: row["gpu_ms"] for row in answer["rows"] if row["cause"]} == dict(found)
 

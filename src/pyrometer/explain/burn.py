@@ -11,30 +11,31 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from pyrometer.account import sums as ledger
-from pyrometer.account.answer_json import amounts, iso, time_range_json, total
-from pyrometer.account.energy import energy_in, energy_total, tariff_of
+from pyrometer.account.answer_json import amounts
+from pyrometer.account.answer_json import iso
+from pyrometer.account.answer_json import time_range_json
+from pyrometer.account.answer_json import total
+from pyrometer.account.energy import energy_in
+from pyrometer.account.energy import energy_total
+from pyrometer.account.energy import tariff_of
 from pyrometer.account.names import open_names
-from pyrometer.account.summed import open_hours, open_minutes
-from pyrometer.account.sums import Sum, added, price_of, rounded
+from pyrometer.account.summed import open_hours
+from pyrometer.account.summed import open_minutes
+from pyrometer.account.sums import Sum
+from pyrometer.account.sums import added
+from pyrometer.account.sums import price_of
+from pyrometer.account.sums import rounded
 from pyrometer.account.time_range import TimeRange
+from pyrometer.account.relations.burn import bucket_length_ms
+from pyrometer.account.relations.burn import open_burn
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import EVIDENCE, STATE, STATES
 from pyrometer.model.units import MS_PER_MINUTE, largest_remainder, usd
 from pyrometer.store import StoreReader
 
-MOST_BUCKETS = 240
-BUCKET_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080)
-LONGEST_BUCKET_MINUTES = 40320
+MAX_BUCKETS = 240
 NOBODY = ("platform", None)  # the team and the experiment of what nobody held
 RATE_MS = 5 * MS_PER_MINUTE  # the newest minutes say how fast it burns
-
-# One pass over the ledger. Sums are taken from it, and detectors see in it where to look closer.
-_BURN = """
-CREATE OR REPLACE TEMP TABLE burn AS
-SELECT {bucket} AS minute_ms, pod_uid, state, evidence, {price} AS usd_micro_per_hour, sum(ms) AS ms
-FROM {ledger} WHERE minute_ms >= {from_ms} AND minute_ms < {to_ms}
-GROUP BY ALL
-"""
 
 # A pass of its own: every pod in every bucket would be a hundred times as many rows, and take longer than both.
 _TIMELINE = """
@@ -63,21 +64,6 @@ def burn(
         "teams": teams,
         "experiments": burned.experiments(teams),
     }
-
-
-def open_burn(store: StoreReader, window: TimeRange, bucket_ms: int | None, price_usd_micro: int | None) -> None:
-    """Makes the table `burn`: the ledger of a window without its slots, in buckets of time or (None) all in one."""
-    bucket = str(window.from_ms) if bucket_ms is None else f"minute_ms // {bucket_ms} * {bucket_ms}"
-    price, (from_ms, to_ms) = price_of(price_usd_micro), window
-    rows = open_hours(store, *window) if bucket_ms is None else "ledger_row"
-    store.connection.execute(_BURN.format(bucket=bucket, price=price, ledger=rows, from_ms=from_ms, to_ms=to_ms))
-
-
-def bucket_of(window: TimeRange, most: int) -> int:
-    """The length of a timeline's buckets: the shortest round one that gives few enough of them."""
-    minutes = (window.to_ms - window.from_ms) // MS_PER_MINUTE
-    lengths = (length for length in BUCKET_MINUTES if minutes <= length * most)
-    return next(lengths, LONGEST_BUCKET_MINUTES) * MS_PER_MINUTE
 
 
 class Burned:
@@ -128,7 +114,7 @@ class Burned:
 
     def timeline(self, price_usd_micro: int | None) -> dict[str, Any]:
         """Buckets of time, each by state. Those of a state add up to it; what has no price has no money in it."""
-        bucket_ms = bucket_of(self._window, MOST_BUCKETS)
+        bucket_ms = bucket_length_ms(self._window, MAX_BUCKETS)
         asked = _TIMELINE.format(
             bucket_ms=bucket_ms, offset_ms=_offset_ms(self._window, self._zone), price=price_of(price_usd_micro),
             from_ms=self._window.from_ms, to_ms=self._window.to_ms, ledger=open_minutes(self._store, *self._window),

@@ -1,12 +1,13 @@
-"""The ledger with causes: each row split into what a finding claimed and what nobody did."""
+"""The ledger by cause: each row is split into the parts that findings claim and the part that none claims."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import tzinfo
 
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.claims import find
-from pyrometer.explain.detectors import DETECTORS
+from pyrometer.explain.findings import Detector
 from pyrometer.explain.night import Night
 from pyrometer.model.settings import Settings
 from pyrometer.store import StoreReader
@@ -14,9 +15,11 @@ from pyrometer.store import StoreReader
 _KEY = "minute_ms, node_uid, slot_index, pod_uid, attempt, state, evidence, usd_micro_per_hour"
 
 
-def with_causes(store: StoreReader, window: TimeRange, settings: Settings, zone: tzinfo) -> str:
-    """Finds what there is to find, and gives the name of a relation like the ledger's with a column `cause`."""
-    find(Night(store, window, settings, zone), DETECTORS)
+def with_causes(
+    store: StoreReader, window: TimeRange, settings: Settings, zone: tzinfo, *, detectors: Sequence[Detector]
+) -> str:
+    """Run the detectors, and return the name of a relation like the ledger with a column `cause`."""
+    find(Night(store, window, settings, zone), detectors)
     store.connection.execute(
         f"""
         CREATE OR REPLACE TEMP VIEW ledger_with_cause AS

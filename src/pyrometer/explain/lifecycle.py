@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from pyrometer.account.answer_json import iso
 from pyrometer.account.time_range import TimeRange
+from pyrometer.account.relations.ranks import WEIGHED
+from pyrometer.account.relations.ranks import open_ranks
 from pyrometer.explain.failures import ERRORS, error_line, failure_json, first_failures
 from pyrometer.explain.lineage import open_run
-from pyrometer.explain.spending import WEIGHED, open_ranks
 from pyrometer.explain.trace import traced_steps
 from pyrometer.model import events
 from pyrometer.store import StoreReader

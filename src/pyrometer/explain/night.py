@@ -11,9 +11,12 @@ from pyrometer.account import sql
 from pyrometer.account.names import open_names
 from pyrometer.account.sums import price_of
 from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.burn import bucket_of, open_burn
+from pyrometer.explain.burn import bucket_of
+from pyrometer.explain.burn import open_burn
+from pyrometer.account.relations.burn import bucket_length_ms
+from pyrometer.account.relations.burn import open_burn
+from pyrometer.account.relations.ranks import open_ranks
 from pyrometer.explain.episodes import Episode, find_episodes
-from pyrometer.explain.spending import open_ranks
 from pyrometer.model.human import clock
 from pyrometer.model.records import OWN_POD
 from pyrometer.model.settings import Settings
@@ -77,7 +80,7 @@ class Night:
             f"FROM ledger_row LEFT JOIN holder_name USING (pod_uid) "
             f"WHERE minute_ms >= {window.from_ms} AND minute_ms < {window.to_ms}"
         )
-        self.bucket_ms = bucket_of(window, MOST_BUCKETS)
+        self.bucket_ms = bucket_length_ms(window, MOST_BUCKETS)
         self.price = price_of(price_usd_micro)
         open_burn(store, window, self.bucket_ms, price_usd_micro)
         self.ask(_OWNER_BURN)

@@ -12,8 +12,11 @@ from typing import Any
 
 from pyrometer.account.names import open_names
 from pyrometer.account.time_range import TimeRange
+from pyrometer.account.relations.ranks import WEIGHED
+from pyrometer.account.relations.ranks import open_ranks
+from pyrometer.account.relations.runs import open_placed_runs
 from pyrometer.explain.metrics import OWN_LOSS, is_training_loss
-from pyrometer.explain.spending import NOTHING, WEIGHED, costs, open_places, open_ranks
+from pyrometer.explain.spending import NOTHING, costs
 from pyrometer.explain.throughput import nothing, phases_of_all, throughput
 from pyrometer.model.events import CHECKPOINT_SAVED, FINITE_LOSS, NONFINITE_LOSS, STUCK, UNSTUCK
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
@@ -184,7 +187,7 @@ class Progress:
             doing.more_metrics = more[run]
 
     def _goodput(self, store: StoreReader, known: dict[str, Doing], window: TimeRange) -> None:
-        open_places(store, window)
+        open_placed_runs(store, window)
         spent = costs(store, window, None)
         for run, doing in known.items():
             doing.goodput = spent.get(run, NOTHING).goodput

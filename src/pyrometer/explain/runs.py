@@ -8,23 +8,18 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pyrometer.account.answer_json import amounts, iso, workload_json
+from pyrometer.account.answer_json import amounts
+from pyrometer.account.answer_json import iso
+from pyrometer.account.answer_json import workload_json
 from pyrometer.account.names import open_names
 from pyrometer.account.sums import rounded
 from pyrometer.account.time_range import TimeRange
+from pyrometer.account.relations.ranks import WEIGHED
+from pyrometer.account.relations.run_minutes import open_run_minutes
+from pyrometer.account.relations.runs import open_runs
 from pyrometer.explain.failures import ERRORS, error_line, failure_json, first_failures
 from pyrometer.explain.metrics import curves
-from pyrometer.explain.spending import (
-    NOTHING,
-    WEIGHED,
-    Spent,
-    costs,
-    costs_of_minutes,
-    metrics_of,
-    open_minutes,
-    open_runs,
-    states_of_minutes,
-)
+from pyrometer.explain.spending import NOTHING, Spent, costs, costs_of_minutes, metrics_of, states_of_minutes
 from pyrometer.explain.throughput import OF_ONE, nothing, outliers, phases, throughput
 from pyrometer.explain.trainer import progress_of_all
 from pyrometer.explain.why import why
@@ -123,7 +118,7 @@ def show(
 ) -> dict[str, Any]:  # fmt: skip
     """The answer of `pyrometer show RUN`. What it may be `without` is empty then: windows are many, findings slow."""
     open_runs(store, window, only=run)
-    open_minutes(store, window, price_usd_micro, [run])
+    open_run_minutes(store, window, price_usd_micro, [run])
     listed = _listed(store, costs_of_minutes(store), window, zone, run)
     if not listed:
         raise NoSuchRunError(run)

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from pyrometer.account.answer_json import iso
 from pyrometer.account.names import open_names
 from pyrometer.account.time_range import TimeRange
+from pyrometer.account.relations.ranks import add_controller_runs
+from pyrometer.account.relations.ranks import open_ranks
 from pyrometer.explain.lifecycle import life_of
 from pyrometer.explain.runs import NoSuchRunError
-from pyrometer.explain.spending import open_ranks
 from pyrometer.explain.throughput import PHASES, peak_flops
-from pyrometer.explain.trainer import add_told_runs
 from pyrometer.model import events
 from pyrometer.model.records import WHOLE_DEVICE
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
@@ -153,7 +153,7 @@ def signals(store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo) ->
     if not ranks:  # perhaps one of which only its controller tells
         store.expose_all(["metric"])
         open_ranks(store, window.to_ms)
-        add_told_runs(store)
+        add_controller_runs(store)
         connection.execute(_RANKS.format(runs="the_run"), [run, *window])
         ranks = _ranks(store)
     if not ranks:

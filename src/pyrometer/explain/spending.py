@@ -7,57 +7,18 @@ startup in it, and the runs of a notebook share its time.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pyrometer.account import sql
 from pyrometer.account.names import open_names
-from pyrometer.account.sums import Sum, price_of
+from pyrometer.account.sums import Sum
+from pyrometer.account.sums import price_of
 from pyrometer.account.time_range import TimeRange
+from pyrometer.account.relations.ranks import runs_without_steps
+from pyrometer.account.relations.run_minutes import open_shared_minutes
 from pyrometer.explain.metrics import curves
-from pyrometer.explain.trainer import add_told_runs, told_runs
 from pyrometer.model.units import usd_micro
 from pyrometer.store import StoreReader
-
-# Of the last attempt, the rank that failed says how it ended; else one that goes on; of equals, what ended last.
-WEIGHED = """(
-    SELECT *, 100_000_000_000_000::HUGEINT * (4 * attempt::INTEGER
-        + CASE outcome WHEN 'failed' THEN 3 WHEN 'killed' THEN 1 WHEN 'succeeded' THEN 0 ELSE 2 END)
-        + coalesce(ended_ms, 0) AS weight
-    FROM the_run
-)"""
-
-_LISTED = f"""
-CREATE OR REPLACE TEMP TABLE listed_run AS
-SELECT the_run.run, any_value(coalesce(the_run.experiment, holder_name.experiment)) AS experiment,
-    any_value(holder_name.team) AS team, any_value(holder_name.workload_uid) AS workload_uid,
-    any_value(holder_name.workload_kind) AS kind, any_value(holder_name.workload_namespace) AS namespace,
-    any_value(holder_name.workload_name) AS name, count(DISTINCT the_run.attempt) AS attempts,
-    max(the_run.ranks) AS ranks, min(the_run.started_ms) AS started_ms,
-    arg_max_null(the_run.ended_ms, weight) AS ended_ms, arg_max_null(the_run.outcome, weight) AS outcome,
-    max(the_run.time_ms) AS said_ms, any_value(holder_name.pipeline_run_id) AS pipeline_run_id,
-    any_value(holder_name.pipeline_run) AS pipeline_run, any_value(holder_name.pipeline) AS pipeline,
-    any_value(holder_name.pipeline_step) AS pipeline_step, any_value(holder_name.sweep) AS sweep,
-    any_value(holder_name.trial) AS trial
-FROM {WEIGHED} the_run
-LEFT JOIN holder_name USING (pod_uid)
-WHERE the_run.started_ms < $2 AND coalesce(the_run.ended_ms > $1, true)
-GROUP BY the_run.run
-"""
-
-_TRACKED = """
-INSERT INTO the_run SELECT * FROM run WHERE time_ms <= getvariable('newest_ms') AND source IS NOT NULL
-QUALIFY row_number() OVER (PARTITION BY run, attempt, rank ORDER BY time_ms DESC) = 1
-"""
-
-_PLACED = """
-CREATE OR REPLACE TEMP TABLE placed_run AS
-SELECT run, pod_uid, node_uid, slot_index, started_ms AS at_ms,
-    lag(started_ms) OVER in_turn IS NULL AS is_first, lead(started_ms) OVER in_turn AS next_ms,
-    min(run) OVER on_slot = max(run) OVER on_slot AS is_alone
-FROM the_run WHERE slot_index IS NOT NULL
-WINDOW on_slot AS (PARTITION BY pod_uid, node_uid, slot_index), in_turn AS (on_slot ORDER BY started_ms, attempt)
-"""
 
 # A slot that a pod used for one run needs no minutes: they are many, and what they add up to is the same.
 _WHOLE = """
@@ -77,19 +38,6 @@ spent AS (
 SELECT run, sum(ms), coalesce(sum(ms_price), 0), sum(unpriced_ms), sum(train_ms) FROM spent GROUP BY run
 """
 
-_MINUTES = """
-CREATE OR REPLACE TEMP TABLE {table} AS
-SELECT placed.run, ledger.minute_ms, ledger.state, sum(ms) AS ms, sum(ms * {price}) AS ms_price,
-    coalesce(sum(ms) FILTER (WHERE {price} IS NULL), 0) AS unpriced_ms
-FROM ledger_row ledger
-JOIN (SELECT * FROM placed_run WHERE {which}) placed
-    ON placed.pod_uid = ledger.pod_uid AND placed.node_uid = ledger.node_uid AND placed.slot_index = ledger.slot_index
-    AND (placed.is_first OR ledger.minute_ms >= at_ms // 60000 * 60000)
-    AND coalesce(ledger.minute_ms < next_ms // 60000 * 60000, true)
-WHERE ledger.minute_ms >= {from_ms} AND ledger.minute_ms < {to_ms}
-GROUP BY ALL
-"""
-
 
 class Spent(NamedTuple):
     """What a run cost, and how much of its time it trained."""
@@ -106,70 +54,14 @@ class Spent(NamedTuple):
 NOTHING = Spent(Sum((), 0, 0, 0), 0)
 
 
-def open_runs(store: StoreReader, window: TimeRange, only: str | None = None) -> None:
-    """Makes runs readable, by who they belong to (`listed_run`) and where they were (`placed_run`); with `only`, the
-    ledger for no longer than that one needs."""
-    open_names(store)
-    store.expose_all(["event", "metric"])
-    store.expose(["step_window"], *window)
-    open_ranks(store, window.to_ms, tracked=True)
-    add_told_runs(store)
-    open_places(store, window)
-    store.connection.execute(_LISTED, list(window))
-    if only is not None:
-        store.expose(["ledger_row"], *_held_within(store, only, window))
-
-
-def open_ranks(store: StoreReader, newest_ms: int, *, tracked: bool = False) -> None:
-    """Makes the newest word on every rank readable, as `the_run`; `tracked`: of runs that only trackers know, too."""
-    store.expose_all(["run", "restatement"])
-    store.connection.execute(f"SET VARIABLE newest_ms = {newest_ms}::BIGINT")
-    sql.run(store.connection, sql.RUNS)
-    if tracked:
-        store.connection.execute(_TRACKED)
-
-
-def open_places(store: StoreReader, window: TimeRange) -> None:
-    """Makes readable where runs were, as `placed_run`, and the ledger of a window. Ranks are open."""
-    store.expose(["ledger_row"], *window)
-    store.connection.execute(_PLACED)
-
-
-def _held_within(store: StoreReader, run: str, window: TimeRange) -> TimeRange:
-    """When the pods of a run may have held anything, within a window."""
-    ((from_ms, to_ms),) = store.connection.execute(
-        """
-        SELECT min(least(coalesce(pod.scheduled_ms, pod.created_ms, $2), the_run.started_ms)),
-            max(coalesce(pod.ended_ms, $3))
-        FROM the_run LEFT JOIN (
-            SELECT pod_uid, min(scheduled_ms) AS scheduled_ms, min(created_ms) AS created_ms,
-                arg_max_null(ended_ms, time_ms) AS ended_ms
-            FROM pod GROUP BY pod_uid
-        ) pod USING (pod_uid)
-        WHERE run = $1
-        """,
-        [run, *window],
-    ).fetchall()
-    return window if from_ms is None else TimeRange(max(window.from_ms, from_ms), min(window.to_ms, to_ms))
-
-
-def costs(store: StoreReader, window: TimeRange, price_usd_micro: int | None) -> dict[str, Spent]:
+def costs(store: Reading, window: Window, price_usd_micro: int | None) -> dict[str, Spent]:
     """What every run cost. Their places are open."""
     terms = _terms(window, price_usd_micro)
-    store.connection.execute(_MINUTES.format(table="shared_minute", which="NOT is_alone", **terms))
+    open_shared_minutes(store, window, price_usd_micro)
     return _spent(store, _WHOLE.format(**terms))
 
 
-def open_minutes(store: StoreReader, window: TimeRange, price_usd_micro: int | None, runs: Sequence[str]) -> None:
-    """Makes the minutes of some runs readable (`run_minute`), and which they are (`wanted_run`). Runs are open."""
-    store.connection.execute(
-        "CREATE OR REPLACE TEMP TABLE wanted_run AS SELECT unnest(?::VARCHAR[]) AS run", [list(runs)]
-    )
-    which = "run IN (FROM wanted_run)"
-    store.connection.execute(_MINUTES.format(table="run_minute", which=which, **_terms(window, price_usd_micro)))
-
-
-def costs_of_minutes(store: StoreReader) -> dict[str, Spent]:
+def costs_of_minutes(store: Reading) -> dict[str, Spent]:
     """What the runs whose minutes are open cost."""
     return _spent(
         store,
@@ -238,7 +130,7 @@ def metrics_of(store: StoreReader, run: str) -> dict[str, list[list[Any]]]:
 
 
 def _spent(store: StoreReader, query: str) -> dict[str, Spent]:
-    told = told_runs(store)
+    told = runs_without_steps(store)
     return {
         run: Spent(Sum((run,), int(ms), int(ms_price), int(unpriced_ms)), int(train_ms) or (None if run in told else 0))
         for run, ms, ms_price, unpriced_ms, train_ms in store.connection.execute(query).fetchall()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyrometer.account.names import open_names
+from pyrometer.account.relations.ranks import open_ranks
 from pyrometer.explain.progress import Doing
-from pyrometer.explain.spending import open_ranks
 from pyrometer.explain.trainer import progress_of_all
 from pyrometer.identify.queues import QUEUED_POD
 from pyrometer.model import events

@@ -9,33 +9,7 @@ from pyrometer.identify.happenings import PROGRESS, REMAINING
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import StoreReader
 
-FRAMEWORK = "kubeflow-trainer"
 LONGEST_MS = 1000 * 24 * MS_PER_HOUR  # an end that is further away is none in sight
-
-# Workloads with a controller's word, and without a rank that speaks for itself.
-_RANKS = f"""
-INSERT INTO the_run BY NAME
-WITH told AS (
-    SELECT DISTINCT run AS workload_uid FROM metric WHERE run IN (SELECT workload_uid FROM the_workload)
-        AND run NOT IN (SELECT run FROM the_run UNION SELECT workload_uid FROM the_run WHERE workload_uid IS NOT NULL)
-),
-there AS (
-    SELECT * FROM pod WHERE time_ms <= getvariable('newest_ms')
-    QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
-),
-hold AS (
-    SELECT DISTINCT pod_uid, node_uid, slot_index FROM allocation WHERE to_ms IS NULL OR to_ms > from_ms
-)
-SELECT there.time_ms, workload_uid AS run, there.attempt,
-    (row_number() OVER in_order - 1)::INTEGER AS rank, coalesce(started_ms, scheduled_ms, created_ms) AS started_ms,
-    (count(*) OVER of_attempt)::INTEGER AS ranks, there.cluster, workload_uid, pod_uid, hold.node_uid,
-    hold.slot_index, ended_ms,
-    CASE phase WHEN 'Succeeded' THEN 'succeeded' WHEN 'Failed' THEN 'failed' END AS outcome, '{FRAMEWORK}' AS framework
-FROM there JOIN told USING (workload_uid) JOIN hold USING (pod_uid)
-WHERE coalesce(started_ms, scheduled_ms, created_ms) IS NOT NULL
-WINDOW of_attempt AS (PARTITION BY workload_uid, there.attempt),
-    in_order AS (of_attempt ORDER BY there.rank NULLS LAST, pod_uid, hold.node_uid, hold.slot_index)
-"""
 
 # A program may call a metric of its own so: that has a step, which no controller says.
 _TOLD = """
@@ -45,19 +19,7 @@ WHERE name IN (SELECT unnest($1)) AND time_ms < $2 AND isfinite(value) AND step 
 """
 
 
-def add_told_runs(store: StoreReader) -> None:
-    """Adds a rank for every device of such a workload to `the_run`. Names, ranks and metrics are open."""
-    store.expose_all(["allocation"])
-    store.connection.execute(_RANKS)
-
-
-def told_runs(store: StoreReader) -> set[str]:
-    """The runs of which only a controller or a tracker tells: nobody saw their steps. Ranks are open."""
-    asked = "SELECT DISTINCT run FROM the_run WHERE framework = ? OR source IS NOT NULL"
-    return {run for (run,) in store.connection.execute(asked, [FRAMEWORK]).fetchall()}
-
-
-def progress_of_all(store: StoreReader, to_ms: int) -> dict[str, dict[str, Any]]:
+def progress_of_all(store: Reading, to_ms: int) -> dict[str, dict[str, Any]]:
     """How far workloads are, as their controllers last said it before a time, by UID. Names and metrics are open."""
     told: dict[str, dict[str, tuple[float, int]]] = {}
     for uid, name, value, at_ms in store.connection.execute(_TOLD, [[PROGRESS, REMAINING], to_ms]).fetchall():

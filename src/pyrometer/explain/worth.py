@@ -10,21 +10,20 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pyrometer.account.answer_json import amounts, iso, time_range_json, total
+from pyrometer.account.answer_json import amounts
+from pyrometer.account.answer_json import iso
+from pyrometer.account.answer_json import time_range_json
+from pyrometer.account.answer_json import total
 from pyrometer.account.names import open_names
-from pyrometer.account.sums import added, rounded, sums
+from pyrometer.account.sums import added
+from pyrometer.account.sums import rounded
+from pyrometer.account.sums import sums
 from pyrometer.account.time_range import TimeRange
+from pyrometer.account.relations.run_minutes import open_run_minutes
+from pyrometer.account.relations.runs import open_runs
 from pyrometer.explain.dominated import Reached, beaten_since
 from pyrometer.explain.metrics import LOGGED, Aim, Reported, aim_of, chosen, curves
-from pyrometer.explain.spending import (
-    NOTHING,
-    Spent,
-    beside_costs,
-    costs,
-    costs_of_minutes,
-    open_minutes,
-    open_runs,
-)
+from pyrometer.explain.spending import NOTHING, Spent, beside_costs, costs, costs_of_minutes
 from pyrometer.model import events
 from pyrometer.model.units import USD_MICRO_PER_USD, gpu_hours, usd, usd_micro
 from pyrometer.store import StoreReader
@@ -66,11 +65,11 @@ class _Listed(NamedTuple):
     started_ms: int
     ended_ms: int | None
     outcome: str
-    said_ms: int
+    reported_ms: int
 
 
 _LISTED = """
-SELECT run, experiment, team, started_ms, ended_ms, coalesce(outcome, 'running'), said_ms
+SELECT run, experiment, team, started_ms, ended_ms, coalesce(outcome, 'running'), reported_ms
 FROM listed_run ORDER BY started_ms DESC, run
 """
 
@@ -115,7 +114,7 @@ def worth(
             raise NoSuchExperimentError(experiment, known)
         return _without_runs(store, experiment, window, zone, target, price_usd_micro)
     names = [run.run for run in listed]
-    open_minutes(store, window, price_usd_micro, names)
+    open_run_minutes(store, window, price_usd_micro, names)
     reported = _reported(store, window).get(experiment, [])
     aim = _aim(reported, metric)
     spent = costs_of_minutes(store)
@@ -411,7 +410,7 @@ def _newest(runs: Sequence[_Listed], best: dict[str, _Best]) -> str | None:
 
 def _seen_ms(run: _Listed, best: _Best | None) -> int:
     """When a run ended, else when it last said something."""
-    return run.ended_ms or max(run.said_ms, best.until_ms if best else 0)
+    return run.ended_ms or max(run.reported_ms, best.until_ms if best else 0)
 
 
 def _trends(store: StoreReader, window: TimeRange, aims: Iterable[tuple[str, Aim]]) -> dict[str, list[float]]:

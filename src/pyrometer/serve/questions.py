@@ -28,6 +28,7 @@ from pyrometer.account.time_range import TimeRange, time_ms, time_range_of, zone
 from pyrometer.explain.burn import burn
 from pyrometer.explain.causes import with_causes
 from pyrometer.explain.cluster import NoSuchMinuteError, cluster
+from pyrometer.explain.detectors import DETECTORS
 from pyrometer.explain.lifecycle import trace_run
 from pyrometer.explain.lineage import (
     MOST_UPDATES,
@@ -204,7 +205,11 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
 
     def answer(store: StoreReader, scope: _Scope) -> Answer:
         open_names(store, ("holder_name", "node_name"))
-        ledger = with_causes(store, scope.window, scope.settings, scope.zone) if "cause" in names else "ledger_row"
+        ledger = (
+            with_causes(store, scope.window, scope.settings, scope.zone, detectors=DETECTORS)
+            if "cause" in names
+            else "ledger_row"
+        )
         return cost(
             store, scope.window, names, zone=scope.zone, price_usd_micro=scope.price_usd_micro, ledger=ledger,
             tariff=tariff_of(scope.settings), basis=scope.basis(store, names), pot=scope.pot,
