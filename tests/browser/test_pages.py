@@ -108,7 +108,7 @@ class TestBurn:
     def test_shares_beside_dollars_are_of_dollars_and_the_same_on_every_page(self, looking, night_url):
         burned = answered(night_url, "burn")
         free = sum(row["usd_micro"] for row in burned["states"] if row["family"] == "platform")
-        share = f"{100 * free / burned['total']['usd_micro']:.0f} %"
+        share = f"{100 * free / burned['total']['usd_micro']:.0f}%"
         one = looking(night_url)
         tile = one.at("/").locator(".tile").filter(has_text="Free or broken")
         assert tile.locator("dd").inner_text().split("\n") == [share, "$2,640"]
@@ -126,7 +126,7 @@ class TestBurn:
         tile = page.locator(".tile.alarming")
         parts = [dollars(waste[part]["usd_micro"]) for part in ("explained", "unexplained")]
         assert f"{parts[0]} explained by findings, {parts[1]} unexplained" in tile.inner_text()
-        assert page.get_by_text("Kubernetes 100 %, GPU telemetry 100 %, training SDK 59 %").is_visible()
+        assert page.get_by_text("Kubernetes 100%, GPU telemetry 100%, training SDK 59%").is_visible()
 
     def test_of_a_team_there_is_no_tile_that_says_nothing(self, looking, night_url):
         tiles = looking(night_url).at("/?team=vision").locator(".tiles").inner_text()
@@ -147,7 +147,7 @@ class TestExperiments:
         page.wait_for_url("**sort=-goodput")
         one.shown()
         assert page.locator("th[aria-sort=descending]").inner_text().startswith("goodput")
-        shares = [float(text.rstrip(" %")) for text in page.locator("tbody tr td:nth-child(6)").all_inner_texts()]
+        shares = [float(text.rstrip("%")) for text in page.locator("tbody tr td:nth-child(6)").all_inner_texts()]
         assert shares == sorted(shares, reverse=True)
         page.get_by_role("link", name="lr-sweep").click()
         one.shown()

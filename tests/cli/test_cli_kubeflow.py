@@ -59,7 +59,7 @@ def test_a_run_of_a_pipeline_is_shown_by_its_steps(told, night):
         "deploy-canary",
         "register",
     ]
-    assert "87 %" in steps["train"]
+    assert "87%" in steps["train"]
     assert "skipped" in steps["deploy-canary"]
     assert "\n".join(lines).count("attempt ") == 2  # of the evaluation, which was tried again
     assert "  attempt 1    retried" in "\n".join(lines)

@@ -46,7 +46,7 @@ def test_a_rise_over_the_run_s_own_past(tmp_path):
     assert finding["gpu_ms"] == 4 * 40 * 24_000 * 833 // 1000
     assert finding["usd_micro"] == finding["gpu_ms"]
     assert finding["culprit"] is None
-    assert finding["evidence"][0] == "all ranks spent 40 % of their step time in communication, 10 % at other times"
+    assert finding["evidence"][0] == "all ranks spent 40% of their step time in communication, 10% at other times"
     assert finding["evidence"][1].startswith("4 GPUs on 2 nodes")
 
 
@@ -74,7 +74,7 @@ def test_before_or_after_is_enough_to_compare(tmp_path, from_min, to_min):
 
 
 def test_a_small_rise_that_lasts(tmp_path):
-    """Steps take a fifth longer: 10 % of communication become a quarter."""
+    """Steps take a fifth longer: 10% of communication become a quarter."""
     finding = only(told(tmp_path, [*cluster(), *trains("llama", between(40, 80, 15_000, 6_000))]))
     assert (finding["from"], finding["to"]) == minutes(40, 80)
     assert finding["gpu_ms"] == pytest.approx(4 * 40 * 10_000, rel=0.03)  # 45 s of computing go with 5 s

@@ -168,7 +168,7 @@ class TestDataStall:
         assert (finding["cause"], interval(finding)) == ("data_stall", minutes(30, 60))
         assert finding["culprit"] is None
         assert finding["gpu_ms"] == 4 * 30 * 24_000
-        assert finding["evidence"][0].startswith("40 %")
+        assert finding["evidence"][0].startswith("40%")
 
     def test_on_one_node(self, tmp_path):
         slow = [w for rank in (2, 3) for w in steps(rank, 30, 60, **(WELL | {"data_ms": 24_000}))]

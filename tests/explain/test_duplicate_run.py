@@ -164,7 +164,7 @@ def losses(name, *values):
     ("values", "said"),
     [
         ((3.0, 2.5, 2.2), "their first 3 losses are equal to the last digit"),
-        ((3.0, 2.5, 2.2011), "their first 3 losses differ by 0.05 % at most"),
+        ((3.0, 2.5, 2.2011), "their first 3 losses differ by 0.05% at most"),
         ((3.0, 2.7, 2.6), None),  # something that nobody saw was another
     ],
 )

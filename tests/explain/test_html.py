@@ -360,8 +360,8 @@ def test_without_prices_everything_is_in_gpu_hours():
 def test_time_without_a_price_is_called_so_and_never_zero_dollars():
     page = render_html(half_priced())
     rows = {row[0]: row for row in table_rows(page, "states")}
-    assert rows["hang"][3] == "no price"
-    assert rows["hang"][4] == "768"
+    assert rows["Hung"][3] == "no price"
+    assert rows["Hung"][4] == "768"
     assert "768 GPU-hours have no price" in Reader(page).text
     assert table_rows(page, "teams")[-1][2] == "no price"
     assert table_rows(page, "workloads")[-1][2] == "no price"
@@ -372,7 +372,7 @@ def test_waste_that_no_finding_explains_is_owned_up_to():
     answer = why()
     whole = answer["total"]["usd_micro"]
     row = {"state": "comm_stall", "gpu_ms": 3_600_000, "usd_micro": whole // 10, "usd": whole / 1e7}
-    assert "of the waste is in no finding: comm stall" in Reader(render_html(answer | {"unexplained": [row]})).text
+    assert "of the waste is in no finding: Communication" in Reader(render_html(answer | {"unexplained": [row]})).text
     crumb = row | {"usd_micro": whole // 1000}
     assert "in no finding" not in Reader(render_html(answer | {"unexplained": [crumb]})).text
 

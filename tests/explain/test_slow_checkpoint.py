@@ -164,8 +164,8 @@ class TestAlwaysSlow:
         finding = only(told(tmp_path, [*cluster(nodes=10), *self.fleet(), *slow]))
         assert finding["workload"]["name"] == "llama"
         assert (finding["from"], finding["to"]) == minutes(5, 116.5)
-        assert "spent 15 % of its time saving checkpoints" in finding["title"]
-        assert finding["evidence"] == ["12 saves of 1 min 30 s each", "the median of 4 other runs is 0.8 %"]
+        assert "spent 15% of its time saving checkpoints" in finding["title"]
+        assert finding["evidence"] == ["12 saves of 1 min 30 s each", "the median of 4 other runs is 0.8%"]
         assert finding["gpu_ms"] == pytest.approx(4 * 12 * 84_000, rel=0.03)
 
     def test_where_all_save_much_it_is_usual(self, tmp_path):

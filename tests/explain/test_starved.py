@@ -44,7 +44,7 @@ def test_gaps_that_recur_are_one_finding(tmp_path):
     assert finding["gpu_ms"] == 2 * 12 * 2 * MINUTE
     assert finding["usd_micro"] == finding["gpu_ms"]
     assert finding["culprit"] is None
-    assert finding["evidence"] == ["its GPUs worked 58 % of the time", "about 12 gaps on each of 2 GPUs, of 2 min"]
+    assert finding["evidence"] == ["its GPUs worked 58% of the time", "about 12 gaps on each of 2 GPUs, of 2 min"]
 
 
 @pytest.mark.parametrize("idle", [recurring(1, 120, every=40, long=1), recurring(10, 14, long=4), recurring(0, 0)])

@@ -54,7 +54,7 @@ def test_the_excess_of_a_hot_gpu(tmp_path):
     assert finding["gpu_ms"] == 60 * MINUTE * 333 // 1000  # a third of what 1,800 MHz would do is missing
     assert finding["usd_micro"] == finding["gpu_ms"]
     assert finding["evidence"] == [
-        "1,200 MHz at work, 1,800 usual of others of the workload: 33 % slower",
+        "1,200 MHz at work, 1,800 usual of others of the workload: 33% slower",
         "the driver says thermal slowdown by the driver",
         "up to 88 °C",
     ]

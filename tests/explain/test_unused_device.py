@@ -42,7 +42,7 @@ def test_one_device(tmp_path):
     assert "never used 1 of its 4 GPUs" in finding["title"]
     assert finding["evidence"] == [
         "1 GPU of llama-0 showed no activity at all",
-        "the others of the same pods were 90 % utilised",
+        "the others of the same pods were 90% utilised",
     ]
 
 

@@ -11,6 +11,7 @@ import nights
 from pyrometer.explain.text import render_text
 from pyrometer.model.records import Price
 from pyrometer.model.settings import Settings
+from pyrometer.model.states import STATE
 from pyrometer.serve.questions import bring_up_to_date, question
 from pyrometer.store import Store
 
@@ -59,8 +60,8 @@ def test_workloads_know_what_they_wasted(tmp_path: Path) -> None:
 
 def bars(text: str) -> dict[str, list[str]]:
     """The line of each state, without its bar."""
-    lines = [line.split() for line in text.splitlines() if line.startswith("  ") and line.split()]
-    return {words[0]: [word for word in words[1:] if word.strip("█▏▎▍▌▋▊▉")] for words in lines}
+    lines = [line for line in text.splitlines() if line.startswith("  ") and line.strip()]
+    return {line[2:25].strip(): [word for word in line[25:].split() if word.strip("█▏▎▍▌▋▊▉")] for line in lines}
 
 
 def test_shares_are_of_dollars_although_some_time_has_no_price(tmp_path: Path) -> None:
@@ -74,11 +75,11 @@ def test_shares_are_of_dollars_although_some_time_has_no_price(tmp_path: Path) -
     shown = bars(render_text(answer))
     for row in answer["states"]:
         if row["usd_micro"] is None:
-            assert shown[row["state"]][0] == "–"
-            assert "unpriced" in shown[row["state"]]
+            assert shown[STATE[row["state"]].title][0] == "–"
+            assert "unpriced" in shown[STATE[row["state"]].title]
         else:
             share = 100 * row["usd_micro"] / total["usd_micro"]
-            assert float(shown[row["state"]][0].lstrip("<")) == pytest.approx(share, abs=0.51)
+            assert float(shown[STATE[row["state"]].title][0].strip("<%")) == pytest.approx(share, abs=0.51)
 
 
 def test_without_any_price_shares_are_of_gpu_time_and_that_is_said(tmp_path: Path) -> None:

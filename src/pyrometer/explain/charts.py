@@ -15,27 +15,10 @@ from math import floor, log10
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from pyrometer.model.states import FAMILIES, STATE, STATES
+from pyrometer.model.states import CAUSE, FAMILIES, STATE, STATES, state_title
 from pyrometer.model.units import MS_PER_SECOND
 
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-# Where a cause has no state of its own name: the state that it mostly claims, for its colour.
-STATE_OF_CAUSE = {
-    "hardware_failure": "unhealthy",
-    "out_of_memory": "lost_work",
-    "crash_loop": "startup",
-    "preempted": "lost_work",
-    "diverged_suspected": "diverged",
-    "slow_start": "startup",
-    "straggler": "straggler_wait",
-    "slow_checkpoint": "checkpoint",
-    "throttled": "active",
-    "plateau": "train",
-    "duplicate_run": "train",
-    "stranded": "free",
-    "telemetry_lost": "unobserved",
-}
 
 PLOT_HEIGHT = 270
 PLOT_WIDTH = 1000  # of the stretched inner drawing; the page decides the pixels
@@ -169,7 +152,7 @@ def family_class(family: str) -> str:
 
 def cause_class(cause: str) -> str:
     """The CSS class of a finding's cause: that of the state it mostly claims."""
-    return state_class(STATE_OF_CAUSE.get(cause, cause))
+    return state_class(CAUSE[cause].colored_as if cause in CAUSE else cause)
 
 
 def stacked_bar(parts: Sequence[Part], whole: int, label: str, css_class: str = "bar") -> str:
@@ -296,7 +279,7 @@ def _area(layer: Layer, buckets: Sequence[Bucket], window: Window, peak: float) 
             bottoms = "".join(f"V{lower_y}H{left}" for left, _, lower_y, _ in reversed(run))
             path.append(f"M{run[0][0]} {run[0][2]}{tops}{bottoms}Z")
             run = []
-    name = escaped(layer.state.replace("_", " "))
+    name = escaped(state_title(layer.state))
     return f'<path class="{state_class(layer.state)}" d="{"".join(path)}"><title>{name}</title></path>'
 
 

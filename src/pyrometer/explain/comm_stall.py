@@ -129,7 +129,7 @@ def _raised(night: Night, owners: list[str]) -> Iterator[_Stall]:
         return
     rows = night.ask(_EPISODES, owners, RISE, RISE_OF_USUAL, SHORTEST_MS, EPISODE_GAP_MS, *night.window)
     for owner, from_ms, to_ms, share, usual, of_step, usual_of_step, usual_from_ms in rows:
-        compared = f"{round(100 * usual_of_step)} % at other times"
+        compared = f"{round(100 * usual_of_step)}% at other times"
         seen_before = from_ms - usual_from_ms >= SHORTEST_MS  # else only what came after it says what is usual
         known_ms = from_ms + SHORTEST_MS if seen_before else None
         yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9, known_ms, before=True)
@@ -218,7 +218,7 @@ def _always_high(runs: list[_Run]) -> Iterator[_Stall]:
         if run.share < usual + max(ABOVE_ALIKE, usual, 5 * noise):
             continue
         of_step = median(other.of_step for other in others)
-        compared = f"{round(100 * of_step)} % in {len(others)} other runs of {run.ranks} ranks"
+        compared = f"{round(100 * of_step)}% in {len(others)} other runs of {run.ranks} ranks"
         excess, known_ms = _excess(run.share, usual), run.from_ms + SHORTEST_MS
         yield _Stall(run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, 0.75, known_ms)
 
@@ -268,7 +268,7 @@ def _proposal(night: Night, stall: _Stall, pods: list[_Pod]) -> Proposal:
         scope=tuple(Scope(pod.pod_uid, from_ms, to_ms, permille=stall.permille) for pod in pods),
         headline=f"communicated slowly for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
         evidence=(
-            f"all ranks spent {round(100 * stall.of_step)} % of their step time in communication, {stall.compared}",
+            f"all ranks spent {round(100 * stall.of_step)}% of their step time in communication, {stall.compared}",
             f"{counted(gpus, 'GPU')} on {counted(len(nodes), 'node')} waited alike, so no single rank is late",
         ),
         suggestion=suggestion,

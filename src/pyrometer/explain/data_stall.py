@@ -122,13 +122,13 @@ def _wait(pods: list[_Pod], nodes: list[str]) -> Wait:
 
 def _proposal(night: Night, owner: str, pods: list[_Pod], nodes: int, wait: Wait, shortage: list[str]) -> Proposal:
     waited, whole = sum(pod.waited_ms for pod in pods), sum(pod.whole_ms for pod in pods)
-    evidence = [f"{round(100 * waited / whole)} % of the time of its steps went into waiting for the next batch"]
+    evidence = [f"{round(100 * waited / whole)}% of the time of its steps went into waiting for the next batch"]
     culprit = None
     if wait.peers:
         (worst,) = wait.node_uids
         culprit = {"node": night.node(worst)}
         there = sum(pod.waited_ms for pod in pods if pod.node_uid == worst)
-        evidence.append(f"{round(100 * there / waited)} % of that on node {culprit['node']}, one of {nodes}")
+        evidence.append(f"{round(100 * there / waited)}% of that on node {culprit['node']}, one of {nodes}")
     length_ms = wait.to_ms - wait.from_ms
     return Proposal(
         cause="data_stall",

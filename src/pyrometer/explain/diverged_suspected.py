@@ -3,7 +3,7 @@
 Needs GPU telemetry with power, a counter of activity, and clocks or throttle reasons. With the SDK the loss itself is
 known, and `diverged` tells it. Compared is a workload with itself, at times when it was about as busy.
 
-Multiplying NaN flips few bits: on an H200 the power of training fell by 30 % with every activity counter unchanged.
+Multiplying NaN flips few bits: on an H200 the power of training fell by 30% with every activity counter unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST = 2  # buckets on either side that it takes to judge
 # the idle power is not known. Noise and temperature make a few percent.
 FELL = (0.50, 0.80)
 OF_ONE_GPU = 0.88  # each GPU by itself must have fallen below this: they all have the same NaN
-SAME_MIX = 0.08  # NaN moved no counter against another by more than 1.5 %; another kind of work does
+SAME_MIX = 0.08  # NaN moved no counter against another by more than 1.5%; another kind of work does
 ABOUT_AS_BUSY = 0.25  # activity may go up and down: power goes with it, as it did when it was that busy before
 SAME_CLOCK = 0.97  # a lower clock is throttling, and explains the power by itself
 THROTTLES = 4 | 8 | 32 | 64 | 128  # power cap, slowdown, thermal (software, hardware), power brake
@@ -150,7 +150,7 @@ steepest AS (  -- of each attempt, among those that its activity does not explai
     QUALIFY row_number() OVER (PARTITION BY owner_uid, attempt ORDER BY drawn_after / drawn_before, bucket_ms) = 1
 )
 SELECT owner_uid, attempt, bucket_ms, power_before, power_after,
-    {" || ".join(f"coalesce(', {word} ' || ({c}_before / 10)::INTEGER || ' %', '')" for c, word in _COUNTERS.items())}
+    {" || ".join(f"coalesce(', {word} ' || ({c}_before / 10)::INTEGER || '%', '')" for c, word in _COUNTERS.items())}
 FROM steepest
 WHERE drawn_after / drawn_before BETWEEN {FELL[0]} AND {FELL[1]}
     AND drawn_rest < (drawn_before + drawn_after) / 2  -- it stays there: what is NaN once is NaN for good
@@ -251,7 +251,7 @@ def _proposal(night: Night, step: _Step, since: _Since) -> Proposal:
         ),
         evidence=(
             f"{counted(since.gpus, 'GPU')} of it went from {step.power_before:.0f} to {step.power_after:.0f} W "
-            f"({fell} % less) at once and stayed there",
+            f"({fell}% less) at once and stayed there",
             f"their activity ({step.activity.removeprefix(', ')}) and their clocks do not explain it",
         ),
         suggestion="Look at its loss; if it is NaN, stop it. The SDK would tell at the first step.",

@@ -43,7 +43,7 @@ class _Losses(NamedTuple):
     def text(self) -> str:
         if self.most == 0:
             return f"their first {counted(self.steps, 'loss')} are equal to the last digit"
-        return f"their first {counted(self.steps, 'loss')} differ by {100 * self.most:.2g} % at most"
+        return f"their first {counted(self.steps, 'loss')} differ by {100 * self.most:.2g}% at most"
 
 
 _CONFIGURED = """

@@ -231,8 +231,8 @@ def _spinning(night: Night, episode: Episode) -> list[str]:
         return []
     drew = "" if power is None else f" at {power:.0f} W"
     if util >= 90 and active is not None and active < 5:
-        return [f"its GPUs said {util:.0f} % utilised but {active:g} % of their cores worked{drew}: a kernel spins"]
-    return [f"its GPUs were {util:.0f} % utilised{drew}"]
+        return [f"its GPUs said {util:.0f}% utilised but {active:g}% of their cores worked{drew}: a kernel spins"]
+    return [f"its GPUs were {util:.0f}% utilised{drew}"]
 
 
 def _when(night: Night, episode: Episode) -> str:

@@ -17,7 +17,7 @@ from pyrometer.explain.charts import Part, escaped, stacked_bar
 from pyrometer.explain.figures import Measure, gpu_hours
 from pyrometer.explain.text import WAITED_MS, waits
 from pyrometer.model.human import duration, emission, energy, percent
-from pyrometer.model.states import FAMILIES, STATE
+from pyrometer.model.states import FAMILIES, STATE, cause_title, state_title
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_SECOND
 
 LOOKS = ("colours.css", "report.css")
@@ -154,10 +154,10 @@ def _key_figures(page: Page) -> str:
     named = sum(page.measure.amounts(findings))
     gpus = _gpus(gpu_ms / max(1, page.window.to_ms - page.window.from_ms))
     figures = [
-        ("Wasted", _share(page.families["waste"], page.total), _explained(page)),
+        ("Wasted", percent(page.families["waste"], page.total), _explained(page)),
         (
             "Useful",
-            _share(page.families["useful"], page.total),
+            percent(page.families["useful"], page.total),
             "training, evaluating, serving, or busy unseen",
         ),
         ("GPU-hours", gpu_hours(gpu_ms), " · ".join([f"{gpus} GPUs on average", *_energy(page.answer["total"])])),
@@ -210,22 +210,22 @@ def _where_it_went(page: Page) -> str:
     """One bar of families, then one bar per state; the numbers beside them add up to the headline."""
     measure, whole = page.measure, page.total
     families = {family: amount for family, amount in page.families.items() if amount > 0}
-    shares = {family: f"{family} {_share(amount, whole)}" for family, amount in families.items()}
+    shares = {family: f"{family} {percent(amount, whole)}" for family, amount in families.items()}
     parts = [Part(charts.family_class(name), amount, shares[name]) for name, amount in families.items()]
     bar = stacked_bar(parts, whole, ", ".join(shares.values()), "bar families")
     legend = "".join(
         f'<div><dt><i class="key {charts.family_class(family)}"></i>{family}</dt>'
         f"<dd>{escaped(measure.number(amount))}"
-        f"<small>{escaped(_share(amount, whole))} · {FAMILY_MEANING[family]}</small></dd></div>"
+        f"<small>{escaped(percent(amount, whole))} · {FAMILY_MEANING[family]}</small></dd></div>"
         for family, amount in families.items()
     )
     most = max(page.states, default=0)
     rows = [
         f'<th scope="row">{_state_name(row["state"])}</th>'
         + _cell(STATE[row["state"]].meaning if row["state"] in STATE else "", "meaning")
-        + _chart_cell([Part(charts.state_class(row["state"]), amount, "")], most, _words(row["state"]))
+        + _chart_cell([Part(charts.state_class(row["state"]), amount, "")], most, state_title(row["state"]))
         + _amount_cells(page, row, amount)
-        + _cell("–" if row[measure.key] is None else _share(amount, whole))
+        + _cell("–" if row[measure.key] is None else percent(amount, whole))
         for row, amount in zip(page.answer["states"], page.states, strict=True)
     ]
     heads = [("State", ""), ("Meaning", "meaning"), ("Bar", "chart"), *_amount_heads(page), ("Share", "n")]
@@ -248,7 +248,7 @@ def _over_time(page: Page) -> str:
     ]
     lanes = charts.assign_lanes(spans, page.window)
     states = [layer.state for layer in charts.stack_layers(buckets)]
-    detail = f"Stacked from the bottom: {', '.join(_words(state) for state in states)}."
+    detail = f"Stacked from the bottom: {', '.join(state_title(state) for state in states)}."
     chart = charts.area_chart(page.window, page.clock, buckets, lanes, "GPUs by state over time", detail)
     hint = f"GPUs in each state, {page.clock.name}. "
     if spans:
@@ -270,7 +270,7 @@ def _time_table(page: Page, buckets: list[charts.Bucket], states: list[str]) -> 
         + "".join(f"<td>{_gpus(bucket.gpus(state))}</td>" for state in states)
         for bucket in buckets
     ]
-    heads = [("GPUs from", ""), *((_words(state), "") for state in states)]
+    heads = [("GPUs from", ""), *((state_title(state), "") for state in states)]
     table = f'<div class="scroll" tabindex="0">{_table("", heads, rows)}</div>'
     return f'<details class="numbers"><summary>As a table</summary>{table}</details>'
 
@@ -298,7 +298,7 @@ def _unexplained(page: Page) -> str:
     if rest * 100 < page.total:
         return ""
     largest = ", ".join(
-        f"{escaped(_words(row['state']))} {escaped(page.measure.text(amount))}"
+        f"{escaped(state_title(row['state']))} {escaped(page.measure.text(amount))}"
         for row, amount in zip(rows[:MOST_UNEXPLAINED], page.measure.amounts(rows), strict=False)
     )
     return f'<p class="note">{escaped(page.measure.text(rest))} of the waste is in no finding: {largest}.</p>'
@@ -313,13 +313,13 @@ def _card(page: Page, number: int, finding: dict[str, Any], most: int) -> str:
     if page.measure.is_money:
         details.insert(0, f"{gpu_hours(finding['gpu_ms'])} GPU-hours")
     head = (
-        f'<span class="number">{number}</span><span class="cause">{escaped(_words(finding["cause"]))}</span>'
+        f'<span class="number">{number}</span><span class="cause">{escaped(cause_title(finding["cause"]))}</span>'
         f'<span class="amount">{escaped(amount_text)}</span><h3>{_name(finding["title"])}</h3>'
         f'<span class="detail">{escaped(" · ".join(details))}</span>'
     )
     evidence = "".join(f"<li>{_name(sentence)}</li>" for sentence in finding["evidence"])
     body = (
-        stacked_bar([Part(css_class, amount, "")], most, f"{_share(amount, most)} of the biggest")
+        stacked_bar([Part(css_class, amount, "")], most, f"{percent(amount, most)} of the biggest")
         + f'<div class="body">{_card_facts(page, finding)}<div class="story">'
         + (f"<h4>Evidence</h4><ul>{evidence}</ul>" if evidence else "")
         + (f'<p class="if">{_name(finding["what_if"]["sentence"])}</p>' if finding["what_if"]["sentence"] else "")
@@ -368,7 +368,7 @@ def _teams(page: Page) -> str:
             + _chart_cell(parts, most, label)
             + _amount_cells(page, team, whole)
             + _cell(measure.number(waste))
-            + _cell(_share(waste, whole))
+            + _cell(percent(waste, whole))
         )
     heads = [("Team", ""), ("Bar", "chart"), *_amount_heads(page), ("Wasted", "n"), ("of spent", "n")]
     table = _table("teams", heads, rows)
@@ -383,7 +383,7 @@ def _workloads(page: Page) -> str:
     for row in page.answer["workloads"]:
         states, whole = row["states"], sum(row["states"].values())
         order = [*(name for name in STATE if name in states), *(name for name in states if name not in STATE)]
-        shares = {name: f"{_words(name)} {_share(states[name], whole)}" for name in order}
+        shares = {name: f"{state_title(name)} {percent(states[name], whole)}" for name in order}
         parts = [Part(charts.state_class(name), states[name], shares[name]) for name in order]
         kind = row["workload"]["kind"] if row["workload"] else "free or broken GPUs"
         owner = " · ".join(_name(text) for text in (kind, row["experiment"], row["team"], *_standing(row)) if text)
@@ -391,7 +391,7 @@ def _workloads(page: Page) -> str:
             f'<th scope="row">{_workload(row["workload"])}<small>{owner}</small></th>'
             + _chart_cell(parts, whole, ", ".join(shares.values()))
             + _amount_cells(page, row, row[page.measure.key] or 0)
-            + _cell(_share(row["waste_" + page.measure.key] or 0, row[page.measure.key] or 0))
+            + _cell(percent(row["waste_" + page.measure.key] or 0, row[page.measure.key] or 0))
         )
     heads = [("Workload", ""), ("Bar", "chart"), *_amount_heads(page), ("Wasted", "n")]
     return (
@@ -477,7 +477,7 @@ def _amount_cells(page: Page, row: dict[str, Any], amount: int) -> str:
 
 
 def _state_name(state: str) -> str:
-    return f'<i class="key {charts.state_class(state)}"></i>{escaped(_words(state))}'
+    return f'<i class="key {charts.state_class(state)}"></i>{escaped(state_title(state))}'
 
 
 def _workload(workload: dict[str, Any] | None) -> str:
@@ -501,10 +501,6 @@ def _interval(row: dict[str, Any]) -> charts.Window:
 
 def _time_ms(iso: str) -> int:
     return round(datetime.fromisoformat(iso).timestamp() * MS_PER_SECOND)
-
-
-def _share(part: int, whole: int) -> str:
-    return percent(part, whole).replace(" ", "")
 
 
 def _gpus(count: float) -> str:

@@ -29,7 +29,7 @@ LOOK_BACK_MS = 7 * MS_PER_DAY  # for how it fell before
 # that falls as 1 / steps would keep of it; real ones fall as a power of a tenth to a half and keep more.
 STILL_FALLING = 0.4
 BEFORE_RATIO = 4.0  # the steps before are looked at back to a quarter of those until then, where noise wants it
-SURE = 2.6  # standard deviations: 99.5 % on one side, and there are several beginnings to try
+SURE = 2.6  # standard deviations: 99.5% on one side, and there are several beginnings to try
 OUT_OF_NOISE = 6  # median deviations of the flat part, four standard ones: what wanders has not fallen
 COARSE, FINE, FITTED = 32, 256, 24  # parts of the window, of the run, and of what a line is put through
 LEAST_PARTS = 6

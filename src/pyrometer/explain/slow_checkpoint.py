@@ -227,7 +227,7 @@ def _proposal(night: Night, slow: _Slow, others: int) -> Proposal:
     node_uids, slow_node_uid = _nodes(night, slow)
     node = night.node(slow_node_uid)
     if slow.usual_ms is None:
-        headline = f"spent {round(100 * slow.share)} % of its time saving checkpoints, from {night.time(from_ms)} on"
+        headline = f"spent {round(100 * slow.share)}% of its time saving checkpoints, from {night.time(from_ms)} on"
         evidence = [f"{counted(len(slow.saves), 'save')} of {duration(typical)} each", slow.compared]
     elif len(slow.saves) == 1:
         headline = f"took {duration(longest)} to save a checkpoint at {night.time(from_ms)}"

@@ -153,11 +153,11 @@ def _proposal(
         states=CLAIMS["starved"],
         scope=tuple(Scope(pod.pod_uid, from_ms, to_ms) for pod in pods),
         headline=(
-            f"left its GPUs without work for {round(100 * share)} % of {duration(to_ms - from_ms)}, "
+            f"left its GPUs without work for {round(100 * share)}% of {duration(to_ms - from_ms)}, "
             f"from {night.time(from_ms)} on"
         ),
         evidence=(
-            f"its GPUs worked {round(100 * (1 - share))} % of the time",
+            f"its GPUs worked {round(100 * (1 - share))}% of the time",
             f"about {counted(each, 'gap')} on each of {counted(gpus, 'GPU')}, of {duration(waited_ms // gaps)}",
             *shortage,
         ),

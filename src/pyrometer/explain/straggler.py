@@ -161,7 +161,7 @@ def _proposal(night: Night, stretch: _Stretch, slowest: _Slowest, elapsed: Elaps
     share = stretch.waited_ms / stretch.whole_ms
     node = night.node(slowest.node_uid)
     evidence = [
-        f"the other ranks spent {round(100 * share)} % of their time waiting for it",
+        f"the other ranks spent {round(100 * share)}% of their time waiting for it",
         f"its gradients were ready {slowest.behind_ms} ms a step after theirs",
     ]
     if slowest.phase:

@@ -9,10 +9,11 @@ from typing import Any
 from pyrometer.explain.failures import failure_text
 from pyrometer.explain.figures import Measure
 from pyrometer.model.human import counted, coverage, dollars, duration, emission, energy, hours, percent, wrapped
+from pyrometer.model.states import state_title
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 
 WIDTH = 80
-BAR = 22
+BAR = 14
 MOST_FINDINGS = 8
 MOST_UNEXPLAINED = 3
 MOST_QUEUES = 2
@@ -88,7 +89,7 @@ def _bars(answer: dict[str, Any], style: Style) -> Iterator[str]:
         share = percent(row[measure.key], whole) if known else "–"
         spent = _compact_hours(row["gpu_ms"])
         yield (
-            f"  {row['state']:<15}{style(filled.ljust(BAR), fg=colour)} {share:>6}"
+            f"  {state_title(row['state']):<23}{style(filled.ljust(BAR), fg=colour)} {share:>6}"
             f" {spent:>12} {money:>10}  {row['family']}"
         ).rstrip()
     yield ""
@@ -132,7 +133,9 @@ def _told(answer: dict[str, Any], style: Style) -> Iterator[str]:
     more = [row for row in answer["unexplained"] if (row["usd_micro"] or 0) > 0]
     rest_usd_micro = sum(row["usd_micro"] for row in more)
     if answer["total"]["usd_micro"] and rest_usd_micro * 100 >= answer["total"]["usd_micro"]:
-        largest = ", ".join(f"{row['state']} {dollars(row['usd_micro'])}" for row in more[:MOST_UNEXPLAINED])
+        largest = ", ".join(
+            f"{state_title(row['state'])} {dollars(row['usd_micro'])}" for row in more[:MOST_UNEXPLAINED]
+        )
         yield from _wrapped(f"{dollars(rest_usd_micro):>9}  ", f"of the waste is in no finding: {largest}.", style)
     yield ""
 
@@ -181,7 +184,7 @@ def _foot(answer: dict[str, Any], style: Style) -> Iterator[str]:
         yield from _wrapped("", line, style, dim=True)
     shares = answer["evidence"]
     names = {"kubernetes": "Kubernetes", "gpu": "GPU telemetry", "sdk": "the SDK"}
-    known = ", ".join(f"{names[kind]} {round(100 * share)} %" for kind, share in shares.items())
+    known = ", ".join(f"{names[kind]} {round(100 * share)}%" for kind, share in shares.items())
     yield from _wrapped("", f"Evidence, by share of GPU time: {known}.", style, dim=True)
     partly = coverage(answer["total"])
     if partly:

@@ -178,7 +178,7 @@ def _proposal(night: Night, group: list[_Stretch]) -> Proposal:
     told = [(words, where) for bit, (words, where) in REASONS.items() if reasons & bit]
     degrees = [s.temperature_c for s in group if s.temperature_c is not None]
     peers = "others of the workload" if group[0].by_peers else "others of its model"
-    evidence = [f"{mhz:,} MHz at work, {usual:,} usual of {peers}: {round(100 * (1 - mhz / usual))} % slower"]
+    evidence = [f"{mhz:,} MHz at work, {usual:,} usual of {peers}: {round(100 * (1 - mhz / usual))}% slower"]
     if told:
         evidence.append(f"the driver says {listed([words for words, _ in told])}")
     if degrees:

@@ -105,4 +105,4 @@ def _evidence(held: list[_Device], names: list[str]) -> Iterable[str]:
     yield f"{counted(len(unused), 'GPU')} of {listed(names)} showed no activity at all"
     used = [device.util for device in held if not device.unused and device.util is not None]
     if used:
-        yield f"the others of the same pods were {median(used):.0f} % utilised"
+        yield f"the others of the same pods were {median(used):.0f}% utilised"

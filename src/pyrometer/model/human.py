@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Formats numbers, money, shares, durations and times for people."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, USD_MICRO_PER_USD
 
 USD_MICRO_PER_CENT = USD_MICRO_PER_USD // 100
-LIVE_UP_TO_MS = 3 * MS_PER_MINUTE  # data that is no further behind the clock is called live
+LIVE_UP_TO_MS = 3 * MS_PER_MINUTE  # newer data is called live
 CENTS_UP_TO = 1_000  # an amount of ten dollars or more is shown without its cents
 
 
 def duration(ms: int) -> str:
-    """A length of time in its two largest units: "6 h 12 min", "25 s"."""
+    """A duration in its two largest units: "6 h 12 min", "25 s"."""
     seconds = round(ms / 1000)
     if seconds < 60:
         return f"{seconds} s"
@@ -30,7 +30,7 @@ def duration(ms: int) -> str:
 
 
 def staleness(end_ms: int, now_ms: int, origin: str | None) -> str:
-    """How far data up to a time is behind the clock; empty while it is live. Of recorded or simulated data, its origin.
+    """How far data is behind the clock: empty while it is live, the origin of recorded or simulated data.
 
     `freshness` in serve/page/freshness.js does the same: change both together.
     """
@@ -47,7 +47,7 @@ def staleness(end_ms: int, now_ms: int, origin: str | None) -> str:
 
 
 def dollars(usd_micro: int | None) -> str:
-    """Money: cents below ten dollars, whole dollars from there on; "unpriced" without a known price.
+    """Money: cents below ten dollars, whole dollars from there on; "unpriced" if no price is known.
 
     Halves round away from zero. `usdMicro` in serve/page/format.js does the same: change both together.
     """
@@ -68,7 +68,7 @@ def _rounded(amount: int, unit: int) -> int:
 
 
 def hours(gpu_ms: int) -> str:
-    """GPU time: "3,840 GPU-hours"; minutes when it is less than one, seconds when it is less than a minute."""
+    """GPU time: "3,840 GPU-hours", "12.0 GPU-minutes", "0.9 GPU-seconds"."""
     if 0 < gpu_ms < MS_PER_MINUTE:
         return f"{gpu_ms / 1000:.1f} GPU-seconds"
     if gpu_ms < MS_PER_HOUR:
@@ -78,12 +78,12 @@ def hours(gpu_ms: int) -> str:
 
 
 def rate(mib_s: float) -> str:
-    """How fast data flows: "310 MiB/s", "1.9 GiB/s"."""
+    """A data rate: "310 MiB/s", "1.9 GiB/s"."""
     return f"{mib_s:,.0f} MiB/s" if mib_s < 1000 else f"{mib_s / 1024:,.1f} GiB/s"
 
 
 def size(count: int) -> str:
-    """How many bytes: "812 B", "3.4 GiB"."""
+    """A number of bytes: "812 B", "3.4 GiB"."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
@@ -100,51 +100,51 @@ def energy(wh: int) -> str:
 
 
 def emission(co2e_g: int) -> str:
-    """Greenhouse gas: "0.16 t CO2e", "12 kg CO2e"."""
+    """Greenhouse gas emissions: "0.16 t CO2e", "12 kg CO2e"."""
     return f"{co2e_g / 1e6:,.2f} t CO2e" if co2e_g >= 100_000 else f"{co2e_g / 1e3:,.3g} kg CO2e"
 
 
 def coverage(total: dict[str, Any]) -> str:
-    """Of how much GPU time energy is known, and how; empty when it is nearly all, by counter, or none at all."""
-    known, estimated = total["energy_gpu_ms"], total["energy_estimated_gpu_ms"]
-    if not known or (known * 100 >= total["gpu_ms"] * 99 and estimated * 100 <= known):
+    """How much GPU time has a known energy; empty if nearly all of it is measured by counters, or none of it is."""
+    measured, estimated = total["energy_gpu_ms"], total["energy_estimated_gpu_ms"]
+    if not measured or (measured * 100 >= total["gpu_ms"] * 99 and estimated * 100 <= measured):
         return ""
-    guessed = f", {percent(estimated, known)} of that from power readings, not from a counter" if estimated else ""
-    return f"Energy is known for {percent(known, total['gpu_ms'])} of the GPU time{guessed}."
+    estimate = f", {percent(estimated, measured)} of it estimated from power readings" if estimated else ""
+    return f"Energy is known for {percent(measured, total['gpu_ms'])} of the GPU time{estimate}."
 
 
 def percent(part: int, whole: int) -> str:
-    """A share: tenths of a percent below ten, whole percents from there on: "12 %", "4.2 %", "4 %", "<0.1 %".
+    """A share: one decimal below 10%, none from there on: "12%", "4.2%", "4%", "<0.1%".
 
     Halves round away from zero. `share` in serve/page/format.js does the same: change both together.
     """
     if not whole:
-        return "0 %"
+        return "0%"
     sign, part = "−" if part < 0 else "", abs(part)
     tenths = _rounded(1000 * part, whole)
     if part and not tenths:
-        return f"{sign}<0.1 %"
-    return f"{sign}{tenths / 10:g} %" if tenths < 100 else f"{sign}{_rounded(100 * part, whole):,} %"
+        return f"{sign}<0.1%"
+    return f"{sign}{tenths / 10:g}%" if tenths < 100 else f"{sign}{_rounded(100 * part, whole):,}%"
 
 
 def ratio(share: float) -> str:
-    """A share that is given as a part of one: "59 %"."""
+    """A share that is given as a fraction of 1: "59%"."""
     return percent(round(share * 1e9), 10**9)
 
 
 def clock(time_ms: int, zone: tzinfo, *, beside_ms: int | None = None, seconds: bool = False) -> str:
-    """A time of day; with its date when it is another day than the one `beside_ms` is on."""
+    """A time of day; with its date if that differs from the date of `beside_ms`."""
     local = datetime.fromtimestamp(time_ms / 1000, zone)
     beside = datetime.fromtimestamp((time_ms if beside_ms is None else beside_ms) / 1000, zone)
     time_of_day = f"{local:%H:%M:%S}" if seconds else f"{local:%H:%M}"
     return time_of_day if local.date() == beside.date() else f"{local:%a %d %b} {time_of_day}"
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
+def listed(names: Sequence[str], max_names: int = 3) -> str:
     """Names in a sentence: "a, b and 4 more"."""
-    shown = list(names[:most])
-    if len(names) > most:
-        return f"{', '.join(shown)} and {len(names) - most} more"
+    shown = list(names[:max_names])
+    if len(names) > max_names:
+        return f"{', '.join(shown)} and {len(names) - max_names} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
 
 
@@ -155,8 +155,5 @@ def counted(number: int, noun: str) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of a paragraph. No line begins with a percent sign whose figure ended the one before."""
-    return [
-        line.replace("\xa0%", " %")
-        for line in textwrap.wrap(text.replace(" %", "\xa0%"), width, break_on_hyphens=False)
-    ]
+    """The lines of a paragraph."""
+    return textwrap.wrap(text, width, break_on_hyphens=False)

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from pyrometer.explain.charts import STATE_OF_CAUSE
-from pyrometer.model.states import STATES
+from pyrometer.model.states import CAUSE, STATES
 
 PAGES = (
     "/", "/experiments", "/experiment", "/workload", "/worth", "/run", "/step", "/lineage", "/cluster", "/chargeback",
@@ -92,7 +91,8 @@ def _gather(folder: Traversable, prefix: str, found: dict[str, bytes]) -> None:
 
 def _states() -> bytes:
     """The states of the model, and the state that colors each cause, as a module."""
-    named = {"STATES": [state._asdict() for state in STATES], "STATE_OF_CAUSE": STATE_OF_CAUSE}
+    colored = {cause.name: cause.colored_as for cause in CAUSE.values() if cause.colored_as != cause.name}
+    named = {"STATES": [state._asdict() for state in STATES], "STATE_OF_CAUSE": colored}
     lines = [f"export const {name} = {json.dumps(value, indent=1)};\n" for name, value in named.items()]
     return f"// Generated from the model.\n{''.join(lines)}".encode()
 

@@ -19,7 +19,7 @@ export function finding(one, place, open = false) {
       h("span.title", {}, one.title, one.ongoing ? h("span.ongoing", {}, ` · still going on${isNow(one.to) ? "" : ` at ${when(one.to)}`}`) : null),
       h("span.meta", {}, [one.cause, one.team].filter(Boolean).join(" · "))),
     h("div.inside", {},
-      h("p.soft", {}, `${when(from)} – ${when(to)}, ${duration(to - from)}`, culprit ? ` · culprit: ${culprit}` : "", ` · ${Math.round(100 * one.confidence)} % sure`),
+      h("p.soft", {}, `${when(from)} – ${when(to)}, ${duration(to - from)}`, culprit ? ` · culprit: ${culprit}` : "", ` · ${Math.round(100 * one.confidence)}% sure`),
       h("ul", {}, one.evidence.map((text) => h("li", {}, text))),
       one.what_if.sentence ? h("p", {}, one.what_if.sentence) : null,
       h("p", {}, h("b", {}, "Do: "), one.suggestion),

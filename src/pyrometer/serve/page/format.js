@@ -34,8 +34,8 @@ export function hours(value) {
 export function share(part, all) {
   if (!all || part === null || part === undefined) return "–";
   const sign = part < 0 ? "−" : "", tenths = Math.round((1000 * Math.abs(part)) / all);
-  if (part && !tenths) return `${sign}<0.1 %`;
-  return `${sign}${tenths < 100 ? tenths / 10 : whole.format(Math.round((100 * Math.abs(part)) / all))} %`;
+  if (part && !tenths) return `${sign}<0.1%`;
+  return `${sign}${tenths < 100 ? tenths / 10 : whole.format(Math.round((100 * Math.abs(part)) / all))}%`;
 }
 
 export const ratio = (value) => (value === null || value === undefined ? "–" : share(Math.round(value * 1e9), 1e9));

@@ -78,7 +78,7 @@ function sheet(answer, place) {
     ],
   });
   const foot = h("tfoot", {}, h("tr", {}, h("th", {scope: "row"}, "Total"), h("td", {}), h("td.n", {}, hours(answer.total.gpu_hours)),
-    h("td.n", {}, exactUsd(answer.total.usd_micro)), h("td.n", {}, "100 %")));
+    h("td.n", {}, exactUsd(answer.total.usd_micro)), h("td.n", {}, "100%")));
   whole.querySelector("table").append(foot);
   return whole;
 }

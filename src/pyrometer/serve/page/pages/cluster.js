@@ -105,7 +105,7 @@ function board(answer, place) {
     const holder = cell[2] === null ? null : answer.holders[cell[2]];
     return [`GPU ${cell[0]} of ${node.node}`, [pool.gpu_model, pool.pool].filter(Boolean).join(" · "), answer.states[cell[1]],
       holder ? [holder.workload?.name ?? holder.pod, holder.experiment, holder.team, holder.user].filter(Boolean).join(" · ") : "not held",
-      cell[3] < 1000 ? `for ${Math.round(cell[3] / 10)} % of that minute` : null].filter(Boolean);
+      cell[3] < 1000 ? `for ${Math.round(cell[3] / 10)}% of that minute` : null].filter(Boolean);
   }
 
   function choose(index, x = null, y = null) {
