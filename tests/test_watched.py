@@ -57,5 +57,5 @@ def test_every_state_that_telemetry_can_show_has_its_time(answer: dict[str, Any]
 def test_what_was_planted_is_found_and_nothing_else(answer: dict[str, Any]) -> None:
     assert [finding["cause"] for finding in answer["findings"]] == ["hang", "idle_held"]
     hang, idle = answer["findings"]
-    assert "a kernel spins" in hang["evidence"][0]
+    assert "a spinning kernel" in hang["evidence"][0]
     assert "showed no activity" in idle["evidence"][0]

@@ -27,7 +27,7 @@ from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.causes import with_causes
 from pyrometer.explain.claims import find
 from pyrometer.explain.detectors import DETECTORS
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.explain.why import why
 from pyrometer.model.records import LedgerRow, Node
 from pyrometer.model.settings import Settings
@@ -137,8 +137,8 @@ def _by_state(rows: list[LedgerRow]) -> Counter[str]:
 
 def _claims(store: Store, window: TimeRange, rows: list[LedgerRow]) -> None:
     asked = [detector.__wrapped__ for detector in DETECTORS]  # all of them, whatever states there are
-    everything = find(Night(store, window, EVERYTHING, UTC), asked)
-    findings = find(Night(store, window, EVERYTHING, UTC), DETECTORS)
+    everything = find(Evidence(store, window, EVERYTHING, UTC), asked)
+    findings = find(Evidence(store, window, EVERYTHING, UTC), DETECTORS)
     assert findings == everything  # who is not asked had nothing to claim
     assert all(finding.proposal.states == CLAIMS[finding.proposal.cause] for finding in findings)
     assert len({finding.id for finding in findings}) == len(findings)

@@ -18,7 +18,7 @@ from effort import THOROUGH
 from pyrometer.account.answer_json import iso
 from pyrometer.act.lives import FindingTracker, ms_of
 from pyrometer.explain.findings import Proposal
-from pyrometer.explain.known import APART_MS, named, until_ms
+from pyrometer.explain.known import MAX_GAP_MS, named, until_ms
 from pyrometer.model.records import Finding
 from pyrometer.model.settings import Settings
 from pyrometer.serve.core import Core
@@ -102,7 +102,7 @@ def test_an_episode_is_one_finding_which_opens_once_and_closes_once(episodes: li
     lives = FindingTracker()
     missing: set[int] = set()
     end_ms = BEGIN_MS
-    last_ms = max((one.to_ms for one in episodes), default=BEGIN_MS) + 2 * APART_MS
+    last_ms = max((one.to_ms for one in episodes), default=BEGIN_MS) + 2 * MAX_GAP_MS
     while end_ms < last_ms:
         end_ms += data.draw(st.integers(2, 4)) * MINUTE
         seen = data.draw(proposed(episodes, end_ms, missing))
@@ -161,8 +161,8 @@ def test_names_are_never_given_twice_and_do_not_depend_on_the_order(proposed, be
         one = next((one for one in known if one.finding_id == name.id), None)
         assert (one is None) == (name.seen_ms is None)
         if one is not None:
-            assert proposal.from_ms <= until_ms(one, looked_ms) + APART_MS
-            assert proposal.to_ms >= one.from_ms - APART_MS
+            assert proposal.from_ms <= until_ms(one, looked_ms) + MAX_GAP_MS
+            assert proposal.to_ms >= one.from_ms - MAX_GAP_MS
     assert sorted(named(proposals, reversed(known), looked_ms)) == sorted(names)
 
 
@@ -193,7 +193,7 @@ def looked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         from_ms, to_ms = min(hangs)[0], max(to_ms for _, to_ms in hangs)
         told_ms = 0
         for moment in range(1, MOMENTS):
-            until_ms = from_ms + (to_ms + 2 * APART_MS - from_ms) * moment // (MOMENTS - 1)
+            until_ms = from_ms + (to_ms + 2 * MAX_GAP_MS - from_ms) * moment // (MOMENTS - 1)
             with Store(folder / "live", create=True) as store:
                 replay(night, store, told_ms, until_ms)
                 told_ms = until_ms

@@ -277,7 +277,7 @@ def test_the_report_is_made_once_a_day_for_a_file_and_for_people(tmp_path: Path,
     (written,) = (tmp_path / "reports").iterdir()
     assert written.name == "2026-11-14.html"
     assert "job-0 waited for rank 7" in written.read_text()
-    assert receiver.heads == ["Last night: $29 for 8.0 GPU-hours, no waste seen"]
+    assert receiver.heads == ["Last night: $29 for 8.0 GPU-hours, no waste found"]
     text = receiver.bodies[0]["blocks"][0]["text"]["text"]
     assert text.count("•") == 3
     assert "And 2 more findings, $193 together." in text

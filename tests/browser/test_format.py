@@ -1,11 +1,12 @@
-"""Money and shares on the page are written like in the terminal and in the report."""
+"""Money, shares and dates on the page are written like in the terminal and in the report."""
 
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime, timedelta
 
 from money import SHARES, WRITTEN
-from pyrometer.model.human import dollars, percent, ratio
+from pyrometer.model.human import date, date_time, dollars, percent, ratio
 
 
 def test_money_has_one_format(looking, night_url):
@@ -32,3 +33,14 @@ def test_shares_have_one_format(looking, night_url):
     assert written == [percent(part, whole) for part, whole in pairs]
     parts = [round(part / whole, 4) for part, whole in pairs]
     assert page.evaluate(ask % ("ratio", "(part) => said(part)"), parts) == [ratio(part) for part in parts]
+
+
+def test_dates_have_one_format(looking, night_url):
+    times = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=37 * number, seconds=number) for number in range(200)]
+    page = looking(night_url).at("/experiments")
+    written = page.evaluate(
+        "async (times) => { const {day, when, exactly, useZone} = await import('/page/format.js'); useZone('UTC'); "
+        "return times.map((time) => [day(time), when(time), exactly(time)]); }",
+        [round(time.timestamp() * 1000) for time in times],
+    )
+    assert written == [[date(at), date_time(at), date_time(at, year=True, seconds=True)] for at in times]

@@ -99,7 +99,7 @@ def test_a_cluster_that_reported_long_ago_is_not_live(looking, cluster_url):
 def test_a_simulated_night_is_called_so_with_its_end(looking, night_url):
     page = looking(night_url).at("/")
     chip = page.locator("#pause")
-    chip.filter(has_text="Simulated until 09 Oct 08:00 UTC").wait_for()
+    chip.filter(has_text="Simulated until Oct 9, 08:00 UTC").wait_for()
     assert "is-live" not in chip.get_attribute("class")
     assert page.locator(".tiles dt").first.inner_text() == "At 08:00"
     assert "Now" not in page.locator(".tiles").inner_text()
@@ -118,7 +118,7 @@ def test_a_time_range_in_the_past_is_not_now_on_a_live_cluster(looking, cluster_
 def test_what_went_on_at_the_end_of_a_past_range_is_not_said_to_go_on(looking, night_url):
     one = looking(night_url)
     page = one.at("/?since=2026-10-08T22:20:00Z&until=2026-10-09T02:12:00Z")
-    assert page.locator(".ongoing").first.inner_text().strip() == "· still going on at 09 Oct 02:12"
+    assert page.locator(".ongoing").first.inner_text().strip() == "· still going on at Oct 9, 02:12"
 
 
 def test_a_run_of_old_data_ran_when_the_data_ended(looking, cluster_url):

@@ -167,7 +167,7 @@ def test_an_experiment_says_what_it_cost_and_who_and_what_it_is_made_of(looking,
 def test_what_had_no_gpu_in_a_time_range_says_so_and_when_it_had(looking, night_url):
     one = looking(night_url)
     page = one.at("/experiment?experiment=chat-api&month=2026-08")
-    assert "No GPU time in this time range. The last GPU time was on 09 Oct 2026." in page.locator("main").inner_text()
+    assert "No GPU time in this time range. The last GPU time was on Oct 9, 2026." in page.locator("main").inner_text()
     page.get_by_role("link", name="Show all time").click()
     page.wait_for_url("**all=1**")
     one.shown()
@@ -225,4 +225,4 @@ def test_a_page_that_is_left_early_complains_of_nothing(looking, night_url):
 def test_a_time_range_fits_a_phone(looking, night_url):
     page = looking(night_url, width=390).at("/?since=2026-10-08T22:20:51.577Z&until=2026-10-09T02:12:00.000Z")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert page.locator("#range option:checked").inner_text() == "08 Oct 22:20 – 09 Oct 02:12"
+    assert page.locator("#range option:checked").inner_text() == "Oct 8, 22:20 – Oct 9, 02:12"

@@ -42,7 +42,7 @@ class TestBurn:
         first = page.locator(".finding").first
         assert first.locator(".amount").inner_text() == "$984"
         assert "Rank 4" in first.inner_text() or "rank 4" in first.inner_text()
-        assert "Caught at 23:58 it would have cost $3.73 instead of $984." in first.inner_text()
+        assert "Caught at 23:58, it would have cost $3.73 instead of $984." in first.inner_text()
         assert page.get_by_text("in findings would have been saved").count() == 1
         first.get_by_role("link", name="Open workload").click()
         one.shown()

@@ -29,8 +29,8 @@ def demo(tmp_path_factory):
 def test_without_a_terminal_the_demo_explains_the_night_and_exits(demo):
     folder, ran = demo
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "Thu 08 Oct 2026 20:00 – Fri 09 Oct 08:00 UTC (12 h), simulated" in ran.stdout
-    assert re.search(r"^\$1\d,\d{3} for 3,648 GPU-hours, \$\d,\d{3} of it wasted \(\d+ %\)$", ran.stdout, re.MULTILINE)
+    assert "Thu, Oct 8, 2026, 20:00 – Fri, Oct 9, 08:00 UTC (12 h), simulated" in ran.stdout
+    assert re.search(r"^\$1\d,\d{3} for 3,648 GPU-hours, \$\d,\d{3} wasted \(\d+%\)$", ran.stdout, re.MULTILINE)
     assert f"HTML report: {folder / 'why.html'}" in ran.stdout
     assert "Served at" not in ran.stdout
     assert max(len(line) for line in ran.stdout.splitlines()[2:-2]) <= 80
@@ -120,7 +120,7 @@ def test_on_a_terminal_the_demo_serves_the_page_until_ctrl_c(tmp_path):
     (page, burn), shown, code = on_a_terminal(["demo", "--out", str(tmp_path / "night")], _page_and_burn)
     assert '<script type="module" src="/page/app.js">' in page
     assert round(burn["total"]["usd"]) == 12136
-    assert "of it wasted" in shown
+    assert " wasted" in shown
     assert code == 0
 
 

@@ -50,7 +50,7 @@ def test_cost_by_pipeline_and_by_trial_adds_up_to_the_same_total(told, night):
 def test_a_run_of_a_pipeline_is_shown_by_its_steps(told, night):
     lines = told("show", "nightly 2026-10-08", "--data", night).lines
     assert lines[0] == "nightly 2026-10-08: succeeded"
-    assert re.fullmatch(r"\$\d+ for [\d.]+ GPU-hours, \$[\d.]+ wasted, \d+ % of the time training", lines[1])
+    assert re.fullmatch(r"\$\d+ for [\d.]+ GPU-hours, \$[\d.]+ wasted, \d+% of the time training", lines[1])
     steps = {line.split()[0]: line for line in lines[5:]}
     assert [name for name in steps if name != "attempt"] == [
         "prepare",

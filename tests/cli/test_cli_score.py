@@ -82,7 +82,7 @@ def test_the_table_says_it_in_words(told, simulated):
         (None, "has no truth.json: only folders made by `simulate` or `import recording` can be"),
         ("{", "is not JSON"),
         ("[]", "contains no truth"),
-        ("{}", "cannot be used: it has no window with two times."),
+        ("{}", "cannot be used: its window lacks 'from' or 'to'."),
         (json.dumps(TRUTH | {"evidence": "none"}), "cannot be used: its evidence is 'none'"),
     ],
 )

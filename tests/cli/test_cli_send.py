@@ -28,7 +28,7 @@ def test_it_is_printed_as_ever_and_sent_in_short(pyrometer, folder, tmp_path, mo
         said = pyrometer("why", "--data", folder, "--all", "--send")
         assert (said.code, said.err) == (0, "")
         assert "$29 for 8.0 GPU-hours" in said.out
-        assert receiver.heads == ["What burned: $29 for 8.0 GPU-hours, no waste seen"]
+        assert receiver.heads == ["What burned: $29 for 8.0 GPU-hours, no waste found"]
         receiver.answers = [(410, {}, b"channel_is_archived")] * 2
         said = pyrometer("why", "--data", folder, "--all", "--send")
     assert said.code == 1

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.explain.charts import (
-    MOST_LANES,
+    MAX_LANES,
     PLOT_HEIGHT,
     PLOT_WIDTH,
-    Bucket,
+    BarPart,
     Clock,
-    Part,
-    Span,
-    Window,
+    FindingSpan,
+    TimeAxis,
+    TimeBucket,
     area_chart,
     assign_lanes,
     cause_class,
@@ -43,14 +43,14 @@ state_names = st.sampled_from([state.name for state in STATES] + ["a_state_of_th
 state_amounts = st.dictionaries(state_names, st.integers(0, 300 * BUCKET_MS))
 bucket_lists = st.lists(state_amounts, min_size=1, max_size=20).map(
     lambda rows: [
-        Bucket(BEGIN_MS + index * BUCKET_MS, BEGIN_MS + (index + 1) * BUCKET_MS, states)
+        TimeBucket(BEGIN_MS + index * BUCKET_MS, BEGIN_MS + (index + 1) * BUCKET_MS, states)
         for index, states in enumerate(rows)
     ]
 )
 
 
-def window_of(buckets: list[Bucket]) -> Window:
-    return Window(buckets[0].from_ms, buckets[-1].to_ms)
+def window_of(buckets: list[TimeBucket]) -> TimeAxis:
+    return TimeAxis(buckets[0].from_ms, buckets[-1].to_ms)
 
 
 def height_at(path: str, x: float) -> float:
@@ -99,13 +99,13 @@ def test_drawn_areas_of_a_bucket_are_as_high_as_its_total(buckets):
 
 
 def test_layers_are_stacked_in_reading_order_and_unknown_states_on_top():
-    bucket = Bucket(0, 1, {"novel": 1, "free": 1, "hang": 1, "train": 1, "startup": 0})
+    bucket = TimeBucket(0, 1, {"novel": 1, "free": 1, "hang": 1, "train": 1, "startup": 0})
     assert [layer.state for layer in stack_layers([bucket])] == ["train", "hang", "free", "novel"]
 
 
 @given(st.lists(state_amounts, max_size=100), st.integers(1, 30))
 def test_merging_keeps_every_millisecond_in_no_more_buckets_than_asked(rows, at_most):
-    window = Window(BEGIN_MS, BEGIN_MS + max(1, len(rows)) * BUCKET_MS)
+    window = TimeAxis(BEGIN_MS, BEGIN_MS + max(1, len(rows)) * BUCKET_MS)
     times = [(BEGIN_MS + index * BUCKET_MS, states) for index, states in enumerate(rows)]
     merged = merge_buckets(times, BUCKET_MS, window, at_most)
     assert len(merged) <= at_most
@@ -114,7 +114,7 @@ def test_merging_keeps_every_millisecond_in_no_more_buckets_than_asked(rows, at_
 
 
 def test_a_bucket_cut_by_the_window_keeps_its_gpus():
-    window = Window(BEGIN_MS + 7 * MS_PER_MINUTE, BEGIN_MS + 20 * MS_PER_MINUTE)
+    window = TimeAxis(BEGIN_MS + 7 * MS_PER_MINUTE, BEGIN_MS + 20 * MS_PER_MINUTE)
     rows = [
         (BEGIN_MS, {"train": 3 * 8 * MS_PER_MINUTE}),
         (BEGIN_MS + BUCKET_MS, {"train": 3 * 5 * MS_PER_MINUTE}),
@@ -126,13 +126,13 @@ def test_a_bucket_cut_by_the_window_keeps_its_gpus():
 
 def test_a_month_of_quarter_hours_becomes_half_days():
     rows = [(BEGIN_MS + index * BUCKET_MS, {"train": BUCKET_MS}) for index in range(30 * 96)]
-    merged = merge_buckets(rows, BUCKET_MS, Window(BEGIN_MS, BEGIN_MS + 30 * MS_PER_DAY), 96)
+    merged = merge_buckets(rows, BUCKET_MS, TimeAxis(BEGIN_MS, BEGIN_MS + 30 * MS_PER_DAY), 96)
     assert {bucket.to_ms - bucket.from_ms for bucket in merged} == {12 * MS_PER_HOUR}
 
 
 def test_time_without_rows_is_a_gap_and_not_drawn():
-    buckets = [Bucket(0, 10, {"train": 10}), Bucket(20, 30, {"train": 10})]
-    root = ElementTree.fromstring(area_chart(Window(0, 30), CLOCK, buckets, [], "label", "detail"))
+    buckets = [TimeBucket(0, 10, {"train": 10}), TimeBucket(20, 30, {"train": 10})]
+    root = ElementTree.fromstring(area_chart(TimeAxis(0, 30), CLOCK, buckets, [], "label", "detail"))
     path = next(root.iter("path")).attrib["d"]
     drawn = [height_at(path, share * PLOT_WIDTH) > 0 for share in (1 / 6, 1 / 2, 5 / 6)]
     assert drawn == [True, False, True]
@@ -141,7 +141,7 @@ def test_time_without_rows_is_a_gap_and_not_drawn():
 @given(st.lists(st.integers(0, 10**15), min_size=1, max_size=12), st.integers(0, 10**15))
 def test_parts_of_a_bar_follow_one_another_and_fill_their_share(amounts, rest):
     whole = sum(amounts) + rest
-    root = ElementTree.fromstring(stacked_bar([Part("s-train", n, "") for n in amounts], whole, "label"))
+    root = ElementTree.fromstring(stacked_bar([BarPart("s-train", n, "") for n in amounts], whole, "label"))
     ends = [0.0]
     for rect in root.iter("rect"):
         left, width = (float(rect.attrib[name].rstrip("%")) for name in ("x", "width"))
@@ -155,14 +155,14 @@ def test_parts_of_a_bar_follow_one_another_and_fill_their_share(amounts, rest):
 spans = st.lists(
     st.tuples(st.integers(-100, 1100), st.sampled_from([0, 5, 40, 300])).map(lambda pair: (pair[0], sum(pair))),
     max_size=40,
-).map(lambda times: [Span(number, "s-hang", *time, "") for number, time in enumerate(times, start=1)])
+).map(lambda times: [FindingSpan(number, "s-hang", *time, "") for number, time in enumerate(times, start=1)])
 
 
 @given(spans)
 def test_no_finding_covers_another_and_the_biggest_has_its_place(spans):
-    window = Window(0, 1000)
+    window = TimeAxis(0, 1000)
     lanes = assign_lanes(spans, window)
-    assert len(lanes) <= MOST_LANES
+    assert len(lanes) <= MAX_LANES
     assert [lane[0].number for lane in lanes[:1]] == [span.number for span in spans[:1]]
     for lane in lanes:
         shares = sorted((window.share(span.from_ms), window.share(span.to_ms)) for span in lane)
@@ -174,7 +174,7 @@ def test_no_finding_covers_another_and_the_biggest_has_its_place(spans):
     "length_ms", [MS_PER_MINUTE, BUCKET_MS, MS_PER_HOUR, 12 * MS_PER_HOUR, 30 * MS_PER_DAY, 400 * MS_PER_DAY]
 )
 def test_ticks_are_few_ascending_and_inside(length_ms):
-    window = Window(BEGIN_MS, BEGIN_MS + length_ms)
+    window = TimeAxis(BEGIN_MS, BEGIN_MS + length_ms)
     times = [time_ms for time_ms, _ in time_ticks(window, CLOCK)]
     assert 1 <= len(times) <= 8
     assert times == sorted(set(times))
@@ -184,13 +184,13 @@ def test_ticks_are_few_ascending_and_inside(length_ms):
 def test_ticks_are_round_in_the_readers_zone_across_a_clock_change():
     berlin = Clock.of("Europe/Berlin")
     saturday_22h_ms = 1_792_872_000_000  # 2026-10-24 20:00 UTC; clocks go back on the 25th at 03:00
-    labels = [label for _, label in time_ticks(Window(saturday_22h_ms, saturday_22h_ms + MS_PER_DAY), berlin)]
-    assert labels == ["25 Oct", "06:00", "12:00", "18:00"]
+    labels = [label for _, label in time_ticks(TimeAxis(saturday_22h_ms, saturday_22h_ms + MS_PER_DAY), berlin)]
+    assert labels == ["Oct 25", "06:00", "12:00", "18:00"]
 
 
 def test_an_interval_says_its_day_once():
-    assert CLOCK.between(Window(BEGIN_MS, BEGIN_MS + MS_PER_HOUR)) == "13 Nov 20:00 – 21:00"
-    assert CLOCK.between(Window(BEGIN_MS, BEGIN_MS + MS_PER_DAY)) == "13 Nov 20:00 – 14 Nov 20:00"
+    assert CLOCK.between(TimeAxis(BEGIN_MS, BEGIN_MS + MS_PER_HOUR)) == "Nov 13, 20:00 – 21:00"
+    assert CLOCK.between(TimeAxis(BEGIN_MS, BEGIN_MS + MS_PER_DAY)) == "Nov 13, 20:00 – Nov 14, 20:00"
 
 
 @pytest.mark.parametrize("zone", ["Nowhere/Land", "", "../../etc/passwd", "Europe", HOSTILE])
@@ -210,11 +210,11 @@ def test_escaped_text_reads_back_in_xml_and_has_no_markup(text):
 
 
 def test_hostile_names_stay_text_in_every_drawing():
-    bucket = Bucket(0, 1000, {HOSTILE: 1000, "train": 500})
-    span = Span(1, HOSTILE, 0, 500, HOSTILE)
+    bucket = TimeBucket(0, 1000, {HOSTILE: 1000, "train": 500})
+    span = FindingSpan(1, HOSTILE, 0, 500, HOSTILE)
     for drawing in (
-        stacked_bar([Part(HOSTILE, 1, HOSTILE)], 1, HOSTILE, HOSTILE),
-        area_chart(Window(0, 1000), CLOCK, [bucket], [[span]], HOSTILE, HOSTILE),
+        stacked_bar([BarPart(HOSTILE, 1, HOSTILE)], 1, HOSTILE, HOSTILE),
+        area_chart(TimeAxis(0, 1000), CLOCK, [bucket], [[span]], HOSTILE, HOSTILE),
     ):
         root = ElementTree.fromstring(drawing)
         assert {element.tag for element in root.iter()} <= SVG_TAGS
@@ -222,9 +222,11 @@ def test_hostile_names_stay_text_in_every_drawing():
 
 
 def test_every_span_links_to_its_finding_and_every_drawing_has_a_name():
-    spans = [Span(number, "s-hang", 0, 900, f"finding {number}") for number in (1, 2)]
-    lanes = assign_lanes(spans, Window(0, 1000))
-    root = ElementTree.fromstring(area_chart(Window(0, 1000), CLOCK, [Bucket(0, 1000, {"hang": 9})], lanes, "l", "d"))
+    spans = [FindingSpan(number, "s-hang", 0, 900, f"finding {number}") for number in (1, 2)]
+    lanes = assign_lanes(spans, TimeAxis(0, 1000))
+    root = ElementTree.fromstring(
+        area_chart(TimeAxis(0, 1000), CLOCK, [TimeBucket(0, 1000, {"hang": 9})], lanes, "l", "d")
+    )
     assert [link.attrib["href"] for link in root.iter("a")] == ["#finding-1", "#finding-2"]
     assert all(svg.attrib["aria-label"] for svg in root.iter("svg"))
 

@@ -49,7 +49,7 @@ class TestWithTheSdk:
         assert finding["culprit"] is None
         assert finding["title"].startswith("llama crashed 3 times in a row")
         assert finding["evidence"] == [
-            "each attempt lived 10 min or so, and none completed a step",
+            "each attempt lasted about 10 min, and none completed a step",
             "all ended with ValueError: no such file",
         ]
         assert finding["what_if"]["saved_gpu_ms"] == 0  # with the third it is one, and there was no fourth
@@ -58,7 +58,7 @@ class TestWithTheSdk:
         (finding,) = told(tmp_path, self.loop(4, steps_min=4))["findings"]
         assert interval(finding) == minutes(0, 40)
         assert finding["gpu_ms"] == 4 * 40 * MINUTE  # startup and lost work
-        assert finding["evidence"][0].startswith("no attempt got beyond where it had begun")
+        assert finding["evidence"][0].startswith("no attempt got past the step it started from")
         assert finding["what_if"]["saved_gpu_ms"] == 4 * 10 * MINUTE  # all of the fourth
 
     def test_two_are_not_enough(self, tmp_path):
@@ -115,7 +115,7 @@ class TestWithKubernetesAlone:
         finding = only(told(tmp_path, [*cluster(), *self.pods([8, 9, 10], numbered=numbered)]))
         assert interval(finding) == minutes(0, 31)
         assert finding["gpu_ms"] == 2 * (8 + 9 + 10) * MINUTE  # what ran unseen as well: it came to nothing
-        assert finding["evidence"][0] == "each attempt lived 9 min or so, the longest 10 min"
+        assert finding["evidence"][0] == "each attempt lasted about 9 min, the longest 10 min"
         assert finding["evidence"][1] == "its pods ended with Error"
         assert finding["confidence"] < 0.9
 

@@ -59,14 +59,14 @@ class TestHang:
         assert finding["what_if"] == {
             "detected": minutes(41, 0)[0], "detect_s": 60.0,  # the hang's limit: it is told however little it costs
             "saved_gpu_ms": 4 * 79 * nights.MINUTE, "saved_usd_micro": 4 * 79 * 60_000, "saved_usd": 18.96,
-            "sentence": "Caught at 20:41 it would have cost $0.24 instead of $19.",
+            "sentence": "Caught at 20:41, it would have cost $0.24 instead of $19.",
         }  # fmt: skip
 
     def test_a_rank_that_says_nothing_while_the_others_wait_is_the_culprit(self, tmp_path):
         reports = [event("stuck", 40, rank, step=3999) for rank in (0, 1, 2)]
         finding = only(told(tmp_path, self.records(reports)))
         assert finding["culprit"]["rank"] == 3
-        assert "rank 3 fell silent" in finding["evidence"][0]
+        assert "rank 3 stopped reporting" in finding["evidence"][0]
 
     def test_it_ends_where_progress_goes_on(self, tmp_path):
         reports = [event("stuck", 40, r, step=3999) for r in range(4)] + [event("unstuck", 55.5, r) for r in range(4)]
@@ -87,7 +87,7 @@ class TestHang:
         finding = only(told(tmp_path, [*cluster(), *job(), *telemetry]))
         assert (finding["cause"], interval(finding)) == ("hang", minutes(50, 120))
         assert finding["what_if"]["saved_gpu_ms"] == 4 * 69 * nights.MINUTE
-        assert "a kernel spins" in finding["evidence"][0]
+        assert "a spinning kernel" in finding["evidence"][0]
 
 
 IDLE = {"gpu_util_permille": 0, "sm_active_permille": 0, "power_w": 110}
@@ -119,7 +119,7 @@ class TestIdleHeld:
         ended = run(ended_ms=at(60), outcome="succeeded")
         finding = only(told(tmp_path, [*cluster(), *job(), *ended, *all_ranks(0, 60)]))
         assert (finding["cause"], finding["gpu_ms"]) == ("idle_held", 4 * nights.HOUR)
-        assert "its training had ended at" in finding["evidence"][1]
+        assert "its training ended at" in finding["evidence"][1]
 
 
 def test_gang_wait_names_the_missing_pods(tmp_path):
@@ -151,7 +151,7 @@ def test_a_gang_that_waits_is_never_said_to_be_complete(tmp_path):
     records = [r._replace(phase="Failed") if isinstance(r, Pod) and r.ended_ms else r for r in records]
     finding = only(told(tmp_path, records))
     assert finding["cause"] == "gang_wait"
-    assert finding["evidence"][0] == "1 of 2 pods were there"
+    assert finding["evidence"][0] == "1 of 2 pods were scheduled"
 
 
 class TestDataStall:

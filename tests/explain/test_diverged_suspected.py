@@ -71,9 +71,7 @@ def test_less_power_for_the_same_activity(tmp_path, every_s):
     assert finding["culprit"] is None
     assert finding["confidence"] == 0.6
     assert finding["title"].startswith("llama may have trained on NaN for 1 h 13 min, since 20:47")
-    assert finding["evidence"][1] == (
-        "their activity (SM 82%, tensor 25%, DRAM 41%) and their clocks do not explain it"
-    )
+    assert finding["evidence"][1] == ("their activity (SM 82%, tensor 25%, DRAM 41%) and clocks do not explain it")
 
 
 @pytest.mark.parametrize(

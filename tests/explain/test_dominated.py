@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyrometer.explain.dominated import Reached, beaten_since
+from pyrometer.explain.dominated import ReachedValue, beaten_since
 
 small = st.integers(0, 6)
 
 
 @st.composite
-def sweeps(draw: st.DrawFn) -> dict[str, list[Reached]]:
+def sweeps(draw: st.DrawFn) -> dict[str, list[ReachedValue]]:
     """Runs whose values come in time, and which never get cheaper."""
     runs = {}
     for name in "abcd"[: draw(st.integers(1, 4))]:
@@ -19,7 +19,7 @@ def sweeps(draw: st.DrawFn) -> dict[str, list[Reached]]:
         times = sorted(draw(st.lists(small, min_size=count, max_size=count)))
         costs = sorted(draw(st.lists(small, min_size=count, max_size=count)))
         badness = draw(st.lists(small.map(float), min_size=count, max_size=count))
-        runs[name] = [Reached(*one) for one in zip(times, costs, badness, strict=True)]
+        runs[name] = [ReachedValue(*one) for one in zip(times, costs, badness, strict=True)]
     return runs
 
 
@@ -48,14 +48,14 @@ def test_it_is_since_the_first_of_the_last_values_with_which_it_was_behind(runs)
 
 
 def test_what_another_run_did_later_does_not_count():
-    early = [Reached(1, 10, 3.0), Reached(2, 20, 2.0)]
-    late = [Reached(11, 5, 1.0)]
+    early = [ReachedValue(1, 10, 3.0), ReachedValue(2, 20, 2.0)]
+    late = [ReachedValue(11, 5, 1.0)]
     assert beaten_since({"early": early, "late": late}) == {}
-    assert beaten_since({"early": early, "late": [Reached(2, 5, 1.0)]}) == {"early": 1}
+    assert beaten_since({"early": early, "late": [ReachedValue(2, 5, 1.0)]}) == {"early": 1}
 
 
 def test_a_run_that_catches_up_was_not_beaten():
-    other = [Reached(0, 10, 3.0), Reached(1, 20, 2.5)]
-    assert beaten_since({"other": other, "slow": [Reached(5, 12, 5.0), Reached(6, 22, 2.0)]}) == {}
-    assert beaten_since({"other": other, "slow": [Reached(5, 12, 2.0), Reached(6, 22, 2.0)]}) == {}
-    assert beaten_since({"other": other, "slow": [Reached(5, 12, 2.9), Reached(6, 22, 2.9)]}) == {"slow": 1}
+    other = [ReachedValue(0, 10, 3.0), ReachedValue(1, 20, 2.5)]
+    assert beaten_since({"other": other, "slow": [ReachedValue(5, 12, 5.0), ReachedValue(6, 22, 2.0)]}) == {}
+    assert beaten_since({"other": other, "slow": [ReachedValue(5, 12, 2.0), ReachedValue(6, 22, 2.0)]}) == {}
+    assert beaten_since({"other": other, "slow": [ReachedValue(5, 12, 2.9), ReachedValue(6, 22, 2.9)]}) == {"slow": 1}

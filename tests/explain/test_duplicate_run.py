@@ -58,10 +58,10 @@ def test_the_later_of_two_is_found(tmp_path):
     assert interval(finding) == minutes(20, 120)
     assert finding["gpu_ms"] == 2 * 100 * MINUTE
     assert finding["usd_micro"] == 2 * 100 * 60_000
-    assert finding["title"] == "two trained the same as one for 1 h 40 min, from 20:20 on"
+    assert finding["title"] == "two trained the same as one for 1 h 40 min, from 20:20"
     assert finding["evidence"] == [
-        "runs run-two and run-one have the same configuration, data set and seed",
-        "one began at 20:00 and still runs",
+        "runs run-two and run-one have the same configuration, dataset and seed",
+        "one started at 20:00 and is still running",
     ]
 
 
@@ -75,7 +75,7 @@ def test_what_has_succeeded_need_not_be_done_again(tmp_path):
     done = training("one", "n0", ended_min=30, outcome="succeeded")
     finding = only(told(tmp_path, [*cluster(), *done, *training("two", "n1", from_min=40)]))
     assert interval(finding) == minutes(40, 120)
-    assert finding["evidence"][1] == "one began at 20:00 and succeeded at 20:30"
+    assert finding["evidence"][1] == "one started at 20:00 and succeeded at 20:30"
 
 
 @pytest.mark.parametrize("outcome", ["failed", "killed", None])
@@ -163,8 +163,8 @@ def losses(name, *values):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ((3.0, 2.5, 2.2), "their first 3 losses are equal to the last digit"),
-        ((3.0, 2.5, 2.2011), "their first 3 losses differ by 0.05% at most"),
+        ((3.0, 2.5, 2.2), "their first 3 losses are identical"),
+        ((3.0, 2.5, 2.2011), "their first 3 losses differ by at most 0.05%"),
         ((3.0, 2.7, 2.6), None),  # something that nobody saw was another
     ],
 )

@@ -22,7 +22,7 @@ EVERYTHING = Settings(finding_min_usd_micro=0, finding_min_ms=1)
 HEALTHY = {"gpu_util_permille": 960, "sm_active_permille": 800, "power_w": 640}
 HUNG = {"gpu_util_permille": 1000, "sm_active_permille": 10, "power_w": 90}
 IDLE = {"gpu_util_permille": 0, "sm_active_permille": 0, "power_w": 80}
-FIGURES = "its GPUs said 100% utilised but 1% of their cores worked at 90 W: a kernel spins"
+FIGURES = "its GPUs reported 100% utilization but only 1% of their SMs were active at 90 W: a spinning kernel"
 
 
 def seen(node, every_ms, phase_ms, spans, values, *, to_min=60, slots=range(GPUS)):

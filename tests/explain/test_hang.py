@@ -77,34 +77,34 @@ def hangs(tmp_path_factory):
     ("name", "rank", "phase", "evidence"),
     [
         ("reads", 2, "data", [
-            "rank 2 made no progress after step 400 in data, from 12:39 on",
-            "rank 2 in data; 3 others wait in gradient synchronisation",
-            "it stood at ada/shards.py:88 in read",
+            "rank 2 made no progress after step 400 in data, from 12:39",
+            "rank 2 in data; 3 others wait in gradient synchronization",
+            "it was at ada/shards.py:88 in read",
             "called by data/dataloader.py:711 in __next__",
             "called by ada/train.py:31 in main",
         ]),
         ("an-earlier-step", 3, "optimizer", [
-            "rank 3 made no progress after step 399 in optimizer, from 12:40 on",
-            "rank 3 in optimizer; 3 others wait in gradient synchronisation",
+            "rank 3 made no progress after step 399 in optimizer, from 12:40",
+            "rank 3 in optimizer; 3 others wait in gradient synchronization",
         ]),
         ("saves", 0, "checkpoint", [
-            "rank 0 made no progress after step 400 in checkpoint, from 12:40 on",
-            "rank 0 in checkpoint; 3 others wait in gradient synchronisation",
+            "rank 0 made no progress after step 400 in checkpoint, from 12:40",
+            "rank 0 in checkpoint; 3 others wait in gradient synchronization",
         ]),
         ("holds-the-interpreter", 1, "forward", [
-            "rank 1 made no progress after step 400 in forward, from 12:40 on",
-            "rank 1 in forward; 3 others wait in gradient synchronisation",
-            "it stood at ada/kernels.py:12 in launch",
+            "rank 1 made no progress after step 400 in forward, from 12:40",
+            "rank 1 in forward; 3 others wait in gradient synchronization",
+            "it was at ada/kernels.py:12 in launch",
             "called by ada/train.py:40 in main",
         ]),
         ("stopped", 3, "comm", [
-            "rank 3 made no progress after step 400 in comm, from 12:40 on",
-            "rank 3 waits in gradient synchronisation; 3 others wait in gradient synchronisation",
+            "rank 3 made no progress after step 400 in comm, from 12:40",
+            "rank 3 waits in gradient synchronization; 3 others wait in gradient synchronization",
             f"it was {STOPPED}",
         ]),
         ("silent", 3, None, [
-            "rank 3 fell silent while 3 other ranks reported",
-            "3 others wait in gradient synchronisation",
+            "rank 3 stopped reporting while 3 other ranks continued",
+            "3 others wait in gradient synchronization",
         ]),
     ],
 )  # fmt: skip
@@ -125,18 +125,18 @@ def test_of_several_that_are_equally_far_behind_none_is_to_blame_alone(hangs):
     node = f"node-{2 * list(JOBS).index('two-of-a-node')}"
     assert hangs["two-of-a-node"]["culprit"] == {"node": node}
     assert hangs["two-of-a-node"]["confidence"] < 0.95
-    assert f"look at what {node} does" in hangs["two-of-a-node"]["suggestion"]
+    assert f"Check {node}." in hangs["two-of-a-node"]["suggestion"]
     apart = hangs["two-of-two-nodes"]
     assert apart["culprit"] is None
     assert apart["evidence"][0].startswith("ranks 1 and 3 made no progress after step 400 in data")
-    assert apart["evidence"][1] == "ranks 1 and 3 in data; 2 others wait in gradient synchronisation"
+    assert apart["evidence"][1] == "ranks 1 and 3 in data; 2 others wait in gradient synchronization"
 
 
 def test_where_all_stand_at_the_same_place_nobody_is_named(hangs):
     finding = hangs["nobody"]
     assert finding["culprit"] is None
-    assert finding["evidence"] == ["4 ranks made no progress after step 400 in comm: none of them is behind the others"]
-    assert "their stacks" in finding["suggestion"]
+    assert finding["evidence"] == ["4 ranks made no progress after step 400 in comm: none is behind the others"]
+    assert "the stacks of its ranks" in finding["suggestion"]
 
 
 def test_who_moves_again_is_not_it(hangs):

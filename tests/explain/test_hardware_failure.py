@@ -72,7 +72,7 @@ class TestOfAGpu:
         assert finding["title"].endswith("(XID 79)")
         assert finding["evidence"] == [
             "XID 79: the GPU fell off the bus",
-            "1 h 20 min later it was still out",
+            "it was still out of service after 1 h 20 min",
             "the workload hung for 20 min",
             "10 min of its steps were lost",
         ]
@@ -82,7 +82,7 @@ class TestOfAGpu:
         finding = only(told(tmp_path, self.hit(repaired(100))))
         assert interval(finding) == minutes(40, 100)
         assert finding["gpu_ms"] == (60 + 3 * 20 + 4 * 10) * MINUTE
-        assert "it was back after 1 h" in finding["evidence"]
+        assert "it was back in service after 1 h" in finding["evidence"]
 
     def test_that_nobody_held(self, tmp_path):
         finding = only(told(tmp_path, [*cluster(), broken(30, reason="lost"), repaired(90)]))
@@ -190,7 +190,7 @@ class TestOfANode:
         finding = only(told(tmp_path, [*cluster(), *telemetry, seen(40, gpus=1)]))
         assert finding["culprit"] == {"node": "node-1", "gpu": 0}  # the one that fell silent
         assert finding["gpu_ms"] == 80 * MINUTE - 1  # then it is seen with both
-        assert finding["evidence"][0] == "the node showed 1 of 2 GPUs"
+        assert finding["evidence"][0] == "the node reported 1 of 2 GPUs"
 
     def test_that_vanishes_under_a_job(self, tmp_path):
         again = [

@@ -70,7 +70,7 @@ def finding(number: int, hours: float, priced: bool) -> dict:
         "title": f"llama-{number} has been hung in an all-reduce since 23:41.",
         "evidence": ["No rank has finished a step since 23:41:07."],
         "suggestion": "Delete the pod of rank 5 and cordon n12.",
-        "what_if": {"sentence": "Caught at 23:43 it would have cost $12 instead of $2,950." if priced else None},
+        "what_if": {"sentence": "Caught at 23:43, it would have cost $12 instead of $2,950." if priced else None},
     }
 
 
@@ -298,8 +298,8 @@ def test_headline_says_what_burned_and_what_was_wasted():
     answer = why()
     text = Reader(render_html(answer)).text
     wasted = sum(row["usd"] for row in answer["states"] if row["family"] == "waste")
-    assert f"${answer['total']['usd']:,.0f} burned in 12\u00a0h, ${wasted:,.0f} of it wasted." in text
-    assert "14 Nov 2026 20:00 – 15 Nov 2026 08:00 UTC" in text
+    assert f"${answer['total']['usd']:,.0f} burned in 12\u00a0h, ${wasted:,.0f} wasted." in text
+    assert "Nov 14, 2026, 20:00 – Nov 15, 2026, 08:00 UTC" in text
 
 
 def test_every_amount_is_written_as_everywhere_else():
@@ -309,7 +309,7 @@ def test_every_amount_is_written_as_everywhere_else():
     total, states = answer["total"], answer["states"]
     wasted = sum(row["usd_micro"] for row in states if row["family"] == "waste")
     assert f"<b>{dollars(total['usd_micro'])}</b> burned" in page
-    assert f"<em>{dollars(wasted)}</em> of it wasted" in page
+    assert f"<em>{dollars(wasted)}</em> wasted" in page
     assert [row[3] for row in table_rows(page, "states")] == [dollars(row["usd_micro"]) for row in states]
     assert [row[2] for row in table_rows(page, "teams")] == [dollars(row["usd_micro"]) for row in answer["teams"]]
     amounts = re.findall(r'<span class="amount">(.*?)</span>', page)
@@ -345,7 +345,7 @@ def test_what_rounds_to_nothing_is_not_shown_as_nothing():
 
 def test_numbers_are_in_the_readers_zone():
     text = Reader(render_html(why() | {"timezone": "Asia/Tokyo"})).text
-    assert "15 Nov 2026 05:00 – 17:00 Asia/Tokyo" in text
+    assert "Nov 15, 2026, 05:00 – 17:00 Asia/Tokyo" in text
 
 
 def test_without_prices_everything_is_in_gpu_hours():
@@ -354,7 +354,7 @@ def test_without_prices_everything_is_in_gpu_hours():
     assert "$" not in body
     assert "3,600 GPU-hours burned" in body
     assert "No price is known" in body
-    assert "by GPU-hours, biggest first" in body
+    assert "by GPU-hours, largest first" in body
 
 
 def test_time_without_a_price_is_called_so_and_never_zero_dollars():
@@ -372,9 +372,9 @@ def test_waste_that_no_finding_explains_is_owned_up_to():
     answer = why()
     whole = answer["total"]["usd_micro"]
     row = {"state": "comm_stall", "gpu_ms": 3_600_000, "usd_micro": whole // 10, "usd": whole / 1e7}
-    assert "of the waste is in no finding: Communication" in Reader(render_html(answer | {"unexplained": [row]})).text
+    assert "of the waste is unexplained: Communication" in Reader(render_html(answer | {"unexplained": [row]})).text
     crumb = row | {"usd_micro": whole // 1000}
-    assert "in no finding" not in Reader(render_html(answer | {"unexplained": [crumb]})).text
+    assert "of the waste is unexplained" not in Reader(render_html(answer | {"unexplained": [crumb]})).text
 
 
 def test_a_simulated_night_says_so():
@@ -390,13 +390,13 @@ def test_assumed_prices_are_admitted(assumed):
 
 def test_an_empty_window_says_so_and_claims_nothing():
     text = Reader(render_html(nothing())).text
-    assert "No GPU time in this window." in text
-    assert "wasted" not in text[text.index("No GPU time in this window.") :]
+    assert "No GPU time in this time range." in text
+    assert "wasted" not in text[text.index("No GPU time in this time range.") :]
 
 
 def test_no_findings_are_said_calmly():
     page = render_html(why(findings=0))
-    assert "Nothing burned that we could name" in Reader(page).text
+    assert "No waste with an identifiable cause" in Reader(page).text
     assert 'href="#finding' not in page
 
 
@@ -404,7 +404,7 @@ def test_a_night_without_waste_is_not_blamed():
     answer = why(findings=0)
     for row in answer["states"]:
         row["family"] = "useful"
-    assert "none of it wasted that we could see" in Reader(render_html(answer)).text
+    assert "no waste found" in Reader(render_html(answer)).text
 
 
 def test_every_finding_has_a_card_in_order_and_the_long_tail_is_folded():
@@ -419,7 +419,7 @@ def test_a_card_tells_who_when_why_and_what_to_do():
     for said in (
         "llama-0 has been hung in an all-reduce since 23:41.",
         "rank 0 node n12 GPU 3",
-        "14 Nov 20:00 – 23:00",
+        "Nov 14, 20:00 – 23:00",
         "3\u00a0h",
         "nlp/llama-0",
         "llama-sft",
@@ -427,7 +427,7 @@ def test_a_card_tells_who_when_why_and_what_to_do():
         "No rank has finished a step since 23:41:07.",
         "What to do",
         "Delete the pod of rank 5 and cordon n12.",
-        "Caught at 23:43 it would have cost $12 instead of $2,950.",
+        "Caught at 23:43, it would have cost $12 instead of $2,950.",
         "Caught in time, $9 of the $10 would have been saved.",
     ):
         assert said in text
@@ -437,12 +437,12 @@ def test_findings_that_found_no_room_in_the_chart_are_counted():
     page = render_html(why(findings=40))
     marked = page.count('<a class="span')
     assert 6 <= marked < 40
-    assert f"{40 - marked} more found no room here." in page
+    assert f"{40 - marked} more do not fit here." in page
 
 
 def test_what_is_not_known_comes_with_what_would_help():
     text = Reader(render_html(why())).text
-    assert "1,080 GPU-hours lack it. With the steps of every training" in text
+    assert "Not covered: 1,080 GPU-hours. With the steps of every run" in text
     assert "read access to every cluster" not in text  # Kubernetes has seen everything
 
 

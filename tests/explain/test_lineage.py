@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.history import Checkpoint, History
+from pyrometer.explain.history import RunHistory, SavedCheckpoint
 from pyrometer.explain.lineage import (
     NotRecordedError,
     lineage_of_checkpoint,
@@ -28,7 +28,7 @@ EVER = TimeRange(0, 2**62)
 @st.composite
 def trainings(draw):
     """Attempts that each begin anew or from any checkpoint before, and save now and then: history and truth."""
-    saved: list[tuple[Checkpoint, list[tuple[int, int]]]] = []
+    saved: list[tuple[SavedCheckpoint, list[tuple[int, int]]]] = []
     model: list[tuple[int, int]] = []
     begins = {}
     for attempt in range(1, draw(st.integers(1, 5)) + 1):
@@ -41,8 +41,8 @@ def trainings(draw):
         for step in range(begin, begin + draw(st.integers(1, 8))):
             model.append((attempt, step))
             if draw(st.booleans()):
-                saved.append((Checkpoint(attempt, step + 1, 0, None), list(model)))
-    return History(begins, tuple(checkpoint for checkpoint, _ in saved)), saved, model
+                saved.append((SavedCheckpoint(attempt, step + 1, 0, None), list(model)))
+    return RunHistory(begins, tuple(checkpoint for checkpoint, _ in saved)), saved, model
 
 
 @given(training=trainings())
@@ -56,7 +56,7 @@ def test_a_model_is_made_of_the_attempt_that_saved_it_and_those_it_resumed_from(
 
 @given(begins=st.dictionaries(st.integers(1, 6), st.integers(0, 50), min_size=1), before=st.integers(0, 60))
 def test_a_line_of_attempts_has_every_step_once(begins, before):
-    parts = list(History(begins, ()).line(None, before))
+    parts = list(RunHistory(begins, ()).line(None, before))
     steps = [step for part in parts for step in range(part.from_step, part.to_step)]
     assert len(steps) == len(set(steps))
     assert sorted(steps) == list(range(min(begins.values()), before))

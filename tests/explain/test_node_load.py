@@ -42,7 +42,7 @@ def test_a_stall_on_a_node_with_a_saturated_disk_says_so(tmp_path):
     records = [*stalled(1), *night_of(0, CALM), *night_of(1, SATURATED)]
     finding = only("data_stall", told(tmp_path, records))
     assert finding["culprit"] == {"node": "node-1"}
-    assert finding["evidence"][2:] == ["on node-1 the busiest disk worked 98% of the time (31% before)"]
+    assert finding["evidence"][2:] == ["on node-1 the busiest disk was busy 98% of the time (31% before)"]
 
 
 def test_it_changes_nothing_else(tmp_path):
@@ -59,16 +59,16 @@ def test_it_changes_nothing_else(tmp_path):
         ({"cpu_wait_permille": 350}, "CPUs waited for I/O 35% of the time (1% before)"),
         (
             {"cpu_wait_permille": 350, "io_stalled_permille": 450},
-            "everything waited for I/O 45% of the time (0.5% before)",
+            "all tasks waited for I/O 45% of the time (0.5% before)",
         ),
         ({"memory_used_permille": 990}, "memory was 99% full (50% before)"),
-        ({"disk_read_mib_s": 120}, "disks gave 120 MiB/s (900 MiB/s before)"),
-        ({"network_rx_mib_s": 1950}, "the network brought 1.9 GiB/s (40 MiB/s before)"),
+        ({"disk_read_mib_s": 120}, "disks delivered 120 MiB/s (900 MiB/s before)"),
+        ({"network_rx_mib_s": 1950}, "the network received 1.9 GiB/s (40 MiB/s before)"),
         ({"network_dropped_per_s": 310}, "the network dropped 310 packets/s (0 before)"),
         (
             {"disk_busy_permille": 980, "cpu_wait_permille": 350, "cpu_busy_permille": 950, "disk_read_mib_s": 1900},
-            "the busiest disk worked 98% of the time (31% before), CPUs were busy 95% of the time (40% before) "
-            "and disks gave 1.9 GiB/s (900 MiB/s before)",
+            "the busiest disk was busy 98% of the time (31% before), CPUs were busy 95% of the time (40% before) "
+            "and disks delivered 1.9 GiB/s (900 MiB/s before)",
         ),
     ],
 )
@@ -106,20 +106,20 @@ def test_two_minutes_are_too_few(tmp_path):
 
 def test_a_stall_from_the_beginning_is_compared_with_the_other_nodes(tmp_path):
     records = [*stalled(1, from_min=0), *machine(0, 0, 120, **CALM), *night_of(1, SATURATED, from_min=0)]
-    assert said(tmp_path, records) == ["on node-1 the busiest disk worked 98% of the time (31% on its other nodes)"]
+    assert said(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time (31% on its other nodes)"]
 
 
 def test_with_nothing_to_compare_only_what_is_short_is_told(tmp_path):
     load = CALM | {"disk_busy_permille": 980, "network_rx_mib_s": 1950}
     records = [*stalled(1, from_min=0), *machine(1, 0, 60, **load)]
-    assert said(tmp_path, records) == ["on node-1 the busiest disk worked 98% of the time"]
+    assert said(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time"]
 
 
 def test_a_stall_everywhere_speaks_of_all_nodes(tmp_path):
     load = SATURATED | {"network_rx_mib_s": 1950}
     assert said(tmp_path, [*stalled(0, 1), *night_of(0, load), *night_of(1, load)]) == [
-        "on its 2 nodes the busiest disk worked 98% of the time (31% before) and "
-        "the network brought 1.9 GiB/s each (40 MiB/s before)"
+        "on its 2 nodes the busiest disk was busy 98% of the time (31% before) and "
+        "the network received 1.9 GiB/s each (40 MiB/s before)"
     ]
 
 
@@ -130,7 +130,7 @@ def test_a_measure_that_is_missing_costs_only_itself(tmp_path):
         *machine(1, 0, 30, disk_busy_permille=310, network_rx_mib_s=40),
         *machine(1, 30, 60, **load),
     ]
-    assert said(tmp_path, records) == ["on node-1 the busiest disk worked 98% of the time (31% before)"]
+    assert said(tmp_path, records) == ["on node-1 the busiest disk was busy 98% of the time (31% before)"]
 
 
 def test_gaps_in_the_work_of_gpus(tmp_path):
@@ -176,17 +176,17 @@ class TestSaves:
         evidence = only("slow_checkpoint", told(folder, [record for some in records for record in some]))["evidence"]
         return [line for line in evidence if line.startswith("on ")]
 
-    def test_what_was_written_meanwhile(self, tmp_path):
+    def test_what_was_written_while_saving(self, tmp_path):
         load = {"disk_busy_permille": 990, "disk_write_mib_s": 700}
         assert self.told(tmp_path, self.records(), self.load(0, **load), self.load(1, **load)) == [
-            "on its 2 nodes the busiest disk worked 99% of the time, disks took 1.4 GiB/s and "
-            "the network took 60 MiB/s meanwhile"
+            "on its 2 nodes the busiest disk was busy 99% of the time, disks wrote 1.4 GiB/s and "
+            "the network sent 60 MiB/s while saving"
         ]
 
     def test_on_the_one_node_that_is_slow(self, tmp_path):
         load = self.load(0, disk_write_mib_s=900), self.load(1, disk_write_mib_s=12)
         assert self.told(tmp_path, self.records(only_on=1), *load) == [
-            "on node-1 disks took 12 MiB/s and the network took 30 MiB/s meanwhile"
+            "on node-1 disks wrote 12 MiB/s and the network sent 30 MiB/s while saving"
         ]
 
     def test_without_measurements_nothing_is_said(self, tmp_path):

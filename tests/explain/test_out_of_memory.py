@@ -57,7 +57,7 @@ class TestOfTheGpu:
         assert finding["title"].startswith("llama ran out of GPU memory at")
         assert finding["evidence"] == [
             "rank 2 on node-1 ended with an out-of-memory error",
-            "20 min of its steps had to be done again",
+            "20 min of its steps had to be repeated",
         ]
 
     def test_how_its_memory_grew(self, tmp_path):
@@ -112,7 +112,7 @@ class TestOfTheGpu:
         assert interval(finding) == minutes(0, 30)
         assert finding["gpu_ms"] == 4 * 30 * MINUTE
         assert "3 times" in finding["title"]
-        assert "3 of 3 attempts got nothing done" in finding["evidence"]
+        assert "3 of 3 attempts made no progress" in finding["evidence"]
 
     def test_another_end_between_them_makes_two(self, tmp_path):
         findings = found(told(tmp_path, self.again(["oom", "other", "oom"])))
@@ -161,7 +161,7 @@ class TestOfTheHost:
         assert finding["culprit"] == {"rank": 0, "node": "node-0"}
         assert interval(finding) == minutes(0, 20)
         assert finding["gpu_ms"] == 2 * 20 * MINUTE  # its start, and what ran unseen
-        assert "the host's memory" in finding["title"]
+        assert "host memory" in finding["title"]
         assert finding["evidence"] == ["rank 0 on node-0 was OOM-killed"]
 
     def test_of_a_long_life_among_short_ones_only_the_start_is_claimed(self, tmp_path):
@@ -175,7 +175,7 @@ class TestOfTheHost:
         finding = only(told(tmp_path, [*cluster(), *job(pods=0), *records]))
         assert interval(finding) == minutes(0, 104)
         assert finding["gpu_ms"] == 2 * (20 + 58 + 20) * MINUTE
-        assert finding["evidence"][1] == "2 of 3 attempts got nothing done"
+        assert finding["evidence"][1] == "2 of 3 attempts made no progress"
 
     def test_a_long_life_may_have_been_of_use(self, tmp_path):
         assert found(told(tmp_path, [*cluster(), *job(pods=0), *self.killed(60)])) == []

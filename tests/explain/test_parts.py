@@ -18,9 +18,9 @@ from pyrometer.account.groupings import KUBEFLOW_GROUPINGS
 from pyrometer.account.ledger import build
 from pyrometer.account.names import open_names
 from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.pipelines import NoSuchPipelineError, show_pipeline
+from pyrometer.explain.pipelines import PipelineNotFoundError, show_pipeline
 from pyrometer.explain.runs import runs, show
-from pyrometer.explain.sweeps import NoSuchSweepError, show_sweep
+from pyrometer.explain.sweeps import SweepNotFoundError, show_sweep
 from pyrometer.explain.worth import worth
 from pyrometer.model.records import Event, Metric, PipelineRun, PipelineStep, Sweep, Trial, Workload
 from pyrometer.model.settings import Settings
@@ -124,9 +124,9 @@ def test_a_run_has_a_name_an_id_and_both_where_names_are_not_enough(tmp_path: Pa
         for name, run_id in (("run-1", "run-1"), ("nightly (run-1)", "run-1"), ("nightly", "run-2")):
             told = show_pipeline(store, name, WINDOW, Settings(), zone=UTC, findings=False)["pipeline"]
             assert (told["id"], told["name"]) == (run_id, f"nightly ({run_id})")
-        with pytest.raises(NoSuchPipelineError) as error:
+        with pytest.raises(PipelineNotFoundError) as error:
             show_pipeline(store, "weekly", WINDOW, Settings(), zone=UTC)
-        assert set(error.value.known) == {"nightly (run-1)", "nightly (run-2)"}
+        assert set(error.value.recorded) == {"nightly (run-1)", "nightly (run-2)"}
 
 
 # -- sweeps -----------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ TRIALS = [
 def test_a_sweep_says_who_won_and_what_the_others_cost(tmp_path: Path) -> None:
     with stored(tmp_path, TRIALS) as store:
         told = show_sweep(store, "search", WINDOW, zone=UTC)["sweep"]
-        with pytest.raises(NoSuchSweepError):
+        with pytest.raises(SweepNotFoundError):
             show_sweep(store, "other", WINDOW, zone=UTC)
     minute = 2 * USD_AN_HOUR // 60
     assert (told["best_trial"], told["metric"], told["goal"], told["target"]) == ("t2", "loss", "min", 0.1)

@@ -152,7 +152,7 @@ def test_a_run_that_trains_on_for_nothing(tmp_path):
     assert finding["confidence"] == 0.7
     assert finding["title"].startswith("llama has not lowered its loss for ")
     assert finding["evidence"][0].startswith("loss has stayed at 2.2")
-    assert "an hour (between" in finding["evidence"][1]
+    assert "per hour (between" in finding["evidence"][1]
     assert finding["evidence"][2].endswith("GPU-hours of training since")
 
 

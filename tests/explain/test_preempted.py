@@ -59,9 +59,9 @@ def test_lost_work_and_the_startup_after_it(tmp_path):
     assert finding["culprit"] is None
     assert "was preempted at 20:50 and lost 10 min of work" in finding["title"]
     assert finding["evidence"] == [
-        "2 of its 2 pods had to go: preempted by ml/big-0",
+        "2 of its 2 pods were evicted: preempted by ml/big-0",
         "its last checkpoint was 10 min old",
-        "its next attempt began at 21:00 and took 8 min to start",
+        "its next attempt started at 21:00 and took 8 min to start",
     ]
 
 
@@ -80,7 +80,7 @@ def test_the_reason_of_a_pods_end_tells_it_too(tmp_path, reason):
     ]
     finding = only(told(tmp_path, records))
     assert interval(finding) == minutes(40, 68)
-    assert finding["evidence"][0] == "1 of its 2 pods had to go"
+    assert finding["evidence"][0] == "1 of its 2 pods were evicted"
 
 
 def test_a_restart_for_another_reason_is_none(tmp_path):

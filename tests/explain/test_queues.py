@@ -36,7 +36,7 @@ def test_jobs_that_started_waited_until_their_first_pod_was_scheduled(tmp_path: 
     }  # fmt: skip
     (workload,) = [row for row in answer["workloads"] if row["workload"]["name"] == "llama"]
     assert workload["waited_ms"] == 30 * MINUTE
-    assert "Queue train: 1 started after 30 min or so." in render_text(answer)
+    assert "Queue train: 1 started after a median wait of 30 min." in render_text(answer)
     assert "waited 30\u00a0min" in render_html(answer) or "waited 30 min" in render_html(answer)
 
 
@@ -51,7 +51,7 @@ def test_what_waits_at_the_end_is_said_with_what_it_asks_for(tmp_path: Path) -> 
     assert [(q["queue"], q["waiting"], q["waiting_gpus"], q["waiting_longest_ms"]) for q in answer["queues"]] == [
         ("train", 2, 12.0, 100 * MINUTE), ("ml", 1, 8.0, 20 * MINUTE),
     ]  # fmt: skip
-    assert "Queue train: 2 jobs wait for 12 GPUs, one for 1 h 40 min." in render_text(answer)
+    assert "Queue train: 2 jobs waiting for 12 GPUs, the longest for 1 h 40 min." in render_text(answer)
     assert "<h2>Queues" in render_html(answer)
 
 

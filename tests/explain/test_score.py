@@ -270,7 +270,7 @@ small_cells = st.dictionaries(st.sampled_from([s.name for s in STATES]), st.inte
 @given(evidence=st.sampled_from(["full", "gpu", "kubernetes"]), true=small_cells, found=small_cells)
 def test_as_much_fits_as_can(evidence, true, found):
     looks_like = scoring._LOOKS_LIKE[evidence]
-    seen = scoring._as_it_looks(true, found, looks_like)
+    seen = scoring._as_observed(true, found, looks_like)
     assert sum(seen.values()) == sum(true.values())
     assert sum(min(ms, found.get(state, 0)) for state, ms in seen.items()) == best_fit(true, found, looks_like)
 
@@ -281,7 +281,7 @@ class TestTruthsThatAreNone:
         [
             ({"evidence": "magic"}, "its evidence is 'magic'"),
             ({"cells": [{"state": "train"}]}, "lack 'workload_uid'"),
-            ({"cells": [cell("asleep", 1)]}, "'asleep' is no state"),
+            ({"cells": [cell("asleep", 1)]}, "'asleep' is not a state"),
             ({"findings": [{"cause": "hang"}]}, "lack 'workload'"),
             ({"findings": [finding(**{"from": "yesterday"})]}, "yesterday"),
         ],
@@ -292,7 +292,7 @@ class TestTruthsThatAreNone:
 
     @pytest.mark.parametrize("window", [None, {}, {"from": "2026-01-01T00:00:00Z", "to": "soon"}])
     def test_without_a_window(self, window):
-        with pytest.raises(TruthError, match="no window"):
+        with pytest.raises(TruthError, match="its window lacks"):
             truth_window(truth() | {"window": window})
 
 

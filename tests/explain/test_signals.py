@@ -16,8 +16,8 @@ from pyrometer.account.ledger import build
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain import signals as signals_module
 from pyrometer.explain.lifecycle import trace_run
-from pyrometer.explain.runs import NoSuchRunError, run_names, runs, show
-from pyrometer.explain.signals import MOST_CELLS, signals
+from pyrometer.explain.runs import RunNotFoundError, run_names, runs, show
+from pyrometer.explain.signals import MAX_CELLS, signals
 from pyrometer.model.records import Run, Slot
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
@@ -125,7 +125,7 @@ def test_a_window_of_time_cuts_the_run(store: Store) -> None:
 
 @given(st.integers(0, 400 * 24 * HOUR), st.integers(1, 400 * 24 * HOUR), st.integers(1, 1_024))
 def test_an_axis_has_few_buckets_and_covers_all_of_it(from_ms: int, length_ms: int, ranks: int) -> None:
-    most = min(240, MOST_CELLS // ranks)
+    most = min(240, MAX_CELLS // ranks)
     axis = signals_module._Axis.of(from_ms, from_ms + length_ms, most)
     assert 0 < axis.buckets <= most
     assert axis.from_ms % axis.bucket_ms == 0
@@ -143,7 +143,7 @@ def test_ranks_are_chosen_evenly(count: int, most: int) -> None:
 
 
 def test_a_run_that_is_not_there(store: Store) -> None:
-    with pytest.raises(NoSuchRunError):
+    with pytest.raises(RunNotFoundError):
         signals(store, "ruin", NIGHT, zone=UTC)
 
 

@@ -134,7 +134,7 @@ def test_the_size_says_how_fast(tmp_path):
     said = [event("checkpoint_saved", 58, 0, step=5500, duration_ms=200_000, message="saved 80 GiB")]
     records = trains("llama", USUAL | saves_at((45, 55, 65), 200), run="run")
     finding = only(told(tmp_path, [*cluster(), *records, *said]))
-    assert finding["evidence"][1] == "80 GiB a save, 410 MiB/s"
+    assert finding["evidence"][1] == "80 GiB per save, 410 MiB/s"
 
 
 def test_saves_inside_windows_with_steps(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.lineage import NotRecordedError
-from pyrometer.explain.spikes import LEAST_BEFORE, MAX_STEPS, Point, lineage_of_spikes, spikes
+from pyrometer.explain.spikes import MAX_STEPS, MIN_BEFORE, LossPoint, lineage_of_spikes, spikes
 from pyrometer.model.records import Batch, Metric
 from traced import RUN, START_MS, Trained
 
@@ -24,8 +24,8 @@ def curve(seed: int, count: int = 400, noise: float = 0.02) -> list[float]:
     return [2.0 + 6.0 * (step + 3) ** -0.4 + rng.gauss(0, noise) for step in range(count)]
 
 
-def points(values) -> list[Point]:
-    return [Point(1, step, START_MS + step, value, None) for step, value in enumerate(values)]
+def points(values) -> list[LossPoint]:
+    return [LossPoint(1, step, START_MS + step, value, None) for step, value in enumerate(values)]
 
 
 # -- what jumps -------------------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def test_a_loss_that_falls_with_noise_does_not_jump(seed, noise):
 
 @given(
     seed=st.integers(0, 10_000),
-    places=st.sets(st.integers(LEAST_BEFORE, 399), min_size=1, max_size=4),
+    places=st.sets(st.integers(MIN_BEFORE, 399), min_size=1, max_size=4),
     scale=st.sampled_from((1e-6, 1.0, 1e6)),
     up=st.booleans(),
 )

@@ -44,7 +44,7 @@ def test_gaps_that_recur_are_one_finding(tmp_path):
     assert finding["gpu_ms"] == 2 * 12 * 2 * MINUTE
     assert finding["usd_micro"] == finding["gpu_ms"]
     assert finding["culprit"] is None
-    assert finding["evidence"] == ["its GPUs worked 58% of the time", "about 12 gaps on each of 2 GPUs, of 2 min"]
+    assert finding["evidence"] == ["its GPUs were busy 58% of the time", "about 12 gaps of 2 min on each of 2 GPUs"]
 
 
 @pytest.mark.parametrize("idle", [recurring(1, 120, every=40, long=1), recurring(10, 14, long=4), recurring(0, 0)])
@@ -62,7 +62,7 @@ def test_sparse_pauses_do_not_stretch_a_dense_stretch(tmp_path):
 def test_long_pauses_that_recur_slowly(tmp_path):
     finding = only(told(tmp_path, [*cluster(nodes=1), *job(pods=1), *watched(recurring(20, 120, every=25, long=6))]))
     assert (finding["from"], finding["to"]) == minutes(20, 101)
-    assert "about 4 gaps on each of 2 GPUs, of 6 min" in finding["evidence"]
+    assert "about 4 gaps of 6 min on each of 2 GPUs" in finding["evidence"]
 
 
 @pytest.mark.parametrize(("kind", "serves"), [("Notebook", False), ("Deployment", True)])

@@ -9,7 +9,7 @@ import pytest
 from nights import HOUR, START_MS, at, cluster, found, job, only, run, steps, told, two_a_node
 from pyrometer.account.ledger import build
 from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.straggler import _Slowest, _suggestion
+from pyrometer.explain.straggler import _SlowRank, _suggestion
 from pyrometer.explain.why import why
 from pyrometer.model.records import StepWindow
 from pyrometer.model.settings import Settings
@@ -67,7 +67,7 @@ def test_twenty_steps_name_the_rank_and_its_phase(answer, phase, ranks):
     assert finding["culprit"]["rank"] == ranks - 1
     assert finding["culprit"]["phase"] == phase
     assert finding["gpu_ms"] == pytest.approx((ranks - 1) * 2 * STEPS * DELAY_MS, rel=0.02)
-    assert f"its gradients were ready {DELAY_MS} ms a step after theirs" in finding["evidence"]
+    assert f"its gradients were ready {DELAY_MS} ms per step later than theirs" in finding["evidence"]
 
 
 def test_ranks_that_are_alike_wait_for_nobody(answer):
@@ -89,6 +89,6 @@ def test_it_goes_on_until_the_job_is_done(tmp_path, to_min, goes_on):
 
 
 def test_a_rank_without_a_gpu_is_not_told_to_look_at_one():
-    on_gpu, on_cpu = (_suggestion(1, "laptop", _Slowest(node, 0, "forward", 30)) for node in ("n0", "cpu:laptop:x:1"))
+    on_gpu, on_cpu = (_suggestion(1, "laptop", _SlowRank(node, 0, "forward", 30)) for node in ("n0", "cpu:laptop:x:1"))
     assert "clocks" in on_gpu
     assert "GPU" not in on_cpu

@@ -55,7 +55,7 @@ def test_a_pod_that_waits_beside_free_gpus(tmp_path):
     assert finding["usd_micro"] == round(2 * 59.75 * 60_000)
     assert finding["title"].startswith("llama waited for 2 GPUs for 1 h")
     assert finding["evidence"] == [
-        "1 pod waited up to 1 h for 2 GPUs", "at least 2 GPUs lay free meanwhile",
+        "1 pod waited up to 1 h for 2 GPUs", "at least 2 GPUs were free at the time",
     ]  # fmt: skip
     assert finding["confidence"] == 0.7
 
@@ -107,7 +107,7 @@ def test_unhealthy_nodes_are_not_free(tmp_path):
 def test_fragments(tmp_path):
     records = [*cluster(), *full(gpus=1), *full("n1", gpus=1), workload(), *waits("llama-0", gpus=2)]
     finding = only(told(tmp_path, records))
-    assert "never more than 1 on one node, where a pod needs 2" in finding["evidence"]
+    assert "no node had more than 1 free, and a pod needs 2" in finding["evidence"]
     assert "bin packing" in finding["suggestion"]
     assert finding["gpu_ms"] == 2 * 110 * MINUTE
     assert finding["confidence"] == 0.9
@@ -124,7 +124,7 @@ def test_fragments(tmp_path):
 def test_what_the_scheduler_says(tmp_path, message, suggestion):
     said = Event(at(12), "failed_scheduling", pod_uid="llama-0", workload_uid="llama", message=message)
     finding = only(told(tmp_path, [*cluster(), *full(), workload(), *waits("llama-0"), said]))
-    assert finding["evidence"][-1] == f"the scheduler said: {message.rstrip('.')}"
+    assert finding["evidence"][-1] == f"the scheduler reported: {message.rstrip('.')}"
     assert suggestion in finding["suggestion"]
 
 

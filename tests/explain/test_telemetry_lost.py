@@ -44,8 +44,8 @@ def test_one_node_fell_silent(tmp_path):
     assert finding["gpu_ms"] == 2 * 40 * MINUTE
     assert finding["usd_micro"] == 2 * 40 * 60_000
     assert finding["title"] == "node-1 sent no GPU telemetry for 41 min, since 20:29"
-    assert finding["evidence"][0] == "GPU telemetry came every 1 min until 20:29 and came again at 21:10"
-    assert finding["evidence"][1] == "2 GPUs of llama-1 were held meanwhile"
+    assert finding["evidence"][0] == "GPU telemetry arrived every 1 min until 20:29 and resumed at 21:10"
+    assert finding["evidence"][1] == "2 GPUs of llama-1 were held at the time"
 
 
 def test_it_lasts_to_the_end_when_nothing_comes_again(tmp_path):

@@ -54,8 +54,8 @@ def test_the_excess_of_a_hot_gpu(tmp_path):
     assert finding["gpu_ms"] == 60 * MINUTE * 333 // 1000  # a third of what 1,800 MHz would do is missing
     assert finding["usd_micro"] == finding["gpu_ms"]
     assert finding["evidence"] == [
-        "1,200 MHz at work, 1,800 usual of others of the workload: 33% slower",
-        "the driver says thermal slowdown by the driver",
+        "1,200 MHz under load, 1,800 MHz on other GPUs of the workload: 33% slower",
+        "the driver reports thermal slowdown by the driver",
         "up to 88 °C",
     ]
     assert "cooling" in finding["suggestion"]
@@ -106,7 +106,7 @@ def test_the_fleet_where_a_whole_job_is_slow(tmp_path):
     assert finding["workload"]["name"] == "llama"
     assert finding["culprit"] == {"node": "node-0", "gpus": [0, 1, 2, 3]}
     assert finding["gpu_ms"] == pytest.approx(4 * 60 * MINUTE, rel=0.005)
-    assert "usual of others of its model" in finding["evidence"][0]
+    assert "MHz on other GPUs of its model" in finding["evidence"][0]
     assert "power supply" in finding["suggestion"]
 
 

@@ -14,7 +14,7 @@ import traced
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain import trace as tracing
 from pyrometer.explain.lifecycle import trace_run
-from pyrometer.explain.runs import NoSuchRunError
+from pyrometer.explain.runs import RunNotFoundError
 from pyrometer.explain.trace import PHASES, over_ranks, timeline, trace_sample, trace_step
 from pyrometer.export.otlp import otlp
 from pyrometer.export.perfetto import perfetto
@@ -50,7 +50,7 @@ def answer_of(ranks) -> dict:
         for number, (name, begin_us, lasted_us, exact) in enumerate(pieces):
             at_us = START_MS * 1000 + begin_us + skew_us
             at_us -= 0 if exact else at_us % 1000
-            spans.append(tracing.Span(rank, name, at_us, lasted_us, f"{rank:08x}{number:08x}", None, {}, exact))
+            spans.append(tracing.TraceSpan(rank, name, at_us, lasted_us, f"{rank:08x}{number:08x}", None, {}, exact))
     nodes = {rank: place for rank, (place, _, _) in enumerate(ranks)}
     return {"run": RUN, "step": 7, "trace_id": "f" * 32, **over_ranks(spans, nodes, [], UTC)}
 
@@ -128,7 +128,7 @@ def test_the_laws_of_a_step_hold(ranks):
 @given(pieces=st.lists(PIECES, min_size=1, max_size=12))
 def test_a_timeline_has_no_gap_no_overlap_and_only_what_was_there(pieces):
     spans = [
-        tracing.Span(0, name, begin_us, lasted_us, f"{number}", None, {}, exact)
+        tracing.TraceSpan(0, name, begin_us, lasted_us, f"{number}", None, {}, exact)
         for number, (name, begin_us, lasted_us, exact) in enumerate(pieces)
     ]
     line = timeline(spans)
@@ -206,7 +206,7 @@ def test_a_step_on_one_rank_waits_for_nobody(tmp_path):
 def test_times_known_to_the_millisecond_follow_each_other():
     """As an SDK without `after_us` sends them: the phases of a step of half a millisecond each."""
     spans = [
-        tracing.Span(0, name, 1_000 * (number // 2), 500, f"{number}", None, {}, False)
+        tracing.TraceSpan(0, name, 1_000 * (number // 2), 500, f"{number}", None, {}, False)
         for number, name in enumerate(("data", "copy", "forward", "backward"))
     ]
     placed = tracing._by_rank(spans)[0]
@@ -216,7 +216,7 @@ def test_times_known_to_the_millisecond_follow_each_other():
 
 
 def test_a_run_that_is_not_there_is_told(store):
-    with pytest.raises(NoSuchRunError):
+    with pytest.raises(RunNotFoundError):
         trace_step(store, "nobody", 1, EVER, zone=UTC)
 
 

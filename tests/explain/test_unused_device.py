@@ -41,8 +41,8 @@ def test_one_device(tmp_path):
     assert finding["usd_micro"] == 119 * MINUTE
     assert "never used 1 of its 4 GPUs" in finding["title"]
     assert finding["evidence"] == [
-        "1 GPU of llama-0 showed no activity at all",
-        "the others of the same pods were 90% utilised",
+        "1 GPU of llama-0 showed no activity",
+        "the other GPUs of these pods were 90% utilized",
     ]
 
 

@@ -48,7 +48,7 @@ def test_the_terminal_splits_it_too(tmp_path: Path) -> None:
     answer = why(tmp_path, HUNG)
     answer["waste"]["explained"]["usd_micro"] = 1_330_000_000
     answer["waste"]["unexplained"]["usd_micro"] = 509_000_000
-    assert "Findings explain $1,330 of the waste, $509 is unexplained." in render_text(answer)
+    assert "Findings explain $1,330 of the waste; $509 is unexplained." in render_text(answer)
 
 
 def test_workloads_know_what_they_wasted(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_the_sum_is_what_the_findings_save(tmp_path):
     hung = only("hang", answer)["what_if"]
     assert (saved["gpu_ms"], saved["usd_micro"]) == (hung["saved_gpu_ms"], hung["saved_usd_micro"])
     assert saved["gpu_ms"] == 4 * 59 * MINUTE
-    assert saved["sentence"] == "Caught when the evidence sufficed, $14 of the $17 in findings would have been saved."
+    assert saved["sentence"] == "Acting as soon as each problem was detectable would have saved $14 of $17."
 
 
 def test_a_run_of_slow_steps_is_not_said_to_hang_sooner_than_the_sdk_says_so(tmp_path):

@@ -16,40 +16,30 @@ from pyrometer.account.answer_json import total
 from pyrometer.account.ledger import build
 from pyrometer.account.sums import Sum, rounded
 from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.metrics import Aim, Reported, aim_of, chosen
+from pyrometer.explain.experiments import experiments
+from pyrometer.explain.metrics import MetricGoal, ReportedMetric, aim_of, chosen
 from pyrometer.explain.runs import runs, show
-from pyrometer.explain.worth import (
-    NoSuchExperimentError,
-    NoSuchMetricError,
-    Point,
-    best_of,
-    experiments,
-    improving,
-    marginal,
-    pareto,
-    reached_at,
-    thinned,
-    worth,
-)
+from pyrometer.explain.tradeoffs import CurvePoint, best_of, improving, marginal, pareto, reached_at, thinned
+from pyrometer.explain.worth import ExperimentNotFoundError, MetricNotFoundError, worth
 from pyrometer.model import events
 from pyrometer.model.records import Event, Metric, Run, StepWindow
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
 from swept import trained
 
-LOSS, REWARD = Aim("loss", "min", False), Aim("reward", "max", False)
+LOSS, REWARD = MetricGoal("loss", "min", False), MetricGoal("reward", "max", False)
 finite = st.floats(-1e6, 1e6)
 amount = st.integers(0, 50)
 aims = st.sampled_from([LOSS, REWARD])
 
 
 @st.composite
-def curves(draw: st.DrawFn) -> list[Point]:
+def curves(draw: st.DrawFn) -> list[CurvePoint]:
     """Values over time, and what they had cost by then: it never gets less."""
     values = draw(st.lists(finite, max_size=60))
     spent = sorted(draw(st.lists(st.integers(0, 10**9), min_size=len(values), max_size=len(values))))
     return [
-        Point(step, START_MS + step, value, micro * 2, micro)
+        CurvePoint(step, START_MS + step, value, micro * 2, micro)
         for step, (value, micro) in enumerate(zip(values, spent, strict=True))
     ]
 
@@ -66,7 +56,9 @@ def test_the_pareto_set_is_exactly_what_nothing_dominates(spent: list[tuple[int,
 
 
 @given(curves(), aims, finite, finite)
-def test_a_harder_target_is_never_reached_sooner_or_for_less(points: list[Point], aim: Aim, a: float, b: float) -> None:
+def test_a_harder_target_is_never_reached_sooner_or_for_less(
+    points: list[CurvePoint], aim: MetricGoal, a: float, b: float
+) -> None:
     easy, hard = sorted((a, b), reverse=aim.goal == "min")
     soon, late = reached_at(points, aim, easy), reached_at(points, aim, hard)
     if late is not None:
@@ -75,7 +67,7 @@ def test_a_harder_target_is_never_reached_sooner_or_for_less(points: list[Point]
 
 
 @given(curves(), aims)
-def test_the_best_is_the_hardest_target_that_is_reached(points: list[Point], aim: Aim) -> None:
+def test_the_best_is_the_hardest_target_that_is_reached(points: list[CurvePoint], aim: MetricGoal) -> None:
     best = best_of(points, aim)
     if best is None:
         assert not points
@@ -85,7 +77,7 @@ def test_the_best_is_the_hardest_target_that_is_reached(points: list[Point], aim
 
 
 @given(curves(), aims, st.integers(3, 70))
-def test_a_thinned_curve_keeps_its_ends_and_its_best(points: list[Point], aim: Aim, most: int) -> None:
+def test_a_thinned_curve_keeps_its_ends_and_its_best(points: list[CurvePoint], aim: MetricGoal, most: int) -> None:
     best = best_of(points, aim)
     kept = thinned(points, best, most)
     assert len(kept) <= max(most, 0)
@@ -97,7 +89,7 @@ def test_a_thinned_curve_keeps_its_ends_and_its_best(points: list[Point], aim: A
 
 
 @given(curves(), aims)
-def test_the_last_tenth_buys_between_nothing_and_everything(points: list[Point], aim: Aim) -> None:
+def test_the_last_tenth_buys_between_nothing_and_everything(points: list[CurvePoint], aim: MetricGoal) -> None:
     spent = points[-1].usd_micro if points else 0
     bought = marginal(points, aim, spent)
     if bought is not None:
@@ -128,17 +120,17 @@ def test_what_runs_cost_adds_up_to_the_total_in_integers(spent: list[tuple[int, 
     ],
 )
 def test_an_evaluation_loss_comes_before_a_training_loss_before_anything_with_a_goal(names, wanted):
-    found = chosen([Reported(name, None) for name in names])
+    found = chosen([ReportedMetric(name, None) for name in names])
     assert (found.name if found else None) == wanted
 
 
 def test_what_a_record_says_counts_more_than_a_name():
-    assert aim_of(Reported("score", "min")) == Aim("score", "min", False)
-    assert aim_of(Reported("score", None)) == Aim("score", "max", True)
-    assert aim_of(Reported("perplexity", None)) == Aim("perplexity", "min", True)
-    assert aim_of(Reported("grad_norm", None)) == Aim("grad_norm", None, False)
-    assert chosen([Reported("sharpness", "max"), Reported("bleu", None)]).name == "sharpness"
-    assert chosen([Reported("loss", None, 1), Reported("train/loss", None, 3)]).name == "train/loss"
+    assert aim_of(ReportedMetric("score", "min")) == MetricGoal("score", "min", False)
+    assert aim_of(ReportedMetric("score", None)) == MetricGoal("score", "max", True)
+    assert aim_of(ReportedMetric("perplexity", None)) == MetricGoal("perplexity", "min", True)
+    assert aim_of(ReportedMetric("grad_norm", None)) == MetricGoal("grad_norm", None, False)
+    assert chosen([ReportedMetric("sharpness", "max"), ReportedMetric("bleu", None)]).name == "sharpness"
+    assert chosen([ReportedMetric("loss", None, 1), ReportedMetric("train/loss", None, 3)]).name == "train/loss"
 
 
 @pytest.mark.parametrize(
@@ -313,11 +305,11 @@ def test_another_metric_on_demand_and_one_without_a_direction(store):
     (row,) = answer["runs"]
     assert (answer["metric"], answer["goal"], answer["goal_guessed"]) == ("grad_norm", None, False)
     assert (row["best"], row["final"], row["to_target_step"], row["pareto"]) == (None, 2.9, None, False)
-    with pytest.raises(NoSuchMetricError, match=r"'acc' in that time\. Known: grad_norm, val/loss"):
+    with pytest.raises(MetricNotFoundError, match=r"'acc' in this time range\. Reported: grad_norm, val/loss"):
         worth(store, "sweep", window, zone=UTC, metric="acc")
-    with pytest.raises(NoSuchExperimentError) as refused:
+    with pytest.raises(ExperimentNotFoundError) as refused:
         worth(store, "swep", window, zone=UTC)
-    assert refused.value.known == ["sweep"]
+    assert refused.value.recorded == ["sweep"]
 
 
 def test_where_nothing_is_priced_gpu_time_decides(store):

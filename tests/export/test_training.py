@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nights import HOUR, MINUTE, START_MS, all_ranks, at, cluster, event, job, run, steps
 from pyrometer.account.ledger import build
-from pyrometer.explain.progress import ENDED_MS, MOST_METRICS, SILENT_MS
+from pyrometer.explain.progress import ENDED_MS, MAX_METRICS, SILENT_MS
 from pyrometer.export.exposition import exposition
 from pyrometer.export.training import Runs
 from pyrometer.model.records import Metric, Node, Run
@@ -176,8 +176,8 @@ def test_a_run_has_only_so_many_metrics_and_what_it_aims_at_comes_first(store: S
     store.append([metric(name, 89, 1.0) for name in names])
     shown = Shown(store)
     told = shown.at(90)
-    assert told["metrics_left_out"] == 101 - MOST_METRICS
-    assert len([name for name in told if name.startswith("metric ")]) == MOST_METRICS
+    assert told["metrics_left_out"] == 101 - MAX_METRICS
+    assert len([name for name in told if name.startswith("metric ")]) == MAX_METRICS
     assert "metric loss" in told
     store.append([metric(names[3], 90, 2.0), metric("new", 90, 1.0)])
     told = shown.at(91)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from money import SHARES, WRITTEN
-from pyrometer.model.human import dollars, hours, percent, ratio, wrapped
+from pyrometer.model.human import date, date_time, dollars, hours, percent, ratio, wrapped
 
 
 @pytest.mark.parametrize(("usd_micro", "written"), WRITTEN)
@@ -46,3 +48,11 @@ def test_wrapping_keeps_every_word(words, width):
     lines = wrapped(" ".join(words), width)
     assert " ".join(lines) == " ".join(words)
     assert all(len(line) <= width and not line.startswith("%") for line in lines)
+
+
+def test_dates_have_one_format():
+    """tests/browser/test_format.py compares the page with the same functions."""
+    at = datetime(2026, 10, 8, 14, 5, 9, tzinfo=UTC)
+    assert (date(at), date(at, year=True)) == ("Oct 8", "Oct 8, 2026")
+    assert date_time(at) == "Oct 8, 14:05"
+    assert date_time(at, year=True, seconds=True) == "Oct 8, 2026, 14:05:09"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pyrometer.explain.known import LOOKED, WRITTEN_EVERY_MS, apart_ms, culprit_json, known, until_ms
+from pyrometer.explain.known import REWRITE_INTERVAL_MS, SEARCHED_UNTIL, culprit_json, max_gap_ms, recorded, until_ms
 from pyrometer.model.records import Finding
 from pyrometer.model.units import MS_PER_DAY
 from pyrometer.store import Store
@@ -46,8 +46,8 @@ class FindingTracker:
     @classmethod
     def of(cls, store: Store) -> FindingTracker:
         """Loads the recent findings of a data folder."""
-        looked_ms = int(store.meta(LOOKED) or 0)
-        return cls(known(store, looked_ms - KEPT_MS, looked_ms + KEPT_MS), looked_ms)
+        looked_ms = int(store.meta(SEARCHED_UNTIL) or 0)
+        return cls(recorded(store, looked_ms - KEPT_MS, looked_ms + KEPT_MS), looked_ms)
 
     def all(self) -> list[TrackedFinding]:
         """All recent findings in the order in which they were first found."""
@@ -58,7 +58,7 @@ class FindingTracker:
         news = self.look(answer)
         if news:
             store.append(news)
-        store.set_meta(LOOKED, str(self.looked_ms))
+        store.set_meta(SEARCHED_UNTIL, str(self.looked_ms))
         return news
 
     def learn(self, finding: Answer) -> Finding:
@@ -78,7 +78,7 @@ class FindingTracker:
         for name, tracked in self._tracked.items():
             # a finding that is not found any more ends after a while, and is forgotten later
             if name not in found and (not tracked.is_over or end_ms - (tracked.now.over_ms or 0) < KEPT_MS):
-                gone = not tracked.is_over and end_ms - tracked.until_ms >= apart_ms(tracked.now.cause)
+                gone = not tracked.is_over and end_ms - tracked.until_ms >= max_gap_ms(tracked.now.cause)
                 tracked_by_id[name] = tracked._replace(now=tracked.now._replace(over_ms=end_ms)) if gone else tracked
         news = [
             tracked for name, tracked in tracked_by_id.items() if _is_news(self._tracked.get(name), tracked, end_ms)
@@ -93,7 +93,7 @@ class FindingTracker:
 
 def _found(tracked: TrackedFinding | None, finding: Answer, end_ms: int) -> TrackedFinding:
     from_ms, to_ms = ms_of(finding["from"]), ms_of(finding["to"])
-    over_ms = end_ms if finding["ended"] or end_ms - to_ms >= apart_ms(finding["cause"]) else None
+    over_ms = end_ms if finding["ended"] or end_ms - to_ms >= max_gap_ms(finding["cause"]) else None
     one = Finding(
         end_ms,
         finding["id"],
@@ -126,7 +126,7 @@ def _is_news(before: TrackedFinding | None, tracked: TrackedFinding, end_ms: int
     """Whether to store a record: the finding is new, ended or reopened, or its last record is old."""
     if before is None or before.is_over != tracked.is_over:
         return True
-    return not tracked.is_over and end_ms - tracked.written_ms >= WRITTEN_EVERY_MS
+    return not tracked.is_over and end_ms - tracked.written_ms >= REWRITE_INTERVAL_MS
 
 
 def more(one: int | None, other: int | None) -> int | None:

@@ -13,7 +13,7 @@ from pyrometer.cli.gantt import Bar, BarStyle, GanttRow, clock_ticks, gantt
 from pyrometer.cli.step_text import length
 from pyrometer.explain.failures import failure_text
 from pyrometer.explain.text import Style
-from pyrometer.model.human import counted, duration, size
+from pyrometer.model.human import counted, date, date_time, duration, size
 
 MAX_ATTEMPTS = 12
 MAX_UNFOLDED = 3  # events of one kind that are listed one by one; more become one line
@@ -47,7 +47,7 @@ def run_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]
     def clock(at_ms: float, every_ms: int) -> str:
         at = first + timedelta(milliseconds=at_ms - answer["start_ms"])
         if every_ms >= 86_400_000:
-            return f"{at:%d %b}"
+            return date(at)
         return f"{at:%H:%M:%S}" if every_ms < 60_000 else f"{at:%H:%M}"
 
     yield from gantt(rows, start, end, width=width, style=style, ticks=clock_ticks(clock), keep_short=True)
@@ -123,7 +123,9 @@ def _event_lines(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
         if first["name"] == "checkpoint":
             text += f", every {duration(round(median(gaps)))}"
         if last["step"] is not None:
-            text += f", the last at step {last['step']:,} at {datetime.fromisoformat(last['at']):%d %b %H:%M:%S}"
+            text += (
+                f", the last at step {last['step']:,} at {date_time(datetime.fromisoformat(last['at']), seconds=True)}"
+            )
     else:
         text = name
         if first["step"] is not None:
@@ -140,7 +142,7 @@ def _event_lines(group: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
             text += f": {', '.join(filter(None, details))}"
     took_ms = 0 if len(group) > 1 else first["duration_ms"]
     took = "" if not took_ms else length(took_ms) if took_ms < 1000 else duration(took_ms)
-    head = f"  {at:%d %b %H:%M:%S}  {took:>12}  "
+    head = f"  {date_time(at, seconds=True):<16}  {took:>12}  "
     yield from textwrap.wrap(text, max(width, 60), initial_indent=head, subsequent_indent=" " * len(head))
 
 

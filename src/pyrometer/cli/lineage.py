@@ -15,7 +15,7 @@ from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.step_text import samples_text
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import Style, plain
-from pyrometer.model.human import counted, listed
+from pyrometer.model.human import counted, date_time, listed
 
 MAX_ROWS = 40
 MAX_BATCHES = 6  # per spike
@@ -116,7 +116,7 @@ def _in_checkpoints(answer: dict[str, Any], width: int) -> None:
     at = datetime.fromisoformat(first["at"])
     more = f", and in {len(saved) - 1} later checkpoints up to step {saved[-1]['step']:,}" if len(saved) > 1 else ""
     _print_wrapped(
-        f"In the checkpoint of step {first['step']:,} ({at:%d %b %H:%M:%S}, attempt {first['attempt']}){more}.", width
+        f"In the checkpoint of step {first['step']:,} ({date_time(at, seconds=True)}, attempt {first['attempt']}){more}.", width
     )
 
 
@@ -135,7 +135,7 @@ def _print_sample(answer: dict[str, Any], style: Style, width: int) -> None:
             ["when", "dataset", "attempt", "epoch", "step", "rank", "micro", "checkpoint"],
             [
                 [
-                    f"{datetime.fromisoformat(one['at']):%d %b %H:%M:%S}", one["dataset"],
+                    date_time(datetime.fromisoformat(one["at"]), seconds=True), one["dataset"],
                     f"{one['attempt']}†" if one["lost"] else one["attempt"], one["epoch"],
                     None if one["step"] is None else f"{one['step']:,}", one["rank"], one["micro_batch"],
                     one["checkpoint"] and f"{one['checkpoint']['step']:,}",
@@ -156,7 +156,7 @@ def _print_checkpoint(answer: dict[str, Any], style: Style, width: int) -> None:
     saved = answer["checkpoint"]
     at = datetime.fromisoformat(saved["at"])
     head = f"{answer['run']}, checkpoint of step {saved['step']:,}, saved by attempt {saved['attempt']}"
-    click.echo(style(f"{head} at {at:%d %b %H:%M:%S}", bold=True))
+    click.echo(style(f"{head} at {date_time(at, seconds=True)}", bold=True))
     for part in answer["parts"]:
         recorded = "all" if part["recorded_steps"] >= part["steps"] else f"{part['recorded_steps']:,}"
         click.echo(
@@ -230,7 +230,7 @@ def _found(answer: dict[str, Any]) -> str:
 
 def _spike_head(spike: dict[str, Any], name: str, width: int) -> Iterator[str]:
     at = datetime.fromisoformat(spike["at"])
-    where = f"step {spike['step']:,}, {at:%d %b %H:%M:%S}, attempt {spike['attempt']}"
+    where = f"step {spike['step']:,}, {date_time(at, seconds=True)}, attempt {spike['attempt']}"
     if spike["kind"] == "nonfinite":
         text = f"{where}: {name} is not a finite number"
     else:

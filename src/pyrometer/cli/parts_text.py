@@ -12,7 +12,7 @@ import click
 from pyrometer.cli.gantt import terminal_width
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.text import Style
-from pyrometer.model.human import counted, dollars, duration, ratio, wrapped
+from pyrometer.model.human import counted, date_time, dollars, duration, ratio, wrapped
 
 BAR = 24  # columns of the time axis
 FRONT = "★"  # marks trials on the Pareto front
@@ -104,9 +104,9 @@ def _when(one: dict[str, Any]) -> str:
         return ""
     from_, to = datetime.fromisoformat(one["started"]), one["ended"] and datetime.fromisoformat(one["ended"])
     if not to:
-        return f", since {from_:%d %b %H:%M}"
+        return f", since {date_time(from_)}"
     took = duration(round((to - from_).total_seconds() * 1000))
-    return f", {from_:%d %b %H:%M} – {to:%d %b %H:%M} ({took})"
+    return f", {date_time(from_)} – {date_time(to)} ({took})"
 
 
 def _axis(steps: Sequence[dict[str, Any]]) -> tuple[float, float]:
@@ -118,7 +118,7 @@ def _axis(steps: Sequence[dict[str, Any]]) -> tuple[float, float]:
 def _step(row: dict[str, Any], name: str, from_ms: float, to_ms: float) -> list[Any]:
     started = datetime.fromisoformat(row["started"]) if row["started"] else None
     return [
-        name, row["state"], f"{started:%d %b %H:%M}" if started else None, _bar(row, from_ms, to_ms),
+        name, row["state"], date_time(started) if started else None, _bar(row, from_ms, to_ms),
         None if row["duration_ms"] is None else duration(row["duration_ms"]), *_figures(row),
     ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.step_text import length
 from pyrometer.cli.tables import print_table
 from pyrometer.explain.failures import failure_text
-from pyrometer.model.human import counted, dollars, duration, ratio, wrapped
+from pyrometer.model.human import counted, date_time, dollars, duration, ratio, wrapped
 
 MAX_FAILURES = 5
 
@@ -42,7 +42,7 @@ def command(request: ReadRequest) -> None:
         [
             [
                 row["run"], *([row["cluster"]] if with_cluster else []), row["experiment"], row["team"], row["outcome"],
-                f"{datetime.fromisoformat(row['started']):%d %b %H:%M}",
+                date_time(datetime.fromisoformat(row["started"])),
                 row["attempts"], *(_progress(row) if with_progress else []), row["ranks"], f"{row['steps']:,}",
                 None if row["step_p50_ms"] is None else length(row["step_p50_ms"]),
                 None if row["samples_per_s"] is None else f"{row['samples_per_s']:,.0f}",

@@ -19,7 +19,7 @@ from pyrometer.explain.failures import failure_text
 from pyrometer.explain.text import Style, plain
 from pyrometer.explain.throughput import PHASES
 from pyrometer.identify.happenings import PROGRESS, REMAINING
-from pyrometer.model.human import counted, dollars, duration, hours, ratio, wrapped
+from pyrometer.model.human import counted, date_time, dollars, duration, hours, ratio, wrapped
 from pyrometer.model.units import MS_PER_MINUTE
 
 SPARK_WIDTH = 48
@@ -196,7 +196,7 @@ def _lifecycle(marks: Sequence[dict[str, Any]], width: int) -> Iterator[str]:
             named = ", first on rank" if folded and ranks > 1 else " of rank"
             of = "" if mark["rank"] is None else f"{named} {mark['rank']}"
             text += f"{of}: {message}"
-        head = f"  {datetime.fromisoformat(mark['at']):%d %b %H:%M:%S}  attempt {mark['attempt']}  "
+        head = f"  {date_time(datetime.fromisoformat(mark['at']), seconds=True):<16}  attempt {mark['attempt']}  "
         yield from textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * len(head))
 
 
@@ -211,7 +211,7 @@ def _until(group: Sequence[dict[str, Any]]) -> str:
     """The last step of a repeated event, or the number of its ranks."""
     if group[-1]["step"] is not None and group[-1]["step"] != group[0]["step"]:
         until = datetime.fromisoformat(group[-1]["at"])
-        return f", steps {group[0]['step']:,}–{group[-1]['step']:,}, until {until:%d %b %H:%M:%S}"
+        return f", steps {group[0]['step']:,}–{group[-1]['step']:,}, until {date_time(until, seconds=True)}"
     ranks = {mark["rank"] for mark in group if mark["rank"] is not None}
     return f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyrometer.cli.gantt import Bar, BarStyle, GanttRow, gantt, length_ticks
 from pyrometer.explain.text import Style
-from pyrometer.model.human import counted
+from pyrometer.model.human import counted, date
 
 MAX_ROWS, SLOWEST, FASTEST = 16, 8, 4
 MAX_DATA_RANKS = 8
@@ -37,7 +37,8 @@ def step_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[str
         bold=True,
     )
     yield style(
-        f"attempt {answer['attempt']}, {at:%a %d %b %H:%M:%S.%f}"[:-3] + f", trace {answer['trace_id']}", dim=True
+        f"attempt {answer['attempt']}, {at:%a}, {date(at)}, {at:%H:%M:%S.%f}"[:-3] + f", trace {answer['trace_id']}",
+        dim=True,
     )
     yield from textwrap.wrap(_waiting(answer), width)
     if answer["critical_path"]:  # empty if nothing in the step took any time

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pyrometer.cli.tables import sparkline
 from pyrometer.explain.text import COLOURS
-from pyrometer.model.human import counted, dollars, duration, percent, ratio, staleness
+from pyrometer.model.human import counted, date_time, dollars, duration, percent, ratio, staleness
 from pyrometer.model.states import STATE
 
 Row = dict[str, Any]
@@ -98,7 +98,9 @@ def header(answer: dict[str, Any], source: str, error_text: str | None = None, n
     """The lines above the table: time and source, cost and waste per hour, waiting pods, and an error if any."""
     rate, queue = answer["rate"], answer["queue"]
     at = datetime.fromisoformat(answer["at"])
-    first = Text(f"pyrometer top · {safe(source)} · {at:%a %d %b %H:%M} {at.tzname() or ''}".rstrip(), style="bold")
+    first = Text(
+        f"pyrometer top · {safe(source)} · {at:%a}, {date_time(at)} {at.tzname() or ''}".rstrip(), style="bold"
+    )
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     if stale := staleness(round(at.timestamp() * 1000), now_ms, answer.get("origin")):
         first.append(f" ({stale})", style="yellow")

@@ -17,7 +17,7 @@ from pyrometer.cli.lifecycle_text import run_lines
 from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.step_text import span_chain, step_lines
 from pyrometer.explain.text import Style, plain
-from pyrometer.model.human import counted
+from pyrometer.model.human import counted, date_time
 
 MAX_WAYS = 12
 
@@ -106,7 +106,7 @@ def _sample_lines(answer: dict[str, Any], style: Style, width: int) -> Iterator[
         often = "once" if answer["total"] == 1 else counted(answer["total"], "time")
         yield style(f"{answer['run']} consumed sample {sample} {often}", bold=True)
     for way in ways[:MAX_WAYS]:
-        at = f"{datetime.fromisoformat(way['at']):%d %b %H:%M:%S}"
+        at = date_time(datetime.fromisoformat(way["at"]), seconds=True)
         lost = "; repeated later" if way["lost"] else ""
         step = "unknown step" if way["step"] is None else f"step {way['step']:,}"
         yield ""

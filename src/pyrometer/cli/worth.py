@@ -14,7 +14,7 @@ from pyrometer.cli.running import ReadRequest, print_json, read_options
 from pyrometer.cli.tables import print_table, sparkline
 from pyrometer.cli.worth_chart import AXES, NothingToDrawError, chart_lines
 from pyrometer.explain.text import plain
-from pyrometer.model.human import counted, dollars, duration, hours, ratio
+from pyrometer.model.human import counted, date_time, dollars, duration, hours, ratio
 
 FRONT = "★"  # marks runs on the Pareto front
 
@@ -58,7 +58,7 @@ def _print_experiments(answer: dict[str, Any]) -> None:
         ],
         [
             [
-                row["experiment"], _teams(row), f"{datetime.fromisoformat(row['last_seen']):%d %b %H:%M}",
+                row["experiment"], _teams(row), date_time(datetime.fromisoformat(row["last_seen"])),
                 _metric(row), sparkline(row["trend"]), f"{row['runs']:,}", f"{row['running']:,}",
                 f"{row['gpu_hours']:,.1f}", _money(row["usd_micro"]), _percent(row["goodput"]), _value(row["best"]),
                 _value(row["final"]),
@@ -98,7 +98,7 @@ def _print_runs(answer: dict[str, Any]) -> None:
         [
             [
                 FRONT if row["pareto"] else "", row["run"], row["outcome"],
-                f"{datetime.fromisoformat(row['started']):%d %b %H:%M}", sparkline(_evenly(row["curve"])),
+                date_time(datetime.fromisoformat(row["started"])), sparkline(_evenly(row["curve"])),
                 f"{row['steps']:,}", f"{row['gpu_hours']:,.2f}", _money(row["usd_micro"]), _startup(row),
                 *([_compile(row)] if compiled else []), _percent(row["goodput"]),
                 _value(row["best"]), None if row["best_step"] is None else f"{row['best_step']:,}",

@@ -1,1 +1,1 @@
-"""Why: findings, one file per cause, each with its culprit, evidence and suggestion; and the answers to all questions."""
+"""Explains the ledger: detectors of causes, findings, answers to questions, and their rendering."""

@@ -1,4 +1,4 @@
-"""The attempts of a workload, one after the other: what the SDK called one, else pods that lived at the same time."""
+"""The attempts of a workload in order: as the SDK reported them, or else pods that ran at the same time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pyrometer.explain.findings import Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model import events
 from pyrometer.model.units import MS_PER_MINUTE
 
@@ -16,37 +16,38 @@ LATE_MS = 2 * MS_PER_MINUTE
 Part = tuple[str | None, int | None]  # the step of a pipeline, and the index of a pod in its job
 
 
-class Attempt(NamedTuple):
-    """One try of a workload, from the first of its pods (or of its processes, in pods that live on) to its end."""
+class WorkloadAttempt(NamedTuple):
+    """One attempt of a workload, from the start of its first pod (or of its processes, in pods that continue) to its
+    end."""
 
     owner_uid: str
     number: int
     run: str | None  # None: the SDK did not see it
     from_ms: int
-    to_ms: int | None  # None: it goes on
+    to_ms: int | None  # None: it is running
     pods: tuple[str, ...]
     failed: bool
     reasons: tuple[str, ...] = ()  # of the end of its pods
     first_step_ms: int | None = None  # the last rank's end of its first step
     resumed_step: int | None = None
-    lost_from_ms: int | None = None  # its steps that a later attempt did again
+    lost_from_ms: int | None = None  # its steps that a later attempt repeated
     lost_to_ms: int | None = None
     next_ms: int | None = None  # when the next one began
-    parts: frozenset[Part] = frozenset()  # what its pods worked on, as far as they say so
+    parts: frozenset[Part] = frozenset()  # what its pods worked on, if they report it
 
     def scope(self, from_ms: int, to_ms: int) -> list[Scope]:
-        """Its pods' time, from one moment to another."""
+        """The time of its pods between two moments."""
         return [Scope(pod, from_ms, to_ms) for pod in self.pods if from_ms < to_ms]
 
     def had(self, pod_uid: str, at_ms: int) -> bool:
-        """Whether something that happened to a pod happened in it; ends are written down a little late."""
+        """Whether an event of a pod belongs to this attempt. Ends are recorded a little late."""
         over = self.to_ms is not None and at_ms > self.to_ms + LATE_MS
         in_next = self.next_ms is not None and at_ms > self.next_ms > self.from_ms
         return pod_uid in self.pods and self.from_ms < at_ms and not over and not in_next
 
 
 class _Pod(NamedTuple):
-    """A pod, or its life between two restarts of its containers."""
+    """A pod, or its time between two restarts of its containers."""
 
     pod_uid: str
     attempt: int
@@ -58,7 +59,7 @@ class _Pod(NamedTuple):
     part: Part | None = None
 
 
-class _Stay(NamedTuple):
+class _PodAttempt(NamedTuple):
     """A pod's part in an attempt of a run."""
 
     run: str
@@ -77,10 +78,10 @@ class _Stay(NamedTuple):
 _Restarts = dict[str, list[tuple[int, str]]]
 
 
-def attempts(night: Night, owners: Sequence[str]) -> dict[str, list[Attempt]]:
-    """All attempts of some workloads, each workload's in the order of time."""
+def attempts(evidence: Evidence, owners: Sequence[str]) -> dict[str, list[WorkloadAttempt]]:
+    """All attempts of some workloads, in order of time."""
     pods: dict[str, list[_Pod]] = defaultdict(list)
-    for owner, *pod, step, rank in night.ask(
+    for owner, *pod, step, rank in evidence.ask(
         """
         WITH newest AS (
             SELECT pod_uid, attempt, scheduled_ms, phase, reason, pipeline_step, rank,
@@ -96,8 +97,8 @@ def attempts(night: Night, owners: Sequence[str]) -> dict[str, list[Attempt]]:
     ):
         part = None if step is None and rank is None else (step, rank)
         pods[owner].append(_Pod(*pod)._replace(part=part))
-    stays: dict[str, list[_Stay]] = defaultdict(list)
-    for owner, *stay in night.ask(
+    stays: dict[str, list[_PodAttempt]] = defaultdict(list)
+    for owner, *stay in evidence.ask(
         """
         WITH lost AS (
             SELECT run, attempt, min(from_ms) AS from_ms, max(to_ms) AS to_ms FROM restated_before
@@ -112,9 +113,9 @@ def attempts(night: Night, owners: Sequence[str]) -> dict[str, list[Attempt]]:
         """,
         list(owners),
     ):
-        stays[owner].append(_Stay(*stay))
+        stays[owner].append(_PodAttempt(*stay))
     restarts: _Restarts = defaultdict(list)
-    for pod_uid, at_ms, reason in night.ask(
+    for pod_uid, at_ms, reason in evidence.ask(
         "SELECT DISTINCT pod_uid, time_ms, coalesce(reason, 'Error') FROM event "
         f"WHERE kind = '{events.CONTAINER_RESTARTED}' ORDER BY time_ms"
     ):
@@ -122,12 +123,14 @@ def attempts(night: Night, owners: Sequence[str]) -> dict[str, list[Attempt]]:
     return {owner: _in_time(_of_owner(owner, pods[owner], stays[owner], restarts)) for owner in owners}
 
 
-def _of_owner(owner: str, pods: Sequence[_Pod], stays: Sequence[_Stay], restarts: _Restarts) -> list[Attempt]:
+def _of_owner(
+    owner: str, pods: Sequence[_Pod], stays: Sequence[_PodAttempt], restarts: _Restarts
+) -> list[WorkloadAttempt]:
     seen = {pod.pod_uid: pod for pod in pods}
     starts: dict[str, list[int]] = defaultdict(list)
     for stay in stays:
         starts[stay.pod_uid].append(stay.started_ms)
-    together: dict[tuple[str, int], list[_Stay]] = defaultdict(list)
+    together: dict[tuple[str, int], list[_PodAttempt]] = defaultdict(list)
     for stay in stays:
         if stay.pod_uid in seen:
             together[stay.run, stay.attempt].append(stay)
@@ -138,7 +141,7 @@ def _of_owner(owner: str, pods: Sequence[_Pod], stays: Sequence[_Stay], restarts
         last = [seen[p.pod_uid] for p in parts if p.started_ms == max(starts[p.pod_uid])]
         ended = [p.ended_ms or seen[p.pod_uid].to_ms for p in parts]
         found.append(
-            Attempt(
+            WorkloadAttempt(
                 owner, number, run, min(began), max([e for e in ended if e], default=0) if all(ended) else None,
                 tuple(sorted({p.pod_uid for p in parts})),
                 any(p.failed for p in parts) or any(pod.failed for pod in last),
@@ -154,7 +157,7 @@ def _of_owner(owner: str, pods: Sequence[_Pod], stays: Sequence[_Stay], restarts
 
 
 def _lives(pod: _Pod, restarts: _Restarts) -> list[_Pod]:
-    """A pod that restarts its containers lives several times; each life that another followed has failed."""
+    """One entry per start of the pod's containers; each entry that another follows has failed."""
     ends = [end for end in restarts.get(pod.pod_uid, ()) if pod.from_ms < end[0] < (pod.to_ms or end[0] + 1)]
     lives, from_ms = [], pod.from_ms
     for number, (at_ms, reason) in enumerate(ends):
@@ -164,9 +167,9 @@ def _lives(pod: _Pod, restarts: _Restarts) -> list[_Pod]:
     return [*lives, pod._replace(from_ms=from_ms, restarts=len(ends))]
 
 
-def _by_pods(owner: str, pods: Sequence[_Pod]) -> list[Attempt]:
-    """Pods of one attempt that follow on each other's end are tries of their own."""
-    found: list[Attempt] = []
+def _by_pods(owner: str, pods: Sequence[_Pod]) -> list[WorkloadAttempt]:
+    """Pods of one attempt that run one after the other are separate attempts."""
+    found: list[WorkloadAttempt] = []
     restarts = 0
     for pod in sorted(pods, key=lambda p: (p.attempt, p.restarts, p.from_ms)):
         last = found[-1] if found else None
@@ -176,7 +179,7 @@ def _by_pods(owner: str, pods: Sequence[_Pod]) -> list[Attempt]:
         if last is None or another or (last.to_ms is not None and last.to_ms <= pod.from_ms):
             restarts = pod.restarts
             found.append(
-                Attempt(
+                WorkloadAttempt(
                     owner, pod.attempt, None, pod.from_ms, pod.to_ms, (pod.pod_uid,), pod.failed, reasons, parts=parts
                 )
             )  # fmt: skip
@@ -191,12 +194,12 @@ def _by_pods(owner: str, pods: Sequence[_Pod]) -> list[Attempt]:
     return found
 
 
-def _overlap(one: Attempt, other: Attempt) -> bool:
+def _overlap(one: WorkloadAttempt, other: WorkloadAttempt) -> bool:
     return (other.to_ms is None or one.from_ms < other.to_ms) and (one.to_ms is None or other.from_ms < one.to_ms)
 
 
-def _in_time(found: Sequence[Attempt]) -> list[Attempt]:
-    """In the order of time; one that nobody saw the end of was over when the next one began."""
+def _in_time(found: Sequence[WorkloadAttempt]) -> list[WorkloadAttempt]:
+    """In order of time. An attempt without a recorded end ended when the next one began."""
     ordered = sorted(found, key=lambda a: (a.from_ms, a.number))
     begins = [*(attempt.from_ms for attempt in ordered[1:]), None]
     return [
@@ -205,32 +208,32 @@ def _in_time(found: Sequence[Attempt]) -> list[Attempt]:
     ]
 
 
-def made_progress(night: Night, attempt: Attempt, later: Sequence[Attempt]) -> bool:
-    """Whether anything of an attempt was of use to those after it.
+def made_progress(evidence: Evidence, attempt: WorkloadAttempt, later: Sequence[WorkloadAttempt]) -> bool:
+    """Whether later attempts benefited from this one.
 
-    Without the SDK a long life counts as progress: nobody knows.
+    Without the SDK, a long attempt counts as progress.
     """
-    lasted = (attempt.to_ms or night.window.to_ms) - (attempt.first_step_ms or attempt.from_ms)
+    lasted = (attempt.to_ms or evidence.window.to_ms) - (attempt.first_step_ms or attempt.from_ms)
     if attempt.run is None:
-        return lasted > night.settings.startup_limit_ms
+        return lasted > evidence.settings.startup_limit_ms
     if attempt.first_step_ms is None:
         return False
     resumed = next((other.resumed_step for other in later if other.resumed_step is not None), None)
     if resumed is not None:
         return resumed > (attempt.resumed_step or 0)
-    saved = night.ask(
+    saved = evidence.ask(
         "SELECT 1 FROM event WHERE kind = 'checkpoint_saved' AND run = $1 AND attempt = $2 LIMIT 1",
         attempt.run, attempt.number,
     )  # fmt: skip
-    return bool(saved) or (not later and lasted > night.settings.startup_limit_ms)
+    return bool(saved) or (not later and lasted > evidence.settings.startup_limit_ms)
 
 
-def started(night: Night, attempt: Attempt) -> int:
-    """When an attempt had done its first step, or had used its GPUs for the first time."""
+def started(evidence: Evidence, attempt: WorkloadAttempt) -> int:
+    """When an attempt finished its first step or first used its GPUs."""
     if attempt.run is not None:
-        return attempt.first_step_ms or attempt.to_ms or night.window.to_ms
-    rows = night.ask(
-        "SELECT max(greatest(minute_ms, $2) + ms) FROM night_ledger "
+        return attempt.first_step_ms or attempt.to_ms or evidence.window.to_ms
+    rows = evidence.ask(
+        "SELECT max(greatest(minute_ms, $2) + ms) FROM owner_ledger "
         "WHERE state = 'startup' AND list_contains($1, pod_uid)",
         list(attempt.pods),
         attempt.from_ms,

@@ -1,6 +1,6 @@
-"""What burned in a window, by state, time, team and experiment, without looking for causes.
+"""GPU time and cost of a time range by state, time, team and experiment, without causes.
 
-`why` begins with it and looks further; the web page opens with it, because it takes a fraction of the time.
+`why` starts with it and adds findings. The web page opens with it because it is much faster.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from pyrometer.model.units import MS_PER_MINUTE, largest_remainder, usd
 from pyrometer.store import StoreReader
 
 MAX_BUCKETS = 240
-NOBODY = ("platform", None)  # the team and the experiment of what nobody held
-RATE_MS = 5 * MS_PER_MINUTE  # the newest minutes say how fast it burns
+UNALLOCATED = ("platform", None)  # the team and the experiment of unallocated time
+RATE_MS = 5 * MS_PER_MINUTE  # the cost per hour is measured over the newest minutes
 
-# A pass of its own: every pod in every bucket would be a hundred times as many rows, and take longer than both.
+# A separate pass: every pod in every bucket would be a hundred times as many rows and take longer than two passes.
 _TIMELINE = """
 WITH compact AS (  -- few rows before anything is multiplied
     SELECT (minute_ms + {offset_ms}) // {bucket_ms} * {bucket_ms} - {offset_ms} AS bucket, state, {price} AS price,
@@ -52,10 +52,10 @@ FROM compact GROUP BY ALL ORDER BY ALL
 def burn(
     store: StoreReader, window: TimeRange, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
-    """What burned in a window."""
+    """GPU time and cost of a time range."""
     open_names(store)
     open_burn(store, window, None, price_usd_micro)
-    burned = Burned(store, window, zone)
+    burned = BurnSummary(store, window, zone)
     teams = burned.teams()
     return {
         **burned.totals(settings, price_usd_micro),
@@ -66,8 +66,8 @@ def burn(
     }
 
 
-class Burned:
-    """What the table `burn` says."""
+class BurnSummary:
+    """Sums over the table `burn`."""
 
     def __init__(self, store: StoreReader, window: TimeRange, zone: tzinfo) -> None:
         self._store = store
@@ -77,12 +77,12 @@ class Burned:
         self._micro = dict(zip((group.key[0] for group in self._by_state), rounded(self._by_state), strict=True))
 
     def sums(self, *by: str) -> list[Sum]:
-        """By any grouping without slots and times."""
+        """Sums by any grouping except slots and times."""
         everything = TimeRange(0, 2**62)  # `burn` is the window already; its buckets may begin before it
         return ledger.sums(self._store, everything, by, zone=self._zone, ledger="burn")
 
     def totals(self, settings: Settings, price_usd_micro: int | None) -> dict[str, Any]:
-        """What every answer about a window begins with: all of it, and by state."""
+        """What every answer about a time range begins with: the total, and each state."""
         drawn = energy_total(energy_in(self._store, *self._window), tariff_of(settings))
         return {
             "window": time_range_json(self._window, self._zone),
@@ -96,7 +96,7 @@ class Burned:
         }
 
     def states(self) -> list[dict[str, Any]]:
-        """Each state, in the order in which people read them."""
+        """Each state, in reading order."""
         order = {state.name: place for place, state in enumerate(STATES)}
         return [
             {"state": group.key[0], "family": STATE[group.key[0]].family} | amounts(group, self._micro[group.key[0]])
@@ -113,15 +113,15 @@ class Burned:
         }
 
     def timeline(self, price_usd_micro: int | None) -> dict[str, Any]:
-        """Buckets of time, each by state. Those of a state add up to it; what has no price has no money in it."""
+        """Time buckets by state. The buckets of a state add up to its total. Unpriced time has no money."""
         bucket_ms = bucket_length_ms(self._window, MAX_BUCKETS)
-        asked = _TIMELINE.format(
+        requested = _TIMELINE.format(
             bucket_ms=bucket_ms, offset_ms=_offset_ms(self._window, self._zone), price=price_of(price_usd_micro),
             from_ms=self._window.from_ms, to_ms=self._window.to_ms, ledger=open_minutes(self._store, *self._window),
         )  # fmt: skip
         groups = [
             Sum((bucket, state), int(ms), int(ms_price), int(unpriced))
-            for bucket, state, ms, ms_price, unpriced in self._ask(asked)
+            for bucket, state, ms, ms_price, unpriced in self._ask(requested)
         ]
         micro = divided(groups, 1, self._micro)
         rows: dict[int, dict[str, Any]] = {}
@@ -135,7 +135,7 @@ class Burned:
         return {"bucket_ms": bucket_ms, "rows": list(rows.values())}
 
     def teams(self) -> list[dict[str, Any]]:
-        """Who pays, and how much of it was wasted; most expensive first."""
+        """The cost and the waste of each team, most expensive first."""
         teams: dict[str, list[Sum]] = defaultdict(list)
         for group in self.sums("team", "state"):
             teams[group.key[0]].append(group)
@@ -148,7 +148,10 @@ class Burned:
         return sorted(rows, key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"]))
 
     def experiments(self, teams: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What each team's money went into. The experiments of a team add up to it; nobody's time has none."""
+        """The cost of each experiment of each team.
+
+        The experiments of a team add up to it; unallocated time has none.
+        """
         states: dict[tuple[str, str | None], list[Sum]] = defaultdict(list)
         for group in self.sums("team", "experiment", "state"):
             states[group.key[:2]].append(group)
@@ -161,7 +164,7 @@ class Burned:
             | with_waste(whole, micro[whole.key], waste, waste_micro[whole.key])
             | {
                 "train_gpu_ms": sum(g.gpu_ms for g in states[whole.key] if g.key[2] == "train"),
-                "held_gpu_ms": 0 if whole.key == NOBODY else whole.gpu_ms,
+                "held_gpu_ms": 0 if whole.key == UNALLOCATED else whole.gpu_ms,
             }
             for whole, waste in zip(wholes, wastes, strict=True)
         ]
@@ -172,7 +175,7 @@ class Burned:
 
 
 def divided(groups: Sequence[Sum], place: int, wholes: dict[Any, int | None]) -> dict[tuple[Any, ...], int | None]:
-    """Micro-dollars of groups, such that those with the same key at a place add up to what is known of all of them."""
+    """Micro-dollars of groups, such that groups with the same key part add up to the given whole."""
     parts: dict[Any, list[Sum]] = defaultdict(list)
     for group in groups:
         parts[group.key[place]].append(group)
@@ -185,12 +188,12 @@ def divided(groups: Sequence[Sum], place: int, wholes: dict[Any, int | None]) ->
 
 
 def wasted(groups: Iterable[Sum]) -> list[Sum]:
-    """Those whose state, the last part of their key, is waste."""
+    """The groups whose state, the last part of their key, is waste."""
     return [group for group in groups if STATE[group.key[-1]].family == "waste"]
 
 
 def with_waste(whole: Sum, micro: int | None, waste: Sum, waste_micro: int | None) -> dict[str, Any]:
-    """The amounts of a row, with the part of them that was wasted."""
+    """The amounts of a row and its waste."""
     lost = None if micro is None else (waste_micro or 0)
     return amounts(whole, micro) | {
         "unpriced_gpu_ms": whole.unpriced_gpu_ms,
@@ -201,13 +204,13 @@ def with_waste(whole: Sum, micro: int | None, waste: Sum, waste_micro: int | Non
 
 
 def _offset_ms(window: TimeRange, zone: tzinfo) -> int:
-    """By how much the reader's clock is ahead when a window begins: long buckets begin with their days and hours."""
+    """The reader's UTC offset at the start of the time range, so that long buckets start with local days and hours."""
     ahead = datetime.fromtimestamp(window.from_ms / 1000, zone).utcoffset()
     return round(ahead.total_seconds() * 1000) if ahead else 0
 
 
 def _rate(store: StoreReader, window: TimeRange, zone: tzinfo, price_usd_micro: int | None) -> dict[str, Any]:
-    """How fast it burns, and on how many GPUs: over the newest accounted minutes of the window."""
+    """The cost per hour and the number of GPUs, over the newest accounted minutes."""
     newest_ms = store.newest_ms(["ledger_row"], window.to_ms - 1)
     to_ms = max(window.from_ms, window.from_ms if newest_ms is None else newest_ms + MS_PER_MINUTE)
     from_ms = max(window.from_ms, to_ms - RATE_MS)

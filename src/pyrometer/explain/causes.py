@@ -8,7 +8,7 @@ from datetime import tzinfo
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.claims import find
 from pyrometer.explain.findings import Detector
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.settings import Settings
 from pyrometer.store import StoreReader
 
@@ -19,7 +19,7 @@ def with_causes(
     store: StoreReader, window: TimeRange, settings: Settings, zone: tzinfo, *, detectors: Sequence[Detector]
 ) -> str:
     """Run the detectors, and return the name of a relation like the ledger with a column `cause`."""
-    find(Night(store, window, settings, zone), detectors)
+    find(Evidence(store, window, settings, zone), detectors)
     store.connection.execute(
         f"""
         CREATE OR REPLACE TEMP VIEW ledger_with_cause AS

@@ -1,8 +1,8 @@
-"""The drawings of the `why` page, as inline SVG: bars, and the area over time with findings marked above it.
+"""The charts of the HTML report as inline SVG: bars, and the area over time with findings marked above it.
 
-Every function is pure: numbers in, a string out. Nothing here knows the `why` JSON or the page's wording.
-Shapes have no colour but the CSS class of their state, family or cause; colours.css colours it, light or dark.
-Positions along the width are percentages, so that a drawing fits any width without distorting its text.
+Every function is pure: numbers in, a string out. Nothing here knows the JSON of `why` or the wording of the report.
+Shapes have no color except the CSS class of their state, family or cause; colours.css colors it, light or dark.
+Horizontal positions are percentages, so that a chart fits any width without distorting its text.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from math import floor, log10
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from pyrometer.model.human import date, date_time
 from pyrometer.model.states import CAUSE, FAMILIES, STATE, STATES, state_title
 from pyrometer.model.units import MS_PER_SECOND
 
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 PLOT_HEIGHT = 270
-PLOT_WIDTH = 1000  # of the stretched inner drawing; the page decides the pixels
+PLOT_WIDTH = 1000  # of the inner drawing, which is stretched to the width of the page
 LANE_HEIGHT = 22
 SPACE = 8
 AXIS_HEIGHT = 26
-MOST_LANES = 6
-LEAST_SPAN = 0.065  # share of the width that a finding's number needs on a telephone
+MAX_LANES = 6
+MIN_SPAN = 0.065  # share of the width that the number of a finding needs on a phone
 MERGE_FACTORS = (
     1,
     2,
@@ -38,15 +39,15 @@ MERGE_FACTORS = (
     96,
     192,
     384,
-)  # quarters of an hour become hours, parts of days, days
-MOST_TICKS = 7
+)  # quarter-hours are merged into hours, parts of days, days
+MAX_TICKS = 7
 TICK_STEPS = (
     *(timedelta(minutes=minutes) for minutes in (1, 2, 5, 10, 15, 30)),
     *(timedelta(hours=hours) for hours in (1, 2, 3, 6, 12)),
     *(timedelta(days=days) for days in (1, 2, 5, 7, 14, 30, 90, 365)),
 )
 
-# Once in a page: the pattern with which report.css fills what is unknown.
+# Once per page: the pattern with which report.css fills unknown time.
 HATCH = (
     '<svg class="patterns" width="0" height="0" aria-hidden="true"><defs><pattern id="hatch" width="6"'
     ' height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
@@ -55,14 +56,14 @@ HATCH = (
 )
 
 
-class Window(NamedTuple):
+class TimeAxis(NamedTuple):
     """From (inclusive) to (exclusive), in milliseconds UTC."""
 
     from_ms: int
     to_ms: int
 
     def share(self, time_ms: int) -> float:
-        """Where a time lies: 0 at the window's beginning, 1 at its end; times outside stay at the edge."""
+        """The position of a time: 0 at the start, 1 at the end. Times outside are clamped."""
         if self.to_ms <= self.from_ms:
             return 0.0
         return min(1.0, max(0.0, (time_ms - self.from_ms) / (self.to_ms - self.from_ms)))
@@ -76,57 +77,56 @@ class Clock(NamedTuple):
 
     @classmethod
     def of(cls, timezone: str) -> Clock:
-        """A zone that this machine does not know is shown as UTC, and called so."""
+        """The zone of that name, or UTC if this machine does not know it."""
         try:
             return cls(ZoneInfo(timezone), timezone)
         except (ValueError, OSError, KeyError):
             return cls(UTC, "UTC")
 
     def local(self, time_ms: int) -> datetime:
-        """The time as the reader's wall clock has it."""
+        """The local time of the reader."""
         return datetime.fromtimestamp(time_ms / MS_PER_SECOND, UTC).astimezone(self.zone)
 
-    def minute(self, time_ms: int, month_format: str = "%b") -> str:
-        """As `14 Nov 23:41`."""
-        local = self.local(time_ms)
-        return f"{local.day} {local:{month_format} %H:%M}"
+    def minute(self, time_ms: int, *, year: bool = False) -> str:
+        """A date and a time: `Nov 14, 23:41`."""
+        return date_time(self.local(time_ms), year=year)
 
-    def between(self, window: Window, month_format: str = "%b") -> str:
-        """As `14 Nov 23:41 – 15 Nov 07:09`; the day is said once where it does not change."""
-        begin, end = self.minute(window.from_ms, month_format), self.minute(window.to_ms, month_format)
+    def between(self, window: TimeAxis, *, year: bool = False) -> str:
+        """A time range: `Nov 14, 23:41 – Nov 15, 07:09`. The date is not repeated if it is the same."""
+        begin, end = self.minute(window.from_ms, year=year), self.minute(window.to_ms, year=year)
         same_day = self.local(window.from_ms).date() == self.local(window.to_ms).date()
         return f"{begin} – {end.rpartition(' ')[2] if same_day else end}"
 
 
-class Part(NamedTuple):
-    """One piece of a bar."""
+class BarPart(NamedTuple):
+    """One part of a bar."""
 
     css_class: str
     amount: int
     title: str
 
 
-class Bucket(NamedTuple):
-    """A stretch of time and the GPU-milliseconds of each state in it."""
+class TimeBucket(NamedTuple):
+    """A time interval with the GPU-milliseconds of each state."""
 
     from_ms: int
     to_ms: int
     states: Mapping[str, int]
 
     def gpus(self, state: str) -> float:
-        """How many GPUs were in the state on average."""
+        """The average number of GPUs in a state."""
         return self.states.get(state, 0) / (self.to_ms - self.from_ms)
 
 
 class Layer(NamedTuple):
-    """A state's band of the stacked area: for each bucket its lower and upper edge, in GPUs."""
+    """The band of a state in the stacked area: its lower and upper edge per bucket, in GPUs."""
 
     state: str
     edges: tuple[tuple[float, float], ...]
 
 
-class Span(NamedTuple):
-    """A finding as marked above the area."""
+class FindingSpan(NamedTuple):
+    """A finding that is marked above the area."""
 
     number: int
     css_class: str
@@ -136,26 +136,26 @@ class Span(NamedTuple):
 
 
 def escaped(text: object) -> str:
-    """Text that is safe in HTML and SVG, between tags and in quoted attributes, whoever wrote it."""
+    """Text that is safe in HTML and SVG, between tags and in quoted attributes."""
     return escape(NOT_IN_XML.sub("\ufffd", str(text)), quote=True)
 
 
 def state_class(state: str) -> str:
-    """The CSS class of a state; one that this version does not know looks like `unobserved`."""
+    """The CSS class of a state. An unknown state looks like `unobserved`."""
     return f"s-{state}" if state in STATE else "s-unobserved"
 
 
 def family_class(family: str) -> str:
-    """The CSS class of a family; one that this version does not know looks like `unknown`."""
+    """The CSS class of a family. An unknown family looks like `unknown`."""
     return f"f-{family}" if family in FAMILIES else "f-unknown"
 
 
 def cause_class(cause: str) -> str:
-    """The CSS class of a finding's cause: that of the state it mostly claims."""
+    """The CSS class of the state whose color a cause has."""
     return state_class(CAUSE[cause].colored_as if cause in CAUSE else cause)
 
 
-def stacked_bar(parts: Sequence[Part], whole: int, label: str, css_class: str = "bar") -> str:
+def stacked_bar(parts: Sequence[BarPart], whole: int, label: str, css_class: str = "bar") -> str:
     """A horizontal bar of parts, one after the other; its full width stands for `whole`."""
     shapes, before = [], 0
     for part in parts:
@@ -172,79 +172,79 @@ def stacked_bar(parts: Sequence[Part], whole: int, label: str, css_class: str = 
 
 
 def merge_buckets(
-    rows: Sequence[tuple[int, Mapping[str, int]]], bucket_ms: int, window: Window, at_most: int
-) -> list[Bucket]:
-    """Rows (their beginning, their states) merged into `at_most` buckets of equal length.
+    rows: Sequence[tuple[int, Mapping[str, int]]], bucket_ms: int, window: TimeAxis, max_count: int
+) -> list[TimeBucket]:
+    """Rows (start, states) merged into at most `max_count` buckets of equal length.
 
-    Buckets keep to the rows' own grid and are cut at the window's edges: their GPUs are right there too.
+    Buckets are aligned with the rows and cut at the edges of the time range, where their GPU counts stay correct.
     """
     inside = [row for row in rows if row[0] + bucket_ms > window.from_ms and row[0] < window.to_ms]
     if not inside:
         return []
     origin_ms = min(from_ms for from_ms, _ in inside)
     count = -(-(window.to_ms - origin_ms) // bucket_ms)
-    length_ms = bucket_ms * next((f for f in MERGE_FACTORS if count <= f * at_most), -(-count // at_most))
+    length_ms = bucket_ms * next((f for f in MERGE_FACTORS if count <= f * max_count), -(-count // max_count))
     sums: dict[int, dict[str, int]] = {}
     for from_ms, states in inside:
         bucket = sums.setdefault(origin_ms + (from_ms - origin_ms) // length_ms * length_ms, {})
         for state, gpu_ms in states.items():
             bucket[state] = bucket.get(state, 0) + gpu_ms
     return [
-        Bucket(max(window.from_ms, from_ms), min(window.to_ms, from_ms + length_ms), sums[from_ms])
+        TimeBucket(max(window.from_ms, from_ms), min(window.to_ms, from_ms + length_ms), sums[from_ms])
         for from_ms in sorted(sums)
     ]
 
 
-def stack_layers(buckets: Sequence[Bucket]) -> list[Layer]:
-    """The states that occur, stacked from the bottom in reading order; names unknown to us come on top."""
+def stack_layers(buckets: Sequence[TimeBucket]) -> list[Layer]:
+    """The states that occur, stacked in reading order. Unknown states are on top."""
     occurring = {state for bucket in buckets for state, gpu_ms in bucket.states.items() if gpu_ms > 0}
-    known = [state.name for state in STATES if state.name in occurring]
+    recorded = [state.name for state in STATES if state.name in occurring]
     floors = [0.0] * len(buckets)
     layers = []
-    for state in [*known, *sorted(occurring - set(known))]:
+    for state in [*recorded, *sorted(occurring - set(recorded))]:
         tops = [bottom + bucket.gpus(state) for bottom, bucket in zip(floors, buckets, strict=True)]
         layers.append(Layer(state, tuple(zip(floors, tops, strict=True))))
         floors = tops
     return layers
 
 
-def assign_lanes(spans: Sequence[Span], window: Window, most_lanes: int = MOST_LANES) -> list[list[Span]]:
-    """Spans in lanes so that none covers another; the first come first, those without room are left out."""
-    lanes: list[list[Span]] = []
+def assign_lanes(spans: Sequence[FindingSpan], window: TimeAxis, max_lanes: int = MAX_LANES) -> list[list[FindingSpan]]:
+    """Spans in lanes without overlap. The first spans have priority; spans without room are left out."""
+    lanes: list[list[FindingSpan]] = []
     for span in spans:
         for lane in lanes:
             if not any(_collide(span, other, window) for other in lane):
                 lane.append(span)
                 break
         else:
-            if len(lanes) < most_lanes:
+            if len(lanes) < max_lanes:
                 lanes.append([span])
     return lanes
 
 
-def time_ticks(window: Window, clock: Clock, most: int = MOST_TICKS) -> list[tuple[int, str]]:
-    """Round local times inside the window: the hour, or the date where a day begins."""
-    least = timedelta(milliseconds=window.to_ms - window.from_ms) / most
-    step = next((step for step in TICK_STEPS if step >= least), TICK_STEPS[-1])
+def time_ticks(window: TimeAxis, clock: Clock, most: int = MAX_TICKS) -> list[tuple[int, str]]:
+    """Round local times within the time range: the hour, or the date at midnight."""
+    min_value = timedelta(milliseconds=window.to_ms - window.from_ms) / most
+    step = next((step for step in TICK_STEPS if step >= min_value), TICK_STEPS[-1])
     wall = clock.local(window.from_ms).replace(hour=0, minute=0, second=0, microsecond=0)
     ticks = []
     while (time_ms := round(wall.timestamp() * MS_PER_SECOND)) <= window.to_ms:
         if time_ms >= window.from_ms:
             day_begins = wall.hour == 0 and wall.minute == 0
-            ticks.append((time_ms, f"{wall.day} {wall:%b}" if day_begins else f"{wall:%H:%M}"))
+            ticks.append((time_ms, date(wall) if day_begins else f"{wall:%H:%M}"))
         wall += step
     return ticks
 
 
 def area_chart(
-    window: Window,
+    window: TimeAxis,
     clock: Clock,
-    buckets: Sequence[Bucket],
-    lanes: Sequence[Sequence[Span]],
+    buckets: Sequence[TimeBucket],
+    lanes: Sequence[Sequence[FindingSpan]],
     label: str,
     detail: str,
 ) -> str:
-    """GPUs by state over time, stacked, with the spans of findings in lanes above and the time below."""
+    """GPUs by state over time, stacked, with lanes of findings above and the time axis below."""
     layers = stack_layers(buckets)
     peak = max((top for layer in layers for _, top in layer.edges), default=0.0) or 1.0
     top = len(lanes) * LANE_HEIGHT + SPACE
@@ -260,8 +260,8 @@ def area_chart(
     )
 
 
-def _area(layer: Layer, buckets: Sequence[Bucket], window: Window, peak: float) -> str:
-    """A layer as one path with steps, since a bucket is a sum: nothing is known of the moments inside it."""
+def _area(layer: Layer, buckets: Sequence[TimeBucket], window: TimeAxis, peak: float) -> str:
+    """A layer as one path with steps, because a bucket is a sum over its time."""
     path, run = [], []
     for index, (bucket, (lower, upper)) in enumerate(zip(buckets, layer.edges, strict=True)):
         if upper > lower:
@@ -294,20 +294,20 @@ def _gpu_axis(peak: float, top: int) -> str:
     return "".join(marks)
 
 
-def _time_axis(window: Window, clock: Clock, top: int) -> str:
+def _time_axis(window: TimeAxis, clock: Clock, top: int) -> str:
     marks = []
     for number, (time_ms, label) in enumerate(time_ticks(window, clock)):
         share = window.share(time_ms)
         anchor = "start" if share < 0.02 else "end" if share > 0.98 else "middle"
         x, y = _percent(share), top + PLOT_HEIGHT
         marks.append(f'<line class="mark" x1="{x}" x2="{x}" y1="{y}" y2="{y + 5}"/>')
-        css = "tick odd" if number % 2 else "tick"  # a telephone has no room for the odd ones
+        css = "tick odd" if number % 2 else "tick"  # a phone has no room for every second label
         marks.append(f'<text class="{css}" x="{x}" y="{y + 19}" text-anchor="{anchor}">{label}</text>')
     return "".join(marks)
 
 
-def _span(span: Span, lane: int, top: int, window: Window) -> str:
-    """A numbered line over the finding's interval; it links to the finding's card."""
+def _span(span: FindingSpan, lane: int, top: int, window: TimeAxis) -> str:
+    """A numbered line over the interval of a finding, linked to its card."""
     y = top - SPACE - lane * LANE_HEIGHT - LANE_HEIGHT // 2
     left, right = _percent(window.share(span.from_ms)), _percent(window.share(span.to_ms))
     return (
@@ -318,17 +318,17 @@ def _span(span: Span, lane: int, top: int, window: Window) -> str:
     )
 
 
-def _collide(one: Span, other: Span, window: Window) -> bool:
+def _collide(one: FindingSpan, other: FindingSpan, window: TimeAxis) -> bool:
     one_left, other_left = window.share(one.from_ms), window.share(other.from_ms)
-    one_right = max(window.share(one.to_ms) + LEAST_SPAN / 2, one_left + LEAST_SPAN)
-    other_right = max(window.share(other.to_ms) + LEAST_SPAN / 2, other_left + LEAST_SPAN)
+    one_right = max(window.share(one.to_ms) + MIN_SPAN / 2, one_left + MIN_SPAN)
+    other_right = max(window.share(other.to_ms) + MIN_SPAN / 2, other_left + MIN_SPAN)
     return one_left < other_right and other_left < one_right
 
 
-def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5, 10, 20, 50, … (or of their tenths, hundredths, …) that is at least so much."""
-    magnitude: float = 10.0 ** floor(log10(least))
-    return next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= least * 0.9999)
+def _round_step(min_value: float) -> float:
+    """The smallest of 1, 2, 5, 10, 20, 50, … (or their tenths, hundredths, …) that is at least `min_value`."""
+    magnitude: float = 10.0 ** floor(log10(min_value))
+    return next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= min_value * 0.9999)
 
 
 def _percent(share: float) -> str:
@@ -336,5 +336,5 @@ def _percent(share: float) -> str:
 
 
 def _short(number: float, decimals: int = 1) -> str:
-    """No more digits than can be seen."""
+    """A number with only the digits that are visible."""
     return f"{number:.{decimals}f}".rstrip("0").rstrip(".")

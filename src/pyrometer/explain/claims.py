@@ -1,4 +1,4 @@
-"""Who gets a wasted millisecond.
+"""Assigns wasted milliseconds to findings.
 
 Findings claim ledger rows in the order of their causes, and no millisecond is claimed twice.
 """
@@ -9,15 +9,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from pyrometer.account.sums import Sum, added
-from pyrometer.explain.findings import Detector, Finding, Proposal
-from pyrometer.explain.known import LOOKED, known, named
-from pyrometer.explain.night import Night
-from pyrometer.explain.what_if import NOT_SAVED, caught
+from pyrometer.explain.findings import ClaimedFinding, Detector, Proposal
+from pyrometer.explain.known import SEARCHED_UNTIL, named, recorded
+from pyrometer.explain.night import Evidence
+from pyrometer.explain.what_if import NOT_SAVABLE, caught
 from pyrometer.model.states import IMMEDIATE_CAUSES
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, usd_micro
 
-# Each claim is part of one ledger row. A row that several findings want goes to the earlier one, up to the time of
-# the row's minute that lies in its scope; the next one gets from what is left.
+# Each claim is part of one ledger row. A row that several findings claim goes to the first one, for the time of the
+# minute that is in its scope. The next finding gets what is left.
 _CLAIM = """
 CREATE OR REPLACE TEMP TABLE claim AS
 WITH touched AS (
@@ -52,43 +52,46 @@ _SCOPE = {
     "to_ms": "BIGINT", "node_uid": "VARCHAR", "slot_index": "SMALLINT", "permille": "SMALLINT",
 }  # fmt: skip
 
-# When nothing is proposed: the same table, without a look at the ledger.
+# Without proposals: the same table, without reading the ledger.
 _NO_CLAIM = """
 CREATE OR REPLACE TEMP TABLE claim AS
 SELECT * EXCLUDE (ms), 0 AS proposal, '' AS cause, ms AS row_ms, ms FROM ledger_row WHERE false
 """
 
 
-def find(night: Night, detectors: Sequence[Detector]) -> list[Finding]:
-    """The findings of a night, most expensive first. Afterwards the table `claim` holds what each of them claims."""
-    proposals = [proposal for detector in detectors for proposal in detector(night)]
+def find(evidence: Evidence, detectors: Sequence[Detector]) -> list[ClaimedFinding]:
+    """The findings of a time range, most expensive first.
+
+    Creates the table `claim`, which lists what each of them claims.
+    """
+    proposals = [proposal for detector in detectors for proposal in detector(evidence)]
     if not proposals:
-        night.ask(_NO_CLAIM)
+        evidence.ask(_NO_CLAIM)
         return []
-    _scope_table(night, proposals)
-    night.ask(_CLAIM.format(from_ms=night.window.from_ms, to_ms=night.window.to_ms))
+    _scope_table(evidence, proposals)
+    evidence.ask(_CLAIM.format(from_ms=evidence.window.from_ms, to_ms=evidence.window.to_ms))
     kept, dropped = [], []
-    for number, claimed in _claimed(night).items():
+    for number, claimed in _claimed(evidence).items():
         whole = added((), claimed)
-        if _worth_telling(whole, night, at_once=_goes_on_costing(proposals[number], night)):
-            kept.append(_finding(night, proposals[number], whole, claimed))
+        if _is_reportable(whole, evidence, at_once=_keeps_costing(proposals[number], evidence)):
+            kept.append(_finding(evidence, proposals[number], whole, claimed))
         else:
             dropped.append(number)
     if dropped:
-        night.store.connection.execute("DELETE FROM claim WHERE list_contains($1, proposal)", [dropped])
-    return sorted(_named(night, kept), key=lambda f: (-f.ms_price, -f.gpu_ms, f.proposal.from_ms, f.id))
+        evidence.store.connection.execute("DELETE FROM claim WHERE list_contains($1, proposal)", [dropped])
+    return sorted(_named(evidence, kept), key=lambda f: (-f.ms_price, -f.gpu_ms, f.proposal.from_ms, f.id))
 
 
-def _named(night: Night, findings: Sequence[Finding]) -> list[Finding]:
+def _named(evidence: Evidence, findings: Sequence[ClaimedFinding]) -> list[ClaimedFinding]:
     names = named(
         [finding.proposal for finding in findings],
-        known(night.store, *night.window),
-        int(night.store.meta(LOOKED) or 0),
+        recorded(evidence.store, *evidence.window),
+        int(evidence.store.meta(SEARCHED_UNTIL) or 0),
     )
     return [finding._replace(id=name.id, seen_ms=name.seen_ms) for finding, name in zip(findings, names, strict=True)]
 
 
-def _scope_table(night: Night, proposals: Iterable[Proposal]) -> None:
+def _scope_table(evidence: Evidence, proposals: Iterable[Proposal]) -> None:
     rows = [
         (number, proposal.cause, state, *scope)
         for number, proposal in enumerate(proposals)
@@ -97,16 +100,16 @@ def _scope_table(night: Night, proposals: Iterable[Proposal]) -> None:
     ]
     columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * len(_SCOPE)
     unnested = ", ".join(f"unnest(${n})::{kind} AS {name}" for n, (name, kind) in enumerate(_SCOPE.items(), start=1))
-    night.ask(f"CREATE OR REPLACE TEMP TABLE scope AS SELECT {unnested}", *columns)
+    evidence.ask(f"CREATE OR REPLACE TEMP TABLE scope AS SELECT {unnested}", *columns)
 
 
-def _claimed(night: Night) -> dict[int, list[Sum]]:
-    """What each proposal claims, one part of time after the other, and whether that can be saved."""
-    rows = night.ask(
+def _claimed(evidence: Evidence) -> dict[int, list[Sum]]:
+    """What each proposal claims, in order of time, and whether that could have been saved."""
+    rows = evidence.ask(
         "SELECT proposal, minute_ms // $2 * $2, NOT list_contains($1, state), sum(ms), "
         "coalesce(sum(ms * usd_micro_per_hour), 0), "
         "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) FROM claim GROUP BY ALL ORDER BY 1, 2, 3",
-        list(NOT_SAVED), _part_ms(night),
+        list(NOT_SAVABLE), _part_ms(evidence),
     )  # fmt: skip
     claimed: dict[int, list[Sum]] = defaultdict(list)
     for number, minute_ms, saves, gpu_ms, ms_price, unpriced in rows:
@@ -114,28 +117,28 @@ def _claimed(night: Night) -> dict[int, list[Sum]]:
     return claimed
 
 
-def _finding(night: Night, proposal: Proposal, whole: Sum, claimed: Sequence[Sum]) -> Finding:
+def _finding(evidence: Evidence, proposal: Proposal, whole: Sum, claimed: Sequence[Sum]) -> ClaimedFinding:
     at_once = proposal.cause in IMMEDIATE_CAUSES
     if_caught = caught(
-        claimed, _part_ms(night), proposal.from_ms, proposal.to_ms, proposal.known_ms,
-        lambda so_far: _worth_telling(so_far, night, at_once=at_once),
+        claimed, _part_ms(evidence), proposal.from_ms, proposal.to_ms, proposal.detectable_ms,
+        lambda so_far: _is_reportable(so_far, evidence, at_once=at_once),
     )  # fmt: skip
-    return Finding("", proposal, whole.gpu_ms, whole.ms_price, whole.unpriced_gpu_ms, if_caught)
+    return ClaimedFinding("", proposal, whole.gpu_ms, whole.ms_price, whole.unpriced_gpu_ms, if_caught)
 
 
-def _part_ms(night: Night) -> int:
-    """Minutes; of a month they would be too many to look at one by one."""
-    length_ms = night.window.to_ms - night.window.from_ms
+def _part_ms(evidence: Evidence) -> int:
+    """The length of the parts in which claims are summed: minutes, or longer if the time range is long."""
+    length_ms = evidence.window.to_ms - evidence.window.from_ms
     return MS_PER_MINUTE if length_ms <= 2 * MS_PER_DAY else MS_PER_HOUR // 4
 
 
-def _goes_on_costing(proposal: Proposal, night: Night) -> bool:
-    """What does not get better by itself is told while it is still cheap."""
-    return proposal.cause in IMMEDIATE_CAUSES and night.goes_on(*proposal.subject)
+def _keeps_costing(proposal: Proposal, evidence: Evidence) -> bool:
+    """Causes that do not end by themselves are reported while they are still cheap."""
+    return proposal.cause in IMMEDIATE_CAUSES and evidence.is_ongoing(*proposal.subject)
 
 
-def _worth_telling(claimed: Sum, night: Night, *, at_once: bool) -> bool:
-    if claimed.gpu_ms < night.settings.finding_min_ms:
+def _is_reportable(claimed: Sum, evidence: Evidence, *, at_once: bool) -> bool:
+    if claimed.gpu_ms < evidence.settings.finding_min_ms:
         return False
     priced = claimed.unpriced_gpu_ms < claimed.gpu_ms
-    return at_once or not priced or usd_micro(claimed.ms_price) >= night.least_usd_micro
+    return at_once or not priced or usd_micro(claimed.ms_price) >= evidence.min_usd_micro

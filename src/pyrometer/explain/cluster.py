@@ -1,4 +1,4 @@
-"""The cluster at one minute: every GPU as a cell with its state and its holder, and who waited for GPUs then."""
+"""The cluster in one minute: every GPU with its state and its holder, and the pods that waited for GPUs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyrometer.model.states import STATES
 from pyrometer.model.units import MS_PER_DAY, MS_PER_MINUTE, SHARE_WHOLE
 from pyrometer.store import StoreReader
 
-MOST_WAITING = 500
+MAX_WAITING = 500
 WHOLE_PERMILLE = 1_000
-SAID_WITHIN_MS = MS_PER_DAY  # what a scheduler said longer ago is not why a pod waits now
+MAX_MESSAGE_AGE_MS = MS_PER_DAY  # older messages of the scheduler do not explain why a pod waits now
 
-# One row a slot, state and holder. The ledger has more where a price or the evidence changes within the minute.
+# One row per slot, state and holder. The ledger has more where a price or the evidence changes within the minute.
 _MINUTE = """
 SELECT node_uid, slot_index, state, pod_uid, sum(ms)::BIGINT AS ms
 FROM ledger_row WHERE minute_ms = $1 GROUP BY ALL ORDER BY node_uid, slot_index, ms DESC, state, pod_uid
@@ -39,14 +39,14 @@ SELECT pod_uid, workload_uid, workload_kind, workload_namespace, workload_name, 
 FROM holder_name WHERE pod_uid IN (SELECT unnest($1::VARCHAR[]))
 """
 
-# Of each pod that was there by then the newest word, also when that came later: it says until when it waited.
-# A job in Kueue's queue is there as pods that wait, and may wait again.
+# The newest record of each existing pod, even if it came later: it shows until when the pod waited.
+# A job in a Kueue queue has pods that wait, and may wait again.
 _WAITING = f"""
 WITH newest AS (
     SELECT * FROM pod WHERE created_ms < $1 AND gpu_share > 0
     QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
 ),
-said AS (
+stated AS (
     SELECT pod_uid, max_by(coalesce(message, reason), time_ms) AS reason FROM event
     WHERE kind = '{events.FAILED_SCHEDULING}' AND time_ms < $1 AND time_ms >= $2 GROUP BY pod_uid
 ),
@@ -54,25 +54,25 @@ waits AS (
     SELECT *, coalesce(scheduled_ms, started_ms, ended_ms) AS until_ms FROM newest
 )
 SELECT count(*) OVER (), holder.workload_uid, workload_kind, workload_namespace, workload_name, pod, pod_uid,
-    holder.namespace, team, experiment, holder.queue, gpu_share, created_ms, said.reason
-FROM waits JOIN holder_name holder USING (pod_uid) LEFT JOIN said USING (pod_uid)
+    holder.namespace, team, experiment, holder.queue, gpu_share, created_ms, stated.reason
+FROM waits JOIN holder_name holder USING (pod_uid) LEFT JOIN stated USING (pod_uid)
 WHERE until_ms >= $1 OR (until_ms IS NULL AND waits.phase = 'Pending')
-ORDER BY created_ms, pod, pod_uid LIMIT {MOST_WAITING}
+ORDER BY created_ms, pod, pod_uid LIMIT {MAX_WAITING}
 """
 
 
-# The answer about a window without a minute in the ledger.
+# The answer for a time range without a minute in the ledger.
 _EMPTY: dict[str, Any] = {
     "at": None, "at_ms": None, "states": [], "holders": [], "pools": [], "counts": {}, "queue": [], "queue_total": 0,
 }  # fmt: skip
 
 
-class NoSuchMinuteError(LookupError):
-    """The ledger has nothing at that time; the text says what it covers."""
+class MinuteNotFoundError(LookupError):
+    """The ledger has no data for that time. The text states what it covers."""
 
 
 class _Part(NamedTuple):
-    """What a slot's minute went into, or a part of it."""
+    """A state of a slot in the minute, with its milliseconds."""
 
     node_uid: str
     slot_index: int
@@ -82,25 +82,25 @@ class _Part(NamedTuple):
 
 
 class _Cell(NamedTuple):
-    """A slot's minute by the largest of its parts."""
+    """A slot with the largest part of its minute."""
 
     part: _Part
     share_permille: int
 
 
 def cluster(store: StoreReader, window: TimeRange, *, zone: tzinfo, at_ms: int | None = None) -> dict[str, Any]:
-    """Every GPU at a minute: the newest of the window that is accounted for, unless another one is asked for."""
+    """Every GPU in a minute: the newest accounted minute of the time range, or the requested one."""
     newest_ms = store.newest_ms(["ledger_row"], window.to_ms - 1)
     if newest_ms is None or newest_ms < window.from_ms:
         if at_ms is None:
             return _EMPTY | time_range_json(window, zone)
-        raise NoSuchMinuteError("There is nothing in the ledger at that time.")
+        raise MinuteNotFoundError("The ledger has no data for this time range.")
     to_ms = newest_ms + MS_PER_MINUTE
     at_ms = newest_ms if at_ms is None else at_ms - at_ms % MS_PER_MINUTE
     if not window.from_ms <= at_ms < to_ms:
-        raise NoSuchMinuteError(
-            f"There is nothing in the ledger at {iso(at_ms, zone)}: it is about {iso(window.from_ms, zone)} to "
-            f"{iso(to_ms, zone)}, without that."
+        raise MinuteNotFoundError(
+            f"The ledger has no data for {iso(at_ms, zone)}. It covers {iso(window.from_ms, zone)} to "
+            f"{iso(to_ms, zone)}."
         )
     open_names(store)
     store.expose(["ledger_row"], at_ms, at_ms + MS_PER_MINUTE)
@@ -125,7 +125,7 @@ def cluster(store: StoreReader, window: TimeRange, *, zone: tzinfo, at_ms: int |
 
 
 def _cells(parts: Sequence[_Part]) -> list[_Cell]:
-    """The slots in order, each with the part that had most of its minute and how much that is."""
+    """The slots in order, each with the largest part of its minute and that part's share."""
     whole: Counter[tuple[str, int]] = Counter()
     largest: dict[tuple[str, int], _Part] = {}
     for part in parts:  # the largest of a slot comes first
@@ -135,7 +135,7 @@ def _cells(parts: Sequence[_Part]) -> list[_Cell]:
 
 
 def _holders(store: StoreReader, cells: Sequence[_Cell]) -> dict[str, dict[str, Any]]:
-    """Who has the cells, each once."""
+    """The holders of the cells, each once."""
     pods = list(dict.fromkeys(cell.part.pod_uid for cell in cells if cell.part.pod_uid is not None))
     rows = {row[0]: row[1:] for row in store.connection.execute(_HOLDERS, [pods]).fetchall()}
     found = {}
@@ -151,17 +151,17 @@ def _holders(store: StoreReader, cells: Sequence[_Cell]) -> dict[str, dict[str, 
 def _pools(
     store: StoreReader, cells: Sequence[_Cell], names: Sequence[str], holders: dict[str, int]
 ) -> list[dict[str, Any]]:
-    """The nodes by pool, those of a pool in the order in which people count."""
+    """The nodes by pool, in natural order."""
     places = {name: place for place, name in enumerate(names)}
     of_node: dict[str, list[list[int | None]]] = {}
     for part, share_permille in cells:
         holder = None if part.pod_uid is None else holders[part.pod_uid]
         cell = [part.slot_index, places[part.state], holder, share_permille]
         of_node.setdefault(part.node_uid, []).append(cell)
-    known = {row[0]: row[1:] for row in store.connection.execute(_NODES, [list(of_node)]).fetchall()}
+    recorded = {row[0]: row[1:] for row in store.connection.execute(_NODES, [list(of_node)]).fetchall()}
     pools: dict[tuple[str | None, ...], list[dict[str, Any]]] = {}
     for node_uid, listed in of_node.items():
-        node, pool, gpu_model, of_cluster, instance_type = known.get(node_uid, (node_uid, None, None, None, None))
+        node, pool, gpu_model, of_cluster, instance_type = recorded.get(node_uid, (node_uid, None, None, None, None))
         pools.setdefault((pool, gpu_model, of_cluster), []).append(
             {"node": node, "instance_type": instance_type, "cells": listed}
         )
@@ -176,20 +176,20 @@ def _counted(node: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _natural(*names: str | None) -> tuple[Any, ...]:
-    """A key that puts node-2 before node-10, and what has no name last."""
+    """A sort key that puts node-2 before node-10, and missing names last."""
     return tuple((name is None, [_part(part) for part in re.split(r"([0-9]+)", name or "")]) for name in names)
 
 
 def _part(text: str) -> tuple[int, str]:
-    """Numbers by their length first: that is their order, however long they are."""
+    """A sort key for numbers: by length first, which is their order."""
     digits = text.lstrip("0") if text[:1].isdecimal() else ""
     return len(digits), text
 
 
 def _queue(store: StoreReader, at_ms: int, zone: tzinfo) -> dict[str, Any]:
-    """The pods that waited for GPUs at a moment, the longest first, with what the scheduler said of them last."""
-    store.expose(["event"], at_ms - SAID_WITHIN_MS, at_ms)
-    rows = store.connection.execute(_WAITING, [at_ms, at_ms - SAID_WITHIN_MS]).fetchall()
+    """The pods that waited for GPUs, longest first, with the last message of the scheduler."""
+    store.expose(["event"], at_ms - MAX_MESSAGE_AGE_MS, at_ms)
+    rows = store.connection.execute(_WAITING, [at_ms, at_ms - MAX_MESSAGE_AGE_MS]).fetchall()
     return {
         "queue": [
             {

@@ -1,6 +1,6 @@
-"""`comm_stall`: communication that every rank waits for, more than the run did before, or than runs of its size do.
+"""`comm_stall`: all ranks wait for communication longer than the run did before, or than runs of the same size do.
 
-Needs the SDK, which alone tells communication from computing; two ranks or more.
+Needs the SDK, which distinguishes communication from computation, and at least two ranks.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from pyrometer.explain.episodes import EPISODE_GAP_MS
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
-# Shares are of computing and communicating together: what else a step waits for does not move them.
-RISE = 0.05  # of that time, over the run's usual share...
-RISE_OF_USUAL = 0.3  # ...and of that share itself: a run that communicates much varies more
-SHORTEST_MS = 5 * MS_PER_MINUTE
-ABOVE_ALIKE = 0.10  # over runs of its size: they differ more from each other than a run from itself
-ENOUGH_ALIKE = 3  # other runs of its size
+# Shares are of computation plus communication, so that other waits do not change them.
+RISE = 0.05  # of that time, above the run's usual share...
+RISE_OF_USUAL = 0.3  # ...and relative to that share: runs that communicate much vary more
+MIN_DURATION_MS = 5 * MS_PER_MINUTE
+MIN_RISE_ABOVE_SIMILAR = 0.10  # above runs of the same size, which differ more from each other than a run from itself
+MIN_SIMILAR_RUNS = 3  # other runs of the same size
 
 # A run's low level says what is usual; minutes clearly above it, by more than one usually differs from the next, are an
 # episode. Medians of five leave single minutes out and keep edges where they are.
@@ -77,7 +77,7 @@ FROM numbered GROUP BY owner_uid, episode HAVING count(*) * 60000 >= $4 ORDER BY
 
 
 class _Run(NamedTuple):
-    """How much a workload communicated over the window."""
+    """How much a workload communicated in the time range."""
 
     owner_uid: str
     ranks: int
@@ -94,11 +94,11 @@ class _Stall(NamedTuple):
     owner_uid: str
     from_ms: int
     to_ms: int
-    permille: int  # of the communication that lies beyond the usual
+    permille: int  # of the communication that exceeds the usual
     of_step: float
     compared: str
     confidence: float
-    known_ms: int | None
+    detectable_ms: int | None
     before: bool = False  # it is compared with the same run at other times
 
 
@@ -108,42 +108,42 @@ class _Pod(NamedTuple):
     gpus: int
 
 
-def detect(night: Night) -> Iterable[Proposal]:
-    """One finding for each stretch in which a run communicated more than before, or all the time more than others."""
-    worth = night.worth("comm_stall")
+def detect(evidence: Evidence) -> Iterable[Proposal]:
+    """One finding for each stretch in which a run communicated more than before, or always more than other runs."""
+    worth = evidence.worth("comm_stall")
     if not worth:
         return
-    runs = _runs(night)
-    stalls = list(_raised(night, [run.owner_uid for run in runs if run.varies]))
+    runs = _runs(evidence)
+    stalls = list(_raised(evidence, [run.owner_uid for run in runs if run.varies]))
     raised = {stall.owner_uid for stall in stalls}
     stalls += _always_high([run for run in runs if run.owner_uid not in raised])
-    stalls = _slower(night, [stall for stall in stalls if stall.owner_uid in worth])
-    pods = _pods(night, stalls)
+    stalls = _slower(evidence, [stall for stall in stalls if stall.owner_uid in worth])
+    pods = _pods(evidence, stalls)
     for stall in stalls:
-        yield _proposal(night, stall, pods[stall.owner_uid, stall.from_ms])
+        yield _proposal(evidence, stall, pods[stall.owner_uid, stall.from_ms])
 
 
-def _raised(night: Night, owners: list[str]) -> Iterator[_Stall]:
+def _raised(evidence: Evidence, owners: list[str]) -> Iterator[_Stall]:
     """Stretches in which a run communicated more than at other times."""
     if not owners:
         return
-    rows = night.ask(_EPISODES, owners, RISE, RISE_OF_USUAL, SHORTEST_MS, EPISODE_GAP_MS, *night.window)
+    rows = evidence.ask(_EPISODES, owners, RISE, RISE_OF_USUAL, MIN_DURATION_MS, EPISODE_GAP_MS, *evidence.window)
     for owner, from_ms, to_ms, share, usual, of_step, usual_of_step, usual_from_ms in rows:
         compared = f"{round(100 * usual_of_step)}% at other times"
-        seen_before = from_ms - usual_from_ms >= SHORTEST_MS  # else only what came after it says what is usual
-        known_ms = from_ms + SHORTEST_MS if seen_before else None
-        yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9, known_ms, before=True)
+        seen_before = from_ms - usual_from_ms >= MIN_DURATION_MS  # otherwise only later time shows what is usual
+        detectable_ms = from_ms + MIN_DURATION_MS if seen_before else None
+        yield _Stall(owner, from_ms, to_ms, _excess(share, usual), of_step, compared, 0.9, detectable_ms, before=True)
 
 
-def _slower(night: Night, stalls: list[_Stall]) -> list[_Stall]:
-    """Those in which a step communicated longer than at other times.
+def _slower(evidence: Evidence, stalls: list[_Stall]) -> list[_Stall]:
+    """The stretches in which a step communicated longer than at other times.
 
-    Where it only computes less, its share is larger and nothing is slow: another batch size, shorter sequences.
+    If a step only computes less, its share is larger but nothing is slow: another batch size, shorter sequences.
     """
     before = [stall for stall in stalls if stall.before]
     if not before:
         return stalls
-    rows = night.ask(
+    rows = evidence.ask(
         """
         WITH stall AS (
             SELECT unnest($1) AS number, unnest($2) AS owner_uid, unnest($3) AS from_ms, unnest($4) AS to_ms
@@ -163,7 +163,7 @@ def _slower(night: Night, stalls: list[_Stall]) -> list[_Stall]:
         FROM stall JOIN step USING (owner_uid) GROUP BY number
         """,
         list(range(len(before))), [s.owner_uid for s in before], [s.from_ms for s in before],
-        [s.to_ms for s in before], *night.window,
+        [s.to_ms for s in before], *evidence.window,
     )  # fmt: skip
     same = {
         before[number]
@@ -173,9 +173,9 @@ def _slower(night: Night, stalls: list[_Stall]) -> list[_Stall]:
     return [stall for stall in stalls if stall not in same]
 
 
-def _runs(night: Night) -> list[_Run]:
-    """Every workload of several ranks that communicates, from the small table."""
-    rows = night.ask(
+def _runs(evidence: Evidence) -> list[_Run]:
+    """Every workload with several ranks that communicate."""
+    rows = evidence.ask(
         """
         WITH bucket AS (
             SELECT coalesce(workload_uid, pod_uid) AS owner_uid, minute_ms,
@@ -198,45 +198,47 @@ def _runs(night: Night) -> list[_Run]:
         WHERE both_ms > 0 AND ranks > 1
         GROUP BY owner_uid HAVING sum(comm_ms) > 0 ORDER BY owner_uid
         """,
-        *night.window, night.bucket_ms, RISE,
+        *evidence.window, evidence.bucket_ms, RISE,
     )  # fmt: skip
     return [_Run(*row) for row in rows]
 
 
 def _always_high(runs: list[_Run]) -> Iterator[_Stall]:
-    """Runs that communicate much more than others of as many ranks do. With too few of those nobody can say whether a
-    network is slow or a program talks much."""
+    """Runs that communicate much more than other runs with the same number of ranks.
+
+    With too few of those, a slow network cannot be distinguished from a program that communicates much.
+    """
     alike: dict[int, list[_Run]] = defaultdict(list)
     for run in runs:
         alike[run.ranks].append(run)
     for run in runs:
         others = [other for other in alike[run.ranks] if other is not run]
-        if len(others) < ENOUGH_ALIKE:
+        if len(others) < MIN_SIMILAR_RUNS:
             continue
         usual = median(other.share for other in others)
         noise = median(abs(other.share - usual) for other in others)
-        if run.share < usual + max(ABOVE_ALIKE, usual, 5 * noise):
+        if run.share < usual + max(MIN_RISE_ABOVE_SIMILAR, usual, 5 * noise):
             continue
         of_step = median(other.of_step for other in others)
         compared = f"{round(100 * of_step)}% in {len(others)} other runs of {run.ranks} ranks"
-        excess, known_ms = _excess(run.share, usual), run.from_ms + SHORTEST_MS
-        yield _Stall(run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, 0.75, known_ms)
+        excess, detectable_ms = _excess(run.share, usual), run.from_ms + MIN_DURATION_MS
+        yield _Stall(run.owner_uid, run.from_ms, run.to_ms, excess, run.of_step, compared, 0.75, detectable_ms)
 
 
 def _excess(share: float, usual: float) -> int:
-    """The thousandths of the communication that would not have been there, had computing taken as long as it did."""
+    """The excess communication in thousandths, relative to the computation time."""
     return round(1000 * (1 - (usual / (1 - usual)) / (share / (1 - share)))) if share < 1 else 1000
 
 
-def _pods(night: Night, stalls: list[_Stall]) -> dict[tuple[str, int], list[_Pod]]:
-    """Where each of them was."""
+def _pods(evidence: Evidence, stalls: list[_Stall]) -> dict[tuple[str, int], list[_Pod]]:
+    """The node of each rank."""
     pods: dict[tuple[str, int], list[_Pod]] = defaultdict(list)
     if stalls:
-        rows = night.ask(
+        rows = evidence.ask(
             """
             WITH stall AS (SELECT unnest($1) AS owner_uid, unnest($2) AS from_ms, unnest($3) AS to_ms)
             SELECT owner_uid, from_ms, pod_uid, list(DISTINCT node), count(DISTINCT (node_uid, slot_index))
-            FROM night_ledger JOIN stall USING (owner_uid) JOIN node_name USING (node_uid)
+            FROM owner_ledger JOIN stall USING (owner_uid) JOIN node_name USING (node_uid)
             WHERE state = 'comm_stall' AND minute_ms + 60000 > from_ms AND minute_ms < to_ms
             GROUP BY owner_uid, from_ms, pod_uid ORDER BY pod_uid
             """,
@@ -247,17 +249,19 @@ def _pods(night: Night, stalls: list[_Stall]) -> dict[tuple[str, int], list[_Pod
     return pods
 
 
-def _proposal(night: Night, stall: _Stall, pods: list[_Pod]) -> Proposal:
+def _proposal(evidence: Evidence, stall: _Stall, pods: list[_Pod]) -> Proposal:
     from_ms, to_ms = stall.from_ms, stall.to_ms
     nodes = sorted({node for pod in pods for node in pod.nodes})
     one_node = len(nodes) == 1
     gpus = sum(pod.gpus for pod in pods)
     if one_node:
-        suggestion = f"Look at the links between the GPUs of {nodes[0]}: NVLink and PCIe errors, NCCL's choice of path."
+        suggestion = (
+            f"Check the links between the GPUs of {nodes[0]}: NVLink and PCIe errors, and the path that NCCL uses."
+        )
     else:
         suggestion = (
-            f"Look at the network between {listed(nodes)}: link errors, other traffic, racks; "
-            "see with NCCL_DEBUG=INFO which path NCCL takes."
+            f"Check the network between {listed(nodes)}: link errors, other traffic, racks. "
+            "NCCL_DEBUG=INFO shows the path that NCCL uses."
         )
     return Proposal(
         cause="comm_stall",
@@ -266,13 +270,13 @@ def _proposal(night: Night, stall: _Stall, pods: list[_Pod]) -> Proposal:
         to_ms=to_ms,
         states=CLAIMS["comm_stall"],
         scope=tuple(Scope(pod.pod_uid, from_ms, to_ms, permille=stall.permille) for pod in pods),
-        headline=f"communicated slowly for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
+        headline=f"communicated slowly for {duration(to_ms - from_ms)}, from {evidence.time(from_ms)}",
         evidence=(
             f"all ranks spent {round(100 * stall.of_step)}% of their step time in communication, {stall.compared}",
-            f"{counted(gpus, 'GPU')} on {counted(len(nodes), 'node')} waited alike, so no single rank is late",
+            f"{counted(gpus, 'GPU')} on {counted(len(nodes), 'node')} waited equally long, so no single rank is late",
         ),
         suggestion=suggestion,
         culprit={"node": nodes[0]} if one_node else None,
         confidence=stall.confidence,
-        known_ms=stall.known_ms,
+        detectable_ms=stall.detectable_ms,
     )

@@ -1,46 +1,49 @@
-"""`crash_loop`: attempt after attempt that fails and leaves nothing behind.
+"""`crash_loop`: attempt after attempt fails without progress.
 
-Needs Kubernetes: pods or containers that failed, one after the other. There, an attempt that was over before a start
-may last is one without progress, and all of its time is claimed that nobody saw anything of. With the SDK it is known
-whether a step was kept, and what exception ended it.
+Needs Kubernetes: pods or containers that failed one after the other. With Kubernetes alone, an attempt that ended
+within the startup limit counts as one without progress, and all of its unobserved time is claimed. The SDK adds whether
+a step was saved and which exception ended the attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pyrometer.explain.attempts import Attempt, Part, attempts, made_progress
+from pyrometer.explain.attempts import Part, WorkloadAttempt, attempts, made_progress
 from pyrometer.explain.failures import ENDS, error_line
 from pyrometer.explain.findings import Proposal
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.explain.out_of_memory import Kill, kill_of, kills
-from pyrometer.explain.preempted import Eviction, evicted_of, evictions
+from pyrometer.explain.preempted import Eviction, evictions, evictions_of
 from pyrometer.model.human import duration, listed
 from pyrometer.model.states import CLAIMS
 
-IN_A_ROW = 3  # two failures happen; the third of the same kind will not be the last
-LONGEST_MESSAGE = 80  # of an exception: `why` keeps to one screen
+MIN_CONSECUTIVE_FAILURES = 3  # two failures may be chance
+MAX_MESSAGE_LENGTH = 80  # of an exception, so that `why` fits on one screen
 
 
-def detect(night: Night) -> Iterable[Proposal]:
-    """One finding for each row of attempts that failed without progress."""
-    worth = night.worth(*CLAIMS["crash_loop"])
-    suspects = [owner for owner in _suspects(night) if owner in worth] if worth else []
+def detect(evidence: Evidence) -> Iterable[Proposal]:
+    """One finding for each series of attempts that failed without progress."""
+    worth = evidence.worth(*CLAIMS["crash_loop"])
+    suspects = [owner for owner in _suspects(evidence) if owner in worth] if worth else []
     if not suspects:
         return
-    found = kills(night), evictions(night)
-    gangs = {owner for (owner,) in night.ask("SELECT DISTINCT workload_uid FROM workload WHERE gang_pods > 1")}
-    for owner, tries in attempts(night, suspects).items():
-        begun = [attempt for attempt in tries if attempt.from_ms < night.window.to_ms]
+    found = kills(evidence), evictions(evidence)
+    gangs = {owner for (owner,) in evidence.ask("SELECT DISTINCT workload_uid FROM workload WHERE gang_pods > 1")}
+    for owner, tries in attempts(evidence, suspects).items():
+        begun = [attempt for attempt in tries if attempt.from_ms < evidence.window.to_ms]
         for of_same in [begun] if owner in gangs else _by_part(begun):
-            for row in _rows(night, of_same, *found):
-                if len(row) >= IN_A_ROW and (row[-1].to_ms or night.window.to_ms) > night.window.from_ms:
-                    yield _proposal(night, owner, row)
+            for row in _rows(evidence, of_same, *found):
+                if (
+                    len(row) >= MIN_CONSECUTIVE_FAILURES
+                    and (row[-1].to_ms or evidence.window.to_ms) > evidence.window.from_ms
+                ):
+                    yield _proposal(evidence, owner, row)
 
 
-def _suspects(night: Night) -> list[str]:
-    """Who has time in the window that can be claimed, and has failed often enough."""
-    rows = night.ask(
+def _suspects(evidence: Evidence) -> list[str]:
+    """The owners with claimable time in the time range and enough failures."""
+    rows = evidence.ask(
         """
         WITH failure AS (
             SELECT DISTINCT pod_uid, 0 AS attempt FROM pod WHERE phase = 'Failed'
@@ -56,17 +59,17 @@ def _suspects(night: Night) -> list[str]:
         )
         GROUP BY owner_uid HAVING count(*) >= $1 ORDER BY 1
         """,
-        IN_A_ROW,
+        MIN_CONSECUTIVE_FAILURES,
         list(CLAIMS["crash_loop"]),
     )
     return [owner for (owner,) in rows]
 
 
-def _by_part(tries: Sequence[Attempt]) -> list[list[Attempt]]:
-    """Groups the attempts that work on the same part of a job: its steps and indexes fail each for itself."""
+def _by_part(tries: Sequence[WorkloadAttempt]) -> list[list[WorkloadAttempt]]:
+    """Attempts grouped by the part of the job that they work on: its steps and indexes fail independently."""
     if not all(attempt.parts for attempt in tries):
         return [list(tries)]
-    groups: list[tuple[set[Part], list[Attempt]]] = []
+    groups: list[tuple[set[Part], list[WorkloadAttempt]]] = []
     for attempt in tries:
         same = next((group for group in groups if group[0] & attempt.parts), None)
         if same is None:
@@ -78,22 +81,22 @@ def _by_part(tries: Sequence[Attempt]) -> list[list[Attempt]]:
 
 
 def _rows(
-    night: Night, tries: Sequence[Attempt], killed: Sequence[Kill], evicted: Sequence[Eviction]
-) -> list[list[Attempt]]:
-    """Attempts in a row that failed by themselves without progress. What memory or others ended is told elsewhere."""
-    rows: list[list[Attempt]] = [[]]
+    evidence: Evidence, tries: Sequence[WorkloadAttempt], killed: Sequence[Kill], evicted: Sequence[Eviction]
+) -> list[list[WorkloadAttempt]]:
+    """Consecutive attempts that failed without progress. Out-of-memory kills and evictions have their own causes."""
+    rows: list[list[WorkloadAttempt]] = [[]]
     for place, attempt in enumerate(tries):
-        crashed = attempt.failed and kill_of(attempt, killed) is None and not evicted_of(attempt, evicted)
-        if crashed and not made_progress(night, attempt, tries[place + 1 :]):
+        crashed = attempt.failed and kill_of(attempt, killed) is None and not evictions_of(attempt, evicted)
+        if crashed and not made_progress(evidence, attempt, tries[place + 1 :]):
             rows[-1].append(attempt)
         elif rows[-1]:
             rows.append([])
     return rows
 
 
-def _proposal(night: Night, owner: str, row: Sequence[Attempt]) -> Proposal:
-    ends = [attempt.to_ms or night.window.to_ms for attempt in row]
-    from_ms, to_ms = max(row[0].from_ms, night.window.from_ms), min(ends[-1], night.window.to_ms)
+def _proposal(evidence: Evidence, owner: str, row: Sequence[WorkloadAttempt]) -> Proposal:
+    ends = [attempt.to_ms or evidence.window.to_ms for attempt in row]
+    from_ms, to_ms = max(row[0].from_ms, evidence.window.from_ms), min(ends[-1], evidence.window.to_ms)
     return Proposal(
         cause="crash_loop",
         owner_uid=owner,
@@ -103,24 +106,24 @@ def _proposal(night: Night, owner: str, row: Sequence[Attempt]) -> Proposal:
         scope=tuple(
             s for attempt, end_ms in zip(row, ends, strict=True) for s in attempt.scope(attempt.from_ms, end_ms)
         ),
-        headline=f"crashed {len(row)} times in a row, from {night.time(from_ms)} to {night.time(to_ms)}",
-        evidence=tuple(_evidence(night, row, ends)),
-        suggestion="Stop it and look at the log of its last attempt; a limit on retries would have saved the rest.",
+        headline=f"crashed {len(row)} times in a row, from {evidence.time(from_ms)} to {evidence.time(to_ms)}",
+        evidence=tuple(_evidence(evidence, row, ends)),
+        suggestion="Stop it and check the log of its last attempt. A retry limit would have saved the rest.",
         confidence=0.95 if all(attempt.run for attempt in row) else 0.8,
-        known_ms=ends[IN_A_ROW - 1],
+        detectable_ms=ends[MIN_CONSECUTIVE_FAILURES - 1],
     )
 
 
-def _evidence(night: Night, row: Sequence[Attempt], ends: Sequence[int]) -> Iterable[str]:
+def _evidence(evidence: Evidence, row: Sequence[WorkloadAttempt], ends: Sequence[int]) -> Iterable[str]:
     lives = sorted(end_ms - attempt.from_ms for attempt, end_ms in zip(row, ends, strict=True))
     stepped = [attempt for attempt in row if attempt.first_step_ms is not None]
     if stepped:
-        yield f"no attempt got beyond where it had begun; each lived {duration(lives[len(lives) // 2])} or so"
+        yield f"no attempt got past the step it started from; each lasted about {duration(lives[len(lives) // 2])}"
     elif any(attempt.run for attempt in row):
-        yield f"each attempt lived {duration(lives[len(lives) // 2])} or so, and none completed a step"
+        yield f"each attempt lasted about {duration(lives[len(lives) // 2])}, and none completed a step"
     else:
-        yield f"each attempt lived {duration(lives[len(lives) // 2])} or so, the longest {duration(lives[-1])}"
-    said = night.ask(
+        yield f"each attempt lasted about {duration(lives[len(lives) // 2])}, the longest {duration(lives[-1])}"
+    stated = evidence.ask(
         "SELECT reason, any_value(message), count(DISTINCT attempt) FROM event WHERE list_contains($3, kind) "
         "AND list_contains($1, run) AND list_contains($2, attempt) AND reason IS NOT NULL "
         "GROUP BY reason ORDER BY 3 DESC, 1 LIMIT 1",
@@ -128,10 +131,10 @@ def _evidence(night: Night, row: Sequence[Attempt], ends: Sequence[int]) -> Iter
         [attempt.number for attempt in row],
         list(ENDS),
     )
-    if said:
-        reason, message, times = said[0]
+    if stated:
+        reason, message, times = stated[0]
         text = error_line(reason, message) or reason
-        short = text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
+        short = text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[: MAX_MESSAGE_LENGTH - 1]}…"
         yield f"{'all' if times == len(lives) else f'{times} of them'} ended with {short}"
     else:
         reasons = sorted({reason for attempt in row for reason in attempt.reasons})

@@ -33,7 +33,7 @@ from pyrometer.explain import (
     unused_device,
 )
 from pyrometer.explain.findings import Detector, Proposal
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.states import CLAIMS
 
 _BY_CAUSE: dict[str, Detector] = {
@@ -62,12 +62,12 @@ _BY_CAUSE: dict[str, Detector] = {
 }
 
 
-def _where_it_can_claim(detect: Detector, claims: tuple[str, ...]) -> Detector:
-    """A detector that is not asked about nights in which nothing is in a state that it claims."""
+def _only_if_claimable(detect: Detector, claims: tuple[str, ...]) -> Detector:
+    """A detector that is skipped if the time range has no time in a state that it claims."""
 
     @wraps(detect)
-    def looking(night: Night) -> Iterable[Proposal]:
-        return () if night.states.isdisjoint(claims) else detect(night)
+    def looking(evidence: Evidence) -> Iterable[Proposal]:
+        return () if evidence.states.isdisjoint(claims) else detect(evidence)
 
     return looking
 
@@ -77,7 +77,7 @@ def detectors_of(by_cause: Mapping[str, Detector]) -> tuple[Detector, ...]:
     if by_cause.keys() != CLAIMS.keys():
         differing = ", ".join(sorted(by_cause.keys() ^ CLAIMS.keys()))
         raise ValueError(f"Causes need a detector and an entry in CLAIMS; one of them is missing for: {differing}.")
-    return tuple(_where_it_can_claim(by_cause[cause], claims) for cause, claims in CLAIMS.items())
+    return tuple(_only_if_claimable(by_cause[cause], claims) for cause, claims in CLAIMS.items())
 
 
 DETECTORS = detectors_of(_BY_CAUSE)

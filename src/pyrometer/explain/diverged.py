@@ -1,6 +1,7 @@
-"""`diverged`: training that went on after its loss had become NaN or infinite.
+"""`diverged`: training continued after its loss became NaN or infinite.
 
-Needs the SDK, which sees every loss; its batches add which samples came before. Without it, see `diverged_suspected`.
+Needs the SDK, which sees every loss. The recorded batches add which samples came before. Without the SDK, see
+`diverged_suspected`.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import counted, duration
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_HOUR
 
-MOST_SAMPLES = 5
-MOST_RANKS = 2
+MAX_SAMPLES = 5
+MAX_RANKS = 2
 
 
-def detect(night: Night) -> Iterable[Proposal]:
-    """One finding for each stretch of training on a loss that is no number."""
-    for episode in night.episodes("diverged"):
-        where = night.ask(
+def detect(evidence: Evidence) -> Iterable[Proposal]:
+    """One finding for each stretch of training with a non-finite loss."""
+    for episode in evidence.episodes("diverged"):
+        where = evidence.ask(
             "SELECT DISTINCT event.run, event.attempt, event.rank, event.step "
             "FROM event JOIN the_run USING (run, attempt) "
             "WHERE event.kind = 'nonfinite_loss' AND list_contains($1, the_run.pod_uid) "
@@ -30,7 +31,7 @@ def detect(night: Night) -> Iterable[Proposal]:
             list(episode.pods), episode.from_ms, episode.to_ms,
         )  # fmt: skip
         first = where[0][3] if where else None
-        alone = len(where) == 1 and _others_later(night, *where[0][:2])
+        alone = len(where) == 1 and _later_ranks(evidence, *where[0][:2])
         at_step = ("" if first is None else f" at step {first:,}") + (f" on rank {where[0][2]} alone" if alone else "")
         yield Proposal(
             cause="diverged",
@@ -40,23 +41,30 @@ def detect(night: Night) -> Iterable[Proposal]:
             states=CLAIMS["diverged"],
             scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
             headline=(
-                f"trained on for {duration(episode.to_ms - episode.from_ms)} after its loss was no longer a number, "
-                f"since {night.time(episode.from_ms)}"
+                f"trained for {duration(episode.to_ms - episode.from_ms)} after its loss became non-finite, "
+                f"since {evidence.time(episode.from_ms)}"
             ),
-            evidence=(f"its loss became NaN or infinite{at_step}", *_batches(night, where)),
+            evidence=(f"its loss became NaN or infinite{at_step}", *_batches(evidence, where)),
             suggestion=(
-                ("Stop it; go" if night.goes_on("diverged", *episode) else "Let it stop at the first NaN; go")
-                + " back to a checkpoint from before, "
+                (
+                    "Stop it and go"
+                    if evidence.is_ongoing("diverged", *episode)
+                    else "Make it stop at the first NaN and go"
+                )
+                + " back to an earlier checkpoint, "
                 + ("without those samples." if alone else "with a lower learning rate or clipped gradients.")
             ),
             confidence=0.95,
-            known_ms=episode.from_ms,  # the first step without a number says so
+            detectable_ms=episode.from_ms,  # reported by the first step with a non-finite loss
         )
 
 
-def _others_later(night: Night, run: str, attempt: int) -> bool:
-    """Whether other ranks said the same, at a later step: where only one looks at its loss, that means nothing."""
-    ((ranks,),) = night.ask(
+def _later_ranks(evidence: Evidence, run: str, attempt: int) -> bool:
+    """Whether other ranks reported a non-finite loss at a later step.
+
+    This means nothing if only one rank reports its loss.
+    """
+    ((ranks,),) = evidence.ask(
         "SELECT count(DISTINCT rank) FROM event WHERE kind = 'nonfinite_loss' AND run = $1 AND attempt = $2",
         run,
         attempt,
@@ -64,22 +72,22 @@ def _others_later(night: Night, run: str, attempt: int) -> bool:
     return bool(ranks > 1)
 
 
-def _batches(night: Night, where: list[tuple[Any, ...]]) -> Iterator[str]:
-    """The data behind the first step without a number, of the ranks that said so."""
-    if not where or where[0][3] is None or not night.has("batch"):
+def _batches(evidence: Evidence, where: list[tuple[Any, ...]]) -> Iterator[str]:
+    """The batches of the first step with a non-finite loss, for the ranks that reported it."""
+    if not where or where[0][3] is None or not evidence.has("batch"):
         return
-    # a batch has the time at which it was drawn, and loaders draw ahead
-    night.store.expose(["batch"], night.window.from_ms - MS_PER_HOUR, night.window.to_ms)
+    # the time of a batch is when it was drawn, and data loaders draw ahead
+    evidence.store.expose(["batch"], evidence.window.from_ms - MS_PER_HOUR, evidence.window.to_ms)
     run, attempt, _, step = where[0]
-    rows = night.ask(
+    rows = evidence.ask(
         "SELECT rank, flatten(list(coalesce(samples, rows::VARCHAR[]) ORDER BY micro_batch, loader)), "
         "any_value(dataset) FROM batch WHERE run = $1 AND attempt = $2 AND step = $3 AND list_contains($4, rank) "
         "AND coalesce(samples, rows::VARCHAR[]) IS NOT NULL GROUP BY rank ORDER BY rank",
         run, attempt, step, [rank for *_, rank, _ in where],
     )  # fmt: skip
-    for rank, samples, dataset in rows[:MOST_RANKS]:
-        more = ", …" if len(samples) > MOST_SAMPLES else ""
+    for rank, samples, dataset in rows[:MAX_RANKS]:
+        more = ", …" if len(samples) > MAX_SAMPLES else ""
         of = f" of {dataset}" if dataset else ""
-        yield f"step {step:,}: samples {', '.join(samples[:MOST_SAMPLES])}{more}{of} on rank {rank}"
-    if len(rows) > MOST_RANKS:
-        yield f"and those of {counted(len(rows) - MOST_RANKS, 'other rank')}"
+        yield f"step {step:,}: samples {', '.join(samples[:MAX_SAMPLES])}{more}{of} on rank {rank}"
+    if len(rows) > MAX_RANKS:
+        yield f"and the samples of {counted(len(rows) - MAX_RANKS, 'other rank')}"

@@ -1,7 +1,7 @@
-"""`diverged_suspected`: GPUs as busy as before that draw much less power. So looks training on NaN, from outside.
+"""`diverged_suspected`: GPUs are as busy as before but draw much less power, as when training on NaN.
 
-Needs GPU telemetry with power, a counter of activity, and clocks or throttle reasons. With the SDK the loss itself is
-known, and `diverged` tells it. Compared is a workload with itself, at times when it was about as busy.
+Needs GPU telemetry with power, an activity counter, and clocks or throttle reasons. With the SDK the loss itself is
+known, and `diverged` reports it. A workload is compared with itself at times with similar activity.
 
 Multiplying NaN flips few bits: on an H200 the power of training fell by 30% with every activity counter unchanged.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.identify.gpu_models import gpu_model
 from pyrometer.model.human import counted, duration
 from pyrometer.model.records import WHOLE_DEVICE
@@ -20,23 +20,23 @@ from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE
 
 BUCKET_MS = 5 * MS_PER_MINUTE
-NEAR = 6  # buckets before and after that are compared: half an hour, so that slow drifts are no steps
-LEAST = 2  # buckets on either side that it takes to judge
+NEIGHBORS = 6  # buckets before and after that are compared: half an hour, so that slow drifts do not count
+MIN_BUCKETS = 2  # buckets needed on either side
 
-# What a board draws above its idle power, for the same activity, after against before: 0.64 was measured, 0.70 where
-# the idle power is not known. Noise and temperature make a few percent.
+# The ratio of power above idle for the same activity, after to before: 0.64 was measured, 0.70 where the idle power
+# is not known. Noise and temperature change it by a few percent.
 FELL = (0.50, 0.80)
-OF_ONE_GPU = 0.88  # each GPU by itself must have fallen below this: they all have the same NaN
-SAME_MIX = 0.08  # NaN moved no counter against another by more than 1.5%; another kind of work does
-ABOUT_AS_BUSY = 0.25  # activity may go up and down: power goes with it, as it did when it was that busy before
-SAME_CLOCK = 0.97  # a lower clock is throttling, and explains the power by itself
+MAX_POWER_RATIO_PER_GPU = 0.88  # every GPU must have fallen below this, because all of them have the same NaN
+MAX_MIX_CHANGE = 0.08  # NaN changed the ratio of counters by at most 1.5%; another kind of work changes it more
+MAX_ACTIVITY_CHANGE = 0.25  # activity may vary, and power follows it as it did before
+MIN_CLOCK_RATIO = 0.97  # a lower clock is throttling, which explains lower power
 THROTTLES = 4 | 8 | 32 | 64 | 128  # power cap, slowdown, thermal (software, hardware), power brake
-MORE_THROTTLED = 0.2  # of the samples
-BUSY_PERMILLE = 20  # as the ledger has it: below, a sample is idle
+MIN_THROTTLED_INCREASE = 0.2  # of the samples
+BUSY_PERMILLE = 20  # as in the ledger: a sample below this is idle
 
 
 class _Step(NamedTuple):
-    """A fall of a workload's power."""
+    """A drop of a workload's power."""
 
     owner_uid: str
     attempt: int
@@ -46,8 +46,8 @@ class _Step(NamedTuple):
     activity: str
 
 
-class _Since(NamedTuple):
-    """When it fell, until when, and on which of its GPUs."""
+class _PowerDrop(NamedTuple):
+    """When the power dropped, until when, and on which GPUs."""
 
     from_ms: int
     to_ms: int
@@ -56,10 +56,10 @@ class _Since(NamedTuple):
 
 
 _ACTIVITY = "coalesce(sm_active_permille, dram_active_permille, tensor_active_permille)"
-_DRAWN = f"(power_w - idle_w) / {_ACTIVITY}"  # above idle, for each thousandth of activity
+_DRAWN = f"(power_w - idle_w) / {_ACTIVITY}"  # above idle, per thousandth of activity
 
-# The GPUs of some pods ($1) before $2: a small table, so that of the many samples few are read. Shared devices tell
-# nothing of one pod.
+# The GPUs of some pods ($1) before $2, as a small table, so that few samples are read. Shared GPUs are left out:
+# their telemetry does not belong to one pod.
 _HOLD = f"""
 CREATE OR REPLACE TEMP TABLE hold AS
 WITH ended AS (
@@ -98,15 +98,15 @@ of_gpu AS MATERIALIZED (
 _COUNTERS = {"sm": "SM", "tensor": "tensor", "dram": "DRAM"}
 
 _SAME_MIX = " AND ".join(
-    f"coalesce(abs({c}_after / activity_after / ({c}_before / activity_before) - 1) <= {SAME_MIX}, true)"
+    f"coalesce(abs({c}_after / activity_after / ({c}_before / activity_before) - 1) <= {MAX_MIX_CHANGE}, true)"
     for c in _COUNTERS
 )
 
 _BEFORE_AND_AFTER = f"""
-    before AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN {NEAR} PRECEDING AND 1 PRECEDING),
-    after AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN 1 FOLLOWING AND {NEAR} FOLLOWING)"""
+    before AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN {NEIGHBORS} PRECEDING AND 1 PRECEDING),
+    after AS (PARTITION BY owner_uid, attempt ORDER BY bucket_ms ROWS BETWEEN 1 FOLLOWING AND {NEIGHBORS} FOLLOWING)"""
 
-# At each bucket of a workload: what came before it against what came after. It may hold the change itself.
+# For each bucket of a workload: the time before it against the time after it. It may contain the change itself.
 _STEPS = f"""
 {_BUCKETS},
 fell AS MATERIALIZED (  -- somewhere: the others need no closer look
@@ -138,14 +138,14 @@ busy_then AS (  -- what it drew whenever it was that busy before
     SELECT owner_uid, attempt, compared.bucket_ms, median(series.drawn) AS drawn_then
     FROM compared JOIN series USING (owner_uid, attempt)
     WHERE series.bucket_ms < compared.bucket_ms
-        AND abs(series.activity / activity_after - 1) <= {ABOUT_AS_BUSY}
-    GROUP BY owner_uid, attempt, compared.bucket_ms HAVING count(*) >= {LEAST}
+        AND abs(series.activity / activity_after - 1) <= {MAX_ACTIVITY_CHANGE}
+    GROUP BY owner_uid, attempt, compared.bucket_ms HAVING count(*) >= {MIN_BUCKETS}
 ),
 steepest AS (  -- of each attempt, among those that its activity does not explain
     SELECT * FROM compared LEFT JOIN busy_then USING (owner_uid, attempt, bucket_ms)
-    WHERE buckets >= {LEAST} AND coalesce(tensor_after, dram_after, sm_after) IS NOT NULL
+    WHERE buckets >= {MIN_BUCKETS} AND coalesce(tensor_after, dram_after, sm_after) IS NOT NULL
         AND coalesce(
-            drawn_after <= {FELL[1]} * drawn_then, abs(activity_after / activity_before - 1) <= {ABOUT_AS_BUSY})
+            drawn_after <= {FELL[1]} * drawn_then, abs(activity_after / activity_before - 1) <= {MAX_ACTIVITY_CHANGE})
         AND {_SAME_MIX}
     QUALIFY row_number() OVER (PARTITION BY owner_uid, attempt ORDER BY drawn_after / drawn_before, bucket_ms) = 1
 )
@@ -155,8 +155,8 @@ FROM steepest
 WHERE drawn_after / drawn_before BETWEEN {FELL[0]} AND {FELL[1]}
     AND drawn_rest < (drawn_before + drawn_after) / 2  -- it stays there: what is NaN once is NaN for good
     AND coalesce(clock_after, throttled_after) IS NOT NULL  -- else it may be throttling
-    AND coalesce(clock_after >= {SAME_CLOCK} * clock_before, true)
-    AND coalesce(throttled_after - throttled_before < {MORE_THROTTLED}, true)
+    AND coalesce(clock_after >= {MIN_CLOCK_RATIO} * clock_before, true)
+    AND coalesce(throttled_after - throttled_before < {MIN_THROTTLED_INCREASE}, true)
 ORDER BY owner_uid, attempt
 """
 
@@ -164,14 +164,14 @@ _SINCE = f"""
 {_BUCKETS},
 fell AS (  -- GPU by GPU
     SELECT pod_uid, node_uid, slot_index,
-        median(drawn) FILTER (bucket_ms < $4 AND bucket_ms >= $4 - {NEAR} * $3) AS drawn_before,
+        median(drawn) FILTER (bucket_ms < $4 AND bucket_ms >= $4 - {NEIGHBORS} * $3) AS drawn_before,
         median(drawn) FILTER (bucket_ms > $4) AS drawn_after
     FROM of_gpu WHERE attempt = $5 GROUP BY ALL HAVING drawn_before > 0 AND drawn_after > 0
 ),
 sample AS (
     SELECT fell.*, time_ms, {_DRAWN} > (drawn_before + drawn_after) / 2 AS high
     FROM gpu_sample JOIN fell USING (node_uid, slot_index) JOIN idle_board USING (node_uid)
-    WHERE time_ms >= $4 - {NEAR} * $3 AND time_ms < $2 AND power_w > 0
+    WHERE time_ms >= $4 - {NEIGHBORS} * $3 AND time_ms < $2 AND power_w > 0
         AND greatest(sm_active_permille, tensor_active_permille, dram_active_permille) >= {BUSY_PERMILLE}
 ),
 changed AS (
@@ -188,56 +188,56 @@ FROM changed JOIN fell USING (node_uid, slot_index) JOIN hold USING (pod_uid, no
 """
 
 
-def detect(night: Night) -> Iterable[Proposal]:
-    """One finding for each attempt whose power fell at once, on all its GPUs, while they were as busy as before."""
-    worth = night.worth("active", "train")  # both: `throttled` may claim the same time
+def detect(evidence: Evidence) -> Iterable[Proposal]:
+    """One finding for each attempt whose power dropped at once on all its GPUs while they were as busy as before."""
+    worth = evidence.worth("active", "train")  # both: `throttled` may claim the same time
     pods = [
         pod
-        for owner, pod in night.ask(
+        for owner, pod in evidence.ask(
             "SELECT any_value(coalesce(workload_uid, pod_uid)), pod_uid FROM burn JOIN holder_name USING (pod_uid) "
             "WHERE state = 'active' AND evidence & 2 > 0 GROUP BY pod_uid HAVING sum(ms) >= ? ORDER BY pod_uid",
-            LEAST * BUCKET_MS,
+            MIN_BUCKETS * BUCKET_MS,
         )
         if owner in worth
     ]
     if not pods:
         return
-    night.store.expose_all(["allocation"])
-    _idle_boards(night)
-    night.ask(_HOLD, pods, night.window.to_ms)
-    for row in night.ask(_STEPS, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, BUCKET_MS):
+    evidence.store.expose_all(["allocation"])
+    _idle_boards(evidence)
+    evidence.ask(_HOLD, pods, evidence.window.to_ms)
+    for row in evidence.ask(_STEPS, evidence.window.from_ms - MS_PER_HOUR, evidence.window.to_ms, BUCKET_MS):
         step = _Step(*row)
-        since = _since(night, step)
-        if since is not None and since.to_ms > night.window.from_ms:
-            yield _proposal(night, step, since)
+        since = _since(evidence, step)
+        if since is not None and since.to_ms > evidence.window.from_ms:
+            yield _proposal(evidence, step, since)
 
 
-def _idle_boards(night: Night) -> None:
-    """What a board of each node draws when it is held and idle; nothing where its model is not known."""
+def _idle_boards(evidence: Evidence) -> None:
+    """The power of a held, idle board of each node; 0 if its model is not known."""
     rows = [
-        (node_uid, known.held_idle_power_w if (known := gpu_model(model)) else 0)
-        for node_uid, model in night.ask("SELECT node_uid, any_value(gpu_model) FROM node_name GROUP BY node_uid")
+        (node_uid, recorded.held_idle_power_w if (recorded := gpu_model(model)) else 0)
+        for node_uid, model in evidence.ask("SELECT node_uid, any_value(gpu_model) FROM node_name GROUP BY node_uid")
     ]
-    night.ask("CREATE OR REPLACE TEMP TABLE idle_board (node_uid VARCHAR, idle_w INTEGER)")
-    night.ask(
+    evidence.ask("CREATE OR REPLACE TEMP TABLE idle_board (node_uid VARCHAR, idle_w INTEGER)")
+    evidence.ask(
         "INSERT INTO idle_board SELECT unnest($1), unnest($2)", [node for node, _ in rows], [watts for _, watts in rows]
     )
 
 
-def _since(night: Night, step: _Step) -> _Since | None:
-    """When it began, to the sample; nothing when one of its GPUs kept its power."""
-    night.ask(_HOLD, night.pods(step.owner_uid), night.window.to_ms)
-    from_ms, to_ms, fell, gpus, least_fall = night.ask(
-        _SINCE, night.window.from_ms - MS_PER_HOUR, night.window.to_ms, BUCKET_MS, step.bucket_ms, step.attempt,
-        night.settings.sample_reach_ms,
+def _since(evidence: Evidence, step: _Step) -> _PowerDrop | None:
+    """When the drop began, to the sample; None if one of the GPUs kept its power."""
+    evidence.ask(_HOLD, evidence.pods(step.owner_uid), evidence.window.to_ms)
+    from_ms, to_ms, fell, gpus, max_ratio = evidence.ask(
+        _SINCE, evidence.window.from_ms - MS_PER_HOUR, evidence.window.to_ms, BUCKET_MS, step.bucket_ms, step.attempt,
+        evidence.settings.sample_reach_ms,
     )[0]  # fmt: skip
-    if not gpus or least_fall > OF_ONE_GPU:
+    if not gpus or max_ratio > MAX_POWER_RATIO_PER_GPU:
         return None
-    return _Since(from_ms, to_ms, tuple(fell), gpus)
+    return _PowerDrop(from_ms, to_ms, tuple(fell), gpus)
 
 
-def _proposal(night: Night, step: _Step, since: _Since) -> Proposal:
-    from_ms = max(since.from_ms, night.window.from_ms)
+def _proposal(evidence: Evidence, step: _Step, since: _PowerDrop) -> Proposal:
+    from_ms = max(since.from_ms, evidence.window.from_ms)
     fell = round(100 * (1 - step.power_after / step.power_before))
     return Proposal(
         cause="diverged_suspected",
@@ -247,14 +247,14 @@ def _proposal(night: Night, step: _Step, since: _Since) -> Proposal:
         states=CLAIMS["diverged_suspected"],
         scope=tuple(Scope(pod, from_ms, since.to_ms) for pod in since.pods),
         headline=(
-            f"may have trained on NaN for {duration(since.to_ms - since.from_ms)}, since {night.time(since.from_ms)}"
+            f"may have trained on NaN for {duration(since.to_ms - since.from_ms)}, since {evidence.time(since.from_ms)}"
         ),
         evidence=(
-            f"{counted(since.gpus, 'GPU')} of it went from {step.power_before:.0f} to {step.power_after:.0f} W "
+            f"{counted(since.gpus, 'GPU')} dropped from {step.power_before:.0f} to {step.power_after:.0f} W "
             f"({fell}% less) at once and stayed there",
-            f"their activity ({step.activity.removeprefix(', ')}) and their clocks do not explain it",
+            f"their activity ({step.activity.removeprefix(', ')}) and clocks do not explain it",
         ),
-        suggestion="Look at its loss; if it is NaN, stop it. The SDK would tell at the first step.",
+        suggestion="Check its loss, and stop it if it is NaN. The SDK would have reported this at the first step.",
         confidence=0.6,
-        known_ms=since.from_ms - since.from_ms % BUCKET_MS + (1 + LEAST) * BUCKET_MS,
+        detectable_ms=since.from_ms - since.from_ms % BUCKET_MS + (1 + MIN_BUCKETS) * BUCKET_MS,
     )

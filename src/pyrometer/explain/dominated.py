@@ -1,4 +1,4 @@
-"""Since when a run was already beaten: at the time that it spent, another run had got as good for less."""
+"""When a run was already outperformed: another run had reached the same value for less."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from operator import itemgetter
 from typing import NamedTuple
 
 
-class Reached(NamedTuple):
-    """How bad a run still was at a moment, and what it had cost by then: of both, less is better."""
+class ReachedValue(NamedTuple):
+    """A value that a run had reached, and its cost until then. Lower is better for both."""
 
     time_ms: int
     cost: int
     badness: float
 
 
-def beaten_since(runs: Mapping[str, Sequence[Reached]]) -> dict[str, int]:
-    """For each run that was behind at its end: the place of the value from which on it was behind for good.
+def beaten_since(runs: Mapping[str, Sequence[ReachedValue]]) -> dict[str, int]:
+    """For each run that was outperformed at its end: the index of the value from which on it stayed outperformed.
 
-    It is behind with a value when another run had, no later, been as good for less, or better for as much: its best so
-    far counts, and what the other one did afterwards does not. Values are in the order of time.
+    A value is outperformed if another run, no later, had reached as good a value for less, or a better one for as much.
+    Each run counts with its best value so far. Values are in order of time.
     """
     ladder = _Ladder(sorted({reached.cost for values in runs.values() for reached in values}))
     best = dict.fromkeys(runs, math.inf)
     since: dict[str, int] = {}
-    told = (
+    reported = (
         (reached.time_ms, run, place, reached) for run, values in runs.items() for place, reached in enumerate(values)
     )
-    for _, together in groupby(sorted(told), key=itemgetter(0)):
-        moment = list(together)  # what is reported at the same time is known to all
+    for _, together in groupby(sorted(reported), key=itemgetter(0)):
+        moment = list(together)  # values of the same time are compared with each other
         for _, run, _, reached in moment:
             if reached.badness < best[run]:
                 best[run] = reached.badness
@@ -45,23 +45,25 @@ def beaten_since(runs: Mapping[str, Sequence[Reached]]) -> dict[str, int]:
 
 
 class _Ladder:
-    """The least badness for no more than some cost, of all runs but one: a Fenwick tree over costs, whose rungs hold
-    the least of one run, whose that is, and the least of any other."""
+    """The lowest value at no more than some cost, over all runs except one: a Fenwick tree over costs.
+
+    Each node stores the lowest value of one run, that run, and the lowest value of any other run.
+    """
 
     def __init__(self, costs: Sequence[int]) -> None:
         self.costs = costs
-        self.least = [math.inf] * (len(costs) + 1)
+        self.min_value = [math.inf] * (len(costs) + 1)
         self.whose = [""] * (len(costs) + 1)
         self.others = [math.inf] * (len(costs) + 1)
 
     def put(self, run: str, cost: int, badness: float) -> None:
-        """A run was this bad when it had cost so much."""
+        """Record the value of a run at a cost."""
         place = bisect_right(self.costs, cost)
-        while place < len(self.least):
-            if badness < self.least[place]:
+        while place < len(self.min_value):
+            if badness < self.min_value[place]:
                 if run != self.whose[place]:
-                    self.others[place], self.whose[place] = self.least[place], run
-                self.least[place] = badness
+                    self.others[place], self.whose[place] = self.min_value[place], run
+                self.min_value[place] = badness
             elif run != self.whose[place] and badness < self.others[place]:
                 self.others[place] = badness
             place += place & -place
@@ -69,12 +71,12 @@ class _Ladder:
     def beats(self, run: str, cost: int, badness: float) -> bool:
         """Whether another run was better for as much, or as good for less."""
         place = bisect_right(self.costs, cost)
-        least = self._of_others(run, place)
-        return least < badness or (least == badness < math.inf and self._of_others(run, place - 1) == badness)
+        min_value = self._of_others(run, place)
+        return min_value < badness or (min_value == badness < math.inf and self._of_others(run, place - 1) == badness)
 
     def _of_others(self, run: str, place: int) -> float:
-        least = math.inf
+        min_value = math.inf
         while place > 0:
-            least = min(least, self.others[place] if self.whose[place] == run else self.least[place])
+            min_value = min(min_value, self.others[place] if self.whose[place] == run else self.min_value[place])
             place -= place & -place
-        return least
+        return min_value

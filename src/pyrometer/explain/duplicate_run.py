@@ -1,6 +1,6 @@
-"""`duplicate_run`: a run that does what another one does, or has done: the same configuration, data and seed.
+"""`duplicate_run`: a run repeats another one, with the same configuration, data and seed.
 
-Needs the SDK, and programs that say how they are configured.
+Needs the SDK, and programs that report their configuration.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import counted, duration
 from pyrometer.model.states import CLAIMS
 
-FIRST_STEPS, LEAST_STEPS = 20, 3  # that both have
-SAME_LOSS = 0.05  # of it: kernels that add in another order drift apart, other settings do so at once
+FIRST_STEPS, MIN_STEPS = 20, 3  # that both have
+MAX_LOSS_DIFFERENCE = (
+    0.05  # relative: kernels that add in another order drift apart slowly, other settings do so at once
+)
 
 
 class _Run(NamedTuple):
-    """A run that said what it was told to do."""
+    """A run that reported its configuration."""
 
     digest: str
     run: str
@@ -28,26 +30,26 @@ class _Run(NamedTuple):
     started_ms: int
     ended_ms: int | None
     outcome: str | None
-    restored: bool  # it began from a checkpoint: it goes on where another one stopped
-    with_data: bool  # its first batches are in its digest
+    restored: bool  # it began from a checkpoint and continues another run
+    with_data: bool  # its digest covers its first batches
 
 
 class _Losses(NamedTuple):
-    """The first losses that two runs both have."""
+    """The first losses of two runs at the same steps."""
 
     steps: int
-    most: float  # by which they differ, as a part of them
+    most: float  # relative difference
     usually: float
 
     @property
     def text(self) -> str:
         if self.most == 0:
-            return f"their first {counted(self.steps, 'loss')} are equal to the last digit"
-        return f"their first {counted(self.steps, 'loss')} differ by {100 * self.most:.2g}% at most"
+            return f"their first {counted(self.steps, 'loss')} are identical"
+        return f"their first {counted(self.steps, 'loss')} differ by at most {100 * self.most:.2g}%"
 
 
 _CONFIGURED = """
-WITH told AS (
+WITH reported AS (
     SELECT run, first(reason ORDER BY attempt, rank NULLS FIRST, time_ms) AS digest,
         coalesce(first(message ORDER BY attempt, rank NULLS FIRST, time_ms)
             LIKE '%, the first batches of %', true) AS with_data
@@ -70,45 +72,45 @@ lived AS (
     GROUP BY the_run.run
 )
 SELECT digest, run, owner_uid, name, started_ms, ended_ms, outcome, restored, with_data
-FROM told JOIN lived USING (run)
+FROM reported JOIN lived USING (run)
 QUALIFY count(*) OVER (PARTITION BY digest) > 1
 ORDER BY started_ms, run
 """
 
 
-def detect(night: Night) -> Iterable[Proposal]:
+def detect(evidence: Evidence) -> Iterable[Proposal]:
     """One finding for each run that repeats an earlier one."""
-    if not night.has("event"):  # nobody said how it was configured
+    if not evidence.has("event"):  # no run reported its configuration
         return
-    worth = night.worth_runs("train")
+    worth = evidence.reportable_runs("train")
     by_digest: dict[str, list[_Run]] = defaultdict(list)
-    for row in night.ask(_CONFIGURED, night.window.to_ms):
+    for row in evidence.ask(_CONFIGURED, evidence.window.to_ms):
         by_digest[row[0]].append(_Run(*row))
     for runs in by_digest.values():
         for number, later in enumerate(runs):
             if later.run not in worth:
                 continue
             for earlier in (run for run in runs[:number] if _repeats(later, run)):
-                alike = _losses(night, earlier, later)
-                if later.with_data if alike is None else alike.usually <= SAME_LOSS:
-                    yield from _proposal(night, earlier, later, alike)
+                alike = _losses(evidence, earlier, later)
+                if later.with_data if alike is None else alike.usually <= MAX_LOSS_DIFFERENCE:
+                    yield from _proposal(evidence, earlier, later, alike)
                     break
 
 
 def _repeats(later: _Run, earlier: _Run) -> bool:
-    """Whether it does again what need not be done again: not what another one left undone, or had before."""
+    """Whether a run repeats work that another run finished or is doing, and does not continue that work."""
     if later.owner_uid == earlier.owner_uid or later.restored:
         return False
     at_once = earlier.ended_ms is None or earlier.ended_ms > later.started_ms
     return at_once or earlier.outcome == "succeeded"
 
 
-def _losses(night: Night, earlier: _Run, later: _Run) -> _Losses | None:
-    """How the losses of their first steps compare: what was told to a program in a way that nobody sees shows there."""
-    if not night.has("metric"):
+def _losses(evidence: Evidence, earlier: _Run, later: _Run) -> _Losses | None:
+    """How the losses of the first steps compare. They show differences that the reported configuration does not."""
+    if not evidence.has("metric"):
         return None
-    night.store.expose(["metric"], earlier.started_ms, night.window.to_ms)
-    ((steps, most, usually),) = night.ask(
+    evidence.store.expose(["metric"], earlier.started_ms, evidence.window.to_ms)
+    ((steps, most, usually),) = evidence.ask(
         """
         WITH loss AS MATERIALIZED (
             SELECT run, name, step, first(value ORDER BY rank, time_ms) AS value FROM metric
@@ -124,17 +126,19 @@ def _losses(night: Night, earlier: _Run, later: _Run) -> _Losses | None:
         """,
         earlier.run, later.run, FIRST_STEPS,
     )  # fmt: skip
-    return _Losses(steps, most, usually) if steps >= LEAST_STEPS else None
+    return _Losses(steps, most, usually) if steps >= MIN_STEPS else None
 
 
-def _proposal(night: Night, earlier: _Run, later: _Run, alike: _Losses | None) -> Iterable[Proposal]:
-    # Once the earlier one has failed, the later one does it for the first time.
+def _proposal(evidence: Evidence, earlier: _Run, later: _Run, alike: _Losses | None) -> Iterable[Proposal]:
+    # After the earlier run failed, the later one is not a repetition.
     undone = earlier.ended_ms is not None and earlier.outcome != "succeeded"
-    until_ms = min(night.window.to_ms, earlier.ended_ms or night.window.to_ms) if undone else night.window.to_ms
-    rows = night.ask(
+    until_ms = (
+        min(evidence.window.to_ms, earlier.ended_ms or evidence.window.to_ms) if undone else evidence.window.to_ms
+    )
+    rows = evidence.ask(
         "SELECT greatest(min(time_ms), $2), least(max(to_ms), $3), list_sort(list(DISTINCT pod_uid)) FROM step_window "
         "WHERE run = $1 AND steps > 0 AND pod_uid IS NOT NULL AND time_ms < $3 AND to_ms > $2",
-        later.run, night.window.from_ms, until_ms,
+        later.run, evidence.window.from_ms, until_ms,
     )  # fmt: skip
     from_ms, to_ms, pods = rows[0]
     if not pods:
@@ -146,20 +150,20 @@ def _proposal(night: Night, earlier: _Run, later: _Run, alike: _Losses | None) -
         to_ms=to_ms,
         states=CLAIMS["duplicate_run"],
         scope=tuple(Scope(pod, from_ms, to_ms) for pod in pods),
-        headline=f"trained the same as {earlier.name} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
+        headline=f"trained the same as {earlier.name} for {duration(to_ms - from_ms)}, from {evidence.time(from_ms)}",
         evidence=(
-            f"runs {later.run} and {earlier.run} have the same configuration, data set and seed",
+            f"runs {later.run} and {earlier.run} have the same configuration, dataset and seed",
             *([] if alike is None else [alike.text]),
-            f"{earlier.name} began at {night.time(earlier.started_ms)} {_ending(night, earlier)}",
+            f"{earlier.name} started at {evidence.time(earlier.started_ms)} {_ending(evidence, earlier)}",
         ),
-        suggestion=f"Stop it and use the result of {earlier.name}; a repeat that is meant needs another seed.",
+        suggestion=f"Stop it and use the result of {earlier.name}. An intended repeat needs another seed.",
         culprit={"run": earlier.run},
         confidence=0.8,
-        known_ms=later.started_ms,  # it says what it was told to do before its first step
+        detectable_ms=later.started_ms,  # it reports its configuration before its first step
     )
 
 
-def _ending(night: Night, run: _Run) -> str:
-    if run.ended_ms is None or run.ended_ms >= night.window.to_ms:
-        return "and still runs"
-    return f"and {run.outcome or 'ended'} at {night.time(run.ended_ms)}"
+def _ending(evidence: Evidence, run: _Run) -> str:
+    if run.ended_ms is None or run.ended_ms >= evidence.window.to_ms:
+        return "and is still running"
+    return f"and {run.outcome or 'ended'} at {evidence.time(run.ended_ms)}"

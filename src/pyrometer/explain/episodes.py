@@ -1,7 +1,7 @@
-"""Episodes: when a workload's GPUs were in a state, to the millisecond.
+"""Episodes: when the GPUs of a workload were in a state, to the millisecond.
 
-Where later evidence restated a state, the restatement says from when to when. Elsewhere the ledger's minutes say it,
-and in the minutes in which an episode may begin or end, the intervals from which those minutes were added up.
+Where later evidence restated a state, the restatement has the times. Otherwise the minutes of the ledger have them and,
+for the minutes at the edge of an episode, the intervals that those minutes were summed from.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pyrometer.model.states import IMMEDIATE_CAUSES
 from pyrometer.model.units import MS_PER_MINUTE
 
 if TYPE_CHECKING:
-    from pyrometer.explain.night import Night
+    from pyrometer.explain.night import Evidence
 
-STATES = ("hang", "diverged", "gang_wait", "idle_held", "unused_device")  # detectors read the episodes of these
+STATES = ("hang", "diverged", "gang_wait", "idle_held", "unused_device")  # states whose episodes detectors read
 EPISODE_GAP_MS = 5 * MS_PER_MINUTE  # a shorter break does not end an episode
 
 
@@ -34,15 +34,15 @@ _MINUTES = """
 CREATE OR REPLACE TEMP TABLE state_minute AS
 WITH in_state AS (
     SELECT state, owner_uid, pod_uid, minute_ms, max(ms) AS most_ms
-    FROM night_ledger
+    FROM owner_ledger
     WHERE list_contains($1, state) AND pod_uid IS NOT NULL
         AND (list_contains($2, state) OR (state, owner_uid) IN (
-            SELECT (state, owner_uid) FROM owner_burn GROUP BY state, owner_uid HAVING {worth_a_look}
+            SELECT (state, owner_uid) FROM owner_burn GROUP BY state, owner_uid HAVING {reportable}
         ))
         AND NOT EXISTS (
             FROM restated_before
-            WHERE restated_before.state = night_ledger.state
-                AND restated_before.pod_uid = night_ledger.pod_uid
+            WHERE restated_before.state = owner_ledger.state
+                AND restated_before.pod_uid = owner_ledger.pod_uid
                 AND restated_before.from_ms < minute_ms + 60000
                 AND coalesce(restated_before.to_ms > minute_ms, true)
         )
@@ -65,7 +65,7 @@ SELECT restated_before.state, coalesce(workload_uid, pod_uid) AS owner_uid, pod_
     true AS restated
 FROM restated_before
 JOIN holder_name USING (pod_uid)
--- an open one ends with what its pod is known to have held, or where another state was on top of it
+-- an open one ends with what its pod is recorded to have held, or where another state was on top of it
 JOIN (
     -- a part of a device has a part of each minute
     SELECT last.state, last.pod_uid, node_uid, slot_index, last_minute_ms,
@@ -73,7 +73,7 @@ JOIN (
             // sum(ms) FILTER (row_.pod_uid = last.pod_uid) AS last_ms
     FROM (
         SELECT state, pod_uid, node_uid, slot_index, max(minute_ms) AS last_minute_ms
-        FROM night_ledger WHERE list_contains($1, state) GROUP BY state, pod_uid, node_uid, slot_index
+        FROM owner_ledger WHERE list_contains($1, state) GROUP BY state, pod_uid, node_uid, slot_index
     ) last
     JOIN ledger_row row_ USING (node_uid, slot_index)
     WHERE row_.minute_ms = last_minute_ms
@@ -90,7 +90,7 @@ LEFT JOIN state_interval exact
     AND exact.from_ms < minute_ms + 60000 AND exact.to_ms > minute_ms
 """
 
-# Stretches of one owner that touch, or nearly do, become one.
+# Adjacent stretches of one owner are merged.
 _EPISODES = """
 WITH numbered AS (
     SELECT *, sum(begins) OVER (PARTITION BY state, owner_uid, restated ORDER BY from_ms, to_ms, pod_uid) AS episode
@@ -107,18 +107,20 @@ GROUP BY state, owner_uid, restated, episode
 """
 
 
-def find_episodes(night: Night) -> dict[str, list[Episode]]:
-    """The episodes of each state, of each workload of which they are worth a look.
+def find_episodes(evidence: Evidence) -> dict[str, list[Episode]]:
+    """The episodes of each state, for workloads whose time in that state is reportable.
 
-    Replaces the views of measurements. Afterwards the table `state_interval` has the exact intervals.
+    Replaces the views of measurements. Creates the table `state_interval` with exact intervals.
     """
-    states = [state for state in STATES if state in night.states]
-    night.ask(_MINUTES.format(worth_a_look=night.worth_a_look), states, list(IMMEDIATE_CAUSES))
-    edges = night.ask("SELECT pod_uid, minute_ms FROM state_minute WHERE NOT inside")
+    states = [state for state in STATES if state in evidence.states]
+    evidence.ask(_MINUTES.format(reportable=evidence.reportable), states, list(IMMEDIATE_CAUSES))
+    edges = evidence.ask("SELECT pod_uid, minute_ms FROM state_minute WHERE NOT inside")
     pods = sorted({pod for pod, _ in edges})
-    open_intervals(night.store, night.settings, pods, {minute_ms for _, minute_ms in edges})
-    night.ask(_STRETCHES, states, *night.window)
+    open_intervals(evidence.store, evidence.settings, pods, {minute_ms for _, minute_ms in edges})
+    evidence.ask(_STRETCHES, states, *evidence.window)
     found: dict[str, list[Episode]] = {}
-    for state, owner, from_ms, to_ms, in_pods in night.ask(_EPISODES, night.settings.hang_limit_ms, EPISODE_GAP_MS):
+    for state, owner, from_ms, to_ms, in_pods in evidence.ask(
+        _EPISODES, evidence.settings.hang_limit_ms, EPISODE_GAP_MS
+    ):
         found.setdefault(state, []).append(Episode(owner, from_ms, to_ms, tuple(in_pods)))
     return {state: sorted(episodes) for state, episodes in found.items()}

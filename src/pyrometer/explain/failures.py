@@ -14,9 +14,9 @@ from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import StoreReader
 
 MAX_HEADLINE = 300  # characters
-ENDS = (events.EXCEPTION, events.EXIT)  # events that say why a rank failed
-ERRORS = (*ENDS, events.SDK_ERROR)  # events that are an error in one line
-# The time at which a killed rank ended is when it was last seen alive: up to a second before its end.
+ENDS = (events.EXCEPTION, events.EXIT)  # events with the reason why a rank failed
+ERRORS = (*ENDS, events.SDK_ERROR)  # events whose message is shown as one line
+# The end of a killed rank is when it was last seen alive: up to a second before its end.
 KILLED_BEFORE_MS = 2_000
 _TRACEBACK = re.compile(r"(\+ )?(Exception Group )?Traceback \(most recent call last\):")
 _MARGIN = " |+-"  # of the exceptions of a group
@@ -60,7 +60,7 @@ class Failure(NamedTuple):
 
 
 def first_failures(store: StoreReader, window: TimeRange, run: str | None = None) -> list[Failure]:
-    """The first failure of each attempt that failed in a window, the newest first. Ranks and events are open."""
+    """The first failure of each attempt that failed in a time range, newest first. Requires `the_run` and `event`."""
     rows = store.connection.execute(_FIRST, [*window, run]).fetchall()
     return [
         Failure(name, attempt, rank, ranks, at_ms, error_line(reason, message), attempt == last)
@@ -70,10 +70,10 @@ def first_failures(store: StoreReader, window: TimeRange, run: str | None = None
 
 
 def failure_json(failure: Failure, zone: tzinfo) -> dict[str, Any]:
-    """A failure as answers have it."""
-    told = failure._asdict()
-    del told["run"], told["is_last"], told["at_ms"]
-    return {**told, "at": iso(failure.at_ms, zone)}
+    """A failure as JSON."""
+    reported = failure._asdict()
+    del reported["run"], reported["is_last"], reported["at_ms"]
+    return {**reported, "at": iso(failure.at_ms, zone)}
 
 
 def error_line(reason: str | None, message: str | None) -> str | None:
@@ -95,7 +95,7 @@ def _last_raised(lines: list[str], reason: str | None) -> str:
 
 
 def failure_text(failure: Mapping[str, Any]) -> str:
-    """A failure in words: "rank 1 failed first, of 3 ranks: RuntimeError: CUDA error"."""
+    """A failure as text: "rank 1 failed first, of 3 ranks: RuntimeError: CUDA error"."""
     first = f" first, of {failure['ranks']} ranks" if failure["ranks"] > 1 else ""
     error = f": {failure['error']}" if failure["error"] else ""
     return f"rank {failure['rank']} failed{first}{error}"

@@ -1,4 +1,4 @@
-"""What reports count in: dollars, or GPU time where nothing is priced."""
+"""The unit of reports: dollars, or GPU time if nothing is priced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyrometer.model.units import MS_PER_HOUR
 
 
 class Measure(NamedTuple):
-    """What a report counts in. Shares of a whole are shares of the same thing, so that a share fits its amount."""
+    """The unit of a report. Shares are shares of the same unit, so that they fit their amounts."""
 
     key: str
 
@@ -29,11 +29,11 @@ class Measure(NamedTuple):
         return [row[prefix + self.key] or 0 for row in rows]
 
     def number(self, amount: int) -> str:
-        """For a table whose heading names the unit."""
+        """An amount for a table whose heading names the unit."""
         return dollars(amount) if self.is_money else gpu_hours(amount)
 
     def text(self, amount: int) -> str:
-        """For a sentence."""
+        """An amount with its unit, for a sentence."""
         return self.number(amount) + ("" if self.is_money else " GPU-hours")
 
 

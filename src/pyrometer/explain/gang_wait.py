@@ -1,6 +1,6 @@
-"""`gang_wait`: pods that hold GPUs while peers they need are missing.
+"""`gang_wait`: pods hold GPUs while other pods of their gang are missing.
 
-Needs Kubernetes, and a workload that says how many pods its gang has. Nothing else adds to it.
+Needs Kubernetes, and a workload that declares the number of pods of its gang. Other evidence adds nothing.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 
 
-def detect(night: Night) -> Iterable[Proposal]:
+def detect(evidence: Evidence) -> Iterable[Proposal]:
     """One finding for each stretch in which part of a gang waited for the rest."""
-    for episode in night.episodes("gang_wait"):
-        ((needed,),) = night.ask(
+    for episode in evidence.episodes("gang_wait"):
+        ((needed,),) = evidence.ask(
             "SELECT least(max_by(gang_pods, time_ms), coalesce(max_by(gang_pods, time_ms) FILTER (time_ms < $2), "
             "min_by(gang_pods, time_ms))) FROM workload WHERE workload_uid = $1",
             episode.owner_uid, episode.to_ms,
         )  # fmt: skip
-        late = night.ask(
+        late = evidence.ask(
             "SELECT pod.name, pod.scheduled_ms FROM pod WHERE workload_uid = $1 "
             "QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1 "
             "AND NOT list_contains($2, pod_uid) AND coalesce(scheduled_ms >= $3, true) "
@@ -30,10 +30,10 @@ def detect(night: Night) -> Iterable[Proposal]:
         )  # fmt: skip
         missing = [name for name, _ in late]
         needed = needed or len(episode.pods) + 1
-        there = min(len(episode.pods), needed - 1)  # they were not all there at the same time
-        evidence = [f"{there} of {counted(needed, 'pod')} were there"]
+        there = min(len(episode.pods), needed - 1)  # not all of them ran at the same time
+        reasons = [f"{there} of {counted(needed, 'pod')} were scheduled"]
         if missing:
-            evidence.append(f"missing: {listed(missing)}")
+            reasons.append(f"missing: {listed(missing)}")
         yield Proposal(
             cause="gang_wait",
             owner_uid=episode.owner_uid,
@@ -42,13 +42,14 @@ def detect(night: Night) -> Iterable[Proposal]:
             states=CLAIMS["gang_wait"],
             scope=tuple(Scope(pod, episode.from_ms, episode.to_ms) for pod in episode.pods),
             headline=(
-                f"held GPUs for {duration(episode.to_ms - episode.from_ms)} from {night.time(episode.from_ms)} on, "
+                f"held GPUs for {duration(episode.to_ms - episode.from_ms)} from {evidence.time(episode.from_ms)}, "
                 "waiting for the rest of its gang"
             ),
-            evidence=tuple(evidence),
+            evidence=tuple(reasons),
             suggestion=(
-                "Admit its pods together (Kueue, Volcano, or a scheduler with gangs), so that none waits holding GPUs."
+                "Admit its pods together (Kueue, Volcano or another gang scheduler), "
+                "so that none holds GPUs while waiting."
             ),
             culprit={"pods": missing} if missing else None,
-            known_ms=episode.from_ms,
+            detectable_ms=episode.from_ms,
         )

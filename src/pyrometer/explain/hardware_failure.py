@@ -1,7 +1,7 @@
-"""`hardware_failure`: a GPU or a node broke. The time it was out, and what the workload that was hit lost by it.
+"""`hardware_failure`: a GPU or a node broke. Claims the time out of service and what the affected workload lost.
 
-Needs Kubernetes, for nodes that are not ready, gone, or short of devices. GPU telemetry adds which device it was and
-its XID, and kernels that spin because of it; the SDK adds hangs of any kind and the steps that were lost.
+Needs Kubernetes, for nodes that are not ready, missing, or short of GPUs. GPU telemetry adds which GPU it was, its XID,
+and kernels that spin because of it. The SDK adds hangs of any kind and lost steps.
 """
 
 from __future__ import annotations
@@ -11,45 +11,47 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 from pyrometer.model.xids import HARDWARE_XIDS, PROGRAM_XIDS
 
-TOGETHER_MS = 5 * MS_PER_MINUTE  # what breaks on one node within this is one failure; a node is late to be missed
-FOLLOWS_MS = 10 * MS_PER_MINUTE  # a hang, or the end of an attempt, this soon after a failure comes from it
-COMES_UP_MS = 15 * MS_PER_MINUTE  # a node that was never seen well may still be coming up, for so long
+TOGETHER_MS = (
+    5 * MS_PER_MINUTE
+)  # failures of one node within this time are one failure; a node is reported missing late
+FOLLOWS_MS = 10 * MS_PER_MINUTE  # a hang or the end of an attempt this soon after a failure is its consequence
+COMES_UP_MS = 15 * MS_PER_MINUTE  # how long a node that was never healthy may still be coming up
 
 
 class _Part(NamedTuple):
-    """Something that was out of service, by one source's word."""
+    """A slot or a node that one source reported out of service."""
 
     node_uid: str
     from_ms: int
     to_ms: int
-    slots: tuple[int, ...]  # none: which ones is not known, or it is the whole node
+    slots: tuple[int, ...]  # empty: not known which, or the whole node
     what: str  # as a clause, for the evidence
     xid: int | None = None
     whole: bool = False  # the node as such, not one of its devices
-    gone: bool = False  # the node is no longer there
-    by_node: bool = False  # the node's record says so: the ledger does not know which of its slots
-    needs_ms: int = 0  # until it was clear that it is broken
+    gone: bool = False  # the node no longer exists
+    by_node: bool = False  # reported by the record of the node: the ledger does not know which slots
+    needs_ms: int = 0  # until it was clear that it was broken
 
 
 class _Failure(NamedTuple):
-    """What broke together, on one node."""
+    """The failures of one node that belong together."""
 
     node_uid: str
     from_ms: int
     to_ms: int
     parts: tuple[_Part, ...]
-    slots: tuple[int, ...]  # none: the whole node
-    only_code: bool = False  # nothing but a code told: it ends with what followed from it
+    slots: tuple[int, ...]  # empty: the whole node
+    only_code: bool = False  # only an XID was seen: it ends with its consequences
 
 
-class _Hit(NamedTuple):
-    """What it did to the workload that held the device."""
+class _Impact(NamedTuple):
+    """The effect on the workload that held the GPU."""
 
     state: str
     from_ms: int
@@ -57,25 +59,25 @@ class _Hit(NamedTuple):
     pods: tuple[str, ...]
 
 
-def detect(night: Night) -> Iterable[Proposal]:
+def detect(evidence: Evidence) -> Iterable[Proposal]:
     """One finding for each failure of a GPU or a node."""
-    parts = [*(_broken_slots(night) if night.has("slot") else ()), *_broken_nodes(night)]
-    failures = [*_together(night, parts), *(_only_codes(night, parts) if night.has("gpu_sample") else ())]
+    parts = [*(_broken_slots(evidence) if evidence.has("slot") else ()), *_broken_nodes(evidence)]
+    failures = [*_together(evidence, parts), *(_only_codes(evidence, parts) if evidence.has("gpu_sample") else ())]
     if not failures:
         return
-    night.store.expose_all(["allocation"])
+    evidence.store.expose_all(["allocation"])
     for failure in failures:
-        holder = _holder(night, failure)
-        if failure.parts[0].gone and (holder is None or _taken_back(night, failure)):
-            continue  # a node that leaves with nobody on it, or is taken back, is not broken
-        hits = [] if holder is None else [*_hangs(night, failure, holder), *_lost(night, failure, holder)]
+        holder = _holder(evidence, failure)
+        if failure.parts[0].gone and (holder is None or _was_reclaimed(evidence, failure)):
+            continue  # a node that leaves without pods, or is reclaimed, is not broken
+        hits = [] if holder is None else [*_hangs(evidence, failure, holder), *_lost(evidence, failure, holder)]
         if hits or not failure.only_code:
-            yield _proposal(night, failure, holder, hits)
+            yield _proposal(evidence, failure, holder, hits)
 
 
-def _broken_slots(night: Night) -> list[_Part]:
-    """GPUs that were said to be unhealthy, from the first such word to the next better one."""
-    rows = night.ask(
+def _broken_slots(evidence: Evidence) -> list[_Part]:
+    """GPUs that were reported unhealthy, until they were reported healthy again."""
+    rows = evidence.ask(
         """
         WITH seen AS (
             SELECT node_uid, slot_index, time_ms, healthy, reason, lead(time_ms, 1, $2) OVER in_time AS until_ms,
@@ -89,7 +91,7 @@ def _broken_slots(night: Night) -> list[_Part]:
         FROM seen WHERE NOT healthy
         GROUP BY node_uid, slot_index, well_before HAVING max(until_ms) > $1 ORDER BY 3, 1, 2
         """,
-        *night.window,
+        *evidence.window,
     )
     parts = []
     for node_uid, slot, from_ms, to_ms, reason in rows:
@@ -101,9 +103,9 @@ def _broken_slots(night: Night) -> list[_Part]:
     return parts
 
 
-def _broken_nodes(night: Night) -> list[_Part]:
-    """Nodes that were not ready, gone, or short of devices, without having been taken out of service before."""
-    rows = night.ask(
+def _broken_nodes(evidence: Evidence) -> list[_Part]:
+    """Nodes that were not ready, missing, or short of GPUs without having been cordoned before."""
+    rows = evidence.ask(
         """
         WITH seen AS (
             SELECT node_uid, time_ms, ready, present, schedulable, gpu_count, purchase,
@@ -127,7 +129,7 @@ def _broken_nodes(night: Night) -> list[_Part]:
         GROUP BY node_uid, well_before
         HAVING max(until_ms) > $1 AND coalesce(arg_min(was_schedulable, time_ms), true) ORDER BY 2, 1
         """,
-        *night.window,
+        *evidence.window,
     )
     parts = []
     for node_uid, from_ms, to_ms, was_well, ready, present, devices, capacity, purchase in rows:
@@ -137,21 +139,21 @@ def _broken_nodes(night: Night) -> list[_Part]:
         if not present:
             if purchase == "spot":
                 continue
-            what = "the node was gone while it was in use"
+            what = "the node disappeared while it was in use"
         elif not ready:
             what = "the node was not ready"
         else:
-            slots = _silent(night, node_uid, from_ms, capacity - devices)
-            what = f"the node showed {devices} of {counted(capacity, 'GPU')}"
+            slots = _silent(evidence, node_uid, from_ms, capacity - devices)
+            what = f"the node reported {devices} of {counted(capacity, 'GPU')}"
         whole = not (ready and present) or devices == 0
         needs_ms = 0 if was_well else COMES_UP_MS
         parts.append(_Part(node_uid, from_ms, to_ms, slots, what, None, whole, not present, True, needs_ms))
     return parts
 
 
-def _silent(night: Night, node_uid: str, from_ms: int, missing: int) -> tuple[int, ...]:
-    """The devices of a node whose telemetry ended there, when they are as many as are missing."""
-    rows = night.ask(
+def _silent(evidence: Evidence, node_uid: str, from_ms: int, missing: int) -> tuple[int, ...]:
+    """The GPUs of a node whose telemetry ended then, if their number equals the number of missing GPUs."""
+    rows = evidence.ask(
         "SELECT slot_index FROM gpu_sample WHERE node_uid = $1 AND time_ms BETWEEN $2 - $3 AND $2 + 2 * $3 "
         "GROUP BY slot_index HAVING min(time_ms) < $2 AND max(time_ms) < $2 + $3 ORDER BY 1",
         node_uid, from_ms, TOGETHER_MS,
@@ -159,9 +161,9 @@ def _silent(night: Night, node_uid: str, from_ms: int, missing: int) -> tuple[in
     return tuple(slot for (slot,) in rows) if len(rows) == missing else ()
 
 
-def _only_codes(night: Night, told: Sequence[_Part]) -> list[_Failure]:
-    """Codes of hardware errors that telemetry showed and nothing else did. A code stays: only its first time counts."""
-    rows = night.ask(
+def _only_codes(evidence: Evidence, reported: Sequence[_Part]) -> list[_Failure]:
+    """Hardware XIDs that only telemetry showed. An XID stays in the telemetry, so only its first time counts."""
+    rows = evidence.ask(
         """
         WITH suspect AS MATERIALIZED (
             SELECT DISTINCT node_uid, slot_index FROM gpu_sample WHERE list_contains($3, xid)
@@ -175,18 +177,18 @@ def _only_codes(night: Night, told: Sequence[_Part]) -> list[_Failure]:
         -- one that was there from the first sample on is from nobody knows when
         GROUP BY ALL HAVING at_ms >= $1 AND at_ms < $2 AND at_ms > min(first_ms) ORDER BY 4, 1, 2
         """,
-        *night.window, list(HARDWARE_XIDS),
+        *evidence.window, list(HARDWARE_XIDS),
     )  # fmt: skip
     codes = [
         _Part(node_uid, at_ms, at_ms, (slot,), _words(xid), xid)
         for node_uid, slot, xid, at_ms in rows
-        if not any(part.node_uid == node_uid and part.from_ms - TOGETHER_MS <= at_ms <= part.to_ms for part in told)
+        if not any(part.node_uid == node_uid and part.from_ms - TOGETHER_MS <= at_ms <= part.to_ms for part in reported)
     ]
-    return [failure._replace(only_code=True) for failure in _together(night, codes)]
+    return [failure._replace(only_code=True) for failure in _together(evidence, codes)]
 
 
-def _together(night: Night, parts: Sequence[_Part]) -> list[_Failure]:
-    """GPUs of one node that break together are one failure; so are a GPU and its node, while either is out."""
+def _together(evidence: Evidence, parts: Sequence[_Part]) -> list[_Failure]:
+    """GPUs of one node that fail together are one failure. So are a GPU and its node while either is out of service."""
     groups: list[list[_Part]] = []
     for part in sorted(parts, key=lambda p: (p.node_uid, p.from_ms, p.by_node, p.slots)):
         last = groups[-1] if groups and groups[-1][0].node_uid == part.node_uid else []
@@ -199,22 +201,22 @@ def _together(night: Night, parts: Sequence[_Part]) -> list[_Failure]:
             last.append(part)
         else:
             groups.append([part])
-    return [_failure(night, group) for group in groups]
+    return [_failure(evidence, group) for group in groups]
 
 
-def _failure(night: Night, parts: Sequence[_Part]) -> _Failure:
+def _failure(evidence: Evidence, parts: Sequence[_Part]) -> _Failure:
     first = parts[0]
     slots = {slot for part in parts for slot in part.slots}
-    devices = night.ask("SELECT max(gpu_count) FROM node WHERE node_uid = ?", first.node_uid)[0][0]
+    devices = evidence.ask("SELECT max(gpu_count) FROM node WHERE node_uid = ?", first.node_uid)[0][0]
     if first.whole or len(slots) == devices:
         slots = set()
     from_ms, to_ms = first.from_ms, max(part.to_ms for part in parts)
     return _Failure(first.node_uid, from_ms, to_ms, tuple(parts), tuple(sorted(slots)))
 
 
-def _holder(night: Night, failure: _Failure) -> str | None:
-    """Who held the device when it failed, or had just lost it: the workload, or the pod that belongs to none."""
-    rows = night.ask(
+def _holder(evidence: Evidence, failure: _Failure) -> str | None:
+    """The owner that held the GPU when it failed, or shortly before: the workload, or a pod without one."""
+    rows = evidence.ask(
         """
         WITH held AS (
             SELECT pod_uid, from_ms, to_ms, share FROM allocation
@@ -237,9 +239,9 @@ def _holder(night: Night, failure: _Failure) -> str | None:
     return rows[0][0] if rows else None
 
 
-def _taken_back(night: Night, failure: _Failure) -> bool:
-    """Whether pods of the node were told at that time that they had to go."""
-    rows = night.ask(
+def _was_reclaimed(evidence: Evidence, failure: _Failure) -> bool:
+    """Whether pods of the node were evicted at that time."""
+    rows = evidence.ask(
         "SELECT 1 FROM event LEFT JOIN holder_name USING (pod_uid) WHERE event.kind = 'preempted' "
         "AND $1 IN (event.node_uid, pod_node_uid) AND event.time_ms BETWEEN $2 - $3 AND $2 + $3 LIMIT 1",
         failure.node_uid, failure.from_ms, FOLLOWS_MS,
@@ -247,36 +249,38 @@ def _taken_back(night: Night, failure: _Failure) -> bool:
     return bool(rows)
 
 
-def _hangs(night: Night, failure: _Failure, owner: str) -> list[_Hit]:
+def _hangs(evidence: Evidence, failure: _Failure, owner: str) -> list[_Impact]:
     """The hang of the workload that begins with the failure."""
     return [
-        _Hit("hang", episode.from_ms, episode.to_ms, episode.pods)
-        for episode in night.episodes("hang")
+        _Impact("hang", episode.from_ms, episode.to_ms, episode.pods)
+        for episode in evidence.episodes("hang")
         if episode.owner_uid == owner and _follows(failure, episode.from_ms)
     ]
 
 
-def _lost(night: Night, failure: _Failure, owner: str) -> list[_Hit]:
+def _lost(evidence: Evidence, failure: _Failure, owner: str) -> list[_Impact]:
     """The steps of the attempt that the failure ended."""
-    rows = night.ask(
+    rows = evidence.ask(
         "SELECT min(from_ms), max(to_ms), list_sort(list(DISTINCT pod_uid)) "
         "FROM restated_before JOIN holder_name USING (pod_uid) "
         "WHERE coalesce(workload_uid, pod_uid) = $1 AND state = 'lost_work' AND to_ms > from_ms "
         "GROUP BY run, attempt ORDER BY 1",
         owner,
     )
-    return [_Hit("lost_work", from_ms, to_ms, tuple(pods)) for from_ms, to_ms, pods in rows if _follows(failure, to_ms)]
+    return [
+        _Impact("lost_work", from_ms, to_ms, tuple(pods)) for from_ms, to_ms, pods in rows if _follows(failure, to_ms)
+    ]
 
 
 def _follows(failure: _Failure, at_ms: int) -> bool:
     return failure.from_ms - TOGETHER_MS <= at_ms <= failure.from_ms + FOLLOWS_MS
 
 
-def _proposal(night: Night, failure: _Failure, owner: str | None, hits: Sequence[_Hit]) -> Proposal:
+def _proposal(evidence: Evidence, failure: _Failure, owner: str | None, hits: Sequence[_Impact]) -> Proposal:
     ends = [hit.to_ms for hit in hits if failure.only_code]
-    from_ms = max(failure.from_ms, night.window.from_ms)
-    to_ms = min(max([failure.to_ms, *ends]), night.window.to_ms)
-    node = night.node(failure.node_uid)
+    from_ms = max(failure.from_ms, evidence.window.from_ms)
+    to_ms = min(max([failure.to_ms, *ends]), evidence.window.to_ms)
+    node = evidence.node(failure.node_uid)
     culprit: dict[str, Any] = {"node": node}
     if len(failure.slots) == 1:
         culprit["gpu"] = failure.slots[0]
@@ -288,30 +292,33 @@ def _proposal(night: Night, failure: _Failure, owner: str | None, hits: Sequence
         from_ms=from_ms,
         to_ms=to_ms,
         states=CLAIMS["hardware_failure"],
-        scope=(*_out_of_service(night, failure), *(Scope(p, hit.from_ms, hit.to_ms) for hit in hits for p in hit.pods)),
-        headline=_headline(night, failure, node, owner),
-        evidence=tuple(_evidence(night, failure, hits, to_ms)),
+        scope=(
+            *_out_of_service(evidence, failure),
+            *(Scope(p, hit.from_ms, hit.to_ms) for hit in hits for p in hit.pods),
+        ),
+        headline=_headline(evidence, failure, node, owner),
+        evidence=tuple(_evidence(evidence, failure, hits, to_ms)),
         suggestion=_suggestion(failure, node),
         culprit=culprit,
         confidence=0.85 if failure.only_code or failure.parts[0].whole else 0.95,
-        known_ms=_known_ms(night, failure, hits),
+        detectable_ms=_detectable_ms(evidence, failure, hits),
     )
 
 
-def _known_ms(night: Night, failure: _Failure, hits: Sequence[_Hit]) -> int | None:
-    """A device or a node that is said to be broken is known at once; a code alone by the hang that follows it."""
+def _detectable_ms(evidence: Evidence, failure: _Failure, hits: Sequence[_Impact]) -> int | None:
+    """A reported failure is detectable at once, an XID alone only by the hang that follows it."""
     if not failure.only_code:
         return min(part.from_ms + part.needs_ms for part in failure.parts)
-    hangs = [hit.from_ms + night.settings.hang_limit_ms for hit in hits if hit.state == "hang"]
+    hangs = [hit.from_ms + evidence.settings.hang_limit_ms for hit in hits if hit.state == "hang"]
     return min(hangs, default=None)
 
 
-def _out_of_service(night: Night, failure: _Failure) -> Iterable[Scope]:
-    """The platform's time that went: of the device; of the node while it was out, or taken out because of it."""
+def _out_of_service(evidence: Evidence, failure: _Failure) -> Iterable[Scope]:
+    """The lost time of the platform: of the GPU, or of the node while it was out of service or cordoned."""
     for part in failure.parts:
         for slot in part.slots or (None,):
             yield Scope(None, part.from_ms, part.to_ms, failure.node_uid, None if part.by_node else slot)
-    cordoned = night.ask(
+    cordoned = evidence.ask(
         "SELECT time_ms FROM (SELECT time_ms, schedulable, lag(schedulable, 1, true) OVER (ORDER BY time_ms) AS was "
         "FROM node WHERE node_uid = $1) WHERE was AND NOT schedulable AND time_ms >= $2 AND time_ms < $3 ORDER BY 1",
         failure.node_uid, failure.from_ms, failure.to_ms,
@@ -320,9 +327,9 @@ def _out_of_service(night: Night, failure: _Failure) -> Iterable[Scope]:
         yield Scope(None, cordoned[0][0], failure.to_ms, failure.node_uid)
 
 
-def _headline(night: Night, failure: _Failure, node: str | None, owner: str | None) -> str:
+def _headline(evidence: Evidence, failure: _Failure, node: str | None, owner: str | None) -> str:
     code = next((f" (XID {part.xid})" for part in failure.parts if part.xid), "")
-    at = night.time(failure.from_ms)
+    at = evidence.time(failure.from_ms)
     if failure.slots:
         which = f"GPU {failure.slots[0]}" if len(failure.slots) == 1 else counted(len(failure.slots), "GPU")
         return f"{node} lost {which} at {at}{code}" if owner is None else f"lost {which} of {node} at {at}{code}"
@@ -331,14 +338,14 @@ def _headline(night: Night, failure: _Failure, node: str | None, owner: str | No
     return f"{node} lost GPUs at {at}" if owner is None else f"lost GPUs of {node} at {at}"
 
 
-def _evidence(night: Night, failure: _Failure, hits: Sequence[_Hit], to_ms: int) -> Iterable[str]:
+def _evidence(evidence: Evidence, failure: _Failure, hits: Sequence[_Impact], to_ms: int) -> Iterable[str]:
     yield from dict.fromkeys(part.what for part in failure.parts[:3])
     if not failure.only_code:
-        lasted = duration(to_ms - max(failure.from_ms, night.window.from_ms))
-        if to_ms == night.window.to_ms:
-            yield f"{lasted} later it was still out"
+        lasted = duration(to_ms - max(failure.from_ms, evidence.window.from_ms))
+        if to_ms == evidence.window.to_ms:
+            yield f"it was still out of service after {lasted}"
         else:
-            yield f"it was back after {lasted}"
+            yield f"it was back in service after {lasted}"
     for hit in hits:
         lasted = duration(hit.to_ms - hit.from_ms)
         yield f"the workload hung for {lasted}" if hit.state == "hang" else f"{lasted} of its steps were lost"
@@ -346,10 +353,11 @@ def _evidence(night: Night, failure: _Failure, hits: Sequence[_Hit], to_ms: int)
 
 def _suggestion(failure: _Failure, node: str | None) -> str:
     if not failure.slots:
-        return f"Look at the power, the kernel log and the kubelet of {node}; keep it cordoned until it is well."
+        return f"Check the power, the kernel log and the kubelet of {node}, and keep it cordoned until it is healthy."
     which = f"GPU {failure.slots[0]}" if len(failure.slots) == 1 else f"GPUs {listed([str(s) for s in failure.slots])}"
     off_the_bus = any(part.xid == 79 for part in failure.parts)
-    return f"Drain {node} and {'power-cycle it' if off_the_bus else f'reset {which}'}; exchange {which} if it recurs."
+    reset = "power-cycle it" if off_the_bus else f"reset {which}"
+    return f"Drain {node} and {reset}. Replace {which} if it happens again."
 
 
 def _words(xid: int) -> str:

@@ -1,4 +1,4 @@
-"""A run as one trace: run → attempts → what each went through, from what its ranks and the cluster said."""
+"""A run as one trace: its attempts and what happened in each, as reported by its ranks and the cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyrometer.explain.trace import traced_steps
 from pyrometer.model import events
 from pyrometer.store import StoreReader
 
-# What took a while and is said when it is over, or lasts until its counterpart.
+# Events with a duration, reported at their end, or lasting until their counterpart.
 PIECES = {
     events.IMAGE_PULLED: "image_pull", events.RENDEZVOUS: "rendezvous", events.COMPILED: "compile",
     events.RESTORED: "restore", events.CHECKPOINT_SAVED: "checkpoint",
@@ -61,7 +61,7 @@ def trace_run(store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo) 
     open_ranks(store, window.to_ms)
     failed = {one.attempt: failure_json(one, zone) for one in first_failures(store, window, run)}
     trace_id = _id(run, 32)
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     spans: list[dict[str, Any]] = []
     for attempt in attempts:
         pieces = _pieces(store, run, attempt)
@@ -70,7 +70,7 @@ def trace_run(store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo) 
         marks = _marks(store, run, attempt)
         own = _span(f"attempt {attempt.number}", begin_ms, end_ms, run, _id(run, 16), attempt.number)
         spans += [own, *(_piece_span(piece, run, own, attempt.number) for piece in pieces)]
-        told.append(
+        reported.append(
             {
                 "attempt": attempt.number, "from": iso(begin_ms, zone), "to": iso(end_ms, zone),
                 "start_ms": begin_ms, "duration_ms": end_ms - begin_ms, "started": iso(attempt.started_ms, zone),
@@ -78,30 +78,31 @@ def trace_run(store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo) 
                 "resumed_step": attempt.resumed_step, **_steps_of(store, run, attempt.number),
                 "lost_steps": _lost(store, history.begins, run, attempt.number),
                 "failure": failed.get(attempt.number),
-                "pieces": [_told(piece, zone) for piece in pieces], "marks": [_told(mark, zone) for mark in marks],
+                "pieces": [_to_json(piece, zone) for piece in pieces],
+                "marks": [_to_json(mark, zone) for mark in marks],
             }
         )  # fmt: skip
-    from_ms = min(one["start_ms"] for one in told)
-    to_ms = max(one["start_ms"] + one["duration_ms"] for one in told)
+    from_ms = min(one["start_ms"] for one in reported)
+    to_ms = max(one["start_ms"] + one["duration_ms"] for one in reported)
     whole = _span(run, from_ms, to_ms, run, None, None, span_id=_id(run, 16))
     return {
         "run": run, "step": None, "trace_id": trace_id, "from": iso(from_ms, zone), "to": iso(to_ms, zone),
-        "start_ms": from_ms, "duration_ms": to_ms - from_ms, "attempts": told, "traced": traced_steps(store, run),
+        "start_ms": from_ms, "duration_ms": to_ms - from_ms, "attempts": reported, "traced": traced_steps(store, run),
         "spans": [whole, *spans], "critical_path": [],
     }  # fmt: skip
 
 
-class Life(NamedTuple):
-    """A run's attempts by number, and what they went through."""
+class Lifecycle(NamedTuple):
+    """The attempts of a run by number, with their phases."""
 
     attempts: dict[int, dict[str, Any]]
     pieces: list[dict[str, Any]]
 
 
-def life_of(store: StoreReader, run: str, window: TimeRange) -> Life:
-    """How each attempt ended, and the spans of the run's life in a window. Its records are readable."""
+def life_of(store: StoreReader, run: str, window: TimeRange) -> Lifecycle:
+    """How each attempt ended, and the spans of the run in a time range. Requires the records of the run."""
     attempts = _attempts(store, run, window)
-    return Life(
+    return Lifecycle(
         {one.number: {"outcome": one.outcome or "running", "resumed_step": one.resumed_step} for one in attempts},
         [
             {"phase": piece.name, "from_ms": piece.from_ms, "to_ms": piece.to_ms, "attempt": attempt.number}
@@ -135,7 +136,7 @@ def _attempts(store: StoreReader, run: str, window: TimeRange) -> list[_Attempt]
 
 
 def _pieces(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
-    """What took a while, in order; what several ranks did at once is one piece."""
+    """Phases in order. What several ranks did at the same time is one phase."""
     pieces = [*_timed(store, run, attempt), *_opened(store, run, attempt), *_evaluations(store, run, attempt)]
     if attempt.first_step_ms is not None:
         until_ms = max(_trained_until(store, run, attempt), attempt.first_step_ms)
@@ -145,20 +146,22 @@ def _pieces(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
 
 
 def _starting(attempt: _Attempt, pieces: list[_Piece]) -> list[_Piece]:
-    """What nobody reports, but lies between: imports before the first thing that a process says, the first step after
-    the last. Where nothing was said in between, it is all one startup."""
+    """Unreported phases: imports before the first report of a process, the first step after the last report.
+
+    Without reports in between, all of it is one startup.
+    """
     until_ms = attempt.first_step_ms or attempt.seen_ms
-    said = [p for p in pieces if p.name in REPORTED and attempt.started_ms < p.to_ms and p.from_ms < until_ms]
-    if not said:
+    stated = [p for p in pieces if p.name in REPORTED and attempt.started_ms < p.to_ms and p.from_ms < until_ms]
+    if not stated:
         return [_Piece(STARTUP, attempt.started_ms, until_ms)]
-    imports = _Piece(IMPORTS, attempt.started_ms, min(piece.from_ms for piece in said))
+    imports = _Piece(IMPORTS, attempt.started_ms, min(piece.from_ms for piece in stated))
     if attempt.first_step_ms is None:
         return [imports]
-    return [imports, _Piece(FIRST_STEP, max(piece.to_ms for piece in said), until_ms)]
+    return [imports, _Piece(FIRST_STEP, max(piece.to_ms for piece in stated), until_ms)]
 
 
 def _timed(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
-    """Events that say how long something took. Those of the cluster are known by the attempt's pods."""
+    """Events with a duration. Events of the cluster belong to the attempt by its pods."""
     rows = store.connection.execute(
         f"""
         SELECT kind, min(time_ms - duration_ms), max(time_ms), step, list(DISTINCT rank ORDER BY rank)
@@ -179,7 +182,7 @@ def _timed(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
 
 
 def _opened(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
-    """Stretches between two events; one that nobody closed lasts to the end of the attempt."""
+    """Phases between two events. One without an end lasts until the end of the attempt."""
     rows = store.connection.execute(
         f"""
         SELECT kind, time_ms, step, rank, reason, message FROM event
@@ -221,13 +224,13 @@ def _evaluations(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece
 
 
 def _marks(store: StoreReader, run: str, attempt: _Attempt) -> list[_Piece]:
-    """What happened at one moment: the exception that ended a rank, a preemption, and kinds that sources bring."""
-    known = (*PIECES, *OPENED, *CLOSING, events.CONFIGURED, events.ALIVE)
+    """Events at one moment: the exception that ended a rank, a preemption, and events of other sources."""
+    recorded = (*PIECES, *OPENED, *CLOSING, events.CONFIGURED, events.ALIVE)
     rows = store.connection.execute(
         f"""
         SELECT kind, min(time_ms), step, list(DISTINCT rank ORDER BY rank) FILTER (WHERE rank IS NOT NULL),
             arg_min(reason, time_ms), arg_min(message, time_ms)
-        FROM event WHERE run = $1 AND attempt = $2 AND kind NOT IN ({_listed(known)})
+        FROM event WHERE run = $1 AND attempt = $2 AND kind NOT IN ({_listed(recorded)})
         GROUP BY kind, step ORDER BY 2
         """,
         [run, attempt.number],
@@ -254,7 +257,7 @@ def _steps_of(store: StoreReader, run: str, attempt: int) -> dict[str, int | Non
 
 
 def _lost(store: StoreReader, begins: dict[int, int], run: str, attempt: int) -> int:
-    """How many of an attempt's steps a later one did again."""
+    """How many steps of an attempt a later one repeated."""
     later = min((begin for number, begin in begins.items() if number > attempt), default=None)
     steps = _steps_of(store, run, attempt)
     if later is None or steps["to_step"] is None:
@@ -270,7 +273,7 @@ def _end_ms(attempt: _Attempt, pieces: list[_Piece]) -> int:
 # -- telling ----------------------------------------------------------------------------------------------------------
 
 
-def _told(piece: _Piece, zone: tzinfo) -> dict[str, Any]:
+def _to_json(piece: _Piece, zone: tzinfo) -> dict[str, Any]:
     return {
         "name": piece.name, "at": iso(piece.from_ms, zone), "start_ms": piece.from_ms,
         "duration_ms": piece.to_ms - piece.from_ms, "step": piece.step, "ranks": list(piece.ranks),
@@ -280,9 +283,9 @@ def _told(piece: _Piece, zone: tzinfo) -> dict[str, Any]:
 
 
 def _piece_span(piece: _Piece, run: str, parent: dict[str, Any], attempt: int) -> dict[str, Any]:
-    said = {"step": piece.step, "reason": piece.reason, "ranks": len(piece.ranks) or None}
+    stated = {"step": piece.step, "reason": piece.reason, "ranks": len(piece.ranks) or None}
     span = _span(piece.name, piece.from_ms, piece.to_ms, run, parent["span_id"], attempt)
-    return {**span, "attributes": {f"pyrometer.{name}": value for name, value in said.items() if value is not None}}
+    return {**span, "attributes": {f"pyrometer.{name}": value for name, value in stated.items() if value is not None}}
 
 
 def _span(

@@ -1,7 +1,7 @@
-"""Which data made which update, and which checkpoints hold it: the answers of `pyrometer lineage`.
+"""Which data made which update, and which checkpoints contain it: the answers of `pyrometer lineage`.
 
-After an all-reduce an update is of all samples of all ranks together. So these are sets: that a sample was in an
-update, never that it was the cause of anything.
+After an all-reduce, an update depends on all samples of all ranks. The answers are therefore sets: they show that a
+sample was in an update, not that it caused anything.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from pyrometer.account.answer_json import iso
 from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.history import Checkpoint, History, Part, history_of
-from pyrometer.explain.runs import NoSuchRunError
+from pyrometer.explain.history import RunHistory, RunPart, SavedCheckpoint, history_of
+from pyrometer.explain.runs import RunNotFoundError
 from pyrometer.store import StoreReader
 
-MOST_UPDATES = 1_000  # of an answer, unless it is asked for more
+MAX_UPDATES = 1_000  # of an answer, by default
 NEAREST = 4
 
 _UPDATES = """
@@ -27,24 +27,24 @@ FROM batch WHERE run = $run
 
 
 class NotRecordedError(LookupError):
-    """What is asked about was never recorded; the text says what was."""
+    """The requested data was not recorded. The text lists what was."""
 
 
-def open_run(store: StoreReader, run: str, window: TimeRange) -> History:
-    """Makes the records of a run readable, and gives its history."""
+def open_run(store: StoreReader, run: str, window: TimeRange) -> RunHistory:
+    """Open the records of a run and return its history."""
     store.expose_all(("run", "event"))
     store.expose(("step_window", "batch", "span", "metric"), *window)
-    known = store.connection.execute("SELECT 1 FROM run WHERE run = ? LIMIT 1", [run]).fetchone()
-    if known is None:
-        raise NoSuchRunError(run)
+    recorded = store.connection.execute("SELECT 1 FROM run WHERE run = ? LIMIT 1", [run]).fetchone()
+    if recorded is None:
+        raise RunNotFoundError(run)
     return history_of(store, run)
 
 
 def lineage_of_step(
     store: StoreReader, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None,
-    limit: int = MOST_UPDATES, offset: int = 0,
+    limit: int = MAX_UPDATES, offset: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """A step → the batches of all ranks, of every attempt that did it → the checkpoints that hold the update."""
+    """A step → the batches of all ranks, of every attempt that did it → the checkpoints that contain the update."""
     history = open_run(store, run, window)
     values = {"run": run, "step": step, "attempt": attempt}
     where = "step = $step AND coalesce(attempt = $attempt, true)"
@@ -72,10 +72,10 @@ def lineage_of_sample(
     window: TimeRange,
     *,
     zone: tzinfo,
-    limit: int = MOST_UPDATES,
+    limit: int = MAX_UPDATES,
     offset: int = 0,
 ) -> dict[str, Any]:
-    """A sample → every step, rank, epoch and micro-batch that consumed it, with the first checkpoint that holds it."""
+    """A sample → every step, rank, epoch and micro-batch that consumed it, and the first checkpoint with it."""
     history = open_run(store, run, window)
     where, values = holding(sample)
     values["run"] = run
@@ -88,7 +88,7 @@ def lineage_of_sample(
         }
         for row in rows
     ]
-    known = {
+    recorded = {
         saved for row in rows if row["step"] is not None for saved in history.containing(row["attempt"], row["step"])
     }
     return {
@@ -98,13 +98,13 @@ def lineage_of_sample(
         "updates": updates,
         **_paging(total, limit, offset),
         **_how_much(store, run),
-        "checkpoints": [_saved(saved, zone) for saved in history.checkpoints if saved in known],
+        "checkpoints": [_saved(saved, zone) for saved in history.checkpoints if saved in recorded],
     }
 
 
 def lineage_of_checkpoint(
     store: StoreReader, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None,
-    limit: int = MOST_UPDATES, offset: int = 0,
+    limit: int = MAX_UPDATES, offset: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """A checkpoint → the steps in it, by the attempt that did them, and how many samples of which epochs."""
     history = open_run(store, run, window)
@@ -130,7 +130,7 @@ def lineage_of_checkpoint(
 
 
 def holding(sample: str) -> tuple[str, dict[str, Any]]:
-    """The condition that a batch has a sample, and the values that it needs."""
+    """The SQL condition for batches that contain a sample, and its values."""
     if sample.removeprefix("-").isdecimal() and str(int(sample)) == sample and abs(int(sample)) < 2**63:
         number = int(sample)
         return "(list_contains(rows, $number) OR list_contains(samples, $sample))", {"number": number, "sample": sample}
@@ -162,7 +162,7 @@ def batches_of_steps(
 def _page(
     store: StoreReader, where: str, values: dict[str, Any], order: str, limit: int, offset: int
 ) -> tuple[int, list[dict[str, Any]]]:
-    """How many batches there are, and a page of them."""
+    """The number of batches, and one page of them."""
     page = f"{_UPDATES} AND {where} ORDER BY {order} LIMIT {int(limit)} OFFSET {int(offset)}"
     rows = _rows(store, page, values)
     if len(rows) < limit and (rows or not offset):
@@ -177,8 +177,8 @@ def _rows(store: StoreReader, query: str, values: dict[str, Any]) -> list[dict[s
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
-def _inside(parts: Sequence[Part]) -> tuple[str, dict[str, Any]]:
-    """The condition that a batch is in a line of attempts."""
+def _inside(parts: Sequence[RunPart]) -> tuple[str, dict[str, Any]]:
+    """The SQL condition for batches of a line of attempts."""
     pieces = [
         f"(attempt = {part.attempt} AND step >= {part.from_step} AND step < {part.to_step})"
         for part in parts
@@ -187,8 +187,11 @@ def _inside(parts: Sequence[Part]) -> tuple[str, dict[str, Any]]:
     return f"({' OR '.join(pieces) or 'false'})", {}
 
 
-def _part(store: StoreReader, run: str, part: Part) -> dict[str, Any]:
-    """What of an attempt is in a checkpoint; `recorded_steps` says of how many of its steps the data is known."""
+def _part(store: StoreReader, run: str, part: RunPart) -> dict[str, Any]:
+    """The part of an attempt that is in a checkpoint.
+
+    `recorded_steps` is the number of its steps whose data is known.
+    """
     where, values = _inside([part])
     counted = store.connection.execute(
         f"SELECT count(DISTINCT step), count(*) FROM batch WHERE run = $run AND {where}", {**values, "run": run}
@@ -214,7 +217,7 @@ def _epochs(store: StoreReader, where: str, values: dict[str, Any]) -> list[dict
 
 
 def _how_much(store: StoreReader, run: str) -> dict[str, int]:
-    """Over how many batches a sample was looked for, and of how many the samples are not known."""
+    """How many batches were searched for a sample, and how many of them have unknown samples."""
     return _rows(
         store,
         "SELECT count(*) AS batches, count(*) FILTER (WHERE rows IS NULL AND samples IS NULL) AS unknown_batches "
@@ -226,7 +229,7 @@ def _how_much(store: StoreReader, run: str) -> dict[str, int]:
 def _silent(
     store: StoreReader, run: str, rows: Sequence[dict[str, Any]], attempts: Sequence[int]
 ) -> list[dict[str, int]]:
-    """Ranks of these attempts that named no batch: their part of the update is not known."""
+    """Ranks of these attempts that reported no batch: their part of the update is not known."""
     seen = {(row["attempt"], row["rank"]) for row in rows}
     sizes = store.connection.execute(
         "SELECT attempt, max(ranks) FROM run WHERE run = ? GROUP BY attempt ORDER BY attempt", [run]
@@ -243,8 +246,8 @@ def _silent(
 # -- telling ----------------------------------------------------------------------------------------------------------
 
 
-def _update(row: dict[str, Any], history: History, zone: tzinfo, *, samples: bool = True) -> dict[str, Any]:
-    told = {
+def _update(row: dict[str, Any], history: RunHistory, zone: tzinfo, *, samples: bool = True) -> dict[str, Any]:
+    reported = {
         "attempt": row["attempt"],
         "step": row["step"],
         "rank": row["rank"],
@@ -256,23 +259,23 @@ def _update(row: dict[str, Any], history: History, zone: tzinfo, *, samples: boo
         "at": iso(row["time_ms"], zone),
         "lost": None if row["step"] is None else not history.counts(row["attempt"], row["step"]),
     }
-    return {**told, "samples": row["samples"]} if samples else told
+    return {**reported, "samples": row["samples"]} if samples else reported
 
 
 def batch_name(row: dict[str, Any]) -> str:
-    """What spans call a batch: its loader, epoch and place in it."""
+    """The identity of a batch in spans: its loader, epoch and index."""
     return f"{row['loader']}/{row['epoch']}/{row['send_index']}"
 
 
-def _saved(saved: Checkpoint, zone: tzinfo, *, of_attempt: int | None = None) -> dict[str, Any]:
-    told = {
+def _saved(saved: SavedCheckpoint, zone: tzinfo, *, of_attempt: int | None = None) -> dict[str, Any]:
+    reported = {
         "step": saved.step, "attempt": saved.attempt, "at": iso(saved.saved_ms, zone), "duration_ms": saved.duration_ms,
     }  # fmt: skip
-    return told if of_attempt is None else {**told, "of_attempt": of_attempt}
+    return reported if of_attempt is None else {**reported, "of_attempt": of_attempt}
 
 
-def _first(history: History, attempt: int, step: int | None, zone: tzinfo) -> dict[str, Any] | None:
-    """The first checkpoint that holds an update."""
+def _first(history: RunHistory, attempt: int, step: int | None, zone: tzinfo) -> dict[str, Any] | None:
+    """The first checkpoint that contains an update."""
     found = [] if step is None else history.containing(attempt, step)
     return _saved(found[0], zone) if found else None
 
@@ -281,7 +284,7 @@ def _paging(total: int, limit: int, offset: int) -> dict[str, int]:
     return {"total": total, "limit": limit, "offset": offset}
 
 
-def _no_checkpoint(history: History, run: str, step: int) -> str:
+def _no_checkpoint(history: RunHistory, run: str, step: int) -> str:
     near = sorted(sorted({saved.step for saved in history.checkpoints}, key=lambda one: abs(one - step))[:NEAREST])
     if not near:
         return f"{run} has saved no checkpoint."

@@ -1,6 +1,6 @@
-"""`lost_work`: steps that a later attempt had to do again.
+"""`lost_work`: a later attempt had to repeat steps.
 
-Needs the SDK: only it knows from which step an attempt resumed.
+Needs the SDK: only it reports from which step an attempt resumed.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from collections.abc import Iterable, Iterator
 
 from pyrometer.explain.failures import ENDS, error_line
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import duration
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
-APART_MS = 500  # who watches processes looks once a second
-FRESH_MS = 5 * MS_PER_MINUTE  # saving more often than that costs more than it keeps
+MAX_GAP_MS = 500  # processes are checked once per second
+FRESH_MS = 5 * MS_PER_MINUTE  # saving more often costs more than it saves
 
 
-def detect(night: Night) -> Iterable[Proposal]:
+def detect(evidence: Evidence) -> Iterable[Proposal]:
     """One finding for each attempt whose last steps were lost."""
-    owners = night.worth("lost_work")
+    owners = evidence.worth("lost_work")
     if not owners:
         return
-    rows = night.ask(
+    rows = evidence.ask(
         """
         SELECT coalesce(workload_uid, pod_uid), run, attempt, min(from_ms), max(to_ms),
             list_sort(list(DISTINCT pod_uid)), min(resumed.step), min(resumed.at_ms)
@@ -37,11 +37,11 @@ def detect(night: Night) -> Iterable[Proposal]:
             AND from_ms < $2 AND to_ms > $1 AND to_ms > from_ms
         GROUP BY ALL ORDER BY 4
         """,
-        *night.window,
+        *evidence.window,
         sorted(owners),
     )
     for owner, run, attempt, from_ms, to_ms, pods, step, at_ms in rows:
-        reached = night.ask(
+        reached = evidence.ask(
             "SELECT max(first_step + steps) FROM step_window WHERE run = $1 AND attempt = $2 AND steps > 0",
             run,
             attempt,
@@ -54,21 +54,21 @@ def detect(night: Night) -> Iterable[Proposal]:
             to_ms=to_ms,
             states=CLAIMS["lost_work"],
             scope=tuple(Scope(pod, from_ms, to_ms) for pod in pods),
-            headline=f"lost {steps} done since {night.time(from_ms)}: attempt {attempt + 1} had to do them again",
+            headline=f"lost {steps} since {evidence.time(from_ms)}: attempt {attempt + 1} had to repeat them",
             evidence=(
                 f"attempt {attempt} reached step {reached:,}" if reached else f"attempt {attempt} ended",
-                *_end(night, run, attempt),
-                f"attempt {attempt + 1} resumed at {night.time(at_ms)} from step {step:,}",
+                *_end(evidence, run, attempt),
+                f"attempt {attempt + 1} resumed at {evidence.time(at_ms)} from step {step:,}",
             ),
             suggestion=_suggestion(to_ms - from_ms),
             confidence=0.95,
-            known_ms=max(at_ms, to_ms),
+            detectable_ms=max(at_ms, to_ms),
         )
 
 
-def _end(night: Night, run: str, attempt: int) -> Iterator[str]:
-    """What ended an attempt, where one rank was first: the others are ended because of it."""
-    errors = night.ask(
+def _end(evidence: Evidence, run: str, attempt: int) -> Iterator[str]:
+    """What ended an attempt, if one rank ended before the others."""
+    errors = evidence.ask(
         "SELECT rank, reason, message FROM event WHERE run = $1 AND attempt = $2 AND list_contains($3, kind) "
         "ORDER BY time_ms LIMIT 1",
         run, attempt, list(ENDS),
@@ -76,16 +76,16 @@ def _end(night: Night, run: str, attempt: int) -> Iterator[str]:
     for rank, reason, message in errors:
         yield f"rank {rank} ended with {error_line(reason, message)}"
         return
-    ends = night.ask(
+    ends = evidence.ask(
         "SELECT rank, ended_ms, outcome FROM the_run WHERE run = $1 AND attempt = $2 AND ended_ms IS NOT NULL "
         "ORDER BY ended_ms, rank LIMIT 2",
         run, attempt,
     )  # fmt: skip
-    if len(ends) == 2 and ends[1][1] - ends[0][1] >= APART_MS and ends[0][2] == "killed":
-        yield f"rank {ends[0][0]} was killed at {night.time(ends[0][1])}, before the others ended"
+    if len(ends) == 2 and ends[1][1] - ends[0][1] >= MAX_GAP_MS and ends[0][2] == "killed":
+        yield f"rank {ends[0][0]} was killed at {evidence.time(ends[0][1])}, before the others ended"
 
 
 def _suggestion(age_ms: int) -> str:
     if age_ms < FRESH_MS:
-        return f"Find out why the attempt ended; its last checkpoint was only {duration(age_ms)} old."
+        return f"Find out why the attempt ended. Its last checkpoint was only {duration(age_ms)} old."
     return f"Save checkpoints more often: the last one was {duration(age_ms)} old."

@@ -1,7 +1,7 @@
-"""What the machines around the GPUs were short of while those waited: disks, CPUs, memory, network.
+"""Which resource of the nodes was short while GPUs waited: disks, CPUs, memory, network.
 
-It is evidence beside a finding and changes nothing about it. Medians over minutes are compared, so that a burst here or
-there says nothing; where nothing was measured, nothing is said.
+It is additional evidence and does not change a finding. Medians over minutes are compared, so that bursts do not count.
+Without samples there is no statement.
 """
 
 from __future__ import annotations
@@ -10,43 +10,43 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import counted, listed, percent, rate
 from pyrometer.model.units import MS_PER_HOUR
 
-ENOUGH_MINUTES = 3
-MORE_PERMILLE = 100  # than usual: below, it was as short before, and nobody waited
-OTHER_RATE = 2  # times as much as usual, or as little
-WORTH_NAMING_MIB_S = 50
+MIN_MINUTES = 3
+MIN_INCREASE_PERMILLE = 100  # above the usual: a smaller increase does not explain a wait
+MIN_RATE_FACTOR = 2  # times the usual rate, or a fraction of it
+MIN_RATE_MIB_S = 50
 DROPPED_PER_S = 10
-MOST_TOLD = 3
+MAX_SHORTAGES = 3
 
 
 class _Sign(NamedTuple):
-    """A share of time or room that is short from a limit on, in words."""
+    """A share that is critical above a limit, and its wording."""
 
     column: str
     short_permille: int
     words: str
 
 
-_DISK = _Sign("disk_busy_permille", 800, "the busiest disk worked {} of the time")
+_DISK = _Sign("disk_busy_permille", 800, "the busiest disk was busy {} of the time")
 
-# Of signs that say the same, the first one is told.
+# Only the first of equivalent signs is reported.
 _SHARES = (
     (
         _DISK,
-        _Sign("io_stalled_permille", 200, "everything waited for I/O {} of the time"),
+        _Sign("io_stalled_permille", 200, "all tasks waited for I/O {} of the time"),
         _Sign("cpu_wait_permille", 200, "CPUs waited for I/O {} of the time"),
     ),
     (_Sign("cpu_busy_permille", 900, "CPUs were busy {} of the time"),),
     (_Sign("memory_used_permille", 950, "memory was {} full"),),
 )
-_RATES = {"disk_read_mib_s": "disks gave {}", "network_rx_mib_s": "the network brought {}"}
+_RATES = {"disk_read_mib_s": "disks delivered {}", "network_rx_mib_s": "the network received {}"}
 
 _COLUMNS = (*(sign.column for signs in _SHARES for sign in signs), *_RATES, "network_dropped_per_s")
 
-# A minute belongs to the time in which its middle lies.
+# A minute belongs to the interval that contains its middle.
 _MEDIANS = f"""
 WITH place AS (SELECT unnest($1) AS number, unnest($2) AS node_uid, unnest($3) AS from_ms, unnest($4) AS to_ms)
 SELECT number, count(DISTINCT time_ms), {", ".join(f"median({column})" for column in _COLUMNS)}
@@ -59,11 +59,11 @@ SELECT time_ms + 30000, max(disk_busy_permille), sum(disk_write_mib_s), sum(netw
 WHERE list_contains($1, node_uid) AND time_ms >= $2 - 30000 AND time_ms < $3 - 30000 GROUP BY time_ms
 """
 
-_Load = dict[str, float]  # medians by column; what was not measured is not in it
+_Load = dict[str, float]  # medians by column, for measured columns only
 
 
-class Wait(NamedTuple):
-    """Nodes on which something waited from then to then, and others that it can be compared with."""
+class NodeWait(NamedTuple):
+    """Nodes on which something waited in an interval, and nodes to compare them with."""
 
     node_uids: Sequence[str]
     from_ms: int
@@ -71,80 +71,80 @@ class Wait(NamedTuple):
     peers: Sequence[str] = ()
 
 
-def shortages(night: Night, waits: Sequence[Wait]) -> list[list[str]]:
-    """What the nodes of each wait were short of, against the hour before, else against peers; one sentence or none."""
-    during = _loads(night, waits)
+def shortages(evidence: Evidence, waits: Sequence[NodeWait]) -> list[list[str]]:
+    """What the nodes of each wait were short of, compared with the hour before or with peers; at most one sentence."""
+    during = _loads(evidence, waits)
     before = _loads(
-        night,
+        evidence,
         [
-            Wait(wait.node_uids, wait.from_ms - MS_PER_HOUR, wait.from_ms)
-            if wait.from_ms > night.window.from_ms else Wait((), 0, 0)  # it may have begun earlier
+            NodeWait(wait.node_uids, wait.from_ms - MS_PER_HOUR, wait.from_ms)
+            if wait.from_ms > evidence.window.from_ms else NodeWait((), 0, 0)  # the wait may have begun earlier
             for wait in waits
         ],
     )  # fmt: skip
-    beside = _loads(night, [Wait(wait.peers, wait.from_ms, wait.to_ms) for wait in waits])
+    beside = _loads(evidence, [NodeWait(wait.peers, wait.from_ms, wait.to_ms) for wait in waits])
     return [
-        _shortage(night, wait.node_uids, *loads) for wait, *loads in zip(waits, during, before, beside, strict=True)
+        _shortage(evidence, wait.node_uids, *loads) for wait, *loads in zip(waits, during, before, beside, strict=True)
     ]
 
 
-def _shortage(night: Night, node_uids: Sequence[str], during: _Load, before: _Load, beside: _Load) -> list[str]:
+def _shortage(evidence: Evidence, node_uids: Sequence[str], during: _Load, before: _Load, beside: _Load) -> list[str]:
     usual, when = (before, "before") if before or not beside else (beside, "on its other nodes")
     each = " each" if len(node_uids) > 1 else ""
-    told = [*_short(during, usual, when), *_changed(during, usual, when, each)]
-    return [f"on {_nodes(night, node_uids)} {listed(told[:MOST_TOLD])}"] if told else []
+    reported = [*_short(during, usual, when), *_changed(during, usual, when, each)]
+    return [f"on {_nodes(evidence, node_uids)} {listed(reported[:MAX_SHORTAGES])}"] if reported else []
 
 
-def saving(night: Night, node_uids: Sequence[str], saves: Sequence[tuple[int, int]]) -> list[str]:
-    """What nodes wrote and sent while they saved, all together; one sentence or none."""
+def saving(evidence: Evidence, node_uids: Sequence[str], saves: Sequence[tuple[int, int]]) -> list[str]:
+    """What nodes wrote and sent while they saved, in total; at most one sentence."""
     minutes = [
         loads
-        for middle_ms, *loads in night.ask(_SAVING, list(node_uids), saves[0][0], saves[-1][1])
+        for middle_ms, *loads in evidence.ask(_SAVING, list(node_uids), saves[0][0], saves[-1][1])
         if any(from_ms <= middle_ms < to_ms for from_ms, to_ms in saves)
     ]
     busy, written, sent = ([load[i] for load in minutes if load[i] is not None] for i in range(3))
-    told = []
+    reported = []
     if busy and median(busy) >= _DISK.short_permille:
-        told.append(_DISK.words.format(_share(median(busy))))
+        reported.append(_DISK.words.format(_share(median(busy))))
     if written:
-        told.append(f"disks took {rate(median(written))}")
+        reported.append(f"disks wrote {rate(median(written))}")
     if sent:
-        told.append(f"the network took {rate(median(sent))}")
-    return [f"on {_nodes(night, node_uids)} {listed(told[:MOST_TOLD])} meanwhile"] if told else []
+        reported.append(f"the network sent {rate(median(sent))}")
+    return [f"on {_nodes(evidence, node_uids)} {listed(reported[:MAX_SHORTAGES])} while saving"] if reported else []
 
 
-def _loads(night: Night, waits: Sequence[Wait]) -> list[_Load]:
-    """The medians of the nodes of each wait; nothing when too little of it was measured."""
+def _loads(evidence: Evidence, waits: Sequence[NodeWait]) -> list[_Load]:
+    """The medians of the nodes of each wait; empty if too few minutes were measured."""
     places = [(number, node, wait.from_ms, wait.to_ms) for number, wait in enumerate(waits) for node in wait.node_uids]
-    rows = night.ask(_MEDIANS, *map(list, zip(*places, strict=True))) if places else []
+    rows = evidence.ask(_MEDIANS, *map(list, zip(*places, strict=True))) if places else []
     found = {
         number: {column: value for column, value in zip(_COLUMNS, medians, strict=True) if value is not None}
         for number, minutes, *medians in rows
-        if minutes >= ENOUGH_MINUTES
+        if minutes >= MIN_MINUTES
     }
     return [found.get(number, {}) for number in range(len(waits))]
 
 
 def _short(during: _Load, usual: _Load, when: str) -> Iterable[str]:
-    """Shares that are near their limit, and were not where nobody waited."""
+    """Shares that are near their limit now and were not before."""
     for signs in _SHARES:
         for column, short_permille, words in signs:
             share = during.get(column, 0)
-            if share >= max(short_permille, usual.get(column, -MORE_PERMILLE) + MORE_PERMILLE):
+            if share >= max(short_permille, usual.get(column, -MIN_INCREASE_PERMILLE) + MIN_INCREASE_PERMILLE):
                 compared = f" ({_share(usual[column])} {when})" if column in usual else ""
                 yield words.format(_share(share)) + compared
                 break
 
 
 def _changed(during: _Load, usual: _Load, when: str, each: str) -> Iterable[str]:
-    """Rates that are other than usual: without the usual they say nothing."""
+    """Rates that differ from the usual. Without the usual they mean nothing."""
     for column, words in _RATES.items():
         if column in during and column in usual:
             now, then = during[column], usual[column]
-            if max(now, then) >= max(WORTH_NAMING_MIB_S, OTHER_RATE * min(now, then)):
+            if max(now, then) >= max(MIN_RATE_MIB_S, MIN_RATE_FACTOR * min(now, then)):
                 yield f"{words.format(rate(now))}{each} ({rate(then)} {when})"
     dropped, usually = during.get("network_dropped_per_s", 0), usual.get("network_dropped_per_s")
-    if usually is not None and dropped >= max(DROPPED_PER_S, OTHER_RATE * usually):
+    if usually is not None and dropped >= max(DROPPED_PER_S, MIN_RATE_FACTOR * usually):
         yield f"the network dropped {dropped:,.0f} packets/s{each} ({usually:,.0f} {when})"
 
 
@@ -152,5 +152,5 @@ def _share(permille: float) -> str:
     return percent(round(permille), 1000)
 
 
-def _nodes(night: Night, node_uids: Sequence[str]) -> str:
-    return str(night.node(node_uids[0])) if len(node_uids) == 1 else f"its {counted(len(node_uids), 'node')}"
+def _nodes(evidence: Evidence, node_uids: Sequence[str]) -> str:
+    return str(evidence.node(node_uids[0])) if len(node_uids) == 1 else f"its {counted(len(node_uids), 'node')}"

@@ -1,5 +1,7 @@
-"""What parts of something cost: steps of a pipeline's run, trials of a sweep. A part is whatever a column of
-`holder_name` says; the parts of an answer add up to its total."""
+"""The cost of parts: steps of a pipeline run, trials of a sweep.
+
+A part is a value of a column of `holder_name`. The parts of an answer add up to its total.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,21 @@ WHERE {where} AND minute_ms >= {from_ms} AND minute_ms < {to_ms} GROUP BY ALL OR
 """
 
 
-class Held(NamedTuple):
-    """What a part held: all of it, how much of that was trained, and what was wasted."""
+class HeldTime(NamedTuple):
+    """The time that a part held GPUs, how much of it was training, and how much was wasted."""
 
     held: Sum
     train_ms: int = 0
     wasted: Sum = Sum((), 0, 0, 0)
 
 
-NOTHING = Held(Sum((), 0, 0, 0))
+NOTHING = HeldTime(Sum((), 0, 0, 0))
 
 
 def held_by(
     store: StoreReader, window: TimeRange, keys: Sequence[str], where: str, value: str, price_usd_micro: int | None
-) -> dict[tuple[Any, ...], Held]:
-    """What the pods of which `where` is true held, by some columns of `holder_name`. Names are open."""
+) -> dict[tuple[Any, ...], HeldTime]:
+    """The time of the pods that a condition selects, by some columns of `holder_name`. Requires names."""
     store.expose(["ledger_row"], *window)
     query = _HELD.format(
         keys=", ".join(keys), price=price_of(price_usd_micro), waste=WASTE, where=where, from_ms=window.from_ms,
@@ -48,18 +50,18 @@ def held_by(
     for row in store.connection.execute(query, [value]).fetchall():
         key = row[: len(keys)]
         ms, ms_price, unpriced, train_ms, wasted_ms, wasted_price = map(int, row[len(keys) :])
-        found[key] = Held(Sum(key, ms, ms_price, unpriced), train_ms, Sum(key, wasted_ms, wasted_price, 0))
+        found[key] = HeldTime(Sum(key, ms, ms_price, unpriced), train_ms, Sum(key, wasted_ms, wasted_price, 0))
     return found
 
 
-def together(parts: Sequence[Held]) -> Held:
-    """Some parts as one."""
+def together(parts: Sequence[HeldTime]) -> HeldTime:
+    """The sum of parts."""
     held, wasted = added((), [part.held for part in parts]), added((), [part.wasted for part in parts])
-    return Held(held, sum(part.train_ms for part in parts), wasted)
+    return HeldTime(held, sum(part.train_ms for part in parts), wasted)
 
 
-def spent(parts: Sequence[Held]) -> list[dict[str, Any]]:
-    """Time, money, waste and goodput of each part, as answers write them: they add up. Nothing held, nothing paid."""
+def spent(parts: Sequence[HeldTime]) -> list[dict[str, Any]]:
+    """Time, money, waste and goodput of each part as JSON. They add up."""
     money = rounded([part.held for part in parts])
     wasted = round_rows([part.wasted.ms_price for part in parts])
     rows = []

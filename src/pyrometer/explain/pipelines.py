@@ -1,4 +1,4 @@
-"""One run of a pipeline: its steps with their tries, how far each is, what it cost, and what was found in it."""
+"""A pipeline run: its steps with their attempts, progress, cost and findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pyrometer.account.answer_json import iso, time_range_json, workload_json
 from pyrometer.account.names import open_names
 from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.parts import Held, held_by, spent, together
+from pyrometer.explain.parts import HeldTime, held_by, spent, together
 from pyrometer.explain.why import why
 from pyrometer.model.settings import Settings
 from pyrometer.store import StoreReader
@@ -19,12 +19,12 @@ OVER = ("succeeded", "failed", "retried", "skipped", "cached")
 _OF_PODS = {"Pending": "pending", "Running": "running", "Succeeded": "succeeded", "Failed": "failed"}
 
 
-class NoSuchPipelineError(LookupError):
-    """There is no run of a pipeline of that name; `known` are those that there are."""
+class PipelineNotFoundError(LookupError):
+    """There is no pipeline run of that name. `recorded` are the existing ones."""
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
+    def __init__(self, name: str, recorded: Sequence[str]) -> None:
         super().__init__(name)
-        self.known = list(known)
+        self.recorded = list(recorded)
 
 
 class _Pod(NamedTuple):
@@ -40,7 +40,7 @@ class _Pod(NamedTuple):
     name: str | None
 
 
-class _Try(NamedTuple):
+class _StepAttempt(NamedTuple):
     state: str
     started_ms: int | None
     ended_ms: int | None
@@ -71,24 +71,24 @@ def show_pipeline(
     price_usd_micro: int | None = None,
     findings: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """The answer of `pyrometer show` about a run of a pipeline, by its id or its name; of a name, the newest run."""
+    """The answer of `pyrometer show` about a pipeline run, by id or name; the newest run of a name."""
     open_names(store)
     ask = store.connection.execute
     found = ask(_RUNS, [name]).fetchall()
     if not found:
-        raise NoSuchPipelineError(name, [row[0] for row in ask("SELECT shown FROM the_pipeline_run").fetchall()])
+        raise PipelineNotFoundError(name, [row[0] for row in ask("SELECT shown FROM the_pipeline_run").fetchall()])
     run_id, shown, _, pipeline, workflow_uid, namespace, cluster, state, started_ms, ended_ms = found[0]
     store.expose_all(["pipeline_step"])
     pods = [_Pod(*row) for row in ask(_PODS, [run_id]).fetchall()]
-    tries: dict[tuple[str | None, int], _Try] = {
-        (row[0], row[1]): _Try(*row[2:]) for row in ask(_TRIES, [run_id]).fetchall()
+    tries: dict[tuple[str | None, int], _StepAttempt] = {
+        (row[0], row[1]): _StepAttempt(*row[2:]) for row in ask(_TRIES, [run_id]).fetchall()
     }
     held = held_by(
         store, window, ("pipeline_step", "pipeline_attempt", "team"), "pipeline_run_id = $1", run_id, price_usd_micro
     )
     steps = _steps(pods, tries, held, zone)
-    told = why(store, window, settings, zone=zone, price_usd_micro=price_usd_micro)["findings"] if findings else []
-    _place(told, pods, steps)
+    reported = why(store, window, settings, zone=zone, price_usd_micro=price_usd_micro)["findings"] if findings else []
+    _place(reported, pods, steps)
     whole = together(list(held.values()))
     (total,) = spent([whole])
     return {
@@ -103,12 +103,15 @@ def show_pipeline(
             "window": time_range_json(window, zone), "total": total,
             "steps": steps,
         },
-        "findings": [finding for finding in told if finding["workload"]],
+        "findings": [finding for finding in reported if finding["workload"]],
     }  # fmt: skip
 
 
 def _steps(
-    pods: Sequence[_Pod], tries: dict[tuple[str | None, int], _Try], held: dict[tuple[Any, ...], Held], zone: tzinfo
+    pods: Sequence[_Pod],
+    tries: dict[tuple[str | None, int], _StepAttempt],
+    held: dict[tuple[Any, ...], HeldTime],
+    zone: tzinfo,
 ) -> list[dict[str, Any]]:
     of_pods: dict[tuple[str | None, int], list[_Pod]] = defaultdict(list)
     for pod in pods:
@@ -134,7 +137,7 @@ def _steps(
         state = attempts[-1]["state"]
         starts = [one.started_ms for _, one, _ in each if one.started_ms is not None]
         ends = [one.ended_ms for _, one, _ in each if one.ended_ms is not None]
-        whole = _Try(state, min(starts, default=None), max(ends, default=None) if state in OVER else None)
+        whole = _StepAttempt(state, min(starts, default=None), max(ends, default=None) if state in OVER else None)
         of_step = [pod for pod in pods if pod.step == name]
         workloads = {pod[6:]: workload_json(*pod[6:]) for pod in of_step if pod.workload_uid}
         rows.append((whole, name, [part for *_, part in each], attempts, [*workloads.values()]))
@@ -154,24 +157,24 @@ def _steps(
     ]
 
 
-def _sum(held: dict[tuple[Any, ...], Held], step: str | None, attempt: int) -> Held:
+def _sum(held: dict[tuple[Any, ...], HeldTime], step: str | None, attempt: int) -> HeldTime:
     return together([part for key, part in held.items() if key[:2] == (step, attempt)])
 
 
-def _seen(pods: Sequence[_Pod]) -> _Try:
-    """A try of which only its pods are known: its Workflow says nothing, or it is a job of its own."""
+def _seen(pods: Sequence[_Pod]) -> _StepAttempt:
+    """An attempt that is known only from its pods, without a report of its Workflow."""
     states = [_OF_PODS.get(pod.phase, "pending") for pod in pods]
     state = next((one for one in ("running", "pending", "failed") if one in states), "succeeded")
     starts = [pod.started_ms for pod in pods if pod.started_ms is not None]
     ends = [pod.ended_ms for pod in pods if pod.ended_ms is not None]
-    return _Try(state, min(starts, default=None), max(ends, default=None) if len(ends) == len(pods) else None)
+    return _StepAttempt(state, min(starts, default=None), max(ends, default=None) if len(ends) == len(pods) else None)
 
 
 def _tried(state: str, last: bool) -> str:
     return "retried" if state == "failed" and not last else state
 
 
-def _times(one: _Try, zone: tzinfo) -> dict[str, Any]:
+def _times(one: _StepAttempt, zone: tzinfo) -> dict[str, Any]:
     took_ms = None if one.started_ms is None or one.ended_ms is None else max(0, one.ended_ms - one.started_ms)
     return {
         "started": None if one.started_ms is None else iso(one.started_ms, zone),
@@ -181,7 +184,7 @@ def _times(one: _Try, zone: tzinfo) -> dict[str, Any]:
 
 
 def _place(findings: list[dict[str, Any]], pods: Sequence[_Pod], steps: Sequence[dict[str, Any]]) -> None:
-    """Which finding is of which step: its workload's, where all that was there then were pods of one. Others go."""
+    """The findings of each step: those of its workload, if all its pods at that time belonged to one step."""
     rows = {row["step"]: row for row in steps}
     mine: dict[str, list[_Pod]] = defaultdict(list)
     for pod in pods:

@@ -1,8 +1,7 @@
-"""`preempted`: work that was lost, and done over, because others got the GPUs or a spot node was taken back.
+"""`preempted`: work was lost and repeated because pods were evicted or a spot node was reclaimed.
 
-Needs Kubernetes: its events, or the reason that a pod ended for; there the next start is claimed, up to where its
-containers run. With GPU telemetry that start lasts until a GPU is used; the SDK adds the steps that were lost and the
-age of the checkpoint.
+Needs Kubernetes: its events, or the reason for which a pod ended. The next start is claimed, until its containers run.
+With GPU telemetry the start lasts until a GPU is used. The SDK adds the lost steps and the age of the checkpoint.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pyrometer.explain.attempts import Attempt, attempts, started
+from pyrometer.explain.attempts import WorkloadAttempt, attempts, started
 from pyrometer.explain.findings import Proposal
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import counted, duration
 from pyrometer.model.states import CLAIMS
 
 REASONS = ("Preempted", "Preempting", "PreemptionByScheduler", "Evicted")
-LONGEST_MESSAGE = 80  # of what Kubernetes said: `why` keeps to one screen
+MAX_MESSAGE_LENGTH = 80  # of a Kubernetes message, so that `why` fits on one screen
 
 
 class Eviction(NamedTuple):
-    """A pod that had to go."""
+    """A pod that was evicted."""
 
     owner_uid: str
     at_ms: int
@@ -30,53 +29,55 @@ class Eviction(NamedTuple):
     message: str | None
 
 
-def detect(night: Night) -> Iterable[Proposal]:
-    """One finding for each attempt that was ended to make room."""
-    worth = night.worth(*CLAIMS["preempted"])
+def detect(evidence: Evidence) -> Iterable[Proposal]:
+    """One finding for each attempt that was evicted."""
+    worth = evidence.worth(*CLAIMS["preempted"])
     of_owner: dict[str, list[Eviction]] = defaultdict(list)
-    for eviction in evictions(night) if worth else ():
+    for eviction in evictions(evidence) if worth else ():
         if eviction.owner_uid in worth:
             of_owner[eviction.owner_uid].append(eviction)
     if not of_owner:
         return
-    for owner, tries in attempts(night, list(of_owner)).items():
+    for owner, tries in attempts(evidence, list(of_owner)).items():
         for place, attempt in enumerate(tries):
-            evicted = evicted_of(attempt, of_owner[owner])
+            evicted = evictions_of(attempt, of_owner[owner])
             later = tries[place + 1] if place + 1 < len(tries) else None
             if evicted and (later or attempt.lost_from_ms):
-                proposal = _proposal(night, attempt, evicted, later)
-                if proposal.from_ms < proposal.to_ms and proposal.to_ms > night.window.from_ms:
+                proposal = _proposal(evidence, attempt, evicted, later)
+                if proposal.from_ms < proposal.to_ms and proposal.to_ms > evidence.window.from_ms:
                     yield proposal
 
 
-def evictions(night: Night) -> list[Eviction]:
-    """Pods that were told to go, or ended for that reason, in the order of time."""
-    rows = night.ask(
+def evictions(evidence: Evidence) -> list[Eviction]:
+    """Pods that were evicted, or ended for that reason, in order of time."""
+    rows = evidence.ask(
         """
-        WITH told AS (
+        WITH reported AS (
             SELECT pod_uid, time_ms AS at_ms, message FROM event WHERE kind = 'preempted' AND pod_uid IS NOT NULL
             UNION ALL
             SELECT pod_uid, coalesce(ended_ms, time_ms), NULL FROM pod WHERE list_contains($2, reason)
         )
         SELECT coalesce(workload_uid, pod_uid), min(at_ms), pod_uid, any_value(message)
-        FROM told JOIN holder_name USING (pod_uid) WHERE at_ms <= $1
+        FROM reported JOIN holder_name USING (pod_uid) WHERE at_ms <= $1
         GROUP BY coalesce(workload_uid, pod_uid), pod_uid ORDER BY 2, 3
         """,
-        night.window.to_ms,
+        evidence.window.to_ms,
         list(REASONS),
     )
     return [Eviction(*row) for row in rows]
 
 
-def evicted_of(attempt: Attempt, found: Sequence[Eviction]) -> list[Eviction]:
-    """The pods of an attempt that had to go, first one first."""
+def evictions_of(attempt: WorkloadAttempt, found: Sequence[Eviction]) -> list[Eviction]:
+    """The evicted pods of an attempt, first one first."""
     return [eviction for eviction in found if attempt.had(eviction.pod_uid, eviction.at_ms)]
 
 
-def _proposal(night: Night, attempt: Attempt, evicted: Sequence[Eviction], later: Attempt | None) -> Proposal:
+def _proposal(
+    evidence: Evidence, attempt: WorkloadAttempt, evicted: Sequence[Eviction], later: WorkloadAttempt | None
+) -> Proposal:
     at_ms = evicted[0].at_ms
     begins_ms = at_ms if attempt.lost_from_ms is None else min(attempt.lost_from_ms, at_ms)
-    started_ms = at_ms if later is None else started(night, later)
+    started_ms = at_ms if later is None else started(evidence, later)
     lost_ms = (attempt.lost_to_ms or 0) - (attempt.lost_from_ms or 0)
     scope = attempt.scope(begins_ms, max(at_ms, attempt.lost_to_ms or 0))
     if later is not None:
@@ -84,31 +85,39 @@ def _proposal(night: Night, attempt: Attempt, evicted: Sequence[Eviction], later
     return Proposal(
         cause="preempted",
         owner_uid=attempt.owner_uid,
-        from_ms=max(begins_ms, night.window.from_ms),
-        to_ms=min(started_ms, night.window.to_ms),
+        from_ms=max(begins_ms, evidence.window.from_ms),
+        to_ms=min(started_ms, evidence.window.to_ms),
         states=CLAIMS["preempted"],
         scope=tuple(scope),
-        headline=f"was preempted at {night.time(at_ms)} and "
+        headline=f"was preempted at {evidence.time(at_ms)} and "
         + (f"lost {duration(lost_ms)} of work" if lost_ms else "had to start again"),
-        evidence=tuple(_evidence(night, attempt, evicted, later, started_ms)),
+        evidence=tuple(_evidence(evidence, attempt, evicted, later, started_ms)),
         suggestion=(
-            "Save a checkpoint when told to stop, or more often; or give it a priority that keeps its GPUs."
+            "Save a checkpoint on SIGTERM or more often, or give it a higher priority."
             if lost_ms
-            else "Give it a priority that keeps its GPUs, if its restarts cost more than what they make room for."
+            else "Give it a higher priority if its restarts cost more than the work that replaces it."
         ),
         confidence=0.9,
-        known_ms=None,  # what is lost is lost by then, and to start again takes its time, whoever knows of it
+        detectable_ms=None,  # the work is already lost and the restart takes its time, whenever it is detected
     )
 
 
 def _evidence(
-    night: Night, attempt: Attempt, evicted: Sequence[Eviction], later: Attempt | None, started_ms: int
+    evidence: Evidence,
+    attempt: WorkloadAttempt,
+    evicted: Sequence[Eviction],
+    later: WorkloadAttempt | None,
+    started_ms: int,
 ) -> Iterable[str]:
-    told = next((e.message for e in evicted if e.message), None)
-    short = told if told is None or len(told) <= LONGEST_MESSAGE else f"{told[: LONGEST_MESSAGE - 1]}…"
-    said = f": {short}" if short else ""
-    yield f"{len(evicted)} of its {counted(len(attempt.pods), 'pod')} had to go{said}"
-    saved = night.ask(
+    reported = next((e.message for e in evicted if e.message), None)
+    short = (
+        reported
+        if reported is None or len(reported) <= MAX_MESSAGE_LENGTH
+        else f"{reported[: MAX_MESSAGE_LENGTH - 1]}…"
+    )
+    stated = f": {short}" if short else ""
+    yield f"{len(evicted)} of its {counted(len(attempt.pods), 'pod')} were evicted{stated}"
+    saved = evidence.ask(
         "SELECT max(time_ms) FROM event "
         "WHERE kind = 'checkpoint_saved' AND run = $1 AND attempt = $2 AND time_ms <= $3",
         attempt.run, attempt.number, evicted[0].at_ms,
@@ -117,4 +126,4 @@ def _evidence(
         yield f"its last checkpoint was {duration(evicted[0].at_ms - saved)} old"
     if later is not None:
         took = duration(started_ms - later.from_ms)
-        yield f"its next attempt began at {night.time(later.from_ms)} and took {took} to start"
+        yield f"its next attempt started at {evidence.time(later.from_ms)} and took {took} to start"

@@ -1,7 +1,7 @@
-"""How runs are doing at this moment: their step, their speed, their metrics, and whether anything is wrong with them.
+"""The current state of runs: step, speed, metrics, and problems.
 
-Asked once a minute, so it reads the measurements of the last minutes only and remembers what it read before. After a
-restart it looks further back, once: what a run said before that is not known until it says it again.
+It is updated once per minute, so it reads only the newest measurements and keeps the rest in memory. After a restart it
+reads further back once. Older reports are not known until they are repeated.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pyrometer.model.events import CHECKPOINT_SAVED, FINITE_LOSS, NONFINITE_LOSS
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import StoreReader
 
-LOOK_BACK_MS = 5 * MS_PER_MINUTE  # measurements that come later than that are passed over
-LONGEST_WINDOW_MS = 5 * MS_PER_MINUTE  # steps of minutes make windows of minutes
+LOOK_BACK_MS = 5 * MS_PER_MINUTE  # later measurements are skipped
+MAX_WINDOW_MS = 5 * MS_PER_MINUTE  # steps that take minutes have windows of minutes
 FIRST_LOOK_MS = MS_PER_HOUR
 EVENTS_MS = MS_PER_HOUR  # they are few
 FIRST_EVENTS_MS = 24 * MS_PER_HOUR
-SPEED_MS = LOOK_BACK_MS  # how fast it is: in the last minutes
+SPEED_MS = LOOK_BACK_MS  # the interval over which speed is measured
 GOODPUT_MS = MS_PER_HOUR
-ENDED_MS = MS_PER_HOUR  # how long a run is told of after its end
-SILENT_MS = 12 * MS_PER_HOUR  # and how long one that never said that it ended
-MOST_METRICS = 20  # of a run: the first that it names keep their place
+ENDED_MS = MS_PER_HOUR  # how long a run is listed after its end
+SILENT_MS = 12 * MS_PER_HOUR  # and how long a run without a reported end
+MAX_METRICS = 20  # of a run: the first ones that it reports stay
 
 _RUNS = f"""
 SELECT the_run.run, max(attempt), arg_max(ranks, weight), min(started_ms), arg_max_null(ended_ms, weight),
@@ -56,8 +56,8 @@ ORDER BY run, goal IS NULL, name  -- those that say what they aim at come first
 
 
 @dataclass
-class Doing:
-    """A run's newest attempt, as far as it is known."""
+class RunActivity:
+    """The newest attempt of a run, as far as it is known."""
 
     run: str
     attempt: int = 0
@@ -69,66 +69,66 @@ class Doing:
     team: str | None = None
     workload: str | None = None  # namespace/name
     framework: str | None = None
-    heard_ms: int = 0  # its last word of any kind
+    last_report_ms: int = 0  # its last report of any kind
     step: int | None = None  # how many are done
-    stepped_ms: int | None = None  # when the last of them was over
+    stepped_ms: int | None = None  # when the last of them ended
     saved_ms: int | None = None  # its last checkpoint, of any attempt
     goodput: float | None = None
     speed: dict[str, Any] = field(default_factory=nothing)
     phases: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    told_by: dict[str, int] = field(default_factory=dict)  # metrics: the first rank that told each
+    reported_by: dict[str, int] = field(default_factory=dict)  # metrics: the first rank that reported each
     more_metrics: int = 0  # that have no place there
     stuck: set[int] = field(default_factory=set)  # ranks
-    nonfinite: bool = False  # it trains on although its loss is no number any more
+    nonfinite: bool = False  # it continues although its loss is not finite
 
     def begin(self, attempt: int) -> None:
-        """A new attempt knows nothing of the one before but its checkpoints and metrics."""
+        """A new attempt keeps only the checkpoints and the metrics of the previous one."""
         if attempt > self.attempt:
-            self.attempt, self.stuck, self.nonfinite, self.told_by = attempt, set(), False, {}
+            self.attempt, self.stuck, self.nonfinite, self.reported_by = attempt, set(), False, {}
 
     def tells(self, name: str, rank: int) -> bool:
-        """Whether a rank's values of a metric are the run's curve, by all that was heard."""
-        losses = [told for other, told in self.told_by.items() if is_training_loss(other)]
-        if name == OWN_LOSS and self.told_by[name] > min(losses):  # somebody logs it under another name
+        """Whether the values of a rank are the curve of the metric."""
+        losses = [reported for other, reported in self.reported_by.items() if is_training_loss(other)]
+        if name == OWN_LOSS and self.reported_by[name] > min(losses):  # it is logged under another name
             self.metrics.pop(name, None)
             return False
-        return rank == self.told_by[name]
+        return rank == self.reported_by[name]
 
 
 class Progress:
-    """What is known of the runs that go on, or ended not long ago."""
+    """The state of the runs that are running or ended recently."""
 
     def __init__(self) -> None:
-        self.runs: dict[str, Doing] = {}
+        self.runs: dict[str, RunActivity] = {}
         self._looked = False
 
     def read(self, store: StoreReader, end_ms: int, settled_ms: int) -> None:
-        """Reads what is new at `end_ms`; the ledger does not change before `settled_ms` any more, as a rule."""
+        """Read the new records at `end_ms`. The ledger before `settled_ms` usually no longer changes."""
         open_names(store)
         open_ranks(store, end_ms, tracked=True)
-        known = self._newest_words(store, end_ms)
+        recorded = self._newest_words(store, end_ms)
         from_ms = end_ms - (LOOK_BACK_MS if self._looked else FIRST_LOOK_MS)
-        self._steps(store, known, from_ms, end_ms)
-        self._events(store, known, end_ms - (EVENTS_MS if self._looked else FIRST_EVENTS_MS), end_ms)
-        self._metrics(store, known, from_ms, end_ms)
-        self._goodput(store, known, TimeRange(settled_ms - GOODPUT_MS, settled_ms))
-        self.runs = {run: doing for run, doing in known.items() if doing.heard_ms > end_ms - SILENT_MS}
+        self._steps(store, recorded, from_ms, end_ms)
+        self._events(store, recorded, end_ms - (EVENTS_MS if self._looked else FIRST_EVENTS_MS), end_ms)
+        self._metrics(store, recorded, from_ms, end_ms)
+        self._goodput(store, recorded, TimeRange(settled_ms - GOODPUT_MS, settled_ms))
+        self.runs = {run: doing for run, doing in recorded.items() if doing.last_report_ms > end_ms - SILENT_MS}
         self._looked = True
 
-    def _newest_words(self, store: StoreReader, end_ms: int) -> dict[str, Doing]:
-        known: dict[str, Doing] = {}
+    def _newest_words(self, store: StoreReader, end_ms: int) -> dict[str, RunActivity]:
+        recorded: dict[str, RunActivity] = {}
         for row in store.connection.execute(_RUNS, [end_ms - ENDED_MS]).fetchall():
             run, attempt, ranks, started_ms, ended_ms, outcome, experiment, team, workload, framework, at_ms = row
-            doing = known[run] = self.runs.get(run) or Doing(run)
+            doing = recorded[run] = self.runs.get(run) or RunActivity(run)
             doing.begin(attempt)
             doing.ranks, doing.started_ms, doing.ended_ms, doing.outcome = ranks, started_ms, ended_ms, outcome
             doing.experiment, doing.team, doing.workload, doing.framework = experiment, team, workload, framework
-            doing.heard_ms = max(doing.heard_ms, at_ms)
-        return known
+            doing.last_report_ms = max(doing.last_report_ms, at_ms)
+        return recorded
 
-    def _steps(self, store: StoreReader, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
-        began_ms = from_ms - LONGEST_WINDOW_MS
+    def _steps(self, store: StoreReader, recorded: dict[str, RunActivity], from_ms: int, end_ms: int) -> None:
+        began_ms = from_ms - MAX_WINDOW_MS
         store.expose(["step_window"], began_ms, end_ms + 1)
         store.connection.execute(
             "CREATE OR REPLACE TEMP TABLE recent_window AS SELECT * FROM step_window "
@@ -139,24 +139,24 @@ class Progress:
             "SELECT run, max(first_step + steps), max(to_ms) FILTER (WHERE steps > 0), max(to_ms) "
             "FROM recent_window GROUP BY run"
         ).fetchall()
-        for run, step, stepped_ms, heard_ms in rows:
-            if doing := known.get(run):
+        for run, step, stepped_ms, last_report_ms in rows:
+            if doing := recorded.get(run):
                 doing.step = doing.step if step is None else step
                 doing.stepped_ms = doing.stepped_ms if stepped_ms is None else stepped_ms
-                doing.heard_ms = max(doing.heard_ms, heard_ms)
+                doing.last_report_ms = max(doing.last_report_ms, last_report_ms)
         windows = f"(SELECT * FROM recent_window WHERE to_ms > {end_ms - SPEED_MS})"
         speeds, phases = throughput(store, windows), phases_of_all(store, windows)
-        for run, doing in known.items():
+        for run, doing in recorded.items():
             doing.speed, doing.phases = speeds.get(run) or nothing(), phases.get(run, {})
 
-    def _events(self, store: StoreReader, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
+    def _events(self, store: StoreReader, recorded: dict[str, RunActivity], from_ms: int, end_ms: int) -> None:
         store.expose(["event"], from_ms, end_ms + 1)
         kinds = [CHECKPOINT_SAVED, STUCK, UNSTUCK, NONFINITE_LOSS, FINITE_LOSS]
         for run, attempt, rank, kind, time_ms in store.connection.execute(_EVENTS, [kinds, from_ms, end_ms]).fetchall():
-            doing = known.get(run)
+            doing = recorded.get(run)
             if doing is None:
                 continue
-            doing.heard_ms = max(doing.heard_ms, time_ms)
+            doing.last_report_ms = max(doing.last_report_ms, time_ms)
             if kind == CHECKPOINT_SAVED:
                 doing.saved_ms = max(doing.saved_ms or 0, time_ms)
             elif attempt == doing.attempt:
@@ -164,30 +164,34 @@ class Progress:
                     (doing.stuck.add if kind == STUCK else doing.stuck.discard)(rank)
                 else:
                     doing.nonfinite = kind == NONFINITE_LOSS
-        for doing in known.values():
-            if doing.ended_ms is not None:  # it does not any more, whatever it was
+        for doing in recorded.values():
+            if doing.ended_ms is not None:  # it has ended, whatever it was
                 doing.stuck, doing.nonfinite = set(), False
 
-    def _metrics(self, store: StoreReader, known: dict[str, Doing], from_ms: int, end_ms: int) -> None:
+    def _metrics(self, store: StoreReader, recorded: dict[str, RunActivity], from_ms: int, end_ms: int) -> None:
         store.expose(["metric"], from_ms, end_ms + 1)
         more: Counter[str] = Counter()
         rows = store.connection.execute(_METRICS, [from_ms, end_ms]).fetchall()
-        told = [(known[row[0]], *row[2:]) for row in rows if row[0] in known and row[1] == known[row[0]].attempt]
-        for doing, name, rank, _, time_ms in told:
-            doing.heard_ms = max(doing.heard_ms, time_ms)  # all that is heard of a run that only a tracker knows
-            doing.told_by[name] = min(rank, doing.told_by.get(name, rank))
-        for doing, name, rank, value, _ in told:
+        reported = [
+            (recorded[row[0]], *row[2:]) for row in rows if row[0] in recorded and row[1] == recorded[row[0]].attempt
+        ]
+        for doing, name, rank, _, time_ms in reported:
+            doing.last_report_ms = max(
+                doing.last_report_ms, time_ms
+            )  # the only reports of a run that only a tracker knows
+            doing.reported_by[name] = min(rank, doing.reported_by.get(name, rank))
+        for doing, name, rank, value, _ in reported:
             if not doing.tells(name, rank):
                 continue
-            if name in doing.metrics or len(doing.metrics) < MOST_METRICS:
+            if name in doing.metrics or len(doing.metrics) < MAX_METRICS:
                 doing.metrics[name] = value
             else:
                 more[doing.run] += 1
-        for run, doing in known.items():
+        for run, doing in recorded.items():
             doing.more_metrics = more[run]
 
-    def _goodput(self, store: StoreReader, known: dict[str, Doing], window: TimeRange) -> None:
+    def _goodput(self, store: StoreReader, recorded: dict[str, RunActivity], window: TimeRange) -> None:
         open_placed_runs(store, window)
         spent = costs(store, window, None)
-        for run, doing in known.items():
+        for run, doing in recorded.items():
             doing.goodput = spent.get(run, NOTHING).goodput

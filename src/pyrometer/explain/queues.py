@@ -1,14 +1,14 @@
-"""Who waited for GPUs, and for how long: queues, and the jobs in them."""
+"""Queues, the jobs that waited for GPUs in them, and how long."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model import events
 from pyrometer.model.units import SHARE_WHOLE
 
-# A job of Kueue waits from its creation, or its last eviction, until it is admitted; any other, until the first of its
+# A Kueue job waits from its creation or its last eviction until it is admitted; any other job until the first of its
 # pods is scheduled. Jobs that share a root wait each for itself, in the pods of the first attempt.
 _WAITED = f"""
 CREATE OR REPLACE TEMP TABLE waited AS
@@ -29,7 +29,7 @@ SELECT workload_uid, greatest(coalesce(admitted.waited_ms, scheduled.waited_ms, 
 FROM scheduled FULL JOIN admitted USING (workload_uid)
 """
 
-# What was asked for and not given when the window ended. A job in Kueue's queue is there as pods that wait.
+# Requested and not granted at the end of the time range. A job in a Kueue queue has pods that wait.
 _QUEUES = """
 WITH newest AS (
     SELECT * FROM pod WHERE time_ms < $2 QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1
@@ -53,9 +53,9 @@ FROM past FULL JOIN now USING (queue) ORDER BY coalesce(now.share, 0) DESC, past
 """
 
 
-def queues(night: Night) -> list[dict[str, Any]]:
-    """Each queue: how long the jobs that started in the window had waited, and what waits when it ends."""
-    night.ask(_WAITED, night.window.to_ms)
+def queues(evidence: Evidence) -> list[dict[str, Any]]:
+    """For each queue: how long the started jobs had waited, and what waits at the end of the time range."""
+    evidence.ask(_WAITED, evidence.window.to_ms)
     return [
         {
             "queue": queue,
@@ -64,23 +64,23 @@ def queues(night: Night) -> list[dict[str, Any]]:
             "waited_longest_ms": longest_ms,
             "waiting": waiting,
             "waiting_gpus": round(int(share) / SHARE_WHOLE, 3),
-            "waiting_longest_ms": None if since_ms is None else max(night.window.to_ms - since_ms, 0),
+            "waiting_longest_ms": None if since_ms is None else max(evidence.window.to_ms - since_ms, 0),
         }
-        for queue, started, median_ms, longest_ms, waiting, share, since_ms in night.ask(_QUEUES, *night.window)
+        for queue, started, median_ms, longest_ms, waiting, share, since_ms in evidence.ask(_QUEUES, *evidence.window)
     ]
 
 
-def waited_ms(night: Night) -> dict[str, int]:
-    """How long each workload waited before it could start. Needs `queues` to have been asked."""
-    return {uid: int(ms) for uid, ms in night.ask("SELECT workload_uid, waited_ms FROM waited")}
+def waited_ms(evidence: Evidence) -> dict[str, int]:
+    """How long each workload waited before it started. Requires `queues`."""
+    return {uid: int(ms) for uid, ms in evidence.ask("SELECT workload_uid, waited_ms FROM waited")}
 
 
-def progress(night: Night) -> dict[str, float]:
-    """How far workloads are, 0 to 1, where their controller says so (Kubeflow Trainer)."""
-    night.store.expose(["metric"], *night.window)
-    rows = night.ask(
+def progress(evidence: Evidence) -> dict[str, float]:
+    """The progress of workloads from 0 to 1, if their controller reports it (Kubeflow Trainer)."""
+    evidence.store.expose(["metric"], *evidence.window)
+    rows = evidence.ask(
         "SELECT run, arg_max(value, time_ms) FROM metric WHERE name = 'progress' AND step IS NULL AND time_ms < $1 "
         "AND run IN (SELECT workload_uid FROM the_workload) GROUP BY run",
-        night.window.to_ms,
+        evidence.window.to_ms,
     )
     return {uid: min(max(value / 100, 0.0), 1.0) for uid, value in rows}

@@ -1,4 +1,4 @@
-"""The data scientist's side: which runs there were, what they did, what they cost."""
+"""Runs: what they did and what they cost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pyrometer.account.relations.run_minutes import open_run_minutes
 from pyrometer.account.relations.runs import open_runs
 from pyrometer.explain.failures import ERRORS, error_line, failure_json, first_failures
 from pyrometer.explain.metrics import curves
-from pyrometer.explain.spending import NOTHING, Spent, costs, costs_of_minutes, metrics_of, states_of_minutes
-from pyrometer.explain.throughput import OF_ONE, nothing, outliers, phases, throughput
+from pyrometer.explain.spending import NOTHING, RunCost, costs, costs_of_minutes, metrics_of, states_of_minutes
+from pyrometer.explain.throughput import ONE_RUN, nothing, outliers, phases, throughput
 from pyrometer.explain.trainer import progress_of_all
 from pyrometer.explain.why import why
 from pyrometer.model import events
@@ -29,8 +29,8 @@ from pyrometer.model.states import STATE
 from pyrometer.store import StoreReader
 
 
-class NoSuchRunError(LookupError):
-    """There is no run of that name; `also` is what else could have been meant."""
+class RunNotFoundError(LookupError):
+    """There is no run of that name. `also` are other known names."""
 
     def __init__(self, run: str, also: Sequence[str] = ()) -> None:
         super().__init__(run)
@@ -50,8 +50,8 @@ def runs(store: StoreReader, window: TimeRange, *, zone: tzinfo, price_usd_micro
     return {"rows": _listed(store, costs(store, window, price_usd_micro), window, zone)}
 
 
-def told_run(store: StoreReader, name: str) -> str | None:
-    """The run of a workload that is called so and that only its controller tells of; the newest of several."""
+def controller_run(store: StoreReader, name: str) -> str | None:
+    """The newest run with the name of a workload that only its controller reports."""
     open_names(store)
     store.expose_all(["metric"])
     found = store.connection.execute(
@@ -63,7 +63,7 @@ def told_run(store: StoreReader, name: str) -> str | None:
 
 
 def run_names(store: StoreReader, window: TimeRange) -> list[str]:
-    """What the runs of a window are called."""
+    """The names of the runs of a time range."""
     store.expose_all(["run"])
     rows = store.connection.execute(
         "SELECT DISTINCT run FROM run WHERE started_ms < $2 AND coalesce(ended_ms > $1, true) ORDER BY run",
@@ -73,10 +73,10 @@ def run_names(store: StoreReader, window: TimeRange) -> list[str]:
 
 
 def _listed(
-    store: StoreReader, spent: dict[str, Spent], window: TimeRange, zone: tzinfo, only: str | None = None
+    store: StoreReader, spent: dict[str, RunCost], window: TimeRange, zone: tzinfo, only: str | None = None
 ) -> list[dict[str, Any]]:
-    """Every run, or one alone. Runs are open."""
-    windows, values = ("step_window", []) if only is None else (OF_ONE, [only])
+    """Every run, or one of them. Requires `listed_run`."""
+    windows, values = ("step_window", []) if only is None else (ONE_RUN, [only])
     steps = dict(
         store.connection.execute(
             f"SELECT run, max(first_step + steps) FROM {windows} WHERE steps > 0 GROUP BY run", values
@@ -98,7 +98,7 @@ def _listed(
 
 
 def _trackers(store: StoreReader) -> dict[str, list[dict[str, str]]]:
-    """The runs of experiment trackers that each run has."""
+    """The tracker runs of each run."""
     kinds = {events.MLFLOW_RUN: "mlflow", events.WANDB_RUN: "wandb"}
     rows = store.connection.execute(
         "SELECT run, kind, reason, arg_max(message, time_ms) FROM event WHERE kind IN (SELECT unnest(?)) "
@@ -116,12 +116,15 @@ def show(
     price_usd_micro: int | None = None,
     without: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """The answer of `pyrometer show RUN`. What it may be `without` is empty then: windows are many, findings slow."""
+    """The answer of `pyrometer show RUN`.
+
+    The parts in `without` stay empty: windows are many, and findings are slow.
+    """
     open_runs(store, window, only=run)
     open_run_minutes(store, window, price_usd_micro, [run])
     listed = _listed(store, costs_of_minutes(store), window, zone, run)
     if not listed:
-        raise NoSuchRunError(run)
+        raise RunNotFoundError(run)
     answer = {
         **listed[0],
         "windows": [] if "windows" in without else _windows(store, run, zone),
@@ -142,7 +145,7 @@ def show(
 
 
 def _states(store: StoreReader) -> list[dict[str, Any]]:
-    """Where the time of the run whose minutes are open went, most of it first."""
+    """The time of the run by state, largest first. Requires `run_minute`."""
     groups = states_of_minutes(store)
     return [
         {"state": group.key[0], "family": STATE[group.key[0]].family, **amounts(group, micro)}
@@ -150,7 +153,7 @@ def _states(store: StoreReader) -> list[dict[str, Any]]:
     ]
 
 
-def _row(row: tuple[Any, ...], spent: Spent, steps: int | None, zone: tzinfo) -> dict[str, Any]:
+def _row(row: tuple[Any, ...], spent: RunCost, steps: int | None, zone: tzinfo) -> dict[str, Any]:
     run, experiment, team, uid, kind, namespace, name, attempts, ranks, started_ms, ended_ms, outcome = row[:12]
     money = amounts(spent.held, rounded([spent.held])[0])
     return {
@@ -175,7 +178,7 @@ def _row(row: tuple[Any, ...], spent: Spent, steps: int | None, zone: tzinfo) ->
 def _part_of(
     run_id: str | None, run: str | None, pipeline: str | None, step: str | None, sweep: str | None, trial: str | None
 ) -> dict[str, Any]:
-    """The pipeline and the sweep that a run is a part of; None where it is of none."""
+    """The pipeline and the sweep of a run, or None."""
     return {
         "pipeline": {"id": run_id, "name": run, "pipeline": pipeline, "step": step} if run_id else None,
         "sweep": {"name": sweep, "trial": trial} if trial else None,
@@ -195,7 +198,7 @@ def _windows(store: StoreReader, run: str, zone: tzinfo) -> list[dict[str, Any]]
 
 
 def _lifecycle(store: StoreReader, run: str, zone: tzinfo) -> list[dict[str, Any]]:
-    """What happened to a run: its attempts' beginnings and ends, and every event, with its words."""
+    """The events of a run: starts and ends of its attempts, and every recorded event."""
     found = store.connection.execute(
         f"""
         SELECT min(started_ms) AS at_ms, attempt, 'started' AS what, NULL AS step, NULL AS rank, NULL AS duration_ms,
@@ -226,7 +229,7 @@ def _lifecycle(store: StoreReader, run: str, zone: tzinfo) -> list[dict[str, Any
 
 
 def _best(store: StoreReader, run: str) -> dict[str, dict[str, Any]]:
-    """For each metric that says what it aims at: its best value, when that was, and its last."""
+    """For each metric with a direction: its best value, when that was, and its last value."""
     rows = store.connection.execute(
         f"""
         SELECT name, max(goal) AS goal, arg_max(step, time_ms), arg_max(value, time_ms),
@@ -243,7 +246,7 @@ def _best(store: StoreReader, run: str) -> dict[str, dict[str, Any]]:
 
 
 def _checkpoints(store: StoreReader, run: str, window: TimeRange, zone: tzinfo) -> dict[str, Any]:
-    """How many there are, how long they take, how far apart they are, and how much would be lost by now."""
+    """The number of checkpoints, their duration and interval, and the time since the last one."""
     rows = store.connection.execute(
         """
         SELECT attempt, step, max(time_ms), max(duration_ms) FROM event

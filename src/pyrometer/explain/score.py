@@ -48,11 +48,11 @@ _Cell = tuple[str | None, int]  # workload, hour
 
 
 class TruthError(ValueError):
-    """A truth that cannot be compared with; the text says what is wrong with it."""
+    """The truth cannot be compared with. The text states why."""
 
 
 class _Pair(NamedTuple):
-    """A planted finding and a found one that may be the same, by their places in their lists."""
+    """A planted finding and a found one that may match, by their indexes."""
 
     planted: int
     found: int
@@ -61,15 +61,15 @@ class _Pair(NamedTuple):
 
 
 def truth_window(truth: Mapping[str, Any]) -> TimeRange:
-    """The time that a truth is about."""
+    """The time range of a truth."""
     try:
         return TimeRange(_ms(truth["window"]["from"]), _ms(truth["window"]["to"]))
     except (KeyError, TypeError, ValueError):
-        raise TruthError("it has no window with two times") from None
+        raise TruthError("its window lacks 'from' or 'to'") from None
 
 
 def ledger_cells(store: Store, window: TimeRange) -> list[dict[str, Any]]:
-    """The ledger by workload, hour and state, as a truth has it."""
+    """The ledger by workload, hour and state, in the form of a truth."""
     return [
         {"workload_uid": workload and workload["uid"], "hour": hour, "state": state, "gpu_ms": group.gpu_ms}
         for group in sums(store, window, ("workload", "hour", "state"), zone=UTC)
@@ -78,7 +78,7 @@ def ledger_cells(store: Store, window: TimeRange) -> list[dict[str, Any]]:
 
 
 def score(truth: Mapping[str, Any], answer: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compares the answer of `why`, and the cells of the ledger it came from, with the truth."""
+    """Compare the answer of `why` and the cells of its ledger with the truth."""
     evidence = truth.get("evidence", "full")
     if evidence not in _LOOKS_LIKE:
         raise TruthError(f"its evidence is {evidence!r}, not one of {', '.join(_LOOKS_LIKE)}")
@@ -113,7 +113,7 @@ def _findings(planted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str,
     matched = _matched(planted, pairs)
     detectable = [number for number, finding in enumerate(planted) if finding.get("detectable", True)]
     right = [pair for pair in matched if pair.planted in set(detectable)]
-    # What this evidence cannot show, and is found anyway, even in part, is neither right nor wrong.
+    # A finding that this evidence cannot show, even in part, is neither right nor wrong.
     excused = {pair.found for pair in pairs if pair.planted not in set(detectable)} - {pair.found for pair in right}
     counted = [number for number in range(len(found)) if number not in excused]
     named = [pair for pair in right if planted[pair.planted].get("culprit")]
@@ -144,7 +144,7 @@ def _findings(planted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str,
 
 
 def _pairs(planted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[_Pair]:
-    """All pairs of one cause and one workload whose intervals overlap."""
+    """All pairs of the same cause and workload with overlapping intervals."""
     by_subject: dict[tuple[str, str | None], list[int]] = defaultdict(list)
     for number, finding in enumerate(found):
         by_subject[_subject(finding)].append(number)
@@ -159,23 +159,20 @@ def _pairs(planted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, An
 
 
 def _matched(planted: Sequence[Mapping[str, Any]], pairs: Iterable[_Pair]) -> list[_Pair]:
-    """One to one, best overlaps first.
-
-    Findings that are nobody's workload are told apart by their culprit: a node, mostly.
-    """
+    """A one-to-one matching, best overlaps first. Findings without a workload are distinguished by their culprit."""
 
     def order(pair: _Pair) -> tuple[bool, float, bool, int, int]:
         truth = planted[pair.planted]
         another = truth.get("workload") is None and not pair.culprit_right
         return another, -pair.overlap, not truth.get("detectable", True), pair.planted, pair.found
 
-    taken_planted: set[int] = set()
-    taken_found: set[int] = set()
+    matched_planted: set[int] = set()
+    matched_found: set[int] = set()
     matched = []
     for pair in sorted((pair for pair in pairs if pair.overlap >= SAME_INTERVAL), key=order):
-        if pair.planted not in taken_planted and pair.found not in taken_found:
-            taken_planted.add(pair.planted)
-            taken_found.add(pair.found)
+        if pair.planted not in matched_planted and pair.found not in matched_found:
+            matched_planted.add(pair.planted)
+            matched_found.add(pair.found)
             matched.append(pair)
     return matched
 
@@ -193,7 +190,7 @@ def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 
 
 def _culprit_right(truth: Mapping[str, Any] | None, found: Mapping[str, Any] | None) -> bool:
-    """Every field that the truth names is equal; lists are, in any order."""
+    """Whether every field of the true culprit is equal; lists in any order."""
     return all(_plain(value) == _plain((found or {}).get(name)) for name, value in (truth or {}).items())
 
 
@@ -217,17 +214,17 @@ def _causes(planted: Sequence[str], found: Sequence[str], right: Sequence[str]) 
 
 
 def _usd_error(planted: Iterable[Mapping[str, Any]], found: Iterable[Mapping[str, Any]]) -> float | None:
-    truth, told = (sum(finding.get("usd_micro") or 0 for finding in findings) for findings in (planted, found))
-    return round(abs(told - truth) / truth, PLACES) if truth else None
+    truth, reported = (sum(finding.get("usd_micro") or 0 for finding in findings) for findings in (planted, found))
+    return round(abs(reported - truth) / truth, PLACES) if truth else None
 
 
 def _detect_s(planted: Mapping[str, Any], found: Mapping[str, Any]) -> float:
-    """How long after a fault began it could have been told."""
+    """The time from the start of a fault until it was detectable."""
     return (_ms(found["what_if"]["detected"]) - _ms(planted["from"])) / 1000
 
 
 def _p90(values: Iterable[float]) -> float | None:
-    """The least value that nine in ten do not exceed."""
+    """The 90th percentile."""
     ordered = sorted(values)
     return ordered[-(-9 * len(ordered) // 10) - 1] if ordered else None
 
@@ -247,23 +244,24 @@ def _brief(finding: Mapping[str, Any]) -> dict[str, Any]:
 def _states(
     truth: Iterable[Mapping[str, Any]], ledger: Iterable[Mapping[str, Any]], looks_like: Mapping[str, tuple[str, ...]]
 ) -> tuple[float | None, list[dict[str, Any]]]:
-    """Half of all differences over the truth's total; and each state's time in the truth, as it looks, and found."""
+    """Half of all differences relative to the total of the truth, and the time of each state: true, as observable, and
+    found."""
     true_cells, found_cells = _by_cell(truth), _by_cell(ledger)
     looked: dict[str, int] = defaultdict(int)
-    told: dict[str, int] = defaultdict(int)
+    reported: dict[str, int] = defaultdict(int)
     twice_wrong = 0
     for cell in true_cells.keys() | found_cells.keys():
         true_ms, found_ms = true_cells.get(cell, {}), found_cells.get(cell, {})
-        seen = _as_it_looks(true_ms, found_ms, looks_like)
+        seen = _as_observed(true_ms, found_ms, looks_like)
         twice_wrong += sum(abs(seen.get(state, 0) - found_ms.get(state, 0)) for state in {*seen, *found_ms})
         for state, ms in seen.items():
             looked[state] += ms
         for state, ms in found_ms.items():
-            told[state] += ms
+            reported[state] += ms
     total = sum(looked.values())
     rows = [
-        {"state": state, "truth_gpu_ms": looked[state], "found_gpu_ms": told[state]}
-        for state in _STATES if looked[state] or told[state]
+        {"state": state, "truth_gpu_ms": looked[state], "found_gpu_ms": reported[state]}
+        for state in _STATES if looked[state] or reported[state]
     ]  # fmt: skip
     return (round(twice_wrong / 2 / total, PLACES) if total else None), rows
 
@@ -272,18 +270,18 @@ def _by_cell(cells: Iterable[Mapping[str, Any]]) -> dict[_Cell, dict[str, int]]:
     by_cell: dict[_Cell, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for cell in cells:
         if cell["state"] not in _STATES:
-            raise ValueError(f"{cell['state']!r} is no state")
+            raise ValueError(f"{cell['state']!r} is not a state")
         by_cell[cell["workload_uid"], _ms(cell["hour"])][cell["state"]] += cell["gpu_ms"]
     return by_cell
 
 
-def _as_it_looks(
+def _as_observed(
     true_ms: Mapping[str, int], found_ms: Mapping[str, int], looks_like: Mapping[str, tuple[str, ...]]
 ) -> dict[str, int]:
-    """A cell of the truth, each state as that one of those it may look like which the ledger has.
+    """A cell of the truth, with each state replaced by the found state that it may look like.
 
-    States with the least choice take first, and of several that which is shared with fewest stands first: so as much
-    fits as can.
+    States with the fewest choices are assigned first, and choices that few states share come first, so that as much as
+    possible matches.
     """
     left = dict(found_ms)
     seen: dict[str, int] = defaultdict(int)

@@ -1,6 +1,6 @@
-"""One run on one axis of time: its GPUs, its steps by rank and phase, its throughput and memory, and what happened.
+"""A run on one time axis: its GPUs, its steps by rank and phase, its throughput and memory, and its events.
 
-A window of steps that lies in several buckets is in each of them with its part.
+A step window that spans several buckets contributes to each of them.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from pyrometer.account.time_range import TimeRange
 from pyrometer.account.relations.ranks import add_controller_runs
 from pyrometer.account.relations.ranks import open_ranks
 from pyrometer.explain.lifecycle import life_of
-from pyrometer.explain.runs import NoSuchRunError
+from pyrometer.explain.runs import RunNotFoundError
 from pyrometer.explain.throughput import PHASES, peak_flops
 from pyrometer.model import events
 from pyrometer.model.records import WHOLE_DEVICE
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
 from pyrometer.store import StoreReader
 
-MOST_RANKS = 1_024
-MOST_BUCKETS = 240
-MOST_CELLS = 60_000  # of a heat map
+MAX_RANKS = 1_024
+MAX_BUCKETS = 240
+MAX_CELLS = 60_000  # of a heat map
 BUCKETS_MS = (
     *(n * MS_PER_SECOND for n in (1, 2, 5, 10, 15, 30)),
     *(n * MS_PER_MINUTE for n in (1, 2, 5, 10, 15, 30)),
     *(n * MS_PER_HOUR for n in (1, 2, 3, 6, 12)),
 )
 
-# What is shown of a GPU: the column of a sample, and what divides it.
+# The signals of a GPU: the column of a sample, and its divisor.
 SERIES = {
     "gpu_util": ("gpu_util_permille", 1000), "sm_active": ("sm_active_permille", 1000),
     "tensor_active": ("tensor_active_permille", 1000), "dram_active": ("dram_active_permille", 1000),
@@ -40,9 +40,9 @@ SERIES = {
 }  # fmt: skip
 MEMORY = {"allocated_mib": ("memory_peak_mib", 1), "reserved_mib": ("memory_reserved_mib", 1)}
 RATES = {"samples_per_s": "samples", "tokens_per_s": "tokens", "flops_per_s": "flops"}
-SHOWN = {"comm": "sync"}  # phases that have another name for people
+SHOWN = {"comm": "sync"}  # phases with another shown name
 
-# Where each rank of each attempt was, and until when: its end, else its pod's, else the next attempt, else it goes on.
+# The slot of each rank of each attempt, and until when: its end, or its pod's, or the next attempt.
 _RANKS = """
 CREATE OR REPLACE TEMP TABLE signal_rank AS
 WITH newest AS (
@@ -129,7 +129,7 @@ class _Axis(NamedTuple):
 
     @classmethod
     def of(cls, from_ms: int, to_ms: int, most: int) -> _Axis:
-        """The shortest round buckets of which so many are enough."""
+        """The shortest round buckets that are few enough."""
         days = -(-(to_ms - from_ms) // (MS_PER_DAY * max(most - 1, 1))) or 1
         for bucket_ms in (*BUCKETS_MS, days * MS_PER_DAY):
             begin_ms = from_ms - from_ms % bucket_ms
@@ -144,27 +144,27 @@ class _Axis(NamedTuple):
 
 
 def signals(store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
-    """Everything that is measured of a run, over its time in the window."""
+    """All measurements of a run, over its part of the time range."""
     open_names(store)
     store.expose_all(["run", "event"])
     connection = store.connection
     connection.execute(_RANKS.format(runs="run"), [run, *window])
     ranks = _ranks(store)
-    if not ranks:  # perhaps one of which only its controller tells
+    if not ranks:  # it may be a run that only its controller reports
         store.expose_all(["metric"])
         open_ranks(store, window.to_ms)
         add_controller_runs(store)
         connection.execute(_RANKS.format(runs="the_run"), [run, *window])
         ranks = _ranks(store)
     if not ranks:
-        raise NoSuchRunError(run)
+        raise RunNotFoundError(run)
     attempts = connection.execute(
         "SELECT attempt, min(from_ms), max(to_ms) FROM signal_rank GROUP BY attempt ORDER BY attempt"
     ).fetchall()
     from_ms = min(begin_ms for _, begin_ms, _ in attempts)
     to_ms = max(from_ms, *(end_ms for *_, end_ms in attempts))
-    shown = _evenly(ranks, MOST_RANKS)
-    axis = _Axis.of(from_ms, to_ms, min(MOST_BUCKETS, MOST_CELLS // len(shown)))
+    shown = _evenly(ranks, MAX_RANKS)
+    axis = _Axis.of(from_ms, to_ms, min(MAX_BUCKETS, MAX_CELLS // len(shown)))
     store.expose(["step_window"], from_ms - MS_PER_HOUR, to_ms)  # a window may begin in the hour before
     store.expose(["gpu_sample"], from_ms, to_ms)
     connection.execute(_WINDOWS, [run, axis.from_ms, max(to_ms, axis.from_ms), axis.bucket_ms])
@@ -211,7 +211,7 @@ def _ranks(store: StoreReader) -> list[dict[str, Any]]:
 
 
 def _evenly(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """All of them, or so many with even distances, the first and the last among them."""
+    """All items, or evenly spaced ones with the first and the last."""
     if len(rows) <= most:
         return list(rows)
     return [rows[place * (len(rows) - 1) // (most - 1)] for place in range(most)]
@@ -231,7 +231,7 @@ def _memory(store: StoreReader, axis: _Axis) -> dict[str, dict[str, Column]]:
 
 
 def _figures(store: StoreReader, query: str, names: dict[str, Any], axis: _Axis) -> dict[str, dict[str, Column]]:
-    """Mean, least and greatest of each name, as a query gives them after the bucket."""
+    """Mean, minimum and maximum of each name, as a query returns them after the bucket."""
     rows = store.connection.execute(query).fetchall()
     return {
         name: {
@@ -243,8 +243,7 @@ def _figures(store: StoreReader, query: str, names: dict[str, Any], axis: _Axis)
 
 
 def _heat(store: StoreReader, axis: _Axis, ranks: Sequence[int]) -> dict[str, list[Column]]:
-    """A row a rank and a column a bucket: how long a step took, how much of the time it waited for the others, and how
-    busy its GPU was."""
+    """One row per rank and one column per bucket: step time, share of waiting, and GPU activity."""
     _, unit = SERIES["gpu_util"]
     queries = {
         "step_ms": "SELECT rank, bucket, stepping_ms / nullif(steps, 0) FROM signal_window",
@@ -262,7 +261,7 @@ def _heat(store: StoreReader, axis: _Axis, ranks: Sequence[int]) -> dict[str, li
 
 
 def _phases(store: StoreReader, axis: _Axis) -> list[dict[str, Any]]:
-    """What a step is made of, in milliseconds, as the mean over all ranks."""
+    """The phases of a step in milliseconds, as the mean over all ranks."""
     sums = ", ".join(f"sum({name}_ms) / nullif(sum(steps), 0)" for name in PHASES)
     rows = store.connection.execute(
         f"SELECT bucket, {sums}, greatest(sum(ms - {' - '.join(f'{name}_ms' for name in PHASES)}), 0) "
@@ -296,7 +295,7 @@ def _checkpoints(store: StoreReader, run: str, from_ms: int, to_ms: int) -> list
 
 
 def _short(value: float | None) -> float | None:
-    """No more digits than mean something: an answer has tens of thousands of these."""
+    """A rounded number: an answer has tens of thousands of them."""
     if value is None:
         return None
     return round(value) if abs(value) >= 10_000 else float(f"{value:.5g}")

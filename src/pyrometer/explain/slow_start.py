@@ -1,8 +1,8 @@
-"""`slow_start`: starts that take much longer than the others do. Only what lies beyond the usual is claimed.
+"""`slow_start`: starts that take much longer than others. Only the excess is claimed.
 
-Needs Kubernetes: from scheduling until containers run, with the image's pull. With GPU telemetry a start lasts until a
-GPU is used, with the SDK until the first step, and rendezvous, restore and compile are known. Starts are compared with
-those of the same evidence.
+Needs Kubernetes: from scheduling until containers run, with the image pull. With GPU telemetry a start lasts until a
+GPU is used, with the SDK until the first step, and rendezvous, restore and compilation are known. Starts are compared
+with others of the same evidence.
 """
 
 from __future__ import annotations
@@ -13,29 +13,32 @@ from statistics import median
 from typing import NamedTuple
 
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
-ENOUGH_STARTS = 5  # others, to say from them what is usual
-USUAL_MS = 5 * MS_PER_MINUTE  # where they are too few
-LEAST_USUAL_MS = MS_PER_MINUTE  # a fleet that starts in seconds does not make two minutes slow
-WORTH_NAMING_MS = 5 * MS_PER_MINUTE  # beyond the usual: a large gang takes some minutes more than a single pod
+ENOUGH_STARTS = 5  # other starts needed to know what is usual
+USUAL_MS = 5 * MS_PER_MINUTE  # if there are too few
+MIN_USUAL_MS = MS_PER_MINUTE  # a fleet that starts in seconds does not make two minutes slow
+MIN_PHASE_EXCESS_MS = 5 * MS_PER_MINUTE  # beyond the usual: a large gang takes some minutes more than a single pod
 FAR_SLOWER = 2  # times its peers
-MOST_RANKS = 100_000  # that are looked for
-OF_THE_EXCESS = 0.4  # a phase that explains this much of it is where the time went
+MAX_RANKS = 100_000  # that are looked for
+MIN_SHARE_OF_EXCESS = 0.4  # a phase that explains this much of the excess is reported
 
-# What can be slow, in the order in which it happens, and what to do about it.
+# The phases of a start in order, and what to do about each.
 PHASES = {
-    "image_pulled": ("pulling the image", "Keep its image on the nodes (pre-pull, mirror), or make it smaller."),
-    "container": ("starting its containers", "Look at what its containers wait for: volumes, image, init containers."),
-    "late": ("starting the program", "Look at what happens before the program begins: volumes, downloads, imports."),
-    "restored": ("loading the checkpoint", "Look at the storage it restores from; let each rank load only its shard."),
-    "compiled": ("compiling the model", "Keep the compile cache from start to start, where all ranks can read it."),
+    "image_pulled": ("pulling the image", "Pre-pull or mirror its image, or make it smaller."),
+    "container": ("starting its containers", "Check what its containers wait for: volumes, image, init containers."),
+    "late": ("starting the program", "Check what happens before the program begins: volumes, downloads, imports."),
+    "restored": (
+        "loading the checkpoint",
+        "Check the storage it restores from, or let each rank load only its own shard.",
+    ),
+    "compiled": ("compiling the model", "Keep a persistent compile cache that all ranks can read."),
     "rendezvous": (
-        "finding each other",
-        "Look at names and network between its pods, and at the rendezvous' time-outs.",
+        "rendezvous",
+        "Check DNS and the network between its pods, and the rendezvous timeouts.",
     ),
 }
 
@@ -87,21 +90,22 @@ by_run AS (
 used AS (SELECT DISTINCT pod_uid FROM burn WHERE state IN ('active', 'infer', 'starved', 'unobserved'))
 SELECT coalesce(workload_uid, pod_uid), pod_uid, pod_node_uid,
     CASE
-        WHEN known_ms >= first_ms AND known_ms < first_ms + 60000 THEN known_ms
-        WHEN known_ms < first_ms AND first_ms = $1 THEN known_ms  -- it began before this window
+        WHEN detectable_ms >= first_ms AND detectable_ms < first_ms + 60000 THEN detectable_ms
+        WHEN detectable_ms < first_ms AND first_ms = $1 THEN detectable_ms  -- it began before this window
         ELSE begins_ms
     END AS from_ms,
     CASE WHEN by_steps THEN coalesce(stepped_ms, ends_ms) WHEN waits_for_people THEN least(ends_ms, started_ms)
         ELSE ends_ms END AS to_ms,
     CASE WHEN by_steps THEN stepped_ms IS NOT NULL ELSE started_ms IS NOT NULL AND used.pod_uid IS NOT NULL AND NOT cut
         END AS started,
-    stepped_ms IS NULL AND cut AND coalesce(ended_ms >= $2, true) AND NOT waits_for_people AS goes_on,
+    stepped_ms IS NULL AND cut AND coalesce(ended_ms >= $2, true) AND NOT waits_for_people AS is_ongoing,
     CASE WHEN by_steps THEN 'first step' WHEN evidence & 2 > 0 AND NOT waits_for_people THEN 'first GPU activity'
         ELSE 'containers running' END AS until,
-    again_ms IS NOT NULL AND known_ms = again_ms AS again, scheduled_ms, started_ms
+    again_ms IS NOT NULL AND detectable_ms = again_ms AS again, scheduled_ms, started_ms
 FROM (
     SELECT *, evidence & 4 > 0 AS by_steps, last_ms + 60000 >= $2 AS cut,
-        greatest(CASE WHEN complete_ms < first_ms + 60000 THEN complete_ms ELSE scheduled_ms END, again_ms) AS known_ms
+        greatest(CASE WHEN complete_ms < first_ms + 60000 THEN complete_ms ELSE scheduled_ms END, again_ms)
+            AS detectable_ms
     FROM stretch LEFT JOIN by_run USING (pod_uid, first_ms) LEFT JOIN newest USING (pod_uid)
 ) JOIN holder_name USING (pod_uid) LEFT JOIN used USING (pod_uid)
 WHERE to_ms > from_ms ORDER BY 1, from_ms, pod_uid
@@ -117,9 +121,9 @@ class _Start(NamedTuple):
     from_ms: int
     to_ms: int
     started: bool
-    goes_on: bool  # the window ends before it has started
-    until: str  # what is known of its end: its evidence
-    again: bool  # in a pod that had run before: nothing to pull
+    is_ongoing: bool  # the time range ends before it has started
+    until: str  # the evidence of its end
+    again: bool  # in a pod that ran before: no image to pull
     scheduled_ms: int | None
     container_ms: int | None
 
@@ -128,14 +132,14 @@ class _Start(NamedTuple):
         return self.to_ms - self.from_ms
 
 
-class _Usual(NamedTuple):
+class _Baseline(NamedTuple):
     ms: int
-    others: int  # starts it is taken from
+    others: int  # starts that it is based on
     slow_ms: int  # a start that takes this long is slow
 
 
 class _Phase(NamedTuple):
-    """Where a start lost its time."""
+    """The phase in which a start lost its time."""
 
     kind: str
     took_ms: int
@@ -143,26 +147,26 @@ class _Phase(NamedTuple):
     node_uid: str | None = None  # the one node on which it was slow
 
 
-def detect(night: Night) -> Iterable[Proposal]:
+def detect(evidence: Evidence) -> Iterable[Proposal]:
     """One finding for each start of a workload that took much longer than usual."""
-    worth = night.worth("startup")
-    if not worth or not night.ask(
-        "SELECT 1 FROM burn WHERE state = 'startup' GROUP BY pod_uid HAVING sum(ms) >= $1", WORTH_NAMING_MS
+    worth = evidence.worth("startup")
+    if not worth or not evidence.ask(
+        "SELECT 1 FROM burn WHERE state = 'startup' GROUP BY pod_uid HAVING sum(ms) >= $1", MIN_PHASE_EXCESS_MS
     ):
         return
     alike: dict[tuple[str, bool], list[list[_Start]]] = defaultdict(list)
-    for group in _together([_Start(*row) for row in night.ask(_STARTS, *night.window)]):
+    for group in _together([_Start(*row) for row in evidence.ask(_STARTS, *evidence.window)]):
         alike[group[0].until, group[0].again].append(group)
     for groups in alike.values():
         lengths = [_length(group) for group in groups]
         for number, group in enumerate(groups):
             longest_ms = max(start.took_ms for start in group)
-            if group[0].owner_uid not in worth or longest_ms < LEAST_USUAL_MS + WORTH_NAMING_MS:
+            if group[0].owner_uid not in worth or longest_ms < MIN_USUAL_MS + MIN_PHASE_EXCESS_MS:
                 continue
             usual = _usual([length for other, length in enumerate(lengths) if other != number and length is not None])
-            slow = [s for s in group if s.took_ms >= usual.slow_ms and (s.started or s.goes_on)]
+            slow = [s for s in group if s.took_ms >= usual.slow_ms and (s.started or s.is_ongoing)]
             if slow:
-                yield _proposal(night, slow, group, usual)
+                yield _proposal(evidence, slow, group, usual)
 
 
 def _together(starts: list[_Start]) -> Iterator[list[_Start]]:
@@ -183,70 +187,72 @@ def _together(starts: list[_Start]) -> Iterator[list[_Start]]:
 
 
 def _length(group: list[_Start]) -> float | None:
-    """How long a workload's start took; None while it is not over, or never was one."""
+    """How long the start of a workload took; None if it has not ended."""
     lengths = [start.took_ms for start in group if start.started]
     return median(lengths) if lengths else None
 
 
-def _usual(others: list[float]) -> _Usual:
-    """The median of the other starts; how far they usually are from it says what is slow."""
+def _usual(others: list[float]) -> _Baseline:
+    """The median of other starts; their usual deviation determines what is slow."""
     middle = median(others) if others else 0.0
     spread = median(abs(length - middle) for length in others) if others else 0.0
     enough = len(others) >= ENOUGH_STARTS
-    usual_ms = round(max(middle, LEAST_USUAL_MS if enough else USUAL_MS))
-    return _Usual(usual_ms, len(others), usual_ms + round(max(usual_ms, WORTH_NAMING_MS, 3 * spread)))
+    usual_ms = round(max(middle, MIN_USUAL_MS if enough else USUAL_MS))
+    return _Baseline(usual_ms, len(others), usual_ms + round(max(usual_ms, MIN_PHASE_EXCESS_MS, 3 * spread)))
 
 
-def _proposal(night: Night, slow: list[_Start], group: list[_Start], usual: _Usual) -> Proposal:
+def _proposal(evidence: Evidence, slow: list[_Start], group: list[_Start], usual: _Baseline) -> Proposal:
     from_ms, to_ms = min(s.from_ms for s in slow), max(s.to_ms for s in slow)
     longest = max(s.took_ms for s in slow)
-    goes_on = any(s.goes_on for s in slow)
-    phase = _slow_phase(night, group, from_ms, to_ms, longest - usual.ms)
-    node = None if phase is None or phase.node_uid is None else night.node(phase.node_uid)
+    is_ongoing = any(s.is_ongoing for s in slow)
+    phase = _slow_phase(evidence, group, from_ms, to_ms, longest - usual.ms)
+    node = None if phase is None or phase.node_uid is None else evidence.node(phase.node_uid)
     enough = usual.others >= ENOUGH_STARTS
     compared = (
-        f"the usual of {usual.others} other starts is {duration(usual.ms)}" if enough
+        f"{usual.others} other starts usually took {duration(usual.ms)}" if enough
         else f"more than {duration(usual.ms)} is unusual"
     )  # fmt: skip
-    evidence = [
-        f"{duration(longest)} without a {slow[0].until}; {compared}" if goes_on
+    reasons = [
+        f"{duration(longest)} without a {slow[0].until}; {compared}" if is_ongoing
         else f"{duration(longest)} from scheduling to {slow[0].until}; {compared}"
     ]  # fmt: skip
-    absent, ranks = _absent(night, group) if goes_on else ([], 0)
+    absent, ranks = _absent(evidence, group) if is_ongoing else ([], 0)
     if absent:
         named = listed([str(rank) for rank in absent])
-        evidence.append(f"rank{'s' if len(absent) > 1 else ''} {named} never came, of {ranks}: the others wait there")
+        reasons.append(
+            f"rank{'s' if len(absent) > 1 else ''} {named} of {ranks} never joined, and the others are waiting"
+        )
     elif phase:
         on_node = (" longer" if phase.kind == "late" else "") + (f" on {node}" if node else "")
         instead = "" if phase.usual_ms is None else f", elsewhere {duration(phase.usual_ms)}"
-        evidence.append(f"{PHASES[phase.kind][0]} took {duration(phase.took_ms)}{on_node}{instead}")
+        reasons.append(f"{PHASES[phase.kind][0]} took {duration(phase.took_ms)}{on_node}{instead}")
     if len(slow) < len(group):
-        evidence.append(f"{len(slow)} of its {counted(len(group), 'pod')} were slow")
+        reasons.append(f"{len(slow)} of its {counted(len(group), 'pod')} were slow")
     return Proposal(
         cause="slow_start",
         owner_uid=slow[0].owner_uid,
-        from_ms=max(from_ms, night.window.from_ms),
+        from_ms=max(from_ms, evidence.window.from_ms),
         to_ms=to_ms,
         states=CLAIMS["slow_start"],
         scope=tuple(Scope(s.pod_uid, s.from_ms + usual.ms, s.to_ms) for s in slow),
         headline=(
-            f"has been starting for {duration(longest)}, since {night.time(from_ms)}" if goes_on
-            else f"took {duration(longest)} to start, from {night.time(from_ms)} on"
+            f"has been starting for {duration(longest)}, since {evidence.time(from_ms)}" if is_ongoing
+            else f"took {duration(longest)} to start, from {evidence.time(from_ms)}"
         ),
-        evidence=tuple(evidence),
+        evidence=tuple(reasons),
         suggestion=(
-            f"Look for the process of rank {absent[0]}: did it start, and can it reach the others?" if absent
+            f"Check the process of rank {absent[0]}: did it start, and can it reach the others?" if absent
             else _suggestion(phase, node)
         ),
         culprit={"rank": absent[0]} if len(absent) == 1 else {"node": node} if node and not absent else None,
-        confidence=0.9 if absent else 0.6 if goes_on or not enough else 0.9 if phase else 0.75,
-        known_ms=from_ms + usual.slow_ms,
+        confidence=0.9 if absent else 0.6 if is_ongoing or not enough else 0.9 if phase else 0.75,
+        detectable_ms=from_ms + usual.slow_ms,
     )  # fmt: skip
 
 
-def _absent(night: Night, group: list[_Start]) -> tuple[list[int], int]:
-    """The ranks that nobody has heard of while others say that they are stuck before their first step; of how many."""
-    rows = night.ask(
+def _absent(evidence: Evidence, group: list[_Start]) -> tuple[list[int], int]:
+    """The ranks that never reported while others are stuck before their first step, and the number of ranks."""
+    rows = evidence.ask(
         """
         SELECT list(DISTINCT rank), max(ranks) FROM the_run
         WHERE list_contains($1, pod_uid) AND first_step_ms IS NULL AND ended_ms IS NULL
@@ -255,26 +261,26 @@ def _absent(night: Night, group: list[_Start]) -> tuple[list[int], int]:
             SELECT (run, attempt) FROM event WHERE kind = 'stuck' AND reason = 'startup' AND time_ms < $2))
         ORDER BY attempt DESC, run LIMIT 1
         """,
-        [start.pod_uid for start in group], night.window.to_ms,
+        [start.pod_uid for start in group], evidence.window.to_ms,
     )  # fmt: skip
     if not rows:
         return [], 0
     ((there, ranks),) = rows
-    return sorted(set(range(min(ranks, MOST_RANKS))) - set(there)), ranks
+    return sorted(set(range(min(ranks, MAX_RANKS))) - set(there)), ranks
 
 
 def _suggestion(phase: _Phase | None, node: str | None) -> str:
     if phase is None:
-        return "Look at what it does before its first step: imports, downloads, reading the data set."
+        return "Check what it does before its first step: imports, downloads, reading the dataset."
     if node:
-        return f"Look at disk, network and registry access of {node}; start it elsewhere until then."
+        return f"Check the disk, network and registry access of {node}, and start it on another node until then."
     return PHASES[phase.kind][1]
 
 
-def _slow_phase(night: Night, group: list[_Start], from_ms: int, to_ms: int, excess_ms: int) -> _Phase | None:
-    """The earliest phase that explains the excess: what follows it had to wait for it."""
+def _slow_phase(evidence: Evidence, group: list[_Start], from_ms: int, to_ms: int, excess_ms: int) -> _Phase | None:
+    """The earliest phase that explains the excess. Later phases had to wait for it."""
     pods = [start.pod_uid for start in group]
-    spoken = night.ask(
+    spoken = evidence.ask(
         """
         SELECT kind, coalesce(event.node_uid, the_run.node_uid, pod_node_uid), event.duration_ms
         FROM event
@@ -303,17 +309,17 @@ def _slow_phase(night: Night, group: list[_Start], from_ms: int, to_ms: int, exc
             lengths["container"][start.node_uid] = max(took_ms, lengths["container"].get(start.node_uid, 0))
     elsewhere = {
         kind: (int(usual), count)
-        for kind, usual, count in night.ask(
+        for kind, usual, count in evidence.ask(
             "SELECT kind, median(duration_ms), count(*) FROM event LEFT JOIN the_run USING (run, attempt, rank) "
             "WHERE kind IN ('image_pulled', 'rendezvous', 'compiled', 'restored') AND duration_ms > 0 "
             "AND event.time_ms BETWEEN $1 AND $2 "
             "AND NOT list_contains($3, coalesce(event.pod_uid, the_run.pod_uid, '')) GROUP BY kind",
-            *night.window, pods,
+            *evidence.window, pods,
         )
     }  # fmt: skip
     for kind in PHASES:
         phase = _judged(kind, lengths[kind], *elsewhere.get(kind, (None, 0)))
-        if phase and phase.took_ms - (phase.usual_ms or 0) >= OF_THE_EXCESS * excess_ms:
+        if phase and phase.took_ms - (phase.usual_ms or 0) >= MIN_SHARE_OF_EXCESS * excess_ms:
             return phase
     return None
 
@@ -321,7 +327,7 @@ def _slow_phase(night: Night, group: list[_Start], from_ms: int, to_ms: int, exc
 def _judged(kind: str, by_node: dict[str | None, int], elsewhere_ms: int | None, count: int) -> _Phase | None:
     if not by_node:
         return None
-    if kind == "rendezvous":  # whoever comes last finds the others there: the shortest says how long it really took
+    if kind == "rendezvous":  # the last rank to arrive does not wait, so the shortest time is the real duration
         return _Phase(kind, min(by_node.values()), elsewhere_ms)
     (node_uid, took_ms), *rest = sorted(by_node.items(), key=lambda item: -item[1])
     peers = [ms for _, ms in rest]

@@ -1,8 +1,4 @@
-"""What training runs cost: each as a whole, and minute by minute beside what it reported.
-
-A pod's time belongs to the run that started last in it; before its first run, to that one. So a run's cost has its
-startup in it, and the runs of a notebook share its time.
-"""
+"""The cost of training runs: in total, and at the time of each reported value."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from pyrometer.explain.metrics import curves
 from pyrometer.model.units import usd_micro
 from pyrometer.store import StoreReader
 
-# A slot that a pod used for one run needs no minutes: they are many, and what they add up to is the same.
+# A slot that a pod used for one run needs no minutes: they are many, and their sum is the same.
 _WHOLE = """
 WITH held AS (
     SELECT pod_uid, node_uid, slot_index, {price} AS price, sum(ms) AS ms,
@@ -39,11 +35,11 @@ SELECT run, sum(ms), coalesce(sum(ms_price), 0), sum(unpriced_ms), sum(train_ms)
 """
 
 
-class Spent(NamedTuple):
-    """What a run cost, and how much of its time it trained."""
+class RunCost(NamedTuple):
+    """The cost of a run, and how much of its time was training."""
 
     held: Sum
-    train_ms: int | None  # None: nobody saw its steps
+    train_ms: int | None  # None: its steps are not known
 
     @property
     def goodput(self) -> float | None:
@@ -51,18 +47,18 @@ class Spent(NamedTuple):
         return None if self.train_ms is None or not self.held.gpu_ms else round(self.train_ms / self.held.gpu_ms, 4)
 
 
-NOTHING = Spent(Sum((), 0, 0, 0), 0)
+NOTHING = RunCost(Sum((), 0, 0, 0), 0)
 
 
-def costs(store: Reading, window: Window, price_usd_micro: int | None) -> dict[str, Spent]:
-    """What every run cost. Their places are open."""
+def costs(store: Reading, window: Window, price_usd_micro: int | None) -> dict[str, RunCost]:
+    """The cost of every run. Requires `placed_run`."""
     terms = _terms(window, price_usd_micro)
     open_shared_minutes(store, window, price_usd_micro)
     return _spent(store, _WHOLE.format(**terms))
 
 
-def costs_of_minutes(store: Reading) -> dict[str, Spent]:
-    """What the runs whose minutes are open cost."""
+def costs_of_minutes(store: Reading) -> dict[str, RunCost]:
+    """The cost of the runs in `run_minute`."""
     return _spent(
         store,
         "SELECT run, sum(ms), coalesce(sum(ms_price), 0), sum(unpriced_ms), "
@@ -71,7 +67,7 @@ def costs_of_minutes(store: Reading) -> dict[str, Spent]:
 
 
 def states_of_minutes(store: StoreReader) -> list[Sum]:
-    """What the runs whose minutes are open cost, by state."""
+    """The cost of the runs in `run_minute` by state."""
     rows = store.connection.execute(
         "SELECT state, sum(ms), coalesce(sum(ms_price), 0), sum(unpriced_ms) FROM run_minute "
         "GROUP BY state ORDER BY 2 DESC, 1"
@@ -82,8 +78,8 @@ def states_of_minutes(store: StoreReader) -> list[Sum]:
 # What a run had cost at a moment of a minute: it paid evenly while it held its GPUs. Of the first of several minutes
 # that is the end, of the last the beginning: as much of it as of a minute in which it held all its GPUs. Of a minute
 # alone it is not known, and all of it counts.
-_BESIDE = """
-WITH told AS MATERIALIZED ({told}),  -- first: DuckDB 2.0 stumbles over a view of hot rows in an ASOF join
+_WITH_COST = """
+WITH reported AS MATERIALIZED ({reported}),  -- first: DuckDB 2.0 stumbles over a view of hot rows in an ASOF join
 minute AS (
     SELECT run, minute_ms, sum(ms)::BIGINT AS ms, sum(ms_price)::HUGEINT AS ms_price
     FROM run_minute GROUP BY run, minute_ms
@@ -100,19 +96,19 @@ spent AS (
         CASE WHEN is_first OR is_last THEN greatest(held_ms, 1) ELSE 60000 END AS length_ms
     FROM minute WINDOW of_run AS (PARTITION BY run), in_time AS (of_run ORDER BY minute_ms)
 )
-SELECT told.*,
+SELECT reported.*,
     CASE WHEN is_first AND is_last THEN length_ms ELSE greatest(least(time_ms + 1 - from_ms, length_ms), 0) END
         AS part_ms,
     ms_before + ms * part_ms // length_ms, price_before + coalesce(ms_price, 0) * part_ms // length_ms
-FROM told ASOF LEFT JOIN spent ON told.run = spent.run AND time_ms >= spent.minute_ms
+FROM reported ASOF LEFT JOIN spent ON reported.run = spent.run AND time_ms >= spent.minute_ms
 ORDER BY ALL
 """
 
 
-def beside_costs(store: StoreReader, told: str, *values: Any) -> list[tuple[Any, ...]]:
+def with_costs(store: StoreReader, reported: str, *values: Any) -> list[tuple[Any, ...]]:
     """Rows of a query with `run` and `time_ms`, each followed by the GPU-milliseconds and micro-dollars that its run
-    had cost by then; None where there is no price. Minutes are open."""
-    rows = store.connection.execute(_BESIDE.format(told=told), list(values)).fetchall()
+    had cost by then; None without a price. Requires `run_minute`."""
+    rows = store.connection.execute(_WITH_COST.format(reported=reported), list(values)).fetchall()
     return [
         (*row, int(gpu_ms or 0), None if ms_price is None else usd_micro(int(ms_price)))
         for *row, _, gpu_ms, ms_price in rows
@@ -120,19 +116,21 @@ def beside_costs(store: StoreReader, told: str, *values: Any) -> list[tuple[Any,
 
 
 def metrics_of(store: StoreReader, run: str) -> dict[str, list[list[Any]]]:
-    """Each value beside what the run had cost by then. A value that is not finite is null."""
+    """Each value with the cost of the run until then. A non-finite value is null."""
     metrics: dict[str, list[list[Any]]] = {}
-    told = f"SELECT name, attempt, time_ms, step, run, value FROM {curves('run = $1')}"
-    for name, _, time_ms, step, _, value, gpu_ms, micro in beside_costs(store, told, run):
+    reported = f"SELECT name, attempt, time_ms, step, run, value FROM {curves('run = $1')}"
+    for name, _, time_ms, step, _, value, gpu_ms, micro in with_costs(store, reported, run):
         shown = value if math.isfinite(value) else None
         metrics.setdefault(name, []).append([step, time_ms, shown, gpu_ms, micro])
     return metrics
 
 
-def _spent(store: StoreReader, query: str) -> dict[str, Spent]:
-    told = runs_without_steps(store)
+def _spent(store: StoreReader, query: str) -> dict[str, RunCost]:
+    reported = runs_without_steps(store)
     return {
-        run: Spent(Sum((run,), int(ms), int(ms_price), int(unpriced_ms)), int(train_ms) or (None if run in told else 0))
+        run: RunCost(
+            Sum((run,), int(ms), int(ms_price), int(unpriced_ms)), int(train_ms) or (None if run in reported else 0)
+        )
         for run, ms, ms_price, unpriced_ms, train_ms in store.connection.execute(query).fetchall()
     }
 

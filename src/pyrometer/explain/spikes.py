@@ -29,15 +29,15 @@ from pyrometer.explain.metrics import NOT_OWN, OWN_LOSS, is_evaluation, is_train
 from pyrometer.store import StoreReader
 
 BEFORE = 25  # values that say what is usual
-LEAST_BEFORE = 5
-LEAST_SCORE = 8.0  # spreads above the usual: of well-behaved noise, one value in 10¹⁵
-LEAST_SHARE = 0.01  # of the usual value: a curve without noise has no spread
+MIN_BEFORE = 5
+MIN_SCORE = 8.0  # spreads above the usual: of well-behaved noise, one value in 10¹⁵
+MIN_SHARE = 0.01  # of the usual value: a curve without noise has no spread
 MAD_TO_SIGMA = 1.4826
 GAP_QUANTILE = 0.1  # of the steps from one value to the next: that much where no value is left out
 MAX_GAPS = 2  # gaps without a value that may be within one jump
-MOST_SPIKES = 5
-MOST_PLACES = 200  # jumps whose samples are compared
-MOST_SUSPECTS = 200
+MAX_SPIKES = 5
+MAX_COMPARED_JUMPS = 200  # jumps whose samples are compared
+MAX_SUSPECTS = 200
 MAX_STEPS = 100  # that a value covers: of more steps, no samples are named
 MAX_BATCHES = 1_000  # listed for a jump whose value covers several steps
 MAX_INNOCENT = 0.5  # samples that would be behind as many jumps by chance, for one to stand out
@@ -45,11 +45,11 @@ _CHUNK = 65_536
 Floats = NDArray[np.float64]
 
 
-class Point(NamedTuple):
-    """A value of the metric: over the ranks that reported it, and the rank with the worst one if several did."""
+class LossPoint(NamedTuple):
+    """A value of the metric over the ranks that reported it, and the rank with the worst value."""
 
     attempt: int
-    step: int  # as the program or its framework numbers it
+    step: int  # as numbered by the program or its framework
     time_ms: int
     value: float
     worst_rank: int | None
@@ -58,22 +58,22 @@ class Point(NamedTuple):
 
     @property
     def length(self) -> float:
-        """How many training steps it covers."""
+        """The number of training steps that it covers."""
         return math.inf if self.steps is None else self.steps[1] - self.steps[0] + 1
 
 
 class Spike(NamedTuple):
-    """Values that lie far above the usual, one after the other: where they begin, and the farthest of them."""
+    """Consecutive values far above the usual: their start, and the largest."""
 
-    first: Point
-    peak: Point
-    last: Point
+    first: LossPoint
+    peak: LossPoint
+    last: LossPoint
     usual: float | None
     score: float | None  # None: not a number
 
 
 def lineage_of_spikes(
-    store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo, metric: str | None = None, most: int = MOST_SPIKES
+    store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo, metric: str | None = None, most: int = MAX_SPIKES
 ) -> dict[str, Any]:
     """The largest jumps of a run's loss, the data behind each, and the samples that are behind all of them."""
     open_run(store, run, window)
@@ -83,26 +83,26 @@ def lineage_of_spikes(
     broken = sorted((s for s in found if s.score is None), key=lambda s: s.first.time_ms)[:1]
     jumps = sorted((s for s in found if s.score is not None), key=lambda s: -(s.score or 0.0))[:most]
     chosen = sorted([*broken, *jumps], key=lambda s: (s.first.time_ms, s.first.step))
-    told = [_told(store, run, name, spike, zone) for spike in chosen]
+    reported = [_to_json(store, run, name, spike, zone) for spike in chosen]
     mapped = [spike for spike in found if spike.first.length <= MAX_STEPS]
-    largest = sorted(mapped, key=lambda s: -(s.score or math.inf))[:MOST_PLACES]
+    largest = sorted(mapped, key=lambda s: -(s.score or math.inf))[:MAX_COMPARED_JUMPS]
     return {
         "run": run, "step": None, "metric": name, "goal": goal, "values": sum(map(len, series)),
-        "logged_every": _every(max(series, key=len)) if series else None, "found": len(found), "spikes": told,
-        "reason": told[0]["reason"] if told and not mapped else None,
+        "logged_every": _every(max(series, key=len)) if series else None, "found": len(found), "spikes": reported,
+        "reason": reported[0]["reason"] if reported and not mapped else None,
         "suspects": _suspects(store, run, [point for points in series for point in points], largest),
         "updates": [], "checkpoints": [],
     }  # fmt: skip
 
 
-def _series(points: Iterable[Point]) -> list[list[Point]]:
+def _series(points: Iterable[LossPoint]) -> list[list[LossPoint]]:
     """The values of each source and attempt. Those that cover no known steps are left out where others of the same
     name, whose steps are known, last as long: they are the same curve."""
-    of_source: dict[str | None, list[Point]] = defaultdict(list)
+    of_source: dict[str | None, list[LossPoint]] = defaultdict(list)
     for point in points:
         of_source[point.source].append(point)
     until_ms = max((point.time_ms for points in of_source.values() for point in points if point.steps), default=0)
-    found: list[list[Point]] = []
+    found: list[list[LossPoint]] = []
     for own in of_source.values():
         times = [point.time_ms for point in own]
         if any(point.steps for point in own) or until_ms < (min(times) + max(times)) / 2:
@@ -112,7 +112,7 @@ def _series(points: Iterable[Point]) -> list[list[Point]]:
 
 
 def _once(found: Iterable[Spike]) -> list[Spike]:
-    """Of jumps of several sources that are one event, the one that covers the fewest steps."""
+    """Of jumps of several sources that are one event, the one with the fewest steps."""
     kept: list[Spike] = []
     for spike in sorted(found, key=lambda spike: spike.first.length):
         if not any(_is_same(spike.first, other.first) for other in kept):
@@ -120,13 +120,13 @@ def _once(found: Iterable[Spike]) -> list[Spike]:
     return kept
 
 
-def _is_same(wide: Point, narrow: Point) -> bool:
+def _is_same(wide: LossPoint, narrow: LossPoint) -> bool:
     if wide.source == narrow.source or wide.attempt != narrow.attempt or wide.steps is None or narrow.steps is None:
         return False
     return wide.steps[0] <= narrow.steps[0] and narrow.steps[1] <= wide.steps[1]
 
 
-def spikes(points: Sequence[Point], *, up: bool = True) -> list[Spike]:
+def spikes(points: Sequence[LossPoint], *, up: bool = True) -> list[Spike]:
     """Where the values of one attempt jump. Values that follow a jump without a usual one between are part of it.
 
     Where losses come fast, usual values are left out and jumps are kept: after a long gap, a jump is another one.
@@ -136,9 +136,9 @@ def spikes(points: Sequence[Point], *, up: bool = True) -> list[Spike]:
     usual = np.full(len(values), np.nan)
     usual[finite] = _running_median(values[finite])
     beyond = values - usual
-    known = beyond[np.isfinite(beyond)]
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(known - np.median(known)))) if len(known) else 0.0
-    limit = np.maximum(spread * LEAST_SCORE, LEAST_SHARE * np.abs(usual))
+    recorded = beyond[np.isfinite(beyond)]
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(recorded - np.median(recorded)))) if len(recorded) else 0.0
+    limit = np.maximum(spread * MIN_SCORE, MIN_SHARE * np.abs(usual))
     out = ~finite | (np.nan_to_num(beyond, nan=0.0) > np.nan_to_num(limit, nan=np.inf))
     found: list[Spike] = []
     begins = np.array([point.steps[0] if point.steps else point.step for point in points], np.int64)
@@ -146,7 +146,7 @@ def spikes(points: Sequence[Point], *, up: bool = True) -> list[Spike]:
     longest_gap = MAX_GAPS * float(np.quantile(gaps[gaps > 0], GAP_QUANTILE)) if np.any(gaps > 0) else math.inf
     previous = -2
     for place in np.flatnonzero(out).tolist():
-        score = float(beyond[place] / max(spread, limit[place] / LEAST_SCORE)) if finite[place] else None
+        score = float(beyond[place] / max(spread, limit[place] / MIN_SCORE)) if finite[place] else None
         same_kind = found and (found[-1].score is None) == (score is None)
         if previous == place - 1 and same_kind and gaps[previous] <= longest_gap:
             peak = found[-1]
@@ -167,7 +167,7 @@ def _plain(value: float, up: bool) -> float | None:
 def _running_median(values: Floats) -> Floats:
     """For each value, the median of those before it; not a number for the first few."""
     usual = np.full(len(values), np.nan)
-    for place in range(LEAST_BEFORE, min(BEFORE, len(values))):
+    for place in range(MIN_BEFORE, min(BEFORE, len(values))):
         usual[place] = np.median(values[:place])
     if len(values) > BEFORE:
         before = np.lib.stride_tricks.sliding_window_view(values, BEFORE)[:-1]
@@ -209,14 +209,13 @@ def _metric(store: StoreReader, run: str, named: str | None) -> tuple[str, str]:
     ]  # fmt: skip
     if not losses:
         raise NotRecordedError(
-            f"{run} has no metric that is called a loss and has steps. "
-            f"Name one with --metric: {', '.join(goals) or 'there is none'}."
+            f"{run} has no loss metric with steps. Choose one with --metric: {', '.join(goals) or 'there is none'}."
         )
     name = min(losses)[-1]
     return name, goals[name]
 
 
-def _points(store: StoreReader, run: str, name: str, goal: str) -> list[Point]:
+def _points(store: StoreReader, run: str, name: str, goal: str) -> list[LossPoint]:
     worst = "arg_max" if goal != "max" else "arg_min"
     rows = store.connection.execute(
         f"""
@@ -237,18 +236,18 @@ def _points(store: StoreReader, run: str, name: str, goal: str) -> list[Point]:
         [run, name],
     ).fetchall()
     return [
-        Point(attempt, step, time_ms, value, worst_rank, source, None if last is None else (first, last))
+        LossPoint(attempt, step, time_ms, value, worst_rank, source, None if last is None else (first, last))
         for source, attempt, step, time_ms, value, worst_rank, first, last in rows
     ]
 
 
-def _every(points: Sequence[Point]) -> int | None:
-    """How many steps usually lie between two values."""
+def _every(points: Sequence[LossPoint]) -> int | None:
+    """The usual number of steps between two values."""
     gaps = [b.step - a.step for a, b in itertools.pairwise(points) if a.attempt == b.attempt]
     return int(np.median(gaps)) if gaps else None
 
 
-def _suspects(store: StoreReader, run: str, points: Sequence[Point], found: Sequence[Spike]) -> dict[str, Any]:
+def _suspects(store: StoreReader, run: str, points: Sequence[LossPoint], found: Sequence[Spike]) -> dict[str, Any]:
     """Samples behind the jumps: those behind most of them first, and of those the ones least often elsewhere.
 
     `consumed` is how often in all, `measured` by how many values of the metric: it may be logged seldom, or as a mean.
@@ -279,7 +278,7 @@ def _suspects(store: StoreReader, run: str, points: Sequence[Point], found: Sequ
     rows = store.connection.execute(
         f"""
         SELECT sample, dataset, behind, consumed, measured, count(*) OVER () FROM weighed WHERE behind >= {min(most, 2)}
-        ORDER BY behind DESC, measured - behind, number, sample LIMIT {MOST_SUSPECTS}
+        ORDER BY behind DESC, measured - behind, number, sample LIMIT {MAX_SUSPECTS}
         """
     ).fetchall()
     listed = [
@@ -305,7 +304,7 @@ def _innocent(store: StoreReader, behind: int, share: float) -> float:
     return math.fsum(count * _chance(behind - 1, measured - 1, share) for measured, count in counted)
 
 
-def _chance(least: int, count: int, probability: float) -> float:
+def _chance(min_value: int, count: int, probability: float) -> float:
     """The chance of at least so many hits among `count` values, each with this probability."""
     if probability >= 1.0:
         return 1.0
@@ -313,11 +312,11 @@ def _chance(least: int, count: int, probability: float) -> float:
     whole = math.lgamma(count + 1) + count * math.log1p(-probability)
     return math.fsum(
         math.exp(whole - math.lgamma(hits + 1) - math.lgamma(count - hits + 1) + hits * odds)
-        for hits in range(least, count + 1)
+        for hits in range(min_value, count + 1)
     )
 
 
-def _expose_values(store: StoreReader, points: Sequence[Point], found: Sequence[Spike]) -> None:
+def _expose_values(store: StoreReader, points: Sequence[LossPoint], found: Sequence[Spike]) -> None:
     """A table of the training steps that values cover: of which value, and of which jump if it is the start of one."""
     starts = {spike.first: number for number, spike in enumerate(found)}
     values = [
@@ -361,12 +360,12 @@ def _weigh(store: StoreReader, run: str) -> None:
     )
 
 
-def _told(store: StoreReader, run: str, name: str, spike: Spike, zone: tzinfo) -> dict[str, Any]:
+def _to_json(store: StoreReader, run: str, name: str, spike: Spike, zone: tzinfo) -> dict[str, Any]:
     first, last = spike.first.steps or (None, None)
     reason = _reason(name, spike.first)
-    known = None if reason or first is None or last is None else (first, last)
+    recorded = None if reason or first is None or last is None else (first, last)
     limit = MAX_BATCHES if spike.first.length > 1 else None
-    batches = batches_of_steps(store, run, spike.first.attempt, *known, limit=limit) if known else []
+    batches = batches_of_steps(store, run, spike.first.attempt, *recorded, limit=limit) if recorded else []
     return {
         "kind": "nonfinite" if spike.score is None else "spike",
         "attempt": spike.first.attempt,
@@ -389,7 +388,7 @@ def _told(store: StoreReader, run: str, name: str, spike: Spike, zone: tzinfo) -
             }
             for row in batches
         ],
-        "nearest": recorded_near(store, run, known[1]) if known and not batches else [],
+        "nearest": recorded_near(store, run, recorded[1]) if recorded and not batches else [],
     }  # fmt: skip
 
 
@@ -401,7 +400,7 @@ _SOURCES = {
 _FRAMEWORKS = ("transformers", "lightning")
 
 
-def _reason(name: str, point: Point) -> str | None:
+def _reason(name: str, point: LossPoint) -> str | None:
     """Why no sample is named for a value, in one sentence; None where samples can be named."""
     if point.steps is not None:
         if point.length <= MAX_STEPS:

@@ -1,4 +1,4 @@
-"""Stacks of programs as evidence: where somebody stood, in a few short lines."""
+"""Stacks of programs as evidence, in a few short lines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _FRAME = re.compile(
     r'^\s*File "(?P<path>[^"\n]{1,500})", line (?P<line>\d{1,9}),? in (?P<function>[^\n]{1,200})$', re.M
 )
 _INNERMOST_FIRST = "(most recent call first)"
-MOST_FRAMES = 3
+MAX_FRAMES = 3
 
 
-def innermost(text: str, most: int = MOST_FRAMES) -> list[str]:
+def innermost(text: str, most: int = MAX_FRAMES) -> list[str]:
     """The innermost frames of a stack, innermost first: "reader.py:88 in fetch". Empty when it holds none.
 
     `faulthandler` writes all threads, the main one last: the others are loaders' and libraries' own.

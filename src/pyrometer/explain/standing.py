@@ -1,7 +1,7 @@
-"""Where every workload stands at this moment, whatever its kind: queued, waiting for nodes, starting, running, over;
-how long each of that took, how often it began anew, and when it last got on.
+"""The current state of every workload of any kind: queued, waiting for nodes, starting, running, ended; how long each
+phase took, how often it restarted, and when it last made progress.
 
-Asked once a minute: of what happened it reads only what is new, and remembers the rest.
+It is updated once per minute: it reads only new events and keeps the rest in memory.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 from pyrometer.account.names import open_names
 from pyrometer.account.relations.ranks import open_ranks
-from pyrometer.explain.progress import Doing
+from pyrometer.explain.progress import RunActivity
 from pyrometer.explain.trainer import progress_of_all
 from pyrometer.identify.queues import QUEUED_POD
 from pyrometer.model import events
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import StoreReader
 
-ENDED_MS = MS_PER_HOUR  # how long a workload is told of after its end
-FIRST_LOOK_MS = 7 * MS_PER_DAY  # at what happened before this process began
-TOLD_MS = 10 * MS_PER_MINUTE  # how late a controller's word may come
+ENDED_MS = MS_PER_HOUR  # how long a workload is listed after its end
+FIRST_LOOK_MS = 7 * MS_PER_DAY  # the history that is read when the process starts
+MAX_REPORT_DELAY_MS = 10 * MS_PER_MINUTE  # how late the report of a controller may arrive
 PHASES = ("queued", "pending", "starting", "running", "succeeded", "failed")
 
-# The newest attempt says where a workload stands; the first one, how long it took to get going.
+# The newest attempt determines the phase of a workload, the first one how long its start took.
 _STANDING = f"""
 WITH newest AS MATERIALIZED (
     SELECT * FROM pod WHERE workload_uid IS NOT NULL AND time_ms <= $1
@@ -87,8 +87,8 @@ WHERE kind IN (SELECT unnest($1)) AND time_ms > $2 AND time_ms <= $3 GROUP BY AL
 
 
 @dataclass
-class Standing:
-    """A workload, as it stands now."""
+class WorkloadStatus:
+    """A workload and its current phase."""
 
     uid: str
     kind: str
@@ -98,31 +98,31 @@ class Standing:
     created_ms: int
     attempt: int
     pods: int
-    share: float  # of GPUs that its pods ask for
+    share: float  # of GPUs that its pods request
     ended_ms: int | None
     queued_ms: int | None  # from its creation, or being sent back, until it was admitted; in all
     scheduled_ms: int | None  # when the last pod of its first attempt had a node
     started_ms: int | None  # when all of them ran
     first_step_ms: int | None  # when its first step was done, by all its ranks
     restarts: int  # of containers inside of pods
-    lost_ms: int  # of GPU time whose steps had to be done again
+    lost_ms: int  # of GPU time whose steps were repeated
     last_progress_ms: int | None
-    progress: dict[str, Any] | None  # as its controller says it
+    progress: dict[str, Any] | None  # as reported by its controller
 
 
-class Standings:
-    """Every workload that is there, or ended not long ago."""
+class WorkloadStatuses:
+    """Every workload that exists or ended recently."""
 
     def __init__(self) -> None:
-        self.workloads: list[Standing] = []
+        self.workloads: list[WorkloadStatus] = []
         self._queued_ms: Counter[str] = Counter()
         self._restarts: Counter[str] = Counter()
         self._progress: dict[str, dict[str, Any]] = {}
-        self._heard_ms: dict[str, int] = {}  # when something of a workload was last remembered
+        self._last_report_ms: dict[str, int] = {}  # when an event of a workload was last read
         self._read_ms: int | None = None
 
-    def read(self, store: StoreReader, end_ms: int, runs: Iterable[Doing] = ()) -> None:
-        """Reads how things are at `end_ms`; `runs` are those that speak for themselves."""
+    def read(self, store: StoreReader, end_ms: int, runs: Iterable[RunActivity] = ()) -> None:
+        """Read the state at `end_ms`. `runs` are the runs with reports of their own."""
         open_names(store)
         open_ranks(store, end_ms)
         self._happened(store, end_ms)
@@ -135,32 +135,32 @@ class Standings:
         self._forget({one.uid for one in self.workloads}, end_ms)
 
     def _forget(self, there: set[str], end_ms: int) -> None:
-        """Workloads that are gone. One that was admitted a moment ago may have no pod yet."""
-        gone = [uid for uid, at_ms in self._heard_ms.items() if uid not in there and at_ms < end_ms - ENDED_MS]
+        """Workloads that no longer exist. One that was just admitted may have no pod yet."""
+        gone = [uid for uid, at_ms in self._last_report_ms.items() if uid not in there and at_ms < end_ms - ENDED_MS]
         for uid in gone:
-            for memory in (self._queued_ms, self._restarts, self._progress, self._heard_ms):
+            for memory in (self._queued_ms, self._restarts, self._progress, self._last_report_ms):
                 memory.pop(uid, None)
 
     def _happened(self, store: StoreReader, end_ms: int) -> None:
-        """What is new since the last look."""
+        """The events since the last update."""
         since_ms = end_ms - FIRST_LOOK_MS if self._read_ms is None else self._read_ms
         store.expose(["event"], since_ms, end_ms + 1)
         kinds = [events.ADMITTED, events.CONTAINER_RESTARTED]
         for uid, kind, count, took_ms in store.connection.execute(_HAPPENED, [kinds, since_ms, end_ms]).fetchall():
             if uid is None:
                 continue
-            self._heard_ms[uid] = end_ms
+            self._last_report_ms[uid] = end_ms
             if kind == events.ADMITTED:
                 self._queued_ms[uid] += int(took_ms)
             else:
                 self._restarts[uid] += count
-        store.expose(["metric"], since_ms - TOLD_MS, end_ms + 1)
-        told = progress_of_all(store, end_ms + 1)
-        self._progress |= told
-        self._heard_ms |= dict.fromkeys(told, end_ms)
+        store.expose(["metric"], since_ms - MAX_REPORT_DELAY_MS, end_ms + 1)
+        reported = progress_of_all(store, end_ms + 1)
+        self._progress |= reported
+        self._last_report_ms |= dict.fromkeys(reported, end_ms)
         self._read_ms = end_ms
 
-    def _standing(self, row: tuple[Any, ...], stepped: dict[str, int]) -> Standing:
+    def _standing(self, row: tuple[Any, ...], stepped: dict[str, int]) -> WorkloadStatus:
         (
             uid, kind, namespace, name, team, created_ms, attempt, pods, open_pods, unscheduled, unstarted, failed,
             ended_ms, share, scheduled_ms, started_ms, first_step_ms, lost_ms, queued,
@@ -170,11 +170,11 @@ class Standings:
         else:
             phase = "queued" if queued else "failed" if failed else "succeeded"
         workload = f"{namespace}/{name}"
-        told = self._progress.get(uid)
-        got_on = [at_ms for at_ms in (stepped.get(workload), told and told["told_ms"]) if at_ms]
-        return Standing(
+        reported = self._progress.get(uid)
+        got_on = [at_ms for at_ms in (stepped.get(workload), reported and reported["told_ms"]) if at_ms]
+        return WorkloadStatus(
             uid, kind, workload, team or "", phase, created_ms, attempt or 0, pods, share,
             ended_ms if phase in ("succeeded", "failed") else None,
             self._queued_ms.get(uid), scheduled_ms, started_ms, first_step_ms,
-            self._restarts.get(uid, 0), int(lost_ms), max(got_on, default=None), told,
+            self._restarts.get(uid, 0), int(lost_ms), max(got_on, default=None), reported,
         )  # fmt: skip

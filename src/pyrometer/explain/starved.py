@@ -1,7 +1,7 @@
-"""`starved`: gaps in the work of GPUs that recur. Telemetry alone shows that they wait, not for what.
+"""`starved`: GPUs run out of work again and again. Telemetry alone shows that they wait, but not for what.
 
-Needs GPU telemetry; samples of the nodes add what they were short of. With the SDK it is known what is waited for, and
-told as that. Notebooks and servers wait for people.
+Needs GPU telemetry. Node samples add which resource was short. With the SDK the reason is known and reported as its own
+cause. Notebooks and servers wait for people and are left out.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Any, NamedTuple
 
 from pyrometer.explain import node_load
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
-from pyrometer.explain.node_load import Wait
+from pyrometer.explain.night import Evidence
+from pyrometer.explain.node_load import NodeWait
 from pyrometer.model.human import counted, duration
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
-WORTH_NAMING = 0.05  # of what was observed of a workload...
-DENSE = 0.20  # ...or this much of a stretch by itself, however long the workload is looked at,
-RECURS = 3  # ...and as often: a single gap is something else
-SHORTEST_MS = 5 * MS_PER_MINUTE
-# Gaps belong together when they follow each other within some of their usual distances, within these limits.
+MIN_SHARE = 0.05  # of what was observed of a workload...
+DENSE = 0.20  # ...or this much of a stretch, however long the workload is observed,
+RECURS = 3  # ...and this often: a single gap has another reason
+MIN_DURATION_MS = 5 * MS_PER_MINUTE
+# Gaps belong together if they follow each other within a few of their usual distances, within these limits.
 DISTANCES = 4
-NEAREST_MS, FURTHEST_MS = 5 * MS_PER_MINUTE, 30 * MS_PER_MINUTE
+MIN_DISTANCE_MS, MAX_DISTANCE_MS = 5 * MS_PER_MINUTE, 30 * MS_PER_MINUTE
 
 _EPISODES = """
 WITH minute AS (
     SELECT owner_uid, minute_ms, sum(ms) FILTER (WHERE state = 'starved') AS starved_ms, sum(ms) AS seen_ms,
         max(ms) FILTER (WHERE state = 'starved') AS most_ms
-    FROM night_ledger
+    FROM owner_ledger
     WHERE list_contains($1, owner_uid) AND state != 'unobserved'
     GROUP BY owner_uid, minute_ms
 ),
@@ -69,12 +69,12 @@ class _Gaps(NamedTuple):
     gpus: int
 
 
-def detect(night: Night) -> Iterable[Proposal]:
-    """One finding for each stretch in which a workload's GPUs were without work again and again."""
-    worth_a_look = night.worth("starved")
+def detect(evidence: Evidence) -> Iterable[Proposal]:
+    """One finding for each stretch in which the GPUs of a workload ran out of work again and again."""
+    reportable = evidence.worth("starved")
     seen = {
         owner: int(seen_ms)
-        for owner, seen_ms in night.ask(
+        for owner, seen_ms in evidence.ask(
             """
             SELECT coalesce(workload_uid, pod_uid), sum(ms) FROM burn JOIN holder_name USING (pod_uid)
             WHERE state != 'unobserved' AND coalesce(workload_uid NOT IN (
@@ -83,12 +83,12 @@ def detect(night: Night) -> Iterable[Proposal]:
             GROUP BY 1
             """
         )
-        if owner in worth_a_look
+        if owner in reportable
     }
     if not seen:
         return
-    rows = night.ask(
-        _EPISODES, sorted(seen), WORTH_NAMING, DISTANCES, NEAREST_MS, FURTHEST_MS, SHORTEST_MS
+    rows = evidence.ask(
+        _EPISODES, sorted(seen), MIN_SHARE, DISTANCES, MIN_DISTANCE_MS, MAX_DISTANCE_MS, MIN_DURATION_MS
     )  # fmt: skip
     together: dict[str, int] = defaultdict(int)
     for owner, _, _, starved_ms, *_ in rows:
@@ -96,19 +96,19 @@ def detect(night: Night) -> Iterable[Proposal]:
     worth = [
         (owner, from_ms, to_ms, starved_ms, seen_ms)
         for owner, from_ms, to_ms, starved_ms, seen_ms, times in rows
-        if together[owner] >= WORTH_NAMING * seen[owner] or (starved_ms >= DENSE * seen_ms and times >= RECURS)
+        if together[owner] >= MIN_SHARE * seen[owner] or (starved_ms >= DENSE * seen_ms and times >= RECURS)
     ]
-    gaps = _gaps(night, worth)
-    waits = [Wait(_nodes(night, gaps[owner, from_ms]), from_ms, to_ms) for owner, from_ms, to_ms, *_ in worth]
-    for episode, shortage in zip(worth, node_load.shortages(night, waits), strict=True):
+    gaps = _gaps(evidence, worth)
+    waits = [NodeWait(_nodes(evidence, gaps[owner, from_ms]), from_ms, to_ms) for owner, from_ms, to_ms, *_ in worth]
+    for episode, shortage in zip(worth, node_load.shortages(evidence, waits), strict=True):
         owner, from_ms, to_ms, starved_ms, seen_ms = episode
         share = int(starved_ms) / int(seen_ms)
-        yield _proposal(night, owner, from_ms, to_ms, share, gaps[owner, from_ms], shortage)
+        yield _proposal(evidence, owner, from_ms, to_ms, share, gaps[owner, from_ms], shortage)
 
 
-def _nodes(night: Night, pods: list[_Gaps]) -> list[str]:
-    """Where these pods were."""
-    rows = night.ask(
+def _nodes(evidence: Evidence, pods: list[_Gaps]) -> list[str]:
+    """The nodes of these pods."""
+    rows = evidence.ask(
         "SELECT DISTINCT pod_node_uid FROM holder_name WHERE list_contains($1, pod_uid) AND pod_node_uid IS NOT NULL "
         "ORDER BY 1",
         [pod.pod_uid for pod in pods],
@@ -116,12 +116,12 @@ def _nodes(night: Night, pods: list[_Gaps]) -> list[str]:
     return [node for (node,) in rows]
 
 
-def _gaps(night: Night, episodes: list[tuple[Any, ...]]) -> dict[tuple[str, int], list[_Gaps]]:
+def _gaps(evidence: Evidence, episodes: list[tuple[Any, ...]]) -> dict[tuple[str, int], list[_Gaps]]:
     """The gaps of each pod in each episode."""
     found: dict[tuple[str, int], list[_Gaps]] = defaultdict(list)
     if episodes:
         owners, from_ms, to_ms, *_ = zip(*episodes, strict=True)
-        rows = night.ask(
+        rows = evidence.ask(
             """
             WITH episode AS (SELECT unnest($1) AS owner_uid, unnest($2) AS from_ms, unnest($3) AS to_ms)
             SELECT owner_uid, from_ms, pod_uid, count(*) FILTER (WHERE begins), sum(ms)::BIGINT,
@@ -129,7 +129,7 @@ def _gaps(night: Night, episodes: list[tuple[Any, ...]]) -> dict[tuple[str, int]
             FROM (
                 SELECT owner_uid, from_ms, pod_uid, node_uid, slot_index, ms, coalesce(minute_ms - lag(minute_ms) OVER (
                     PARTITION BY from_ms, pod_uid, node_uid, slot_index ORDER BY minute_ms) > 60000, true) AS begins
-                FROM night_ledger JOIN episode USING (owner_uid)
+                FROM owner_ledger JOIN episode USING (owner_uid)
                 WHERE state = 'starved' AND minute_ms >= from_ms // 60000 * 60000 AND minute_ms < to_ms
             ) GROUP BY owner_uid, from_ms, pod_uid ORDER BY pod_uid
             """,
@@ -141,7 +141,7 @@ def _gaps(night: Night, episodes: list[tuple[Any, ...]]) -> dict[tuple[str, int]
 
 
 def _proposal(
-    night: Night, owner: str, from_ms: int, to_ms: int, share: float, pods: list[_Gaps], shortage: list[str]
+    evidence: Evidence, owner: str, from_ms: int, to_ms: int, share: float, pods: list[_Gaps], shortage: list[str]
 ) -> Proposal:
     gaps, waited_ms, gpus = sum(p.gaps for p in pods), sum(p.ms for p in pods), sum(p.gpus for p in pods)
     each = max(1, round(gaps / gpus))
@@ -154,17 +154,17 @@ def _proposal(
         scope=tuple(Scope(pod.pod_uid, from_ms, to_ms) for pod in pods),
         headline=(
             f"left its GPUs without work for {round(100 * share)}% of {duration(to_ms - from_ms)}, "
-            f"from {night.time(from_ms)} on"
+            f"from {evidence.time(from_ms)}"
         ),
         evidence=(
-            f"its GPUs worked {round(100 * (1 - share))}% of the time",
-            f"about {counted(each, 'gap')} on each of {counted(gpus, 'GPU')}, of {duration(waited_ms // gaps)}",
+            f"its GPUs were busy {round(100 * (1 - share))}% of the time",
+            f"about {counted(each, 'gap')} of {duration(waited_ms // gaps)} on each of {counted(gpus, 'GPU')}",
             *shortage,
         ),
         suggestion=(
-            "Look at what it does between its bursts of work: loading, saving, waiting for a person; "
-            "the SDK's steps would tell."
+            "Check what it does between bursts of work: loading, saving, waiting for input. "
+            "The SDK would report the reason."
         ),
         confidence=0.7,
-        known_ms=from_ms + SHORTEST_MS,
+        detectable_ms=from_ms + MIN_DURATION_MS,
     )

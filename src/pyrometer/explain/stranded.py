@@ -1,6 +1,6 @@
-"""`stranded`: GPUs that lay free while pods waited for them, and there were enough for at least one that waited.
+"""`stranded`: GPUs were free while pods waited, and enough for at least one of them.
 
-Needs Kubernetes; its events say why the scheduler did not place them. Nothing else adds to it.
+Needs Kubernetes. Its events contain the reason why the scheduler did not place the pods. Other evidence adds nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from pyrometer.explain.episodes import EPISODE_GAP_MS
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE, SHARE_WHOLE
 
-ORDINARY_MS = 5 * MS_PER_MINUTE  # a scheduler, an autoscaler and a gang may take their time
+ORDINARY_MS = 5 * MS_PER_MINUTE  # the time that a scheduler, an autoscaler and a gang may take
 
-# Why the scheduler did not place a pod, by words of its messages, the most telling first.
+# Why the scheduler did not place a pod, by words of its messages, most specific first.
 _REASONS = (
     ("quota", ("quota", "borrowing", "cohort")),
     ("taint", ("taint",)),
@@ -41,16 +41,16 @@ class _Pod(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """The GPUs that it needs: whole ones."""
+        """The number of whole GPUs that it needs."""
         return -(-self.share // SHARE_WHOLE)
 
 
 class _Held(NamedTuple):
-    """A minute, or part of it, in which an owner waited and enough was free for it."""
+    """A minute, or part of it, in which an owner waited while enough GPUs were free."""
 
     from_ms: int
     to_ms: int
-    first: int  # of the free slots of that minute, in their order: those before are another's
+    first: int  # index in the free slots of that minute; earlier ones belong to others
     gpus: int
     free: int
 
@@ -60,30 +60,30 @@ class _Held(NamedTuple):
         return self.from_ms - self.from_ms % MS_PER_MINUTE
 
 
-def detect(night: Night) -> Iterable[Proposal]:
+def detect(evidence: Evidence) -> Iterable[Proposal]:
     """One finding for each stretch in which a workload waited for GPUs that were free."""
-    waiting = _waiting(night)
+    waiting = _waiting(evidence)
     if not waiting:
         return
     stretches = [
         (owner, stretch)
-        for owner, held in _held(night, waiting).items()
+        for owner, held in _held(evidence, waiting).items()
         for stretch in _stretches(held)
-        if night.may_tell("free", sum(one.gpus * (one.to_ms - one.from_ms) for one in stretch))
+        if evidence.is_reportable("free", sum(one.gpus * (one.to_ms - one.from_ms) for one in stretch))
     ]
     if not stretches:
         return
-    slots = _slots(night, [stretch for _, stretch in stretches])
-    most_on_a_node = _most_on_a_node(night)
+    slots = _slots(evidence, [stretch for _, stretch in stretches])
+    most_on_a_node = _most_on_a_node(evidence)
     for number, (owner, stretch) in enumerate(stretches):
         minutes = range(stretch[0].minute_ms, stretch[-1].to_ms, MS_PER_MINUTE)
         most = max(most_on_a_node.get(minute_ms, 0) for minute_ms in minutes)
-        yield _proposal(night, owner, waiting[owner], stretch, slots[number], most)
+        yield _proposal(evidence, owner, waiting[owner], stretch, slots[number], most)
 
 
-def _waiting(night: Night) -> dict[str, list[_Pod]]:
-    """The pods that waited longer than is ordinary, by owner: who has waited longest stands first."""
-    rows = night.ask(
+def _waiting(evidence: Evidence) -> dict[str, list[_Pod]]:
+    """The pods that waited longer than usual, by owner, longest wait first."""
+    rows = evidence.ask(
         """
         WITH newest AS (
             SELECT * FROM pod WHERE time_ms < $2
@@ -102,7 +102,7 @@ def _waiting(night: Night) -> dict[str, list[_Pod]]:
             AND (phase = 'Pending' OR coalesce(scheduled_ms, started_ms, ended_ms) IS NOT NULL)
         ORDER BY created_ms, pod_uid
         """,
-        *night.window,
+        *evidence.window,
         ORDINARY_MS,
     )
     owners: dict[str, list[_Pod]] = defaultdict(list)
@@ -111,12 +111,12 @@ def _waiting(night: Night) -> dict[str, list[_Pod]]:
     return owners
 
 
-def _held(night: Night, waiting: dict[str, list[_Pod]]) -> dict[str, list[_Held]]:
-    """When each owner waited and enough was free, minute by minute. Who came first takes first."""
-    free = _free(night, min(pod.from_ms for pods in waiting.values() for pod in pods))
+def _held(evidence: Evidence, waiting: dict[str, list[_Pod]]) -> dict[str, list[_Held]]:
+    """When each owner waited while enough GPUs were free, by minute. The longest-waiting owner comes first."""
+    free = _free(evidence, min(pod.from_ms for pods in waiting.values() for pod in pods))
     held: dict[str, list[_Held]] = defaultdict(list)
     for minute_ms, counts in free.items():
-        taken = 0
+        used = 0
         for owner, pods in waiting.items():
             now = [pod for pod in pods if pod.from_ms < minute_ms + MS_PER_MINUTE and pod.to_ms > minute_ms]
             if not now:
@@ -124,28 +124,28 @@ def _held(night: Night, waiting: dict[str, list[_Pod]]) -> dict[str, list[_Held]
             from_ms = max(minute_ms, min(pod.from_ms for pod in now))
             to_ms = min(minute_ms + MS_PER_MINUTE, max(pod.to_ms for pod in now))
             slots = sum(count for ms, count in counts if ms >= to_ms - from_ms)
-            gpus = _fitting(now, slots - taken)
+            gpus = _fitting(now, slots - used)
             if gpus:
-                held[owner].append(_Held(from_ms, to_ms, taken, gpus, slots))
-                taken += gpus
+                held[owner].append(_Held(from_ms, to_ms, used, gpus, slots))
+                used += gpus
     return held
 
 
-def _free(night: Night, from_ms: int) -> dict[int, list[tuple[int, int]]]:
-    """For each minute how many slots were free, by the milliseconds that they were."""
+def _free(evidence: Evidence, from_ms: int) -> dict[int, list[tuple[int, int]]]:
+    """For each minute, how many slots were free for how long."""
     free: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for minute_ms, ms, count in night.ask(
+    for minute_ms, ms, count in evidence.ask(
         "SELECT minute_ms, ms, count(*) FROM ledger_row WHERE state = 'free' AND minute_ms >= $1 AND minute_ms < $2 "
         "GROUP BY minute_ms, ms ORDER BY minute_ms",
-        max(from_ms - from_ms % MS_PER_MINUTE, night.window.from_ms),
-        night.window.to_ms,
+        max(from_ms - from_ms % MS_PER_MINUTE, evidence.window.from_ms),
+        evidence.window.to_ms,
     ):
         free[minute_ms].append((ms, count))
     return free
 
 
 def _fitting(pods: Sequence[_Pod], free: int) -> int:
-    """How many whole GPUs of those that were asked for could have been had: of a gang all or none."""
+    """How many of the requested whole GPUs could have been assigned: all or none of a gang."""
     needed = 0
     share = 0
     for pod in pods:
@@ -156,7 +156,7 @@ def _fitting(pods: Sequence[_Pod], free: int) -> int:
 
 
 def _stretches(held: Sequence[_Held]) -> Iterable[list[_Held]]:
-    """Those that touch, or nearly do, as one; ordinary delays are none."""
+    """Merge adjacent stretches; usual delays are dropped."""
     stretches: list[list[_Held]] = []
     for one in held:
         if stretches and one.from_ms - stretches[-1][-1].to_ms <= EPISODE_GAP_MS:
@@ -166,17 +166,17 @@ def _stretches(held: Sequence[_Held]) -> Iterable[list[_Held]]:
     return [stretch for stretch in stretches if sum(one.to_ms - one.from_ms for one in stretch) >= ORDINARY_MS]
 
 
-def _slots(night: Night, stretches: Sequence[Sequence[_Held]]) -> dict[int, list[Scope]]:
-    """Which free slots each stretch claims: the first in order of those with the most time, nobody's twice."""
+def _slots(evidence: Evidence, stretches: Sequence[Sequence[_Held]]) -> dict[int, list[Scope]]:
+    """Which free slots each stretch claims: the ones with the most time, none twice."""
     rows = [
         (n, one.minute_ms, one.first, one.gpus, one.from_ms, one.to_ms) for n, s in enumerate(stretches) for one in s
     ]
     names = ("stretch", "minute_ms", "first", "gpus", "from_ms", "to_ms")
     columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)]
-    connection = night.store.connection
+    connection = evidence.store.connection
     connection.register("stranded_rows", pa.Table.from_arrays(columns, names=list(names)))
     try:
-        chosen = night.ask(
+        chosen = evidence.ask(
             """
             WITH most AS (SELECT minute_ms, max(first + gpus) AS slots FROM stranded_rows GROUP BY minute_ms),
             ranked AS MATERIALIZED (
@@ -191,7 +191,7 @@ def _slots(night: Night, stretches: Sequence[Sequence[_Held]]) -> dict[int, list
                 FROM ranked JOIN stranded_rows want USING (minute_ms)
                 WHERE place <= slots AND place > first AND place <= first + gpus
             ),
-            taken AS MATERIALIZED (  -- all that is free on a node is one claim
+            used AS MATERIALIZED (  -- all that is free on a node is one claim
                 SELECT DISTINCT stretch, node_uid, CASE WHEN NOT all_of_node THEN slot_index END AS slot_index,
                     from_ms, to_ms
                 FROM single
@@ -201,7 +201,7 @@ def _slots(night: Night, stretches: Sequence[Sequence[_Held]]) -> dict[int, list
                 FROM (
                     SELECT *, coalesce(from_ms > lag(to_ms) OVER (PARTITION BY stretch, node_uid, slot_index
                         ORDER BY from_ms), true)::INTEGER AS begins
-                    FROM taken
+                    FROM used
                 )
             )
             SELECT stretch, node_uid, slot_index, min(from_ms), max(to_ms)
@@ -217,23 +217,23 @@ def _slots(night: Night, stretches: Sequence[Sequence[_Held]]) -> dict[int, list
 
 
 def _proposal(
-    night: Night, owner: str, pods: Sequence[_Pod], held: Sequence[_Held], scope: list[Scope], most_on_a_node: int
+    evidence: Evidence, owner: str, pods: Sequence[_Pod], held: Sequence[_Held], scope: list[Scope], most_on_a_node: int
 ) -> Proposal:
     from_ms, to_ms = held[0].from_ms, held[-1].to_ms
     pods = [pod for pod in pods if pod.from_ms < to_ms and pod.to_ms > from_ms]
-    asked = sum(pod.gpus for pod in pods)
+    requested = sum(pod.gpus for pod in pods)
     largest = max(pod.gpus for pod in pods)
-    message = _message(night, pods, from_ms, to_ms)
+    message = _message(evidence, pods, from_ms, to_ms)
     reason = _reason(message, fragmented=most_on_a_node < largest, gang=pods[0].gang and len(pods) > 1)
     waited = max(pod.to_ms - pod.from_ms for pod in pods)
-    evidence = [
-        f"{counted(len(pods), 'pod')} waited up to {duration(waited)} for {counted(asked, 'GPU')}",
-        f"at least {counted(min(one.free for one in held), 'GPU')} lay free meanwhile",
+    reasons = [
+        f"{counted(len(pods), 'pod')} waited up to {duration(waited)} for {counted(requested, 'GPU')}",
+        f"at least {counted(min(one.free for one in held), 'GPU')} were free at the time",
     ]
     if most_on_a_node < largest:
-        evidence.append(f"never more than {most_on_a_node} on one node, where a pod needs {largest}")
+        reasons.append(f"no node had more than {most_on_a_node} free, and a pod needs {largest}")
     if message:
-        evidence.append(f"the scheduler said: {message}")
+        reasons.append(f"the scheduler reported: {message}")
     queues = sorted({pod.queue for pod in pods if pod.queue})
     return Proposal(
         cause="stranded",
@@ -243,20 +243,20 @@ def _proposal(
         states=CLAIMS["stranded"],
         scope=tuple(scope),
         headline=(
-            f"waited for {counted(asked, 'GPU')} for {duration(to_ms - from_ms)} while as many lay free, "
-            f"from {night.time(from_ms)} on"
+            f"waited for {counted(requested, 'GPU')} for {duration(to_ms - from_ms)} while enough were free, "
+            f"from {evidence.time(from_ms)}"
         ),
-        evidence=tuple(evidence),
+        evidence=tuple(reasons),
         suggestion=_suggestion(reason, queues),
         culprit={"queue": queues[0]} if len(queues) == 1 else None,
         confidence=0.9 if reason else 0.7,
-        known_ms=from_ms + ORDINARY_MS,
+        detectable_ms=from_ms + ORDINARY_MS,
     )
 
 
-def _message(night: Night, pods: Sequence[_Pod], from_ms: int, to_ms: int) -> str | None:
-    """What the scheduler said last about these pods."""
-    rows = night.ask(
+def _message(evidence: Evidence, pods: Sequence[_Pod], from_ms: int, to_ms: int) -> str | None:
+    """The last message of the scheduler about these pods."""
+    rows = evidence.ask(
         "SELECT max_by(message, time_ms) FROM event WHERE kind = 'failed_scheduling' AND message IS NOT NULL "
         "AND list_contains($1, pod_uid) AND time_ms >= $2 - $4 AND time_ms < $3",
         [pod.pod_uid for pod in pods], from_ms, to_ms, ORDINARY_MS,
@@ -264,22 +264,22 @@ def _message(night: Night, pods: Sequence[_Pod], from_ms: int, to_ms: int) -> st
     return rows[0][0].strip().rstrip(".") if rows[0][0] else None
 
 
-def _most_on_a_node(night: Night) -> dict[int, int]:
-    """The most slots that were free on one node at once, minute by minute."""
+def _most_on_a_node(evidence: Evidence) -> dict[int, int]:
+    """The maximum number of slots that were free on one node at once, by minute."""
     return dict(
-        night.ask(
+        evidence.ask(
             "SELECT minute_ms, max(slots) FROM (SELECT minute_ms, count(*) AS slots FROM ledger_row "
             "WHERE state = 'free' AND ms = 60000 AND minute_ms >= $1 AND minute_ms < $2 GROUP BY node_uid, minute_ms) "
             "GROUP BY minute_ms",
-            *night.window,
+            *evidence.window,
         )
     )
 
 
 def _reason(message: str | None, *, fragmented: bool, gang: bool) -> str | None:
-    said = (message or "").lower()
+    stated = (message or "").lower()
     for reason, words in _REASONS:
-        if any(word in said for word in words):
+        if any(word in stated for word in words):
             return reason
     if fragmented:
         return "fragmentation"
@@ -289,9 +289,9 @@ def _reason(message: str | None, *, fragmented: bool, gang: bool) -> str | None:
 def _suggestion(reason: str | None, queues: Sequence[str]) -> str:
     queue = f"queue {listed(queues)}" if queues else "its queue"
     return {
-        "quota": f"Raise the quota of {queue}, or let it borrow what lies free.",
-        "taint": "Let its pods tolerate the taint of the free nodes, or take the taint off.",
-        "selector": "Loosen the node selector or affinity of its pods: the free nodes do not match it.",
-        "gang": "Let smaller jobs fill the GPUs while a gang waits for the rest (backfill), or start it smaller.",
-        "fragmentation": "Pack small pods onto few nodes (bin packing), or ask for fewer GPUs a pod.",
-    }.get(reason or "", f"Look at what the scheduler says of its pods, and at the limits of {queue}.")
+        "quota": f"Raise the quota of {queue}, or let it borrow unused quota.",
+        "taint": "Let its pods tolerate the taint of the free nodes, or remove the taint.",
+        "selector": "Relax the node selector or affinity of its pods: the free nodes do not match it.",
+        "gang": "Let smaller jobs use the GPUs while a gang waits (backfill), or start it with fewer GPUs.",
+        "fragmentation": "Pack small pods onto few nodes (bin packing), or request fewer GPUs per pod.",
+    }.get(reason or "", f"Check the scheduler's messages about its pods and the limits of {queue}.")

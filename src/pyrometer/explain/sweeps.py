@@ -1,4 +1,4 @@
-"""One sweep (Katib's Experiment): what it cost, which trial won, what the others cost, dollars against the goal."""
+"""A sweep (Katib Experiment): its cost, its best trial, the cost of the others, and dollars against the objective."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pyrometer.account.answer_json import iso, time_range_json, workload_json
 from pyrometer.account.names import open_names
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.parts import NOTHING, held_by, spent, together
-from pyrometer.explain.worth import pareto
+from pyrometer.explain.tradeoffs import pareto
 from pyrometer.model.units import usd
 from pyrometer.store import StoreReader
 
 GOING_ON = ("created", "running")
 
 
-class NoSuchSweepError(LookupError):
-    """There is no sweep of that name; `known` are those that there are."""
+class SweepNotFoundError(LookupError):
+    """There is no sweep of that name. `recorded` are the existing ones."""
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
+    def __init__(self, name: str, recorded: Sequence[str]) -> None:
         super().__init__(name)
-        self.known = list(known)
+        self.recorded = list(recorded)
 
 
 class _Trial(NamedTuple):
@@ -52,12 +52,12 @@ FROM the_trial WHERE sweep_uid = $1 ORDER BY started_ms NULLS LAST, name
 def show_sweep(
     store: StoreReader, name: str, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
-    """The answer of `pyrometer show` about a sweep, by its name; of several with that name, the newest."""
+    """The answer of `pyrometer show` about a sweep, by name; the newest of that name."""
     open_names(store)
     ask = store.connection.execute
     found = ask(_SWEEPS, [name]).fetchall()
     if not found:
-        raise NoSuchSweepError(name, [row[0] for row in ask("SELECT shown FROM the_sweep").fetchall()])
+        raise SweepNotFoundError(name, [row[0] for row in ask("SELECT shown FROM the_sweep").fetchall()])
     uid, shown, namespace, cluster, state, metric, goal, target, algorithm, best, started_ms, ended_ms = found[0]
     trials = [_Trial(*row) for row in ask(_TRIALS, [uid]).fetchall()]
     held = held_by(store, window, ("trial_uid", "team"), "sweep_uid = $1", uid, price_usd_micro)
@@ -94,7 +94,7 @@ def show_sweep(
 
 
 def _best(trials: Sequence[_Trial], goal: str | None) -> str | None:
-    """The best of the trials, where Katib does not say it."""
+    """The best trial, if Katib does not report it."""
     judged = [trial for trial in trials if trial.value is not None]
     if goal is None or not judged:
         return None
@@ -114,7 +114,7 @@ def _row(trial: _Trial, best: str | None, job: list[str | None] | None, zone: tz
 
 
 def _judge(rows: Sequence[dict[str, Any]], goal: str | None) -> None:
-    """Which trials no other one beats: as good or better for as much or less."""
+    """Which trials are on the Pareto front of value and cost."""
     judged = [row for row in rows if row["value"] is not None and goal is not None]
     cost = "usd_micro" if all(row["usd_micro"] is not None for row in judged) else "gpu_ms"
     kept = pareto([(row[cost], row["value"] * (-1 if goal == "max" else 1)) for row in judged])
@@ -124,22 +124,22 @@ def _judge(rows: Sequence[dict[str, Any]], goal: str | None) -> None:
 
 
 def _summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the winner cost, what those that lost cost, what still goes on, and what stopping early saved: each trial
-    that was stopped, by what it cost less than the median of those that ran to their end."""
+    """The cost of the best trial, of the others and of running ones, and what early stopping saved: for each stopped
+    trial, how much less it cost than the median of the completed ones."""
     winner = [row for row in rows if row["best"]]
     losers = [row for row in rows if not row["best"] and row["state"] not in GOING_ON]
     going_on = [row for row in rows if not row["best"] and row["state"] in GOING_ON]
     stopped = [row for row in rows if row["state"] == "early_stopped"]
     whole = [row["usd_micro"] for row in rows if row["state"] == "succeeded" and row["usd_micro"] is not None]
-    told: dict[str, Any] = {"early_stopped": len(stopped)}
+    reported: dict[str, Any] = {"early_stopped": len(stopped)}
     for name, group in (("best", winner), ("losers", losers), ("going_on", going_on), ("early_stopped", stopped)):
         micro = None if any(row["usd_micro"] is None for row in group) else sum(row["usd_micro"] for row in group)
-        told |= {f"{name}_usd_micro": micro, f"{name}_usd": None if micro is None else usd(micro)}
+        reported |= {f"{name}_usd_micro": micro, f"{name}_usd": None if micro is None else usd(micro)}
     saved = None
-    if stopped and whole and told["early_stopped_usd_micro"] is not None:
+    if stopped and whole and reported["early_stopped_usd_micro"] is not None:
         usual = round(median(whole))
         saved = sum(max(0, usual - row["usd_micro"]) for row in stopped)
-    return told | {
+    return reported | {
         "early_stopped_saved_usd_micro": saved,
         "early_stopped_saved_usd": None if saved is None else usd(saved),
     }

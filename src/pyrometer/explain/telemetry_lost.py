@@ -1,7 +1,7 @@
-"""`telemetry_lost`: held GPUs of which nothing is known, because a source that had reported them fell silent.
+"""`telemetry_lost`: held GPUs are not observed because a source that had reported them went silent.
 
-Needs GPU telemetry or the SDK: what was never there cannot be lost. `silence` says which pauses are gaps. Time that is
-unobserved because samples are further apart than one of them reaches is in no finding.
+Needs GPU telemetry or the SDK: a source that never reported cannot be lost. `silence` determines which pauses are gaps.
+Time that is unobserved because samples are too far apart is not in a finding.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import numpy as np
 
 from pyrometer.explain import silence
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
-from pyrometer.explain.silence import MIN_GAP_MS, NEAR, Observations, Pause
+from pyrometer.explain.night import Evidence
+from pyrometer.explain.silence import MIN_GAP_MS, NEIGHBORS, Observations, Pause
 from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 
-SAME_TIME_MS = 2 * MS_PER_MINUTE  # nodes that fall silent together do so within a scrape or two
+MAX_TOGETHER_MS = 2 * MS_PER_MINUTE  # nodes that go silent together do so within one or two scrapes
 GPU, SDK = "GPU telemetry", "steps from the SDK"
 
 
-class _Silent(NamedTuple):
-    """A gap of some GPUs of one node."""
+class _SilentGpus(NamedTuple):
+    """A gap in the evidence of some GPUs of one node."""
 
     node_uid: str
     source: str
     from_ms: int
     to_ms: int
     gap: Pause
-    pods: dict[int, frozenset[str]]  # by slot: who held it meanwhile without being observed
+    pods: dict[int, frozenset[str]]  # by slot: the unobserved pods that held it
 
     @property
     def came_back(self) -> bool:
@@ -51,18 +51,18 @@ GROUP BY node_uid, slot_index HAVING count(DISTINCT minute_ms) >= $3
 
 # When any of the fields that show a state was sampled, on all GPUs of these nodes: the others show whether the exporter
 # was there. Two exporters of one GPU are one source.
-_HEARD = """
+_SAMPLE_TIMES = """
 SELECT DISTINCT node_uid, slot_index, time_ms FROM {samples}
 WHERE node_uid IN (SELECT node_uid FROM {nodes}) AND time_ms < $1
     AND coalesce(gpu_util_permille, sm_active_permille, tensor_active_permille, dram_active_permille) IS NOT NULL
 """
 
-# Nodes of which a held slot was silent for long enough to look at it.
+# Nodes with a held slot that was silent for long enough.
 _SILENT_NODES = """
 CREATE OR REPLACE TEMP TABLE silent_node AS
 SELECT DISTINCT node_uid FROM (
     SELECT node_uid, lead(time_ms, 1, $1) OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms) - time_ms AS ms
-    FROM heard SEMI JOIN dark USING (node_uid, slot_index)
+    FROM last_seen SEMI JOIN dark USING (node_uid, slot_index)
 ) WHERE ms >= $2
 """
 
@@ -88,34 +88,37 @@ FROM minute GROUP BY number, slot_index, from_ms, to_ms ORDER BY number, slot_in
 """
 
 
-def detect(night: Night) -> Iterable[Proposal]:
-    """One finding for each time in which GPUs of a node, or of several nodes together, fell silent."""
-    if not night.ask("SELECT 1 FROM burn WHERE state = 'unobserved' AND pod_uid IS NOT NULL LIMIT 1"):
+def detect(evidence: Evidence) -> Iterable[Proposal]:
+    """One finding for each time in which GPUs of one or several nodes went silent together."""
+    if not evidence.ask("SELECT 1 FROM burn WHERE state = 'unobserved' AND pod_uid IS NOT NULL LIMIT 1"):
         return
-    night.ask(_DARK, *night.window, max(1, (MIN_GAP_MS - night.settings.sample_reach_ms) // MS_PER_MINUTE))
-    if not night.ask("SELECT 1 FROM dark LIMIT 1"):
+    evidence.ask(_DARK, *evidence.window, max(1, (MIN_GAP_MS - evidence.settings.sample_reach_ms) // MS_PER_MINUTE))
+    if not evidence.ask("SELECT 1 FROM dark LIMIT 1"):
         return
-    until_ms = min(night.window.to_ms, night.ask("SELECT max(minute_ms) + 60000 FROM ledger_row")[0][0])
-    silent = _held(night, _of_samples(night, until_ms), GPU, until_ms)
+    until_ms = min(evidence.window.to_ms, evidence.ask("SELECT max(minute_ms) + 60000 FROM ledger_row")[0][0])
+    silent = _held(evidence, _of_samples(evidence, until_ms), GPU, until_ms)
     explained = {(one.node_uid, slot) for one in silent for slot in one.pods}
-    silent += _without_hangs(night, _held(night, _of_steps(night, until_ms, explained), SDK, until_ms))
-    for together in _together(_without_broken_nodes(night, silent)):
-        yield _proposal(night, together)
+    silent += _without_hangs(evidence, _held(evidence, _of_steps(evidence, until_ms, explained), SDK, until_ms))
+    for together in _together(_without_broken_nodes(evidence, silent)):
+        yield _proposal(evidence, together)
 
 
-def _of_samples(night: Night, until_ms: int) -> list[tuple[str, Pause, list[int]]]:
+def _of_samples(evidence: Evidence, until_ms: int) -> list[tuple[str, Pause, list[int]]]:
     """The gaps of GPU telemetry: node, gap, and the slots that share it."""
-    night.ask(f"CREATE OR REPLACE TEMP TABLE heard AS {_HEARD.format(samples='gpu_sample', nodes='dark')}", until_ms)
-    _add_day_before(night)
-    night.ask(_SILENT_NODES, until_ms, MIN_GAP_MS)
-    ((chances,),) = night.ask("SELECT count(*) FROM heard SEMI JOIN dark USING (node_uid, slot_index)")
+    evidence.ask(
+        f"CREATE OR REPLACE TEMP TABLE last_seen AS {_SAMPLE_TIMES.format(samples='gpu_sample', nodes='dark')}",
+        until_ms,
+    )
+    _add_day_before(evidence)
+    evidence.ask(_SILENT_NODES, until_ms, MIN_GAP_MS)
+    ((chances,),) = evidence.ask("SELECT count(*) FROM last_seen SEMI JOIN dark USING (node_uid, slot_index)")
     held: dict[str, set[int]] = defaultdict(set)
-    for node, slot in night.ask("SELECT node_uid, slot_index FROM dark SEMI JOIN silent_node USING (node_uid)"):
+    for node, slot in evidence.ask("SELECT node_uid, slot_index FROM dark SEMI JOIN silent_node USING (node_uid)"):
         held[node].add(slot)
     found = []
     for node in sorted(held):
-        rows = night.store.connection.execute(
-            "SELECT slot_index, time_ms FROM heard WHERE node_uid = ? ORDER BY slot_index, time_ms", [node]
+        rows = evidence.store.connection.execute(
+            "SELECT slot_index, time_ms FROM last_seen WHERE node_uid = ? ORDER BY slot_index, time_ms", [node]
         ).fetchnumpy()
         slots, first = np.unique(rows["slot_index"], return_index=True)
         seen = {
@@ -126,23 +129,24 @@ def _of_samples(night: Night, until_ms: int) -> list[tuple[str, Pause, list[int]
     return found
 
 
-def _add_day_before(night: Night) -> None:
-    """Where it was dark from the beginning, what was seen last is further back."""
-    night.ask(
+def _add_day_before(evidence: Evidence) -> None:
+    """For nodes that are silent from the start: read their last samples from further back."""
+    evidence.ask(
         "CREATE OR REPLACE TEMP TABLE dark_at_first AS "
         "SELECT DISTINCT node_uid FROM dark WHERE from_ms < $1 AND NOT EXISTS ("
-        "FROM heard WHERE heard.node_uid = dark.node_uid AND heard.slot_index = dark.slot_index AND time_ms < $1)",
-        night.window.from_ms + MS_PER_MINUTE,
+        "FROM last_seen WHERE last_seen.node_uid = dark.node_uid AND last_seen.slot_index = dark.slot_index "
+        "AND time_ms < $1)",
+        evidence.window.from_ms + MS_PER_MINUTE,
     )
-    if not night.ask("SELECT 1 FROM dark_at_first LIMIT 1"):
+    if not evidence.ask("SELECT 1 FROM dark_at_first LIMIT 1"):
         return
-    to_ms = night.window.from_ms - MS_PER_HOUR
-    night.store.expose(["gpu_sample"], to_ms - MS_PER_DAY, to_ms, suffix="_before")
-    earlier = _HEARD.format(samples="gpu_sample_before", nodes="dark_at_first")
-    night.ask(
-        f"INSERT INTO heard SELECT * FROM ({earlier}) ANTI JOIN heard USING (node_uid, slot_index, time_ms) "
-        f"QUALIFY row_number() OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms DESC) <= {NEAR}",
-        night.window.from_ms,
+    to_ms = evidence.window.from_ms - MS_PER_HOUR
+    evidence.store.expose(["gpu_sample"], to_ms - MS_PER_DAY, to_ms, suffix="_before")
+    earlier = _SAMPLE_TIMES.format(samples="gpu_sample_before", nodes="dark_at_first")
+    evidence.ask(
+        f"INSERT INTO last_seen SELECT * FROM ({earlier}) ANTI JOIN last_seen USING (node_uid, slot_index, time_ms) "
+        f"QUALIFY row_number() OVER (PARTITION BY node_uid, slot_index ORDER BY time_ms DESC) <= {NEIGHBORS}",
+        evidence.window.from_ms,
     )
 
 
@@ -151,8 +155,8 @@ def _of_node(
 ) -> list[tuple[Pause, list[int]]]:
     """The gaps of a node's slots, each with the slots that share it.
 
-    All GPUs of a node that are silent at once say more than one of them does: each may lose samples by chance, but
-    hardly all of them at the same time.
+    All GPUs of a node that are silent at once are stronger evidence than one of them: each may lose samples by chance,
+    but hardly all at the same time.
     """
 
     def usual_ms(at_ms: int) -> float | None:
@@ -160,7 +164,7 @@ def _of_node(
         return float(np.median(of_slots)) if of_slots else None
 
     together = Observations(np.unique(np.concatenate([one.to_ms for one in seen.values()])))
-    of_node = silence.pauses(together, until_ms, chances, most=NEAR * len(seen), usual_ms=usual_ms)
+    of_node = silence.pauses(together, until_ms, chances, most=NEIGHBORS * len(seen), usual_ms=usual_ms)
     groups: list[tuple[Pause, list[int]]] = [(pause, []) for pause in of_node if pause.is_gap]
     shared = len(groups)
     for slot in sorted(held & seen.keys()):
@@ -176,14 +180,14 @@ def _of_node(
 
 
 def _same(one: Pause, other: Pause, until_ms: int) -> bool:
-    """Whether two pauses begin and end together, but for what is lost by chance."""
+    """Whether two pauses start and end together, except for samples lost by chance."""
     ends_apart_ms = abs((one.next_ms or until_ms) - (other.next_ms or until_ms))
-    return max(abs(one.last_ms - other.last_ms), ends_apart_ms) <= max(one.apart_ms, other.apart_ms)
+    return max(abs(one.last_ms - other.last_ms), ends_apart_ms) <= max(one.max_gap_ms, other.max_gap_ms)
 
 
-def _of_steps(night: Night, until_ms: int, explained: set[tuple[str, int]]) -> list[tuple[str, Pause, list[int]]]:
-    """The gaps of the SDK, of slots whose GPU telemetry has none."""
-    rows = night.ask(
+def _of_steps(evidence: Evidence, until_ms: int, explained: set[tuple[str, int]]) -> list[tuple[str, Pause, list[int]]]:
+    """The gaps of the SDK, for slots without gaps in GPU telemetry."""
+    rows = evidence.ask(
         "SELECT node_uid, slot_index, list(time_ms ORDER BY time_ms), list(step_window.to_ms ORDER BY time_ms) "
         "FROM step_window JOIN dark USING (node_uid, slot_index) "
         "WHERE time_ms < $1 AND coalesce(list_contains(dark.pods, step_window.pod_uid), true) "
@@ -207,8 +211,10 @@ def _of_steps(night: Night, until_ms: int, explained: set[tuple[str, int]]) -> l
     return found
 
 
-def _held(night: Night, found: Sequence[tuple[str, Pause, list[int]]], source: str, until_ms: int) -> list[_Silent]:
-    """The gaps in which somebody held a GPU that was not observed."""
+def _held(
+    evidence: Evidence, found: Sequence[tuple[str, Pause, list[int]]], source: str, until_ms: int
+) -> list[_SilentGpus]:
+    """The gaps in which a pod held a GPU that was not observed."""
     rows = [
         (number, node, slot, gap.last_ms, gap.next_ms or until_ms)
         for number, (node, gap, slots) in enumerate(found)
@@ -217,23 +223,23 @@ def _held(night: Night, found: Sequence[tuple[str, Pause, list[int]]], source: s
     if not rows:
         return []
     # What is unobserved after the last sample begins when that no longer speaks, in that minute or in the next.
-    reaches_ms = night.settings.sample_reach_ms + MS_PER_MINUTE
-    held = night.ask(_HELD, *map(list, zip(*rows, strict=True)), *night.window, reaches_ms)
+    reaches_ms = evidence.settings.sample_reach_ms + MS_PER_MINUTE
+    held = evidence.ask(_HELD, *map(list, zip(*rows, strict=True)), *evidence.window, reaches_ms)
     silent = []
     for number, (node, gap, _) in enumerate(found):
         own = [row[1:] for row in held if row[0] == number]
-        from_ms = max(min((row[1] for row in own), default=0), night.window.from_ms)
-        to_ms = min(max((row[2] for row in own), default=0), night.window.to_ms)
+        from_ms = max(min((row[1] for row in own), default=0), evidence.window.from_ms)
+        to_ms = min(max((row[2] for row in own), default=0), evidence.window.to_ms)
         if from_ms < to_ms:
-            silent.append(_Silent(node, source, from_ms, to_ms, gap, {row[0]: frozenset(row[3]) for row in own}))
+            silent.append(_SilentGpus(node, source, from_ms, to_ms, gap, {row[0]: frozenset(row[3]) for row in own}))
     return silent
 
 
-def _without_broken_nodes(night: Night, silent: list[_Silent]) -> list[_Silent]:
-    """A node that was not ready, or gone, lost more than its telemetry."""
+def _without_broken_nodes(evidence: Evidence, silent: list[_SilentGpus]) -> list[_SilentGpus]:
+    """Whether the node was not ready or missing: it lost more than its telemetry."""
     if not silent:
         return []
-    away = night.ask("SELECT node_uid, time_ms FROM node WHERE NOT ready OR NOT present")
+    away = evidence.ask("SELECT node_uid, time_ms FROM node WHERE NOT ready OR NOT present")
     return [
         one
         for one in silent
@@ -241,11 +247,11 @@ def _without_broken_nodes(night: Night, silent: list[_Silent]) -> list[_Silent]:
     ]
 
 
-def _without_hangs(night: Night, silent: list[_Silent]) -> list[_Silent]:
-    """A rank that says nothing more while its peers hang is what they hang on."""
+def _without_hangs(evidence: Evidence, silent: list[_SilentGpus]) -> list[_SilentGpus]:
+    """Whether a rank went silent while its peers hang: they hang because of it."""
     if not silent:
         return []
-    hung = night.ask(
+    hung = evidence.ask(
         """
         SELECT peer.pod_uid, min(minute_ms), max(minute_ms) + $1
         FROM burn JOIN holder_name USING (pod_uid)
@@ -253,7 +259,7 @@ def _without_hangs(night: Night, silent: list[_Silent]) -> list[_Silent]:
             ON coalesce(peer.workload_uid, peer.pod_uid) = coalesce(holder_name.workload_uid, holder_name.pod_uid)
         WHERE state = 'hang' GROUP BY peer.pod_uid
         """,
-        night.bucket_ms,
+        evidence.bucket_ms,
     )
     times = {pod: (from_ms, to_ms) for pod, from_ms, to_ms in hung}
     return [
@@ -266,13 +272,13 @@ def _without_hangs(night: Night, silent: list[_Silent]) -> list[_Silent]:
     ]  # fmt: skip
 
 
-def _together(silent: Iterable[_Silent]) -> list[list[_Silent]]:
+def _together(silent: Iterable[_SilentGpus]) -> list[list[_SilentGpus]]:
     """Nodes that were silent over the same time."""
-    groups: list[list[_Silent]] = []
+    groups: list[list[_SilentGpus]] = []
     for one in sorted(silent, key=lambda one: (one.from_ms, one.to_ms, one.node_uid, min(one.pods))):
         for group in groups:
             first = group[0]
-            near_ms = max(SAME_TIME_MS, first.gap.usual_ms)
+            near_ms = max(MAX_TOGETHER_MS, first.gap.usual_ms)
             same = one.from_ms - first.from_ms <= near_ms and abs(one.to_ms - first.to_ms) <= near_ms
             if same and one.source == first.source and one.node_uid not in {other.node_uid for other in group}:
                 group.append(one)
@@ -282,16 +288,16 @@ def _together(silent: Iterable[_Silent]) -> list[list[_Silent]]:
     return groups
 
 
-def _proposal(night: Night, silent: list[_Silent]) -> Proposal:
+def _proposal(evidence: Evidence, silent: list[_SilentGpus]) -> Proposal:
     from_ms, to_ms = min(one.from_ms for one in silent), max(one.to_ms for one in silent)
     source = silent[0].source
-    names = sorted(night.node(one.node_uid) or one.node_uid for one in silent)
+    names = sorted(evidence.node(one.node_uid) or one.node_uid for one in silent)
     slots = sum(len(one.pods) for one in silent)
     pods = sorted({pod for one in silent for pods in one.pods.values() for pod in pods})
     last = max(silent, key=lambda one: one.gap.last_ms).gap
-    until = f"until {night.time(last.last_ms)}"
+    until = f"until {evidence.time(last.last_ms)}"
     if all(one.came_back for one in silent):
-        until += f" and came again at {night.time(to_ms)}"
+        until += f" and resumed at {evidence.time(to_ms)}"
     return Proposal(
         cause="telemetry_lost",
         owner_uid=None,
@@ -302,28 +308,28 @@ def _proposal(night: Night, silent: list[_Silent]) -> Proposal:
             Scope(pod, one.from_ms, one.to_ms, one.node_uid, slot)
             for one in silent for slot in sorted(one.pods) for pod in sorted(one.pods[slot])
         ),
-        headline=f"{listed(names)} sent no {source} for {duration(to_ms - from_ms)}, since {night.time(from_ms)}",
+        headline=f"{listed(names)} sent no {source} for {duration(to_ms - from_ms)}, since {evidence.time(from_ms)}",
         evidence=(
-            f"{source} came every {duration(last.usual_ms)} {until}",
-            f"{counted(slots, 'GPU')} of {listed(night.pod_names(pods))} were held meanwhile",
+            f"{source} arrived every {duration(last.usual_ms)} {until}",
+            f"{counted(slots, 'GPU')} of {listed(evidence.pod_names(pods))} were held at the time",
         ),
         suggestion=(
-            f"Look at the GPU exporter on {listed(names)} and at its scrape." if source == GPU
-            else f"Look whether the SDK on {listed(names)} reaches the server, and whether its process lives."
+            f"Check the GPU exporter on {listed(names)} and its scrape target." if source == GPU
+            else f"Check that the SDK on {listed(names)} can reach the server and that its process is alive."
         ),
-        culprit=_culprit(night, silent, names),
+        culprit=_culprit(evidence, silent, names),
         confidence=0.95 if source == GPU else 0.7,
-        known_ms=min(max(one.gap.known_ms, one.from_ms) for one in silent),
+        detectable_ms=min(max(one.gap.detectable_ms, one.from_ms) for one in silent),
     )  # fmt: skip
 
 
-def _culprit(night: Night, silent: list[_Silent], names: list[str]) -> dict[str, Any]:
+def _culprit(evidence: Evidence, silent: list[_SilentGpus], names: list[str]) -> dict[str, Any]:
     if len(names) > 1:
         return {"nodes": names}
     one = silent[0]
-    others = night.ask(
+    others = evidence.ask(
         "SELECT 1 FROM gpu_sample WHERE node_uid = $1 AND time_ms > $2 AND time_ms < $3 LIMIT 1",
         one.node_uid, one.from_ms, one.to_ms - MS_PER_MINUTE,
     )  # fmt: skip
-    alone = one.source == GPU and len(one.pods) == 1 and others  # the rest of the node went on
+    alone = one.source == GPU and len(one.pods) == 1 and others  # the rest of the node kept reporting
     return {"node": names[0]} | ({"gpu": min(one.pods)} if alone else {})

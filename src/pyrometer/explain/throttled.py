@@ -1,9 +1,7 @@
-"""`throttled`: GPUs that run slower than they could, because they are hot or because power is short.
+"""`throttled`: GPUs run at a lower clock because of heat or power.
 
-The excess is what the work would not have taken at the usual clock: that of the same workload's GPUs, else of the
-model. A power cap in force (0x4) is ordinary.
-
-Needs GPU telemetry with clocks, and with throttle reasons or temperatures.
+The excess over the time at the usual clock is claimed. The usual clock is that of the workload's other GPUs, or of the
+model. A power cap in force (0x4) is normal. Needs GPU telemetry with clocks, and with throttle reasons or temperatures.
 """
 
 from __future__ import annotations
@@ -13,25 +11,25 @@ from typing import NamedTuple
 
 from pyrometer.explain.episodes import EPISODE_GAP_MS
 from pyrometer.explain.findings import Proposal, Scope
-from pyrometer.explain.night import Night
+from pyrometer.explain.night import Evidence
 from pyrometer.model.human import counted, duration, listed
 from pyrometer.model.states import CLAIMS
 from pyrometer.model.units import MS_PER_MINUTE
 
-# Bits of NVML's throttle reasons that say that something is wrong.
+# Bits of NVML's throttle reasons that indicate a problem.
 REASONS = {
-    0x80: ("power brake", "its power supply: something pulls the power brake"),
-    0x40: ("thermal slowdown by hardware", "its cooling: fans, air flow, coolant"),
-    0x20: ("thermal slowdown by the driver", "its cooling: fans, air flow, coolant"),
+    0x80: ("power brake", "its power supply: the power brake is active"),
+    0x40: ("thermal slowdown by hardware", "its cooling: fans, airflow, coolant"),
+    0x20: ("thermal slowdown by the driver", "its cooling: fans, airflow, coolant"),
     0x08: ("slowdown by hardware", "its power supply and cooling"),
 }
 BAD = sum(REASONS)
-HOT_C = 83  # where reasons are not told: GPUs of data centres slow down from 83 to 90 degrees on
-LOWER = 0.05  # than the usual clock, on average over a stretch
-LOWER_AT_ONCE = 0.08  # ...and in each sample that begins or prolongs it
-SHORTEST_MS = 5 * MS_PER_MINUTE
-ENOUGH_SAMPLES = 10  # at work and not throttled, to say what is usual
-ENOUGH_SLOTS = 3  # of the same model, where the workload itself has too few of them
+HOT_C = 83  # if reasons are not reported: data center GPUs slow down from 83 to 90 °C on
+LOWER = 0.05  # below the usual clock, on average over a stretch
+MIN_SAMPLE_DROP = 0.08  # ...and in each sample that starts or continues it
+MIN_DURATION_MS = 5 * MS_PER_MINUTE
+MIN_SAMPLES = 10  # under load and not throttled, to know what is usual
+MIN_SLOTS = 3  # of the same model, if the workload itself has too few
 
 _AT_WORK = """
     SELECT node_uid, slot_index, time_ms, sm_clock_mhz, throttle_reasons, temperature_c,
@@ -41,12 +39,12 @@ _AT_WORK = """
         AND time_ms >= {from_ms} AND time_ms < {to_ms}
 """
 
-# One look at all samples: the slots on which something is wrong.
+# One pass over all samples: the slots with a problem.
 _SUSPECTS = """
 SELECT node_uid, slot_index FROM ({at_work}) WHERE bad GROUP BY node_uid, slot_index HAVING count(*) > 1
 """
 
-# A closer look at those slots, and at the others of the same workloads: they say what is usual, else the model does.
+# A second pass over these slots and the other slots of the same workloads, which show what is usual, or else the model.
 _STRETCHES = """
 WITH suspect AS (SELECT unnest($1) AS node_uid, unnest($2) AS slot_index),
 held AS MATERIALIZED (
@@ -111,7 +109,7 @@ ORDER BY owner_uid, node_uid, from_ms, slot_index
 
 
 class _Stretch(NamedTuple):
-    """A time in which one GPU was throttled."""
+    """A stretch in which one GPU was throttled."""
 
     owner_uid: str
     pod_uid: str
@@ -123,32 +121,32 @@ class _Stretch(NamedTuple):
     usual_mhz: float
     reasons: int | None
     temperature_c: int | None
-    by_peers: bool  # the usual is that of the same workload
+    by_peers: bool  # the usual clock is that of the same workload
 
     @property
     def permille(self) -> int:
         return round(1000 * (1 - self.mhz / self.usual_mhz))
 
 
-def detect(night: Night) -> Iterable[Proposal]:
+def detect(evidence: Evidence) -> Iterable[Proposal]:
     """One finding for each stretch in which GPUs of a workload were throttled, for each of its nodes."""
-    if not night.has("gpu_sample"):
+    if not evidence.has("gpu_sample"):
         return
-    at_work = _AT_WORK.format(bad=BAD, hot=HOT_C, from_ms=night.window.from_ms, to_ms=night.window.to_ms)
-    suspects = night.ask(_SUSPECTS.format(at_work=at_work))
+    at_work = _AT_WORK.format(bad=BAD, hot=HOT_C, from_ms=evidence.window.from_ms, to_ms=evidence.window.to_ms)
+    suspects = evidence.ask(_SUSPECTS.format(at_work=at_work))
     if not suspects:
         return
-    night.store.expose_all(["allocation"])
-    rows = night.ask(
+    evidence.store.expose_all(["allocation"])
+    rows = evidence.ask(
         _STRETCHES.format(
-            at_work=at_work, bad=BAD, lower=LOWER_AT_ONCE, lower_on_average=LOWER, gap_ms=EPISODE_GAP_MS,
-            shortest_ms=SHORTEST_MS, reach_ms=night.settings.sample_reach_ms, enough_samples=ENOUGH_SAMPLES,
-            enough_slots=ENOUGH_SLOTS, to_ms=night.window.to_ms,
+            at_work=at_work, bad=BAD, lower=MIN_SAMPLE_DROP, lower_on_average=LOWER, gap_ms=EPISODE_GAP_MS,
+            shortest_ms=MIN_DURATION_MS, reach_ms=evidence.settings.sample_reach_ms, enough_samples=MIN_SAMPLES,
+            enough_slots=MIN_SLOTS, to_ms=evidence.window.to_ms,
         ),
         *map(list, zip(*suspects, strict=True)),
     )  # fmt: skip
     for together in _together([_Stretch(*row) for row in rows]):
-        yield _proposal(night, together)
+        yield _proposal(evidence, together)
 
 
 def _together(stretches: list[_Stretch]) -> Iterator[list[_Stretch]]:
@@ -165,9 +163,9 @@ def _together(stretches: list[_Stretch]) -> Iterator[list[_Stretch]]:
         yield group
 
 
-def _proposal(night: Night, group: list[_Stretch]) -> Proposal:
-    from_ms, to_ms = min(s.from_ms for s in group), min(max(s.to_ms for s in group), night.window.to_ms)
-    node = night.node(group[0].node_uid)
+def _proposal(evidence: Evidence, group: list[_Stretch]) -> Proposal:
+    from_ms, to_ms = min(s.from_ms for s in group), min(max(s.to_ms for s in group), evidence.window.to_ms)
+    node = evidence.node(group[0].node_uid)
     gpus = sorted({s.slot_index for s in group})
     mhz, usual = (
         round(sum(values) / len(group)) for values in zip(*((s.mhz, s.usual_mhz) for s in group), strict=True)
@@ -175,14 +173,14 @@ def _proposal(night: Night, group: list[_Stretch]) -> Proposal:
     reasons = 0
     for stretch in group:
         reasons |= stretch.reasons or 0
-    told = [(words, where) for bit, (words, where) in REASONS.items() if reasons & bit]
+    reported = [(words, where) for bit, (words, where) in REASONS.items() if reasons & bit]
     degrees = [s.temperature_c for s in group if s.temperature_c is not None]
-    peers = "others of the workload" if group[0].by_peers else "others of its model"
-    evidence = [f"{mhz:,} MHz at work, {usual:,} usual of {peers}: {round(100 * (1 - mhz / usual))}% slower"]
-    if told:
-        evidence.append(f"the driver says {listed([words for words, _ in told])}")
+    peers = "other GPUs of the workload" if group[0].by_peers else "other GPUs of its model"
+    facts = [f"{mhz:,} MHz under load, {usual:,} MHz on {peers}: {round(100 * (1 - mhz / usual))}% slower"]
+    if reported:
+        facts.append(f"the driver reports {listed([words for words, _ in reported])}")
     if degrees:
-        evidence.append(f"up to {max(degrees)} °C")
+        facts.append(f"up to {max(degrees)} °C")
     which = f"GPU {gpus[0]}" if len(gpus) == 1 else counted(len(gpus), "GPU")
     return Proposal(
         cause="throttled",
@@ -191,10 +189,10 @@ def _proposal(night: Night, group: list[_Stretch]) -> Proposal:
         to_ms=to_ms,
         states=CLAIMS["throttled"],
         scope=tuple(Scope(s.pod_uid, s.from_ms, s.to_ms, s.node_uid, s.slot_index, permille=s.permille) for s in group),
-        headline=f"ran on throttled {which} of {node} for {duration(to_ms - from_ms)}, from {night.time(from_ms)} on",
-        evidence=tuple(evidence),
-        suggestion=f"Take {node} out of service; look at {told[0][1] if told else REASONS[0x40][1]}.",
+        headline=f"ran on throttled {which} of {node} for {duration(to_ms - from_ms)}, from {evidence.time(from_ms)}",
+        evidence=tuple(facts),
+        suggestion=f"Take {node} out of service and check {reported[0][1] if reported else REASONS[0x40][1]}.",
         culprit={"node": node, "gpu": gpus[0]} if len(gpus) == 1 else {"node": node, "gpus": gpus},
-        confidence=0.9 if told else 0.7,
-        known_ms=from_ms + SHORTEST_MS,
+        confidence=0.9 if reported else 0.7,
+        detectable_ms=from_ms + MIN_DURATION_MS,
     )

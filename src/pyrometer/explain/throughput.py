@@ -1,4 +1,4 @@
-"""How fast runs train: samples, tokens and FLOPs a second, the length of steps and what they are made of."""
+"""Throughput of runs: samples, tokens and FLOPs per second, step times and their phases."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pyrometer.identify.gpu_models import gpu_model
 from pyrometer.store import StoreReader
 
 PHASES = ("data", "copy", "forward", "backward", "comm", "optimizer", "checkpoint", "evaluate", "compile", "garbage")
-OWN = ("data", "copy", "forward", "backward", "garbage")  # what a rank does by itself: in the rest it waits for others
+OWN = ("data", "copy", "forward", "backward", "garbage")  # phases in which a rank does not wait for others
 OUTLIER_FACTOR = 1.15
 OUTLIER_SHARE = 0.02  # of a step
-MOST_OUTLIERS = 5
+MAX_OUTLIERS = 5
 
-# Rates are those of each rank, added up: a window that got lost changes no rate.
+# Rates are added up over ranks, so that a lost window does not change a rate.
 _RATES = """
 WITH of_rank AS (
     SELECT run, rank, any_value(node_uid) AS node_uid, any_value(slot_index) AS slot_index,
@@ -53,26 +53,26 @@ WITH stepped AS (
 ), ranked AS (
     SELECT run, us, sum(n) OVER (PARTITION BY run ORDER BY us) AS up_to, sum(n) OVER (PARTITION BY run) AS whole
     FROM rounded
-), known AS (
-    SELECT run, max(step_max_us) AS longest_us, bool_and(step_lengths IS NOT NULL) AS all_listed
+), recorded AS (
+    SELECT run, max(step_max_us) AS longest_step_us, bool_and(step_lengths IS NOT NULL) AS all_listed
     FROM stepped GROUP BY run
 )
-SELECT run, longest_us, all_listed, any_value(whole),
+SELECT run, longest_step_us, all_listed, any_value(whole),
     min(us) FILTER (WHERE up_to > floor((whole - 1) * 0.5)), min(us) FILTER (WHERE up_to > ceil((whole - 1) * 0.5)),
     min(us) FILTER (WHERE up_to > floor((whole - 1) * 0.99)), min(us) FILTER (WHERE up_to > ceil((whole - 1) * 0.99))
-FROM ranked JOIN known USING (run) GROUP BY run, longest_us, all_listed
+FROM ranked JOIN recorded USING (run) GROUP BY run, longest_step_us, all_listed
 """
 
 
-OF_ONE = "(SELECT * FROM step_window WHERE run = $1)"  # windows of one run
+ONE_RUN = "(SELECT * FROM step_window WHERE run = $1)"  # windows of one run
 
 
 def throughput(
     store: StoreReader, windows: str = "step_window", values: Sequence[object] = ()
 ) -> dict[str, dict[str, Any]]:
-    """The figures of every run with steps. `windows` are readable and names are open."""
-    asked = _LENGTHS.format(windows=windows)
-    lengths = {run: figures for run, *figures in store.connection.execute(asked, list(values)).fetchall()}
+    """The throughput of every run with steps. Requires `windows` and names."""
+    requested = _LENGTHS.format(windows=windows)
+    lengths = {run: figures for run, *figures in store.connection.execute(requested, list(values)).fetchall()}
     ranks: dict[str, list[tuple[Any, ...]]] = {}
     for run, *rank in store.connection.execute(_RATES.format(windows=windows), list(values)).fetchall():
         ranks.setdefault(run, []).append(tuple(rank))
@@ -80,26 +80,26 @@ def throughput(
 
 
 def nothing() -> dict[str, Any]:
-    """The same figures of a run that has done no steps."""
+    """The same values for a run without steps."""
     return {**_rates([]), **_lengths(None)}
 
 
 def _lengths(found: Sequence[Any] | None) -> dict[str, Any]:
     if found is None:
         return {"step_p50_ms": None, "step_p99_ms": None, "step_max_ms": None}
-    longest_us, all_listed, steps, low_50, high_50, low_99, high_99 = found
-    p50_us = _percentile(0.5, steps, low_50, high_50, longest_us)
-    p99_us = _percentile(0.99, steps, low_99, high_99, longest_us) if all_listed else None
-    named = {"step_p50_ms": p50_us, "step_p99_ms": p99_us, "step_max_ms": longest_us}
+    longest_step_us, all_listed, steps, low_50, high_50, low_99, high_99 = found
+    p50_us = _percentile(0.5, steps, low_50, high_50, longest_step_us)
+    p99_us = _percentile(0.99, steps, low_99, high_99, longest_step_us) if all_listed else None
+    named = {"step_p50_ms": p50_us, "step_p99_ms": p99_us, "step_max_ms": longest_step_us}
     return {name: None if us is None else round(us) / 1000 for name, us in named.items()}
 
 
-def _percentile(share: float, steps: int, low_us: int, high_us: int, longest_us: int | None) -> float:
-    """A percentile from the lengths of the two steps next to its place. The longest one is known exactly."""
+def _percentile(share: float, steps: int, low_us: int, high_us: int, longest_step_us: int | None) -> float:
+    """A percentile from the two nearest step lengths. The longest one is known exactly."""
     place = (steps - 1) * share
-    if longest_us is not None:
+    if longest_step_us is not None:
         low_us, high_us = (
-            longest_us if at == steps - 1 else min(us, longest_us)
+            longest_step_us if at == steps - 1 else min(us, longest_step_us)
             for at, us in ((floor(place), low_us), (ceil(place), high_us))
         )
     return low_us + (place - floor(place)) * (high_us - low_us)
@@ -125,14 +125,14 @@ def _rates(ranks: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def peak_flops(name: str | None) -> float | None:
-    """What a GPU of that name can do in a second, where its maker says so."""
-    known = gpu_model(name)
-    return known.peak_tflops_bf16 * 1e12 if known and known.peak_tflops_bf16 else None
+    """The peak FLOPs per second of a GPU model, if its vendor states it."""
+    recorded = gpu_model(name)
+    return recorded.peak_tflops_bf16 * 1e12 if recorded and recorded.peak_tflops_bf16 else None
 
 
 def phases(store: StoreReader, run: str) -> dict[str, float]:
-    """The share of a run's windows that each phase took, the largest first; what is left is "other"."""
-    shares = phases_of_all(store, OF_ONE, [run]).get(run, {})
+    """The share of each phase in the windows of a run, largest first; the rest is "other"."""
+    shares = phases_of_all(store, ONE_RUN, [run]).get(run, {})
     return {name: share for name, share in sorted(shares.items(), key=lambda one: -one[1]) if share}
 
 
@@ -152,7 +152,7 @@ def phases_of_all(store: StoreReader, windows: str, values: Sequence[object] = (
 
 
 def outliers(store: StoreReader, run: str) -> list[dict[str, Any]]:
-    """Ranks that take longer than the others for what they do by themselves, by milliseconds of a step."""
+    """Ranks that take longer than the others in their own phases, by milliseconds per step."""
     sums = ", ".join(f"sum({name}_ms) / sum(steps)" for name in OWN)
     rows = store.connection.execute(
         f"SELECT rank, sum(to_ms - time_ms) / sum(steps), {sums} FROM step_window WHERE run = ? AND steps > 0 "
@@ -172,4 +172,4 @@ def outliers(store: StoreReader, run: str) -> list[dict[str, Any]]:
                     }
                 )  # fmt: skip
     found.sort(key=lambda one: one["median_ms_per_step"] - one["ms_per_step"])
-    return found[:MOST_OUTLIERS]
+    return found[:MAX_OUTLIERS]

@@ -1,4 +1,4 @@
-"""Who holds GPUs at the end of a time range, by default now: in which state, for how much an hour, how far it is."""
+"""The holders of GPUs at the end of a time range (by default now): their state, cost per hour and progress."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from pyrometer.account.sums import price_of
 from pyrometer.account.sums import rounded
 from pyrometer.account.time_range import TimeRange
 from pyrometer.account.relations.ranks import open_ranks
-from pyrometer.explain.metrics import Reported, chosen, curves
+from pyrometer.explain.metrics import ReportedMetric, chosen, curves
 from pyrometer.identify.happenings import PROGRESS, REMAINING
 from pyrometer.model.states import STATE
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE, SHARE_WHOLE, usd
 from pyrometer.store import StoreReader
 
-MOST_ROWS = 200
-RECENT_MS = 5 * MS_PER_MINUTE  # by which a state is told: a minute may be one checkpoint
+MAX_ROWS = 200
+RECENT_MS = 5 * MS_PER_MINUTE  # the interval that determines the state: a single minute may be one checkpoint
 SLICES = 20
 
 _CURVES = curves("run IN (FROM top_said UNION ALL FROM top_shown) AND time_ms >= $1 AND time_ms < $2")
 
-# Who held what in the window. The newest minute says what is held now, and at which rate it burns.
+# The GPU time of each holder. The newest minute has the current holders and the current cost per hour.
 _HELD = """
 CREATE OR REPLACE TEMP TABLE top_held AS
 SELECT coalesce(holder_name.workload_uid, pod_uid) AS owner_uid, pod_uid, state, {price} AS price, sum(ms) AS ms,
@@ -73,7 +73,7 @@ SELECT owner_uid, min(coalesce(started_ms, scheduled_ms, created_ms)) FROM (
 WHERE owner_uid IN (FROM top_shown) GROUP BY owner_uid
 """
 
-# The run that started last in the pods that an owner has now.
+# The run that started last in the current pods of an owner.
 _RUNS = """
 SELECT owner_uid, arg_max(run, (started_ms, run)) FROM the_run
 JOIN (SELECT DISTINCT owner_uid, pod_uid FROM top_held WHERE newest_ms > 0) USING (pod_uid)
@@ -105,9 +105,9 @@ class _Owner(NamedTuple):
 
 
 def top(
-    store: StoreReader, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None, limit: int = MOST_ROWS
+    store: StoreReader, window: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None, limit: int = MAX_ROWS
 ) -> dict[str, Any]:
-    """The answer of `pyrometer top`: who holds GPUs when the window ends, the most expensive per hour first."""
+    """The answer of `pyrometer top`: the holders of GPUs at the end of the time range, by cost per hour."""
     window = TimeRange(max(window.from_ms, 0), max(window.to_ms, 0))
     _open(store, window, price_usd_micro)
     ask = store.connection.execute
@@ -119,7 +119,7 @@ def top(
         states[uid][state] = int(ms)
     sparks, since = _sparks(store, window), dict(ask(_SINCE, [window.to_ms]).fetchall())
     runs = dict(ask(_RUNS, [window.to_ms]).fetchall())
-    said = _Said(store, window, runs)
+    stated = _LastReports(store, window, runs)
     groups = [Sum((o.uid,), int(o.gpu_ms), int(o.ms_price), int(o.unpriced_ms)) for o in owners]
     rows = [
         {
@@ -128,7 +128,7 @@ def top(
             "gpus": round(int(o.newest_ms) / MS_PER_MINUTE, 2), **_states(states[o.uid]),
             **_rate("usd", o.newest_ms_price), **amounts(group, micro),
             "running_ms": max(0, window.to_ms - since[o.uid]) if since.get(o.uid) is not None else None,
-            "progress": said.progress(o.uid, runs.get(o.uid)), "metric": said.metric(runs.get(o.uid, o.uid)),
+            "progress": stated.progress(o.uid, runs.get(o.uid)), "metric": stated.metric(runs.get(o.uid, o.uid)),
             "goodput": round(int(o.train_ms) / group.gpu_ms, 4) if o.uid in runs else None, "spark": sparks[o.uid],
         }
         for o, group, micro in zip(shown, groups, rounded(groups), strict=False)
@@ -149,7 +149,7 @@ def _open(store: StoreReader, window: TimeRange, price_usd_micro: int | None) ->
 
 
 def _states(ms: dict[str, int]) -> dict[str, Any]:
-    """In which state most of the last minutes were, and the share of each."""
+    """The main state of the last minutes, and the share of each state."""
     whole = sum(ms.values())
     return {
         "state": max(ms, key=lambda state: ms[state], default=None),
@@ -158,13 +158,13 @@ def _states(ms: dict[str, int]) -> dict[str, Any]:
 
 
 def _rate(name: str, newest_ms_price: int | None) -> dict[str, Any]:
-    """What a minute costs, by the hour."""
+    """The cost of a minute as a rate per hour."""
     micro = None if newest_ms_price is None else round(int(newest_ms_price) / MS_PER_MINUTE)
     return {f"{name}_micro_per_hour": micro, f"{name}_per_hour": None if micro is None else usd(micro)}
 
 
 def _whole_rate(store: StoreReader) -> dict[str, Any]:
-    """The whole cluster: what it costs by the hour, and how much of that goes into waste, as of the last minutes."""
+    """The whole cluster: its cost per hour and its waste per hour, over the last minutes."""
     rows = store.connection.execute(
         "SELECT state, sum(newest_ms), sum(newest_ms * price), coalesce(sum(recent_ms * price), 0) "
         "FROM top_held GROUP BY state"
@@ -184,7 +184,7 @@ def _whole_rate(store: StoreReader) -> dict[str, Any]:
 
 
 def _sparks(store: StoreReader, window: TimeRange) -> dict[str, list[float | None]]:
-    """The useful share of what each of those shown held, slice by slice; None while it held nothing."""
+    """The useful share of each shown holder, by slice; None while it held nothing."""
     slice_ms = max(MS_PER_MINUTE, -(-(window.to_ms - window.from_ms) // SLICES))
     useful = ", ".join(f"'{state.name}'" for state in STATE.values() if state.family == "useful")
     sparks: dict[str, list[float | None]] = defaultdict(
@@ -197,7 +197,7 @@ def _sparks(store: StoreReader, window: TimeRange) -> dict[str, list[float | Non
 
 
 def _queue(store: StoreReader, window: TimeRange) -> dict[str, Any]:
-    """What waits for GPUs when the window ends."""
+    """The pods that wait for GPUs at the end of the time range."""
     rows: Sequence[tuple[Any, ...]] = store.connection.execute(_WAITING, [window.to_ms]).fetchall()
     pods, share, since_ms = rows[0]
     return {
@@ -206,8 +206,8 @@ def _queue(store: StoreReader, window: TimeRange) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Said:
-    """What runs, and the controllers of workloads, have said in the window: steps, metrics, how far they are."""
+class _LastReports:
+    """The reports of runs and controllers in the time range: steps, metrics, progress."""
 
     def __init__(self, store: StoreReader, window: TimeRange, runs: dict[str, str]) -> None:
         self._to_ms = window.to_ms
@@ -220,7 +220,7 @@ class _Said:
                 [window.to_ms],
             ).fetchall()
         )
-        self._reported: dict[str, list[Reported]] = defaultdict(list)
+        self._reported: dict[str, list[ReportedMetric]] = defaultdict(list)
         self._newest: dict[tuple[str, str], tuple[float, int]] = {}
         self._first: dict[tuple[str, str], tuple[float, int]] = {}
         rows = ask(
@@ -229,37 +229,39 @@ class _Said:
             list(window),
         ).fetchall()
         for run, name, goal, values, newest, newest_ms, first, first_ms in rows:
-            self._reported[run].append(Reported(name, goal, 1, values))
+            self._reported[run].append(ReportedMetric(name, goal, 1, values))
             self._newest[run, name] = (newest, newest_ms)
             self._first[run, name] = (first, first_ms)
 
     def metric(self, run: str) -> dict[str, Any] | None:
-        """The newest value of the metric that says the most about a run, or about a workload by its controller."""
+        """The newest value of the most informative metric of a run or a workload."""
         aim = chosen(self._reported.get(run, []))
         return {"name": aim.name, "value": self._newest[run, aim.name][0]} if aim else None
 
     def progress(self, owner_uid: str, run: str | None) -> dict[str, Any] | None:
-        """How far it is. Only a controller says how much there is to do (Kubeflow Trainer): without it, there is no
-        share and no end in sight, and none is guessed."""
+        """The progress.
+
+        Only a controller (Kubeflow Trainer) reports the total: without it there is no share and no estimated end.
+        """
         step = self._steps.get(run) if run else None
-        told = self._newest.get((owner_uid, PROGRESS))
-        if told is None and step is None:
+        reported = self._newest.get((owner_uid, PROGRESS))
+        if reported is None and step is None:
             return None
-        share = None if told is None else min(max(told[0] / 100, 0.0), 1.0)
+        share = None if reported is None else min(max(reported[0] / 100, 0.0), 1.0)
         return {
             "step": step, "total_steps": None, "share": share,
-            "eta_ms": None if told is None else self._eta_ms(owner_uid, told),
-            "source": "steps" if told is None else "trainjob",
+            "eta_ms": None if reported is None else self._eta_ms(owner_uid, reported),
+            "source": "steps" if reported is None else "trainjob",
         }  # fmt: skip
 
-    def _eta_ms(self, owner_uid: str, told: tuple[float, int]) -> int | None:
-        """What the controller expects, else how long the rest takes at the pace of the window."""
+    def _eta_ms(self, owner_uid: str, reported: tuple[float, int]) -> int | None:
+        """The remaining time as reported by the controller, or extrapolated from the time range."""
         remaining = self._newest.get((owner_uid, REMAINING))
         if remaining is not None:
             return max(0, round(remaining[0] * 1000) - (self._to_ms - remaining[1]))
         first = self._first[owner_uid, PROGRESS]
-        gained, took_ms = told[0] - first[0], told[1] - first[1]
+        gained, took_ms = reported[0] - first[0], reported[1] - first[1]
         if gained <= 0 or took_ms <= 0:
             return None
-        left_ms = (100 - told[0]) / gained * took_ms - (self._to_ms - told[1])
+        left_ms = (100 - reported[0]) / gained * took_ms - (self._to_ms - reported[1])
         return max(0, round(left_ms)) if left_ms < 1000 * 24 * MS_PER_HOUR else None

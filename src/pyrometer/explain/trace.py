@@ -1,7 +1,7 @@
-"""One global step over all its ranks, and one sample on its way through steps: answers of `pyrometer trace`.
+"""One global step over all its ranks, and one sample on its way through steps: the answers of `pyrometer trace`.
 
-Times inside of this module are whole microseconds. Ranks of one node share a clock; nodes are put where their ranks
-left the synchronisation, which ends for all at once, so that no clocks need to agree.
+Times in this module are whole microseconds. Ranks of one node share a clock. Nodes are aligned at the end of the
+synchronization, which all ranks leave at the same time, so their clocks need not agree.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pyrometer.store import StoreReader
 PHASES = (
     "data", "copy", "forward", "backward", "sync", "optimizer", "checkpoint", "evaluate", "compile", "garbage",
 )  # fmt: skip
-OF_MICRO_BATCHES = ("data", "copy", "forward", "backward")  # the k-th of them is of the k-th micro-batch
+OF_MICRO_BATCHES = ("data", "copy", "forward", "backward")  # the k-th of them belongs to the k-th micro-batch
 STEP, OTHER = "step", "other"
-HELD_UP_SHARE = 0.05  # of a step: who made the others wait for less is not worth naming
+HELD_UP_SHARE = 0.05  # of a step: shorter waits are not reported
 HELD_UP_US = 1_000
-MOST_SLOW = 5
-MOST_NAMED = 1_000  # traced steps
-MOST_TRACED = 20  # ways of a sample that are shown with their spans
+MAX_SLOW_RANKS = 5
+MAX_TRACED_STEPS = 1_000  # traced steps
+MAX_TRACED_SAMPLES = 20  # traced steps of a sample that are shown with their spans
 
 
-class Span(NamedTuple):
-    """A piece of a step of a rank."""
+class TraceSpan(NamedTuple):
+    """A span of a step of a rank."""
 
     rank: int
     name: str
@@ -40,7 +40,7 @@ class Span(NamedTuple):
     span_id: str
     parent_id: str | None
     attributes: dict[str, Any]
-    exact: bool  # its beginning is known to the microsecond, not only to the millisecond
+    exact: bool  # its start is known to the microsecond, not only to the millisecond
 
     @property
     def end_us(self) -> int:
@@ -48,8 +48,8 @@ class Span(NamedTuple):
         return self.start_us + self.duration_us
 
 
-class Piece(NamedTuple):
-    """A stretch of a rank's time in one phase."""
+class TraceSlice(NamedTuple):
+    """An interval of a rank in one phase."""
 
     name: str
     start_us: int
@@ -62,7 +62,7 @@ class Piece(NamedTuple):
 def trace_step(
     store: StoreReader, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None
 ) -> dict[str, Any]:
-    """One step over all ranks: spans, what the step waited for, the data behind it."""
+    """One step over all ranks: spans, what the step waited for, and its data."""
     history = open_run(store, run, window)
     attempts = [
         row[0]
@@ -92,24 +92,24 @@ def trace_step(
 
 
 def over_ranks(
-    spans: Sequence[Span], nodes: dict[int, str | None], batches: Sequence[dict[str, Any]], zone: tzinfo
+    spans: Sequence[TraceSpan], nodes: dict[int, str | None], batches: Sequence[dict[str, Any]], zone: tzinfo
 ) -> dict[str, Any]:
-    """The spans of one step put in place: each rank's time, who was last, the critical path."""
+    """The spans of one step, aligned: the time of each rank, the last rank, the critical path."""
     ranks, shifts_us = _aligned(_by_rank(spans), nodes)
     start_us = min(span.start_us for each in ranks.values() for span in each)
     end_us = max(span.end_us for each in ranks.values() for span in each)
-    told = {rank: _rank(rank, each, batches, shifts_us.get(rank, 0), start_us) for rank, each in ranks.items()}
-    last = _last_ready(told)
-    for row in told.values():
-        row["waited_ms"] = None if row["sync_ms"] is None else round(row["sync_ms"] - told[last]["sync_ms"], 3)
+    reported = {rank: _rank(rank, each, batches, shifts_us.get(rank, 0), start_us) for rank, each in ranks.items()}
+    last = _last_ready(reported)
+    for row in reported.values():
+        row["waited_ms"] = None if row["sync_ms"] is None else round(row["sync_ms"] - reported[last]["sync_ms"], 3)
     return {
         "from": iso(start_us // 1000, zone),
         "to": iso(-(-end_us // 1000), zone),
         "start_ms": _ms(start_us),
         "duration_ms": _ms(end_us - start_us),
-        "ranks": sorted(told.values(), key=_latest_first),
-        "waited_for": _waited_for(told, last, end_us - start_us),
-        "spans": [_told(span, batches, ranks[span.rank], start_us) for span in _ordered(ranks)],
+        "ranks": sorted(reported.values(), key=_latest_first),
+        "waited_for": _waited_for(reported, last, end_us - start_us),
+        "spans": [_to_json(span, batches, ranks[span.rank], start_us) for span in _ordered(ranks)],
         "critical_path": [
             {
                 "rank": last, "name": piece.name, "start_ms": _ms(piece.start_us),
@@ -121,7 +121,7 @@ def over_ranks(
 
 
 def trace_sample(store: StoreReader, run: str, sample: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
-    """A sample on its way: every batch that had it, with the spans of that batch where the step was traced."""
+    """A sample: every batch that contained it, with the spans of that batch if the step was traced."""
     found = lineage_of_sample(store, run, sample, window, zone=zone)
     traced = set(
         store.connection.execute("SELECT DISTINCT attempt, step, rank FROM span WHERE run = ?", [run]).fetchall()
@@ -132,7 +132,7 @@ def trace_sample(store: StoreReader, run: str, sample: str, window: TimeRange, *
         own: list[dict[str, Any]] = []
         trace_id = None
         place = (update["attempt"], update["step"], update["rank"])
-        if place in traced and len({way["trace_id"] for way in ways}) <= MOST_TRACED:
+        if place in traced and len({way["trace_id"] for way in ways}) <= MAX_TRACED_SAMPLES:
             trace = trace_step(store, run, update["step"], window, zone=zone, attempt=update["attempt"])
             own = [one for one in trace["spans"] if one["rank"] == update["rank"] and _of_batch(one, update["batch"])]
             trace_id = trace["trace_id"]
@@ -148,7 +148,7 @@ def trace_sample(store: StoreReader, run: str, sample: str, window: TimeRange, *
 
 
 def traced_steps(store: StoreReader, run: str) -> dict[str, Any]:
-    """Which steps have traces: how many, the newest ones, the slowest."""
+    """The traced steps: their number, the newest ones, the slowest ones."""
     rows = store.connection.execute(
         f"""
         SELECT attempt, step, count(DISTINCT rank) AS ranks, max(duration_us), arg_max(rank, duration_us), max(time_ms)
@@ -163,36 +163,36 @@ def traced_steps(store: StoreReader, run: str) -> dict[str, Any]:
     return {
         "count": len(named),
         "newest": named[-1] if named else None,
-        "steps": named[-MOST_NAMED:],
-        "slowest": sorted(named, key=lambda one: (-one["duration_ms"], one["step"]))[:MOST_SLOW],
+        "steps": named[-MAX_TRACED_STEPS:],
+        "slowest": sorted(named, key=lambda one: (-one["duration_ms"], one["step"]))[:MAX_SLOW_RANKS],
     }
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(store: StoreReader, run: str, attempt: int, step: int) -> tuple[str, list[Span]]:
+def _read(store: StoreReader, run: str, attempt: int, step: int) -> tuple[str, list[TraceSpan]]:
     rows = store.connection.execute(
         "SELECT rank, name, time_ms, after_us, duration_us, span_id, parent_id, attributes_json, trace_id FROM span "
         "WHERE run = ? AND attempt = ? AND step = ?",
         [run, attempt, step],
     ).fetchall()
     spans = [
-        Span(
-            rank, name, time_ms * 1000 + (after_us or 0), max(0, duration_us), span_id, parent_id, _attributes(said),
+        TraceSpan(
+            rank, name, time_ms * 1000 + (after_us or 0), max(0, duration_us), span_id, parent_id, _attributes(stated),
             after_us is not None,
         )
-        for rank, name, time_ms, after_us, duration_us, span_id, parent_id, said, _ in rows
+        for rank, name, time_ms, after_us, duration_us, span_id, parent_id, stated, _ in rows
     ]  # fmt: skip
     return rows[0][8], spans
 
 
 def _attributes(text: str | None) -> dict[str, Any]:
     try:
-        told = json.loads(text, parse_constant=str) if text else {}  # NaN is no JSON
+        reported = json.loads(text, parse_constant=str) if text else {}  # JSON has no NaN
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return reported if isinstance(reported, dict) else {}
 
 
 def _nodes(store: StoreReader, run: str, attempt: int) -> dict[int, str | None]:
@@ -219,7 +219,7 @@ def _traced_near(store: StoreReader, run: str, step: int, attempt: int | None) -
 
 
 def _was_done(store: StoreReader, run: str, step: int) -> bool:
-    """Whether a window covers the step: it was done, and not traced."""
+    """Whether a window covers the step: it was done but not traced."""
     return bool(
         store.connection.execute(
             "SELECT 1 FROM step_window WHERE run = ? AND first_step <= ? AND first_step + steps > ? LIMIT 1",
@@ -231,10 +231,12 @@ def _was_done(store: StoreReader, run: str, step: int) -> bool:
 # -- putting in place -------------------------------------------------------------------------------------------------
 
 
-def _by_rank(spans: Iterable[Span]) -> dict[int, list[Span]]:
-    """The spans of each rank in the order of time. One that is known to the millisecond begins where the phase before
-    it ended, if that is within the millisecond."""
-    ranks: dict[int, list[Span]] = {}
+def _by_rank(spans: Iterable[TraceSpan]) -> dict[int, list[TraceSpan]]:
+    """The spans of each rank in order of time.
+
+    A span that is known to the millisecond starts where the phase before it ended, if that is within the millisecond.
+    """
+    ranks: dict[int, list[TraceSpan]] = {}
     for span in sorted(spans, key=_place):
         ranks.setdefault(span.rank, []).append(span)
     for each in ranks.values():
@@ -248,18 +250,18 @@ def _by_rank(spans: Iterable[Span]) -> dict[int, list[Span]]:
     return dict(sorted(ranks.items()))
 
 
-def _place(span: Span) -> tuple[int, bool, int, str]:
+def _place(span: TraceSpan) -> tuple[int, bool, int, str]:
     return (span.start_us, span.name != STEP, PHASES.index(span.name) if span.name in PHASES else -1, span.span_id)
 
 
-def _ordered(ranks: dict[int, list[Span]]) -> list[Span]:
+def _ordered(ranks: dict[int, list[TraceSpan]]) -> list[TraceSpan]:
     return [span for rank in ranks for span in ranks[rank]]
 
 
 def _aligned(
-    ranks: dict[int, list[Span]], nodes: dict[int, str | None]
-) -> tuple[dict[int, list[Span]], dict[int, int]]:
-    """The ranks with the clocks of their nodes put right, and by how much each was moved."""
+    ranks: dict[int, list[TraceSpan]], nodes: dict[int, str | None]
+) -> tuple[dict[int, list[TraceSpan]], dict[int, int]]:
+    """The ranks with aligned clocks, and by how much each was shifted."""
     left_us = {rank: max((s.end_us for s in each if s.name == "sync"), default=None) for rank, each in ranks.items()}
     ends = {rank: end_us for rank, end_us in left_us.items() if end_us is not None}
     names = {nodes.get(rank) for rank in ranks}
@@ -277,19 +279,19 @@ def _aligned(
     return moved, shifts_us
 
 
-def timeline(spans: Sequence[Span]) -> list[Piece]:
-    """A rank's step, cut into its phases: ordered, without gap or overlap. The innermost phase counts."""
+def timeline(spans: Sequence[TraceSpan]) -> list[TraceSlice]:
+    """The step of a rank, divided into phases without gaps or overlaps. The innermost phase counts."""
     edges = sorted({edge for span in spans for edge in (span.start_us, span.end_us)})
     phases = [span for span in spans if span.name in PHASES]
-    pieces: list[Piece] = []
-    owner: Span | None = None
+    pieces: list[TraceSlice] = []
+    owner: TraceSpan | None = None
     for start_us, end_us in pairwise(edges):
         inside = [span for span in phases if span.start_us <= start_us and span.end_us >= end_us]
         now = max(inside, key=lambda span: (span.start_us, -span.end_us), default=None)
         if pieces and now is owner:
             pieces[-1] = pieces[-1]._replace(end_us=end_us)
         else:
-            pieces.append(Piece(now.name if now else OTHER, start_us, end_us))
+            pieces.append(TraceSlice(now.name if now else OTHER, start_us, end_us))
         owner = now
     return pieces
 
@@ -298,9 +300,9 @@ def timeline(spans: Sequence[Span]) -> list[Piece]:
 
 
 def _rank(
-    rank: int, spans: Sequence[Span], batches: Sequence[dict[str, Any]], shift_us: int, begin_us: int
+    rank: int, spans: Sequence[TraceSpan], batches: Sequence[dict[str, Any]], shift_us: int, begin_us: int
 ) -> dict[str, Any]:
-    """A rank's step: how long it took, each phase of it, when it was ready, its data."""
+    """The step of a rank: its length, its phases, when it was ready, its data."""
     start_us, end_us = min(span.start_us for span in spans), max(span.end_us for span in spans)
     pieces = timeline(spans)
     phases = {name: sum(p.end_us - p.start_us for p in pieces if p.name == name) for name in (*PHASES, OTHER)}
@@ -325,7 +327,7 @@ def _rank(
 
 
 def _last_ready(ranks: dict[int, dict[str, Any]]) -> int:
-    """The rank whose gradients were ready last: it waited least. Where nobody synchronises, the slowest one."""
+    """The rank whose gradients were ready last: it waited least. Without synchronization, the slowest rank."""
     synced = [row for row in ranks.values() if row["sync_ms"] is not None]
     if synced:
         return int(min(synced, key=lambda row: (row["sync_ms"], row["rank"]))["rank"])
@@ -337,7 +339,7 @@ def _latest_first(row: dict[str, Any]) -> tuple[float, float, int]:
 
 
 def _waited_for(ranks: dict[int, dict[str, Any]], last: int, step_us: int) -> dict[str, Any] | None:
-    """Whom the others waited for, and which phase made it late; None when nobody waited for long."""
+    """The rank that the others waited for, and its slow phase; None if no rank waited long."""
     waited = [row["waited_ms"] for row in ranks.values() if row["rank"] != last and row["waited_ms"] is not None]
     if not waited or median(waited) * 1000 < max(HELD_UP_US, HELD_UP_SHARE * step_us):
         return None
@@ -357,8 +359,10 @@ def _waited_for(ranks: dict[int, dict[str, Any]], last: int, step_us: int) -> di
     }
 
 
-def _told(span: Span, batches: Sequence[dict[str, Any]], of_rank: Sequence[Span], begin_us: int) -> dict[str, Any]:
-    """A span as answers have it."""
+def _to_json(
+    span: TraceSpan, batches: Sequence[dict[str, Any]], of_rank: Sequence[TraceSpan], begin_us: int
+) -> dict[str, Any]:
+    """A span as JSON."""
     micro_batch, batch = _batch_of(span, batches, of_rank)
     return {
         "rank": span.rank, "name": span.name, "start_ms": _ms(span.start_us),
@@ -367,11 +371,13 @@ def _told(span: Span, batches: Sequence[dict[str, Any]], of_rank: Sequence[Span]
     }  # fmt: skip
 
 
-def _batch_of(span: Span, batches: Sequence[dict[str, Any]], of_rank: Sequence[Span]) -> tuple[int | None, str | None]:
-    """Which batch a span worked on: as it says, else by its place, where there are as many of its name as batches."""
-    said = span.attributes.get("pyrometer.batch")
-    if said is not None:
-        return span.attributes.get("pyrometer.micro_batch"), str(said)
+def _batch_of(
+    span: TraceSpan, batches: Sequence[dict[str, Any]], of_rank: Sequence[TraceSpan]
+) -> tuple[int | None, str | None]:
+    """The batch of a span: as reported, or by its index if there are as many spans of that name as batches."""
+    stated = span.attributes.get("pyrometer.batch")
+    if stated is not None:
+        return span.attributes.get("pyrometer.micro_batch"), str(stated)
     if span.name not in OF_MICRO_BATCHES:
         return None, None
     own = [row for row in batches if row["rank"] == span.rank]
@@ -383,7 +389,7 @@ def _batch_of(span: Span, batches: Sequence[dict[str, Any]], of_rank: Sequence[S
 
 
 def _of_batch(span: dict[str, Any], batch: str) -> bool:
-    """Whether a span is on the way of a batch: its own, or what the whole step does with all of them."""
+    """Whether a span belongs to a batch: its own, or one that covers the whole step."""
     return bool(span["batch"] == batch or (span["name"] in PHASES and span["batch"] is None))
 
 

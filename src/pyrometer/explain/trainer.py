@@ -1,5 +1,5 @@
-"""Runs that no SDK sees, as their controllers tell of them: Kubeflow Trainer says how far a TrainJob is, how long it
-will take and what its metrics are. Such a workload is a run: its pods' GPUs are its ranks."""
+"""Progress of runs as their controllers report it: Kubeflow Trainer reports the progress of a TrainJob, its remaining
+time and its metrics."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pyrometer.identify.happenings import PROGRESS, REMAINING
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import StoreReader
 
-LONGEST_MS = 1000 * 24 * MS_PER_HOUR  # an end that is further away is none in sight
+MAX_REMAINING_MS = 1000 * 24 * MS_PER_HOUR  # a later end is not shown
 
-# A program may call a metric of its own so: that has a step, which no controller says.
-_TOLD = """
+# A program may use the same metric names. Its values have a step, a controller's do not.
+_REPORTED_PROGRESS = """
 SELECT run, name, arg_max(value, time_ms), max(time_ms) FROM metric
 WHERE name IN (SELECT unnest($1)) AND time_ms < $2 AND isfinite(value) AND step IS NULL
     AND run IN (SELECT workload_uid FROM the_workload) GROUP BY ALL
@@ -20,12 +20,17 @@ WHERE name IN (SELECT unnest($1)) AND time_ms < $2 AND isfinite(value) AND step 
 
 
 def progress_of_all(store: Reading, to_ms: int) -> dict[str, dict[str, Any]]:
-    """How far workloads are, as their controllers last said it before a time, by UID. Names and metrics are open."""
-    told: dict[str, dict[str, tuple[float, int]]] = {}
-    for uid, name, value, at_ms in store.connection.execute(_TOLD, [[PROGRESS, REMAINING], to_ms]).fetchall():
-        told.setdefault(uid, {})[name] = (value, at_ms)
+    """The progress of workloads by UID, as last reported by their controllers before a time.
+
+    Requires names and metrics.
+    """
+    reported: dict[str, dict[str, tuple[float, int]]] = {}
+    for uid, name, value, at_ms in store.connection.execute(
+        _REPORTED_PROGRESS, [[PROGRESS, REMAINING], to_ms]
+    ).fetchall():
+        reported.setdefault(uid, {})[name] = (value, at_ms)
     found = {}
-    for uid, values in told.items():
+    for uid, values in reported.items():
         if PROGRESS not in values:
             continue
         share, at_ms = values[PROGRESS]
@@ -33,7 +38,7 @@ def progress_of_all(store: Reading, to_ms: int) -> dict[str, dict[str, Any]]:
         eta_ms = None if left is None else max(0, round(min(left[0] * 1000, 2.0**62)) - (to_ms - left[1]))
         found[uid] = {
             "share": min(max(share / 100, 0.0), 1.0),
-            "eta_ms": eta_ms if eta_ms is None or eta_ms < LONGEST_MS else None,
+            "eta_ms": eta_ms if eta_ms is None or eta_ms < MAX_REMAINING_MS else None,
             "told_ms": at_ms, "source": "trainjob",
         }  # fmt: skip
     return found

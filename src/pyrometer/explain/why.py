@@ -1,6 +1,6 @@
-"""The answer of `pyrometer why`: what burned, by state, and the findings.
+"""The answer of `pyrometer why`: cost by state, and the findings.
 
-Reports and the API show it; they add nothing.
+Reports and the API show it without adding anything.
 """
 
 from __future__ import annotations
@@ -14,90 +14,90 @@ from pyrometer.account.answer_json import amounts, iso, time_and_money, workload
 from pyrometer.account.sums import Sum, added, rounded
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain import claims
-from pyrometer.explain.burn import Burned, wasted, with_waste
+from pyrometer.explain.burn import BurnSummary, wasted, with_waste
 from pyrometer.explain.detectors import DETECTORS
 from pyrometer.explain.failures import failure_json, first_failures
-from pyrometer.explain.findings import Finding
-from pyrometer.explain.night import Night
+from pyrometer.explain.findings import ClaimedFinding
+from pyrometer.explain.night import Evidence
 from pyrometer.explain.queues import progress, queues, waited_ms
-from pyrometer.explain.what_if import saved_if_caught, what_if
+from pyrometer.explain.what_if import total_savings, what_if
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import STATE
 from pyrometer.model.units import gpu_hours, usd
 from pyrometer.store import StoreReader
 
-MOST_WORKLOADS = 20
+MAX_WORKLOADS = 20
 MAX_FAILURES = 20
 
 
 def why(
     store: StoreReader, window: TimeRange, settings: Settings, *, zone: tzinfo, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
-    """What burned in a window, and why."""
-    night = Night(store, window, settings, zone, price_usd_micro=price_usd_micro)
-    burned = Burned(store, window, zone)
-    findings = _findings(night, claims.find(night, DETECTORS), price_usd_micro)
+    """The cost of a time range, and why."""
+    evidence = Evidence(store, window, settings, zone, price_usd_micro=price_usd_micro)
+    burned = BurnSummary(store, window, zone)
+    findings = _findings(evidence, claims.find(evidence, DETECTORS), price_usd_micro)
     totals = burned.totals(settings, price_usd_micro)
-    unexplained = _unexplained(night)
+    unexplained = _unexplained(evidence)
     return {
         **totals,
         "findings": findings,
-        "failures": _failures(night),
-        "saved_if_caught": saved_if_caught(night, findings),
+        "failures": _failures(evidence),
+        "saved_if_caught": total_savings(evidence, findings),
         "waste": _waste(totals, unexplained),
         "unexplained": unexplained,
-        "timeline": {"bucket_ms": night.bucket_ms, "rows": _timeline(night)},
+        "timeline": {"bucket_ms": evidence.bucket_ms, "rows": _timeline(evidence)},
         "teams": burned.teams(),
-        "queues": queues(night),
-        "workloads": _workloads(night, burned),
-        "workloads_total": night.ask("SELECT count(DISTINCT workload_uid) FROM burn JOIN holder_name USING (pod_uid)")[
-            0
-        ][0],
+        "queues": queues(evidence),
+        "workloads": _workloads(evidence, burned),
+        "workloads_total": evidence.ask(
+            "SELECT count(DISTINCT workload_uid) FROM burn JOIN holder_name USING (pod_uid)"
+        )[0][0],
     }
 
 
-def _failures(night: Night) -> list[dict[str, Any]]:
-    """Runs of which an attempt failed, with the last that did, newest first."""
+def _failures(evidence: Evidence) -> list[dict[str, Any]]:
+    """Runs with a failed attempt, each with its last failure, newest first."""
     named = dict(
-        night.ask(
+        evidence.ask(
             "SELECT run, any_value(coalesce(workload_name, run)) FROM the_run LEFT JOIN holder_name USING (pod_uid) "
             "GROUP BY run"
         )
     )
-    told: dict[str, dict[str, Any]] = {}
-    for failure in first_failures(night.store, night.window):
-        if failure.run in told:
-            told[failure.run]["attempts"] += 1
-        elif len(told) < MAX_FAILURES:
+    reported: dict[str, dict[str, Any]] = {}
+    for failure in first_failures(evidence.store, evidence.window):
+        if failure.run in reported:
+            reported[failure.run]["attempts"] += 1
+        elif len(reported) < MAX_FAILURES:
             who = {"run": failure.run, "name": named.get(failure.run, failure.run), "attempts": 1}
-            told[failure.run] = {**who, **failure_json(failure, night.zone)}
-    return list(told.values())
+            reported[failure.run] = {**who, **failure_json(failure, evidence.zone)}
+    return list(reported.values())
 
 
-def _unexplained(night: Night) -> list[dict[str, Any]]:
-    """Waste that no finding claims, by state, most expensive first: ordinary friction, or what has no cause yet."""
-    rows = night.ask(
+def _unexplained(evidence: Evidence) -> list[dict[str, Any]]:
+    """Unexplained waste by state, most expensive first."""
+    rows = evidence.ask(
         "SELECT state, sum(ms), sum(ms * usd_micro_per_hour::HUGEINT), "
         "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) "
         "FROM (SELECT state, ms, usd_micro_per_hour FROM burn "
-        f"UNION ALL SELECT state, -ms, {night.price} FROM claim) GROUP BY state HAVING sum(ms) > 0"
+        f"UNION ALL SELECT state, -ms, {evidence.price} FROM claim) GROUP BY state HAVING sum(ms) > 0"
     )
     groups = [
         Sum((state,), int(ms), int(ms_price or 0), int(unpriced))
         for state, ms, ms_price, unpriced in rows if STATE[state].family == "waste"
     ]  # fmt: skip
-    told = [{"state": g.key[0]} | amounts(g, micro) for g, micro in zip(groups, rounded(groups), strict=True)]
-    return sorted(told, key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["state"]))
+    reported = [{"state": g.key[0]} | amounts(g, micro) for g, micro in zip(groups, rounded(groups), strict=True)]
+    return sorted(reported, key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["state"]))
 
 
 def _waste(totals: dict[str, Any], unexplained: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What was wasted, split into what findings explain and the rest. The two parts add up to the whole."""
+    """The waste, split into the part that findings explain and the rest. The two parts add up to the whole."""
     rows = [row for row in totals["states"] if row["family"] == "waste"]
     gpu_ms, rest_ms = (sum(row["gpu_ms"] for row in part) for part in (rows, unexplained))
     is_priced = totals["total"]["usd_micro"] is not None
     micro, rest = _micro(rows, is_priced=is_priced), _micro(unexplained, is_priced=is_priced)
     if micro is not None:
-        rest = min(rest or 0, micro)  # each is rounded by itself
+        rest = min(rest or 0, micro)  # each amount is rounded separately
     return {
         **time_and_money(gpu_ms, micro),
         "explained": time_and_money(gpu_ms - rest_ms, None if micro is None or rest is None else micro - rest),
@@ -106,42 +106,44 @@ def _waste(totals: dict[str, Any], unexplained: Sequence[dict[str, Any]]) -> dic
 
 
 def _micro(rows: Sequence[dict[str, Any]], *, is_priced: bool) -> int | None:
-    """Their money; None if none of them has a price. No rows cost nothing, where anything has a price."""
+    """The sum of their money; None if none is priced. Zero if there are no rows and anything has a price."""
     priced = [row["usd_micro"] for row in rows if row["usd_micro"] is not None]
     return sum(priced) if priced or (is_priced and not rows) else None
 
 
-def _timeline(night: Night) -> list[dict[str, Any]]:
+def _timeline(evidence: Evidence) -> list[dict[str, Any]]:
     buckets: dict[int, dict[str, int]] = defaultdict(dict)
-    for bucket, state, ms in night.ask("SELECT minute_ms, state, sum(ms) FROM burn GROUP BY ALL ORDER BY ALL"):
+    for bucket, state, ms in evidence.ask("SELECT minute_ms, state, sum(ms) FROM burn GROUP BY ALL ORDER BY ALL"):
         buckets[bucket][state] = int(ms)
-    return [{"from": iso(bucket, night.zone), "states": states} for bucket, states in buckets.items()]
+    return [{"from": iso(bucket, evidence.zone), "states": states} for bucket, states in buckets.items()]
 
 
-def _workloads(night: Night, burned: Burned) -> list[dict[str, Any]]:
+def _workloads(evidence: Evidence, burned: BurnSummary) -> list[dict[str, Any]]:
     groups = burned.sums("workload", "experiment", "team")
-    told = [(group, micro) for group, micro in zip(groups, rounded(groups), strict=True) if group.key[0] is not None]
-    told = told[:MOST_WORKLOADS]
+    reported = [
+        (group, micro) for group, micro in zip(groups, rounded(groups), strict=True) if group.key[0] is not None
+    ]
+    reported = reported[:MAX_WORKLOADS]
     lost: dict[str, list[Sum]] = defaultdict(list)
     for group in wasted(burned.sums("workload", "experiment", "team", "state")):
         lost[str(group.key[:3])].append(group)
-    wastes = [added(group.key, lost[str(group.key)]) for group, _ in told]
-    states = _states(night, [group.key[0]["uid"] for group, _ in told])
-    waited, done = waited_ms(night), progress(night)
+    wastes = [added(group.key, lost[str(group.key)]) for group, _ in reported]
+    states = _states(evidence, [group.key[0]["uid"] for group, _ in reported])
+    waited, done = waited_ms(evidence), progress(evidence)
     return [
         {"workload": group.key[0], "experiment": group.key[1], "team": group.key[2]}
         | with_waste(group, micro, waste, waste_micro)
         | {"states": states[group.key[0]["uid"]]}
         | {"waited_ms": waited.get(group.key[0]["uid"]), "progress": done.get(group.key[0]["uid"])}
-        for (group, micro), waste, waste_micro in zip(told, wastes, rounded(wastes), strict=True)
+        for (group, micro), waste, waste_micro in zip(reported, wastes, rounded(wastes), strict=True)
     ]
 
 
-def _states(night: Night, workloads: Sequence[str]) -> dict[str, dict[str, int]]:
+def _states(evidence: Evidence, workloads: Sequence[str]) -> dict[str, dict[str, int]]:
     """The states of each of these workloads, most expensive first."""
     states: dict[str, dict[str, int]] = defaultdict(dict)
     if workloads:
-        rows = night.ask(
+        rows = evidence.ask(
             "SELECT owner_uid, state, sum(ms)::BIGINT FROM owner_burn WHERE list_contains($1, owner_uid) "
             "GROUP BY owner_uid, state HAVING sum(ms) > 0 "
             "ORDER BY coalesce(sum(ms * usd_micro_per_hour::HUGEINT), 0) DESC, sum(ms) DESC, state",
@@ -152,23 +154,23 @@ def _states(night: Night, workloads: Sequence[str]) -> dict[str, dict[str, int]]
     return states
 
 
-def _findings(night: Night, found: Sequence[Finding], price_usd_micro: int | None) -> list[dict[str, Any]]:
+def _findings(evidence: Evidence, found: Sequence[ClaimedFinding], price_usd_micro: int | None) -> list[dict[str, Any]]:
     groups = [_priced(Sum((f.id,), f.gpu_ms, f.ms_price, f.unpriced_gpu_ms), price_usd_micro) for f in found]
     return [
-        _finding(night, finding, micro)
-        | {"what_if": what_if(night, finding, whole, micro, _priced(finding.caught.saved, price_usd_micro))}
+        _finding(evidence, finding, micro)
+        | {"what_if": what_if(evidence, finding, whole, micro, _priced(finding.caught.saved, price_usd_micro))}
         for finding, whole, micro in zip(found, groups, rounded(groups), strict=True)
     ]
 
 
 def _priced(group: Sum, price_usd_micro: int | None) -> Sum:
-    """At the ledger's own prices, or at one for everything where that was asked for."""
+    """A sum at the ledger's own prices, or at one requested price for everything."""
     return group if price_usd_micro is None else Sum(group.key, group.gpu_ms, group.gpu_ms * price_usd_micro, 0)
 
 
-def _finding(night: Night, finding: Finding, micro: int | None) -> dict[str, Any]:
+def _finding(evidence: Evidence, finding: ClaimedFinding, micro: int | None) -> dict[str, Any]:
     proposal = finding.proposal
-    rows = night.ask(
+    rows = evidence.ask(
         "SELECT workload_uid, workload_kind, workload_namespace, workload_name, experiment, team, pod FROM holder_name "
         "WHERE workload_uid = $1 OR pod_uid = $1 LIMIT 1",
         proposal.owner_uid,
@@ -183,11 +185,11 @@ def _finding(night: Night, finding: Finding, micro: int | None) -> dict[str, Any
         "experiment": experiment,
         "team": team if subject else "platform",
         "culprit": proposal.culprit,
-        "from": iso(proposal.from_ms, night.zone),
-        "to": iso(proposal.to_ms, night.zone),
-        "ongoing": night.goes_on(*proposal.subject),
-        "ended": night.has_ended(*proposal.subject),
-        "seen": None if finding.seen_ms is None else iso(finding.seen_ms, night.zone),
+        "from": iso(proposal.from_ms, evidence.zone),
+        "to": iso(proposal.to_ms, evidence.zone),
+        "ongoing": evidence.is_ongoing(*proposal.subject),
+        "ended": evidence.has_ended(*proposal.subject),
+        "seen": None if finding.seen_ms is None else iso(finding.seen_ms, evidence.zone),
         "gpu_ms": finding.gpu_ms,
         "gpu_hours": gpu_hours(finding.gpu_ms),
         "usd_micro": micro,

@@ -1,14 +1,11 @@
-"""Whether a run was worth what it cost: its metric against its dollars, and against other runs of its experiment."""
+"""The answer of `pyrometer worth EXPERIMENT`: the metric of each run against its cost, and against the other runs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
-from statistics import median
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import Any
 
 from pyrometer.account.answer_json import amounts
 from pyrometer.account.answer_json import iso
@@ -21,63 +18,65 @@ from pyrometer.account.sums import sums
 from pyrometer.account.time_range import TimeRange
 from pyrometer.account.relations.run_minutes import open_run_minutes
 from pyrometer.account.relations.runs import open_runs
-from pyrometer.explain.dominated import Reached, beaten_since
-from pyrometer.explain.metrics import LOGGED, Aim, Reported, aim_of, chosen, curves
-from pyrometer.explain.spending import NOTHING, Spent, beside_costs, costs, costs_of_minutes
+from pyrometer.explain.dominated import Reached
+from pyrometer.explain.dominated import beaten_since
+from pyrometer.explain.metrics import LOGGED
+from pyrometer.explain.metrics import Aim
+from pyrometer.explain.metrics import Reported
+from pyrometer.explain.metrics import aim_of
+from pyrometer.explain.metrics import chosen
+from pyrometer.explain.metrics import curves
+from pyrometer.explain.spending import NOTHING
+from pyrometer.explain.spending import Spent
+from pyrometer.explain.spending import beside_costs
+from pyrometer.explain.spending import costs
+from pyrometer.explain.spending import costs_of_minutes
+from pyrometer.account.time_range import TimeRange
+from pyrometer.account.answer_json import amounts
+from pyrometer.account.answer_json import iso
+from pyrometer.account.names import open_names
+from pyrometer.account.sums import rounded
+from pyrometer.account.sums import sums
+from pyrometer.account.answer_json import total
+from pyrometer.account.answer_json import time_range_json
+from pyrometer.explain.dominated import ReachedValue
+from pyrometer.explain.experiment_runs import ExperimentRun
+from pyrometer.explain.experiment_runs import choose_goal
+from pyrometer.explain.experiment_runs import goal_json
+from pyrometer.explain.experiment_runs import main_team
+from pyrometer.explain.experiment_runs import open_experiment_runs
+from pyrometer.explain.experiment_runs import put_goals
+from pyrometer.explain.experiment_runs import reported_metrics
+from pyrometer.explain.metrics import MetricGoal
+from pyrometer.explain.metrics import ReportedMetric
+from pyrometer.explain.spending import RunCost
+from pyrometer.explain.spending import with_costs
+from pyrometer.explain.tradeoffs import MAX_POINTS
+from pyrometer.explain.tradeoffs import CurvePoint
+from pyrometer.explain.tradeoffs import best_of
+from pyrometer.explain.tradeoffs import marginal
+from pyrometer.explain.tradeoffs import pareto
+from pyrometer.explain.tradeoffs import reached_at
+from pyrometer.explain.tradeoffs import thinned
 from pyrometer.model import events
-from pyrometer.model.units import USD_MICRO_PER_USD, gpu_hours, usd, usd_micro
+from pyrometer.model.units import gpu_hours, usd, usd_micro
 from pyrometer.store import StoreReader
 
-MOST_POINTS, LEAST_POINTS = 200, 24  # of a curve
-MOST_IN_ALL = 40_000  # of all curves of an answer: a sweep has thousands of runs
-MOST_TREND = 24
-LEAST_TREND = 6  # values from which one can see whether it still gets better
-LAST_PART = 10  # the last tenth of a run's dollars
-LEAST_USD_MICRO = USD_MICRO_PER_USD // 100  # of that tenth: less buys nothing that anybody counts
+MIN_POINTS = 24  # of a curve
+MAX_TOTAL_POINTS = 40_000  # of all curves of an answer: a sweep has thousands of runs
 
 
-class NoSuchExperimentError(LookupError):
-    """There is no experiment of that name; `known` are those that there are."""
+class ExperimentNotFoundError(LookupError):
+    """There is no experiment of that name. `recorded` are the existing ones."""
 
-    def __init__(self, experiment: str, known: Iterable[str]) -> None:
+    def __init__(self, experiment: str, recorded: Iterable[str]) -> None:
         super().__init__(experiment)
-        self.known = sorted(known)
+        self.recorded = sorted(recorded)
 
 
-class NoSuchMetricError(LookupError):
-    """No run of the experiment has reported a metric of that name; the text says which there are."""
+class MetricNotFoundError(LookupError):
+    """No run of the experiment reported a metric of that name. The text lists the reported ones."""
 
-
-class Point(NamedTuple):
-    """A value, and what its run had cost when it was reported."""
-
-    step: int | None
-    time_ms: int
-    value: float
-    gpu_ms: int
-    usd_micro: int | None
-
-
-class _Listed(NamedTuple):
-    run: str
-    experiment: str | None
-    team: str | None
-    started_ms: int
-    ended_ms: int | None
-    outcome: str
-    reported_ms: int
-
-
-_LISTED = """
-SELECT run, experiment, team, started_ms, ended_ms, coalesce(outcome, 'running'), reported_ms
-FROM listed_run ORDER BY started_ms DESC, run
-"""
-
-_REPORTED = f"""
-SELECT experiment, curve.name, max(goal), count(DISTINCT run), count(*)
-FROM {curves("time_ms >= $1 AND time_ms < $2")} curve JOIN listed_run USING (run)
-WHERE isfinite(value) GROUP BY ALL ORDER BY ALL
-"""
 
 # Of a metric that several ranks report, the first rank's; of its values those that are better than all before, and some
 # of the others, evenly: the best, the first that reaches a target and what came last are among them.
@@ -97,29 +96,25 @@ WHERE number IN (1, values) OR value * sign < best_before
 """
 
 
-# -- one experiment -----------------------------------------------------------------------------------------------
-
-
 def worth(
     store: StoreReader, experiment: str, window: TimeRange, *, zone: tzinfo, metric: str | None = None,
     target: float | None = None, price_usd_micro: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The answer of `pyrometer worth EXPERIMENT`: its runs, most expensive first; none of an experiment that only held
-    GPUs."""
-    everything = _open(store, window)
+    """The runs of an experiment, most expensive first. An experiment without runs only has a cost."""
+    everything = open_experiment_runs(store, window)
     listed = [run for run in everything if run.experiment == experiment]
     if not listed:
         if not _exists(store, experiment):
-            known = {run.experiment for run in everything if run.experiment is not None}
-            raise NoSuchExperimentError(experiment, known)
+            recorded = {run.experiment for run in everything if run.experiment is not None}
+            raise ExperimentNotFoundError(experiment, recorded)
         return _without_runs(store, experiment, window, zone, target, price_usd_micro)
     names = [run.run for run in listed]
     open_run_minutes(store, window, price_usd_micro, names)
-    reported = _reported(store, window).get(experiment, [])
+    reported = reported_metrics(store, window).get(experiment, [])
     aim = _aim(reported, metric)
     spent = costs_of_minutes(store)
     groups = [spent.get(name, NOTHING).held for name in names]
-    most = max(LEAST_POINTS, min(MOST_POINTS, MOST_IN_ALL // len(names)))
+    most = max(MIN_POINTS, min(MAX_POINTS, MAX_TOTAL_POINTS // len(names)))
     points = _points(store, window, [(name, aim) for name in names], most) if aim else {}
     steps, startups, already = _steps(store), _startups(store), _already(points, aim)
     rows = [
@@ -134,7 +129,7 @@ def worth(
     for row in rows:
         row["pareto"] = row["run"] in best
     rows.sort(key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["run"]))
-    metrics = [_told(aim_of(one), "name") | {"runs": one.runs} for one in reported]
+    metrics = [goal_json(aim_of(one), "name") | {"runs": one.runs} for one in reported]
     teams = [(row["team"], row["gpu_ms"]) for row in rows]
     return _answer(experiment, time_range_json(window, zone), teams, aim, target, metrics, rows, total(groups))
 
@@ -143,11 +138,11 @@ def _exists(store: StoreReader, experiment: str) -> bool:
     """Whether an experiment of that name has runs or holds GPUs, at any time."""
     open_names(store)
     store.expose_all(["run"])
-    (known,) = store.connection.execute(
+    (recorded,) = store.connection.execute(
         "SELECT EXISTS (FROM holder_name WHERE experiment = $1) OR EXISTS (FROM run WHERE experiment = $1)",
         [experiment],
     ).fetchall()
-    return bool(known[0])
+    return bool(recorded[0])
 
 
 def _without_runs(
@@ -158,7 +153,7 @@ def _without_runs(
     target: float | None,
     price_usd_micro: int | None,
 ) -> dict[str, Any]:
-    """What an experiment cost that has no training runs in the window."""
+    """The cost of an experiment without training runs in the time range."""
     groups = sums(store, window, ("team", "experiment"), zone=zone, price_usd_micro=price_usd_micro)
     own = [group for group in groups if group.key[1] == experiment]
     teams = [(group.key[0], group.gpu_ms) for group in own]
@@ -166,7 +161,7 @@ def _without_runs(
 
 
 def _answer(
-    experiment: str, window: dict[str, str], teams: Sequence[tuple[str | None, int]], aim: Aim | None,
+    experiment: str, window: dict[str, str], teams: Sequence[tuple[str | None, int]], aim: MetricGoal | None,
     target: float | None, metrics: list[dict[str, Any]], rows: list[dict[str, Any]], whole: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     beaten = [row["usd_micro"] or 0 for row in rows if row["best"] is not None and not row["pareto"]]
@@ -175,9 +170,9 @@ def _answer(
     return {
         "experiment": experiment,
         "window": window,
-        "team": _mostly(teams),
+        "team": main_team(teams),
         "teams": sorted({team for team, _ in teams if team is not None}),
-        **_told(aim),
+        **goal_json(aim),
         "target": target,
         "metrics": metrics,
         "runs": rows,
@@ -191,9 +186,14 @@ def _answer(
 
 
 def _judged(
-    points: Sequence[Point], aim: Aim | None, target: float | None, started_ms: int, micro: int | None, most: int
+    points: Sequence[CurvePoint],
+    aim: MetricGoal | None,
+    target: float | None,
+    started_ms: int,
+    micro: int | None,
+    most: int,
 ) -> dict[str, Any]:
-    """What a run's metric says about it."""
+    """The metric of a run as JSON: best and final value, target, gain, curve."""
     best = best_of(points, aim)
     reached = reached_at(points, aim, target)
     return {
@@ -210,65 +210,8 @@ def _judged(
     }
 
 
-def best_of(points: Sequence[Point], aim: Aim | None) -> Point | None:
-    """The first of the best values; None where no direction is known to be better."""
-    if aim is None or aim.goal is None or not points:
-        return None
-    return min(points, key=lambda point: point.value * aim.sign)  # the first of equal ones
-
-
-def reached_at(points: Sequence[Point], aim: Aim | None, target: float | None) -> Point | None:
-    """The first value that is at least as good as the target."""
-    if aim is None or aim.goal is None or target is None:
-        return None
-    return next((point for point in points if point.value * aim.sign <= target * aim.sign), None)
-
-
-def marginal(points: Sequence[Point], aim: Aim | None, usd_micro: int | None) -> dict[str, Any] | None:
-    """What the last tenth of a run's dollars bought: by how much its best value got better in it."""
-    if usd_micro is None or usd_micro < LAST_PART * LEAST_USD_MICRO:
-        return None
-    last_usd_micro = usd_micro // LAST_PART
-    before = best_of([p for p in points if (p.usd_micro or 0) <= usd_micro - last_usd_micro], aim)
-    after = best_of(points, aim)
-    if before is None or after is None or aim is None:
-        return None
-    gain = (before.value - after.value) * aim.sign
-    all_gain = (points[0].value - after.value) * aim.sign
-    dollars = last_usd_micro / USD_MICRO_PER_USD
-    return {
-        "usd_micro": last_usd_micro,
-        "usd": usd(last_usd_micro),
-        "gain": _short(gain),
-        "gain_per_usd": _short(gain / dollars),
-        "share_of_all_gain": _short(gain / all_gain) if all_gain else None,
-    }
-
-
-def thinned(points: Sequence[Point], best: Point | None, most: int = MOST_POINTS) -> list[Point]:
-    """A part of the points, evenly; the first, the last and the best are in it."""
-    if len(points) <= most:
-        return list(points)
-    evenly = {number * (len(points) - 1) // (most - 2) for number in range(most - 1)}
-    return [point for number, point in enumerate(points) if number in evenly or point is best]
-
-
-def pareto(spent: Sequence[tuple[int, float]]) -> list[bool]:
-    """Which of (cost, badness) no other one beats: as good or better for as much or less, and not the same in both."""
-    kept = [False] * len(spent)
-    least: float | None = None
-    cheapest: dict[float, int] = {}
-    for place in sorted(range(len(spent)), key=lambda place: spent[place]):
-        cost, badness = spent[place]
-        if least is None or badness < least:
-            least = badness
-            cheapest[badness] = cost
-        kept[place] = cheapest.get(badness) == cost and badness == least
-    return kept
-
-
-def _pareto(rows: Sequence[dict[str, Any]], aim: Aim | None) -> set[str]:
-    """The runs that no other one beats; by GPU time, where some have no price."""
+def _pareto(rows: Sequence[dict[str, Any]], aim: MetricGoal | None) -> set[str]:
+    """The runs on the Pareto front; by GPU time if some have no price."""
     judged = [row for row in rows if row["best"] is not None]
     if aim is None or not judged:
         return set()
@@ -277,21 +220,21 @@ def _pareto(rows: Sequence[dict[str, Any]], aim: Aim | None) -> set[str]:
     return {row["run"] for row, stays in zip(judged, kept, strict=True) if stays}
 
 
-def _already(points: Mapping[str, Sequence[Point]], aim: Aim | None) -> dict[str, Point]:
-    """For each run that another one had beaten before it ended: its value from which on that was so; by GPU time, where
-    some have no price."""
+def _already(points: Mapping[str, Sequence[CurvePoint]], aim: MetricGoal | None) -> dict[str, CurvePoint]:
+    """For each run that another one outperformed before it ended: its value from which on that was the case; by GPU
+    time if some have no price."""
     if aim is None or aim.goal is None:
         return {}
     priced = all(point.usd_micro is not None for values in points.values() for point in values)
     reached = {
-        run: [Reached(p.time_ms, (p.usd_micro or 0) if priced else p.gpu_ms, p.value * aim.sign) for p in values]
+        run: [ReachedValue(p.time_ms, (p.usd_micro or 0) if priced else p.gpu_ms, p.value * aim.sign) for p in values]
         for run, values in points.items()
     }
     return {run: points[run][place] for run, place in beaten_since(reached).items()}
 
 
-def _beaten(since: Point | None, micro: int | None, zone: tzinfo) -> dict[str, Any]:
-    """Since when another run had got as good for less, and what was spent after that."""
+def _beaten(since: CurvePoint | None, micro: int | None, zone: tzinfo) -> dict[str, Any]:
+    """When another run was as good for less, and what was spent after that."""
     after = None if micro is None else 0 if since is None else max(0, micro - (since.usd_micro or 0))
     return {
         "dominated_since": iso(since.time_ms, zone) if since else None,
@@ -300,188 +243,26 @@ def _beaten(since: Point | None, micro: int | None, zone: tzinfo) -> dict[str, A
     }
 
 
-# -- all experiments ----------------------------------------------------------------------------------------------
-
-
-def experiments(
-    store: StoreReader,
-    window: TimeRange,
-    *,
-    zone: tzinfo,
-    metric: str | None = None,
-    price_usd_micro: int | None = None,
-) -> dict[str, Any]:
-    """The answer of `pyrometer worth`: every experiment, most expensive first. Runs without one are together."""
-    grouped: dict[str | None, list[_Listed]] = defaultdict(list)
-    for run in _open(store, window):
-        grouped[run.experiment].append(run)
-    spent = costs(store, window, price_usd_micro)
-    reported = _reported(store, window)
-    aims = {name: _chosen(reported.get(name, []), metric) for name in grouped}
-    best = _bests(
-        store, window, [(run.run, aim) for name, runs in grouped.items() if (aim := aims[name]) for run in runs]
-    )
-    wholes = [_added(name, [spent.get(run.run, NOTHING) for run in runs]) for name, runs in grouped.items()]
-    newest = {name: _newest(runs, best) for name, runs in grouped.items()}
-    trends = _trends(store, window, [(run, aim) for name, run in newest.items() if run and (aim := aims[name])])
-    money = rounded([whole.held for whole in wholes])
-    rows = []
-    for (name, runs), whole, micro in zip(grouped.items(), wholes, money, strict=True):
-        aim, last = aims[name], newest[name]
-        trend = trends.get(last or "", [])
-        rows.append(
-            {
-                "experiment": name,
-                "team": _mostly((run.team, spent.get(run.run, NOTHING).held.gpu_ms) for run in runs),
-                "teams": sorted({run.team for run in runs if run.team is not None}),
-                "runs": len(runs),
-                "running": sum(run.outcome == "running" for run in runs),
-                **amounts(whole.held, micro),
-                "goodput": whole.goodput,
-                **_told(aim),
-                **_best_run([best[run.run] for run in runs if run.run in best], aim),
-                "final": best[last].final if last else None,
-                "trend": trend,
-                "improving": improving(trend, aim),
-                "started": iso(min(run.started_ms for run in runs), zone),
-                "last_seen": iso(max(_seen_ms(run, best.get(run.run)) for run in runs), zone),
-            }
-        )
-    rows.sort(key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["experiment"] or ""))
-    return {"window": time_range_json(window, zone), "rows": rows, "total": total(whole.held for whole in wholes)}
-
-
-class _Best(NamedTuple):
-    run: str
-    best: float
-    final: float
-    until_ms: int
-
-
-# Without windows over all values: there may be millions of them.
-_BESTS = f"""
-WITH of_rank AS (
-    SELECT run, rank, min(value * sign) * any_value(sign) AS best, arg_max(value, (time_ms, attempt, step)) AS final,
-        max(time_ms) AS until_ms
-    FROM {LOGGED} metric JOIN aim USING (run, name)
-    WHERE isfinite(value) AND time_ms >= $1 AND time_ms < $2 GROUP BY run, rank
-)
-SELECT run, arg_min(best, rank), arg_min(final, rank), max(until_ms) FROM of_rank GROUP BY run
-"""
-
-_TRENDS = f"""
-WITH aimed AS MATERIALIZED (
-    SELECT metric.* FROM {LOGGED} metric JOIN aim USING (run, name)
-    WHERE isfinite(value) AND time_ms >= $1 AND time_ms < $2
-),
-ranged AS (SELECT run, min(rank) AS rank, min(time_ms) AS from_ms, max(time_ms) AS to_ms FROM aimed GROUP BY run)
-SELECT run, {MOST_TREND} * (time_ms - from_ms) // (to_ms - from_ms + 1) AS part,
-    arg_max(value, (time_ms, attempt, step))
-FROM aimed JOIN ranged USING (run, rank) GROUP BY run, part ORDER BY run, part
-"""
-
-
-def improving(trend: Sequence[float], aim: Aim | None) -> bool | None:
-    """Whether the last third is better than the one before it, by more than neighbours usually differ."""
-    if aim is None or aim.goal is None or len(trend) < LEAST_TREND:
-        return None
-    third = len(trend) // 3
-    late, before = trend[-third:], trend[-2 * third : -third]
-    usual = median(abs(b - a) for a, b in zip(trend[-2 * third :], trend[1 - 2 * third :], strict=False))
-    return (median(before) - median(late)) * aim.sign > usual
-
-
-def _bests(store: StoreReader, window: TimeRange, aims: Iterable[tuple[str, Aim]]) -> dict[str, _Best]:
-    _put_aims(store, aims)
-    return {row[0]: _Best(*row) for row in store.connection.execute(_BESTS, list(window)).fetchall()}
-
-
-def _best_run(bests: Sequence[_Best], aim: Aim | None) -> dict[str, Any]:
-    if aim is None or aim.goal is None or not bests:
-        return {"best": None, "best_run": None}
-    best = min(bests, key=lambda one: (one.best * aim.sign, one.run))
-    return {"best": best.best, "best_run": best.run}
-
-
-def _newest(runs: Sequence[_Listed], best: dict[str, _Best]) -> str | None:
-    """The run that started last of those that reported something."""
-    return next((run.run for run in runs if run.run in best), None)
-
-
-def _seen_ms(run: _Listed, best: _Best | None) -> int:
-    """When a run ended, else when it last said something."""
-    return run.ended_ms or max(run.reported_ms, best.until_ms if best else 0)
-
-
-def _trends(store: StoreReader, window: TimeRange, aims: Iterable[tuple[str, Aim]]) -> dict[str, list[float]]:
-    _put_aims(store, aims)
-    trends: dict[str, list[float]] = defaultdict(list)
-    for run, _, value in store.connection.execute(_TRENDS, list(window)).fetchall():
-        trends[run].append(value)
-    return trends
-
-
-def _added(name: str | None, spent: Sequence[Spent]) -> Spent:
-    held = added((name,), [one.held for one in spent])
-    seen = [one.train_ms for one in spent if one.train_ms is not None]
-    return Spent(held, sum(seen) if seen or not spent else None)
-
-
-# -- what both need -----------------------------------------------------------------------------------------------
-
-
-def _open(store: StoreReader, window: TimeRange) -> list[_Listed]:
-    """The runs of the window, newest first."""
-    open_runs(store, window)
-    return [_Listed(*row) for row in store.connection.execute(_LISTED).fetchall()]
-
-
-def _reported(store: StoreReader, window: TimeRange) -> dict[str | None, list[Reported]]:
-    """The metrics of each experiment."""
-    found: dict[str | None, list[Reported]] = defaultdict(list)
-    for experiment, *metric in store.connection.execute(_REPORTED, list(window)).fetchall():
-        found[experiment].append(Reported(*metric))
-    return found
-
-
-def _chosen(reported: Sequence[Reported], metric: str | None) -> Aim | None:
-    """The metric that was asked for, where it was reported; else the one that says the most."""
-    if metric is None:
-        return chosen(reported)
-    return next((aim_of(one) for one in reported if one.name == metric), None)
-
-
-def _aim(reported: Sequence[Reported], metric: str | None) -> Aim | None:
-    aim = _chosen(reported, metric)
+def _aim(reported: Sequence[ReportedMetric], metric: str | None) -> MetricGoal | None:
+    aim = choose_goal(reported, metric)
     if aim is None and metric is not None:
-        known = ", ".join(one.name for one in reported[:12]) or "none"
-        raise NoSuchMetricError(f"No run has a metric {metric!r} in that time. Known: {known}.")
+        recorded = ", ".join(one.name for one in reported[:12]) or "none"
+        raise MetricNotFoundError(f"No run reported a metric {metric!r} in this time range. Reported: {recorded}.")
     return aim
 
 
 def _points(
-    store: StoreReader, window: TimeRange, aims: Iterable[tuple[str, Aim]], most: int
-) -> dict[str, list[Point]]:
-    _put_aims(store, aims)
-    points: dict[str, list[Point]] = defaultdict(list)
-    for run, time_ms, _, step, value, gpu_ms, micro in beside_costs(store, _POINTS, *window, most):
-        points[run].append(Point(step, time_ms, value, gpu_ms, micro))
+    store: StoreReader, window: TimeRange, aims: Iterable[tuple[str, MetricGoal]], most: int
+) -> dict[str, list[CurvePoint]]:
+    put_goals(store, aims)
+    points: dict[str, list[CurvePoint]] = defaultdict(list)
+    for run, time_ms, _, step, value, gpu_ms, micro in with_costs(store, _POINTS, *window, most):
+        points[run].append(CurvePoint(step, time_ms, value, gpu_ms, micro))
     return points
 
 
-def _put_aims(store: StoreReader, aims: Iterable[tuple[str, Aim]]) -> None:
-    """Which metric of which run is looked at, for SQL."""
-    rows = [(run, aim.name, aim.sign) for run, aim in aims]
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
-    types = (pa.string(), pa.string(), pa.int8())
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-    store.connection.register("aim_rows", pa.table(dict(zip(("run", "name", "sign"), arrays, strict=True))))
-    store.connection.execute("CREATE OR REPLACE TEMP TABLE aim AS FROM aim_rows")
-    store.connection.unregister("aim_rows")
-
-
-def _steps(store: StoreReader) -> dict[str, int]:
-    """Up to which step the runs came whose minutes are open."""
+def _steps(store: Reading) -> dict[str, int]:
+    """The last step of the runs in `run_minute`."""
     rows = store.connection.execute(
         "SELECT run, max(first_step + steps) FROM step_window SEMI JOIN wanted_run USING (run) "
         "WHERE steps > 0 GROUP BY run"
@@ -493,8 +274,10 @@ _NO_STARTUP = {"startup_gpu_ms": 0, "startup_usd_micro": None, "startup_usd": No
 
 
 def _startups(store: StoreReader) -> dict[str, dict[str, Any]]:
-    """What runs paid before their first step was done, and how long they compiled, in all; None where nobody said.
-    Their minutes are open."""
+    """What runs paid before their first step, and how long they compiled in total; None if not reported.
+
+    Requires `run_minute`.
+    """
     rows = store.connection.execute(
         f"""
         WITH started AS (
@@ -524,7 +307,7 @@ def _startups(store: StoreReader) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _row(run: _Listed, spent: Spent, micro: int | None, zone: tzinfo) -> dict[str, Any]:
+def _row(run: ExperimentRun, spent: RunCost, micro: int | None, zone: tzinfo) -> dict[str, Any]:
     return {
         "run": run.run,
         "team": run.team,
@@ -535,25 +318,5 @@ def _row(run: _Listed, spent: Spent, micro: int | None, zone: tzinfo) -> dict[st
     }
 
 
-def _told(aim: Aim | None, name: str = "metric") -> dict[str, Any]:
-    return {
-        name: aim.name if aim else None, "goal": aim.goal if aim else None, "goal_guessed": bool(aim and aim.guessed),
-    }  # fmt: skip
-
-
-def _mostly(weighed: Iterable[tuple[str | None, int]]) -> str | None:
-    """Whose most of it is."""
-    weights: dict[str, int] = defaultdict(int)
-    for name, weight in weighed:
-        if name is not None:
-            weights[name] += weight
-    return min(weights, key=lambda name: (-weights[name], name), default=None)
-
-
 def _usd(micro: int | None) -> float | None:
     return None if micro is None else usd(micro)
-
-
-def _short(value: float) -> float:
-    """As many digits as mean something."""
-    return float(f"{value:.6g}")

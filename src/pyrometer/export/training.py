@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from pyrometer.explain.progress import Doing, Progress
+from pyrometer.explain.progress import Progress, RunActivity
 from pyrometer.explain.throughput import PHASES
 from pyrometer.export.exposition import Prepared, label
 from pyrometer.export.prometheus import SETTLED_MS
@@ -81,7 +81,7 @@ class Runs(Prepared):
         shown = [going_on[run] for run in sorted(self._shown)]
         self.prepare(self._metrics(shown, len(going_on) - len(shown)))
 
-    def _metrics(self, shown: list[Doing], left_out: int) -> Iterator[Metric]:
+    def _metrics(self, shown: list[RunActivity], left_out: int) -> Iterator[Metric]:
         families = {
             gauge.name: GaugeMetricFamily(gauge.name, gauge.meaning, labels=[*_RUN, *gauge.labels]) for gauge in GAUGES
         }
@@ -95,7 +95,7 @@ class Runs(Prepared):
         yield beyond
 
 
-def _values(doing: Doing) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _values(doing: RunActivity) -> Iterator[tuple[str, tuple[str, ...], float]]:
     """What is known of a run; what is not is absent."""
     yield "info", (label(doing.workload), label(doing.framework)), 1
     for outcome in OUTCOMES:

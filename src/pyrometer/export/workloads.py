@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pyrometer.explain.progress import Doing
-from pyrometer.explain.standing import ENDED_MS, PHASES, Standing, Standings
+from pyrometer.explain.progress import RunActivity
+from pyrometer.explain.standing import ENDED_MS, PHASES, WorkloadStatus, WorkloadStatuses
 from pyrometer.export.exposition import Prepared, label
 from pyrometer.export.training import Gauge
 from pyrometer.store import StoreReader
@@ -49,17 +49,17 @@ class Workloads(Prepared):
     def __init__(self, *, most: int = MOST_WORKLOADS) -> None:
         super().__init__()
         self.most = most
-        self.standings = Standings()
+        self.standings = WorkloadStatuses()
         self.ended: Counter[tuple[str, str, str]] = Counter()  # by kind, team and outcome
         self._shown: dict[str, None] = {}
         self._over: dict[str, int] | None = None  # workloads whose end is counted, or was before this process began
         self.prepare(self._metrics([], 0))
 
-    def count(self, store: StoreReader, end_ms: int, runs: Iterable[Doing] = ()) -> None:
+    def count(self, store: StoreReader, end_ms: int, runs: Iterable[RunActivity] = ()) -> None:
         """Reads where workloads stand; the ledger is up to date until `end_ms`."""
         self.standings.read(store, end_ms, runs)
         self._count_ends(end_ms)
-        newest: dict[tuple[str, str], Standing] = {}
+        newest: dict[tuple[str, str], WorkloadStatus] = {}
         for one in sorted(self.standings.workloads, key=lambda one: (one.created_ms, one.uid)):
             newest[one.workload, one.kind] = one  # of two of one name, the later: labels tell no more
         there = {one.uid: one for one in newest.values()}
@@ -88,7 +88,7 @@ class Workloads(Prepared):
             del known[uid]
         self._over = known
 
-    def _metrics(self, shown: list[Standing], left_out: int) -> Iterator[Metric]:
+    def _metrics(self, shown: list[WorkloadStatus], left_out: int) -> Iterator[Metric]:
         families = {
             gauge.name: GaugeMetricFamily(gauge.name, gauge.meaning, labels=[*_WORKLOAD, *gauge.labels])
             for gauge in GAUGES
@@ -115,7 +115,7 @@ class Workloads(Prepared):
         yield beyond
 
 
-def _figures(one: Standing) -> dict[str, float | None]:
+def _figures(one: WorkloadStatus) -> dict[str, float | None]:
     """What is known of a workload; what is not is absent."""
     done = one.progress or {"share": None, "eta_ms": None}
 

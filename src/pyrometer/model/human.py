@@ -137,7 +137,17 @@ def clock(time_ms: int, zone: tzinfo, *, beside_ms: int | None = None, seconds: 
     local = datetime.fromtimestamp(time_ms / 1000, zone)
     beside = datetime.fromtimestamp((time_ms if beside_ms is None else beside_ms) / 1000, zone)
     time_of_day = f"{local:%H:%M:%S}" if seconds else f"{local:%H:%M}"
-    return time_of_day if local.date() == beside.date() else f"{local:%a %d %b} {time_of_day}"
+    return time_of_day if local.date() == beside.date() else f"{local:%a}, {date(local)}, {time_of_day}"
+
+
+def date(local: datetime, *, year: bool = False) -> str:
+    """A date: "Oct 8", "Oct 8, 2026". `day` in serve/page/format.js does the same: change both together."""
+    return f"{local:%b} {local.day}" + (f", {local.year}" if year else "")
+
+
+def date_time(local: datetime, *, year: bool = False, seconds: bool = False) -> str:
+    """A date with a time: "Oct 8, 14:05". `when` in serve/page/format.js does the same: change both together."""
+    return f"{date(local, year=year)}, {local:%H:%M:%S}" if seconds else f"{date(local, year=year)}, {local:%H:%M}"
 
 
 def listed(names: Sequence[str], max_names: int = 3) -> str:

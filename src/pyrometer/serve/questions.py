@@ -27,24 +27,25 @@ from pyrometer.account.sharing import HOW, NONE, Pot
 from pyrometer.account.time_range import TimeRange, time_ms, time_range_of, zone_of
 from pyrometer.explain.burn import burn
 from pyrometer.explain.causes import with_causes
-from pyrometer.explain.cluster import NoSuchMinuteError, cluster
+from pyrometer.explain.cluster import MinuteNotFoundError, cluster
 from pyrometer.explain.detectors import DETECTORS
+from pyrometer.explain.experiments import experiments
 from pyrometer.explain.lifecycle import trace_run
 from pyrometer.explain.lineage import (
-    MOST_UPDATES,
+    MAX_UPDATES,
     NotRecordedError,
     lineage_of_checkpoint,
     lineage_of_sample,
     lineage_of_step,
 )
-from pyrometer.explain.pipelines import NoSuchPipelineError, show_pipeline
-from pyrometer.explain.runs import NoSuchRunError, run_names, runs, show, told_run
+from pyrometer.explain.pipelines import PipelineNotFoundError, show_pipeline
+from pyrometer.explain.runs import RunNotFoundError, controller_run, run_names, runs, show
 from pyrometer.explain.signals import signals
-from pyrometer.explain.sweeps import NoSuchSweepError, show_sweep
-from pyrometer.explain.top import MOST_ROWS, top
+from pyrometer.explain.sweeps import SweepNotFoundError, show_sweep
+from pyrometer.explain.top import MAX_ROWS, top
 from pyrometer.explain.trace import trace_sample, trace_step
 from pyrometer.explain.why import why
-from pyrometer.explain.worth import NoSuchExperimentError, NoSuchMetricError, experiments, worth
+from pyrometer.explain.worth import ExperimentNotFoundError, MetricNotFoundError, worth
 from pyrometer.identify.price_book import read_price_book
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store, StoreReader
@@ -267,7 +268,7 @@ def _cluster(parameters: Mapping[str, str]) -> _Answering:
         try:
             at_ms = None if at is None else time_ms(at, scope.zone)
             return cluster(store, scope.window, zone=scope.zone, at_ms=at_ms)
-        except NoSuchMinuteError as error:
+        except MinuteNotFoundError as error:
             raise NotFoundError(str(error)) from None
 
     return answer
@@ -285,20 +286,20 @@ def _show(parameters: Mapping[str, str]) -> _Answering:
         window, settings, zone, price = scope.window, scope.settings, scope.zone, scope.price_usd_micro
         try:
             return show(store, named, window, settings, zone=zone, price_usd_micro=price, without=without)
-        except NoSuchRunError:
-            told = told_run(store, named)
+        except RunNotFoundError:
+            told = controller_run(store, named)
         if told is not None:
-            with suppress(NoSuchRunError):
+            with suppress(RunNotFoundError):
                 return show(store, told, window, settings, zone=zone, price_usd_micro=price, without=without)
         try:
             return show_pipeline(
                 store, named, window, settings, zone=zone, price_usd_micro=price, findings="findings" not in without
             )
-        except NoSuchPipelineError as no_pipeline:
+        except PipelineNotFoundError as no_pipeline:
             try:
                 return show_sweep(store, named, window, zone=zone, price_usd_micro=price)
-            except NoSuchSweepError as no_sweep:
-                raise NoSuchRunError(named, (*no_pipeline.known, *no_sweep.known)) from None
+            except SweepNotFoundError as no_sweep:
+                raise RunNotFoundError(named, (*no_pipeline.recorded, *no_sweep.recorded)) from None
 
     return _of_run(parameters, answer)
 
@@ -332,7 +333,7 @@ def _lineage(parameters: Mapping[str, str]) -> _Answering:
     if "metric" in parameters and asked != "spikes":
         raise QuestionError("--metric selects the metric of --spikes. Pass --spikes, too.")
     step, saved, attempt = (_number(parameters, name) for name in ("step", "checkpoint", "attempt"))
-    limit = _number(parameters, "limit", MAX_LIMIT) or MOST_UPDATES
+    limit = _number(parameters, "limit", MAX_LIMIT) or MAX_UPDATES
     offset = _number(parameters, "offset") or 0
 
     def answer(store: StoreReader, run: str, scope: _Scope) -> Answer:
@@ -363,10 +364,10 @@ def _worth(parameters: Mapping[str, str]) -> _Answering:
             return experiments(store, window, zone=zone, metric=metric, price_usd_micro=price)
         try:
             return worth(store, experiment, window, zone=zone, metric=metric, target=target, price_usd_micro=price)
-        except NoSuchMetricError as error:
+        except MetricNotFoundError as error:
             raise NotFoundError(str(error)) from None
-        except NoSuchExperimentError as error:
-            near = difflib.get_close_matches(experiment, error.known, 1, cutoff=0.4)
+        except ExperimentNotFoundError as error:
+            near = difflib.get_close_matches(experiment, error.recorded, 1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else "`pyrometer worth` lists them."
             raise NotFoundError(f"Experiment {experiment!r} not found in this time range. {hint}") from None
 
@@ -377,7 +378,7 @@ def _top(parameters: Mapping[str, str]) -> _Answering:
     limit = _number(parameters, "limit", MAX_LIMIT)
     return lambda store, scope: top(
         store, scope.window, zone=scope.zone, price_usd_micro=scope.price_usd_micro,
-        limit=MOST_ROWS if limit is None else limit,
+        limit=MAX_ROWS if limit is None else limit,
     )  # fmt: skip
 
 
@@ -404,7 +405,7 @@ def _of_run(parameters: Mapping[str, str], answer: Callable[[StoreReader, str, _
             return answer(store, run, scope)
         except NotRecordedError as error:
             raise NotFoundError(str(error)) from None
-        except NoSuchRunError as error:
+        except RunNotFoundError as error:
             if run in run_names(store, TimeRange(-(2**62), 2**62)):
                 there = f"Run {run!r} did not run in this time range. `pyrometer runs` shows when it ran."
                 raise NotFoundError(there) from None

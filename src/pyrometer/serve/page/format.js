@@ -83,14 +83,16 @@ function written(time, locale, options) {
 }
 
 const CLOCK = {hour: "2-digit", minute: "2-digit"};
-const DAY = {day: "2-digit", month: "short"};
-const EXACT = {...DAY, year: "numeric", ...CLOCK, second: "2-digit"};
+const DAY = {day: "numeric", month: "short"};
+const DATE = {...DAY, year: "numeric"};
+const SECONDS = {...CLOCK, second: "2-digit"};
 const WALL = {year: "numeric", month: "2-digit", day: "2-digit", ...CLOCK, second: "2-digit", fractionalSecondDigits: 3};
 
 export const clock = (time) => written(time, "en-GB", CLOCK);
-export const day = (time) => written(time, "en-GB", DAY);
-export const when = (time) => (time === null || time === undefined ? "–" : `${day(time)} ${clock(time)}`);
-export const exactly = (time) => written(time, "en-GB", EXACT);
+/** A date: "Oct 8". `date` in model/human.py does the same, `date_time` what `when` does: change both together. */
+export const day = (time) => written(time, "en-US", DAY);
+export const when = (time) => (time === null || time === undefined ? "–" : `${day(time)}, ${clock(time)}`);
+export const exactly = (time) => `${written(time, "en-US", DATE)}, ${written(time, "en-GB", SECONDS)}`;
 
 /** A time as charts place it: they know no zones, so they are given the wall clock. */
 export const wall = (ms) => (zone === "UTC" ? new Date(ms).toISOString().slice(0, 23) : written(ms, "sv-SE", WALL).replace(",", "."));

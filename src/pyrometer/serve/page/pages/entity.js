@@ -112,7 +112,7 @@ async function empty(place, subject, isWorkload, name, window) {
   const title = isWorkload ? titleOf(last?.workload, last?.pod, name) : name;
   return [
     crumbs({isWorkload, name, rows: [], workload: last?.workload ?? {name: title}}, place), h("h1", {"data-short": title}, title), h("p.lede", {}, span(window), "."),
-    nothing(last ? `No GPU time in this time range. The last GPU time was on ${day(`${last.day}T12:00:00Z`)} ${last.day.slice(0, 4)}. ` : "It has held no GPU so far.",
+    nothing(last ? `No GPU time in this time range. The last GPU time was on ${day(`${last.day}T12:00:00Z`)}, ${last.day.slice(0, 4)}. ` : "It has held no GPU so far.",
       last ? link(place.href(withWindow({all: "1"})), "Show all time") : null),
   ];
 }
