@@ -111,7 +111,7 @@ def test_without_lengths_the_percentile_is_not_known(store):
     old = window([100_000] * 90 + [400_000] * 10)._replace(step_lengths=None)
     told = figures(store, [old])
     assert (told["step_p50_ms"], told["step_p99_ms"], told["step_max_ms"]) == (100.0, None, 400.0)
-    assert next(_speed(told)) == "step time: median 100 ms, 99th percentile not recorded, slowest 400 ms"
+    assert next(_speed(told)) == "step time: median 100 ms, p99 not recorded, slowest 400 ms"
     both = figures(store, [old, window([100_000] * 100)])
     assert (both["step_p50_ms"], both["step_p99_ms"]) == (pytest.approx(100, rel=TOLERANCE), None)
     assert list(_speed(nothing())) == []

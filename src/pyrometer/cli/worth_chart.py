@@ -139,19 +139,19 @@ def _legend(
     rows: Sequence[dict[str, Any]], named: dict[str, str], look: Look, style: Style, width: int
 ) -> Iterator[str]:
     """Which letter is which run, how good it got, and for how much."""
-    said = [_told(row) for row in rows]
-    room = max(8, width - max(map(len, said)) - 8)
+    results = [_result(row) for row in rows]
+    room = max(8, width - max(map(len, results)) - 8)
     names = [
         row["run"] if len(row["run"]) <= room else f"{row['run'][: room - 1]}{'…' if look.is_braille else '~'}"
         for row in rows
     ]
     long = max(map(len, names))
-    for row, name, told in zip(rows, names, said, strict=True):
+    for row, name, result in zip(rows, names, results, strict=True):
         letter = style(named[row["run"]], bold=row["pareto"])
-        yield f"  {letter} {look.front if row['pareto'] else ' '} {name.ljust(long)}  {told}"
+        yield f"  {letter} {look.front if row['pareto'] else ' '} {name.ljust(long)}  {result}"
 
 
-def _told(row: dict[str, Any]) -> str:
+def _result(row: dict[str, Any]) -> str:
     value = row["final"] if row["best"] is None else row["best"]
     spent = f"{row['gpu_hours']:,.2f} GPU-hours" if row["usd_micro"] is None else dollars(row["usd_micro"])
     return f"{value:.5g} for {spent}{_reached(row)}"
