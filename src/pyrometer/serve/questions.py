@@ -202,7 +202,7 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
             hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(GROUPINGS)}."
             raise QuestionError(f"--by {name!r} is not a grouping. {hint}")
     if len(set(names)) != len(names) or not names:
-        raise QuestionError(f"--by {by!r} must name at least one grouping, and none twice.")
+        raise QuestionError(f"--by {by!r} names no grouping, or the same one twice.")
 
     def answer(store: StoreReader, scope: _Scope) -> Answer:
         open_names(store, ("holder_name", "node_name"))
