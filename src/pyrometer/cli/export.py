@@ -17,8 +17,8 @@ from pyrometer.cli.lakes import copy_folder, print_known
 from pyrometer.cli.progress import progress_bar
 from pyrometer.cli.running import ReadRequest, read_options
 from pyrometer.cli.settings import read_settings
-from pyrometer.model.human import counted, dollars, hours
 from pyrometer.export.stamps import Stamp, stamp_of
+from pyrometer.model.human import counted, dollars, hours
 from pyrometer.serve.downloads import CHARGEBACK, Download
 
 if TYPE_CHECKING:

@@ -11,23 +11,13 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from pyrometer.account import sums as ledger
-from pyrometer.account.answer_json import amounts
-from pyrometer.account.answer_json import iso
-from pyrometer.account.answer_json import time_range_json
-from pyrometer.account.answer_json import total
-from pyrometer.account.energy import energy_in
-from pyrometer.account.energy import energy_total
-from pyrometer.account.energy import tariff_of
+from pyrometer.account.answer_json import amounts, iso, time_range_json, total
+from pyrometer.account.energy import energy_in, energy_total, tariff_of
 from pyrometer.account.names import open_names
-from pyrometer.account.summed import open_hours
+from pyrometer.account.relations.burn import bucket_length_ms, open_burn
 from pyrometer.account.summed import open_minutes
-from pyrometer.account.sums import Sum
-from pyrometer.account.sums import added
-from pyrometer.account.sums import price_of
-from pyrometer.account.sums import rounded
+from pyrometer.account.sums import Sum, added, price_of, rounded
 from pyrometer.account.time_range import TimeRange
-from pyrometer.account.relations.burn import bucket_length_ms
-from pyrometer.account.relations.burn import open_burn
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import EVIDENCE, STATE, STATES
 from pyrometer.model.units import MS_PER_MINUTE, largest_remainder, usd

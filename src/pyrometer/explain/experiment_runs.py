@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pyrometer.account.relations.runs import open_runs
-from pyrometer.account.sums import Window
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.metrics import MetricGoal, ReportedMetric, aim_of, chosen, curves
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 
 class ExperimentRun(NamedTuple):
@@ -38,13 +38,13 @@ WHERE isfinite(value) GROUP BY ALL ORDER BY ALL
 """
 
 
-def open_experiment_runs(store: Reading, window: Window) -> list[ExperimentRun]:
+def open_experiment_runs(store: StoreReader, window: TimeRange) -> list[ExperimentRun]:
     """The runs of the window, newest first."""
     open_runs(store, window)
     return [ExperimentRun(*row) for row in store.connection.execute(_RUNS).fetchall()]
 
 
-def reported_metrics(store: Reading, window: Window) -> dict[str | None, list[ReportedMetric]]:
+def reported_metrics(store: StoreReader, window: TimeRange) -> dict[str | None, list[ReportedMetric]]:
     """The metrics of each experiment."""
     found: dict[str | None, list[ReportedMetric]] = defaultdict(list)
     for experiment, *metric in store.connection.execute(_REPORTED, list(window)).fetchall():
@@ -59,7 +59,7 @@ def choose_goal(reported: Sequence[ReportedMetric], metric: str | None) -> Metri
     return next((aim_of(one) for one in reported if one.name == metric), None)
 
 
-def put_goals(store: Reading, aims: Iterable[tuple[str, MetricGoal]]) -> None:
+def put_goals(store: StoreReader, aims: Iterable[tuple[str, MetricGoal]]) -> None:
     """Create the table `aim`: the metric of each run, and its direction."""
     rows = [(run, aim.name, aim.sign) for run, aim in aims]
     columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]

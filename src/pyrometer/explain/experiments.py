@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from pyrometer.account.sums import Window, added, amounts, iso, rounded, total, window_json
+from pyrometer.account.answer_json import amounts, iso, time_range_json, total
+from pyrometer.account.sums import added, rounded
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.experiment_runs import (
     ExperimentRun,
     choose_goal,
@@ -20,13 +22,13 @@ from pyrometer.explain.experiment_runs import (
 from pyrometer.explain.metrics import LOGGED, MetricGoal
 from pyrometer.explain.spending import NOTHING, RunCost, costs
 from pyrometer.explain.tradeoffs import improving
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 MAX_TREND_VALUES = 24
 
 
 def experiments(
-    store: Reading, window: Window, *, zone: tzinfo, metric: str | None = None, price_usd_micro: int | None = None
+    store: StoreReader, window: TimeRange, *, zone: tzinfo, metric: str | None = None, price_usd_micro: int | None = None
 ) -> dict[str, Any]:
     """The answer of `pyrometer worth`: every experiment, most expensive first. Runs without one are together."""
     grouped: dict[str | None, list[ExperimentRun]] = defaultdict(list)
@@ -65,7 +67,7 @@ def experiments(
             }
         )
     rows.sort(key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["experiment"] or ""))
-    return {"window": window_json(window, zone), "rows": rows, "total": total(whole.held for whole in wholes)}
+    return {"window": time_range_json(window, zone), "rows": rows, "total": total(whole.held for whole in wholes)}
 
 
 class _Best(NamedTuple):
@@ -98,7 +100,7 @@ FROM aimed JOIN ranged USING (run, rank) GROUP BY run, part ORDER BY run, part
 """
 
 
-def _bests(store: Reading, window: Window, aims: Iterable[tuple[str, MetricGoal]]) -> dict[str, _Best]:
+def _bests(store: StoreReader, window: TimeRange, aims: Iterable[tuple[str, MetricGoal]]) -> dict[str, _Best]:
     put_goals(store, aims)
     return {row[0]: _Best(*row) for row in store.connection.execute(_BESTS, list(window)).fetchall()}
 
@@ -120,7 +122,7 @@ def _seen_ms(run: ExperimentRun, best: _Best | None) -> int:
     return run.ended_ms or max(run.reported_ms, best.until_ms if best else 0)
 
 
-def _trends(store: Reading, window: Window, aims: Iterable[tuple[str, MetricGoal]]) -> dict[str, list[float]]:
+def _trends(store: StoreReader, window: TimeRange, aims: Iterable[tuple[str, MetricGoal]]) -> dict[str, list[float]]:
     put_goals(store, aims)
     trends: dict[str, list[float]] = defaultdict(list)
     for run, _, value in store.connection.execute(_TRENDS, list(window)).fetchall():

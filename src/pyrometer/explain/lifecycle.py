@@ -7,9 +7,8 @@ from datetime import tzinfo
 from typing import Any, NamedTuple
 
 from pyrometer.account.answer_json import iso
+from pyrometer.account.relations.ranks import WEIGHED, open_ranks
 from pyrometer.account.time_range import TimeRange
-from pyrometer.account.relations.ranks import WEIGHED
-from pyrometer.account.relations.ranks import open_ranks
 from pyrometer.explain.failures import ERRORS, error_line, failure_json, first_failures
 from pyrometer.explain.lineage import open_run
 from pyrometer.explain.trace import traced_steps

@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 
 from pyrometer.account import sql
 from pyrometer.account.names import open_names
+from pyrometer.account.relations.burn import bucket_length_ms, open_burn
+from pyrometer.account.relations.ranks import open_ranks
 from pyrometer.account.sums import price_of
 from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.burn import bucket_of
-from pyrometer.explain.burn import open_burn
-from pyrometer.account.relations.burn import bucket_length_ms
-from pyrometer.account.relations.burn import open_burn
-from pyrometer.account.relations.ranks import open_ranks
 from pyrometer.explain.episodes import Episode, find_episodes
 from pyrometer.model.human import clock
 from pyrometer.model.records import OWN_POD

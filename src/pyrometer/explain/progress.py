@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyrometer.account.names import open_names
-from pyrometer.account.time_range import TimeRange
-from pyrometer.account.relations.ranks import WEIGHED
-from pyrometer.account.relations.ranks import open_ranks
+from pyrometer.account.relations.ranks import WEIGHED, open_ranks
 from pyrometer.account.relations.runs import open_placed_runs
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.metrics import OWN_LOSS, is_training_loss
 from pyrometer.explain.spending import NOTHING, costs
 from pyrometer.explain.throughput import nothing, phases_of_all, throughput

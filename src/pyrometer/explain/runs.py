@@ -8,15 +8,13 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from pyrometer.account.answer_json import amounts
-from pyrometer.account.answer_json import iso
-from pyrometer.account.answer_json import workload_json
+from pyrometer.account.answer_json import amounts, iso, workload_json
 from pyrometer.account.names import open_names
-from pyrometer.account.sums import rounded
-from pyrometer.account.time_range import TimeRange
 from pyrometer.account.relations.ranks import WEIGHED
 from pyrometer.account.relations.run_minutes import open_run_minutes
 from pyrometer.account.relations.runs import open_runs
+from pyrometer.account.sums import rounded
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.failures import ERRORS, error_line, failure_json, first_failures
 from pyrometer.explain.metrics import curves
 from pyrometer.explain.spending import NOTHING, RunCost, costs, costs_of_minutes, metrics_of, states_of_minutes

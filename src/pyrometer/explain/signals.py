@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from pyrometer.account.answer_json import iso
 from pyrometer.account.names import open_names
+from pyrometer.account.relations.ranks import add_controller_runs, open_ranks
 from pyrometer.account.time_range import TimeRange
-from pyrometer.account.relations.ranks import add_controller_runs
-from pyrometer.account.relations.ranks import open_ranks
 from pyrometer.explain.lifecycle import life_of
 from pyrometer.explain.runs import RunNotFoundError
 from pyrometer.explain.throughput import PHASES, peak_flops

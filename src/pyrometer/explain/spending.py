@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from pyrometer.account import sql
-from pyrometer.account.names import open_names
-from pyrometer.account.sums import Sum
-from pyrometer.account.sums import price_of
-from pyrometer.account.time_range import TimeRange
 from pyrometer.account.relations.ranks import runs_without_steps
 from pyrometer.account.relations.run_minutes import open_shared_minutes
+from pyrometer.account.sums import Sum, price_of
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.metrics import curves
 from pyrometer.model.units import usd_micro
 from pyrometer.store import StoreReader
@@ -50,14 +47,14 @@ class RunCost(NamedTuple):
 NOTHING = RunCost(Sum((), 0, 0, 0), 0)
 
 
-def costs(store: Reading, window: Window, price_usd_micro: int | None) -> dict[str, RunCost]:
+def costs(store: StoreReader, window: TimeRange, price_usd_micro: int | None) -> dict[str, RunCost]:
     """The cost of every run. Requires `placed_run`."""
     terms = _terms(window, price_usd_micro)
     open_shared_minutes(store, window, price_usd_micro)
     return _spent(store, _WHOLE.format(**terms))
 
 
-def costs_of_minutes(store: Reading) -> dict[str, RunCost]:
+def costs_of_minutes(store: StoreReader) -> dict[str, RunCost]:
     """The cost of the runs in `run_minute`."""
     return _spent(
         store,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from pyrometer.explain.episodes import EPISODE_GAP_MS
 from pyrometer.explain.findings import Elapsed, Proposal, Scope
 from pyrometer.explain.night import Evidence
-from pyrometer.model.human import duration
 from pyrometer.identify.rank_locations import CPU
+from pyrometer.model.human import duration
 from pyrometer.model.states import CLAIMS
 
 MIN_SHARE = 0.05  # of the time of the waiting ranks

@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
-from pyrometer.account.answer_json import amounts
-from pyrometer.account.answer_json import iso
-from pyrometer.account.answer_json import time_range_json
+from pyrometer.account.answer_json import amounts, iso, time_range_json
 from pyrometer.account.names import open_names
-from pyrometer.account.sums import Sum
-from pyrometer.account.sums import price_of
-from pyrometer.account.sums import rounded
-from pyrometer.account.time_range import TimeRange
 from pyrometer.account.relations.ranks import open_ranks
+from pyrometer.account.sums import Sum, price_of, rounded
+from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.metrics import ReportedMetric, chosen, curves
 from pyrometer.identify.happenings import PROGRESS, REMAINING
 from pyrometer.model.states import STATE

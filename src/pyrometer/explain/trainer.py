@@ -19,7 +19,7 @@ WHERE name IN (SELECT unnest($1)) AND time_ms < $2 AND isfinite(value) AND step 
 """
 
 
-def progress_of_all(store: Reading, to_ms: int) -> dict[str, dict[str, Any]]:
+def progress_of_all(store: StoreReader, to_ms: int) -> dict[str, dict[str, Any]]:
     """The progress of workloads by UID, as last reported by their controllers before a time.
 
     Requires names and metrics.

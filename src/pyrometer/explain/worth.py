@@ -7,57 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
-from pyrometer.account.answer_json import amounts
-from pyrometer.account.answer_json import iso
-from pyrometer.account.answer_json import time_range_json
-from pyrometer.account.answer_json import total
+from pyrometer.account.answer_json import amounts, iso, time_range_json, total
 from pyrometer.account.names import open_names
-from pyrometer.account.sums import added
-from pyrometer.account.sums import rounded
-from pyrometer.account.sums import sums
-from pyrometer.account.time_range import TimeRange
 from pyrometer.account.relations.run_minutes import open_run_minutes
-from pyrometer.account.relations.runs import open_runs
-from pyrometer.explain.dominated import Reached
-from pyrometer.explain.dominated import beaten_since
-from pyrometer.explain.metrics import LOGGED
-from pyrometer.explain.metrics import Aim
-from pyrometer.explain.metrics import Reported
-from pyrometer.explain.metrics import aim_of
-from pyrometer.explain.metrics import chosen
-from pyrometer.explain.metrics import curves
-from pyrometer.explain.spending import NOTHING
-from pyrometer.explain.spending import Spent
-from pyrometer.explain.spending import beside_costs
-from pyrometer.explain.spending import costs
-from pyrometer.explain.spending import costs_of_minutes
+from pyrometer.account.sums import rounded, sums
 from pyrometer.account.time_range import TimeRange
-from pyrometer.account.answer_json import amounts
-from pyrometer.account.answer_json import iso
-from pyrometer.account.names import open_names
-from pyrometer.account.sums import rounded
-from pyrometer.account.sums import sums
-from pyrometer.account.answer_json import total
-from pyrometer.account.answer_json import time_range_json
-from pyrometer.explain.dominated import ReachedValue
-from pyrometer.explain.experiment_runs import ExperimentRun
-from pyrometer.explain.experiment_runs import choose_goal
-from pyrometer.explain.experiment_runs import goal_json
-from pyrometer.explain.experiment_runs import main_team
-from pyrometer.explain.experiment_runs import open_experiment_runs
-from pyrometer.explain.experiment_runs import put_goals
-from pyrometer.explain.experiment_runs import reported_metrics
-from pyrometer.explain.metrics import MetricGoal
-from pyrometer.explain.metrics import ReportedMetric
-from pyrometer.explain.spending import RunCost
-from pyrometer.explain.spending import with_costs
-from pyrometer.explain.tradeoffs import MAX_POINTS
-from pyrometer.explain.tradeoffs import CurvePoint
-from pyrometer.explain.tradeoffs import best_of
-from pyrometer.explain.tradeoffs import marginal
-from pyrometer.explain.tradeoffs import pareto
-from pyrometer.explain.tradeoffs import reached_at
-from pyrometer.explain.tradeoffs import thinned
+from pyrometer.explain.dominated import ReachedValue, beaten_since
+from pyrometer.explain.experiment_runs import (
+    ExperimentRun,
+    choose_goal,
+    goal_json,
+    main_team,
+    open_experiment_runs,
+    put_goals,
+    reported_metrics,
+)
+from pyrometer.explain.metrics import LOGGED, MetricGoal, ReportedMetric, aim_of
+from pyrometer.explain.spending import NOTHING, RunCost, costs_of_minutes, with_costs
+from pyrometer.explain.tradeoffs import MAX_POINTS, CurvePoint, best_of, marginal, pareto, reached_at, thinned
 from pyrometer.model import events
 from pyrometer.model.units import gpu_hours, usd, usd_micro
 from pyrometer.store import StoreReader
@@ -261,7 +228,7 @@ def _points(
     return points
 
 
-def _steps(store: Reading) -> dict[str, int]:
+def _steps(store: StoreReader) -> dict[str, int]:
     """The last step of the runs in `run_minute`."""
     rows = store.connection.execute(
         "SELECT run, max(first_step + steps) FROM step_window SEMI JOIN wanted_run USING (run) "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pyrometer.account.summed import open_hours
-from pyrometer.account.sums import Window, price_of
+from pyrometer.account.sums import price_of
+from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_MINUTE
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 BUCKET_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080)
 MAX_BUCKET_MINUTES = 40320
@@ -19,7 +20,7 @@ GROUP BY ALL
 """
 
 
-def open_burn(store: Reading, window: Window, bucket_ms: int | None, price_usd_micro: int | None) -> None:
+def open_burn(store: StoreReader, window: TimeRange, bucket_ms: int | None, price_usd_micro: int | None) -> None:
     """Create the table `burn`: the ledger of a time range without slots, in time buckets, or in one if None."""
     bucket = str(window.from_ms) if bucket_ms is None else f"minute_ms // {bucket_ms} * {bucket_ms}"
     price, (from_ms, to_ms) = price_of(price_usd_micro), window
@@ -27,7 +28,7 @@ def open_burn(store: Reading, window: Window, bucket_ms: int | None, price_usd_m
     store.connection.execute(_BURN.format(bucket=bucket, price=price, ledger=rows, from_ms=from_ms, to_ms=to_ms))
 
 
-def bucket_length_ms(window: Window, max_buckets: int) -> int:
+def bucket_length_ms(window: TimeRange, max_buckets: int) -> int:
     """The length of the buckets of a timeline: the shortest round length that gives at most `max_buckets`."""
     minutes = (window.to_ms - window.from_ms) // MS_PER_MINUTE
     lengths = (length for length in BUCKET_MINUTES if minutes <= length * max_buckets)

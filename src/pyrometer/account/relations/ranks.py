@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyrometer.account import sql
-from pyrometer.store import Reading
+from pyrometer.store import StoreReader
 
 TRAINER = "kubeflow-trainer"  # the framework of runs that Kubeflow Trainer reports
 
@@ -47,7 +47,7 @@ WINDOW of_attempt AS (PARTITION BY workload_uid, newest.attempt),
 """
 
 
-def open_ranks(store: Reading, newest_ms: int, *, tracked: bool = False) -> None:
+def open_ranks(store: StoreReader, newest_ms: int, *, tracked: bool = False) -> None:
     """Create `the_run`: the newest record of every rank. `tracked` adds runs that only a tracker reported."""
     store.expose_all(["run", "restatement"])
     store.connection.execute(f"SET VARIABLE newest_ms = {newest_ms}::BIGINT")
@@ -56,13 +56,13 @@ def open_ranks(store: Reading, newest_ms: int, *, tracked: bool = False) -> None
         store.connection.execute(_TRACKED)
 
 
-def add_controller_runs(store: Reading) -> None:
+def add_controller_runs(store: StoreReader) -> None:
     """Add to `the_run` one rank per GPU of each such workload. Requires names, `the_run` and `metric`."""
     store.expose_all(["allocation"])
     store.connection.execute(_RANKS)
 
 
-def runs_without_steps(store: Reading) -> set[str]:
+def runs_without_steps(store: StoreReader) -> set[str]:
     """The runs that only a controller or a tracker reports: their steps are not known. Requires `the_run`."""
     query = "SELECT DISTINCT run FROM the_run WHERE framework = ? OR source IS NOT NULL"
     return {run for (run,) in store.connection.execute(query, [TRAINER]).fetchall()}

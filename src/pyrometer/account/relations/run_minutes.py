@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyrometer.account.sums import Window, price_of
-from pyrometer.store import Reading
+from pyrometer.account.sums import price_of
+from pyrometer.account.time_range import TimeRange
+from pyrometer.store import StoreReader
 
 _MINUTES = """
 CREATE OR REPLACE TEMP TABLE {table} AS
@@ -21,7 +22,7 @@ GROUP BY ALL
 """
 
 
-def open_run_minutes(store: Reading, window: Window, price_usd_micro: int | None, runs: Sequence[str]) -> None:
+def open_run_minutes(store: StoreReader, window: TimeRange, price_usd_micro: int | None, runs: Sequence[str]) -> None:
     """Create `run_minute`, the ledger of some runs by minute, and `wanted_run`, their names. Requires `placed_run`."""
     store.connection.execute(
         "CREATE OR REPLACE TEMP TABLE wanted_run AS SELECT unnest(?::VARCHAR[]) AS run", [list(runs)]
@@ -29,12 +30,12 @@ def open_run_minutes(store: Reading, window: Window, price_usd_micro: int | None
     _open_minutes(store, "run_minute", "run IN (FROM wanted_run)", window, price_usd_micro)
 
 
-def open_shared_minutes(store: Reading, window: Window, price_usd_micro: int | None) -> None:
+def open_shared_minutes(store: StoreReader, window: TimeRange, price_usd_micro: int | None) -> None:
     """Create `shared_minute`: the same for the slots that several runs used. Requires `placed_run`."""
     _open_minutes(store, "shared_minute", "NOT is_alone", window, price_usd_micro)
 
 
-def _open_minutes(store: Reading, table: str, which: str, window: Window, price_usd_micro: int | None) -> None:
+def _open_minutes(store: StoreReader, table: str, which: str, window: TimeRange, price_usd_micro: int | None) -> None:
     store.connection.execute(
         _MINUTES.format(
             table=table, which=which, price=price_of(price_usd_micro), from_ms=window.from_ms, to_ms=window.to_ms

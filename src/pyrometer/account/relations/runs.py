@@ -6,9 +6,10 @@ includes its startup, and the runs of a notebook share its time.
 
 from __future__ import annotations
 
+from pyrometer.account.names import open_names
 from pyrometer.account.relations.ranks import WEIGHED, add_controller_runs, open_ranks
-from pyrometer.account.sums import Window, open_names
-from pyrometer.store import Reading
+from pyrometer.account.time_range import TimeRange
+from pyrometer.store import StoreReader
 
 _LISTED = f"""
 CREATE OR REPLACE TEMP TABLE listed_run AS
@@ -38,7 +39,7 @@ WINDOW on_slot AS (PARTITION BY pod_uid, node_uid, slot_index), in_turn AS (on_s
 """
 
 
-def open_runs(store: Reading, window: Window, only: str | None = None) -> None:
+def open_runs(store: StoreReader, window: TimeRange, only: str | None = None) -> None:
     """Create `listed_run` (runs with their owners) and `placed_run` (runs with their slots).
 
     With `only`, the ledger is opened for the time of that run alone.
@@ -54,13 +55,13 @@ def open_runs(store: Reading, window: Window, only: str | None = None) -> None:
         store.expose(["ledger_row"], *_held_within(store, only, window))
 
 
-def open_placed_runs(store: Reading, window: Window) -> None:
+def open_placed_runs(store: StoreReader, window: TimeRange) -> None:
     """Create `placed_run`, the slots of each run, and open the ledger of a time range. Requires `the_run`."""
     store.expose(["ledger_row"], *window)
     store.connection.execute(_PLACED)
 
 
-def _held_within(store: Reading, run: str, window: Window) -> Window:
+def _held_within(store: StoreReader, run: str, window: TimeRange) -> TimeRange:
     """The part of a time range in which the pods of a run may have held GPUs."""
     ((from_ms, to_ms),) = store.connection.execute(
         """
@@ -75,4 +76,4 @@ def _held_within(store: Reading, run: str, window: Window) -> Window:
         """,
         [run, *window],
     ).fetchall()
-    return window if from_ms is None else Window(max(window.from_ms, from_ms), min(window.to_ms, to_ms))
+    return window if from_ms is None else TimeRange(max(window.from_ms, from_ms), min(window.to_ms, to_ms))
