@@ -120,7 +120,7 @@ def test_an_experiment_that_only_its_runs_name_has_no_bill_and_is_no_error(tmp_p
         store.append([*nights.cluster(), *nights.job(), *runs, *nights.all_ranks(0, 60)])
         assert answer(store, "worth", experiment="tuning")["runs"]
         assert answer(store, "burn", experiment="tuning")["total"]["gpu_ms"] == 0
-        with pytest.raises(NotFoundError, match="no experiment 'tuned'"):
+        with pytest.raises(NotFoundError, match="Experiment 'tuned' not found"):
             answer(store, "burn", experiment="tuned")
 
 
@@ -131,7 +131,7 @@ def test_worth_of_an_experiment_without_runs_says_what_it_cost(tmp_path: Path) -
         worth = answer(store, "worth", experiment=row["experiment"], target="2", metric="loss")
         assert (worth["runs"], worth["metric"], worth["teams"]) == ([], None, ["nlp"])
         assert worth["total"]["usd_micro"] == row["usd_micro"]
-        with pytest.raises(NotFoundError, match="no experiment 'nosuch'"):
+        with pytest.raises(NotFoundError, match="Experiment 'nosuch' not found"):
             answer(store, "worth", experiment="nosuch")
 
 
