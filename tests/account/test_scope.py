@@ -120,7 +120,7 @@ def test_an_experiment_that_only_its_runs_name_has_no_bill_and_is_no_error(tmp_p
         store.append([*nights.cluster(), *nights.job(), *runs, *nights.all_ranks(0, 60)])
         assert answer(store, "worth", experiment="tuning")["runs"]
         assert answer(store, "burn", experiment="tuning")["total"]["gpu_ms"] == 0
-        with pytest.raises(NotFoundError, match="Experiment 'tuned' not found"):
+        with pytest.raises(NotFoundError, match="no experiment 'tuned'"):
             answer(store, "burn", experiment="tuned")
 
 
