@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nights
-from pyrometer.model.human import staleness
+from pyrometer.model.human import date_time, staleness
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Store
 from serving import serving
@@ -90,7 +90,7 @@ def test_a_cluster_that_reported_long_ago_is_not_live(looking, cluster_url):
     one.page.clock.install(time=end + timedelta(days=40))
     page = one.at("/run")
     page.locator("#pause", has_text="40 d behind").wait_for()
-    page.locator("h1", has_text=f"1 running at {end:%d %b %H:%M}").wait_for()
+    page.locator("h1", has_text=f"1 running at {date_time(end)}").wait_for()
     page = one.at("/cluster?at=" + (end - timedelta(minutes=30)).isoformat().replace("+00:00", "Z"))
     assert page.get_by_role("link", name="Latest").is_visible()
     assert page.get_by_role("link", name="Now", exact=True).count() == 0
@@ -127,4 +127,4 @@ def test_a_run_of_old_data_ran_when_the_data_ended(looking, cluster_url):
     one.page.clock.install(time=end + timedelta(seconds=40))
     assert one.at("/run?run=run").locator(".badge").first.inner_text() == "running now"
     one.page.clock.set_system_time(end + timedelta(days=40))
-    assert one.at("/run?run=run").locator(".badge").first.inner_text() == f"running at {end:%d %b %H:%M}"
+    assert one.at("/run?run=run").locator(".badge").first.inner_text() == f"running at {date_time(end)}"

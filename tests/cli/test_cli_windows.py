@@ -243,7 +243,7 @@ def test_a_century_is_not_too_long(pyrometer, autumn):
 def test_of_a_time_without_anything_it_is_said_that_there_is_nothing(told, autumn):
     for command in ("why", "cost"):
         said = told(command, "--data", autumn, "--month", "2024-02")
-        assert said.lines[-1] == "Nothing is accounted for in this time; --all asks about everything there is."
+        assert said.lines[-1] == "No GPU time is recorded in this time range. Use --all for all recorded data."
         assert "$" not in said.out
         assert "no waste" not in said.out
     assert told("cost", "--data", autumn, "--month", "2024-02", "-o", "json").json["rows"] == []

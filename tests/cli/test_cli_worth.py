@@ -61,7 +61,7 @@ def test_another_experiment_or_metric_is_refused_with_what_there_is(pyrometer, f
     said = pyrometer("worth", "sftt", "--data", finetuned).failed(1)
     assert said == "Experiment 'sftt' not found in this time range. Did you mean 'sft'?"
     said = pyrometer("worth", "sft", "--metric", "acc", "--data", finetuned).failed(1)
-    assert said == "No run has a metric 'acc' in that time. Known: loss."
+    assert said == "No run reported a metric 'acc' in this time range. Reported: loss."
     assert "'soon' is not a number" in pyrometer("worth", "sft", "--target", "soon", "--data", finetuned).failed(2)
     assert "needs an experiment" in pyrometer("worth", "--target", "1", "--data", finetuned).failed(2)
 
