@@ -167,7 +167,7 @@ def test_who_asked_for_no_gpu_waits_for_none(asked: Asking) -> None:
 
 
 def test_the_queue_is_bounded_and_says_how_many_there_are(asked: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "_WAITING", cells._WAITING.replace(str(cells.MOST_WAITING), "2"))
+    monkeypatch.setattr(cells, "_WAITING", cells._WAITING.replace(str(cells.MAX_WAITING), "2"))
     answer = asked([*cluster(), *(record for number in range(5) for record in waiting(f"p{number}", number))])
     assert ([row["pod"] for row in answer["queue"]], answer["queue_total"]) == (["p0", "p1"], 5)
 

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import duckdb
 
 from pyrometer.cli import main as pyrometer
-from pyrometer.cli import serve
 from pyrometer.collect.scrape import Scrapes
+from pyrometer.serve import sources
 
 QUESTIONS = (
     "SELECT",
@@ -165,7 +165,7 @@ def run(arguments: list[str], faults: Faults, out: int, err: int) -> None:
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
     if faults.scrape_every_s is not None:
-        serve.Scrapes = lambda *values, interval_s: Scrapes(*values, interval_s=faults.scrape_every_s)
+        sources.Scrapes = lambda *values, interval_s: Scrapes(*values, interval_s=faults.scrape_every_s)
     if faults.most_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (faults.most_bytes, resource.RLIM_INFINITY))
     if faults.checkpoint_bytes is not None:

@@ -221,7 +221,7 @@ def test_too_many_at_a_time_are_sent_away_and_the_others_served(agent: Agent) ->
     agent.tick(0)
     with served(agent) as url:
         address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
-        slow = [socket.create_connection(address) for _ in range(agent_module.MOST_REQUESTS)]
+        slow = [socket.create_connection(address) for _ in range(agent_module.MAX_REQUESTS)]
         for connection in slow:
             connection.sendall(b"GET /healthz HTTP/1.0\r\n")  # and then says no more
         with socket.create_connection(address) as refused:
