@@ -29,7 +29,7 @@ def demo(tmp_path_factory):
 def test_without_a_terminal_the_demo_explains_the_night_and_exits(demo):
     folder, ran = demo
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "Thu, Oct 8, 2026, 20:00 – Fri, Oct 9, 08:00 UTC (12 h), simulated" in ran.stdout
+    assert "Oct 8, 2026, 20:00 – Oct 9, 08:00 UTC (12 h), simulated" in ran.stdout
     assert re.search(r"^\$1\d,\d{3} for 3,648 GPU-hours, \$\d,\d{3} wasted \(\d+%\)$", ran.stdout, re.MULTILINE)
     assert f"HTML report: {folder / 'why.html'}" in ran.stdout
     assert "Served at" not in ran.stdout

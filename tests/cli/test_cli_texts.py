@@ -49,7 +49,7 @@ def test_why_says_who_since_when_how_much_and_what_to_do(told, recorded):
 
 def test_why_begins_with_the_time_and_the_sum(told, recorded):
     first, second = told("why", "--data", recorded, "--all").lines[:2]
-    assert first == "Sun, Nov 15, 2026, 06:15 – 06:20 UTC (5 min), recorded"
+    assert first == "Nov 15, 2026, 06:15 – 06:20 UTC (5 min), recorded"
     assert re.fullmatch(r"\$0\.59 for 4\.5 GPU-minutes, \$0\.\d\d wasted \(\d\d%\)", second)
 
 

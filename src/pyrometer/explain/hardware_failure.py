@@ -174,7 +174,7 @@ def _only_codes(evidence: Evidence, reported: Sequence[_Part]) -> list[_Failure]
             FROM gpu_sample SEMI JOIN suspect USING (node_uid, slot_index)
         )
         WHERE list_contains($3, xid)
-        -- one that was there from the first sample on is from nobody knows when
+        -- the time of a code that the first sample has is not known
         GROUP BY ALL HAVING at_ms >= $1 AND at_ms < $2 AND at_ms > min(first_ms) ORDER BY 4, 1, 2
         """,
         *evidence.window, list(HARDWARE_XIDS),

@@ -250,7 +250,7 @@ def _every(points: Sequence[LossPoint]) -> int | None:
 def _suspects(store: StoreReader, run: str, points: Sequence[LossPoint], found: Sequence[Spike]) -> dict[str, Any]:
     """Samples behind the jumps: those behind most of them first, and of those the ones least often elsewhere.
 
-    `consumed` is how often in all, `measured` by how many values of the metric: it may be logged seldom, or as a mean.
+    `consumed` is the total count, `measured` by how many values of the metric: it may be logged seldom, or as a mean.
     One sample stands out if no other one is behind as many jumps and chance is not expected to do the same.
     """
     if not found:

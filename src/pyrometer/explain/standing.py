@@ -100,7 +100,7 @@ class WorkloadStatus:
     pods: int
     share: float  # of GPUs that its pods request
     ended_ms: int | None
-    queued_ms: int | None  # from its creation, or being sent back, until it was admitted; in all
+    queued_ms: int | None  # from its creation, or being sent back, until it was admitted; total
     scheduled_ms: int | None  # when the last pod of its first attempt had a node
     started_ms: int | None  # when all of them ran
     first_step_ms: int | None  # when its first step was done, by all its ranks

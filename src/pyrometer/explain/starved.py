@@ -78,7 +78,7 @@ def detect(evidence: Evidence) -> Iterable[Proposal]:
             """
             SELECT coalesce(workload_uid, pod_uid), sum(ms) FROM burn JOIN holder_name USING (pod_uid)
             WHERE state != 'unobserved' AND coalesce(workload_uid NOT IN (
-                -- people think, and servers wait for requests: nobody keeps those from work
+                -- people think, and servers wait for requests: they are not kept from work
                 SELECT workload_uid FROM workload WHERE kind = 'Notebook' OR serves), true)
             GROUP BY 1
             """

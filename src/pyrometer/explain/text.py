@@ -68,12 +68,10 @@ def head(answer: dict[str, Any], style: Style = plain) -> Iterator[str]:
     total = answer["total"]
     from_time, to_time = (datetime.fromisoformat(answer["window"][edge]) for edge in ("from", "to"))
     same_day = from_time.date() == to_time.date()
-    until = f"{to_time:%H:%M}" if same_day else f"{to_time:%a}, {date_time(to_time)}"
+    until = f"{to_time:%H:%M}" if same_day else date_time(to_time)
     length = duration(round((to_time - from_time).total_seconds() * 1000))
     origin = f", {answer['origin']}" if answer["origin"] else ""
-    yield style(
-        f"{from_time:%a}, {date_time(from_time, year=True)} – {until} {answer['timezone']} ({length}){origin}", dim=True
-    )
+    yield style(f"{date_time(from_time, year=True)} – {until} {answer['timezone']} ({length}){origin}", dim=True)
     spent = hours(total["gpu_ms"])
     if total["usd_micro"] is not None:
         spent = f"{dollars(total['usd_micro'])} for {spent}"
