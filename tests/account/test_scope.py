@@ -146,8 +146,8 @@ def test_energy_adds_up_as_well(both: Store) -> None:
 
 
 def test_every_kind_of_record_says_whose_it_is() -> None:
-    for nobody in (True, False):
-        assert set(_kept(nobody=nobody)) == set(SCHEMAS)
+    for with_platform in (True, False):
+        assert set(_kept(with_platform=with_platform)) == set(SCHEMAS)
 
 
 # What names a team's node and is not of a pod is the platform's; of owners only roots are kept.

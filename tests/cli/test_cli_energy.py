@@ -65,7 +65,7 @@ def test_without_telemetry_nothing_is_said_of_energy(pyrometer, autumn):
 @pytest.mark.parametrize(
     ("name", "value", "named"),
     [
-        ("PUE", "0.9", "It is 1.0 at least"),
+        ("PUE", "0.9", "It must be at least 1.0"),
         ("PUE", "much", "Not a number from 0 to 1,000,000"),
         ("CARBON_G_PER_KWH", "-1", "Not a number from 0 to 1,000,000"),
         ("ENERGY_USD_PER_KWH", "nan", "Not a number from 0 to 1,000,000"),

@@ -219,7 +219,7 @@ def twice(rows):
         (longer, "60,000 ms"),
         (negative, "negative"),
         (unheard_of, "state that does not exist"),
-        (twice, "twice"),
+        (twice, "duplicates"),
     ],
 )
 def test_check_finds_a_ledger_that_was_tampered_with(pyrometer, autumn, tmp_path, change, law):
