@@ -47,12 +47,21 @@ SAME = [
     ("remapped_rows.uncorrectable", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"),
 ]
 ALONE = [
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_OCCUPANCY",
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_PCIE_TX_BYTES",
-    "DCGM_FI_PROF_PCIE_RX_BYTES", "DCGM_FI_PROF_NVLINK_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES",
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "DCGM_FI_DEV_XID_ERRORS",
-    "pyrometer_gpu_lost", "pyrometer_gpu_processes",
-]  # fmt: skip
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+    "DCGM_FI_PROF_SM_ACTIVE",
+    "DCGM_FI_PROF_SM_OCCUPANCY",
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    "DCGM_FI_PROF_DRAM_ACTIVE",
+    "DCGM_FI_PROF_PCIE_TX_BYTES",
+    "DCGM_FI_PROF_PCIE_RX_BYTES",
+    "DCGM_FI_PROF_NVLINK_TX_BYTES",
+    "DCGM_FI_PROF_NVLINK_RX_BYTES",
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+    "DCGM_FI_DEV_XID_ERRORS",
+    "pyrometer_gpu_lost",
+    "pyrometer_gpu_processes",
+]
 
 LOAD = """
 import time, torch
@@ -163,9 +172,11 @@ def cost(port: int, pid: int, seconds: float, scrape_every_s: float) -> dict[str
         scrapes += 1
     wall = time.monotonic() - began
     found = {
-        "cpu_percent": 100 * (cpu_s(pid) - before) / wall, "memory_mib": memory_mib(pid), "page_bytes": len(page),
+        "cpu_percent": 100 * (cpu_s(pid) - before) / wall,
+        "memory_mib": memory_mib(pid),
+        "page_bytes": len(page),
         "scrape_ms": 1000 * took_s / scrapes,
-    }  # fmt: skip
+    }
     for name, value in re.findall(r'^pyrometer_agent_reading_interval_seconds\{reading="(\w+)"\} (\S+)', page, re.M):
         found[f"{name}_every_s"] = float(value)
     if peer:
@@ -181,11 +192,13 @@ def trace() -> list[tuple[str, float, float]]:
 
     gpu = Nvml().gpus[0]
     questions = [
-        *((next(iter(gpu.read([reader])), reader.__name__), lambda reader=reader: gpu.read([reader]))
-          for reader in (*ACTIVITY, *ENERGY, *HEALTH)),
+        *(
+            (next(iter(gpu.read([reader])), reader.__name__), lambda reader=reader: gpu.read([reader]))
+            for reader in (*ACTIVITY, *ENERGY, *HEALTH)
+        ),
         ("profile (GPM)", gpu.profile),
         ("processes", gpu.pids),
-    ]  # fmt: skip
+    ]
     rows = []
     for name, ask in questions:
         ask()

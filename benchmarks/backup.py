@@ -137,10 +137,12 @@ def live(folder: Path) -> dict[str, Any]:
                 backing.join()
             waits.sort()
             results[name] = {
-                "bodies": len(waits), "p50_ms": round(waits[len(waits) // 2], 1),
-                "p99_ms": round(waits[len(waits) * 99 // 100], 1), "longest_ms": round(waits[-1], 1),
+                "bodies": len(waits),
+                "p50_ms": round(waits[len(waits) // 2], 1),
+                "p99_ms": round(waits[len(waits) * 99 // 100], 1),
+                "longest_ms": round(waits[-1], 1),
                 "backups": len(taken),
-            }  # fmt: skip
+            }
         lines = [json.loads(line) for line in (folder / "audit.log").read_text().splitlines()]
         held = [line["held_ms"] for line in lines if "held_ms" in line]
         results["with_backups"]["store_held_ms"] = max(held, default=None)

@@ -68,8 +68,10 @@ def _show(row: Row, before: Row | None, verbose: bool) -> None:
     print(
         f"{row.part}: {row.what}, {row.evidence}: {row.cases} of {row.of}, "
         f"{whole.right} right of {whole.found} found and {whole.planted} planted",
-        end="\n" if row.cases == row.of else "\r", file=sys.stderr, flush=True,
-    )  # fmt: skip
+        end="\n" if row.cases == row.of else "\r",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -101,29 +101,82 @@ class Seen(NamedTuple):
 _LONG = ("--steps", "100000")
 _STEPS = ("--steps", "140", "--accumulate", "4")  # of some 0.2 s, and longer with a fault
 CASES = (
-    Case("SIGSTOP of a rank", _LONG, send=signal.SIGSTOP, to_rank=2, at_step=200, cause="hang", culprit={"rank": 2},
-         ends=False),
-    Case("a rank asleep in its loop", _LONG, fault="sleep,rank=1,from=200,s=600", cause="hang", culprit={"rank": 1},
-         ends=False),
-    Case("a rank in C that holds the interpreter", _LONG, fault="in_c,rank=3,from=200,s=600", cause="hang",
-         culprit={"rank": 3}, ends=False),
+    Case(
+        "SIGSTOP of a rank",
+        _LONG,
+        send=signal.SIGSTOP,
+        to_rank=2,
+        at_step=200,
+        cause="hang",
+        culprit={"rank": 2},
+        ends=False,
+    ),
+    Case(
+        "a rank asleep in its loop",
+        _LONG,
+        fault="sleep,rank=1,from=200,s=600",
+        cause="hang",
+        culprit={"rank": 1},
+        ends=False,
+    ),
+    Case(
+        "a rank in C that holds the interpreter",
+        _LONG,
+        fault="in_c,rank=3,from=200,s=600",
+        cause="hang",
+        culprit={"rank": 3},
+        ends=False,
+    ),
     Case("slow loader on all ranks", _STEPS, fault="slow_loader,from=60,s=0.004", cause="data_stall"),
-    Case("slow loader on one rank", _STEPS, fault="slow_loader,rank=2,from=60,s=0.003", cause="straggler",
-         culprit={"rank": 2, "phase": "data"}),
-    Case("slow backward on one rank", _STEPS, fault="slow_backward,rank=1,from=60,s=0.015", cause="straggler",
-         culprit={"rank": 1, "phase": "backward"}),
-    Case("slow forward on one rank", _STEPS, fault="slow_forward,rank=3,from=60,s=0.05", cause="straggler",
-         culprit={"rank": 3, "phase": "forward"}),
-    Case("garbage collection on one rank", _STEPS, fault="garbage,rank=0,from=60,s=0.2",
-         cause="straggler", culprit={"rank": 0, "phase": "garbage"}),
+    Case(
+        "slow loader on one rank",
+        _STEPS,
+        fault="slow_loader,rank=2,from=60,s=0.003",
+        cause="straggler",
+        culprit={"rank": 2, "phase": "data"},
+    ),
+    Case(
+        "slow backward on one rank",
+        _STEPS,
+        fault="slow_backward,rank=1,from=60,s=0.015",
+        cause="straggler",
+        culprit={"rank": 1, "phase": "backward"},
+    ),
+    Case(
+        "slow forward on one rank",
+        _STEPS,
+        fault="slow_forward,rank=3,from=60,s=0.05",
+        cause="straggler",
+        culprit={"rank": 3, "phase": "forward"},
+    ),
+    Case(
+        "garbage collection on one rank",
+        _STEPS,
+        fault="garbage,rank=0,from=60,s=0.2",
+        cause="straggler",
+        culprit={"rank": 0, "phase": "garbage"},
+    ),
     Case("NaN in the data of one rank", ("--steps", "600"), fault="nan,rank=1,from=200", cause="diverged"),
-    Case("a killed rank, resumed from a checkpoint", ("--steps", "400", "--every", "200"), send=signal.SIGKILL,
-         to_rank=1, at_step=330, cause="lost_work", restarts=1),
-    Case("out of memory, resumed", ("--steps", "400", "--every", "200"), fault="out_of_memory,rank=2,from=330",
-         cause="out_of_memory", culprit={"rank": 2}, restarts=1),
+    Case(
+        "a killed rank, resumed from a checkpoint",
+        ("--steps", "400", "--every", "200"),
+        send=signal.SIGKILL,
+        to_rank=1,
+        at_step=330,
+        cause="lost_work",
+        restarts=1,
+    ),
+    Case(
+        "out of memory, resumed",
+        ("--steps", "400", "--every", "200"),
+        fault="out_of_memory,rank=2,from=330",
+        cause="out_of_memory",
+        culprit={"rank": 2},
+        restarts=1,
+    ),
     Case("sleeps on after training", ("--steps", "100"), fault="sleep_on,s=60", cause="idle_held"),
     Case("the same run again", ("--steps", "300"), cause="duplicate_run", twice=True, ranks=2),
-)  # fmt: skip
+)
 
 CLEAN = (
     Case("plain", ("--steps", "400")),
@@ -185,8 +238,9 @@ class _Run:
     def _pids(self) -> dict[int, int]:
         return {
             rank: int([line for line in lines if line[0] == "pid"][-1][1])
-            for rank, lines in enumerate(self._progress()) if lines
-        }  # fmt: skip
+            for rank, lines in enumerate(self._progress())
+            if lines
+        }
 
     def _progress(self) -> list[list[list[str]]]:
         return [_lines(self.folder / "progress" / str(rank)) for rank in range(self.case.ranks)]
@@ -219,10 +273,14 @@ def ran(case: Case, folder: Path) -> Seen:
         raise RuntimeError(f"{case.name}: nothing was heard of it. {(folder / '0' / 'log').read_text()[-2000:]}")
     finding = _named(case, answer)
     return Seen(
-        case, runs[0].planted_s, found_s, steps, finding,
+        case,
+        runs[0].planted_s,
+        found_s,
+        steps,
+        finding,
         [one for one in answer["findings"] if one is not finding],
         {row["state"]: row["gpu_ms"] for row in answer["states"]},
-    )  # fmt: skip
+    )
 
 
 def asked(data: Path, case: Case) -> dict[str, Any] | None:
@@ -271,6 +329,15 @@ def _rows(part: str, what: str, cases: Sequence[Case], args: argparse.Namespace)
         notes += [] if seen.right else [f"{case.name}: {seen.finding and seen.finding['culprit']}"]
         lines.append(seen.line())
         yield Row(
-            part, what, "full", "live", number, len(wanted), gpu_ms / 86_400_000, dict(causes), None, tuple(notes),
+            part,
+            what,
+            "full",
+            "live",
+            number,
+            len(wanted),
+            gpu_ms / 86_400_000,
+            dict(causes),
+            None,
+            tuple(notes),
             tuple(lines),
-        )  # fmt: skip
+        )

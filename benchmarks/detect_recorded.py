@@ -29,9 +29,17 @@ def recordings(args: argparse.Namespace) -> Iterator[Row]:
             notes = [f"{what} {f['cause']} {f['from']}" for what in ("missed", "wrong") for f in scored[what]]
             days = sum(cell["gpu_ms"] for cell in truth["cells"]) / 86_400_000
             yield Row(
-                "recorded", f"H200: {', '.join(names)}", evidence, "recorded", len(names), len(names), days,
-                tallies(truth["findings"], scored), scored["state_error"], tuple(notes),
-            )  # fmt: skip
+                "recorded",
+                f"H200: {', '.join(names)}",
+                evidence,
+                "recorded",
+                len(names),
+                len(names),
+                days,
+                tallies(truth["findings"], scored),
+                scored["state_error"],
+                tuple(notes),
+            )
 
 
 def explained(path: Path, *, with_steps: bool) -> tuple[dict[str, Any], dict[str, Any]]:

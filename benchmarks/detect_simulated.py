@@ -76,9 +76,12 @@ def one_night(kind: Nights, seed: int) -> Night:
     """What is kept of it."""
     truth, scored = explained(kind.scenario, seed, kind.gpus, kind.hours, kind.evidence)
     return Night(
-        seed, truth["total"]["gpu_ms"], tallies(truth["findings"], scored), scored["state_error"],
+        seed,
+        truth["total"]["gpu_ms"],
+        tallies(truth["findings"], scored),
+        scored["state_error"],
         tuple(_notes(seed, scored)),
-    )  # fmt: skip
+    )
 
 
 def _notes(seed: int, scored: dict[str, Any]) -> Iterator[str]:
@@ -96,10 +99,17 @@ def row_of(part: str, nights: Sequence[Night], of: int, what: str, evidence: str
     """The nights together: every finding counts the same, and every night's state error."""
     causes = {cause: together(n.causes.get(cause, Tally()) for n in nights) for n in nights for cause in n.causes}
     return Row(
-        part, what, evidence, "simulated", len(nights), of, sum(n.gpu_ms for n in nights) / MS_PER_DAY,
-        dict(sorted(causes.items())), sum(n.state_error for n in nights) / len(nights),
+        part,
+        what,
+        evidence,
+        "simulated",
+        len(nights),
+        of,
+        sum(n.gpu_ms for n in nights) / MS_PER_DAY,
+        dict(sorted(causes.items())),
+        sum(n.state_error for n in nights) / len(nights),
         tuple(note for n in nights for note in n.notes),
-    )  # fmt: skip
+    )
 
 
 def nights(args: argparse.Namespace) -> Iterator[Row]:

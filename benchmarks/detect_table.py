@@ -83,11 +83,10 @@ def tallies(truth: Iterable[Mapping[str, Any]], scored: Mapping[str, Any]) -> di
     wrong = Counter(f["cause"] for f in scored["wrong_culprit"])
     return {
         row["cause"]: Tally(
-            row["planted"], row["found"], row["matched"],
-            named[row["cause"]], named[row["cause"]] - wrong[row["cause"]],
+            row["planted"], row["found"], row["matched"], named[row["cause"]], named[row["cause"]] - wrong[row["cause"]]
         )
         for row in scored["causes"]
-    }  # fmt: skip
+    }
 
 
 def markdown(rows: Iterable[Row]) -> str:
@@ -139,8 +138,10 @@ def _by_cause(rows: list[Row], marked: str, columns: list[str]) -> Iterator[str]
         for evidence in columns:
             tally = causes.get((cause, evidence), Tally())
             cells += [
-                _of(tally.right, tally.found), _of(tally.right, tally.planted), _of(tally.named_right, tally.named)
-            ]  # fmt: skip
+                _of(tally.right, tally.found),
+                _of(tally.right, tally.planted),
+                _of(tally.named_right, tally.named),
+            ]
         yield f"| `{cause}` | " + " | ".join(cells) + " |"
 
 

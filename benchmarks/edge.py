@@ -56,9 +56,10 @@ class Edge:
         command = [sys.executable, str(Path(__file__).with_name("edge_serve.py")), *map(str, clock), "serve"]
         command += ["--data", str(self.folder), "--listen", f"127.0.0.1:{port}", "--kube"]
         environment = {
-            **os.environ, "KUBECONFIG": str(scratch / "kubeconfig"),
+            **os.environ,
+            "KUBECONFIG": str(scratch / "kubeconfig"),
             "PYROMETER_SCRAPE_INTERVAL_S": str(size.scrape_ms // 1000),
-        }  # fmt: skip
+        }
         self.began_s = time.monotonic()
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log, env=environment)
@@ -76,9 +77,11 @@ class Edge:
         """The server and its folder, now."""
         pages = int((self.watched / "statm").read_text().split()[1])
         seen = {
-            "at_s": time.monotonic() - self.began_s, "cpu_s": self.cpu_s(),
-            "rss_mb": pages * os.sysconf("SC_PAGE_SIZE") / 2**20, "files": len([*(self.watched / "fd").iterdir()]),
-        }  # fmt: skip
+            "at_s": time.monotonic() - self.began_s,
+            "cpu_s": self.cpu_s(),
+            "rss_mb": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+            "files": len([*(self.watched / "fd").iterdir()]),
+        }
         sizes = [_size(path) for path in self.folder.rglob("*")]
         inbox = self.folder / "inbox" / "otlp"
         seen |= {"disk_mb": sum(sizes) / 2**20, "inbox": len(list(inbox.glob("*"))) if inbox.exists() else 0}
@@ -112,9 +115,15 @@ class Edge:
             return False
 
     def phase(
-        self, name: str, seconds: float, *, otlp: bool = False, watch: bool = False, asked: bool = False,
+        self,
+        name: str,
+        seconds: float,
+        *,
+        otlp: bool = False,
+        watch: bool = False,
+        asked: bool = False,
         until: tuple[str, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Feeds it for a while, or until one of the counts is that high, and keeps what it took in meanwhile and what
         that cost."""
         before, cpu_s, began_s = self.world.tell("nothing"), self.cpu_s(), time.monotonic()
@@ -130,16 +139,29 @@ class Edge:
         took_s, used_s = time.monotonic() - began_s, max(self.cpu_s() - cpu_s, 0.01)
         done = {what: after[what] - before[what] for what in ("scrapes", "windows", "changes", "refused", "cpu_s")}
         need = {
-            "scrapes": self.size.nodes * 1000 / self.size.scrape_ms, "changes": self.size.gpus * CHANGES_A_GPU_S,
+            "scrapes": self.size.nodes * 1000 / self.size.scrape_ms,
+            "changes": self.size.gpus * CHANGES_A_GPU_S,
             "windows": self.size.training * GPUS_A_NODE * 1000 / self.size.window_ms,
-        }  # fmt: skip
+        }
         self.phases[name] = {
-            "took_s": took_s, "cpu_s": used_s, "world_cpu_s": done["cpu_s"], "refused": done["refused"],
-            "acknowledged_p50_s": after["acknowledged_p50_s"], "acknowledged_p99_s": after["acknowledged_p99_s"],
-            **{what: {"count": done[what], "a_second": done[what] / took_s, "a_cpu_second": done[what] / used_s,
-                      "real_time": done[what] / took_s / need[what], "need": need[what]} for what in need},
+            "took_s": took_s,
+            "cpu_s": used_s,
+            "world_cpu_s": done["cpu_s"],
+            "refused": done["refused"],
+            "acknowledged_p50_s": after["acknowledged_p50_s"],
+            "acknowledged_p99_s": after["acknowledged_p99_s"],
+            **{
+                what: {
+                    "count": done[what],
+                    "a_second": done[what] / took_s,
+                    "a_cpu_second": done[what] / used_s,
+                    "real_time": done[what] / took_s / need[what],
+                    "need": need[what],
+                }
+                for what in need
+            },
             "answers": asking.end() if asking else {},
-        }  # fmt: skip
+        }
         self.look()
         tell(name, self.phases[name])
 
@@ -186,9 +208,10 @@ class Edge:
                     count("count(DISTINCT pod_uid) FROM pod WHERE namespace <> 'gpu-operator'"),
                 ),
                 "pods that ended": (
-                    sent["ended"], count("count(DISTINCT pod_uid) FROM pod WHERE name LIKE 'short-%' AND ended_ms > 0")
+                    sent["ended"],
+                    count("count(DISTINCT pod_uid) FROM pod WHERE name LIKE 'short-%' AND ended_ms > 0"),
                 ),
-            }  # fmt: skip
+            }
 
 
 class Asking:
@@ -220,7 +243,7 @@ class Asking:
         took = {question: sorted(times) for question, times in self._took.items() if times}
         return {
             question: {"count": len(t), "p50_s": t[len(t) // 2], "most_s": t[-1]} for question, t in took.items()
-        } | {"failed": self._failed}  # fmt: skip
+        } | {"failed": self._failed}
 
 
 def _size(path: Path) -> int:
@@ -298,9 +321,15 @@ def run(size: Size, minutes: float, speed: float, alone_s: float, scratch: Path)
     )
     tell_all(edge, code, stored, check)
     return {
-        **size._asdict(), "speed": speed, "phases": edge.phases, "samples": edge.samples, "stored": stored,
-        "code": code, "check": check.returncode, "said": edge.log.read_text().splitlines()[-20:],
-    }  # fmt: skip
+        **size._asdict(),
+        "speed": speed,
+        "phases": edge.phases,
+        "samples": edge.samples,
+        "stored": stored,
+        "code": code,
+        "check": check.returncode,
+        "said": edge.log.read_text().splitlines()[-20:],
+    }
 
 
 def main() -> None:
@@ -317,8 +346,9 @@ def main() -> None:
     size = Size(args.gpus, args.gpus_a_pod, args.scrape_every * 1000, args.window * 1000)
     print(
         f"{size.gpus:,} GPUs on {size.nodes:,} nodes, scraped every {args.scrape_every} s, windows of {args.window} s, "
-        f"{args.speed:g} times as fast as real time, if it can", flush=True,
-    )  # fmt: skip
+        f"{args.speed:g} times as fast as real time, if it can",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory() as scratch:
         found = run(size, args.minutes, args.speed, args.alone, Path(scratch))
     if args.json:

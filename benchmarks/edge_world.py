@@ -217,9 +217,15 @@ class ApiServer:
         state = state or f'{{"running": {{"startedAt": "{DAY}10:01:00Z"}}}}'
         team = team_of(node)
         return self._pod % {
-            "POD": name, "UID": f"uid-{name}", "TEAM": f"{team:02d}", "JOB": job, "NODE": f"{node:05d}",
-            "PHASE": phase, "STATE": state, "VERSION": self.version,
-        }  # fmt: skip
+            "POD": name,
+            "UID": f"uid-{name}",
+            "TEAM": f"{team:02d}",
+            "JOB": job,
+            "NODE": f"{node:05d}",
+            "PHASE": phase,
+            "STATE": state,
+            "VERSION": self.version,
+        }
 
     def training_pod(self, number: int) -> str:
         node, part = divmod(number, self.size.pods_a_node)
@@ -236,8 +242,11 @@ class ApiServer:
         return json.dumps(
             {
                 "metadata": {
-                    "name": f"dcgm-{node:05d}", "namespace": "gpu-operator", "uid": f"uid-dcgm-{node:05d}",
-                    "resourceVersion": "1", "labels": {"app": "nvidia-dcgm-exporter"},
+                    "name": f"dcgm-{node:05d}",
+                    "namespace": "gpu-operator",
+                    "uid": f"uid-dcgm-{node:05d}",
+                    "resourceVersion": "1",
+                    "labels": {"app": "nvidia-dcgm-exporter"},
                 },
                 "spec": {
                     "nodeName": f"node-{node:05d}",
@@ -245,7 +254,7 @@ class ApiServer:
                 },
                 "status": {"phase": "Running", "podIP": f"127.1.{node // 256}.{node % 256}"},
             }
-        )  # fmt: skip
+        )
 
     def listed(self, path: str) -> tuple[int, Any] | None:
         """How many there are, and how each is written."""
@@ -255,9 +264,10 @@ class ApiServer:
             "/api/v1/namespaces": (0, None),
             "/api/v1/events": (0, None),
             "/apis/kubeflow.org/v1/pytorchjobs": (
-                self.size.jobs, lambda n: self.owner(f"job-{n}", team_of(n * NODES_A_JOB)),
+                self.size.jobs,
+                lambda n: self.owner(f"job-{n}", team_of(n * NODES_A_JOB)),
             ),
-        }.get(path)  # fmt: skip
+        }.get(path)
 
     def get(self, path: str, asked: dict[str, list[str]]) -> str | None:
         if path == "/apis/kubeflow.org":
@@ -350,12 +360,21 @@ class Senders:
         parts = []
         for gpu in range(GPUS_A_NODE):
             identity = {
-                "launch": "@JOB@" + "a" * 24, "experiment": "exp-@TEAM@", "rank": 900_000 + gpu, "ranks": 800_000,
-                "local_rank": gpu % size.gpus_a_pod, "pid": 4000 + gpu, "host": "node-@NODE@", "started_ms": 700_000,
-                "pod_uid": f"uid-train-@NODE@-{gpu // size.gpus_a_pod}", "device": "cuda",
-                "gpu_uuid": uuid_of("@NODE@", gpu), "gpu_index": gpu % size.gpus_a_pod, "gpu_model": "NVIDIA H200",
+                "launch": "@JOB@" + "a" * 24,
+                "experiment": "exp-@TEAM@",
+                "rank": 900_000 + gpu,
+                "ranks": 800_000,
+                "local_rank": gpu % size.gpus_a_pod,
+                "pid": 4000 + gpu,
+                "host": "node-@NODE@",
+                "started_ms": 700_000,
+                "pod_uid": f"uid-train-@NODE@-{gpu // size.gpus_a_pod}",
+                "device": "cuda",
+                "gpu_uuid": uuid_of("@NODE@", gpu),
+                "gpu_index": gpu % size.gpus_a_pod,
+                "gpu_model": "NVIDIA H200",
                 "framework": "torch",
-            }  # fmt: skip
+            }
             kind, said = spoken.window(0, 600_000)
             parts.append((identity, [(kind, said | {"time_ms": 1, "to_ms": 500_000})]))
         text = json.dumps(spoken.requests(parts)["logs"]).replace("%", "%%")
@@ -384,10 +403,15 @@ class Senders:
         rank = node % NODES_A_JOB * GPUS_A_NODE
         values: dict[bytes, Any] = {b"RANK%d" % gpu: rank + gpu for gpu in range(GPUS_A_NODE)}
         values |= {
-            b"JOB": b"%08d" % job, b"TEAM": b"%02d" % team_of(node), b"NODE": b"%05d" % node, b"STEP": number * 10,
-            b"FROM_NS": from_ms * 1_000_000, b"TO": from_ms + self.size.window_ms, b"STARTED": self._started_ms,
+            b"JOB": b"%08d" % job,
+            b"TEAM": b"%02d" % team_of(node),
+            b"NODE": b"%05d" % node,
+            b"STEP": number * 10,
+            b"FROM_NS": from_ms * 1_000_000,
+            b"TO": from_ms + self.size.window_ms,
+            b"STARTED": self._started_ms,
             b"RANKS": nodes * GPUS_A_NODE,
-        }  # fmt: skip
+        }
         return self._body % values
 
     async def send(self, node: int, number: int) -> None:
@@ -470,12 +494,20 @@ class _World:
         """All that was sent so far."""
         took = sorted(self.senders.took_s) or [0.0]
         return {
-            "at_s": time.monotonic(), "cpu_s": time.process_time(), "scrapes": sum(self.exporters.answers),
-            "least_scrapes": min(self.exporters.answers), "most_scrapes": max(self.exporters.answers),
-            "windows": self.senders.windows, "refused": self.senders.refused, "packed_bytes": self.senders.bytes,
-            "acknowledged_p50_s": took[len(took) // 2], "acknowledged_p99_s": took[int(len(took) * 0.99)],
-            "changes": self.api.sent, "started": self.api.started, "ended": self.api.ended,
-        }  # fmt: skip
+            "at_s": time.monotonic(),
+            "cpu_s": time.process_time(),
+            "scrapes": sum(self.exporters.answers),
+            "least_scrapes": min(self.exporters.answers),
+            "most_scrapes": max(self.exporters.answers),
+            "windows": self.senders.windows,
+            "refused": self.senders.refused,
+            "packed_bytes": self.senders.bytes,
+            "acknowledged_p50_s": took[len(took) // 2],
+            "acknowledged_p99_s": took[int(len(took) * 0.99)],
+            "changes": self.api.sent,
+            "started": self.api.started,
+            "ended": self.api.ended,
+        }
 
     async def nothing(self) -> None:
         """Only counts."""

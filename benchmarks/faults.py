@@ -131,9 +131,11 @@ def main() -> None:
         ):
             for row in make():
                 name, counts, steps = row
-                print(f"{name:38}{counts[0]:8,}{counts[1]:9,}" + "".join(
-                    f"{value:{width},}" for value, width in zip(counts[2:], (6, 9, 8, 7), strict=True)
-                ), flush=True)  # fmt: skip
+                print(
+                    f"{name:38}{counts[0]:8,}{counts[1]:9,}"
+                    + "".join(f"{value:{width},}" for value, width in zip(counts[2:], (6, 9, 8, 7), strict=True)),
+                    flush=True,
+                )
                 if steps:
                     print(
                         "   " + ", ".join(f"{step.lower()} {count}" for step, count in steps.most_common(8)), flush=True

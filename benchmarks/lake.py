@@ -25,9 +25,12 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 def pyrometer(*words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "pyrometer", *words], env=ENVIRONMENT | {"PYROMETER_CLUSTER": "simulated"},
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "pyrometer", *words],
+        env=ENVIRONMENT | {"PYROMETER_CLUSTER": "simulated"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return done.stdout
 
 

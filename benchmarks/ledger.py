@@ -141,13 +141,7 @@ def measure(gpus: int, hours: int, folder: Path) -> dict[str, float]:
         started = time.perf_counter()
         rows = generate(store, gpus, hours)
         generated_s = time.perf_counter() - started
-    return {
-        "gpus": gpus,
-        "hours": hours,
-        "rows": rows,
-        "generate_s": generated_s,
-        **_build_and_ask(folder, hours),
-    }
+    return {"gpus": gpus, "hours": hours, "rows": rows, "generate_s": generated_s, **_build_and_ask(folder, hours)}
 
 
 def _build_and_ask(folder: Path, hours: int) -> dict[str, float]:
@@ -203,16 +197,7 @@ def main() -> None:
     )
     for gpus in args.gpus:
         with tempfile.TemporaryDirectory() as folder:
-            command = [
-                sys.executable,
-                __file__,
-                "--one",
-                str(gpus),
-                "--hours",
-                str(args.hours),
-                "--folder",
-                folder,
-            ]
+            command = [sys.executable, __file__, "--one", str(gpus), "--hours", str(args.hours), "--folder", folder]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
         one = json.loads(done.stdout.splitlines()[-1])
         results.append(one)

@@ -42,13 +42,18 @@ def table(samples: np.ndarray, first_step: int, hour: int, *, texts: bool) -> pa
     kept = pa.ListArray.from_arrays(offsets, values.cast(pa.string()) if texts else values)
     columns = {
         "time_ms": START_MS + hour * MS_PER_HOUR + number * MS_PER_HOUR // count,
-        "run": pa.array(["bench"] * count), "attempt": np.full(count, 1, np.int16), "rank": rank.astype(np.int32),
-        "loader": np.zeros(count, np.int16), "epoch": (step * RANKS * BATCH // DATASET).astype(np.int32),
-        "send_index": step, "micro_batch": np.zeros(count, np.int32), "step": step,
+        "run": pa.array(["bench"] * count),
+        "attempt": np.full(count, 1, np.int16),
+        "rank": rank.astype(np.int32),
+        "loader": np.zeros(count, np.int16),
+        "epoch": (step * RANKS * BATCH // DATASET).astype(np.int32),
+        "send_index": step,
+        "micro_batch": np.zeros(count, np.int32),
+        "step": step,
         "dataset": pa.array(["pile"] * count),
         "samples": kept if texts else pa.nulls(count, pa.list_(pa.string())),
         "rows": pa.nulls(count, pa.list_(pa.int64())) if texts else kept,
-    }  # fmt: skip
+    }
     return pa.table({name: columns[name] for name in SCHEMAS["batch"].column_names})
 
 
@@ -132,8 +137,10 @@ def main() -> None:
         weigh(folder)
         with Store(folder / "run", create=True) as store:
             last = fill(store, millions)
-            print(f"{millions} million samples in {sum(p.row_count for p in store.parts('batch')):,} batches, "
-                  f"{sum(p.bytes for p in store.parts('batch')) / 2**20:,.0f} MiB")  # fmt: skip
+            print(
+                f"{millions} million samples in {sum(p.row_count for p in store.parts('batch')):,} batches, "
+                f"{sum(p.bytes for p in store.parts('batch')) / 2**20:,.0f} MiB"
+            )
             timed("one sample", lambda: lineage_of_sample(store, "bench", "4711", EVER, zone=UTC))
             timed("one step", lambda: lineage_of_step(store, "bench", last // 2, EVER, zone=UTC))
             timed("a checkpoint of all of it", lambda: lineage_of_checkpoint(store, "bench", last, EVER, zone=UTC))

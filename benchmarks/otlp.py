@@ -38,11 +38,21 @@ def requests_of(ranks: int, rounds: int) -> list[list[dict]]:
             parts = []
             for rank in range(node, node + RANKS_A_NODE):
                 identity = {
-                    "run": "llama", "launch": "a" * 32, "experiment": "sft", "rank": rank, "ranks": ranks,
-                    "local_rank": rank - node, "pid": 4000 + rank, "host": f"node-{node}", "started_ms": started_ms,
-                    "device": "cuda", "gpu_uuid": f"GPU-{rank}", "gpu_index": rank - node, "gpu_model": "NVIDIA H200",
+                    "run": "llama",
+                    "launch": "a" * 32,
+                    "experiment": "sft",
+                    "rank": rank,
+                    "ranks": ranks,
+                    "local_rank": rank - node,
+                    "pid": 4000 + rank,
+                    "host": f"node-{node}",
+                    "started_ms": started_ms,
+                    "device": "cuda",
+                    "gpu_uuid": f"GPU-{rank}",
+                    "gpu_index": rank - node,
+                    "gpu_model": "NVIDIA H200",
                     "framework": "torch",
-                }  # fmt: skip
+                }
                 parts.append((identity, [spoken.window(at_ms + rank, 10 * number)]))
             nodes.append(spoken.requests(parts)["logs"])
         sent.append(nodes)

@@ -280,9 +280,13 @@ class Worker:
         environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONWARNINGS": "ignore"}
         try:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log.open("w"), text=True,
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.log.open("w"),
+                text=True,
                 env=environment,
-            )  # fmt: skip
+            )
         except FileNotFoundError as error:
             self.log.write_text(str(error))
 

@@ -24,8 +24,17 @@ import pynvml
 import torch
 from torch import nn
 
-GPM = {"graphics_active": 1, "sm_active": 2, "sm_occupancy": 3, "tensor_active": 5, "dram_active": 10,
-       "fp32_active": 12, "fp16_active": 13, "pcie_tx_mib_s": 20, "pcie_rx_mib_s": 21}  # fmt: skip
+GPM = {
+    "graphics_active": 1,
+    "sm_active": 2,
+    "sm_occupancy": 3,
+    "tensor_active": 5,
+    "dram_active": 10,
+    "fp32_active": 12,
+    "fp16_active": 13,
+    "pcie_tx_mib_s": 20,
+    "pcie_rx_mib_s": 21,
+}
 EVERY_S = 0.5
 CLASSES = 1000
 CYCLES = 1_000_000_000  # half a second or so of a kernel that does nothing
@@ -45,9 +54,19 @@ class Sampler(threading.Thread):
     def run(self) -> None:
         rows = csv.writer(self._file)
         rows.writerow(
-            ["time", "gpu_util", "mem_copy_util", "fb_used_bytes", "power_w", "energy_mj", "temp_c", "sm_clock_mhz",
-             "throttle_reasons", *GPM]
-        )  # fmt: skip
+            [
+                "time",
+                "gpu_util",
+                "mem_copy_util",
+                "fb_used_bytes",
+                "power_w",
+                "energy_mj",
+                "temp_c",
+                "sm_clock_mhz",
+                "throttle_reasons",
+                *GPM,
+            ]
+        )
         before, now = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
         pynvml.nvmlGpmSampleGet(self.handle, before)
         while not self._ended.wait(EVERY_S):
@@ -64,13 +83,15 @@ class Sampler(threading.Thread):
     def _plain(self) -> list[Any]:
         used = pynvml.nvmlDeviceGetUtilizationRates(self.handle)
         return [
-            used.gpu, used.memory, pynvml.nvmlDeviceGetMemoryInfo(self.handle).used,
+            used.gpu,
+            used.memory,
+            pynvml.nvmlDeviceGetMemoryInfo(self.handle).used,
             pynvml.nvmlDeviceGetPowerUsage(self.handle) / 1000,
             pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle),
             pynvml.nvmlDeviceGetTemperature(self.handle, pynvml.NVML_TEMPERATURE_GPU),
             pynvml.nvmlDeviceGetClockInfo(self.handle, pynvml.NVML_CLOCK_SM),
             pynvml.nvmlDeviceGetCurrentClocksEventReasons(self.handle),
-        ]  # fmt: skip
+        ]
 
     def _profiled(self, before: Any, now: Any) -> list[str]:
         asked = pynvml.c_nvmlGpmMetricsGet_t()
@@ -93,9 +114,19 @@ class Recording:
         self._steps = (folder / f"{name}-steps.csv").open("w", newline="")
         self._rows = csv.writer(self._steps)
         self._rows.writerow(
-            ["step", "start", "end", "data_s", "forward_s", "backward_s", "optimizer_s", "loss", "batch_size",
-             "true_state"]
-        )  # fmt: skip
+            [
+                "step",
+                "start",
+                "end",
+                "data_s",
+                "forward_s",
+                "backward_s",
+                "optimizer_s",
+                "loss",
+                "batch_size",
+                "true_state",
+            ]
+        )
         self._truth = folder / f"{name}-truth.json"
         self.step = 0
         self.job: Any = None

@@ -36,9 +36,10 @@ INTERVAL_MS = 15_000
 SETTLED_S = 20.0  # what was sent is stored by then
 STEPS = ("read", "join", "records", "store")
 HEADERS = {
-    "Content-Encoding": "snappy", "Content-Type": "application/x-protobuf",
+    "Content-Encoding": "snappy",
+    "Content-Type": "application/x-protobuf",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
-}  # fmt: skip
+}
 LINE = re.compile(r"(\w+)\{(.*)\} (\S+)")
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 

@@ -20,16 +20,27 @@ import time
 from pathlib import Path
 
 METRICS = {
-    "DCGM_FI_DEV_SM_CLOCK": "1980", "DCGM_FI_DEV_MEM_CLOCK": "2619", "DCGM_FI_DEV_MEMORY_TEMP": "55",
-    "DCGM_FI_DEV_GPU_TEMP": "41", "DCGM_FI_DEV_POWER_USAGE": "674.365000",
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "4742776312", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": "0",
-    "DCGM_FI_DEV_GPU_UTIL": "93", "DCGM_FI_DEV_MEM_COPY_UTIL": "42", "DCGM_FI_DEV_ENC_UTIL": "0",
-    "DCGM_FI_DEV_DEC_UTIL": "0", "DCGM_FI_DEV_XID_ERRORS": "0", "DCGM_FI_DEV_FB_FREE": "22563",
-    "DCGM_FI_DEV_FB_USED": "121000", "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "0",
-    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": "4", "DCGM_FI_PROF_GR_ENGINE_ACTIVE": "0.930012",
-    "DCGM_FI_PROF_SM_ACTIVE": "0.821002", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": "0.251234",
+    "DCGM_FI_DEV_SM_CLOCK": "1980",
+    "DCGM_FI_DEV_MEM_CLOCK": "2619",
+    "DCGM_FI_DEV_MEMORY_TEMP": "55",
+    "DCGM_FI_DEV_GPU_TEMP": "41",
+    "DCGM_FI_DEV_POWER_USAGE": "674.365000",
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "4742776312",
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": "0",
+    "DCGM_FI_DEV_GPU_UTIL": "93",
+    "DCGM_FI_DEV_MEM_COPY_UTIL": "42",
+    "DCGM_FI_DEV_ENC_UTIL": "0",
+    "DCGM_FI_DEV_DEC_UTIL": "0",
+    "DCGM_FI_DEV_XID_ERRORS": "0",
+    "DCGM_FI_DEV_FB_FREE": "22563",
+    "DCGM_FI_DEV_FB_USED": "121000",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "0",
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": "4",
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": "0.930012",
+    "DCGM_FI_PROF_SM_ACTIVE": "0.821002",
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": "0.251234",
     "DCGM_FI_PROF_DRAM_ACTIVE": "0.421987",
-}  # fmt: skip
+}
 
 
 def text_of(exporter: int, gpus: int) -> bytes:
@@ -154,9 +165,13 @@ async def follow(port: int, exporters: int, interval_s: float, folder: Path) -> 
         wall, cpu = time.monotonic() - started, time.process_time() - cpu
     down = sum(not state.up for state in source.states.values())
     return {
-        "wall_s": wall, "cpu_s": cpu, "stored_s": stored_s, "samples": samples, "down": down,
+        "wall_s": wall,
+        "cpu_s": cpu,
+        "stored_s": stored_s,
+        "samples": samples,
+        "down": down,
         "memory_mb": memory_mb() - before_mb,
-    }  # fmt: skip
+    }
 
 
 def everything(exporters: int, gpus: int, interval_s: float) -> dict[str, float]:

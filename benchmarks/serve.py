@@ -36,9 +36,19 @@ from pyrometer.store import Store  # noqa: E402
 
 CLIENTS = 4
 DURATIONS = (
-    "duration_ms", "data_ms", "copy_ms", "forward_ms", "backward_ms", "comm_ms", "optimizer_ms", "checkpoint_ms",
-    "evaluate_ms", "compile_ms", "garbage_ms", "ms",
-)  # fmt: skip
+    "duration_ms",
+    "data_ms",
+    "copy_ms",
+    "forward_ms",
+    "backward_ms",
+    "comm_ms",
+    "optimizer_ms",
+    "checkpoint_ms",
+    "evaluate_ms",
+    "compile_ms",
+    "garbage_ms",
+    "ms",
+)
 QUESTIONS = ("burn", "cluster", "top", "cost?by=team,experiment", "worth", "runs?limit=100", "why")
 BARE = """
 import sys, uvicorn

@@ -24,9 +24,14 @@ from soak_days import KEPT_DAYS, Held, days, slope  # noqa: E402 - beside the te
 
 # What a day may add: an allocator breathes, and objects of a day are kept as files of their own for ever.
 FLAT = {
-    "rss_kib": 512.0, "descriptors": 0.05, "threads": 0.05, "temporary_tables": 0.05, "files": 12.0,
-    "database_kib": 64.0, "wal_kib": 64.0,
-}  # fmt: skip
+    "rss_kib": 512.0,
+    "descriptors": 0.05,
+    "threads": 0.05,
+    "temporary_tables": 0.05,
+    "files": 12.0,
+    "database_kib": 64.0,
+    "wal_kib": 64.0,
+}
 
 
 async def live(count: int, minutes: int) -> list[Held]:

@@ -31,27 +31,38 @@ def pod(number: int, nodes: int, phase: str = "Running", version: int = 1) -> di
         }
     return {
         "metadata": {
-            "name": f"train-{job}-worker-{number % 8}", "namespace": f"team-{job % 40}", "uid": f"pod-uid-{number:08d}",
-            "resourceVersion": str(version), "creationTimestamp": T0,
+            "name": f"train-{job}-worker-{number % 8}",
+            "namespace": f"team-{job % 40}",
+            "uid": f"pod-uid-{number:08d}",
+            "resourceVersion": str(version),
+            "creationTimestamp": T0,
             "labels": {
                 "training.kubeflow.org/job-name": f"train-{job}",
                 "training.kubeflow.org/replica-index": str(number % 8),
-                "training.kubeflow.org/replica-type": "worker", "experiment": f"exp-{job % 100}",
+                "training.kubeflow.org/replica-type": "worker",
+                "experiment": f"exp-{job % 100}",
             },
             "annotations": {"cni.example/networks": "x" * 300, "sidecar.example/status": "y" * 300},
             "ownerReferences": [
                 {
-                    "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": f"train-{job}",
-                    "uid": f"job-uid-{job:07d}", "controller": True, "blockOwnerDeletion": True,
+                    "apiVersion": "kubeflow.org/v1",
+                    "kind": "PyTorchJob",
+                    "name": f"train-{job}",
+                    "uid": f"job-uid-{job:07d}",
+                    "controller": True,
+                    "blockOwnerDeletion": True,
                 }
             ],
             "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {"f:conditions": "z" * 640}}}],
         },
         "spec": {
-            "nodeName": f"node-{number % nodes:05d}", "schedulerName": "default-scheduler",
+            "nodeName": f"node-{number % nodes:05d}",
+            "schedulerName": "default-scheduler",
             "containers": [
                 {
-                    "name": "pytorch", "image": "registry/train:1", "command": ["python", "train.py"] * 6,
+                    "name": "pytorch",
+                    "image": "registry/train:1",
+                    "command": ["python", "train.py"] * 6,
                     "resources": {"requests": {"cpu": "8", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}},
                     "env": [{"name": f"VAR_{n}", "value": "some value"} for n in range(10)],
                     "volumeMounts": [{"name": f"volume-{n}", "mountPath": f"/mnt/{n}"} for n in range(4)],
@@ -60,25 +71,29 @@ def pod(number: int, nodes: int, phase: str = "Running", version: int = 1) -> di
             "volumes": [{"name": f"volume-{n}", "emptyDir": {}} for n in range(4)],
         },
         "status": {
-            "phase": phase, "startTime": T0,
+            "phase": phase,
+            "startTime": T0,
             "conditions": [
                 {"type": kind, "status": "True", "lastTransitionTime": T0}
                 for kind in ("PodScheduled", "Initialized", "Ready", "ContainersReady")
             ],
             "containerStatuses": [{"name": "pytorch", "image": "registry/train:1", "restartCount": 0, "state": state}],
         },
-    }  # fmt: skip
+    }
 
 
 def node(number: int) -> dict:
     count = {"nvidia.com/gpu": "16", "cpu": "192"}
     return {
         "metadata": {
-            "name": f"node-{number:05d}", "uid": f"node-uid-{number:05d}", "resourceVersion": "1",
-            "creationTimestamp": T0, "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
+            "name": f"node-{number:05d}",
+            "uid": f"node-uid-{number:05d}",
+            "resourceVersion": "1",
+            "creationTimestamp": T0,
+            "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
         },
         "status": {"capacity": count, "allocatable": count, "conditions": [{"type": "Ready", "status": "True"}]},
-    }  # fmt: skip
+    }
 
 
 def owner(number: int) -> dict:
@@ -160,9 +175,12 @@ async def absorb(api: Canned, folder: Path) -> dict[str, float]:
                 break
         took = time.perf_counter() - started
     return {
-        "list_s": listed_s, "watch_s": took - listed_s, "records": records, "watch_records": records - changes,
+        "list_s": listed_s,
+        "watch_s": took - listed_s,
+        "records": records,
+        "watch_records": records - changes,
         "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before_mb,
-    }  # fmt: skip
+    }
 
 
 def peer(api: Canned) -> dict[str, float]:

@@ -143,12 +143,26 @@ def records(folder: Path, truth: dict) -> list:
     held_ms, over_ms = truth["held"]
     first_ms = truth["intervals"][0]["from_ms"]
     return [
-        Node(first_ms, "bench", "node", "node", 1, model), Node(over_ms, "bench", "node", "node", 1, model),
+        Node(first_ms, "bench", "node", "node", 1, model),
+        Node(over_ms, "bench", "node", "node", 1, model),
         Workload(held_ms, "bench", "gpt", "Job", "ml", "gpt"),
-        Pod(over_ms, "bench", "gpt-0", "ml", "gpt-0", "Succeeded", "gpt", node_uid="node", scheduled_ms=held_ms,
-            started_ms=held_ms, ended_ms=over_ms, gpu_share=SHARE_WHOLE),
-        Allocation(over_ms, "gpt-0", "node", 0, held_ms, over_ms, SHARE_WHOLE), *found,
-    ]  # fmt: skip
+        Pod(
+            over_ms,
+            "bench",
+            "gpt-0",
+            "ml",
+            "gpt-0",
+            "Succeeded",
+            "gpt",
+            node_uid="node",
+            scheduled_ms=held_ms,
+            started_ms=held_ms,
+            ended_ms=over_ms,
+            gpu_share=SHARE_WHOLE,
+        ),
+        Allocation(over_ms, "gpt-0", "node", 0, held_ms, over_ms, SHARE_WHOLE),
+        *found,
+    ]
 
 
 def main() -> None:

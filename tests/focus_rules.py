@@ -13,30 +13,81 @@ Row = dict[str, str]
 
 # The columns that a dataset must have, whoever makes it.
 MANDATORY = (
-    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingAccountType", "BillingCurrency",
-    "BillingPeriodEnd", "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd",
-    "ChargePeriodStart", "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity",
-    "PricingUnit", "ProviderName", "PublisherName", "ServiceCategory", "ServiceName",
-)  # fmt: skip
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingAccountType",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "ContractedCost",
+    "EffectiveCost",
+    "InvoiceIssuerName",
+    "ListCost",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "ServiceCategory",
+    "ServiceName",
+)
 _NEVER_NULL = (
-    "BilledCost", "BillingAccountId", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart", "ChargeCategory",
-    "ChargePeriodEnd", "ChargePeriodStart", "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost",
-    "ProviderName", "PublisherName", "ServiceCategory", "ServiceName", "ServiceSubcategory",
-)  # fmt: skip
+    "BilledCost",
+    "BillingAccountId",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeCategory",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "ContractedCost",
+    "EffectiveCost",
+    "InvoiceIssuerName",
+    "ListCost",
+    "ProviderName",
+    "PublisherName",
+    "ServiceCategory",
+    "ServiceName",
+    "ServiceSubcategory",
+)
 _OF_USAGE = (  # and not of a correction
-    "ConsumedQuantity", "ConsumedUnit", "ContractedUnitPrice", "ListUnitPrice", "PricingCategory", "PricingQuantity",
-    "PricingUnit", "SkuId", "SkuPriceId",
-)  # fmt: skip
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedUnitPrice",
+    "ListUnitPrice",
+    "PricingCategory",
+    "PricingQuantity",
+    "PricingUnit",
+    "SkuId",
+    "SkuPriceId",
+)
 _DECIMALS = (
-    "BilledCost", "CommitmentDiscountQuantity", "ConsumedQuantity", "ContractedCost", "ContractedUnitPrice",
-    "EffectiveCost", "ListCost", "ListUnitPrice", "PricingQuantity",
-)  # fmt: skip
+    "BilledCost",
+    "CommitmentDiscountQuantity",
+    "ConsumedQuantity",
+    "ContractedCost",
+    "ContractedUnitPrice",
+    "EffectiveCost",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingQuantity",
+)
 _TIMES = ("BillingPeriodEnd", "BillingPeriodStart", "ChargePeriodEnd", "ChargePeriodStart")
 _TOGETHER = (  # one is null exactly when the other is
-    ("PricingQuantity", "PricingUnit"), ("ConsumedQuantity", "ConsumedUnit"), ("RegionId", "RegionName"),
-    ("ResourceId", "ResourceType"), ("SubAccountId", "SubAccountType"), ("BillingAccountId", "BillingAccountType"),
-    ("CommitmentDiscountId", "CommitmentDiscountCategory"), ("CommitmentDiscountId", "CommitmentDiscountType"),
-)  # fmt: skip
+    ("PricingQuantity", "PricingUnit"),
+    ("ConsumedQuantity", "ConsumedUnit"),
+    ("RegionId", "RegionName"),
+    ("ResourceId", "ResourceType"),
+    ("SubAccountId", "SubAccountType"),
+    ("BillingAccountId", "BillingAccountType"),
+    ("CommitmentDiscountId", "CommitmentDiscountCategory"),
+    ("CommitmentDiscountId", "CommitmentDiscountType"),
+)
 _ALLOWED = {
     "ChargeCategory": ("Usage", "Purchase", "Tax", "Credit", "Adjustment"),
     "ChargeClass": ("Correction", ""),
@@ -44,10 +95,14 @@ _ALLOWED = {
     "PricingCategory": ("Standard", "Dynamic", "Committed", "Other", ""),
     "CommitmentDiscountStatus": ("Used", "Unused", ""),
     "ServiceSubcategory": (  # of the category Compute
-        "Containers", "End User Computing", "Quantum Compute", "Serverless Compute", "Virtual Machines",
+        "Containers",
+        "End User Computing",
+        "Quantum Compute",
+        "Serverless Compute",
+        "Virtual Machines",
         "Other (Compute)",
     ),
-}  # fmt: skip
+}
 TOLERANCE = Decimal("0.000001")  # costs are whole micro-dollars: they add up to the ledger's
 
 
@@ -89,9 +144,7 @@ RULES: dict[str, Callable[[Row], bool]] = {
         for name in _DECIMALS
     },
     **{f"{name} MUST conform to DateTimeFormat": lambda row, name=name: bool(_time(row[name])) for name in _TIMES},
-    **{
-        f"{b} is null exactly when {a} is": lambda row, a=a, b=b: bool(row[a]) == bool(row[b]) for a, b in _TOGETHER
-    },
+    **{f"{b} is null exactly when {a} is": lambda row, a=a, b=b: bool(row[a]) == bool(row[b]) for a, b in _TOGETHER},
     **{
         f"{name} MUST be one of the allowed values": lambda row, name=name, of=of: row[name] in of
         for name, of in _ALLOWED.items()
@@ -103,8 +156,10 @@ RULES: dict[str, Callable[[Row], bool]] = {
     ),
     "a charge that is no correction lies in its billing period": lambda row: (
         row["ChargeClass"] == "Correction"
-        or _time(row["BillingPeriodStart"]) <= _time(row["ChargePeriodStart"])
-        < _time(row["ChargePeriodEnd"]) <= _time(row["BillingPeriodEnd"])
+        or _time(row["BillingPeriodStart"])
+        <= _time(row["ChargePeriodStart"])
+        < _time(row["ChargePeriodEnd"])
+        <= _time(row["BillingPeriodEnd"])
     ),
     "ChargeClass-C-003/004: a correction is of a period that was invoiced before": lambda row: (
         row["ChargeClass"] != "Correction" or _time(row["ChargePeriodEnd"]) <= _time(row["BillingPeriodStart"])
@@ -124,10 +179,12 @@ RULES: dict[str, Callable[[Row], bool]] = {
     "ChargeFrequency MUST NOT be Usage-Based when ChargeCategory is Purchase": lambda row: (
         row["ChargeCategory"] != "Purchase" or row["ChargeFrequency"] != "Usage-Based"
     ),
-    "CommitmentDiscount… MUST be null when CommitmentDiscountId is": lambda row: bool(row["CommitmentDiscountId"])
-    or not any(value for name, value in row.items() if name.startswith("CommitmentDiscount")),
+    "CommitmentDiscount… MUST be null when CommitmentDiscountId is": lambda row: (
+        bool(row["CommitmentDiscountId"])
+        or not any(value for name, value in row.items() if name.startswith("CommitmentDiscount"))
+    ),
     "Tags MUST conform to KeyValueFormat": lambda row: not row["Tags"] or _are_key_values(row["Tags"]),
-}  # fmt: skip
+}
 
 
 def broken(rows: list[Row]) -> dict[str, int]:

@@ -7,10 +7,28 @@ from pathlib import Path
 from typing import Any
 
 TEXTS = (
-    "../../outside", "/tmp/outside", "parts/../../../outside.parquet", "a\0b", "a\nb", "a\\..\\b", "", ".", "..", "*",
-    "x'; COPY (SELECT 1) TO '/tmp/outside.csv'; --", "z(a int); CREATE TABLE y", "parts/event/2025-10-10/*.parquet",
-    "tokens.json", "pyrometer.duckdb", "~/outside", "%2e%2e/outside", "ü" * 5_000, "\u202e", "-1", "1e400",
-)  # fmt: skip
+    "../../outside",
+    "/tmp/outside",
+    "parts/../../../outside.parquet",
+    "a\0b",
+    "a\nb",
+    "a\\..\\b",
+    "",
+    ".",
+    "..",
+    "*",
+    "x'; COPY (SELECT 1) TO '/tmp/outside.csv'; --",
+    "z(a int); CREATE TABLE y",
+    "parts/event/2025-10-10/*.parquet",
+    "tokens.json",
+    "pyrometer.duckdb",
+    "~/outside",
+    "%2e%2e/outside",
+    "ü" * 5_000,
+    "\u202e",
+    "-1",
+    "1e400",
+)
 VALUES: tuple[Any, ...] = (*TEXTS, None, True, -1, 2**63, 2**70, 1.5, [], {}, [[]], {"a": {}}, [1], 0, 10**13)
 
 Step = str | int

@@ -16,22 +16,29 @@ MESSAGES = {
     "ListPodResourcesResponse": [(1, "pod_resources", "PodResources*")],
     "PodResources": [(1, "name", "string"), (2, "namespace", "string"), (3, "containers", "ContainerResources*")],
     "ContainerResources": [
-        (1, "name", "string"), (2, "devices", "ContainerDevices*"), (3, "cpu_ids", "int64*"),
-        (4, "memory", "ContainerMemory*"), (5, "dynamic_resources", "DynamicResource*"),
+        (1, "name", "string"),
+        (2, "devices", "ContainerDevices*"),
+        (3, "cpu_ids", "int64*"),
+        (4, "memory", "ContainerMemory*"),
+        (5, "dynamic_resources", "DynamicResource*"),
     ],
     "ContainerMemory": [(1, "memory_type", "string"), (2, "size", "uint64"), (3, "topology", "TopologyInfo")],
     "ContainerDevices": [(1, "resource_name", "string"), (2, "device_ids", "string*"), (3, "topology", "TopologyInfo")],
     "TopologyInfo": [(1, "nodes", "NUMANode*")],
     "NUMANode": [(1, "ID", "int64")],
     "DynamicResource": [
-        (2, "claim_name", "string"), (3, "claim_namespace", "string"), (4, "claim_resources", "ClaimResource*"),
+        (2, "claim_name", "string"),
+        (3, "claim_namespace", "string"),
+        (4, "claim_resources", "ClaimResource*"),
     ],
     "ClaimResource": [
-        (1, "cdi_devices", "CDIDevice*"), (2, "driver_name", "string"), (3, "pool_name", "string"),
+        (1, "cdi_devices", "CDIDevice*"),
+        (2, "driver_name", "string"),
+        (3, "pool_name", "string"),
         (4, "device_name", "string"),
     ],
     "CDIDevice": [(1, "name", "string")],
-}  # fmt: skip
+}
 Field = descriptor_pb2.FieldDescriptorProto
 
 
@@ -42,10 +49,12 @@ def _response() -> Any:
         for number, field, kind in fields:
             scalar = getattr(Field, f"TYPE_{kind.rstrip('*').upper()}", None)
             message.field.add(
-                name=field, number=number,
+                name=field,
+                number=number,
                 label=Field.LABEL_REPEATED if kind.endswith("*") else Field.LABEL_OPTIONAL,
-                type=scalar or Field.TYPE_MESSAGE, type_name=None if scalar else f".v1.{kind.rstrip('*')}",
-            )  # fmt: skip
+                type=scalar or Field.TYPE_MESSAGE,
+                type_name=None if scalar else f".v1.{kind.rstrip('*')}",
+            )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("v1.ListPodResourcesResponse"))
@@ -62,24 +71,27 @@ def container(name: str, **devices: list[str]) -> dict[str, Any]:
     """A container with devices of a plugin: gpu=["GPU-1"] is `nvidia.com/gpu`."""
     topology = {"nodes": [{"ID": 0}, {"ID": 1}]}
     return {
-        "name": name, "cpu_ids": [4, 5, 300],
+        "name": name,
+        "cpu_ids": [4, 5, 300],
         "memory": [{"memory_type": "memory", "size": 1 << 33, "topology": topology}],
         "devices": [
             {"resource_name": f"nvidia.com/{resource}", "device_ids": ids, "topology": topology}
             for resource, ids in devices.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def claiming(name: str, *devices: str) -> dict[str, Any]:
     """A container that has devices by a claim."""
     resources = [
         {
-            "driver_name": "gpu.nvidia.com", "pool_name": "node-1", "device_name": device,
+            "driver_name": "gpu.nvidia.com",
+            "pool_name": "node-1",
+            "device_name": device,
             "cdi_devices": [{"name": f"k8s.gpu.nvidia.com/claim=7-{device}"}],
         }
         for device in devices
-    ]  # fmt: skip
+    ]
     claim = {"claim_name": "two-gpus", "claim_namespace": "research", "claim_resources": resources}
     return {"name": name, "dynamic_resources": [claim]}
 

@@ -114,9 +114,14 @@ def settings_of(told: Any) -> Settings:
 
 
 def of_lake(
-    place: LakeStorage, parameters: dict[str, str], *, clusters: Sequence[str] = (), engine: Engine | None = None,
-    what: str = "cost", cache: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    place: LakeStorage,
+    parameters: dict[str, str],
+    *,
+    clusters: Sequence[str] = (),
+    engine: Engine | None = None,
+    what: str = "cost",
+    cache: Path | None = None,
+) -> dict[str, Any]:
     lake = Lake(place, clusters, str(cache or "/nonexistent"), 64, settings_of)
     answer = answer_of_lake(lake, what, parameters, engine or Local())
     answer.pop("clusters")

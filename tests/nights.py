@@ -66,11 +66,21 @@ def pod(
     from_ms, to_ms = at(from_min), None if to_min is None else at(to_min)
     return [
         Pod(
-            to_ms or from_ms, "test", name, "ml", name, "Running" if to_ms is None else "Succeeded",
-            workload_uid=workload, node_uid=node, scheduled_ms=from_ms, started_ms=from_ms, ended_ms=to_ms, **more,
+            to_ms or from_ms,
+            "test",
+            name,
+            "ml",
+            name,
+            "Running" if to_ms is None else "Succeeded",
+            workload_uid=workload,
+            node_uid=node,
+            scheduled_ms=from_ms,
+            started_ms=from_ms,
+            ended_ms=to_ms,
+            **more,
         ),
         *(Allocation(to_ms or from_ms, name, node, index, from_ms, to_ms, SHARE_WHOLE) for index in range(gpus)),
-    ]  # fmt: skip
+    ]
 
 
 def place(rank: int) -> dict[str, Any]:
@@ -83,11 +93,19 @@ def run(ranks: int = 4, attempt: int = 1, started_min: float = 0, **more: Any) -
     started_ms = at(started_min)
     return [
         Run(
-            started_ms, "run", attempt, rank, started_ms, ranks=ranks, workload_uid="llama", first_step_ms=started_ms,
-            **place(rank), **more,
+            started_ms,
+            "run",
+            attempt,
+            rank,
+            started_ms,
+            ranks=ranks,
+            workload_uid="llama",
+            first_step_ms=started_ms,
+            **place(rank),
+            **more,
         )
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
 
 
 def steps(
@@ -97,11 +115,18 @@ def steps(
     first = round(from_min * 100) if first_step is None else first_step
     return [
         StepWindow(
-            at(minute), at(minute + 1), "run", attempt, rank,
-            first_step=first + 100 * number, steps=100, **place(rank), **amounts,
+            at(minute),
+            at(minute + 1),
+            "run",
+            attempt,
+            rank,
+            first_step=first + 100 * number,
+            steps=100,
+            **place(rank),
+            **amounts,
         )
         for number, minute in enumerate(range(round(from_min), round(to_min)))
-    ]  # fmt: skip
+    ]
 
 
 def samples(node: str, slot: int, from_min: float, to_min: float, **values: int) -> list[GpuSample]:
@@ -138,16 +163,31 @@ def two_a_node(
                 [
                     Workload(START_MS, "test", name, "PyTorchJob", "ml", name, team="nlp"),
                     Pod(
-                        START_MS, "test", pod_name, "ml", pod_name, "Running", workload_uid=name, node_uid=uid,
-                        scheduled_ms=START_MS, started_ms=START_MS,
+                        START_MS,
+                        "test",
+                        pod_name,
+                        "ml",
+                        pod_name,
+                        "Running",
+                        workload_uid=name,
+                        node_uid=uid,
+                        scheduled_ms=START_MS,
+                        started_ms=START_MS,
                     ),
                     Allocation(START_MS, pod_name, uid, gpu, START_MS, None, SHARE_WHOLE),
                     Run(
-                        START_MS, run or name, 1, 2 * number + gpu, START_MS, ranks=2 * len(nodes), workload_uid=name,
-                        first_step_ms=START_MS, **place,
+                        START_MS,
+                        run or name,
+                        1,
+                        2 * number + gpu,
+                        START_MS,
+                        ranks=2 * len(nodes),
+                        workload_uid=name,
+                        first_step_ms=START_MS,
+                        **place,
                     ),
                 ],
-            )  # fmt: skip
+            )
 
 
 def minutes(from_min: float, to_min: float) -> tuple[str, str]:

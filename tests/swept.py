@@ -10,24 +10,51 @@ from pyrometer.model.units import SHARE_WHOLE
 
 
 def trained(
-    name: str, slot: int, minutes: int, losses: list[float], *, experiment: str | None = "sweep", team: str = "nlp",
-    metric: str = "val/loss", goal: str | None = "min", rank: int = 0, from_min: int = 0,
-) -> list[Any]:  # fmt: skip
+    name: str,
+    slot: int,
+    minutes: int,
+    losses: list[float],
+    *,
+    experiment: str | None = "sweep",
+    team: str = "nlp",
+    metric: str = "val/loss",
+    goal: str | None = "min",
+    rank: int = 0,
+    from_min: int = 0,
+) -> list[Any]:
     """A run of one rank on one GPU of its own, with a value at the end of each part of its life."""
     place = {"node_uid": f"n{slot // 2}", "slot_index": slot % 2, "pod_uid": f"pod-{name}"}
     begin, end = at(from_min), at(from_min + minutes)
     records: list[Any] = [
         Workload(begin, "test", f"job-{name}", "Job", "ml", name, team=team, experiment=experiment),
         Pod(
-            end, "test", f"pod-{name}", "ml", name, "Succeeded", workload_uid=f"job-{name}", node_uid=place["node_uid"],
-            scheduled_ms=begin, started_ms=begin, ended_ms=end,
+            end,
+            "test",
+            f"pod-{name}",
+            "ml",
+            name,
+            "Succeeded",
+            workload_uid=f"job-{name}",
+            node_uid=place["node_uid"],
+            scheduled_ms=begin,
+            started_ms=begin,
+            ended_ms=end,
         ),
         Allocation(end, f"pod-{name}", place["node_uid"], place["slot_index"], begin, end, SHARE_WHOLE),
         Run(
-            end, name, 1, rank, begin, workload_uid=f"job-{name}", first_step_ms=begin, ended_ms=end,
-            outcome="succeeded", experiment=experiment, **place,
+            end,
+            name,
+            1,
+            rank,
+            begin,
+            workload_uid=f"job-{name}",
+            first_step_ms=begin,
+            ended_ms=end,
+            outcome="succeeded",
+            experiment=experiment,
+            **place,
         ),
-    ]  # fmt: skip
+    ]
     records += [
         StepWindow(at(from_min + m), at(from_min + m + 1), name, 1, rank, first_step=100 * m, steps=100, **place)
         for m in range(minutes)

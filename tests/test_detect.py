@@ -37,8 +37,10 @@ def test_a_score_is_counted_by_cause_and_culprits_among_what_was_found(table):
         {"cause": "plateau", "planted": 1, "found": 1, "matched": 1},
     ]
     scored = {
-        "causes": causes, "missed": [finding("hang", {"rank": 3})], "wrong_culprit": [finding("hang", {"rank": 2})]
-    }  # fmt: skip
+        "causes": causes,
+        "missed": [finding("hang", {"rank": 3})],
+        "wrong_culprit": [finding("hang", {"rank": 2})],
+    }
     assert table.tallies(truth, scored) == {
         "hang": table.Tally(3, 3, 2, named=2, named_right=1),
         "plateau": table.Tally(1, 1, 1),
@@ -47,9 +49,16 @@ def test_a_score_is_counted_by_cause_and_culprits_among_what_was_found(table):
 
 def test_what_was_stopped_and_what_is_clean_is_told(table):
     nights = table.Row(
-        "simulated", "overnight", "full", "simulated", 3, 10, 456.0,
-        {"hang": table.Tally(4, 3, 3, 3, 2), "plateau": table.Tally(1, 1, 1)}, 0.0012,
-    )  # fmt: skip
+        "simulated",
+        "overnight",
+        "full",
+        "simulated",
+        3,
+        10,
+        456.0,
+        {"hang": table.Tally(4, 3, 3, 3, 2), "plateau": table.Tally(1, 1, 1)},
+        0.0012,
+    )
     days = table.Row("clean", "quiet", "full", "simulated", 2, 2, 608.0, {}, 0.0)
     lines = table.markdown([nights, days]).splitlines()
     assert "| overnight | full | simulated | 3 of 10 | 456 | 4 | 100.0 % | 80.0 % | 66.7 % | 0.12 % |" in lines

@@ -131,31 +131,77 @@ lake_cache_mib = 10240
 """
 
 SDK_VARIABLES = (
-    "PYROMETER_ENDPOINT", "PYROMETER_TOKEN", "PYROMETER_CA_FILE", "PYROMETER_RUN", "PYROMETER_EXPERIMENT",
-    "PYROMETER_REDACT", "PYROMETER_SPOOL", "PYROMETER_SPOOL_MIB", "PYROMETER_FLUSH_S", "PYROMETER_WINDOW_S",
-    "PYROMETER_HANG_LIMIT_S", "PYROMETER_NODE", "PYROMETER_DISABLED", "PYROMETER_DEBUG",
-)  # fmt: skip
+    "PYROMETER_ENDPOINT",
+    "PYROMETER_TOKEN",
+    "PYROMETER_CA_FILE",
+    "PYROMETER_RUN",
+    "PYROMETER_EXPERIMENT",
+    "PYROMETER_REDACT",
+    "PYROMETER_SPOOL",
+    "PYROMETER_SPOOL_MIB",
+    "PYROMETER_FLUSH_S",
+    "PYROMETER_WINDOW_S",
+    "PYROMETER_HANG_LIMIT_S",
+    "PYROMETER_NODE",
+    "PYROMETER_DISABLED",
+    "PYROMETER_DEBUG",
+)
 
 LEDGER_STATES = {
     "useful": ("train", "evaluate", "infer", "active"),
     "overhead": ("startup", "checkpoint"),
     "waste": (
-        "gang_wait", "data_stall", "straggler_wait", "comm_stall", "starved", "hang", "lost_work", "diverged",
-        "idle_held", "unused_device",
+        "gang_wait",
+        "data_stall",
+        "straggler_wait",
+        "comm_stall",
+        "starved",
+        "hang",
+        "lost_work",
+        "diverged",
+        "idle_held",
+        "unused_device",
     ),
     "platform": ("free", "unhealthy"),
     "unknown": ("unobserved",),
-}  # fmt: skip
+}
 
 FILLED_BY_INTERVAL = (
-    "unhealthy", "free", "gang_wait", "startup", "hang", "idle_held", "unused_device", "diverged", "lost_work",
-)  # fmt: skip
+    "unhealthy",
+    "free",
+    "gang_wait",
+    "startup",
+    "hang",
+    "idle_held",
+    "unused_device",
+    "diverged",
+    "lost_work",
+)
 
 CAUSES_IN_THE_ORDER_IN_WHICH_THEY_CLAIM = (
-    "hardware_failure", "out_of_memory", "crash_loop", "hang", "preempted", "lost_work", "diverged",
-    "diverged_suspected", "gang_wait", "slow_start", "straggler", "data_stall", "comm_stall", "slow_checkpoint",
-    "unused_device", "idle_held", "starved", "throttled", "plateau", "duplicate_run", "stranded", "telemetry_lost",
-)  # fmt: skip
+    "hardware_failure",
+    "out_of_memory",
+    "crash_loop",
+    "hang",
+    "preempted",
+    "lost_work",
+    "diverged",
+    "diverged_suspected",
+    "gang_wait",
+    "slow_start",
+    "straggler",
+    "data_stall",
+    "comm_stall",
+    "slow_checkpoint",
+    "unused_device",
+    "idle_held",
+    "starved",
+    "throttled",
+    "plateau",
+    "duplicate_run",
+    "stranded",
+    "telemetry_lost",
+)
 
 
 def parameters_of(name: str) -> list[click.Parameter] | list[argparse.Action]:
@@ -214,20 +260,33 @@ def test_causes_are_those_of_the_design():
 
 
 AGENT_METRICS = (
-    "pyrometer_gpu_lost", "pyrometer_gpu_allocation_info", "pyrometer_gpu_processes",
-    "pyrometer_agent_pod_resources_up", "pyrometer_agent_reading_interval_seconds", "pyrometer_agent_info",
-    "process_cpu_seconds_total", "process_resident_memory_bytes",
-)  # fmt: skip
+    "pyrometer_gpu_lost",
+    "pyrometer_gpu_allocation_info",
+    "pyrometer_gpu_processes",
+    "pyrometer_agent_pod_resources_up",
+    "pyrometer_agent_reading_interval_seconds",
+    "pyrometer_agent_info",
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+)
 
 
 WORKLOAD_METRICS = (
-    "pyrometer_workload_phase", "pyrometer_workload_pods", "pyrometer_workload_created_timestamp_seconds",
-    "pyrometer_workload_ended_timestamp_seconds", "pyrometer_workload_queued_seconds",
-    "pyrometer_workload_scheduled_seconds", "pyrometer_workload_all_running_seconds",
-    "pyrometer_workload_first_step_seconds", "pyrometer_workload_attempts", "pyrometer_workload_container_restarts",
-    "pyrometer_workload_lost_work_gpu_seconds", "pyrometer_workload_last_progress_timestamp_seconds",
-    "pyrometer_workload_progress_ratio", "pyrometer_workload_remaining_seconds",
-)  # fmt: skip
+    "pyrometer_workload_phase",
+    "pyrometer_workload_pods",
+    "pyrometer_workload_created_timestamp_seconds",
+    "pyrometer_workload_ended_timestamp_seconds",
+    "pyrometer_workload_queued_seconds",
+    "pyrometer_workload_scheduled_seconds",
+    "pyrometer_workload_all_running_seconds",
+    "pyrometer_workload_first_step_seconds",
+    "pyrometer_workload_attempts",
+    "pyrometer_workload_container_restarts",
+    "pyrometer_workload_lost_work_gpu_seconds",
+    "pyrometer_workload_last_progress_timestamp_seconds",
+    "pyrometer_workload_progress_ratio",
+    "pyrometer_workload_remaining_seconds",
+)
 
 
 def test_the_metrics_of_workloads_are_frozen():
@@ -235,9 +294,29 @@ def test_the_metrics_of_workloads_are_frozen():
 
 
 GROUPED_BY = (
-    "team", "experiment", "workload", "namespace", "user", "queue", "pod", "outcome", "pipeline", "pipeline_run",
-    "pipeline_step", "sweep", "trial", "node", "pool", "gpu_model", "cluster", "state", "cause", "hour", "day", "month",
-)  # fmt: skip
+    "team",
+    "experiment",
+    "workload",
+    "namespace",
+    "user",
+    "queue",
+    "pod",
+    "outcome",
+    "pipeline",
+    "pipeline_run",
+    "pipeline_step",
+    "sweep",
+    "trial",
+    "node",
+    "pool",
+    "gpu_model",
+    "cluster",
+    "state",
+    "cause",
+    "hour",
+    "day",
+    "month",
+)
 
 
 def test_what_cost_is_grouped_by_is_frozen():

@@ -87,12 +87,25 @@ class Trained:
             self._place(number, rank, started_ms, ended_ms)
             self.records.append(
                 Run(
-                    ended_ms, RUN, number, rank, started_ms, told.ranks, launch, experiment="sft", workload_uid=RUN,
-                    pod_uid=f"pod-{number}-{rank}", node_uid=node(rank), slot_index=rank // 2,
-                    first_step_ms=loop_ms + STEP_US // 1000, ended_ms=ended_ms,
-                    outcome="succeeded" if last else "failed", resumed_step=first or None, framework="torch",
+                    ended_ms,
+                    RUN,
+                    number,
+                    rank,
+                    started_ms,
+                    told.ranks,
+                    launch,
+                    experiment="sft",
+                    workload_uid=RUN,
+                    pod_uid=f"pod-{number}-{rank}",
+                    node_uid=node(rank),
+                    slot_index=rank // 2,
+                    first_step_ms=loop_ms + STEP_US // 1000,
+                    ended_ms=ended_ms,
+                    outcome="succeeded" if last else "failed",
+                    resumed_step=first or None,
+                    framework="torch",
                 )
-            )  # fmt: skip
+            )
             self._event(number, started_ms + 9_000, "rendezvous", 3_000, rank)
         if first:
             self._event(number, started_ms + 14_000, "restored", 5_000, 0, first)
@@ -110,18 +123,40 @@ class Trained:
             Node(started_ms, "here", slot[0], slot[0], (self.training.ranks + 1) // 2, "NVIDIA H100 80GB HBM3"),
             Node(ended_ms, "here", slot[0], slot[0], (self.training.ranks + 1) // 2, "NVIDIA H100 80GB HBM3"),
             Workload(started_ms, "here", RUN, "Run", "here", RUN, experiment="sft", team="speech"),
-            Pod(started_ms, "here", pod, "here", pod, "Running", RUN, number, rank, slot[0],
-                created_ms=started_ms, scheduled_ms=started_ms, started_ms=started_ms, ended_ms=ended_ms),
+            Pod(
+                started_ms,
+                "here",
+                pod,
+                "here",
+                pod,
+                "Running",
+                RUN,
+                number,
+                rank,
+                slot[0],
+                created_ms=started_ms,
+                scheduled_ms=started_ms,
+                started_ms=started_ms,
+                ended_ms=ended_ms,
+            ),
             Allocation(started_ms, pod, *slot, started_ms, ended_ms, SHARE_WHOLE, source="sdk"),
-        ]  # fmt: skip
+        ]
 
     def _event(self, attempt, time_ms, kind, duration_ms, rank, step=None, reason=None, message=None) -> None:
         self.records.append(
             Event(
-                time_ms, kind, duration_ms, workload_uid=RUN, run=RUN, attempt=attempt, rank=rank, step=step,
-                reason=reason, message=message,
+                time_ms,
+                kind,
+                duration_ms,
+                workload_uid=RUN,
+                run=RUN,
+                attempt=attempt,
+                rank=rank,
+                step=step,
+                reason=reason,
+                message=message,
             )
-        )  # fmt: skip
+        )
 
     def _step(self, attempt: int, launch: str, step: int, at_ms: int) -> None:
         told = self.training
@@ -147,10 +182,8 @@ class Trained:
         samples = self._shuffled(epoch)[begin : begin + told.batch]
         self.consumed[attempt, step][rank].append(samples)
         self.records.append(
-            Batch(
-                at_ms, RUN, attempt, rank, 0, epoch, place, micro, step, "pairs.parquet", **named_samples(samples)
-            )
-        )  # fmt: skip
+            Batch(at_ms, RUN, attempt, rank, 0, epoch, place, micro, step, "pairs.parquet", **named_samples(samples))
+        )
 
     def _spans(self, attempt: int, launch: str, rank: int, step: int, at_ms: int) -> None:
         told = self.training
@@ -165,11 +198,20 @@ class Trained:
             own = sha(f"{launch}:{step}:{rank}:{0 if name == 'step' else count}", 16)
             self.records.append(
                 Span(
-                    begin_us // 1000, trace, own, name, lasted_us, RUN, attempt, rank, step,
-                    None if name == "step" else parent, json.dumps(attributes) if attributes else None,
+                    begin_us // 1000,
+                    trace,
+                    own,
+                    name,
+                    lasted_us,
+                    RUN,
+                    attempt,
+                    rank,
+                    step,
+                    None if name == "step" else parent,
+                    json.dumps(attributes) if attributes else None,
                     begin_us % 1000,
                 )
-            )  # fmt: skip
+            )
 
         per_epoch = told.dataset // (told.ranks * told.batch)
         for micro in range(told.accumulation):
@@ -194,14 +236,31 @@ class Trained:
         slow_ms = told.slow_us * told.accumulation * 10 // 1000 if rank == told.slow_rank else 0
         self.records.append(
             StepWindow(
-                at_ms, at_ms + 10 * STEP_US // 1000, RUN, attempt, rank, node(rank), rank // 2, f"pod-{attempt}-{rank}",
-                step, 10, micro_ms["data"], micro_ms["copy"], micro_ms["forward"], micro_ms["backward"] + slow_ms,
-                160 - slow_ms // 2, 50, step_p50_us=STEP_US - 1_000, step_max_us=STEP_US + 9_000,
+                at_ms,
+                at_ms + 10 * STEP_US // 1000,
+                RUN,
+                attempt,
+                rank,
+                node(rank),
+                rank // 2,
+                f"pod-{attempt}-{rank}",
+                step,
+                10,
+                micro_ms["data"],
+                micro_ms["copy"],
+                micro_ms["forward"],
+                micro_ms["backward"] + slow_ms,
+                160 - slow_ms // 2,
+                50,
+                step_p50_us=STEP_US - 1_000,
+                step_max_us=STEP_US + 9_000,
                 step_lengths=(STEP_US - 1_000, 9, STEP_US + 9_000, 1),
-                samples=10 * told.accumulation * told.batch, tokens=10 * told.accumulation * told.batch * 512,
-                flops=300_000_000_000_000, memory_peak_mib=40_000 + rank,
+                samples=10 * told.accumulation * told.batch,
+                tokens=10 * told.accumulation * told.batch * 512,
+                flops=300_000_000_000_000,
+                memory_peak_mib=40_000 + rank,
             )
-        )  # fmt: skip
+        )
 
 
 def node(rank: int) -> str:

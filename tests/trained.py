@@ -100,11 +100,14 @@ def trained(
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1]), "WORLD_SIZE": str(ranks)}
     processes = [
         subprocess.Popen(
-            command, env=environment(spool, **more, **meeting, RANK=str(rank), LOCAL_RANK=str(rank)),
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            command,
+            env=environment(spool, **more, **meeting, RANK=str(rank), LOCAL_RANK=str(rank)),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
     try:
         said = [process.communicate(timeout=timeout_s)[0] for process in processes]
     finally:
@@ -124,9 +127,12 @@ def running(command: list[str], *where: str, **variables: str) -> subprocess.Pop
     """`pyrometer run` of a command, on its way."""
     return subprocess.Popen(
         [sys.executable, "-m", "pyrometer", "run", "--no-gpus", *where, "--", *command],
-        env=environment(None, PYROMETER_WINDOW_S="1", **variables), text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        env=environment(None, PYROMETER_WINDOW_S="1", **variables),
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 class Heard(NamedTuple):

@@ -34,9 +34,22 @@ OURS, THEIRS = "walrus", "quokka"
 SHARED = "shared-node"  # half of the time the one's, half the other's
 SAME_RUN = "baseline"  # what both of them call a run
 NAMED = (
-    "run", "pod_uid", "workload_uid", "node_uid", "namespace", "experiment", "team", "launch", "trace_id", "span_id",
-    "parent_id", "queue", "user", "dataset", "message",
-)  # fmt: skip
+    "run",
+    "pod_uid",
+    "workload_uid",
+    "node_uid",
+    "namespace",
+    "experiment",
+    "team",
+    "launch",
+    "trace_id",
+    "span_id",
+    "parent_id",
+    "queue",
+    "user",
+    "dataset",
+    "message",
+)
 
 
 def trained(whose: str) -> list[Any]:
@@ -67,21 +80,63 @@ def beside(whose: str, other: str, hour: int) -> list[Any]:
     return [
         Owner(from_ms, "here", f"{whose}-owner", "apps", "ReplicaSet", f"{whose}-namespace", f"{whose}-owner"),
         Workload(from_ms, "here", workload, "Job", f"{whose}-namespace", workload, team=f"{whose}-speech"),
-        Pod(from_ms, "here", pod, f"{whose}-namespace", pod, "Running", workload, node_uid=SHARED, ended_ms=to_ms,
-            created_ms=from_ms, scheduled_ms=from_ms, started_ms=from_ms, user=f"{whose}-user",
-            pipeline_run=f"{whose}-flow", pipeline_step=f"{whose}-train", trial_uid=f"{whose}-trial"),
-        PipelineRun(from_ms, "here", f"{whose}-flow", f"{whose}-wf", f"{whose}-namespace", f"{whose} nightly",
-                    f"{whose}-retrain", "running", from_ms),
+        Pod(
+            from_ms,
+            "here",
+            pod,
+            f"{whose}-namespace",
+            pod,
+            "Running",
+            workload,
+            node_uid=SHARED,
+            ended_ms=to_ms,
+            created_ms=from_ms,
+            scheduled_ms=from_ms,
+            started_ms=from_ms,
+            user=f"{whose}-user",
+            pipeline_run=f"{whose}-flow",
+            pipeline_step=f"{whose}-train",
+            trial_uid=f"{whose}-trial",
+        ),
+        PipelineRun(
+            from_ms,
+            "here",
+            f"{whose}-flow",
+            f"{whose}-wf",
+            f"{whose}-namespace",
+            f"{whose} nightly",
+            f"{whose}-retrain",
+            "running",
+            from_ms,
+        ),
         PipelineStep(from_ms, f"{whose}-flow", f"{whose}-train", 1, "running", from_ms),
         Sweep(from_ms, "here", f"{whose}-sweep", f"{whose}-namespace", f"{whose}-search", "running", "loss", "min"),
         Trial(from_ms, f"{whose}-trial", f"{whose}-sweep", f"{whose}-namespace", f"{whose}-trial-1", "running"),
         Allocation(from_ms, pod, SHARED, 0, from_ms, None, SHARE_WHOLE),
-        Run(from_ms, SAME_RUN, 1 + hour, 0, from_ms, pod_uid=pod, workload_uid=workload, node_uid=SHARED, slot_index=0,
-            experiment=f"{whose}-baseline"),
+        Run(
+            from_ms,
+            SAME_RUN,
+            1 + hour,
+            0,
+            from_ms,
+            pod_uid=pod,
+            workload_uid=workload,
+            node_uid=SHARED,
+            slot_index=0,
+            experiment=f"{whose}-baseline",
+        ),
         Metric(from_ms + 1000, SAME_RUN, 1 + hour, 0, f"{whose}_accuracy", 0.5, 3, "max"),
         Metric(from_ms + 1000, workload, 1, 0, "progress", 10.0 + hour),
-        Event(from_ms + 2000, "exception", pod_uid=pod, run=SAME_RUN, attempt=1 + hour, rank=0, reason="ValueError",
-              message=f"{whose} ran out of patience"),
+        Event(
+            from_ms + 2000,
+            "exception",
+            pod_uid=pod,
+            run=SAME_RUN,
+            attempt=1 + hour,
+            rank=0,
+            reason="ValueError",
+            message=f"{whose} ran out of patience",
+        ),
         Event(to_ms - 1000, "preempted", pod_uid=pod, message=f"Preempted by {other}-namespace/{other}-pod"),
         Event(from_ms + 3000, "oom_killed", node_uid=SHARED, message=f"victim process: {other}-python"),
         Event(from_ms + 4000, "admitted", workload_uid=workload, duration_ms=5000, reason=f"{whose}-quota"),
@@ -93,7 +148,7 @@ def beside(whose: str, other: str, hour: int) -> list[Any]:
         Node(from_ms, "here", f"{whose}-node", f"{whose}-node", 1, "NVIDIA H100 80GB HBM3", pool=f"{whose}-pool"),
         *(GpuSample(time_ms, SHARED, 0, gpu_util_permille=900, power_w=100 + 100 * hour) for time_ms in seen),
         *(NodeSample(time_ms, SHARED, cpu_busy_permille=100 + hour) for time_ms in seen),
-    ]  # fmt: skip
+    ]
 
 
 def shared() -> list[Any]:

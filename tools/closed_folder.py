@@ -78,45 +78,85 @@ def _batches(hour: int) -> Iterator[list[Any]]:
             yield from _held(uid, slot, hours)
     yield [
         _made(
-            "GpuSample", time_ms=from_ms + minute * MINUTE, node_uid="n0", slot_index=slot,
-            gpu_util_permille=950 if slot == 0 or hour < 2 else 0, sm_active_permille=600 if slot == 0 else 0,
-            power_w=600 if slot == 0 else 75, memory_used_mib=40_000,
+            "GpuSample",
+            time_ms=from_ms + minute * MINUTE,
+            node_uid="n0",
+            slot_index=slot,
+            gpu_util_permille=950 if slot == 0 or hour < 2 else 0,
+            sm_active_permille=600 if slot == 0 else 0,
+            power_w=600 if slot == 0 else 75,
+            memory_used_mib=40_000,
         )
         for minute in range(60)
         for slot in range(2)
-    ]  # fmt: skip
+    ]
     yield [
         _made(
-            "StepWindow", time_ms=from_ms + minute * MINUTE, to_ms=from_ms + (minute + 1) * MINUTE, run="sft",
-            attempt=1, rank=0, node_uid="n0", slot_index=0, pod_uid="pod-job",
-            first_step=(hour * 60 + minute) * 10, steps=10, data_ms=9_000, forward_ms=15_000, backward_ms=30_000,
-            optimizer_ms=3_000, checkpoint_ms=1_000,
+            "StepWindow",
+            time_ms=from_ms + minute * MINUTE,
+            to_ms=from_ms + (minute + 1) * MINUTE,
+            run="sft",
+            attempt=1,
+            rank=0,
+            node_uid="n0",
+            slot_index=0,
+            pod_uid="pod-job",
+            first_step=(hour * 60 + minute) * 10,
+            steps=10,
+            data_ms=9_000,
+            forward_ms=15_000,
+            backward_ms=30_000,
+            optimizer_ms=3_000,
+            checkpoint_ms=1_000,
         )
         for minute in range(10, 50)
-    ]  # fmt: skip
+    ]
 
 
 def _held(uid: str, slot: int, hours: int | None) -> Iterator[list[Any]]:
     ended_ms = None if hours is None else BEGIN_MS + hours * HOUR
     yield [
         _made(
-            "Workload", time_ms=BEGIN_MS, cluster="lab", workload_uid=uid, kind="Job", namespace="ml", name=uid,
-            team="nlp" if slot == 0 else "vision", experiment=uid,
+            "Workload",
+            time_ms=BEGIN_MS,
+            cluster="lab",
+            workload_uid=uid,
+            kind="Job",
+            namespace="ml",
+            name=uid,
+            team="nlp" if slot == 0 else "vision",
+            experiment=uid,
         )
-    ]  # fmt: skip
+    ]
     yield [
         _made(
-            "Pod", time_ms=BEGIN_MS, cluster="lab", pod_uid=f"pod-{uid}", namespace="ml", name=f"{uid}-0",
-            phase="Running", workload_uid=uid, node_uid="n0", created_ms=BEGIN_MS, scheduled_ms=BEGIN_MS,
-            started_ms=BEGIN_MS, ended_ms=ended_ms,
+            "Pod",
+            time_ms=BEGIN_MS,
+            cluster="lab",
+            pod_uid=f"pod-{uid}",
+            namespace="ml",
+            name=f"{uid}-0",
+            phase="Running",
+            workload_uid=uid,
+            node_uid="n0",
+            created_ms=BEGIN_MS,
+            scheduled_ms=BEGIN_MS,
+            started_ms=BEGIN_MS,
+            ended_ms=ended_ms,
         )
-    ]  # fmt: skip
+    ]
     yield [
         _made(
-            "Allocation", time_ms=BEGIN_MS, pod_uid=f"pod-{uid}", node_uid="n0", slot_index=slot, from_ms=BEGIN_MS,
-            to_ms=ended_ms, share=SHARE_WHOLE,
+            "Allocation",
+            time_ms=BEGIN_MS,
+            pod_uid=f"pod-{uid}",
+            node_uid="n0",
+            slot_index=slot,
+            from_ms=BEGIN_MS,
+            to_ms=ended_ms,
+            share=SHARE_WHOLE,
         )
-    ]  # fmt: skip
+    ]
 
 
 if __name__ == "__main__":

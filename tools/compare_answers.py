@@ -35,9 +35,15 @@ NIGHTS = (("overnight", 1), ("overnight", 2), ("gpu_only", 3), ("kube_only", 4),
 
 # The finest groupings compare the ledger itself, row by row.
 GROUPINGS = (
-    "team,experiment", "workload,state", "pod,state,hour", "node,gpu_model,pool,cluster", "user,queue,namespace,outcome",
-    "cause,state", "pipeline,pipeline_run,pipeline_step,sweep,trial", "day,team",
-)  # fmt: skip
+    "team,experiment",
+    "workload,state",
+    "pod,state,hour",
+    "node,gpu_model,pool,cluster",
+    "user,queue,namespace,outcome",
+    "cause,state",
+    "pipeline,pipeline_run,pipeline_step,sweep,trial",
+    "day,team",
+)
 QUESTIONS = (
     ("why", "--all"),
     ("why", "--last", "3h"),

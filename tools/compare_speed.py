@@ -42,14 +42,18 @@ BENCHMARKS = (
     Benchmark("ingest: OTLP", "benchmarks/otlp.py", ("--rounds", "3", "--ranks", 4_000)),
     Benchmark("ingest: a simulated night", "pyrometer", ("simulate", "overnight", "--out", "{scratch}/night")),
     Benchmark(
-        "ledger: build and ask", "benchmarks/ledger.py", ("--hours", "12", "--folder", "{scratch}/ledger", "--one", 1_000)
+        "ledger: build and ask",
+        "benchmarks/ledger.py",
+        ("--hours", "12", "--folder", "{scratch}/ledger", "--one", 1_000),
     ),
     Benchmark("question: why", "pyrometer", ("why", "--all", "--data", "{night}", "-o", "json")),
-    Benchmark("question: cost", "pyrometer", ("cost", "--all", "--by", "pod,state,hour", "--data", "{night}", "-o", "json")),
+    Benchmark(
+        "question: cost", "pyrometer", ("cost", "--all", "--by", "pod,state,hour", "--data", "{night}", "-o", "json")
+    ),
     Benchmark("question: runs", "pyrometer", ("runs", "--all", "--data", "{night}", "-o", "json")),
     Benchmark("question: worth", "pyrometer", ("worth", "--all", "--data", "{night}", "-o", "json")),
     Benchmark("start: --help", "pyrometer", ("--help",)),
-)  # fmt: skip
+)
 
 
 class Side:
@@ -79,9 +83,12 @@ class Side:
             how = ["-m", "pyrometer"] if benchmark.program == "pyrometer" else [str(self.root / benchmark.program)]
             with tempfile.TemporaryFile() as errors:
                 process = subprocess.Popen(
-                    [self.python, *how, *arguments], cwd=empty, env=self._environment,
-                    stdout=subprocess.DEVNULL, stderr=errors,
-                )  # fmt: skip
+                    [self.python, *how, *arguments],
+                    cwd=empty,
+                    env=self._environment,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                )
                 _, status, used = os.wait4(process.pid, 0)  # of it and of all children that it waited for
                 process.returncode = os.waitstatus_to_exitcode(status)
                 if process.returncode:

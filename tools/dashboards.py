@@ -11,20 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grafana_panels import (
-    BAD,
-    GOOD,
-    WARN,
-    Json,
-    Query,
-    Row,
-    dashboard,
-    over_time,
-    stat,
-    steps,
-    table,
-    variable,
-)
+from grafana_panels import BAD, GOOD, WARN, Json, Query, Row, dashboard, over_time, stat, steps, table, variable
 
 from pyrometer.model.states import STATES
 
@@ -80,55 +67,160 @@ def burn() -> Json:
     share = _in_family("waste", f"sum by (state) ({GPUS})")
     limits = steps((0.15, WARN), (0.3, BAD))
     return dashboard(
-        "pyrometer-burn", "Pyrometer / Cluster burn",
+        "pyrometer-burn",
+        "Pyrometer / Cluster burn",
         "What the cluster burns, on whom, and what of it is wasted. Ten minutes behind; the API is exact.",
         (INSTANCE, TEAM),
         (
-            Row("Now", 4, (
-                (4, stat("Dollars an hour", "All GPUs, used or not, at the price book's prices", f"3600 * sum({USD})",
-                         "currencyUSD")),
-                (4, stat("Wasted an hour", "Of that, in states of the family waste", f"3600 * sum({waste})",
-                         "currencyUSD")),
-                (4, stat("Waste", "Share of the held GPU time", f"sum({share}) / {HELD}", "percentunit", limits)),
-                (4, stat("Goodput", "Share of `train` in the held GPU time",
-                         f"sum({_rate(_of_team('gpu_seconds_total', state='train'))}) / {HELD}", "percentunit",
-                         steps((0.5, WARN), (0.7, GOOD), first=BAD))),
-                (4, stat("GPUs", "Those that are there, in any state", f"sum({GPUS})", "short")),
-                (4, stat("Wasted in this time", "Dollars, over the time that is shown", f"sum({lost})",
-                         "currencyUSD")),
-            )),
-            Row("Where the GPU time goes", 11, (
-                (24, over_time("GPUs by state", "GPU-seconds per second, in the report's colours",
-                               Query(f"sum by (state) ({GPUS})", "{{state}}"), unit="short", stacked=True,
-                               coloured=True)),
-            )),
-            Row("Money", 9, (
-                (12, over_time("Dollars an hour by team", "`platform` is what nobody held",
-                               Query(f"3600 * sum by (team) ({USD})", "{{team}}"), unit="currencyUSD", stacked=True)),
-                (12, over_time("Wasted dollars an hour by state", "Only states of the family waste",
-                               Query(f"3600 * {waste}", "{{state}}"), unit="currencyUSD", stacked=True,
-                               coloured=True)),
-            )),
-            Row("Teams", 9, (
-                (12, over_time("Waste by team", "Share of the GPU time that each team held",
-                               Query(f"sum by (team) ({wasted}) / sum by (team) ({GPUS})", "{{team}}"),
-                               unit="percentunit", most=1, limits=steps((0.3, BAD), first="transparent"))),
-                (12, table("Workloads that burn the most", "Dollars over the time that is shown",
-                           Query("topk(25, sum by (team, experiment, workload) "
-                                 f"(increase({_of_team('cost_usd_total', workload='!=')}[$__range])))", instant=True),
-                           unit="currencyUSD", columns={"Value": ("dollars", "currencyUSD")})),
-            )),
-            Row("Findings", 10, (
-                (16, table("What was found", "Dollars of each cause and workload in the last twelve hours",
-                           Query(f"sum by (cause, team, experiment, workload) ({_of_team('finding_usd')})",
-                                 instant=True),
-                           unit="currencyUSD", columns={"Value": ("dollars", "currencyUSD")})),
-                (8, over_time("Restated", "GPUs whose past minutes later evidence moved to another state",
-                              Query(f"sum by (from_state, to_state) ({_rate(_of('restated_gpu_seconds_total'))})",
-                                    "{{from_state}} → {{to_state}}"), unit="short")),
-            )),
+            Row(
+                "Now",
+                4,
+                (
+                    (
+                        4,
+                        stat(
+                            "Dollars an hour",
+                            "All GPUs, used or not, at the price book's prices",
+                            f"3600 * sum({USD})",
+                            "currencyUSD",
+                        ),
+                    ),
+                    (
+                        4,
+                        stat(
+                            "Wasted an hour",
+                            "Of that, in states of the family waste",
+                            f"3600 * sum({waste})",
+                            "currencyUSD",
+                        ),
+                    ),
+                    (4, stat("Waste", "Share of the held GPU time", f"sum({share}) / {HELD}", "percentunit", limits)),
+                    (
+                        4,
+                        stat(
+                            "Goodput",
+                            "Share of `train` in the held GPU time",
+                            f"sum({_rate(_of_team('gpu_seconds_total', state='train'))}) / {HELD}",
+                            "percentunit",
+                            steps((0.5, WARN), (0.7, GOOD), first=BAD),
+                        ),
+                    ),
+                    (4, stat("GPUs", "Those that are there, in any state", f"sum({GPUS})", "short")),
+                    (
+                        4,
+                        stat(
+                            "Wasted in this time", "Dollars, over the time that is shown", f"sum({lost})", "currencyUSD"
+                        ),
+                    ),
+                ),
+            ),
+            Row(
+                "Where the GPU time goes",
+                11,
+                (
+                    (
+                        24,
+                        over_time(
+                            "GPUs by state",
+                            "GPU-seconds per second, in the report's colours",
+                            Query(f"sum by (state) ({GPUS})", "{{state}}"),
+                            unit="short",
+                            stacked=True,
+                            coloured=True,
+                        ),
+                    ),
+                ),
+            ),
+            Row(
+                "Money",
+                9,
+                (
+                    (
+                        12,
+                        over_time(
+                            "Dollars an hour by team",
+                            "`platform` is what nobody held",
+                            Query(f"3600 * sum by (team) ({USD})", "{{team}}"),
+                            unit="currencyUSD",
+                            stacked=True,
+                        ),
+                    ),
+                    (
+                        12,
+                        over_time(
+                            "Wasted dollars an hour by state",
+                            "Only states of the family waste",
+                            Query(f"3600 * {waste}", "{{state}}"),
+                            unit="currencyUSD",
+                            stacked=True,
+                            coloured=True,
+                        ),
+                    ),
+                ),
+            ),
+            Row(
+                "Teams",
+                9,
+                (
+                    (
+                        12,
+                        over_time(
+                            "Waste by team",
+                            "Share of the GPU time that each team held",
+                            Query(f"sum by (team) ({wasted}) / sum by (team) ({GPUS})", "{{team}}"),
+                            unit="percentunit",
+                            most=1,
+                            limits=steps((0.3, BAD), first="transparent"),
+                        ),
+                    ),
+                    (
+                        12,
+                        table(
+                            "Workloads that burn the most",
+                            "Dollars over the time that is shown",
+                            Query(
+                                "topk(25, sum by (team, experiment, workload) "
+                                f"(increase({_of_team('cost_usd_total', workload='!=')}[$__range])))",
+                                instant=True,
+                            ),
+                            unit="currencyUSD",
+                            columns={"Value": ("dollars", "currencyUSD")},
+                        ),
+                    ),
+                ),
+            ),
+            Row(
+                "Findings",
+                10,
+                (
+                    (
+                        16,
+                        table(
+                            "What was found",
+                            "Dollars of each cause and workload in the last twelve hours",
+                            Query(
+                                f"sum by (cause, team, experiment, workload) ({_of_team('finding_usd')})", instant=True
+                            ),
+                            unit="currencyUSD",
+                            columns={"Value": ("dollars", "currencyUSD")},
+                        ),
+                    ),
+                    (
+                        8,
+                        over_time(
+                            "Restated",
+                            "GPUs whose past minutes later evidence moved to another state",
+                            Query(
+                                f"sum by (from_state, to_state) ({_rate(_of('restated_gpu_seconds_total'))})",
+                                "{{from_state}} → {{to_state}}",
+                            ),
+                            unit="short",
+                        ),
+                    ),
+                ),
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def training() -> Json:
@@ -147,74 +239,181 @@ def training() -> Json:
         "": (f"max by (run, experiment, team, workload, framework) ({_of_run('info')})", "short"),
     }
     listed = table(
-        "Runs", "Those that go on, or ended within the hour",
-        *(Query(f"max by (run, experiment, team) ({expr})" if name else expr, instant=True)
-          for name, (expr, _) in figures.items()),
+        "Runs",
+        "Those that go on, or ended within the hour",
+        *(
+            Query(f"max by (run, experiment, team) ({expr})" if name else expr, instant=True)
+            for name, (expr, _) in figures.items()
+        ),
         unit="short",
         columns={f"Value #{chr(ord('A') + n)}": (name, unit) for n, (name, (_, unit)) in enumerate(figures.items())},
-    )  # fmt: skip
+    )
 
     def line(title: str, meaning: str, metric: str, unit: str, **more: Any) -> Json:
         return over_time(title, meaning, Query(_of_run(metric), run), unit=unit, **more)
 
     return dashboard(
-        "pyrometer-training", "Pyrometer / Training runs", "Is my run healthy, and worth what it costs?",
+        "pyrometer-training",
+        "Pyrometer / Training runs",
+        "Is my run healthy, and worth what it costs?",
         (
             INSTANCE,
             TEAM,
             variable("experiment", 'pyrometer_run_info{team=~"$team"}', "What a person calls it"),
             variable("run", 'pyrometer_run_info{team=~"$team", experiment=~"$experiment"}', "One training program"),
-            variable("metric", 'pyrometer_run_metric{run=~"$run"}', "Which of the metrics that runs report",
-                     label="name", chosen="loss"),
+            variable(
+                "metric",
+                'pyrometer_run_metric{run=~"$run"}',
+                "Which of the metrics that runs report",
+                label="name",
+                chosen="loss",
+            ),
         ),
         (
-            Row("Now", 4, (
-                (6, stat("Running", "Runs that go on", f"sum({_of_run('outcome', outcome='running')})", "short")),
-                (6, stat("Stuck ranks", "They say that they make no progress", f"sum({_of_run('stuck_ranks')})",
-                         "short", steps((1, BAD)))),
-                (6, stat("Loss is no number", "Runs that train on although their loss is NaN or infinite",
-                         f"sum({_of_run('nonfinite_loss')})", "short", steps((1, BAD)))),
-                (6, stat("Oldest checkpoint", "Of the runs that go on: what would be lost if one died now",
-                         f"max((time() - {_of_run('last_checkpoint_timestamp_seconds')}) and {running})", "s",
-                         steps((3600, WARN), (3 * 3600, BAD)))),
-            )),
+            Row(
+                "Now",
+                4,
+                (
+                    (6, stat("Running", "Runs that go on", f"sum({_of_run('outcome', outcome='running')})", "short")),
+                    (
+                        6,
+                        stat(
+                            "Stuck ranks",
+                            "They say that they make no progress",
+                            f"sum({_of_run('stuck_ranks')})",
+                            "short",
+                            steps((1, BAD)),
+                        ),
+                    ),
+                    (
+                        6,
+                        stat(
+                            "Loss is no number",
+                            "Runs that train on although their loss is NaN or infinite",
+                            f"sum({_of_run('nonfinite_loss')})",
+                            "short",
+                            steps((1, BAD)),
+                        ),
+                    ),
+                    (
+                        6,
+                        stat(
+                            "Oldest checkpoint",
+                            "Of the runs that go on: what would be lost if one died now",
+                            f"max((time() - {_of_run('last_checkpoint_timestamp_seconds')}) and {running})",
+                            "s",
+                            steps((3600, WARN), (3 * 3600, BAD)),
+                        ),
+                    ),
+                ),
+            ),
             Row("Runs", 9, ((24, listed),)),
-            Row("Progress", 9, (
-                (12, over_time("Metrics", "As the program reports them; choose them above",
-                               Query(_of_run("metric", name="=~$metric"), "{{run}} {{name}}"), unit="short",
-                               least=None)),
-                (12, line("Step", "Optimizer steps that are done", "step", "short", least=None)),
-            )),
-            Row("Speed", 9, (
-                (8, line("Tokens a second", "All ranks together", "tokens_per_second", "short")),
-                (8, line("Samples a second", "All ranks together", "samples_per_second", "short")),
-                (8, over_time("Step", "How long steps take: the median, and the slowest of a hundred",
-                              Query(_of_run("step_seconds", percentile="50"), "{{run}} median"),
-                              Query(_of_run("step_seconds", percentile="99"), "{{run}} p99"), unit="s")),
-            )),
-            Row("Use of the GPUs", 9, (
-                (8, line("MFU", "FLOPs as a share of what the GPUs can do in bfloat16", "mfu_ratio", "percentunit")),
-                (8, line("FLOP/s", "All ranks together", "flops_per_second", "short")),
-                (8, line("Goodput", "Share of `train` in the GPU time held, over the last settled hour",
-                         "goodput_ratio", "percentunit", most=1)),
-            )),
-            Row("Where the time goes", 9, (
-                (8, over_time("Phases", "Of all ranks of the chosen runs, on average",
-                              Query(f"avg by (phase) ({_of_run('phase_ratio')})", "{{phase}}"), unit="percentunit",
-                              stacked=True, most=1)),
-                (8, over_time("Age of the last checkpoint", "While the run goes on",
-                              Query(f"(time() - {_of_run('last_checkpoint_timestamp_seconds')}) and {running}", run),
-                              unit="s", limits=steps((3 * 3600, BAD), first="transparent"))),
-                (8, line("CUDA memory", "The most that any rank allocated", "memory_peak_bytes", "bytes")),
-            )),
-            Row("Money", 8, (
-                (24, over_time("Dollars an hour", "By experiment, ten minutes behind",
-                               Query("3600 * sum by (experiment) "
-                                     f"({_rate(_of_team('cost_usd_total', experiment='=~$experiment'))})",
-                                     "{{experiment}}"), unit="currencyUSD", stacked=True)),
-            )),
+            Row(
+                "Progress",
+                9,
+                (
+                    (
+                        12,
+                        over_time(
+                            "Metrics",
+                            "As the program reports them; choose them above",
+                            Query(_of_run("metric", name="=~$metric"), "{{run}} {{name}}"),
+                            unit="short",
+                            least=None,
+                        ),
+                    ),
+                    (12, line("Step", "Optimizer steps that are done", "step", "short", least=None)),
+                ),
+            ),
+            Row(
+                "Speed",
+                9,
+                (
+                    (8, line("Tokens a second", "All ranks together", "tokens_per_second", "short")),
+                    (8, line("Samples a second", "All ranks together", "samples_per_second", "short")),
+                    (
+                        8,
+                        over_time(
+                            "Step",
+                            "How long steps take: the median, and the slowest of a hundred",
+                            Query(_of_run("step_seconds", percentile="50"), "{{run}} median"),
+                            Query(_of_run("step_seconds", percentile="99"), "{{run}} p99"),
+                            unit="s",
+                        ),
+                    ),
+                ),
+            ),
+            Row(
+                "Use of the GPUs",
+                9,
+                (
+                    (
+                        8,
+                        line("MFU", "FLOPs as a share of what the GPUs can do in bfloat16", "mfu_ratio", "percentunit"),
+                    ),
+                    (8, line("FLOP/s", "All ranks together", "flops_per_second", "short")),
+                    (
+                        8,
+                        line(
+                            "Goodput",
+                            "Share of `train` in the GPU time held, over the last settled hour",
+                            "goodput_ratio",
+                            "percentunit",
+                            most=1,
+                        ),
+                    ),
+                ),
+            ),
+            Row(
+                "Where the time goes",
+                9,
+                (
+                    (
+                        8,
+                        over_time(
+                            "Phases",
+                            "Of all ranks of the chosen runs, on average",
+                            Query(f"avg by (phase) ({_of_run('phase_ratio')})", "{{phase}}"),
+                            unit="percentunit",
+                            stacked=True,
+                            most=1,
+                        ),
+                    ),
+                    (
+                        8,
+                        over_time(
+                            "Age of the last checkpoint",
+                            "While the run goes on",
+                            Query(f"(time() - {_of_run('last_checkpoint_timestamp_seconds')}) and {running}", run),
+                            unit="s",
+                            limits=steps((3 * 3600, BAD), first="transparent"),
+                        ),
+                    ),
+                    (8, line("CUDA memory", "The most that any rank allocated", "memory_peak_bytes", "bytes")),
+                ),
+            ),
+            Row(
+                "Money",
+                8,
+                (
+                    (
+                        24,
+                        over_time(
+                            "Dollars an hour",
+                            "By experiment, ten minutes behind",
+                            Query(
+                                "3600 * sum by (experiment) "
+                                f"({_rate(_of_team('cost_usd_total', experiment='=~$experiment'))})",
+                                "{{experiment}}",
+                            ),
+                            unit="currencyUSD",
+                            stacked=True,
+                        ),
+                    ),
+                ),
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def itself() -> Json:
@@ -226,54 +425,175 @@ def itself() -> Json:
 
     late = steps((300, WARN), (900, BAD))
     return dashboard(
-        "pyrometer-itself", "Pyrometer / Itself",
+        "pyrometer-itself",
+        "Pyrometer / Itself",
         "Whether Pyrometer takes what it is sent, and accounts for it in time.",
         (INSTANCE,),
         (
-            Row("Now", 4, (
-                (4, stat("Ready", "Everything that was there at the start has been seen", f"min({_of('ready')})",
-                         "bool_yes_no", steps((1, GOOD), first=BAD))),
-                (4, stat("Newest fact", "Age of the newest accounted minute",
-                         f"time() - min({_of('ledger_end_timestamp_seconds')})", "s", late)),
-                (4, stat("Last accounted", "How long ago the ledger was brought up to date",
-                         f"time() - min({_of('accounted_timestamp_seconds')})", "s", late)),
-                (4, stat("Sources that cannot be read", "/readyz names them", f"sum({_of('shortcomings')})", "short",
-                         steps((1, BAD)))),
-                (4, stat("Left out", "Workloads, runs and findings without series of their own",
-                         f"sum({_of('workloads_left_out')}) + sum({_of('runs_left_out')}) "
-                         f"+ sum({_of('findings_left_out')})", "short", steps((1, WARN)))),
-                (4, stat("Version", "Of the servers", f"max by (version) ({_of('build_info')})", "short",
-                         legend="{{version}}")),
-            )),
-            Row("What comes in", 9, (
-                (8, by_server("Records stored", "A second, from all sources",
-                              _rate(_of("records_stored_total")), "ops")),
-                (8, over_time("OTLP", "Records that training processes send, by what became of them",
-                              Query(f"sum by (signal, outcome) ({_rate(_of('otlp_records_total'))})",
-                                    "{{signal}} {{outcome}}"), unit="ops")),
-                (8, over_time("Remote write", "Samples that a Prometheus sends, by what became of them",
-                              Query(f"sum by (outcome) ({_rate(_of('remote_write_samples_total'))})", "{{outcome}}"),
-                              unit="ops")),
-            )),
-            Row("Accounting", 9, (
-                (8, by_server("Behind", "Now, less the newest accounted minute",
-                              f"time() - {_of('ledger_end_timestamp_seconds')}", "s",
-                              limits=steps((900, BAD), first="transparent"))),
-                (8, by_server("Exported", "Now, less the newest minute in the counters: ten minutes and a little",
-                              f"time() - {_of('exported_through_timestamp_seconds')}", "s")),
-                (8, by_server("Takes", "To bring the ledger up to date", _of("accounting_seconds"), "s")),
-            )),
-            Row("The process", 9, (
-                (8, by_server("Memory", "Resident", 'process_resident_memory_bytes{instance=~"$instance"} '
-                              "and on (instance) pyrometer_build_info", "bytes")),
-                (8, by_server("CPU", "Cores", 'rate(process_cpu_seconds_total{instance=~"$instance"}[5m]) '
-                              "and on (instance) pyrometer_build_info", "short")),
-                (8, over_time("Kubernetes", "Kinds of objects that are followed: 1, or 0 where they may not be read",
-                              Query(f"min by (resource) ({_of('watch_synced')})", "{{resource}}"), unit="short",
-                              most=1)),
-            )),
+            Row(
+                "Now",
+                4,
+                (
+                    (
+                        4,
+                        stat(
+                            "Ready",
+                            "Everything that was there at the start has been seen",
+                            f"min({_of('ready')})",
+                            "bool_yes_no",
+                            steps((1, GOOD), first=BAD),
+                        ),
+                    ),
+                    (
+                        4,
+                        stat(
+                            "Newest fact",
+                            "Age of the newest accounted minute",
+                            f"time() - min({_of('ledger_end_timestamp_seconds')})",
+                            "s",
+                            late,
+                        ),
+                    ),
+                    (
+                        4,
+                        stat(
+                            "Last accounted",
+                            "How long ago the ledger was brought up to date",
+                            f"time() - min({_of('accounted_timestamp_seconds')})",
+                            "s",
+                            late,
+                        ),
+                    ),
+                    (
+                        4,
+                        stat(
+                            "Sources that cannot be read",
+                            "/readyz names them",
+                            f"sum({_of('shortcomings')})",
+                            "short",
+                            steps((1, BAD)),
+                        ),
+                    ),
+                    (
+                        4,
+                        stat(
+                            "Left out",
+                            "Workloads, runs and findings without series of their own",
+                            f"sum({_of('workloads_left_out')}) + sum({_of('runs_left_out')}) "
+                            f"+ sum({_of('findings_left_out')})",
+                            "short",
+                            steps((1, WARN)),
+                        ),
+                    ),
+                    (
+                        4,
+                        stat(
+                            "Version",
+                            "Of the servers",
+                            f"max by (version) ({_of('build_info')})",
+                            "short",
+                            legend="{{version}}",
+                        ),
+                    ),
+                ),
+            ),
+            Row(
+                "What comes in",
+                9,
+                (
+                    (
+                        8,
+                        by_server(
+                            "Records stored", "A second, from all sources", _rate(_of("records_stored_total")), "ops"
+                        ),
+                    ),
+                    (
+                        8,
+                        over_time(
+                            "OTLP",
+                            "Records that training processes send, by what became of them",
+                            Query(
+                                f"sum by (signal, outcome) ({_rate(_of('otlp_records_total'))})",
+                                "{{signal}} {{outcome}}",
+                            ),
+                            unit="ops",
+                        ),
+                    ),
+                    (
+                        8,
+                        over_time(
+                            "Remote write",
+                            "Samples that a Prometheus sends, by what became of them",
+                            Query(f"sum by (outcome) ({_rate(_of('remote_write_samples_total'))})", "{{outcome}}"),
+                            unit="ops",
+                        ),
+                    ),
+                ),
+            ),
+            Row(
+                "Accounting",
+                9,
+                (
+                    (
+                        8,
+                        by_server(
+                            "Behind",
+                            "Now, less the newest accounted minute",
+                            f"time() - {_of('ledger_end_timestamp_seconds')}",
+                            "s",
+                            limits=steps((900, BAD), first="transparent"),
+                        ),
+                    ),
+                    (
+                        8,
+                        by_server(
+                            "Exported",
+                            "Now, less the newest minute in the counters: ten minutes and a little",
+                            f"time() - {_of('exported_through_timestamp_seconds')}",
+                            "s",
+                        ),
+                    ),
+                    (8, by_server("Takes", "To bring the ledger up to date", _of("accounting_seconds"), "s")),
+                ),
+            ),
+            Row(
+                "The process",
+                9,
+                (
+                    (
+                        8,
+                        by_server(
+                            "Memory",
+                            "Resident",
+                            'process_resident_memory_bytes{instance=~"$instance"} '
+                            "and on (instance) pyrometer_build_info",
+                            "bytes",
+                        ),
+                    ),
+                    (
+                        8,
+                        by_server(
+                            "CPU",
+                            "Cores",
+                            'rate(process_cpu_seconds_total{instance=~"$instance"}[5m]) '
+                            "and on (instance) pyrometer_build_info",
+                            "short",
+                        ),
+                    ),
+                    (
+                        8,
+                        over_time(
+                            "Kubernetes",
+                            "Kinds of objects that are followed: 1, or 0 where they may not be read",
+                            Query(f"min by (resource) ({_of('watch_synced')})", "{{resource}}"),
+                            unit="short",
+                            most=1,
+                        ),
+                    ),
+                ),
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 DASHBOARDS = {"cluster-burn": burn, "training-runs": training, "itself": itself}

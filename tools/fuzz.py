@@ -42,8 +42,11 @@ def fuzz(target: str, arguments: list[str]) -> None:
 def run(target: str, *arguments: str) -> int:
     """One run of libFuzzer in a process of its own."""
     limits = [
-        f"-timeout={SLOWEST_S}", f"-rss_limit_mb={MOST_MIB}", f"-max_len={LONGEST_INPUT}", f"-artifact_prefix={WORK}/",
-    ]  # fmt: skip
+        f"-timeout={SLOWEST_S}",
+        f"-rss_limit_mb={MOST_MIB}",
+        f"-max_len={LONGEST_INPUT}",
+        f"-artifact_prefix={WORK}/",
+    ]
     command = [sys.executable, __file__, target, "--inside", *limits, *arguments]
     return subprocess.run(command, check=False, env={**os.environ, "PYTHONHASHSEED": "0"}).returncode
 

@@ -81,25 +81,43 @@ def steps(*limits: tuple[float, str], first: str = GOOD) -> Json:
 def stat(title: str, meaning: str, expr: str, unit: str, thresholds: Json | None = None, legend: str = "") -> Json:
     """One number, the newest."""
     panel = _panel(
-        "stat", title, meaning, (Query(expr, legend, instant=True),), unit,
+        "stat",
+        title,
+        meaning,
+        (Query(expr, legend, instant=True),),
+        unit,
         reduceOptions={"calcs": ["lastNotNull"], "fields": "", "values": False},
-        colorMode="value" if thresholds else "none", graphMode="none", textMode="name" if legend else "value",
-        justifyMode="auto", orientation="auto",
-    )  # fmt: skip
+        colorMode="value" if thresholds else "none",
+        graphMode="none",
+        textMode="name" if legend else "value",
+        justifyMode="auto",
+        orientation="auto",
+    )
     panel["fieldConfig"]["defaults"]["thresholds"] = thresholds or steps(first="text")
     return panel
 
 
 def over_time(
-    title: str, meaning: str, *queries: Query, unit: str, stacked: bool = False, least: float | None = 0,
-    coloured: bool = False, limits: Json | None = None, most: float | None = None,
-) -> Json:  # fmt: skip
+    title: str,
+    meaning: str,
+    *queries: Query,
+    unit: str,
+    stacked: bool = False,
+    least: float | None = 0,
+    coloured: bool = False,
+    limits: Json | None = None,
+    most: float | None = None,
+) -> Json:
     """Series over time. Coloured ones are named after states."""
     panel = _panel(
-        "timeseries", title, meaning, queries, unit,
+        "timeseries",
+        title,
+        meaning,
+        queries,
+        unit,
         legend={"displayMode": "table", "placement": "right", "calcs": ["lastNotNull", "max"], "showLegend": True},
         tooltip={"mode": "multi", "sort": "desc"},
-    )  # fmt: skip
+    )
     defaults = panel["fieldConfig"]["defaults"]
     defaults["custom"] = {
         "drawStyle": "line",
@@ -130,10 +148,14 @@ def table(title: str, meaning: str, *queries: Query, unit: str, columns: dict[st
     panel = _panel("table", title, meaning, queries, unit, showHeader=True, cellHeight="sm", sortBy=_first(columns))
     panel["transformations"] = [
         {"id": "merge", "options": {}},
-        {"id": "organize", "options": {
-            "excludeByName": {"Time": True, **{value: True for value, (name, _) in columns.items() if not name}},
-            "renameByName": {value: name for value, (name, _) in columns.items() if name}}},
-    ]  # fmt: skip
+        {
+            "id": "organize",
+            "options": {
+                "excludeByName": {"Time": True, **{value: True for value, (name, _) in columns.items() if not name}},
+                "renameByName": {value: name for value, (name, _) in columns.items() if name},
+            },
+        },
+    ]
     panel["fieldConfig"]["overrides"] = [
         {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "unit", "value": kind}]}
         for name, kind in columns.values()
@@ -178,17 +200,50 @@ def dashboard(uid: str, title: str, meaning: str, variables: tuple[Json, ...], r
             x += width
         y += row.height
     source = {
-        "name": "datasource", "type": "datasource", "label": "data source", "query": "prometheus", "refresh": 1,
-        "regex": "", "multi": False, "includeAll": False, "hide": 0, "current": {},
-    }  # fmt: skip
+        "name": "datasource",
+        "type": "datasource",
+        "label": "data source",
+        "query": "prometheus",
+        "refresh": 1,
+        "regex": "",
+        "multi": False,
+        "includeAll": False,
+        "hide": 0,
+        "current": {},
+    }
     links = [
-        {"title": "Pyrometer", "type": "dashboards", "tags": ["pyrometer"], "asDropdown": True, "keepTime": True,
-         "includeVars": True, "targetBlank": False, "icon": "external link", "tooltip": "", "url": ""}
-    ]  # fmt: skip
+        {
+            "title": "Pyrometer",
+            "type": "dashboards",
+            "tags": ["pyrometer"],
+            "asDropdown": True,
+            "keepTime": True,
+            "includeVars": True,
+            "targetBlank": False,
+            "icon": "external link",
+            "tooltip": "",
+            "url": "",
+        }
+    ]
     return {
-        "uid": uid, "title": title, "description": meaning, "tags": ["pyrometer"], "schemaVersion": SCHEMA_VERSION,
-        "version": 1, "id": None, "editable": True, "graphTooltip": 1, "timezone": "browser", "refresh": "1m",
-        "time": {"from": "now-12h", "to": "now"}, "timepicker": {}, "fiscalYearStartMonth": 0, "liveNow": False,
-        "weekStart": "", "links": links, "annotations": {"list": []}, "templating": {"list": [source, *variables]},
+        "uid": uid,
+        "title": title,
+        "description": meaning,
+        "tags": ["pyrometer"],
+        "schemaVersion": SCHEMA_VERSION,
+        "version": 1,
+        "id": None,
+        "editable": True,
+        "graphTooltip": 1,
+        "timezone": "browser",
+        "refresh": "1m",
+        "time": {"from": "now-12h", "to": "now"},
+        "timepicker": {},
+        "fiscalYearStartMonth": 0,
+        "liveNow": False,
+        "weekStart": "",
+        "links": links,
+        "annotations": {"list": []},
+        "templating": {"list": [source, *variables]},
         "panels": panels,
-    }  # fmt: skip
+    }

@@ -17,11 +17,19 @@ FOLDER = ROOT / ".venv-lowest"
 TOOLS = ("pytest>=8.3", "pytest-xdist>=3.6", "hypothesis>=6.115", "cramjam>=2.9", "grpcio>=1.66")
 # What uses each dependency: the store and its SQL, the server and its routes, sources and their formats, the commands.
 TESTS = (
-    "tests/store", "tests/collect/test_exposition.py", "tests/collect/test_remote_write.py",
-    "tests/serve/test_server.py", "tests/serve/test_access.py", "tests/serve/test_answers.py",
-    "tests/serve/test_backups.py", "tests/serve/test_otlp.py", "tests/serve/test_remote_write.py",
-    "tests/serve/test_agent.py", "tests/cli/test_cli_run.py", "tests/cli/test_cli_answers.py",
-)  # fmt: skip
+    "tests/store",
+    "tests/collect/test_exposition.py",
+    "tests/collect/test_remote_write.py",
+    "tests/serve/test_server.py",
+    "tests/serve/test_access.py",
+    "tests/serve/test_answers.py",
+    "tests/serve/test_backups.py",
+    "tests/serve/test_otlp.py",
+    "tests/serve/test_remote_write.py",
+    "tests/serve/test_agent.py",
+    "tests/cli/test_cli_run.py",
+    "tests/cli/test_cli_answers.py",
+)
 
 
 def run(*command: str | Path) -> None:

@@ -29,15 +29,20 @@ MINUTE, HOUR = 60_000, 3_600_000
 SEALED_HOURS, HOURS = 2, 3
 DERIVED = ("ledger_row", "carry", "energy", "hour_sum", "minute_sum", "minute_use", "quarter_use", "hour_use")
 TOLD = (
-    "node", "slot", "price", "workload", "pod", "allocation", "gpu_sample", "step_window", "run", "metric",
+    "node",
+    "slot",
+    "price",
+    "workload",
+    "pod",
+    "allocation",
+    "gpu_sample",
+    "step_window",
+    "run",
+    "metric",
     "restatement",
-)  # kinds of the story, and those that would change it  # fmt: skip
+)  # kinds of the story, and those that would change it
 MODEL = "NVIDIA-H100-80GB-HBM3"
-ASKED = {
-    "cost": ["cost", "--all", "--by", "hour,node,workload,state"],
-    "why": ["why", "--all"],
-    "runs": ["runs"],
-}
+ASKED = {"cost": ["cost", "--all", "--by", "hour,node,workload,state"], "why": ["why", "--all"], "runs": ["runs"]}
 
 
 def main(out: Path) -> None:
@@ -97,41 +102,87 @@ def _story(hour: int) -> Iterator[Any]:
         yield _made("Price", time_ms=BEGIN_MS, usd_micro_per_hour=2_500_000, gpu_model=MODEL, from_ms=BEGIN_MS - HOUR)
         for uid, slot in (("job", 0), ("notebook", 1)):
             yield _made(
-                "Workload", time_ms=BEGIN_MS, cluster="lab", workload_uid=uid, kind="Job", namespace="ml", name=uid,
-                team="nlp", experiment=uid,
-            )  # fmt: skip
+                "Workload",
+                time_ms=BEGIN_MS,
+                cluster="lab",
+                workload_uid=uid,
+                kind="Job",
+                namespace="ml",
+                name=uid,
+                team="nlp",
+                experiment=uid,
+            )
             yield _made(
-                "Pod", time_ms=BEGIN_MS, cluster="lab", pod_uid=f"pod-{uid}", namespace="ml", name=f"{uid}-0",
-                phase="Running", workload_uid=uid, node_uid="n0", created_ms=BEGIN_MS, scheduled_ms=BEGIN_MS,
+                "Pod",
+                time_ms=BEGIN_MS,
+                cluster="lab",
+                pod_uid=f"pod-{uid}",
+                namespace="ml",
+                name=f"{uid}-0",
+                phase="Running",
+                workload_uid=uid,
+                node_uid="n0",
+                created_ms=BEGIN_MS,
+                scheduled_ms=BEGIN_MS,
                 started_ms=BEGIN_MS,
-            )  # fmt: skip
+            )
             yield _made(
-                "Allocation", time_ms=BEGIN_MS, pod_uid=f"pod-{uid}", node_uid="n0", slot_index=slot, from_ms=BEGIN_MS,
-                to_ms=None, share=SHARE_WHOLE,
-            )  # fmt: skip
+                "Allocation",
+                time_ms=BEGIN_MS,
+                pod_uid=f"pod-{uid}",
+                node_uid="n0",
+                slot_index=slot,
+                from_ms=BEGIN_MS,
+                to_ms=None,
+                share=SHARE_WHOLE,
+            )
     for minute in range(60):
         at_ms = from_ms + minute * MINUTE
         for slot in range(2):
             busy = slot == 0 or hour * 60 + minute < 70
             yield _made(
-                "GpuSample", time_ms=at_ms, node_uid="n0", slot_index=slot, gpu_util_permille=950 if busy else 0,
-                sm_active_permille=600 if busy else 0, power_w=600 if busy else 75,
-                energy_j=(hour * 60 + minute) * (36_000 if slot == 0 else 4_500), memory_used_mib=40_000,
-            )  # fmt: skip
+                "GpuSample",
+                time_ms=at_ms,
+                node_uid="n0",
+                slot_index=slot,
+                gpu_util_permille=950 if busy else 0,
+                sm_active_permille=600 if busy else 0,
+                power_w=600 if busy else 75,
+                energy_j=(hour * 60 + minute) * (36_000 if slot == 0 else 4_500),
+                memory_used_mib=40_000,
+            )
         if 5 <= minute < 55:
             yield _made(
-                "StepWindow", time_ms=at_ms, to_ms=at_ms + MINUTE, run="sft", attempt=min(hour, 1) + 1, rank=0,
-                node_uid="n0", slot_index=0, pod_uid="pod-job", first_step=_step(hour, minute), steps=10, data_ms=9_000,
-                forward_ms=15_000, backward_ms=30_000, optimizer_ms=3_000, checkpoint_ms=1_000,
-            )  # fmt: skip
+                "StepWindow",
+                time_ms=at_ms,
+                to_ms=at_ms + MINUTE,
+                run="sft",
+                attempt=min(hour, 1) + 1,
+                rank=0,
+                node_uid="n0",
+                slot_index=0,
+                pod_uid="pod-job",
+                first_step=_step(hour, minute),
+                steps=10,
+                data_ms=9_000,
+                forward_ms=15_000,
+                backward_ms=30_000,
+                optimizer_ms=3_000,
+                checkpoint_ms=1_000,
+            )
     yield from _runs(hour, from_ms, to_ms)
 
 
 def _runs(hour: int, from_ms: int, to_ms: int) -> Iterator[Any]:
     common = {
-        "run": "sft", "rank": 0, "pod_uid": "pod-job", "node_uid": "n0", "slot_index": 0, "workload_uid": "job",
+        "run": "sft",
+        "rank": 0,
+        "pod_uid": "pod-job",
+        "node_uid": "n0",
+        "slot_index": 0,
+        "workload_uid": "job",
         "experiment": "job",
-    }  # fmt: skip
+    }
     if hour == 0:
         first = {"attempt": 1, "started_ms": BEGIN_MS + MINUTE, "first_step_ms": BEGIN_MS + 5 * MINUTE}
         yield _made("Run", time_ms=from_ms + 5 * MINUTE, **common, **first)
@@ -141,9 +192,15 @@ def _runs(hour: int, from_ms: int, to_ms: int) -> Iterator[Any]:
         yield _made("Run", time_ms=from_ms + 5 * MINUTE, **common, **again, resumed_step=_step(0, 45))
     for number in range(3):
         yield _made(
-            "Metric", time_ms=from_ms + (6 + number) * MINUTE, run="sft", attempt=min(hour, 1) + 1, rank=0,
-            step=_step(hour, 6 + number), name="loss", value=3.0 - hour - number / 10,
-        )  # fmt: skip
+            "Metric",
+            time_ms=from_ms + (6 + number) * MINUTE,
+            run="sft",
+            attempt=min(hour, 1) + 1,
+            rank=0,
+            step=_step(hour, 6 + number),
+            name="loss",
+            value=3.0 - hour - number / 10,
+        )
 
 
 def _step(hour: int, minute: int) -> int:

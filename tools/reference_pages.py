@@ -77,7 +77,19 @@ def plain(text: str) -> str:
 
 # -- commands ---------------------------------------------------------------------------------------------------------
 
-SHARED = ("--data", "--server", "--last", "--since", "--until", "--month", "--all", "--tz", "--price", "--team", "--experiment")  # fmt: skip
+SHARED = (
+    "--data",
+    "--server",
+    "--last",
+    "--since",
+    "--until",
+    "--month",
+    "--all",
+    "--tz",
+    "--price",
+    "--team",
+    "--experiment",
+)
 READ = "[options of every read command](#options-of-every-read-command)"
 
 
@@ -362,12 +374,14 @@ def causes() -> str:
             claimed[state].append(cause)
     rows = (
         (
-            code(one.name), one.family, one.meaning,
+            code(one.name),
+            one.family,
+            one.meaning,
             str(INTERVAL_STATES.index(one.name) + 1) if one.name in INTERVAL_STATES else "",
             ", ".join(f"[`{cause}`](#{cause})" for cause in claimed[one.name]),
         )
         for one in STATES
-    )  # fmt: skip
+    )
     parts = []
     for number, (cause, states) in enumerate(CLAIMS.items(), start=1):
         said = plain(importlib.import_module(f"pyrometer.explain.{cause}").__doc__ or "")

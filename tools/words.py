@@ -45,9 +45,20 @@ LEXERS = {
     }.items()
 }
 LANGUAGES = {
-    ".py": "py", ".js": "js", ".mjs": "js", ".sql": "sql", ".css": "css", ".html": "html", ".yaml": "yaml", ".yml": "yaml",
-    ".toml": "yaml", ".sh": "yaml", ".md": "md", "Makefile": "yaml", "Containerfile": "yaml",
-}  # fmt: skip
+    ".py": "py",
+    ".js": "js",
+    ".mjs": "js",
+    ".sql": "sql",
+    ".css": "css",
+    ".html": "html",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".toml": "yaml",
+    ".sh": "yaml",
+    ".md": "md",
+    "Makefile": "yaml",
+    "Containerfile": "yaml",
+}
 SQL = re.compile(r"\b(?:SELECT|INSERT INTO|CREATE (?:OR|TEMP|TABLE)|DELETE FROM|UPDATE|GROUP BY|LEFT JOIN)\b")
 EXPRESSION = re.compile(r"\$?\{([^{}]*)\}")  # in an f-string, or in a template of JavaScript
 GAP = re.compile(r"\s+(?:(?:#|//|--)\s+)*")  # between two words, even in comments of several lines

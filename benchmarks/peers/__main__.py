@@ -194,8 +194,10 @@ def _versions() -> dict[str, str]:
     told = {"python": platform.python_version(), "duckdb": duckdb.__version__, "machine": machine}
     dpkg = subprocess.run(
         ["dpkg-query", "-W", "-f", "${Package} ${Version}\n", "prometheus", "victoria-metrics"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return told | dict(line.split(" ", 1) for line in dpkg.stdout.splitlines())
 
 

@@ -22,9 +22,12 @@ DAY_MS = 24 * HOUR_MS
 SAMPLES_A_BODY = 10_000
 SAMPLE_BYTES = 18  # tag, length, value, time stamp
 METRICS = (
-    "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_DEV_POWER_USAGE",
+    "DCGM_FI_PROF_DRAM_ACTIVE",
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
     "DCGM_FI_PROF_SM_ACTIVE",
-)  # fmt: skip
+)
 MODEL = "NVIDIA H100 80GB HBM3"
 SHARE_WHOLE = 2_520_000_000
 
@@ -114,14 +117,24 @@ def recorded(name: str, values: dict[str, float], time_ms: int) -> bytes:
 
 def _labels(node: Node, gpu: int, name: str) -> bytes:
     labels = {
-        "DCGM_FI_DRIVER_VERSION": "580.105.08", "Hostname": node.name, "UUID": f"GPU-{node.name}-{gpu}",
-        "__name__": name, "device": f"nvidia{gpu}", "gpu": str(gpu), "instance": f"{node.name}:9400",
-        "job": "dcgm-exporter", "modelName": MODEL, "pci_bus_id": f"00000000:{gpu:02}:00.0",
-    }  # fmt: skip
+        "DCGM_FI_DRIVER_VERSION": "580.105.08",
+        "Hostname": node.name,
+        "UUID": f"GPU-{node.name}-{gpu}",
+        "__name__": name,
+        "device": f"nvidia{gpu}",
+        "gpu": str(gpu),
+        "instance": f"{node.name}:9400",
+        "job": "dcgm-exporter",
+        "modelName": MODEL,
+        "pci_bus_id": f"00000000:{gpu:02}:00.0",
+    }
     if node.job is not None:
         labels |= {
-            "container": "train", "namespace": "research", "pod": f"{node.job}-{node.name}", "workload": node.job
-        }  # fmt: skip
+            "container": "train",
+            "namespace": "research",
+            "pod": f"{node.job}-{node.name}",
+            "workload": node.job,
+        }
     return b"".join(_label(key, labels[key]) for key in sorted(labels))
 
 
@@ -156,11 +169,19 @@ def objects(nodes: list[Node], from_ms: int) -> list[list[tuple]]:
     held = [node for node in nodes if node.job is not None]
     pods = [
         records.Pod(
-            from_ms, "bench", f"{node.job}-{node.name}", "research", f"{node.job}-{node.name}", "Running",
-            workload_uid=node.job, node_uid=f"host/{node.name}", scheduled_ms=from_ms, started_ms=from_ms,
+            from_ms,
+            "bench",
+            f"{node.job}-{node.name}",
+            "research",
+            f"{node.job}-{node.name}",
+            "Running",
+            workload_uid=node.job,
+            node_uid=f"host/{node.name}",
+            scheduled_ms=from_ms,
+            started_ms=from_ms,
         )
         for node in held
-    ]  # fmt: skip
+    ]
     holds = [
         records.Allocation(from_ms, f"{node.job}-{node.name}", f"host/{node.name}", gpu, from_ms, None, SHARE_WHOLE)
         for node in held

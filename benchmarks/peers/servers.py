@@ -19,9 +19,10 @@ from day import DAY_MS
 
 HERE = Path(__file__).parent
 HEADERS = {
-    "Content-Encoding": "snappy", "Content-Type": "application/x-protobuf",
+    "Content-Encoding": "snappy",
+    "Content-Type": "application/x-protobuf",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
-}  # fmt: skip
+}
 ACTIVE = 'DCGM_FI_PROF_SM_ACTIVE{workload!=""}'
 # Two passes, the least that answers it: readings of every workload (one a minute: GPU-hours × 60), and their sum.
 COUNTED = f"sum by (workload) (count_over_time({ACTIVE}[%s]))"
@@ -164,11 +165,16 @@ class Prometheus(PromQL):
 
     def command(self, port: int) -> list[str]:
         return [
-            "prometheus", "--config.file=prometheus.yml", f"--storage.tsdb.path={self.folder}",
-            f"--web.listen-address=127.0.0.1:{port}", "--web.enable-remote-write-receiver",
-            "--storage.tsdb.retention.time=10y", "--query.max-samples=500000000", "--query.timeout=10m",
+            "prometheus",
+            "--config.file=prometheus.yml",
+            f"--storage.tsdb.path={self.folder}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--web.enable-remote-write-receiver",
+            "--storage.tsdb.retention.time=10y",
+            "--query.max-samples=500000000",
+            "--query.timeout=10m",
             "--log.level=error",
-        ]  # fmt: skip
+        ]
 
     def bytes_a_sample(self) -> float:
         """Of its blocks: what is in the head and its log is not where it will stay."""
@@ -189,10 +195,16 @@ class VictoriaMetrics(PromQL):
 
     def command(self, port: int) -> list[str]:
         return [
-            "victoria-metrics", f"-storageDataPath={self.folder}", f"-httpListenAddr=127.0.0.1:{port}",
-            "-retentionPeriod=10y", "-search.maxQueryDuration=10m", "-search.maxSamplesPerQuery=2000000000",
-            "-search.maxUniqueTimeseries=2000000", "-search.disableCache", "-loggerLevel=ERROR",
-        ]  # fmt: skip
+            "victoria-metrics",
+            f"-storageDataPath={self.folder}",
+            f"-httpListenAddr=127.0.0.1:{port}",
+            "-retentionPeriod=10y",
+            "-search.maxQueryDuration=10m",
+            "-search.maxSamplesPerQuery=2000000000",
+            "-search.maxUniqueTimeseries=2000000",
+            "-search.disableCache",
+            "-loggerLevel=ERROR",
+        ]
 
     def visible(self) -> None:
         self.client.get("/internal/force_flush").raise_for_status()
@@ -220,9 +232,7 @@ class Pyrometer(Server):
     ready = "/healthz"
 
     def command(self, port: int) -> list[str]:
-        return [
-            sys.executable, "-m", "pyrometer", "serve", "--data", str(self.folder), "--listen", f"127.0.0.1:{port}",
-        ]  # fmt: skip
+        return [sys.executable, "-m", "pyrometer", "serve", "--data", str(self.folder), "--listen", f"127.0.0.1:{port}"]
 
     def question(self, from_ms: int, recorded: bool, number: int) -> Answer:
         since, until = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in (from_ms, from_ms + DAY_MS))

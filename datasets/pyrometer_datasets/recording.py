@@ -186,10 +186,7 @@ class _Recorded:
         for number, attempt in enumerate(attempts, 1):
             ended_ms = starts[number] if number < len(attempts) else None
             yield self._run(number, starts[number - 1], attempt, ended_ms)
-            windows = [
-                *self._step_windows(number, attempt),
-                *self._other_windows(number, starts[number - 1], ended_ms),
-            ]
+            windows = [*self._step_windows(number, attempt), *self._other_windows(number, starts[number - 1], ended_ms)]
             windows = _touching(sorted(windows, key=lambda window: window.time_ms))
             yield from windows
             yield from self._pauses(number, windows, ended_ms or self.to_ms)
@@ -234,12 +231,20 @@ class _Recorded:
         for group in _groups(steps[1:]):  # the first step belongs to startup
             took_us = sorted((step.to_ms - step.from_ms) * 1000 for step in group)
             yield self._window(
-                attempt, group[0].from_ms, group[-1].to_ms, first_step=group[0].step, steps=len(group),
-                data_ms=_sum_ms(s.data_s for s in group), forward_ms=_sum_ms(s.forward_s for s in group),
-                backward_ms=_sum_ms(s.backward_s for s in group), optimizer_ms=_sum_ms(s.optimizer_s for s in group),
-                step_p50_us=took_us[len(took_us) // 2], step_max_us=took_us[-1], samples=sum(s.samples for s in group),
+                attempt,
+                group[0].from_ms,
+                group[-1].to_ms,
+                first_step=group[0].step,
+                steps=len(group),
+                data_ms=_sum_ms(s.data_s for s in group),
+                forward_ms=_sum_ms(s.forward_s for s in group),
+                backward_ms=_sum_ms(s.backward_s for s in group),
+                optimizer_ms=_sum_ms(s.optimizer_s for s in group),
+                step_p50_us=took_us[len(took_us) // 2],
+                step_max_us=took_us[-1],
+                samples=sum(s.samples for s in group),
                 step_lengths=records.step_lengths(took_us),
-            )  # fmt: skip
+            )
 
     def _other_windows(self, attempt: int, started_ms: int, ended_ms: int | None) -> Iterator[StepWindow]:
         for interval in self.intervals:
@@ -337,9 +342,16 @@ def _joined(intervals: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 def _step(row: dict[str, str]) -> RecordedStep:
     return RecordedStep(
-        int(row["step"]), _ms(row["start"]), _ms(row["end"]), float(row["data_s"]), float(row["forward_s"]),
-        float(row["backward_s"]), float(row["optimizer_s"]), float(row["loss"]), int(row["batch_size"]),
-    )  # fmt: skip
+        int(row["step"]),
+        _ms(row["start"]),
+        _ms(row["end"]),
+        float(row["data_s"]),
+        float(row["forward_s"]),
+        float(row["backward_s"]),
+        float(row["optimizer_s"]),
+        float(row["loss"]),
+        int(row["batch_size"]),
+    )
 
 
 def _sample(node_uid: str, row: dict[str, str]) -> GpuSample:

@@ -36,8 +36,15 @@ class OpenbTrace:
     async def deliveries(self) -> AsyncIterator[Delivery]:
         """Pods, each its own workload."""
         needed = (
-            "name", "num_gpu", "gpu_milli", "qos", "pod_phase", "creation_time", "deletion_time", "scheduled_time",
-        )  # fmt: skip
+            "name",
+            "num_gpu",
+            "gpu_milli",
+            "qos",
+            "pod_phase",
+            "creation_time",
+            "deletion_time",
+            "scheduled_time",
+        )
         for delivery in _in_deliveries(self.path, needed, self._records):
             yield delivery
 
@@ -52,10 +59,19 @@ class OpenbTrace:
         share = share_parts(int(row["gpu_milli"]) / 1000) if gpus == 1 else SHARE_WHOLE
         pod = Pod(
             time_ms=ended_ms or scheduled_ms or created_ms or self.START_MS,
-            cluster="openb", pod_uid=row["name"], namespace="openb", name=row["name"], phase=row["pod_phase"],
-            workload_uid=row["name"], queue=row["qos"], created_ms=created_ms, scheduled_ms=scheduled_ms,
-            started_ms=scheduled_ms, ended_ms=ended_ms, gpu_share=gpus * share,
-        )  # fmt: skip
+            cluster="openb",
+            pod_uid=row["name"],
+            namespace="openb",
+            name=row["name"],
+            phase=row["pod_phase"],
+            workload_uid=row["name"],
+            queue=row["qos"],
+            created_ms=created_ms,
+            scheduled_ms=scheduled_ms,
+            started_ms=scheduled_ms,
+            ended_ms=ended_ms,
+            gpu_share=gpus * share,
+        )
         workload = Workload(
             time_ms=pod.time_ms,
             cluster="openb",
@@ -97,10 +113,20 @@ class PhillyTrace:
         to_ms = from_ms + round(float(row["duration"]) * MS_PER_SECOND)
         gpus = int(row["num_gpus"])
         pod = Pod(
-            time_ms=to_ms, cluster="philly", pod_uid=name, namespace=row["cluster"], name=name, phase="Unknown",
-            workload_uid=name, queue=row["cluster"], created_ms=from_ms, scheduled_ms=from_ms, started_ms=from_ms,
-            ended_ms=to_ms, gpu_share=gpus * SHARE_WHOLE,
-        )  # fmt: skip
+            time_ms=to_ms,
+            cluster="philly",
+            pod_uid=name,
+            namespace=row["cluster"],
+            name=name,
+            phase="Unknown",
+            workload_uid=name,
+            queue=row["cluster"],
+            created_ms=from_ms,
+            scheduled_ms=from_ms,
+            started_ms=from_ms,
+            ended_ms=to_ms,
+            gpu_share=gpus * SHARE_WHOLE,
+        )
         workload = Workload(
             time_ms=to_ms,
             cluster="philly",

@@ -29,9 +29,17 @@ class Printing(TrainerCallback):
 
 if __name__ == "__main__":
     arguments = TrainingArguments(
-        output_dir="checkpoints/huggingface", num_train_epochs=2, per_device_train_batch_size=BATCH, learning_rate=1e-2,
-        logging_steps=1, eval_strategy="epoch", report_to="none", disable_tqdm=True, seed=0,
-        use_cpu=not torch.cuda.is_available(), ddp_backend=None if torch.cuda.is_available() else "gloo",
-    )  # fmt: skip
+        output_dir="checkpoints/huggingface",
+        num_train_epochs=2,
+        per_device_train_batch_size=BATCH,
+        learning_rate=1e-2,
+        logging_steps=1,
+        eval_strategy="epoch",
+        report_to="none",
+        disable_tqdm=True,
+        seed=0,
+        use_cpu=not torch.cuda.is_available(),
+        ddp_backend=None if torch.cuda.is_available() else "gloo",
+    )
     model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=128, n_positions=LENGTH))
     Trainer(model, arguments, train_dataset=Counting(), eval_dataset=Counting(), callbacks=[Printing()]).train()

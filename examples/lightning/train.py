@@ -52,11 +52,15 @@ class Classifier(lightning.LightningModule):
 if __name__ == "__main__":
     lightning.seed_everything(0, verbose=False)
     trainer = lightning.Trainer(
-        max_epochs=EPOCHS, devices=2, strategy="ddp", log_every_n_steps=1, default_root_dir="checkpoints/lightning",
-        accelerator="gpu" if torch.cuda.device_count() > 1 else "cpu", logger=False, enable_progress_bar=False,
-    )  # fmt: skip
+        max_epochs=EPOCHS,
+        devices=2,
+        strategy="ddp",
+        log_every_n_steps=1,
+        default_root_dir="checkpoints/lightning",
+        accelerator="gpu" if torch.cuda.device_count() > 1 else "cpu",
+        logger=False,
+        enable_progress_bar=False,
+    )
     trainer.fit(
-        Classifier(),
-        DataLoader(Rings(512), batch_size=BATCH, shuffle=True),
-        DataLoader(Rings(64), batch_size=BATCH),
+        Classifier(), DataLoader(Rings(512), batch_size=BATCH, shuffle=True), DataLoader(Rings(64), batch_size=BATCH)
     )

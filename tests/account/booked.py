@@ -48,9 +48,16 @@ def a_day(chance: random.Random, day: date, rows: int = 6) -> list[LedgerRow]:
         state = chance.choice(STATES if pod else ("free", "unhealthy"))
         minute = chance.choice((0, 7, 23 * 60 + 59)) * MS_PER_MINUTE
         row = LedgerRow(
-            ms_of(day) + minute, chance.choice(NODES), chance.randrange(3), pod, 1, state, 1, chance.choice(PRICES),
+            ms_of(day) + minute,
+            chance.choice(NODES),
+            chance.randrange(3),
+            pod,
+            1,
+            state,
+            1,
+            chance.choice(PRICES),
             chance.randint(1, 60_000),
-        )  # fmt: skip
+        )
         found[row[:-1]] = row
     return list(found.values())
 
@@ -77,10 +84,21 @@ def held(team: str, pod: str, from_ms: int, to_ms: int) -> list[Any]:
     """A job of one pod that has the first of its GPUs for a while."""
     return [
         Workload(from_ms, "here", f"w-{pod}", "Job", "ml", pod, team=team, experiment=f"e-{pod}"),
-        Pod(to_ms, "here", pod, "ml", pod, "Succeeded", f"w-{pod}", node_uid="n0", scheduled_ms=from_ms,
-            started_ms=from_ms, ended_ms=to_ms),
+        Pod(
+            to_ms,
+            "here",
+            pod,
+            "ml",
+            pod,
+            "Succeeded",
+            f"w-{pod}",
+            node_uid="n0",
+            scheduled_ms=from_ms,
+            started_ms=from_ms,
+            ended_ms=to_ms,
+        ),
         Allocation(to_ms, pod, "n0", 0, from_ms, to_ms, SHARE_WHOLE),
-    ]  # fmt: skip
+    ]
 
 
 def some_days(chance: random.Random, months: int = 3) -> list[date]:

@@ -77,9 +77,15 @@ def workload(uid: str = "w", **more: Any) -> Workload:
 def hold(pod_uid: str = "p", from_ms: int = BASE, to_ms: int | None = None, **more: Any) -> Allocation:
     """A hold on a whole slot, the first of node n0 unless said otherwise."""
     return Allocation(
-        more.pop("time_ms", from_ms), pod_uid, more.pop("node_uid", "n0"), more.pop("slot", 0), from_ms, to_ms,
-        more.pop("share", SHARE_WHOLE), **more,
-    )  # fmt: skip
+        more.pop("time_ms", from_ms),
+        pod_uid,
+        more.pop("node_uid", "n0"),
+        more.pop("slot", 0),
+        from_ms,
+        to_ms,
+        more.pop("share", SHARE_WHOLE),
+        **more,
+    )
 
 
 LOOKS: dict[str, dict[str, int | None]] = {
@@ -105,17 +111,19 @@ def run(started: int, **more: Any) -> Run:
     """A rank of a run, on the first slot of n0 and in pod p unless said otherwise."""
     where = {"pod_uid": "p", "node_uid": "n0", "slot_index": 0, **more}
     return Run(
-        where.pop("time_ms", started), where.pop("run", "r"), where.pop("attempt", 1), where.pop("rank", 0), started,
+        where.pop("time_ms", started),
+        where.pop("run", "r"),
+        where.pop("attempt", 1),
+        where.pop("rank", 0),
+        started,
         **where,
-    )  # fmt: skip
+    )
 
 
 def window(from_ms: int, to_ms: int, **more: Any) -> StepWindow:
     """A window of steps of that rank."""
     where = {"pod_uid": "p", "node_uid": "n0", "slot_index": 0, **more}
-    return StepWindow(
-        from_ms, to_ms, where.pop("run", "r"), where.pop("attempt", 1), where.pop("rank", 0), **where
-    )  # fmt: skip
+    return StepWindow(from_ms, to_ms, where.pop("run", "r"), where.pop("attempt", 1), where.pop("rank", 0), **where)
 
 
 def windows(from_ms: int, to_ms: int, every_ms: int = 10_000, step: int = 0, **more: Any) -> list[StepWindow]:
@@ -310,9 +318,12 @@ def law(examples: int) -> Callable[[Callable[[History], None]], Callable[[], Non
 
     def decorate(holds: Callable[[History], None]) -> Callable[[], None]:
         @settings(
-            max_examples=examples * EFFORT, derandomize=STEADY, deadline=None, database=None,
+            max_examples=examples * EFFORT,
+            derandomize=STEADY,
+            deadline=None,
+            database=None,
             phases=[Phase.explicit, Phase.generate],
-        )  # fmt: skip
+        )
         @given(histories(holds.__name__))
         def test(history: History) -> None:
             try:
@@ -433,12 +444,19 @@ class Maker:
         ):
             self.records.append(
                 Node(
-                    time_ms, "prod", uid, f"name of {uid}", self.one(count, count, self.chance.randint(0, 3)),
-                    gpu_model=self.one(H100, None) if self.rarely() else model, pool=self.one("blue", "green", None),
-                    purchase=self.one("spot", None), ready=not self.rarely(), schedulable=not self.rarely(),
+                    time_ms,
+                    "prod",
+                    uid,
+                    f"name of {uid}",
+                    self.one(count, count, self.chance.randint(0, 3)),
+                    gpu_model=self.one(H100, None) if self.rarely() else model,
+                    pool=self.one("blue", "green", None),
+                    purchase=self.one("spot", None),
+                    ready=not self.rarely(),
+                    schedulable=not self.rarely(),
                     present=not self.rarely(),
                 )
-            )  # fmt: skip
+            )
         self.places += [(uid, index) for index in range(3)]
 
     def life(self, uid: str) -> None:
@@ -455,20 +473,30 @@ class Maker:
     def workload(self, uid: str) -> None:
         self.records.append(
             workload(
-                uid, time_ms=self.one(BASE, self.moment()), gang_pods=self.one(None, None, 1, 2, 3),
-                serves=self.rarely(), team=self.one("vision", None), queue=self.one("fast", None),
+                uid,
+                time_ms=self.one(BASE, self.moment()),
+                gang_pods=self.one(None, None, 1, 2, 3),
+                serves=self.rarely(),
+                team=self.one("vision", None),
+                queue=self.one("fast", None),
             )
-        )  # fmt: skip
+        )
 
     def pod(self, uid: str) -> None:
         """Seen once or twice, or never and known by its allocations only."""
         from_ms = self.moment()
         seen = Pod(
-            self.one(from_ms, self.moment()), "prod", uid, self.one("research", "ops"), uid,
-            self.one("Pending", "Running", "Running"), workload_uid=self.one("w0", "w0", "w1", None),
-            attempt=self.one(1, 1, 2), user=self.one("ada", None),
+            self.one(from_ms, self.moment()),
+            "prod",
+            uid,
+            self.one("research", "ops"),
+            uid,
+            self.one("Pending", "Running", "Running"),
+            workload_uid=self.one("w0", "w0", "w1", None),
+            attempt=self.one(1, 1, 2),
+            user=self.one("ada", None),
             started_ms=self.one(None, from_ms, from_ms + 12_345, from_ms + self.length()),
-        )  # fmt: skip
+        )
         if not self.rarely():
             self.records.append(seen)
         if self.one(True, False):
@@ -509,10 +537,15 @@ class Maker:
             steps_from = started + self.one(0, 12_345, self.length())
             ended = self.one(None, None, started + self.length())
             first = Run(
-                self.one(started, self.moment()), name, attempt, 0, started, ended_ms=ended,
+                self.one(started, self.moment()),
+                name,
+                attempt,
+                0,
+                started,
+                ended_ms=ended,
                 first_step_ms=self.one(steps_from, steps_from, None),
                 resumed_step=self.chance.randint(0, step + 1) if attempt > 1 and not self.rarely() else None,
-            )  # fmt: skip
+            )
             folds = self.folds(steps_from, step)
             for rank in range(self.one(1, 1, 2, 3)):
                 on = on if rank == 0 else self.one(*self.holds)
@@ -555,11 +588,16 @@ class Maker:
         from_ms = self.one(BASE, self.moment())
         self.records.append(
             Price(
-                BASE, self.one(0, 1, 1_000_000, 3_333_333), from_ms, self.one(None, from_ms + self.length()),
-                gpu_model=self.one(H100, UNLISTED, None), pool=self.one("blue", None, None),
-                cluster=self.one("prod", None), purchase=self.one("spot", None, None),
+                BASE,
+                self.one(0, 1, 1_000_000, 3_333_333),
+                from_ms,
+                self.one(None, from_ms + self.length()),
+                gpu_model=self.one(H100, UNLISTED, None),
+                pool=self.one("blue", None, None),
+                cluster=self.one("prod", None),
+                purchase=self.one("spot", None, None),
             )
-        )  # fmt: skip
+        )
 
 
 AMOUNTS = ("checkpoint_ms", "data_ms", "comm_ms", "evaluate_ms")

@@ -72,11 +72,20 @@ def _with_a_tracker_that_tells_of_it(history: History) -> Built:
     holds = [record for record in history.records if isinstance(record, Allocation)]
     told = [
         Run(
-            hold.time_ms, "of-a-tracker", 1, rank, hold.from_ms, pod_uid=hold.pod_uid, node_uid=hold.node_uid,
-            slot_index=hold.slot_index, ended_ms=hold.from_ms + rank % 7 * MINUTE, outcome="failed", source="mlflow",
+            hold.time_ms,
+            "of-a-tracker",
+            1,
+            rank,
+            hold.from_ms,
+            pod_uid=hold.pod_uid,
+            node_uid=hold.node_uid,
+            slot_index=hold.slot_index,
+            ended_ms=hold.from_ms + rank % 7 * MINUTE,
+            outcome="failed",
+            source="mlflow",
         )
         for rank, hold in enumerate(holds)
-    ]  # fmt: skip
+    ]
     found = ledger(*history.records, *told, now_ms=history.now_ms, chunk_slot_minutes=ONE_CHUNK)
     return found.rows, found.energy
 
@@ -121,37 +130,63 @@ SEVENTH = SHARE_WHOLE // 7
 ACROSS_HOURS: dict[str, list[Any]] = {
     "a window of two hours": [*HELD, run(at(0), first_step_ms=at(1)), window(at(30), at(150), evaluate_ms=7_200_000)],
     "a window in a window": [
-        *HELD, run(at(0), first_step_ms=at(1)), window(at(5), at(65), steps=1), window(at(10), at(11), steps=1),
+        *HELD,
+        run(at(0), first_step_ms=at(1)),
+        window(at(5), at(65), steps=1),
+        window(at(10), at(11), steps=1),
     ],
     "a hole in telemetry": [
-        *HELD, samples("busy", at(0), at(50)), samples("idle", at(50), at(55)), samples("idle", at(125), at(130)),
+        *HELD,
+        samples("busy", at(0), at(50)),
+        samples("idle", at(50), at(55)),
+        samples("idle", at(125), at(130)),
     ],
     "activity after a hole": [
-        *HELD, samples("busy", at(0), at(50)), samples("idle", at(50), at(55)), samples("busy", at(125), at(130)),
+        *HELD,
+        samples("busy", at(0), at(50)),
+        samples("idle", at(50), at(55)),
+        samples("busy", at(125), at(130)),
     ],
     "two holds of a pod": [
-        pod(started=None), hold(to_ms=at(30)), hold(from_ms=at(130)), hold("other", at(40), at(120)),
-        run(at(5), first_step_ms=at(6), ended_ms=at(20)), samples("busy", at(0), at(20)),
-        samples("busy", at(40), at(120)), samples("idle", at(130), at(180)),
+        pod(started=None),
+        hold(to_ms=at(30)),
+        hold(from_ms=at(130)),
+        hold("other", at(40), at(120)),
+        run(at(5), first_step_ms=at(6), ended_ms=at(20)),
+        samples("busy", at(0), at(20)),
+        samples("busy", at(40), at(120)),
+        samples("idle", at(130), at(180)),
     ],
     "two instances of a pod": [
-        pod(), hold(instance=0, share=SEVENTH), hold(instance=1, share=SEVENTH),
-        samples("mig_busy", at(0), at(20), instance=0), samples("mig_idle", at(20), at(180), instance=0),
+        pod(),
+        hold(instance=0, share=SEVENTH),
+        hold(instance=1, share=SEVENTH),
+        samples("mig_busy", at(0), at(20), instance=0),
+        samples("mig_idle", at(20), at(180), instance=0),
         samples("mig_idle", at(0), at(180), instance=1),
     ],
     "a device and an instance of it": [
-        pod(), hold(instance=0, share=SEVENTH), samples("busy", at(58, 49), at(70), every_ms=60_000),
+        pod(),
+        hold(instance=0, share=SEVENTH),
+        samples("busy", at(58, 49), at(70), every_ms=60_000),
         samples("mig_idle", at(20), at(180), instance=0),
     ],
     "a device that was given back": [
-        pod(), hold(to_ms=at(40)), hold(slot=1), samples("busy", at(5), at(40)),
+        pod(),
+        hold(to_ms=at(40)),
+        hold(slot=1),
+        samples("busy", at(5), at(40)),
         samples("idle", at(0), at(180), slot=1),
     ],
     "an unused device whose pod is late": [
-        pod(), hold(), hold(slot=1), samples("idle", at(0), at(65)), samples("busy", at(65), at(180)),
+        pod(),
+        hold(),
+        hold(slot=1),
+        samples("idle", at(0), at(65)),
+        samples("busy", at(65), at(180)),
         samples("idle", at(0), at(180), slot=1),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.heavy

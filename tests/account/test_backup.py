@@ -23,9 +23,7 @@ from pyrometer.store.backup_tar import packed, unpacked
 from pyrometer.store.data_folder import DATABASE
 from pyrometer.store.restore import restore
 
-ASKED = {
-    "cost": {"all": "1", "by": "team,experiment,workload,node,state,hour"}, "why": {"all": "1"}, "runs": {},
-}  # fmt: skip
+ASKED = {"cost": {"all": "1", "by": "team,experiment,workload,node,state,hour"}, "why": {"all": "1"}, "runs": {}}
 
 
 def members(store: Store, have: set[str]) -> Iterator[BackupMember]:
@@ -104,10 +102,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 store.seal()
         account(store)
     for name, text in {
-        "settings.yaml": "timezone: Europe/Berlin\n", "told.json": "{}", "closed/2026-08.json": "{}",
-        "inbox/00000000000000000001": "body", "inbox/otlp/2.logs.http.json.gz": "other", "inbox/3.tmp": "half",
-        "tokens.json": "secret", "audit.log": "who", "server.json": "password",
-    }.items():  # fmt: skip
+        "settings.yaml": "timezone: Europe/Berlin\n",
+        "told.json": "{}",
+        "closed/2026-08.json": "{}",
+        "inbox/00000000000000000001": "body",
+        "inbox/otlp/2.logs.http.json.gz": "other",
+        "inbox/3.tmp": "half",
+        "tokens.json": "secret",
+        "audit.log": "who",
+        "server.json": "password",
+    }.items():
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / name).write_text(text)
     return made
@@ -133,15 +137,21 @@ def test_what_is_in_it_and_what_is_not(store, place, tmp_path) -> None:
     restore(place, backup, tmp_path / "restored")
     there = files_in(tmp_path / "restored")
     assert there - {part.path for part in store.parts()} == {
-        DATABASE, "settings.yaml", "told.json", "closed/2026-08.json", "inbox/00000000000000000001",
-        "inbox/otlp/2.logs.http.json.gz", "tokens-required",
-    }  # fmt: skip
+        DATABASE,
+        "settings.yaml",
+        "told.json",
+        "closed/2026-08.json",
+        "inbox/00000000000000000001",
+        "inbox/otlp/2.logs.http.json.gz",
+        "tokens-required",
+    }
     assert (tmp_path / "restored" / "settings.yaml").read_text() == "timezone: Europe/Berlin\n"
     kept = b"".join(path.read_bytes() for path in place.folder.rglob("*") if path.is_file())
     assert not any(word in kept for word in (b"secret", b"password"))
     assert (place.folder.stat().st_mode & 0o777, oct((place.folder / f"{backup.name}.json").stat().st_mode)[-2:]) == (
-        0o700, "00",
-    )  # fmt: skip
+        0o700,
+        "00",
+    )
 
 
 def test_parts_are_copied_once(store, place) -> None:

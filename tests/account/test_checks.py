@@ -30,9 +30,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         restated = Restatement(at(50), "r", 1, "n0", 0, at(3), at(4), "hang")
         held = [pod("p", workload_uid="w", node_uid="n0"), workload("w"), hold("p")]
         store.append(
-            [node(BASE, 2)], [until(at(60), count=2)], held[:1], held[1:2], held[2:],
-            samples("busy", BASE, at(60), 60_000), [finding], [restated], producer="watch", sequence=7,
-        )  # fmt: skip
+            [node(BASE, 2)],
+            [until(at(60), count=2)],
+            held[:1],
+            held[1:2],
+            held[2:],
+            samples("busy", BASE, at(60), 60_000),
+            [finding],
+            [restated],
+            producer="watch",
+            sequence=7,
+        )
         account(store)
         store.seal()
         account(store)
@@ -147,7 +155,7 @@ BROKEN: dict[str, tuple[Callable[[Store], None], str, bool]] = {
     "claim": (of("finding", with_values("gpu_ms", 10**12)), "Finding f1 claims 1,000,000,000,000 ms; all", False),
     "body": (file("inbox/00000000000000000001", b"garbage"), "inbox/00000000000000000001 cannot be read", True),
     "refused": (file("inbox/otlp/1.logs.json.gz.refused", b"x"), "could not be read when it was to be stored", True),
-}  # fmt: skip
+}
 
 
 QUICK = ("order", "mark", "manifest", "bytes", "short minute", "body")  # the ledger of others is built again
@@ -193,9 +201,23 @@ def test_every_check_has_a_test() -> None:
     assert len(checks) == len(set(checks))
     named = {function.__name__ for function in checks}
     assert named == {
-        "as_listed", "columns", "order", "keys", "laws", "energy", "sums", "overlaps", "manifest", "hot_tables",
-        "marks", "lives", "restatements", "findings", "made_together", "capacity",
-    }  # one that is added is broken above  # fmt: skip
+        "as_listed",
+        "columns",
+        "order",
+        "keys",
+        "laws",
+        "energy",
+        "sums",
+        "overlaps",
+        "manifest",
+        "hot_tables",
+        "marks",
+        "lives",
+        "restatements",
+        "findings",
+        "made_together",
+        "capacity",
+    }  # one that is added is broken above
 
 
 def test_the_ledgers_hours_overlap(store: Store) -> None:

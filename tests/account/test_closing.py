@@ -182,9 +182,11 @@ def test_a_price_that_changes_afterwards_is_adjusted_in_the_next_month_once(stor
     assert dollars_by(month(store, OCTOBER), "team") == {("platform", None): 60_000, ("vision", None): 60_000}
     answer = month(store, NOVEMBER)
     assert dollars_by(answer, "team") == {
-        ("platform", None): 60_000, ("vision", None): 60_000, ("platform", "2026-10"): 60_000,
+        ("platform", None): 60_000,
+        ("vision", None): 60_000,
+        ("platform", "2026-10"): 60_000,
         ("vision", "2026-10"): 60_000,
-    }  # fmt: skip
+    }
     assert answer["total"]["usd_micro"] == 240_000
     assert [answer["books"][part]["usd_micro"] for part in ("ledger", "adjustments")] == [120_000, 120_000]
     assert answer["books"]["adjustments"]["gpu_ms"] == 0  # the time is the same, the price is another
@@ -353,8 +355,10 @@ def test_a_file_that_was_changed_or_is_gone_is_found(store: Store) -> None:
     (store.folder / FOLDER / october.file).unlink()
     found = list(problems(store.folder, store.connection))
     assert [text.split(" ")[0] for text in found] == [
-        f"closed/{october.file}", f"closed/{november.file}", "closed/2026-10.json",
-    ]  # fmt: skip
+        f"closed/{october.file}",
+        f"closed/{november.file}",
+        "closed/2026-10.json",
+    ]
 
 
 @pytest.mark.parametrize("amount", ["gpu_ms", "usd_micro"])

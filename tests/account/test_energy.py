@@ -110,10 +110,13 @@ def test_a_holder_has_what_was_drawn_while_it_held() -> Scenario:
     """A kilowatt while the pod is there, a hundred watts before and after: to the reading, not to the quarter."""
     idle, busy = {"power_w": 100}, {"power_w": 1000}
     found = yield [
-        node(), until(at(60)), hold("a", at(20), at(33)),
-        steady(0, 20, 100, **idle)[:-1], steady(20, 33, 1000, 120_000, **busy)[:-1],
+        node(),
+        until(at(60)),
+        hold("a", at(20), at(33)),
+        steady(0, 20, 100, **idle)[:-1],
+        steady(20, 33, 1000, 120_000, **busy)[:-1],
         steady(33, 59, 100, 900_000, **idle),
-    ]  # fmt: skip
+    ]
     assert joules(found) == 900_000 + 26 * 6_000
     assert joules(found, "a") == pytest.approx(780_000, rel=0.01)
     assert joules(found, None) == pytest.approx(120_000 + 26 * 6_000, rel=0.05)
@@ -129,9 +132,12 @@ def test_without_power_readings_a_quarter_follows_time() -> Scenario:
 @scenario
 def test_those_who_share_a_device_share_its_energy() -> Scenario:
     found = yield [
-        node(), until(at(15)), hold("a", share=SHARE_WHOLE // 2), hold("b", share=SHARE_WHOLE // 4),
+        node(),
+        until(at(15)),
+        hold("a", share=SHARE_WHOLE // 2),
+        hold("b", share=SHARE_WHOLE // 4),
         steady(0, 14, 1000),
-    ]  # fmt: skip
+    ]
     assert [joules(found, pod) for pod in ("a", "b", None)] == [420_000, 210_000, 210_000]
     assert sum(row.ms for row in found.energy) == 14 * 60_000
 
@@ -157,8 +163,11 @@ def test_where_the_counter_began_again_the_mean_power_stands_in() -> Scenario:
     found = yield [node(), until(at(60)), before, after]
     assert joules(found, time_ms=at(15)) == 15 * 60 * 900
     assert {row.time_ms: row.estimated_ms for row in found.energy} == {
-        at(0): 60_000, at(15): 900_000, at(30): 0, at(45): 0,
-    }  # fmt: skip
+        at(0): 60_000,
+        at(15): 900_000,
+        at(30): 0,
+        at(45): 0,
+    }
 
 
 @scenario
@@ -173,7 +182,7 @@ def test_nothing_is_known_of_a_gap_longer_than_a_quarter_of_an_hour() -> Scenari
     found = yield (
         [node(), until(at(60)), counted((1, 0), (14, 6_000), (29, 30_000), (44, 60_000))],
         [node(), until(at(60)), counted((1, 0), (14, 6_000), (29.1, 30_000), (44, 60_000))],
-    )  # fmt: skip
+    )
     assert [joules(one) for one in found] == [60_000, 36_000]
     assert [sum(row.ms for row in one.energy) for one in found] == [43 * 60_000, 27.9 * 60_000]
 
@@ -194,16 +203,21 @@ def test_one_reading_is_no_energy_and_neither_is_none() -> Scenario:
         [node(), until(at(30)), counted((3, 5_000), power_w=300)],
         [node(), until(at(30)), counted((3, None), (4, None))],
         [node(), until(at(30)), counted((3, None), (4, None), power_w=-5)],
-    )  # fmt: skip
+    )
     assert [one.energy for one in found] == [[], [], []]
 
 
 # -- asked ------------------------------------------------------------------------------------------------------------
 
 DAY = [
-    node(count=2, gpu_model=UNLISTED), until(at(120), count=2), hold("a", at(10), at(50)), hold("b", at(50), at(117)),
-    pod("a"), pod("b"), steady(0, 119, 1000, power_w=1000),
-]  # fmt: skip
+    node(count=2, gpu_model=UNLISTED),
+    until(at(120), count=2),
+    hold("a", at(10), at(50)),
+    hold("b", at(50), at(117)),
+    pod("a"),
+    pod("b"),
+    steady(0, 119, 1000, power_w=1000),
+]
 
 
 def test_any_grouping_and_any_windows_add_up() -> None:
@@ -250,7 +264,13 @@ def test_a_site_draws_more_than_its_gpus_and_what_it_pays_is_exact() -> None:
     tariff = tariff_of(Settings(energy_usd_per_kwh=0.11, carbon_g_per_kwh=380, pue=1.3))
     kilowatt_hour = EnergyUse(HOUR_J * 1000, 1)
     assert energy_total(kilowatt_hour, tariff) == {
-        "energy_wh": 1000, "kwh": 1.0, "energy_usd_micro": 143_000, "energy_usd": 0.14, "co2e_g": 494,
-        "energy_gpu_ms": 1, "energy_estimated_gpu_ms": 0, "activity": None,
-    }  # fmt: skip
+        "energy_wh": 1000,
+        "kwh": 1.0,
+        "energy_usd_micro": 143_000,
+        "energy_usd": 0.14,
+        "co2e_g": 494,
+        "energy_gpu_ms": 1,
+        "energy_estimated_gpu_ms": 0,
+        "activity": None,
+    }
     assert tariff_of(Settings()) == Tariff()

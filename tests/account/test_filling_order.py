@@ -138,11 +138,15 @@ def test_a_job_that_is_scaled_up_did_not_wait_before() -> Scenario:
     late = [pod("c", workload_uid="w", started=at(15)), hold("c", at(15), slot=2)]
     up, down = yield (
         [
-            node(count=3), until(at(20), count=3), *members, *late,
-            workload(gang_pods=2), workload(time_ms=at(10), gang_pods=3),
+            node(count=3),
+            until(at(20), count=3),
+            *members,
+            *late,
+            workload(gang_pods=2),
+            workload(time_ms=at(10), gang_pods=3),
         ],
         [node(count=3), until(at(20), count=3), *members, workload(gang_pods=3), workload(time_ms=at(10), gang_pods=2)],
-    )  # fmt: skip
+    )
     assert up.states(pod_uid="a") == {"unobserved": 15 * MINUTE, "gang_wait": 5 * MINUTE}
     assert down.states(pod_uid="a") == {"unobserved": 20 * MINUTE}
 
@@ -204,10 +208,13 @@ def test_a_next_attempt_in_the_same_pod_ends_what_was_idle() -> Scenario:
 def test_where_intervals_overlap_the_earlier_in_the_filling_order_has_the_time() -> Scenario:
     missing = [workload(gang_pods=2), pod("b", workload_uid="w", started=at(10)), hold("b", at(10), slot=1)]
     said = [
-        event(events.STUCK, at(8)), event(events.UNSTUCK, at(20)),
-        event(events.LOOP_ENDED, at(18)), event(events.LOOP_RESUMED, at(25)),
-        event(events.NONFINITE_LOSS, at(15)), event(events.FINITE_LOSS, at(40)),
-    ]  # fmt: skip
+        event(events.STUCK, at(8)),
+        event(events.UNSTUCK, at(20)),
+        event(events.LOOP_ENDED, at(18)),
+        event(events.LOOP_RESUMED, at(25)),
+        event(events.NONFINITE_LOSS, at(15)),
+        event(events.FINITE_LOSS, at(40)),
+    ]
     trained = [run(at(0), first_step_ms=at(12)), windows(at(12), at(60), step=100)]
     again = run(at(50), attempt=2, resumed_step=100, first_step_ms=at(50), slot_index=1, pod_uid="b")
     cluster = [node(count=2), until(at(60), count=2), pod(workload_uid="w"), hold(), samples("spins", at(0), at(60))]

@@ -94,8 +94,12 @@ def asked_of_lake(lake, question, engine):
 
 def _figures(answer):
     """Without an order, and without the halves of watt-hours that equal rows share by their order."""
-    rows = [{name: value for name, value in row.items() if "energy" not in name and name not in ("kwh", "co2e_g")}
-            if isinstance(row, dict) else row for row in answer["rows"]]  # fmt: skip
+    rows = [
+        {name: value for name, value in row.items() if "energy" not in name and name not in ("kwh", "co2e_g")}
+        if isinstance(row, dict)
+        else row
+        for row in answer["rows"]
+    ]
     return as_text(answer | {"rows": sorted(map(repr, rows))})
 
 
@@ -155,8 +159,7 @@ def test_what_cannot_be_asked_of_several_says_how(tmp_path) -> None:
             store.set_meta("lake_source", name)
             copied(store, lake, name)
         with pytest.raises(
-            QuestionError,
-            match=r"`cost --by cause` needs one cluster\. Pass --cluster NAME\. .*: east, west",
+            QuestionError, match=r"`cost --by cause` needs one cluster\. Pass --cluster NAME\. .*: east, west"
         ):
             of_lake(lake, {"by": "cause"})
         with pytest.raises(QuestionError, match="`why` cannot be divided among machines"):

@@ -20,9 +20,18 @@ from pyrometer.store import Store
 def teams(folder: Path, settings: Settings, **later: str | None) -> dict[str, float]:
     """GPU-hours by team of two workloads of one experiment: `research` began it."""
     first = Workload(
-        START_MS, "test", "w0", "Job", "research", "w0", experiment="scaling", experiment_rule="label:experiment",
-        team="research", team_rule="namespace", created_ms=START_MS - HOUR,
-    )  # fmt: skip
+        START_MS,
+        "test",
+        "w0",
+        "Job",
+        "research",
+        "w0",
+        experiment="scaling",
+        experiment_rule="label:experiment",
+        team="research",
+        team_rule="namespace",
+        created_ms=START_MS - HOUR,
+    )
     second = first._replace(workload_uid="w1", namespace="infra", team="infra", created_ms=START_MS, **later)
     with Store(folder, create=True) as store:
         store.append([*cluster(hours=1), first, second, *pod("p0", "w0", "n0"), *pod("p1", "w1", "n1")])

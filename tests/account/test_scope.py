@@ -49,13 +49,19 @@ def held(draw: st.DrawFn) -> list[Any]:
         by = draw(st.sampled_from(("label:team", "queue", None)))
         records.append(
             Workload(
-                nights.at(draw(st.integers(0, 60))), "test", name, "Job", "ml", name,
-                team=draw(st.sampled_from(TEAMS)) if by else None, team_rule=by,
+                nights.at(draw(st.integers(0, 60))),
+                "test",
+                name,
+                "Job",
+                "ml",
+                name,
+                team=draw(st.sampled_from(TEAMS)) if by else None,
+                team_rule=by,
                 experiment=draw(st.sampled_from(("shared", "own", None))),
                 experiment_rule=draw(st.sampled_from(("label:experiment", "name"))),
                 queue=draw(st.sampled_from(("nlp", "fast", None))),
             )
-        )  # fmt: skip
+        )
         node = draw(st.integers(0, 2))
         records += nights.pod(
             f"pod-{number}", name, f"n{node}", gpus=draw(st.integers(1, 2)), from_min=from_min, to_min=to_min
@@ -246,10 +252,14 @@ def test_what_others_do_changes_nothing_that_a_team_is_told(tmp_path: Path) -> N
     ours = [*two_teams.shared(), *two_teams.trained(two_teams.OURS), *two_teams.beside(two_teams.OURS, "they", 0)]
     theirs = [*two_teams.trained(two_teams.THEIRS), *two_teams.beside(two_teams.THEIRS, two_teams.OURS, 1)]
     asked: list[tuple[str, dict[str, str]]] = [
-        ("why", {}), ("cost", {"by": "node,state"}), ("cost", {"by": "cause"}), ("runs", {}),
-        ("show", {"run": two_teams.OUR_RUN}), ("trace", {"run": two_teams.OUR_RUN, "step": "20"}),
+        ("why", {}),
+        ("cost", {"by": "node,state"}),
+        ("cost", {"by": "cause"}),
+        ("runs", {}),
+        ("show", {"run": two_teams.OUR_RUN}),
+        ("trace", {"run": two_teams.OUR_RUN, "step": "20"}),
         ("lineage", {"run": two_teams.OUR_RUN, "spikes": "1"}),
-    ]  # fmt: skip
+    ]
     told = []
     sampled = [one for one in theirs if isinstance(one, GpuSample)]  # the last minute's energy is known by the next one
     for number, records in enumerate(([*ours, *sampled], [*ours, *theirs])):

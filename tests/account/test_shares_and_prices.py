@@ -50,9 +50,11 @@ def test_time_slices_divide_a_slot() -> Scenario:
 @scenario
 def test_more_than_a_whole_is_scaled_down() -> Scenario:
     found = yield (
-        shared(*[SHARE_WHOLE] * 2), shared(*[SHARE_WHOLE] * 3), shared(SHARE_WHOLE, SHARE_WHOLE // 2),
+        shared(*[SHARE_WHOLE] * 2),
+        shared(*[SHARE_WHOLE] * 3),
+        shared(SHARE_WHOLE, SHARE_WHOLE // 2),
         shared(2 * SHARE_WHOLE),
-    )  # fmt: skip
+    )
     assert [sorted(parts(one).values()) for one in found] == [[30_000] * 2, [20_000] * 3, [20_000, 40_000], [60_000]]
 
 
@@ -71,9 +73,7 @@ def test_a_share_divides_each_state_in_proportion() -> Scenario:
 
 @scenario
 def test_what_is_no_share_or_no_time_holds_nothing() -> Scenario:
-    found = yield (
-        shared(0), shared(-1), shared(SHARE_WHOLE, to_ms=at(0)), shared(SHARE_WHOLE, to_ms=at(0) - 1),
-    )  # fmt: skip
+    found = yield (shared(0), shared(-1), shared(SHARE_WHOLE, to_ms=at(0)), shared(SHARE_WHOLE, to_ms=at(0) - 1))
     assert [parts(one) for one in found] == [{None: 60_000}] * 4
 
 
@@ -126,8 +126,11 @@ def test_a_book_comes_before_the_list_however_general_it_is() -> None:
 
 def test_more_selectors_come_first() -> None:
     book = [
-        price(1), price(2, pool="blue"), price(3, pool="blue", purchase="spot"), price(4, pool="green", cluster="prod"),
-    ]  # fmt: skip
+        price(1),
+        price(2, pool="blue"),
+        price(3, pool="blue", purchase="spot"),
+        price(4, pool="green", cluster="prod"),
+    ]
     pools = {"a": {}, "b": {"pool": "blue"}, "c": {"pool": "blue", "purchase": "spot"}, "d": {"pool": "green"}}
     found = ledger(*(node(uid=uid, **selected) for uid, selected in pools.items()), *book)
     assert {row.node_uid: row.usd_micro_per_hour for row in found.rows} == {"a": 1, "b": 2, "c": 3, "d": 4}
@@ -146,8 +149,11 @@ def test_a_slot_changes_its_price_with_its_pool() -> None:
     book = [price(1, pool="blue"), price(2, pool="green")]
     found = ledger(node(pool="blue"), node(at(2, 10), pool="green"), node(at(3, 59), pool="green"), *book)
     assert {(row.minute_ms, row.usd_micro_per_hour) for row in found.rows} == {
-        (at(0), 1), (at(1), 1), (at(2), 2), (at(3), 2),
-    }  # fmt: skip
+        (at(0), 1),
+        (at(1), 1),
+        (at(2), 2),
+        (at(3), 2),
+    }
 
 
 def test_a_price_of_zero_is_a_price() -> None:

@@ -32,9 +32,14 @@ from pyrometer.store import Store
 
 WINDOW = month_range("2026-09", UTC)
 BYS = (
-    ("team",), ("team", "experiment"), ("team", "state"), ("day", "team", "node"), ("team", "workload", "gpu_model"),
-    ("state",), ("hour", "team"),
-)  # fmt: skip
+    ("team",),
+    ("team", "experiment"),
+    ("team", "state"),
+    ("day", "team", "node"),
+    ("team", "workload", "gpu_model"),
+    ("state",),
+    ("hour", "team"),
+)
 Amounts = tuple[int, int]
 
 
@@ -205,8 +210,9 @@ def test_charges_are_shared_at_their_prices_and_without_anybody_the_platform_pay
         answer = charges(store, WINDOW, zone=UTC, pot=pot)
         rows = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
         assert {(row["node"], row["gpu_ms"], row["usd_micro"]) for row in rows} == {
-            ("node-n0", 60_000, 60_000), ("node-n1", 60_000, 60_000),
-        }  # fmt: skip
+            ("node-n0", 60_000, 60_000),
+            ("node-n1", 60_000, 60_000),
+        }
         assert len({row["team"] for row in rows}) == 1
 
 

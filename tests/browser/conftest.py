@@ -23,9 +23,14 @@ playwright = pytest.importorskip("playwright.sync_api", reason="pip install play
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # A browser that is nobody's: it asks no one for updates, and runs where it has no sandbox (as a container's root).
 ARGUMENTS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 REPOSITORY = Path(__file__).parent.parent.parent
 SCREENSHOTS = Path(os.environ.get("PYROMETER_SCREENSHOTS", REPOSITORY / ".screenshots"))
 

@@ -19,9 +19,19 @@ from traced import RUN, Trained
 ATTACK = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script><b>\"'"
 # What people, and not machines, choose.
 CHOSEN = {
-    "run", "experiment", "team", "name", "namespace", "user", "queue", "message", "reason", "dataset", "pool",
+    "run",
+    "experiment",
+    "team",
+    "name",
+    "namespace",
+    "user",
+    "queue",
+    "message",
+    "reason",
+    "dataset",
+    "pool",
     "gpu_model",
-}  # fmt: skip
+}
 
 
 def hostile(record: Any) -> Any:
@@ -50,11 +60,20 @@ def hostile_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 RUN_ID = quote(ATTACK + RUN)
 OF_RUN = ("/run?", "/step?", "/step?step=33&", "/lineage?", "/lineage?step=70&", "/lineage?checkpoint=80&")
 PATHS = (
-    "/?all=1", "/?all=1&findings=all", f"/?all=1&team={quote(ATTACK + 'speech')}", "/experiments", "/worth",
-    f"/worth?experiment={quote(ATTACK + 'sft')}", "/run", *(f"{path}run={RUN_ID}" for path in OF_RUN),
-    f"/lineage?run={RUN_ID}&sample={quote(ATTACK + '5')}", "/cluster", "/chargeback?all=1",
-    f"/experiment?experiment={quote(ATTACK + 'llama-sft')}", "/workload?workload=llama",
-)  # fmt: skip
+    "/?all=1",
+    "/?all=1&findings=all",
+    f"/?all=1&team={quote(ATTACK + 'speech')}",
+    "/experiments",
+    "/worth",
+    f"/worth?experiment={quote(ATTACK + 'sft')}",
+    "/run",
+    *(f"{path}run={RUN_ID}" for path in OF_RUN),
+    f"/lineage?run={RUN_ID}&sample={quote(ATTACK + '5')}",
+    "/cluster",
+    "/chargeback?all=1",
+    f"/experiment?experiment={quote(ATTACK + 'llama-sft')}",
+    "/workload?workload=llama",
+)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -20,8 +20,12 @@ def test_ten_thousand_cells_each_say_whose_they_are(looking, large_url):
 def test_every_page_shows_ten_thousand_gpus(looking, large_url):
     one = looking(large_url)
     shown = {
-        "/": "burned", "/experiments": "experiments cost", "/worth": "for ", "/run": "runs", "/chargeback": "to charge",
-    }  # fmt: skip
+        "/": "burned",
+        "/experiments": "experiments cost",
+        "/worth": "for ",
+        "/run": "runs",
+        "/chargeback": "to charge",
+    }
     for path, said in shown.items():
         assert said in one.at(path).locator("h1").inner_text()
         one.keep(f"{path.strip('/') or 'burn'}-10000")

@@ -194,7 +194,7 @@ CHOICES = (
     ("/?experiment=chat-api", "team", "speech", "/?team=speech"),
     ("/worth?experiment=moe-16x7b&metric=loss&target=2", "team", "speech", "/worth?team=speech"),
     ("/worth?experiment=moe-16x7b&metric=loss", "experiment", "lr-sweep", "/worth?experiment=lr-sweep"),
-)  # fmt: skip
+)
 
 
 def test_no_choice_of_a_filter_or_a_time_range_ends_in_an_error(looking, night_url):

@@ -14,8 +14,14 @@ def test_from_the_list_to_a_step_s_job_and_back(looking: Any, kubeflow_url: str)
     one.shown()
     rows = page.locator("tbody tr")
     assert [text.split("\t")[0] for text in rows.all_inner_texts()] == [
-        "prepare", "train", "evaluate", "attempt 1", "attempt 2", "deploy-canary", "register",
-    ]  # fmt: skip
+        "prepare",
+        "train",
+        "evaluate",
+        "attempt 1",
+        "attempt 2",
+        "deploy-canary",
+        "register",
+    ]
     assert page.locator(".gantt").count() == 7
     bars = page.locator(".gantt span").evaluate_all("all => all.map((one) => one.getBoundingClientRect().x)")
     assert bars == sorted(bars)

@@ -133,12 +133,24 @@ def _pod(name: str, node: str, first_hour: int, last_hour: int, **more: Any) -> 
     from_ms, to_ms = MIDNIGHT_MS + first_hour * MS_PER_HOUR, MIDNIGHT_MS + last_hour * MS_PER_HOUR
     return [
         Pod(
-            to_ms, "lab", name, "ml", name, "Succeeded", workload_uid=f"job-{name}", node_uid=node, user=f"{name}@lab",
-            queue="night", created_ms=from_ms, scheduled_ms=from_ms, started_ms=from_ms, ended_ms=to_ms,
+            to_ms,
+            "lab",
+            name,
+            "ml",
+            name,
+            "Succeeded",
+            workload_uid=f"job-{name}",
+            node_uid=node,
+            user=f"{name}@lab",
+            queue="night",
+            created_ms=from_ms,
+            scheduled_ms=from_ms,
+            started_ms=from_ms,
+            ended_ms=to_ms,
         ),
         Workload(to_ms, "lab", f"job-{name}", "Job", "ml", f"job-{name}", **more),
         Allocation(to_ms, name, node, 0, from_ms, to_ms, SHARE_WHOLE),
-    ]  # fmt: skip
+    ]
 
 
 def _folder(path: Path, records: Iterable[tuple[Any, ...]]) -> Path:

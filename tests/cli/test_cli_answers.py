@@ -10,26 +10,75 @@ from pyrometer.account.groupings import GROUPINGS
 
 ENERGY = {"energy_wh", "kwh", "energy_usd_micro", "energy_usd", "co2e_g"}
 TOTAL = {
-    "gpu_ms", "gpu_hours", "usd_micro", "usd", "unpriced_gpu_ms", *ENERGY, "energy_gpu_ms", "energy_estimated_gpu_ms",
+    "gpu_ms",
+    "gpu_hours",
+    "usd_micro",
+    "usd",
+    "unpriced_gpu_ms",
+    *ENERGY,
+    "energy_gpu_ms",
+    "energy_estimated_gpu_ms",
     "activity",
-}  # fmt: skip
+}
 FINDING = {
-    "id", "cause", "workload", "experiment", "team", "culprit", "from", "to", "gpu_ms", "usd_micro", "usd",
-    "confidence", "evidence", "suggestion",
-}  # fmt: skip
+    "id",
+    "cause",
+    "workload",
+    "experiment",
+    "team",
+    "culprit",
+    "from",
+    "to",
+    "gpu_ms",
+    "usd_micro",
+    "usd",
+    "confidence",
+    "evidence",
+    "suggestion",
+}
 WORKLOAD = {"uid", "kind", "namespace", "name"}
 RUN = {
-    "run", "experiment", "team", "workload", "attempts", "ranks", "steps", "started", "ended", "outcome", "gpu_hours",
-    "usd", "goodput",
-}  # fmt: skip
+    "run",
+    "experiment",
+    "team",
+    "workload",
+    "attempts",
+    "ranks",
+    "steps",
+    "started",
+    "ended",
+    "outcome",
+    "gpu_hours",
+    "usd",
+    "goodput",
+}
 BY = (
-    "team", "experiment", "workload", "namespace", "user", "queue", "node", "pool", "gpu_model", "state", "cause",
-    "hour", "day", "month",
-)  # fmt: skip
+    "team",
+    "experiment",
+    "workload",
+    "namespace",
+    "user",
+    "queue",
+    "node",
+    "pool",
+    "gpu_model",
+    "state",
+    "cause",
+    "hour",
+    "day",
+    "month",
+)
 MONEY = (
-    "usd_micro", "usd", "waste_usd_micro", "waste_usd", "saved_usd_micro", "saved_usd", "sentence", "prices_assumed",
+    "usd_micro",
+    "usd",
+    "waste_usd_micro",
+    "waste_usd",
+    "saved_usd_micro",
+    "saved_usd",
+    "sentence",
+    "prices_assumed",
     "unpriced_gpu_ms",
-)  # fmt: skip
+)
 
 
 @pytest.fixture

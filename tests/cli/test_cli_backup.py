@@ -11,9 +11,7 @@ from pyrometer.serve.address import new_address, publish, withdraw
 from pyrometer.store import Store
 from pyrometer.store.backup_folder import BackupFolder
 
-ASKED = {
-    "cost": ("--all", "--price", "2.5", "--by", "hour,node,workload,state"), "why": ("--all",), "runs": (),
-}  # fmt: skip
+ASKED = {"cost": ("--all", "--price", "2.5", "--by", "hour,node,workload,state"), "why": ("--all",), "runs": ()}
 
 
 @pytest.fixture

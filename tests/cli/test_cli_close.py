@@ -32,10 +32,13 @@ def data(tmp_path: Path) -> Path:
     with Store(tmp_path / "data", create=True) as store:
         store.append(
             [
-                Price(END, 2_000_000, 0), *machine(END, END + 2 * MS_PER_HOUR), *machine(AGAIN, AGAIN + MS_PER_HOUR),
-                *held("nlp", "one", END, END + MS_PER_HOUR), *held("vision", "two", AGAIN, AGAIN + MS_PER_HOUR),
+                Price(END, 2_000_000, 0),
+                *machine(END, END + 2 * MS_PER_HOUR),
+                *machine(AGAIN, AGAIN + MS_PER_HOUR),
+                *held("nlp", "one", END, END + MS_PER_HOUR),
+                *held("vision", "two", AGAIN, AGAIN + MS_PER_HOUR),
             ]
-        )  # fmt: skip
+        )
     return tmp_path / "data"
 
 
@@ -63,8 +66,11 @@ def test_a_month_is_closed_and_stays_as_it_was(data: Path, capsys: pytest.Captur
     november, _ = asked("cost", "--month", "2026-11")
     owed = {(row["team"], row["adjusts"]): row["usd"] for row in november["rows"]}
     assert owed == {
-        ("vision", None): 2.0, ("platform", None): 2.0, ("search", "2026-10"): 2.0, ("platform", "2026-10"): -2.0,
-    }  # fmt: skip
+        ("vision", None): 2.0,
+        ("platform", None): 2.0,
+        ("search", "2026-10"): 2.0,
+        ("platform", "2026-10"): -2.0,
+    }
     assert command("cost", "--month", "2026-11", "--data", str(data)) == 0
     said = capsys.readouterr()
     assert "−$2.00" in said.out

@@ -55,8 +55,10 @@ def book(tmp_path):
 
 def test_every_kind_has_its_price_and_where_it_is_from(pyrometer, folder, book):
     answer = pyrometer("prices", "--data", folder, "--book", book, "-o", "json").json
-    found = {row["gpu_model"]: (row["gpus"], row["usd_micro_per_hour"], row["source"], row["entry"])
-             for row in answer["rows"]}  # fmt: skip
+    found = {
+        row["gpu_model"]: (row["gpus"], row["usd_micro_per_hour"], row["source"], row["entry"])
+        for row in answer["rows"]
+    }
     assert found == {
         "NVIDIA-H100-80GB-HBM3": (8, 2_000_000, "book", 1),
         "NVIDIA-A100-SXM4-80GB": (3, 3_333_333, "book", 2),
@@ -104,8 +106,10 @@ def test_a_starter_is_a_book_for_what_was_found(pyrometer, folder, tmp_path):
     path = tmp_path / "starter.yaml"
     path.write_text(text)
     assert {price.gpu_model: price.usd_micro_per_hour for price in read_price_book(path)} == {
-        "H100-SXM": 6_880_000, "A100-SXM4-80GB": 3_430_900, "L4": 804_800,
-    }  # fmt: skip
+        "H100-SXM": 6_880_000,
+        "A100-SXM4-80GB": 3_430_900,
+        "L4": 804_800,
+    }
     assert '# - model: "Contoso X1"' in text  # what is not known stays unpriced, not free
     more = text.partition("# Other forms of entries:\n")[2]
     path.write_text("\n".join(["prices:", *(line.removeprefix("#") for line in more.splitlines())]))

@@ -71,44 +71,61 @@ def ask(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
 
 def focus(usd: float, hours: float, **more: Any) -> Row:
     return {
-        "BilledCost": usd, "EffectiveCost": more.pop("effective", usd), "BillingCurrency": "USD",
-        "ChargePeriodStart": "2026-10-05T03:00:00Z", "ChargeCategory": more.pop("category", "Usage"),
-        "ConsumedQuantity": hours, "ConsumedUnit": "Hours", "CommitmentDiscountId": more.pop("commitment", ""),
-        "SkuPriceDetails": json.dumps({"InstanceType": more.pop("kind", "p5.48xlarge")}), "ChargeDescription": "",
-    }  # fmt: skip
+        "BilledCost": usd,
+        "EffectiveCost": more.pop("effective", usd),
+        "BillingCurrency": "USD",
+        "ChargePeriodStart": "2026-10-05T03:00:00Z",
+        "ChargeCategory": more.pop("category", "Usage"),
+        "ConsumedQuantity": hours,
+        "ConsumedUnit": "Hours",
+        "CommitmentDiscountId": more.pop("commitment", ""),
+        "SkuPriceDetails": json.dumps({"InstanceType": more.pop("kind", "p5.48xlarge")}),
+        "ChargeDescription": "",
+    }
 
 
 def aws(usd: float, hours: float, **more: Any) -> Row:
     return {
-        "line_item_usage_start_date": "2026-10-05 03:00:00.000", "line_item_unblended_cost": usd,
-        "line_item_usage_amount": hours, "pricing_unit": "Hrs", "line_item_currency_code": "USD",
+        "line_item_usage_start_date": "2026-10-05 03:00:00.000",
+        "line_item_unblended_cost": usd,
+        "line_item_usage_amount": hours,
+        "pricing_unit": "Hrs",
+        "line_item_currency_code": "USD",
         "product_instance_type": more.pop("kind", "p5.48xlarge"),
         "line_item_line_item_type": {"Tax": "Tax", "Credit": "Credit"}.get(more.get("category", ""), "Usage")
-        if "commitment" not in more else "SavingsPlanCoveredUsage",
+        if "commitment" not in more
+        else "SavingsPlanCoveredUsage",
         "savings_plan_savings_plan_effective_cost": more.get("effective", ""),
-    }  # fmt: skip
+    }
 
 
 def legacy(usd: float, hours: float, **more: Any) -> Row:
     names = {
-        "line_item_usage_start_date": "lineItem/UsageStartDate", "line_item_unblended_cost": "lineItem/UnblendedCost",
-        "line_item_usage_amount": "lineItem/UsageAmount", "pricing_unit": "pricing/unit",
-        "line_item_currency_code": "lineItem/CurrencyCode", "product_instance_type": "product/instanceType",
+        "line_item_usage_start_date": "lineItem/UsageStartDate",
+        "line_item_unblended_cost": "lineItem/UnblendedCost",
+        "line_item_usage_amount": "lineItem/UsageAmount",
+        "pricing_unit": "pricing/unit",
+        "line_item_currency_code": "lineItem/CurrencyCode",
+        "product_instance_type": "product/instanceType",
         "line_item_line_item_type": "lineItem/LineItemType",
         "savings_plan_savings_plan_effective_cost": "savingsPlan/SavingsPlanEffectiveCost",
-    }  # fmt: skip
+    }
     row = {names[name]: value for name, value in aws(usd, hours, **more).items()}
     return row | {"lineItem/UsageStartDate": "2026-10-05T03:00:00Z"}
 
 
 def azure(usd: float, hours: float, **more: Any) -> Row:
     return {
-        "Date": "10/05/2026", "MeterSubCategory": "NDv5", "Quantity": hours, "UnitOfMeasure": "1 Hour",
-        "CostInBillingCurrency": more.get("effective", usd), "BillingCurrency": "USD",
+        "Date": "10/05/2026",
+        "MeterSubCategory": "NDv5",
+        "Quantity": hours,
+        "UnitOfMeasure": "1 Hour",
+        "CostInBillingCurrency": more.get("effective", usd),
+        "BillingCurrency": "USD",
         "AdditionalInfo": json.dumps({"ServiceType": more.pop("kind", "p5.48xlarge"), "VCPUs": 96}),
         "ChargeType": {"Tax": "Tax", "Credit": "Refund"}.get(more.get("category", ""), "Usage"),
         "PricingModel": "SavingsPlan" if "commitment" in more else "OnDemand",
-    }  # fmt: skip
+    }
 
 
 PROVIDERS = {"FOCUS": focus, "AWS CUR 2.0": aws, "AWS CUR": legacy, "Azure": azure}
@@ -126,8 +143,11 @@ def test_every_provider_s_lines_are_understood(ask: Ask, provider: str) -> None:
     assert (row["billed_usd"], row["ledger_usd"], row["difference_usd_micro"]) == (160.0, 160.0, 0)
     assert (row["billed_hours"], row["ledger_hours"]) == (10.0, 10.0)
     assert {kind: of["usd"] for kind, of in answer["apart"].items()} == {
-        "tax": 19.0, "credit": -5.0, "commitment_fee": 0.0, "other": 7.5,
-    }  # fmt: skip
+        "tax": 19.0,
+        "credit": -5.0,
+        "commitment_fee": 0.0,
+        "other": 7.5,
+    }
     covered = ask([line(0 if provider != "Azure" else 100, 10, commitment="sp-1", effective=100)])
     assert (covered["rows"][0]["billed_usd"], covered["rows"][0]["because"]) == (100.0, ["commitment discount"])
 
@@ -152,9 +172,11 @@ def test_what_differs_is_told_apart(ask: Ask) -> None:
 
 def test_google_cloud_bills_parts_of_a_machine(ask: Ask) -> None:
     line = {
-        "usage_start_time": "2026-10-05 00:00:00 UTC", "cost_type": "regular", "currency": "USD",
+        "usage_start_time": "2026-10-05 00:00:00 UTC",
+        "cost_type": "regular",
+        "currency": "USD",
         "system_labels": '[{"key": "compute.googleapis.com/machine_spec", "value": "a3-highgpu-8g"}]',
-    }  # fmt: skip
+    }
     lines = [line | {"sku.description": f"A3 {part}", "cost": 32} for part in ("Core", "Ram", "Nvidia H100")]
     lines.append(line | {"sku.description": "Tax", "cost": 5, "cost_type": "tax"})
     answer = ask(lines, "--map", "lab=a3-highgpu-8g")

@@ -122,8 +122,11 @@ while True:
 def test_signals_are_handed_on(variables, tmp_path, number):
     process = subprocess.Popen(
         [*RUN, "--no-gpus", "--data", tmp_path / "d", *python(TRAP)],
-        env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     out, _ = process.communicate(timeout=20)
@@ -136,8 +139,12 @@ WAITS = "echo ready; kill -HUP $$; read x; exit 5"
 def test_a_signal_that_was_ignored_stays_ignored(variables, tmp_path):
     process = subprocess.Popen(
         ["nohup", *RUN, "--no-gpus", "--data", tmp_path / "d", "--", "sh", "-c", WAITS],
-        env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGHUP)
     process.communicate("\n", timeout=20)
@@ -205,9 +212,17 @@ def test_as_the_first_process_of_a_container_it_buries_orphans(variables, tmp_pa
 def test_the_command_is_told_where_to_send(variables, tmp_path):
     show = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('PYROMETER_')}))"
     said = run(
-        variables, "--data", str(tmp_path / "my data"), "--run", "r 1", "--experiment", "sft", "--redact", "paths",
+        variables,
+        "--data",
+        str(tmp_path / "my data"),
+        "--run",
+        "r 1",
+        "--experiment",
+        "sft",
+        "--redact",
+        "paths",
         *python(show),
-    )  # fmt: skip
+    )
     told = json.loads(said.stdout)
     spool = told.pop("PYROMETER_SPOOL")
     assert told == {
@@ -311,9 +326,7 @@ def test_without_a_server_it_is_kept_here(variables, tmp_path):
     )
     inbox = tmp_path / "pyrometer-data" / "inbox" / "otlp"
     taken = [(f"/v1/{path.name.split('.')[-3]}", path.read_bytes()) for path in sorted(inbox.iterdir())]
-    assert [record.event_name for _, record in logs(taken)] == [
-        "pyrometer.event", "pyrometer.window", "pyrometer.run",
-    ]  # fmt: skip
+    assert [record.event_name for _, record in logs(taken)] == ["pyrometer.event", "pyrometer.window", "pyrometer.run"]
 
 
 @pytest.mark.heavy
@@ -343,8 +356,11 @@ def test_who_does_not_want_to_wait_for_an_absent_server_need_not(variables, tmp_
     collector.close()
     process = subprocess.Popen(
         [*RUN, "--no-gpus", "--server", collector.url, *python(TRAIN + "say('over')")],
-        env={**variables, "PYROMETER_FLUSH_S": "30"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env={**variables, "PYROMETER_FLUSH_S": "30"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline() == "over\n"
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)

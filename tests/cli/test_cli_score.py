@@ -18,10 +18,18 @@ CONTRACT = {"precision", "recall", "culprit", "state_error", "usd_error", "detec
 def planted(cause, from_min, to_min, usd, **more):
     workload = {"uid": "llama", "kind": "PyTorchJob", "namespace": "ml", "name": "llama"}
     return {
-        "cause": cause, "workload": workload, "experiment": "llama-sft", "team": "nlp", "culprit": None,
-        "from": iso(at(from_min), UTC), "to": iso(at(to_min), UTC), "gpu_ms": 1, "usd_micro": round(usd * 1e6),
-        "usd": usd, "detectable": True,
-    } | more  # fmt: skip
+        "cause": cause,
+        "workload": workload,
+        "experiment": "llama-sft",
+        "team": "nlp",
+        "culprit": None,
+        "from": iso(at(from_min), UTC),
+        "to": iso(at(to_min), UTC),
+        "gpu_ms": 1,
+        "usd_micro": round(usd * 1e6),
+        "usd": usd,
+        "detectable": True,
+    } | more
 
 
 def cell(state, hour, minutes):
@@ -68,8 +76,10 @@ def test_the_table_says_it_in_words(told, simulated):
     assert lines[2] == "error: states 0.0%, dollars 20.0%"
     assert lines[3] == "time to detect, p90: 1 min"
     assert [line.split() for line in lines[5:8]] == [
-        ["cause", "right", "found", "planted"], ["hang", "1", "1", "1"], ["straggler", "0", "0", "1"],
-    ]  # fmt: skip
+        ["cause", "right", "found", "planted"],
+        ["hang", "1", "1", "1"],
+        ["straggler", "0", "0", "1"],
+    ]
     assert lines[9] == "missed  straggler of ml/llama, Fri 20:00:00 – 20:40:00, $4.80, no culprit"
     accused = " ".join(lines[10:])
     assert accused.startswith("culprit hang of ml/llama, Fri 20:40:00 – 22:00:00, $19, rank 1; found: rank")

@@ -54,9 +54,13 @@ class Terminal:
         environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pyrometer", *map(str, arguments)],
-            stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), env={**environment, "TERM": "xterm-256color"},
-        )  # fmt: skip
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env={**environment, "TERM": "xterm-256color"},
+        )
         self.said = ""
 
     def resize(self, columns: int, lines: int) -> None:
@@ -223,10 +227,22 @@ def test_columns_fit_and_the_important_ones_stay(widths, width):
 def test_names_cannot_command_the_terminal():
     assert safe("a\x1b[2Jb\nc") == "a·[2Jb·c"
     row = {
-        "workload": {"uid": "u", "kind": "Pod", "namespace": "ml", "name": "evil\x1b]0;x\x07"}, "experiment": None,
-        "team": "日本語", "user": None, "run": None, "gpus": 1.0, "state": None, "states": {}, "usd_micro": None,
-        "usd_micro_per_hour": None, "running_ms": None, "progress": None, "metric": None, "goodput": None, "spark": [],
-    }  # fmt: skip
+        "workload": {"uid": "u", "kind": "Pod", "namespace": "ml", "name": "evil\x1b]0;x\x07"},
+        "experiment": None,
+        "team": "日本語",
+        "user": None,
+        "run": None,
+        "gpus": 1.0,
+        "state": None,
+        "states": {},
+        "usd_micro": None,
+        "usd_micro_per_hour": None,
+        "running_ms": None,
+        "progress": None,
+        "metric": None,
+        "goodput": None,
+        "spark": [],
+    }
     lines = table([row], 60)
     assert "\x1b" not in lines[1].plain
     assert "日本語" in lines[1].plain

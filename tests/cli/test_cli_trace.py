@@ -107,10 +107,16 @@ def test_of_very_many_ranks_both_ends_are_shown(told, wide):
 
 
 TOLD = [
-    ("trace",), ("trace", "--step", "70"), ("trace", "--sample", "137"), ("trace", "--step", "75"),
-    ("lineage", "--step", "70"), ("lineage", "--sample", "137"), ("lineage", "--checkpoint", "80"),
-    ("lineage", "--spikes"), ("show",),
-]  # fmt: skip
+    ("trace",),
+    ("trace", "--step", "70"),
+    ("trace", "--sample", "137"),
+    ("trace", "--step", "75"),
+    ("lineage", "--step", "70"),
+    ("lineage", "--sample", "137"),
+    ("lineage", "--checkpoint", "80"),
+    ("lineage", "--spikes"),
+    ("show",),
+]
 
 
 @pytest.mark.parametrize("columns", [80, 160])

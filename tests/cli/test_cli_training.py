@@ -56,10 +56,22 @@ def test_show_has_everything_that_was_said(pyrometer, folder):
     answer = pyrometer("show", story.RUN, "--data", folder, "-o", "json").json
     happened = [(one["attempt"], one["what"]) for one in answer["lifecycle"] if one["rank"] in (None, 0)]
     assert happened == [
-        (1, "started"), (1, "configured"), (1, "rendezvous"), (1, "compiled"), (1, "first_step"),
-        (1, "checkpoint_saved"), (1, "stuck"), (1, "killed"), (2, "resumed"), (2, "started"), (2, "restored"),
-        (2, "first_step"), (2, "nonfinite_loss"), (2, "exception"), (2, "failed"),
-    ]  # fmt: skip
+        (1, "started"),
+        (1, "configured"),
+        (1, "rendezvous"),
+        (1, "compiled"),
+        (1, "first_step"),
+        (1, "checkpoint_saved"),
+        (1, "stuck"),
+        (1, "killed"),
+        (2, "resumed"),
+        (2, "started"),
+        (2, "restored"),
+        (2, "first_step"),
+        (2, "nonfinite_loss"),
+        (2, "exception"),
+        (2, "failed"),
+    ]
     by_name = {one["what"]: one for one in answer["lifecycle"]}
     assert by_name["resumed"]["step"] == story.SAVED_STEP  # by the path of the checkpoint alone
     assert (by_name["exception"]["reason"], by_name["exception"]["message"]) == ("ValueError", "loss is nan")
@@ -67,8 +79,11 @@ def test_show_has_everything_that_was_said(pyrometer, folder):
     assert by_name["rendezvous"]["duration_ms"] == 3_000
     window = answer["windows"][0]
     assert {name: window[name] for name in ("garbage_ms", "compile_ms", "flops", "memory_peak_mib")} == {
-        "garbage_ms": 20, "compile_ms": 0, "flops": 10**13, "memory_peak_mib": 900,
-    }  # fmt: skip
+        "garbage_ms": 20,
+        "compile_ms": 0,
+        "flops": 10**13,
+        "memory_peak_mib": 900,
+    }
     assert (window["memory_reserved_mib"], window["step_max_us"]) == (1000, 1_500_000)
     losses = [value for _, _, value, *_ in answer["metrics"]["loss"]]
     assert (len(losses), losses.count(None)) == (50, 10)

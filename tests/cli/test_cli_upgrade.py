@@ -32,10 +32,11 @@ def told_by(name: str) -> dict:
 def rows_of(answer: dict) -> dict:
     return {
         (row["hour"], row["node"], row["workload"] and row["workload"]["uid"], row["state"]): (
-            row["gpu_ms"], row["usd_micro"],
+            row["gpu_ms"],
+            row["usd_micro"],
         )
         for row in answer["rows"]
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", EACH)

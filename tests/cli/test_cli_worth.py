@@ -72,9 +72,9 @@ def test_a_folder_without_runs(pyrometer, autumn):
     ]
 
 
-@pytest.mark.parametrize(("by", "below"), [
-    ("dollars", "$0.15"), ("gpu-hours", "0.08"), ("time", "10"), ("step", "100"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("by", "below"), [("dollars", "$0.15"), ("gpu-hours", "0.08"), ("time", "10"), ("step", "100")]
+)
 def test_a_chart_against_anything_that_a_run_spends(pyrometer, finetuned, monkeypatch, by, below):
     monkeypatch.setenv("COLUMNS", "80")
     said = pyrometer("worth", "sft", "--data", finetuned, "--price", "2", "--target", "2.2", "-o", "chart", "--by", by)

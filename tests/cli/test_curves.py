@@ -58,13 +58,22 @@ def test_what_a_terminal_cannot_show_is_not_drawn(encoding, look):
 
 
 def run(name, values, *, pareto=False, usd=1.0):
-    curve = [[step, 1000 * step, value, 3600 * step, round(usd * 1e6 * step / len(values))]
-             for step, value in enumerate(values, 1)]  # fmt: skip
+    curve = [
+        [step, 1000 * step, value, 3600 * step, round(usd * 1e6 * step / len(values))]
+        for step, value in enumerate(values, 1)
+    ]
     return {
-        "run": name, "started": "1970-01-01T00:00:00Z", "curve": curve, "pareto": pareto, "best": min(values),
-        "final": values[-1], "gpu_hours": 1.0, "usd_micro": round(usd * 1e6), "to_target_ms": None,
+        "run": name,
+        "started": "1970-01-01T00:00:00Z",
+        "curve": curve,
+        "pareto": pareto,
+        "best": min(values),
+        "final": values[-1],
+        "gpu_hours": 1.0,
+        "usd_micro": round(usd * 1e6),
+        "to_target_ms": None,
         "to_target_usd_micro": None,
-    }  # fmt: skip
+    }
 
 
 def charted(runs, *, by="dollars", look=FINE, goal="min", width=80):

@@ -11,9 +11,10 @@ COLUMNS = ("run", "team", "steps", "cost", "goodput")
 
 
 @given(
-    st.lists(st.integers(1, 30), min_size=5, max_size=5), st.permutations(["team", "steps", "goodput"]),
+    st.lists(st.integers(1, 30), min_size=5, max_size=5),
+    st.permutations(["team", "steps", "goodput"]),
     st.integers(10, 120),
-)  # fmt: skip
+)
 def test_only_what_can_be_spared_goes_and_no_more_of_it_than_must(widths, spare, room):
     shown = fitting(COLUMNS, widths, spare, room)
     left_out = [COLUMNS[i] for i in range(5) if i not in shown]

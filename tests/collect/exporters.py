@@ -77,11 +77,13 @@ VERSIONS = {
     "3.x": (OLD, "Hostname", ("pod_name", "pod_namespace"), "DCGM_FI_DRIVER_VERSION"),
     "4.8": (
         {**OLD, "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": OLD["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"]},
-        "hostname", ("pod", "namespace"), "DCGM_FI_DRIVER_VERSION",
+        "hostname",
+        ("pod", "namespace"),
+        "DCGM_FI_DRIVER_VERSION",
     ),
     "4.8 on DCGM 4.6": (NEW_WITH_PERCENT, "hostname", ("pod", "namespace"), "DCGM_FI_DRIVER_VERSION"),
     "4.9": (NEW, "hostname", ("pod", "namespace"), "DCGM_FI_SYSTEM_DRIVER_VERSION"),
-}  # fmt: skip
+}
 BLANK = "9223372036854775794"
 
 
@@ -89,9 +91,14 @@ def labels_of(gpu, version="4.9", **more):
     """The labels of a GPU's series."""
     _, host_label, (pod_label, namespace_label), driver_label = VERSIONS[version]
     labels = {
-        "gpu": str(gpu.index), "UUID": gpu.uuid, "pci_bus_id": f"00000000:{gpu.index:02d}:00.0",
-        "device": f"nvidia{gpu.index}", "modelName": gpu.model, host_label: gpu.host, driver_label: "580.1",
-    }  # fmt: skip
+        "gpu": str(gpu.index),
+        "UUID": gpu.uuid,
+        "pci_bus_id": f"00000000:{gpu.index:02d}:00.0",
+        "device": f"nvidia{gpu.index}",
+        "modelName": gpu.model,
+        host_label: gpu.host,
+        driver_label: "580.1",
+    }
     if gpu.instance is not None:
         labels |= {"GPU_I_ID": str(gpu.instance), "GPU_I_PROFILE": "1g.18gb"}
     if gpu.pod is not None:
@@ -120,9 +127,14 @@ def text_of(gpus, version="4.9", **more):
 def through_prometheus(labels, *, honor_labels):
     """The labels of a series as Prometheus has them: those of its target are added, and win unless told otherwise."""
     target = {
-        "job": "dcgm-exporter", "instance": "10.0.0.7:9400", "endpoint": "metrics", "service": "dcgm-exporter",
-        "pod": "dcgm-exporter-78z52", "namespace": "monitoring", "container": "exporter",
-    }  # fmt: skip
+        "job": "dcgm-exporter",
+        "instance": "10.0.0.7:9400",
+        "endpoint": "metrics",
+        "service": "dcgm-exporter",
+        "pod": "dcgm-exporter-78z52",
+        "namespace": "monitoring",
+        "container": "exporter",
+    }
     if honor_labels:
         return {**target, **labels}
     renamed = {f"exported_{name}" if name in target else name: value for name, value in labels.items()}

@@ -57,5 +57,6 @@ def pod(name: str, **meta: Any) -> dict[str, Any]:
     container = {"name": "main", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
     return {
         "metadata": {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": CREATED, **meta},
-        "spec": {"containers": [container]}, "status": {"phase": "Pending"},
-    }  # fmt: skip
+        "spec": {"containers": [container]},
+        "status": {"phase": "Pending"},
+    }

@@ -18,12 +18,14 @@ MESSAGES = {
     "Exemplar": [("labels", 1, "Label[]"), ("value", 2, "double"), ("timestamp", 3, "int64")],
     "Histogram": [("count_int", 1, "uint64"), ("sum", 3, "double"), ("timestamp", 15, "int64")],
     "TimeSeries": [
-        ("labels", 1, "Label[]"), ("samples", 2, "Sample[]"), ("exemplars", 3, "Exemplar[]"),
+        ("labels", 1, "Label[]"),
+        ("samples", 2, "Sample[]"),
+        ("exemplars", 3, "Exemplar[]"),
         ("histograms", 4, "Histogram[]"),
     ],
     "MetricMetadata": [("metric_family_name", 2, "string"), ("help", 4, "string")],
     "WriteRequest": [("timeseries", 1, "TimeSeries[]"), ("metadata", 3, "MetricMetadata[]")],
-}  # fmt: skip
+}
 
 
 def _classes():

@@ -20,12 +20,17 @@ Message = tuple[str, dict[str, Any]]
 Part = tuple[Identity, list[Message]]
 
 NAMES = {
-    "host": "host.name", "pid": "process.pid", "pod_uid": "k8s.pod.uid", "pod_name": "k8s.pod.name",
+    "host": "host.name",
+    "pid": "process.pid",
+    "pod_uid": "k8s.pod.uid",
+    "pod_name": "k8s.pod.name",
     "namespace": "k8s.namespace.name",
-}  # fmt: skip
+}
 REQUESTS = {
-    "logs": ExportLogsServiceRequest, "traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest,
-}  # fmt: skip
+    "logs": ExportLogsServiceRequest,
+    "traces": ExportTraceServiceRequest,
+    "metrics": ExportMetricsServiceRequest,
+}
 LISTS = {"logs": "logRecords", "traces": "spans", "metrics": "metrics"}
 
 
@@ -98,9 +103,11 @@ def gauges(identity: Identity, kind: str, said: dict[str, Any]) -> Iterator[dict
         yield gauge(said["name"], said["time_ms"], said["value"], about)
         return
     labels = {
-        "UUID": said["gpu_uuid"], "gpu": str(said["gpu_index"]), "modelName": said["gpu_model"],
+        "UUID": said["gpu_uuid"],
+        "gpu": str(said["gpu_index"]),
+        "modelName": said["gpu_model"],
         "Hostname": identity["host"],
-    }  # fmt: skip
+    }
     for name, value in said.items():
         if name.startswith("DCGM_"):
             yield gauge(name, said["time_ms"], float(value), labels)
@@ -176,9 +183,18 @@ def span_id(launch: str, step: int, rank: int, number: int) -> str:
 def window(from_ms: int, first_step: int, steps: int = 10, lasts_ms: int = 10_000, **more: Any) -> Message:
     amounts = {"data_ms": 500, "forward_ms": 3_000, "backward_ms": 5_000, "comm_ms": 400, "optimizer_ms": 600}
     known = {
-        "copy_ms": 100, "checkpoint_ms": 0, "evaluate_ms": 0, "compile_ms": 0, "garbage_ms": 20,
-        "step_p50_us": lasts_ms * 1000 // steps, "step_max_us": lasts_ms * 1500 // steps, "samples": 8 * steps,
-        "tokens": 4096 * steps, "flops": 10**12 * steps, "memory_peak_mib": 900, "memory_reserved_mib": 1000,
-    }  # fmt: skip
+        "copy_ms": 100,
+        "checkpoint_ms": 0,
+        "evaluate_ms": 0,
+        "compile_ms": 0,
+        "garbage_ms": 20,
+        "step_p50_us": lasts_ms * 1000 // steps,
+        "step_max_us": lasts_ms * 1500 // steps,
+        "samples": 8 * steps,
+        "tokens": 4096 * steps,
+        "flops": 10**12 * steps,
+        "memory_peak_mib": 900,
+        "memory_reserved_mib": 1000,
+    }
     said = {"time_ms": from_ms, "to_ms": from_ms + lasts_ms, "first_step": first_step, "steps": steps}
     return "window", {**said, **amounts, **known, **more}

@@ -21,24 +21,49 @@ RANK_MS = {0: KILLED + ENDS - AGAIN, 1: KILLED - LATE + ENDS - AGAIN - LATE}
 
 def identity(launch: str, rank: int, started_ms: int, **more: object) -> dict[str, object]:
     known = {
-        "run": RUN, "launch": launch, "experiment": EXPERIMENT, "rank": rank, "ranks": 2, "local_rank": rank,
-        "pid": 100 + rank, "host": HOST, "started_ms": started_ms + LATE * rank, "device": "cpu", "framework": "torch",
-    }  # fmt: skip
+        "run": RUN,
+        "launch": launch,
+        "experiment": EXPERIMENT,
+        "rank": rank,
+        "ranks": 2,
+        "local_rank": rank,
+        "pid": 100 + rank,
+        "host": HOST,
+        "started_ms": started_ms + LATE * rank,
+        "device": "cpu",
+        "framework": "torch",
+    }
     return known | more
 
 
 def step_spans(launch: str, rank: int, step: int, at_ms: int) -> Iterator[Message]:
     trace, parent, at_ns = trace_id(launch, step), span_id(launch, step, rank, 0), at_ms * 1_000_000
-    yield "span", {
-        "start_ns": at_ns, "duration_ns": 1_000_000_000, "name": "step", "trace_id": trace, "span_id": parent,
-        "step": step,
-    }  # fmt: skip
+    yield (
+        "span",
+        {
+            "start_ns": at_ns,
+            "duration_ns": 1_000_000_000,
+            "name": "step",
+            "trace_id": trace,
+            "span_id": parent,
+            "step": step,
+        },
+    )
     for number, name in enumerate(("data", "forward", "backward", "sync", "optimizer"), 1):
         batch = {"pyrometer.batch": f"0/0/{step}", "pyrometer.micro_batch": 0} if name == "forward" else {}
-        yield "span", {
-            "start_ns": at_ns + number * 100_000_000, "duration_ns": 99_999_999, "name": name, "trace_id": trace,
-            "span_id": span_id(launch, step, rank, number), "parent_id": parent, "step": step, "attributes": batch,
-        }  # fmt: skip
+        yield (
+            "span",
+            {
+                "start_ns": at_ns + number * 100_000_000,
+                "duration_ns": 99_999_999,
+                "name": name,
+                "trace_id": trace,
+                "span_id": span_id(launch, step, rank, number),
+                "parent_id": parent,
+                "step": step,
+                "attributes": batch,
+            },
+        )
 
 
 def steps(launch: str, rank: int, from_ms: int, to_ms: int, first_step: int) -> Iterator[Message]:
@@ -51,10 +76,19 @@ def steps(launch: str, rank: int, from_ms: int, to_ms: int, first_step: int) -> 
             yield "metric", {"time_ms": at_ms + 9_999, "name": "loss", "value": loss, "step": step + 9, "goal": "min"}
         if number % 10 == 0:
             yield from step_spans(launch, rank, step, at_ms)
-            yield "batch", {
-                "time_ms": at_ms, "loader": 0, "epoch": 0, "send_index": step, "micro_batch": 0, "step": step,
-                "dataset": "tiny", "samples": [8 * step + rank, f"id-{step}"],
-            }  # fmt: skip
+            yield (
+                "batch",
+                {
+                    "time_ms": at_ms,
+                    "loader": 0,
+                    "epoch": 0,
+                    "send_index": step,
+                    "micro_batch": 0,
+                    "step": step,
+                    "dataset": "tiny",
+                    "samples": [8 * step + rank, f"id-{step}"],
+                },
+            )
 
 
 def event(at_ms: int, kind: str, **more: object) -> Message:

@@ -21,23 +21,23 @@ FORMS = {
         ContainerCgroup(UID, ID),
     ),
     "v2, systemd, guaranteed, seen from another cgroup namespace": (
-        f"0::/../../../kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope", ContainerCgroup(UID, ID),
+        f"0::/../../../kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope",
+        ContainerCgroup(UID, ID),
     ),
     "v2, systemd, CRI-O, with a cgroup below": (
         f"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UNDERSCORED}.slice/crio-{ID}.scope/container",
         ContainerCgroup(UID, ID),
     ),
     "v2, cgroupfs, containerd": (f"0::/kubepods/besteffort/pod{UID}/{ID}", ContainerCgroup(UID, ID)),
-    "v2, systemd inside the container": (
-        f"0::/kubepods/pod{UID}/{ID}/init.scope", ContainerCgroup(UID, ID),
-    ),
+    "v2, systemd inside the container": (f"0::/kubepods/pod{UID}/{ID}/init.scope", ContainerCgroup(UID, ID)),
     "v1, cgroupfs, docker": (
         f"12:pids:/kubepods/burstable/pod{UID}/{ID}\n11:devices:/kubepods/burstable/pod{UID}/{ID}\n"
         f"1:name=systemd:/kubepods/burstable/pod{UID}/{ID}",
         ContainerCgroup(UID, ID),
     ),
     "v1, systemd, docker": (
-        f"11:memory:/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/docker-{ID}.scope", ContainerCgroup(UID, ID),
+        f"11:memory:/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/docker-{ID}.scope",
+        ContainerCgroup(UID, ID),
     ),
     "v1, containerd whose driver differs from the kubelet's": (
         f"9:cpu:/system.slice/containerd.service/kubepods-burstable-pod{UNDERSCORED}.slice:cri-containerd:{ID}",
@@ -54,7 +54,7 @@ FORMS = {
     "a login": ("0::/user.slice/user-1000.slice/session-3.scope", ContainerCgroup()),
     "a folder that looks like a pod": (f"0::/podman/pod-{UID[:20]}", ContainerCgroup()),
     "nothing": ("", ContainerCgroup()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("text", "found"), FORMS.values(), ids=FORMS)

@@ -66,10 +66,23 @@ def sample_of(gpu, version="4.9"):
 
 
 A_SAMPLE = GpuSample(
-    T0, "host/node-a", 0, WHOLE_DEVICE, gpu_util_permille=930, sm_active_permille=820, graphics_active_permille=930,
-    tensor_active_permille=250, dram_active_permille=420, memory_used_mib=40_960, power_w=674, energy_j=5_551_899,
-    temperature_c=61, sm_clock_mhz=1969, throttle_reasons=4, xid=0,
-)  # fmt: skip
+    T0,
+    "host/node-a",
+    0,
+    WHOLE_DEVICE,
+    gpu_util_permille=930,
+    sm_active_permille=820,
+    graphics_active_permille=930,
+    tensor_active_permille=250,
+    dram_active_permille=420,
+    memory_used_mib=40_960,
+    power_w=674,
+    energy_j=5_551_899,
+    temperature_c=61,
+    sm_clock_mhz=1969,
+    throttle_reasons=4,
+    xid=0,
+)
 
 
 # -- one night, however it is written ---------------------------------------------------------------------------------
@@ -141,11 +154,19 @@ def gpu_of(row):
     numbers = {name: float(text) if text.strip() else None for name, text in row.items()}
     ratio = {name: None if numbers[name] is None else numbers[name] / 100 for name in row if name.endswith("active")}
     return Gpu(
-        gpu_util=numbers["gpu_util"], sm_active=ratio["sm_active"], graphics=ratio["graphics_active"],
-        tensor=ratio["tensor_active"], dram=ratio["dram_active"], memory_mib=numbers["fb_used_bytes"] / 2**20,
-        power_w=numbers["power_w"], energy_mj=numbers["energy_mj"], temp_c=numbers["temp_c"],
-        clock_mhz=numbers["sm_clock_mhz"], throttle=numbers["throttle_reasons"], xid=None,
-    )  # fmt: skip
+        gpu_util=numbers["gpu_util"],
+        sm_active=ratio["sm_active"],
+        graphics=ratio["graphics_active"],
+        tensor=ratio["tensor_active"],
+        dram=ratio["dram_active"],
+        memory_mib=numbers["fb_used_bytes"] / 2**20,
+        power_w=numbers["power_w"],
+        energy_mj=numbers["energy_mj"],
+        temp_c=numbers["temp_c"],
+        clock_mhz=numbers["sm_clock_mhz"],
+        throttle=numbers["throttle_reasons"],
+        xid=None,
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -253,11 +274,21 @@ class Night:
         yield Delivery(
             [
                 Node(T0, "c", "uid-a", "node-a", 1, H200),
-                Pod(T0, "c", "p", "ml", "train", "Running", node_uid="uid-a", scheduled_ms=T0, started_ms=T0,
-                    ended_ms=self.to_ms),
+                Pod(
+                    T0,
+                    "c",
+                    "p",
+                    "ml",
+                    "train",
+                    "Running",
+                    node_uid="uid-a",
+                    scheduled_ms=T0,
+                    started_ms=T0,
+                    ended_ms=self.to_ms,
+                ),
                 Allocation(T0, "p", "uid-a", 0, T0, self.to_ms, SHARE_WHOLE),
             ]
-        )  # fmt: skip
+        )
         for time_ms in range(T0, self.to_ms, EVERY_MS):
             yield Delivery(scraped(dcgm, text_of([self.gpu]), time_ms).records)
 
@@ -279,8 +310,10 @@ def test_mig_instances_are_apart_from_the_device():
     taken = scraped(new_dcgm(), text_of(gpus))
     samples = of(GpuSample, taken.records)
     assert [(s.instance, s.gpu_util_permille, s.sm_active_permille) for s in samples] == [
-        (7, None, 820), (9, None, 100), (WHOLE_DEVICE, 930, 820),
-    ]  # fmt: skip
+        (7, None, 820),
+        (9, None, 100),
+        (WHOLE_DEVICE, 930, 820),
+    ]
     assert len(of(Slot, taken.records)) == 1
     assert [(use.instance, use.profile, use.pod) for use in taken.uses] == [(7, "1g.18gb", "a")]
 
@@ -317,8 +350,11 @@ def test_a_node_may_become_known_later():
         seen += dcgm.take([(m, p, v, time_ms) for m, p, v, _ in reader.read(text).samples]).records
         nodes["node-a"] = "uid-a"
     assert [(type(record), record.node_uid) for record in seen] == [
-        (GpuSample, "host/node-a"), (Slot, "host/node-a"), (GpuSample, "uid-a"), (Slot, "uid-a"),
-    ]  # fmt: skip
+        (GpuSample, "host/node-a"),
+        (Slot, "host/node-a"),
+        (GpuSample, "uid-a"),
+        (Slot, "uid-a"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -428,8 +464,9 @@ def test_a_fatal_code_takes_the_slot_out_of_service_until_it_is_gone():
     slots = [(number, record.healthy, record.reason) for number, record in said if isinstance(record, Slot)]
     assert slots == [(0, True, None), (1, False, "XID 79"), (4, True, None)]
     assert [(number, event.kind, event.reason, event.message) for number, event in events] == [
-        (1, "xid_error", "79", "the GPU fell off the bus"), (3, "xid_error", "45", None),
-    ]  # fmt: skip
+        (1, "xid_error", "79", "the GPU fell off the bus"),
+        (3, "xid_error", "45", None),
+    ]
     assert {(event.node_uid, event.slot_index) for _, event in events} == {("host/node-a", 0)}
 
 
@@ -484,13 +521,25 @@ percent = st.none() | st.integers(0, 100)
 ratio = st.none() | st.floats(0, 1.2).map(lambda x: round(x, 6))
 gpus = st.builds(
     Gpu,
-    index=st.integers(0, 2), host=st.sampled_from(["node-a", "node-b"]), model=st.sampled_from([H200, "NVIDIA L4"]),
-    gpu_util=percent, sm_active=ratio, graphics=ratio, tensor=ratio, dram=ratio,
-    memory_mib=st.none() | st.integers(0, 300_000), power_w=st.none() | st.floats(0, 1500).map(lambda x: round(x, 3)),
-    energy_mj=st.none() | st.integers(0, 10**14), temp_c=percent, clock_mhz=st.none() | st.integers(0, 3000),
-    throttle=st.none() | st.integers(0, 2**10), xid=st.sampled_from([None, 0, 31, 79]),
-    pod=st.sampled_from([None, "a", "b"]), namespace=st.just("ml"), instance=st.sampled_from([None, 1, 2]),
-)  # fmt: skip
+    index=st.integers(0, 2),
+    host=st.sampled_from(["node-a", "node-b"]),
+    model=st.sampled_from([H200, "NVIDIA L4"]),
+    gpu_util=percent,
+    sm_active=ratio,
+    graphics=ratio,
+    tensor=ratio,
+    dram=ratio,
+    memory_mib=st.none() | st.integers(0, 300_000),
+    power_w=st.none() | st.floats(0, 1500).map(lambda x: round(x, 3)),
+    energy_mj=st.none() | st.integers(0, 10**14),
+    temp_c=percent,
+    clock_mhz=st.none() | st.integers(0, 3000),
+    throttle=st.none() | st.integers(0, 2**10),
+    xid=st.sampled_from([None, 0, 31, 79]),
+    pod=st.sampled_from([None, "a", "b"]),
+    namespace=st.just("ml"),
+    instance=st.sampled_from([None, 1, 2]),
+)
 wild = st.builds(
     line_of,
     st.sampled_from([name for version in VERSIONS.values() for name in version[0]]),
@@ -564,9 +613,14 @@ class LooksAtAll(SlotWatch):
 
 BOARDS = st.sampled_from([(), (("GPU-a", "H100"),), (("GPU-b", "H100"),), (("GPU-a", "H100"), ("GPU-b", None))])
 SIGHTS = st.builds(
-    Sight, st.sampled_from(["a", "b"]), st.integers(0, 1), st.integers(0, 4).map(lambda n: n * WORKS_AGAIN_MS), BOARDS,
-    st.sampled_from([None, 0, 13, 79]), st.booleans(),
-)  # fmt: skip
+    Sight,
+    st.sampled_from(["a", "b"]),
+    st.integers(0, 1),
+    st.integers(0, 4).map(lambda n: n * WORKS_AGAIN_MS),
+    BOARDS,
+    st.sampled_from([None, 0, 13, 79]),
+    st.booleans(),
+)
 
 
 @given(st.lists(st.lists(SIGHTS, max_size=6), max_size=5))

@@ -28,26 +28,35 @@ def owned(thing: dict[str, Any], kind: str, name: str, uid: str, version: str) -
 NODE = {"id": "a", "name": "wf-abc12.root.train.executor", "type": "Pod", "phase": "Running", "startedAt": CREATED}
 WORKFLOW = {
     "metadata": {
-        "name": "wf-abc12", "generateName": "wf-", "namespace": "ns", "uid": "wf", "creationTimestamp": CREATED,
-        "labels": {"pipeline/runid": "run-1"}, "annotations": {"pipelines.kubeflow.org/run_name": "nightly"},
+        "name": "wf-abc12",
+        "generateName": "wf-",
+        "namespace": "ns",
+        "uid": "wf",
+        "creationTimestamp": CREATED,
+        "labels": {"pipeline/runid": "run-1"},
+        "annotations": {"pipelines.kubeflow.org/run_name": "nightly"},
     },
-    "spec": {"templates": []}, "status": {"phase": "Running", "startedAt": CREATED, "nodes": {"a": NODE}},
-}  # fmt: skip
+    "spec": {"templates": []},
+    "status": {"phase": "Running", "startedAt": CREATED, "nodes": {"a": NODE}},
+}
 OBJECTS = {
     "/apis/argoproj.io/v1alpha1/workflows": [WORKFLOW],
     "/apis/kubeflow.org/v1beta1/experiments": [MADE["experiment"]],
     "/apis/kubeflow.org/v1beta1/trials": [
-        owned(MADE["trial"], "Experiment", "lr-search", "exp-1", "kubeflow.org/v1beta1"),
+        owned(MADE["trial"], "Experiment", "lr-search", "exp-1", "kubeflow.org/v1beta1")
     ],
     "/api/v1/pods": [
         owned(
             pod("step", annotations={"workflows.argoproj.io/node-name": NODE["name"]}),
-            "Workflow", "wf-abc12", "wf", "argoproj.io/v1alpha1",
+            "Workflow",
+            "wf-abc12",
+            "wf",
+            "argoproj.io/v1alpha1",
         ),
         owned(pod("try"), "Trial", "lr-search-abc12345", "trial-1", "kubeflow.org/v1beta1"),
         pod("alone"),
     ],
-}  # fmt: skip
+}
 
 
 async def _collected(api: Any, kinds: set[type]) -> list[Any]:

@@ -93,10 +93,19 @@ def machine(seconds, *, cpus=2, **changes):
 
 
 STEADY = NodeSample(
-    T0 + MINUTE, "host/gpu-7", cpu_busy_permille=400, cpu_wait_permille=100, memory_used_permille=750,
-    disk_busy_permille=800, io_stalled_permille=250, disk_read_mib_s=320, disk_write_mib_s=5, network_rx_mib_s=1000,
-    network_tx_mib_s=40, network_dropped_per_s=7,
-)  # fmt: skip
+    T0 + MINUTE,
+    "host/gpu-7",
+    cpu_busy_permille=400,
+    cpu_wait_permille=100,
+    memory_used_permille=750,
+    disk_busy_permille=800,
+    io_stalled_permille=250,
+    disk_read_mib_s=320,
+    disk_write_mib_s=5,
+    network_rx_mib_s=1000,
+    network_tx_mib_s=40,
+    network_dropped_per_s=7,
+)
 
 
 def steadily(minutes, every_s=15, from_s=5, **changes):
@@ -398,10 +407,7 @@ def test_a_real_node_exporter(real_exporter):
     ended_ms, after = real_scrape(real_exporter)
     passed_s = (ended_ms - begun_ms) / 1000
     exporters.take([(*one, T0 - 1) for one in before])
-    first, last = [
-        *exporters.take([(*one, T0 - 1 + ended_ms - begun_ms) for one in after]),
-        *exporters.rest(),
-    ]
+    first, last = [*exporters.take([(*one, T0 - 1 + ended_ms - begun_ms) for one in after]), *exporters.rest()]
     assert first.node_uid == last.node_uid == f"host/{os.uname().nodename}"
     assert first.cpu_busy_permille is None
     assert 0 < last.memory_used_permille < 1000

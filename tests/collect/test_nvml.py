@@ -20,16 +20,30 @@ from pyrometer.collect.xids import XidWatch
 
 EVERYTHING = (*ACTIVITY, *ENERGY, *HEALTH)
 SAID = {
-    "DCGM_FI_DEV_GPU_UTIL": 93, "DCGM_FI_DEV_MEM_COPY_UTIL": 42, "DCGM_FI_DEV_ENC_UTIL": 0, "DCGM_FI_DEV_DEC_UTIL": 0,
-    "DCGM_FI_DEV_FB_FREE": 100_000, "DCGM_FI_DEV_FB_USED": 43_071, "DCGM_FI_DEV_FB_RESERVED": 700,
-    "DCGM_FI_DEV_POWER_USAGE": 674.312, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 5_551_899_580,
-    "DCGM_FI_DEV_GPU_TEMP": 61, "DCGM_FI_DEV_MEMORY_TEMP": 74, "DCGM_FI_DEV_SM_CLOCK": 1965,
-    "DCGM_FI_DEV_MEM_CLOCK": 3201, "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 4, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 0,
-    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": 1, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 0, "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": 7,
-    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": 2, "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": 1,
-    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": 0, "DCGM_FI_DEV_ROW_REMAP_PENDING": 0,
+    "DCGM_FI_DEV_GPU_UTIL": 93,
+    "DCGM_FI_DEV_MEM_COPY_UTIL": 42,
+    "DCGM_FI_DEV_ENC_UTIL": 0,
+    "DCGM_FI_DEV_DEC_UTIL": 0,
+    "DCGM_FI_DEV_FB_FREE": 100_000,
+    "DCGM_FI_DEV_FB_USED": 43_071,
+    "DCGM_FI_DEV_FB_RESERVED": 700,
+    "DCGM_FI_DEV_POWER_USAGE": 674.312,
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 5_551_899_580,
+    "DCGM_FI_DEV_GPU_TEMP": 61,
+    "DCGM_FI_DEV_MEMORY_TEMP": 74,
+    "DCGM_FI_DEV_SM_CLOCK": 1965,
+    "DCGM_FI_DEV_MEM_CLOCK": 3201,
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 4,
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 0,
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": 1,
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 0,
+    "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": 7,
+    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": 2,
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": 1,
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": 0,
+    "DCGM_FI_DEV_ROW_REMAP_PENDING": 0,
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": 0,
-}  # fmt: skip
+}
 
 
 @contextmanager
@@ -86,13 +100,17 @@ def test_profiling_counters_are_averages_since_the_last_reading(answers: Answers
         assert gpu.profile() == {}  # nothing to compare with
         assert gpu.profile() == pytest.approx(
             {
-                "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.93, "DCGM_FI_PROF_SM_ACTIVE": 0.82,
-                "DCGM_FI_PROF_SM_OCCUPANCY": 0.315, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.25,
-                "DCGM_FI_PROF_DRAM_ACTIVE": 0.42, "DCGM_FI_PROF_PCIE_TX_BYTES": 12 * 2**20,
-                "DCGM_FI_PROF_PCIE_RX_BYTES": 3.5 * 2**20, "DCGM_FI_PROF_NVLINK_TX_BYTES": 2**31,
+                "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.93,
+                "DCGM_FI_PROF_SM_ACTIVE": 0.82,
+                "DCGM_FI_PROF_SM_OCCUPANCY": 0.315,
+                "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.25,
+                "DCGM_FI_PROF_DRAM_ACTIVE": 0.42,
+                "DCGM_FI_PROF_PCIE_TX_BYTES": 12 * 2**20,
+                "DCGM_FI_PROF_PCIE_RX_BYTES": 3.5 * 2**20,
+                "DCGM_FI_PROF_NVLINK_TX_BYTES": 2**31,
                 "DCGM_FI_PROF_NVLINK_RX_BYTES": 2**30,
             }
-        )  # fmt: skip
+        )
         answers.set(**{"0.gpm.2": "nan", "0.gpm.60": None, "0.gpm.10": 3})
         changed = gpu.profile()
         assert changed["DCGM_FI_PROF_DRAM_ACTIVE"] == pytest.approx(0.03)
@@ -150,12 +168,21 @@ def test_a_gpu_that_we_may_not_see_is_not_ours(answers: Answers) -> None:
 
 MIG = {
     "0.mig.max": 7,
-    "0/0.uuid": "MIG-a", "0/0.name": "NVIDIA H200 MIG 3g.71gb", "0/0.instance": 2, "0/0.memory.reserved": 0,
-    "0/0.memory.free": 60 << 30, "0/0.memory.used": 11 << 30, "0/0.pids": "31 32",
-    "0/3.uuid": "MIG-b", "0/3.name": "NVIDIA H200 MIG 1c.2g.35gb", "0/3.instance": 5,
-    "0/4.uuid": "MIG-c", "0/4.name": "NVIDIA H200 MIG 1c.2g.35gb", "0/4.instance": 5,
+    "0/0.uuid": "MIG-a",
+    "0/0.name": "NVIDIA H200 MIG 3g.71gb",
+    "0/0.instance": 2,
+    "0/0.memory.reserved": 0,
+    "0/0.memory.free": 60 << 30,
+    "0/0.memory.used": 11 << 30,
+    "0/0.pids": "31 32",
+    "0/3.uuid": "MIG-b",
+    "0/3.name": "NVIDIA H200 MIG 1c.2g.35gb",
+    "0/3.instance": 5,
+    "0/4.uuid": "MIG-c",
+    "0/4.name": "NVIDIA H200 MIG 1c.2g.35gb",
+    "0/4.instance": 5,
     "0.gpm.2.2": 50.0,
-}  # fmt: skip
+}
 
 
 def test_mig_instances_are_series_of_their_own(answers: Answers) -> None:
@@ -222,8 +249,10 @@ def test_the_package_that_hides_the_real_one_is_named(answers: Answers, tmp_path
     said = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "pyrometer", "agent"],
         env={**answers.environment, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert said.returncode == 1
     assert said.stderr.startswith("Error: The deprecated package `pynvml` hides `nvidia-ml-py`: pip uninstall pynvml")
     assert said.stderr.count("\n") == 1

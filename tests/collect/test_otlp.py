@@ -136,9 +136,11 @@ def test_the_exporter_of_opentelemetry_is_understood() -> None:
     logger = LoggerProvider(resource=resource)
     logger.add_log_record_processor(SimpleLogRecordProcessor(kept))
     record = LogRecord(
-        timestamp=T0 * 1_000_000, body="a sentence", event_name="pyrometer.event",
+        timestamp=T0 * 1_000_000,
+        body="a sentence",
+        event_name="pyrometer.event",
         attributes={"pyrometer.kind": "exception", "pyrometer.reason": "ValueError", "pyrometer.step": 4},
-    )  # fmt: skip
+    )
     logger.get_logger("t").emit(record)
     body = encode_logs(kept.get_finished_logs()).SerializeToString()
     ((_, [event]),) = otlp_requests.read("logs", body, is_json=False, now_ms=far).said
@@ -208,8 +210,14 @@ class TestLiberal:
 def test_what_is_of_others_is_passed_over() -> None:
     other = {"service.name": "shop"}
     record = {"timeUnixNano": spoken.ns(T0), "body": {"stringValue": "hello"}}
-    received = read("logs", {"resourceLogs": [{"resource": {"attributes": spoken.attributes(other)},
-                                              "scopeLogs": [{"logRecords": [record, record]}]}]})  # fmt: skip
+    received = read(
+        "logs",
+        {
+            "resourceLogs": [
+                {"resource": {"attributes": spoken.attributes(other)}, "scopeLogs": [{"logRecords": [record, record]}]}
+            ]
+        },
+    )
     assert (received.size, received.refused, received.left_out) == (0, Counter(), Counter(foreign=2))
     ours = read("logs", logs(record, ("run", {"time_ms": T0})))
     assert (ours.size, ours.refused, ours.left_out) == (1, Counter(), Counter(foreign=1))
@@ -218,9 +226,12 @@ def test_what_is_of_others_is_passed_over() -> None:
 def test_samples_of_gpus_need_nobody_of_ours() -> None:
     labels = {"UUID": "GPU-1", "gpu": "0", "modelName": "NVIDIA H100 80GB HBM3", "Hostname": "node-a"}
     told = [
-        ("DCGM_FI_DEV_GPU_UTIL", 55.0, labels), ("DCGM_FI_DEV_POWER_USAGE", 300.0, labels),
-        ("DCGM_FI_DEV_POWER_USAGE", math.nan, labels), ("DCGM_FI_DEV_GPU_UTIL", 1.0, {}), ("up", 1.0, {}),
-    ]  # fmt: skip
+        ("DCGM_FI_DEV_GPU_UTIL", 55.0, labels),
+        ("DCGM_FI_DEV_POWER_USAGE", 300.0, labels),
+        ("DCGM_FI_DEV_POWER_USAGE", math.nan, labels),
+        ("DCGM_FI_DEV_GPU_UTIL", 1.0, {}),
+        ("up", 1.0, {}),
+    ]
     metrics = [spoken.gauge(name, T0, value, about) for name, value, about in told]
     received = read("metrics", {"resourceMetrics": [{"scopeMetrics": [{"metrics": metrics}]}]})
     assert [(value, at) for _, _, value, at in received.samples] == [(55.0, T0), (300.0, T0)]
@@ -311,9 +322,16 @@ def test_what_is_wrong_is_counted_and_loses_nothing_else(wrong: Any, reason: str
 
 
 MALFORMED: list[Any] = [
-    {"timeUnixNano": {}}, {"attributes": 7}, {"attributes": [7]}, 7, None, [], "text",
-    {"eventName": 5}, {"attributes": [{"key": "k", "value": {"intValue": [1]}}]},
-]  # fmt: skip
+    {"timeUnixNano": {}},
+    {"attributes": 7},
+    {"attributes": [7]},
+    7,
+    None,
+    [],
+    "text",
+    {"eventName": 5},
+    {"attributes": [{"key": "k", "value": {"intValue": [1]}}]},
+]
 
 
 @pytest.mark.parametrize("bad", MALFORMED)
@@ -373,9 +391,12 @@ def test_long_words_are_cut() -> None:
 def test_spans_whose_ids_or_attributes_do_not_fit() -> None:
     good = {"start_ns": T0 * 10**6, "duration_ns": 1, "name": "n", "trace_id": "a" * 32, "span_id": "b" * 16}
     bad = [
-        good | {"trace_id": "a" * 30}, good | {"span_id": "x" * 16}, good | {"duration_ns": -10**4},
-        good | {"attributes": {f"a{n}": 1 for n in range(65)}}, good | {"attributes": {"a": "x" * 5000}},
-    ]  # fmt: skip
+        good | {"trace_id": "a" * 30},
+        good | {"span_id": "x" * 16},
+        good | {"duration_ns": -(10**4)},
+        good | {"attributes": {f"a{n}": 1 for n in range(65)}},
+        good | {"attributes": {"a": "x" * 5000}},
+    ]
     spans = [spoken.span(one) for one in (*bad, good | {"trace_id": "A" * 32})]
     request = {"resourceSpans": [{"resource": spoken.resource(WHO), "scopeSpans": [{"spans": spans}]}]}
     received = read("traces", request)

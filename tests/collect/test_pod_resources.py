@@ -51,9 +51,15 @@ def test_an_empty_node_has_an_empty_list(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("device_id", "device"),
-    [("GPU-1", "GPU-1"), ("GPU-1::3", "GPU-1"), ("MIG-7::0", "MIG-7"), ("nvidia0/vgpu3", "nvidia0"),
-     ("nvidia0/gi2", "nvidia0/gi2"), ("nvidia0/gi2/vgpu1", "nvidia0/gi2")],
-)  # fmt: skip
+    [
+        ("GPU-1", "GPU-1"),
+        ("GPU-1::3", "GPU-1"),
+        ("MIG-7::0", "MIG-7"),
+        ("nvidia0/vgpu3", "nvidia0"),
+        ("nvidia0/gi2", "nvidia0/gi2"),
+        ("nvidia0/gi2/vgpu1", "nvidia0/gi2"),
+    ],
+)
 def test_replicas_are_of_one_device(device_id: str, device: str) -> None:
     assert ContainerDevice("n", "p", "c", "nvidia.com/gpu", device_id).device == device
 
@@ -126,10 +132,12 @@ containers = st.one_of(st.builds(claiming, names, names), st.builds(container, n
 lists = st.lists(
     st.builds(
         lambda name, namespace, containers: {"name": name, "namespace": namespace, "containers": containers},
-        names, names, st.lists(containers, max_size=3),
+        names,
+        names,
+        st.lists(containers, max_size=3),
     ),
     max_size=4,
-)  # fmt: skip
+)
 
 
 @given(lists)

@@ -120,9 +120,11 @@ VALUES = st.one_of(
 )
 TIMES = st.one_of(st.integers(NOW_MS - 60_000, NOW_MS), st.sampled_from([0, 1, -1, 2**34, 2**35, 2**42, 2**62]))
 SERIES = st.tuples(
-    LABELS, st.lists(st.tuples(TIMES, VALUES), min_size=1, max_size=3) | st.tuples(st.tuples(TIMES, VALUES)),
-    st.sampled_from(["usual", "usual", "usual", "time first", "exemplar", "empty"]), st.booleans(),
-)  # fmt: skip
+    LABELS,
+    st.lists(st.tuples(TIMES, VALUES), min_size=1, max_size=3) | st.tuples(st.tuples(TIMES, VALUES)),
+    st.sampled_from(["usual", "usual", "usual", "time first", "exemplar", "empty"]),
+    st.booleans(),
+)
 
 
 def message(*fields):
@@ -213,12 +215,20 @@ class TestNoBody:
     @pytest.mark.parametrize(
         "body",
         [
-            b"", b"\xff" * 20, b"hello", BODY[:-1], BODY[: len(BODY) // 2], packed(BODY),
-            packed(b"\x0a\x05ab"), packed(b"\x08\x01"), packed(b"\x0b\x0c"), packed(b"\x0a\x02\x0a\x7f"),
+            b"",
+            b"\xff" * 20,
+            b"hello",
+            BODY[:-1],
+            BODY[: len(BODY) // 2],
+            packed(BODY),
+            packed(b"\x0a\x05ab"),
+            packed(b"\x08\x01"),
+            packed(b"\x0b\x0c"),
+            packed(b"\x0a\x02\x0a\x7f"),
             packed(WriteRequest(timeseries=[{"labels": [{"name": "a"}]}]).SerializeToString()[:-1]),
         ],
         ids=range(11),
-    )  # fmt: skip
+    )
     def test_what_is_none_is_said_to_be_none(self, body):
         with pytest.raises(RemoteWriteError, match=r"The body of \d+ bytes is no WriteRequest"):
             read(body)

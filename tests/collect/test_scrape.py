@@ -329,7 +329,7 @@ BOMB = gzip.compress(b"a" * 50_000_000)
         (b"this is no HTTP\r\n\r\n", "does not answer"),
         (b"", "does not answer"),
     ],
-)  # fmt: skip
+)
 def test_every_trouble_is_one_sentence(answer, said):
     async def scenario():
         async with exporter(answer) as one:
@@ -533,10 +533,27 @@ def certificate(tmp_path_factory):
         pytest.skip("needs openssl, to make a certificate: apt-get install openssl")
     folder = tmp_path_factory.mktemp("tls")
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=exporter",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=exporter",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            folder / "key.pem",
+            "-out",
+            folder / "cert.pem",
+        ],
+        check=True,
+        capture_output=True,
+    )
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     return str(folder / "cert.pem"), served
@@ -555,9 +572,7 @@ def test_a_certificate_that_nobody_vouches_for(certificate):
 def test_a_certificate_for_another_name(certificate):
     async def scenario():
         async with exporter(GOOD, certificate[1]) as one:
-            return await trouble_with(
-                ScrapeTarget(one.url.replace("127.0.0.1", "localhost"), ca_file=certificate[0]),
-            )
+            return await trouble_with(ScrapeTarget(one.url.replace("127.0.0.1", "localhost"), ca_file=certificate[0]))
 
     assert "Hostname mismatch" in asyncio.run(scenario())
 

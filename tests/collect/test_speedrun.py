@@ -20,10 +20,13 @@ from pyrometer_datasets.speedrun import ProgressLine, SpeedrunLogs, opening, rea
 
 RULE = "=" * 100
 PROGRAM = (
-    RULE, "import os", "for step in range(10):",
+    RULE,
+    "import os",
+    "for step in range(10):",
     "    print(f'step:{step}/{args.steps} val_loss:{val_loss:.4f} train_time:{ms:.0f}ms step_avg:{avg:.2f}ms')",
-    "# step:1/9 train_loss:1.0 train_time:1ms step_avg:1ms", RULE,
-)  # fmt: skip
+    "# step:1/9 train_loss:1.0 train_time:1ms step_avg:1ms",
+    RULE,
+)
 TIME = "Thu Oct 10 23:58:24 2024       "
 START_MS = 1_728_604_704_000
 STEPS, STEP_MS, COMPILE_MS = 40, 500, 74_000
@@ -98,8 +101,11 @@ def test_a_run_has_its_ranks_its_steps_and_its_end(read):
     rows = {row["run"]: row for row in runs(read.store, EVERYTHING, zone=UTC)["rows"]}
     whole, cut = rows["2024-10-10_Muon"], rows["cut"]
     assert (whole["experiment"], whole["ranks"], whole["steps"], whole["outcome"]) == (
-        "speedrun", 8, STEPS, "succeeded",
-    )  # fmt: skip
+        "speedrun",
+        8,
+        STEPS,
+        "succeeded",
+    )
     assert whole["started"] == "2024-10-10T23:58:24Z"
     assert whole["step_p50_ms"] == pytest.approx(STEP_MS, rel=0.01)
     assert (cut["steps"], cut["outcome"]) == (30, "unknown")
@@ -108,8 +114,11 @@ def test_a_run_has_its_ranks_its_steps_and_its_end(read):
 def test_its_life_says_how_long_it_compiled(read):
     shown = show(read.store, "2024-10-10_Muon", EVERYTHING, Settings(), zone=UTC)
     assert [(row["what"], row["duration_ms"]) for row in shown["lifecycle"]] == [
-        ("started", None), ("compiled", COMPILE_MS), ("first_step", None), ("succeeded", None),
-    ]  # fmt: skip
+        ("started", None),
+        ("compiled", COMPILE_MS),
+        ("first_step", None),
+        ("succeeded", None),
+    ]
     assert shown["metrics"].keys() == {"train_loss", "val_loss"}
     assert len(shown["metrics"]["train_loss"]) == STEPS
     assert show(read.store, "cut", EVERYTHING, Settings(), zone=UTC)["metrics"].keys() == {"val_loss"}
@@ -236,14 +245,17 @@ def test_other_files_and_folders_are_refused(written, tmp_path, monkeypatch):
 
 # By name: steps, seconds that the clock showed before it was set back and at the end, the last validation loss.
 PUBLISHED = {
-    "2024-10-10_Muon": (6200, 77.676, 1339.067, 3.2785), "2024-10-14_ModernArch": (5100, 54.881, 910.546, 3.2741),
-    "2024-10-18_PyTorch25": (5100, 36.885, 721.882, 3.2755), "2024-10-29_Optimizers": (5100, 25.859, 912.706, 3.2858),
+    "2024-10-10_Muon": (6200, 77.676, 1339.067, 3.2785),
+    "2024-10-14_ModernArch": (5100, 54.881, 910.546, 3.2741),
+    "2024-10-18_PyTorch25": (5100, 36.885, 721.882, 3.2755),
+    "2024-10-29_Optimizers": (5100, 25.859, 912.706, 3.2858),
     "2024-11-06_ShortcutsTweaks": (3200, 7.792, 462.573, 3.3151),
     "2024-11-09_Replicateleloykun": (3125, 55.331, 480.829, 3.2824),
     "2024-11-10_UNetDoubleLr": (3000, 15.849, 433.570, 3.2753),
     "2024-11-19_FlexAttention": (1875, 45.513, 301.825, 3.2783),
-    "2024-12-04_ValueEmbed": (1530, 33.005, 264.608, 3.2751), "2024-12-10_MFUTweaks": (1480, 30.469, 231.445, 3.2756),
-}  # fmt: skip
+    "2024-12-04_ValueEmbed": (1530, 33.005, 264.608, 3.2751),
+    "2024-12-10_MFUTweaks": (1480, 30.469, 231.445, 3.2756),
+}
 
 
 def test_real_logs_say_what_their_authors_published(real_data):

@@ -137,14 +137,18 @@ def test_values_that_nobody_can_have_meant_stop_nothing(tmp_path):
     deep = '{"a":' * 900 + "1" + "}" * 900
     strange = {"huge": "1" + "0" * 400, "deep": deep, "endless": "[" * 100_000, "loss": "0.5"}
     folder = folder_of(
-        tmp_path / "run-x", begun(), said("summary", **strange), said("config", **strange),
+        tmp_path / "run-x",
+        begun(),
+        said("summary", **strange),
+        said("config", **strange),
         said("history", _timestamp="1790000001.5", _step="1" + "0" * 40, **strange),
         said("history", _timestamp="1" + "0" * 400, _step="2", loss="0.4"),
-    )  # fmt: skip
+    )
     assert folder.read()
     assert [(point.name, point.value, point.step) for point in folder.points] == [
-        ("huge", math.inf, None), ("loss", 0.5, None),
-    ]  # fmt: skip
+        ("huge", math.inf, None),
+        ("loss", 0.5, None),
+    ]
 
 
 def test_a_run_without_a_time_is_none(tmp_path):

@@ -44,9 +44,12 @@ def test_the_readme_leads_to_pages_that_are_there():
 
 def mkdocs(*arguments: str, folder: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mkdocs", *arguments], cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-m", "mkdocs", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

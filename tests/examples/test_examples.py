@@ -74,13 +74,35 @@ def run(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([*bin_folders, str(Path(sys.executable).parent), os.environ["PATH"]])
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYROMETER_", "RAY_"))}
     return subprocess.run(
-        [sys.executable, "-m", "pyrometer", "run", "--data", "runs", "--run", "it", "--no-gpus", "--",
-         *words[:-1], str(script)],
-        env={**kept, "PATH": path, "PYTHONPATH": os.pathsep.join([str(SOURCES), str(registered(folder))]),
-             "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0",
-             "RAY_TMPDIR": "/tmp"},  # its sockets have names in there, and no name may be long
-        cwd=folder, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pyrometer",
+            "run",
+            "--data",
+            "runs",
+            "--run",
+            "it",
+            "--no-gpus",
+            "--",
+            *words[:-1],
+            str(script),
+        ],
+        env={
+            **kept,
+            "PATH": path,
+            "PYTHONPATH": os.pathsep.join([str(SOURCES), str(registered(folder))]),
+            "OMP_NUM_THREADS": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DEDUP_LOGS": "0",
+            "RAY_TMPDIR": "/tmp",
+        },  # its sockets have names in there, and no name may be long
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 def registered(folder: Path) -> Path:

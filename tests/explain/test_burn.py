@@ -85,7 +85,8 @@ def test_what_has_no_price_has_no_money(tmp_path: Path) -> None:
         build(store, Settings(), now_ms=at(120))
         answer = burn(store, TimeRange(START_MS, at(120)), Settings(), zone=UTC)
     assert {row["experiment"]: row["usd_micro"] is None for row in answer["experiments"]} == {
-        "llama-sft": True, None: False,
-    }  # fmt: skip
+        "llama-sft": True,
+        None: False,
+    }
     for row in answer["timeline"]["rows"]:
         assert set(row["usd_micro"]) == {"free"}

@@ -115,10 +115,7 @@ def test_merging_keeps_every_millisecond_in_no_more_buckets_than_asked(rows, at_
 
 def test_a_bucket_cut_by_the_window_keeps_its_gpus():
     window = TimeAxis(BEGIN_MS + 7 * MS_PER_MINUTE, BEGIN_MS + 20 * MS_PER_MINUTE)
-    rows = [
-        (BEGIN_MS, {"train": 3 * 8 * MS_PER_MINUTE}),
-        (BEGIN_MS + BUCKET_MS, {"train": 3 * 5 * MS_PER_MINUTE}),
-    ]
+    rows = [(BEGIN_MS, {"train": 3 * 8 * MS_PER_MINUTE}), (BEGIN_MS + BUCKET_MS, {"train": 3 * 5 * MS_PER_MINUTE})]
     merged = merge_buckets(rows, BUCKET_MS, window, 96)
     assert [bucket.gpus("train") for bucket in merged] == [3.0, 3.0]
     assert (merged[0].from_ms, merged[-1].to_ms) == window

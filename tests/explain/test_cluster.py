@@ -70,9 +70,13 @@ def test_every_gpu_is_a_cell_with_its_state_and_its_holder(asked: Asking) -> Non
     assert answer["counts"] == {"train": 4 * MINUTE, "free": 2 * MINUTE}
     assert answer["holders"][0] == {
         "workload": {"uid": "llama", "kind": "PyTorchJob", "namespace": "ml", "name": "llama"},
-        "experiment": "llama-sft", "team": "nlp", "pod": "llama-0", "namespace": "ml", "user": None,
+        "experiment": "llama-sft",
+        "team": "nlp",
+        "pod": "llama-0",
+        "namespace": "ml",
+        "user": None,
         "pod_uid": "llama-0",
-    }  # fmt: skip
+    }
     assert (answer["queue"], answer["queue_total"]) == ([], 0)
 
 
@@ -103,8 +107,10 @@ def test_nodes_are_in_the_order_in_which_people_count(asked: Asking) -> None:
     ]
     answer = asked(nodes)
     assert [(pool["pool"], [node["node"] for node in pool["nodes"]]) for pool in answer["pools"]] == [
-        ("a", ["z"]), ("b", ["node-02", "node-2", "node-10", "node-²"]), (None, ["node-1"]),
-    ]  # fmt: skip
+        ("a", ["z"]),
+        ("b", ["node-02", "node-2", "node-10", "node-²"]),
+        (None, ["node-1"]),
+    ]
     assert answer["pools"][0]["nodes"][0]["instance_type"] == "kind-2"
 
 
@@ -120,9 +126,17 @@ def test_numbers_in_names_are_numbers(names: list[tuple[str, int]]) -> None:
 def waiting(name: str, created_min: float, **more: Any) -> list[Any]:
     """A pod that asked for eight GPUs."""
     pod = Pod(
-        at(created_min), "test", name, "ml", name, "Pending", name, created_ms=at(created_min), queue="train",
+        at(created_min),
+        "test",
+        name,
+        "ml",
+        name,
+        "Pending",
+        name,
+        created_ms=at(created_min),
+        queue="train",
         gpu_share=8 * SHARE_WHOLE,
-    )  # fmt: skip
+    )
     return [Workload(at(created_min), "test", name, "Job", "ml", name, team="nlp"), pod._replace(**more)]
 
 
@@ -133,14 +147,23 @@ def test_pods_that_wait_are_there_the_longest_first_with_what_the_scheduler_said
     ]
     answer = asked([*cluster(), *waiting("late", 60), *waiting("early", 20), *said])
     assert [(row["pod"], row["waited_ms"], row["reason"]) for row in answer["queue"]] == [
-        ("early", 100 * MINUTE, None), ("late", 60 * MINUTE, "1/3 nodes are available"),
-    ]  # fmt: skip
+        ("early", 100 * MINUTE, None),
+        ("late", 60 * MINUTE, "1/3 nodes are available"),
+    ]
     assert answer["queue_total"] == 2
     assert answer["queue"][0] == {
-        "workload": {"uid": "early", "kind": "Job", "namespace": "ml", "name": "early"}, "pod": "early",
-        "pod_uid": "early", "namespace": "ml", "team": "nlp", "experiment": "early", "queue": "train", "gpus": 8.0,
-        "waiting_since": iso(at(20), UTC), "waited_ms": 100 * MINUTE, "reason": None,
-    }  # fmt: skip
+        "workload": {"uid": "early", "kind": "Job", "namespace": "ml", "name": "early"},
+        "pod": "early",
+        "pod_uid": "early",
+        "namespace": "ml",
+        "team": "nlp",
+        "experiment": "early",
+        "queue": "train",
+        "gpus": 8.0,
+        "waiting_since": iso(at(20), UTC),
+        "waited_ms": 100 * MINUTE,
+        "reason": None,
+    }
 
 
 @pytest.mark.parametrize(("minute", "waits"), [(19, False), (30, True), (39, False), (50, False)])

@@ -21,10 +21,19 @@ def trains(name, comm, *, nodes=(0, 1), hours=2, steps=lambda minute: 100):
     for rank, place, there in two_a_node(name, nodes):
         records += there
         records += [
-            StepWindow(at(minute), at(minute + 1), name, 1, rank, first_step=1000 * minute, steps=steps(minute),
-                       comm_ms=comm(minute), **place)
+            StepWindow(
+                at(minute),
+                at(minute + 1),
+                name,
+                1,
+                rank,
+                first_step=1000 * minute,
+                steps=steps(minute),
+                comm_ms=comm(minute),
+                **place,
+            )
             for minute in range(60 * hours)
-        ]  # fmt: skip
+        ]
     return records
 
 

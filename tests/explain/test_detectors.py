@@ -57,10 +57,13 @@ class TestHang:
         assert finding["usd_micro"] == 4 * 80 * 60_000  # 4 GPUs for 80 minutes at 0.06 dollars a minute
         assert "after step 3,998 in backward" in finding["evidence"][0]
         assert finding["what_if"] == {
-            "detected": minutes(41, 0)[0], "detect_s": 60.0,  # the hang's limit: it is told however little it costs
-            "saved_gpu_ms": 4 * 79 * nights.MINUTE, "saved_usd_micro": 4 * 79 * 60_000, "saved_usd": 18.96,
+            "detected": minutes(41, 0)[0],
+            "detect_s": 60.0,  # the hang's limit: it is told however little it costs
+            "saved_gpu_ms": 4 * 79 * nights.MINUTE,
+            "saved_usd_micro": 4 * 79 * 60_000,
+            "saved_usd": 18.96,
             "sentence": "Caught at 20:41, it would have cost $0.24 instead of $19.",
-        }  # fmt: skip
+        }
 
     def test_a_rank_that_says_nothing_while_the_others_wait_is_the_culprit(self, tmp_path):
         reports = [event("stuck", 40, rank, step=3999) for rank in (0, 1, 2)]

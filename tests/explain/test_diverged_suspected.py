@@ -19,13 +19,22 @@ from pyrometer.store import Store
 
 # As measured on an H200: the power cap is felt while it trains, and no longer when the numbers are NaN.
 TRAINS = {
-    "gpu_util_permille": 930, "sm_active_permille": 820, "tensor_active_permille": 253, "dram_active_permille": 414,
-    "power_w": 674, "sm_clock_mhz": 1965, "throttle_reasons": 4,
-}  # fmt: skip
+    "gpu_util_permille": 930,
+    "sm_active_permille": 820,
+    "tensor_active_permille": 253,
+    "dram_active_permille": 414,
+    "power_w": 674,
+    "sm_clock_mhz": 1965,
+    "throttle_reasons": 4,
+}
 ON_NAN = TRAINS | {
-    "sm_active_permille": 808, "tensor_active_permille": 250, "dram_active_permille": 420, "power_w": 474,
-    "sm_clock_mhz": 1980, "throttle_reasons": 0,
-}  # fmt: skip
+    "sm_active_permille": 808,
+    "tensor_active_permille": 250,
+    "dram_active_permille": 420,
+    "power_w": 474,
+    "sm_clock_mhz": 1980,
+    "throttle_reasons": 0,
+}
 EVALUATES = TRAINS | {
     "sm_active_permille": 901,
     "tensor_active_permille": 264,

@@ -19,7 +19,7 @@ MINUTE = nights.MINUTE
 
 def training(
     name, node, *, digest="d1", from_min=0, ended_min=None, outcome=None, run=None, workload=None, attempt=1, **more
-):  # fmt: skip
+):
     """A workload of one pod with two GPUs, and its run: windows a minute until it ends."""
     owner, run = workload or name, run or f"run-{name}"
     place = {"node_uid": node, "pod_uid": f"{name}-0"}
@@ -32,14 +32,24 @@ def training(
         ended = None if ended_min is None else at(ended_min)
         records += [
             Run(
-                at(ended_min or from_min), run, attempt, rank, at(from_min), ranks=2, workload_uid=owner,
-                first_step_ms=at(from_min), ended_ms=ended, outcome=outcome, **where, **more,
+                at(ended_min or from_min),
+                run,
+                attempt,
+                rank,
+                at(from_min),
+                ranks=2,
+                workload_uid=owner,
+                first_step_ms=at(from_min),
+                ended_ms=ended,
+                outcome=outcome,
+                **where,
+                **more,
             ),
             *(
                 StepWindow(at(m), at(m + 1), run, attempt, rank, first_step=100 * m, steps=100, **where)
                 for m in range(from_min, 120 if ended_min is None else ended_min)
             ),
-        ]  # fmt: skip
+        ]
         if digest is not None:
             records.append(Event(at(from_min), "configured", run=run, attempt=attempt, rank=rank, reason=digest))
     return records
@@ -110,18 +120,23 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_none(tmp_path):
 
 def test_three_alike(tmp_path):
     records = [
-        *cluster(nodes=3), *training("one", "n0", ended_min=10, outcome="failed"), *training("two", "n1", from_min=20),
+        *cluster(nodes=3),
+        *training("one", "n0", ended_min=10, outcome="failed"),
+        *training("two", "n1", from_min=20),
         *training("three", "n2", from_min=30),
-    ]  # fmt: skip
+    ]
     finding = only(told(tmp_path, records))
     assert (finding["workload"]["uid"], finding["culprit"]) == ("three", {"run": "run-two"})
 
 
 def test_two_pairs(tmp_path):
     records = [
-        *cluster(nodes=4), *training("a", "n0"), *training("b", "n1", from_min=20),
-        *training("c", "n2", digest="d2"), *training("d", "n3", digest="d2", from_min=30),
-    ]  # fmt: skip
+        *cluster(nodes=4),
+        *training("a", "n0"),
+        *training("b", "n1", from_min=20),
+        *training("c", "n2", digest="d2"),
+        *training("d", "n3", digest="d2", from_min=30),
+    ]
     found = {finding["workload"]["uid"]: finding["culprit"] for finding in told(tmp_path, records)["findings"]}
     assert found == {"b": {"run": "run-a"}, "d": {"run": "run-c"}}
 

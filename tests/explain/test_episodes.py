@@ -29,11 +29,14 @@ def seen(node, every_ms, phase_ms, spans, values, *, to_min=60, slots=range(GPUS
     """Samples of a node: `values` in some spans of milliseconds after the start, healthy around them."""
     return [
         GpuSample(
-            START_MS + ms, f"n{node}", slot,
+            START_MS + ms,
+            f"n{node}",
+            slot,
             **(values if any(begins <= ms < ends for begins, ends in spans) else HEALTHY),
         )
-        for slot in slots for ms in range(phase_ms, to_min * 60_000, every_ms)
-    ]  # fmt: skip
+        for slot in slots
+        for ms in range(phase_ms, to_min * 60_000, every_ms)
+    ]
 
 
 def times(finding):
@@ -91,12 +94,15 @@ def test_a_hang_has_its_own_times_and_figures(tmp_path, hourly):
 @given(
     st.lists(
         st.tuples(
-            st.integers(5_000, 30_000), st.integers(0, 30_000), st.integers(900_000, 1_500_000),
+            st.integers(5_000, 30_000),
+            st.integers(0, 30_000),
+            st.integers(900_000, 1_500_000),
             st.integers(30_000, 400_000),
         ),
-        min_size=8, max_size=8,
+        min_size=8,
+        max_size=8,
     )
-)  # fmt: skip
+)
 def test_ends_are_within_one_sample_of_the_truth(tmp_path_factory, planted):
     records = cluster(hours=1, nodes=len(planted), gpus=GPUS)
     for node, (every_ms, phase_ms, begins, length_ms) in enumerate(planted):
@@ -148,10 +154,20 @@ def test_a_gang_that_waited_for_some_seconds(tmp_path):
     for number, came_s in enumerate((610, 640)):
         ms = at(came_s / 60)
         records += [
-            Pod(ms, "test", f"p{number}", "ml", f"p{number}", "Running", workload_uid="job", node_uid=f"n{number}",
-                scheduled_ms=ms, started_ms=ms),
+            Pod(
+                ms,
+                "test",
+                f"p{number}",
+                "ml",
+                f"p{number}",
+                "Running",
+                workload_uid="job",
+                node_uid=f"n{number}",
+                scheduled_ms=ms,
+                started_ms=ms,
+            ),
             *(Allocation(ms, f"p{number}", f"n{number}", gpu, ms, None, SHARE_WHOLE) for gpu in range(GPUS)),
-        ]  # fmt: skip
+        ]
     (wait,) = found("gang_wait", told(tmp_path, records, hours=1, settings=EVERYTHING))
     assert times(wait) == (610_000, 640_000)
     assert wait["gpu_ms"] == GPUS * 30_000

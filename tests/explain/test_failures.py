@@ -59,19 +59,29 @@ def test_an_exception_in_one_line_has_its_own_type_whatever_its_text_and_its_cau
 @pytest.mark.parametrize(
     ("reason", "message", "line"),
     [
-        ("RuntimeError", 'Traceback (most recent call last):\n  File "a.py", line 1\nRuntimeError: planted crash\n',
-         "RuntimeError: planted crash"),
+        (
+            "RuntimeError",
+            'Traceback (most recent call last):\n  File "a.py", line 1\nRuntimeError: planted crash\n',
+            "RuntimeError: planted crash",
+        ),
         ("RuntimeError", "Traceback (most recent call last):\nRuntimeError: two\nlines\n", "RuntimeError: two"),
-        ("ValueError", "Traceback (most recent call last):\nKeyError: 1\n\nDuring handling of the above exception, "
-         "another exception occurred:\n\nTraceback (most recent call last):\nValueError: last\n", "ValueError: last"),
-        ("OutOfMemoryError", "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\n",
-         "torch.OutOfMemoryError: CUDA out of memory."),
+        (
+            "ValueError",
+            "Traceback (most recent call last):\nKeyError: 1\n\nDuring handling of the above exception, "
+            "another exception occurred:\n\nTraceback (most recent call last):\nValueError: last\n",
+            "ValueError: last",
+        ),
+        (
+            "OutOfMemoryError",
+            "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\n",
+            "torch.OutOfMemoryError: CUDA out of memory.",
+        ),
         ("FileNotFoundError", "no such file", "FileNotFoundError: no such file"),
         ("RuntimeError", "redacted", "RuntimeError: redacted"),
         ("RuntimeError", None, "RuntimeError"),
         (None, None, None),
     ],
-)  # fmt: skip
+)
 def test_what_other_versions_and_sources_sent_is_understood(reason, message, line):
     assert error_line(reason, message) == line
 
@@ -90,31 +100,51 @@ def failed(rank_ends, **more):
 CLOSED = "RuntimeError: Connection closed by peer"
 FIRST = {
     "the_first_exception": (
-        [(10.02, "failed", CLOSED), (10, "failed", "ValueError: planted"), (10.05, "killed", None),
-         (10.01, "failed", CLOSED)], (1, 4, "ValueError: planted"),
+        [
+            (10.02, "failed", CLOSED),
+            (10, "failed", "ValueError: planted"),
+            (10.05, "killed", None),
+            (10.01, "failed", CLOSED),
+        ],
+        (1, 4, "ValueError: planted"),
     ),
     "an_exit_code_before_the_exceptions": (
         [(10.02, "failed", CLOSED), (10.01, "failed", CLOSED), (10, "failed", None), (10.02, "killed", None)],
         (2, 4, None),
     ),
     "killed_about_then_may_be_because_of_it": (
-        [(10, "killed", None), (10.01, "failed", "ValueError: planted"), (10.05, "killed", None),
-         (10.05, "killed", None)], (1, 4, "ValueError: planted"),
+        [
+            (10, "killed", None),
+            (10.01, "failed", "ValueError: planted"),
+            (10.05, "killed", None),
+            (10.05, "killed", None),
+        ],
+        (1, 4, "ValueError: planted"),
     ),
     "killed_long_before": (
         [(10.2, "failed", CLOSED), (10, "killed", None), (10.2, "failed", CLOSED), (10.2, "failed", CLOSED)],
         (1, 4, None),
     ),
     "one_of_them": (
-        [(10, "succeeded", None), (10, "succeeded", None), (10, "failed", "ValueError: planted"),
-         (10, "succeeded", None)], (2, 1, "ValueError: planted"),
+        [
+            (10, "succeeded", None),
+            (10, "succeeded", None),
+            (10, "failed", "ValueError: planted"),
+            (10, "succeeded", None),
+        ],
+        (2, 1, "ValueError: planted"),
     ),
     "all_were_killed": ([(10, "killed", None)] * 4, None),
     "an_exception_of_one_that_succeeded": (
-        [(10, "succeeded", None), (10, "succeeded", "ValueError: shown in a notebook"), (10, "succeeded", None),
-         (10, "succeeded", None)], None,
+        [
+            (10, "succeeded", None),
+            (10, "succeeded", "ValueError: shown in a notebook"),
+            (10, "succeeded", None),
+            (10, "succeeded", None),
+        ],
+        None,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FIRST)
@@ -138,8 +168,11 @@ def test_every_answer_names_the_rank_that_failed_first(tmp_path, name):
 
 
 def test_what_a_run_ended_with_is_told_after_all_that_happened_until_then(tmp_path):
-    records = [*failed([(10, "failed", "ValueError: x")] * 4), event("configured", 10, 0, reason="ab"),
-               event("sdk_error", 10, 0, reason="KeyError", message="KeyError: 1")]  # fmt: skip
+    records = [
+        *failed([(10, "failed", "ValueError: x")] * 4),
+        event("configured", 10, 0, reason="ab"),
+        event("sdk_error", 10, 0, reason="KeyError", message="KeyError: 1"),
+    ]
     with Store(tmp_path / "data", create=True) as store:
         store.append(records)
         build(store, Settings(), now_ms=at(60))

@@ -51,7 +51,7 @@ JOBS = {
     "two-of-two-nodes": (COMM[0], said(1, "data"), COMM[2], said(3, "data")),
     "nobody": COMM,
     "moves-again": (said(0, "data"), *COMM[1:], said(0, None, kind="unstuck", minute=50), said(2, "data", minute=52)),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -76,38 +76,65 @@ def hangs(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "rank", "phase", "evidence"),
     [
-        ("reads", 2, "data", [
-            "rank 2 made no progress after step 400 in data, from 12:39",
-            "rank 2 in data; 3 others wait in gradient synchronization",
-            "it was at ada/shards.py:88 in read",
-            "called by data/dataloader.py:711 in __next__",
-            "called by ada/train.py:31 in main",
-        ]),
-        ("an-earlier-step", 3, "optimizer", [
-            "rank 3 made no progress after step 399 in optimizer, from 12:40",
-            "rank 3 in optimizer; 3 others wait in gradient synchronization",
-        ]),
-        ("saves", 0, "checkpoint", [
-            "rank 0 made no progress after step 400 in checkpoint, from 12:40",
-            "rank 0 in checkpoint; 3 others wait in gradient synchronization",
-        ]),
-        ("holds-the-interpreter", 1, "forward", [
-            "rank 1 made no progress after step 400 in forward, from 12:40",
-            "rank 1 in forward; 3 others wait in gradient synchronization",
-            "it was at ada/kernels.py:12 in launch",
-            "called by ada/train.py:40 in main",
-        ]),
-        ("stopped", 3, "comm", [
-            "rank 3 made no progress after step 400 in comm, from 12:40",
-            "rank 3 waits in gradient synchronization; 3 others wait in gradient synchronization",
-            f"it was {STOPPED}",
-        ]),
-        ("silent", 3, None, [
-            "rank 3 stopped reporting while 3 other ranks continued",
-            "3 others wait in gradient synchronization",
-        ]),
+        (
+            "reads",
+            2,
+            "data",
+            [
+                "rank 2 made no progress after step 400 in data, from 12:39",
+                "rank 2 in data; 3 others wait in gradient synchronization",
+                "it was at ada/shards.py:88 in read",
+                "called by data/dataloader.py:711 in __next__",
+                "called by ada/train.py:31 in main",
+            ],
+        ),
+        (
+            "an-earlier-step",
+            3,
+            "optimizer",
+            [
+                "rank 3 made no progress after step 399 in optimizer, from 12:40",
+                "rank 3 in optimizer; 3 others wait in gradient synchronization",
+            ],
+        ),
+        (
+            "saves",
+            0,
+            "checkpoint",
+            [
+                "rank 0 made no progress after step 400 in checkpoint, from 12:40",
+                "rank 0 in checkpoint; 3 others wait in gradient synchronization",
+            ],
+        ),
+        (
+            "holds-the-interpreter",
+            1,
+            "forward",
+            [
+                "rank 1 made no progress after step 400 in forward, from 12:40",
+                "rank 1 in forward; 3 others wait in gradient synchronization",
+                "it was at ada/kernels.py:12 in launch",
+                "called by ada/train.py:40 in main",
+            ],
+        ),
+        (
+            "stopped",
+            3,
+            "comm",
+            [
+                "rank 3 made no progress after step 400 in comm, from 12:40",
+                "rank 3 waits in gradient synchronization; 3 others wait in gradient synchronization",
+                f"it was {STOPPED}",
+            ],
+        ),
+        (
+            "silent",
+            3,
+            None,
+            ["rank 3 stopped reporting while 3 other ranks continued", "3 others wait in gradient synchronization"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_rank_that_the_others_wait_for(hangs, name, rank, phase, evidence):
     finding = hangs[name]
     place = {"rank": rank, "node": f"node-{2 * list(JOBS).index(name) + rank // 2}", "gpu": rank % 2}

@@ -231,10 +231,11 @@ class TestOfANode:
 class TestByItsCodeAlone:
     def records(self, before, after, hangs=True):
         telemetry = [
-            s for n in range(4)
+            s
+            for n in range(4)
             for s in samples(f"n{n // 2}", n % 2, 0, 40, xid=before, **BUSY)
             + samples(f"n{n // 2}", n % 2, 40, 120, xid=after if n == 3 else before)
-        ]  # fmt: skip
+        ]
         reports = [event("stuck", 40, rank, step=3999) for rank in range(4)] if hangs else []
         rest = [] if hangs else all_ranks(40, 120)
         return [*cluster(), *job(), *run(), *all_ranks(0, 40), *rest, *reports, *telemetry]

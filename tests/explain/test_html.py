@@ -125,7 +125,7 @@ def why(hours: float = 12, findings: int = 8, priced: bool = True) -> dict:
                 "waiting": 2,
                 "waiting_gpus": 12.0,
                 "waiting_longest_ms": 7_200_000,
-            },
+            }
         ],
         "teams": [
             {"team": team, **money(total_ms // 3, priced), **money(total_ms // 9, priced, "waste_")}

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.history import RunHistory, SavedCheckpoint
-from pyrometer.explain.lineage import (
-    NotRecordedError,
-    lineage_of_checkpoint,
-    lineage_of_sample,
-    lineage_of_step,
-)
+from pyrometer.explain.lineage import NotRecordedError, lineage_of_checkpoint, lineage_of_sample, lineage_of_step
 from pyrometer.model.records import Batch, named_samples
 from traced import RUN, Trained
 
@@ -87,15 +82,21 @@ def test_steps_that_were_done_again_are_marked(store):
     answer = lineage_of_step(store, RUN, 75, EVER, zone=UTC)
     assert {(one["attempt"], one["lost"]) for one in answer["updates"]} == {(1, True), (2, False)}
     assert [(one["step"], one["attempt"], one["of_attempt"]) for one in answer["checkpoints"]] == [
-        (80, 2, 2), (100, 2, 2), (120, 2, 2),
-    ]  # fmt: skip
+        (80, 2, 2),
+        (100, 2, 2),
+        (120, 2, 2),
+    ]
 
 
 def test_a_step_before_the_resume_is_in_checkpoints_of_both_attempts(store):
     answer = lineage_of_step(store, RUN, 30, EVER, zone=UTC)
     assert [(one["step"], one["attempt"]) for one in answer["checkpoints"]] == [
-        (40, 1), (60, 1), (80, 2), (100, 2), (120, 2),
-    ]  # fmt: skip
+        (40, 1),
+        (60, 1),
+        (80, 2),
+        (100, 2),
+        (120, 2),
+    ]
 
 
 def test_a_checkpoint_counts_its_steps_and_samples(store, trained):
@@ -107,9 +108,15 @@ def test_a_checkpoint_counts_its_steps_and_samples(store, trained):
     assert all(part["recorded_steps"] == part["steps"] for part in answer["parts"])
     assert sum(epoch["samples"] for epoch in answer["epochs"]) == 80 * 64
     assert answer["epochs"][0] == {
-        "loader": 0, "dataset": "pairs.parquet", "epoch": 0, "first_step": 0, "last_step": 15, "batches": 256,
-        "samples": 1_024, "unknown_batches": 0,
-    }  # fmt: skip
+        "loader": 0,
+        "dataset": "pairs.parquet",
+        "epoch": 0,
+        "first_step": 0,
+        "last_step": 15,
+        "batches": 256,
+        "samples": 1_024,
+        "unknown_batches": 0,
+    }
 
 
 def test_a_checkpoint_s_batches_come_in_pages(store):

@@ -9,9 +9,15 @@ from pyrometer.model.human import rate
 from pyrometer.model.records import NodeSample, StepWindow
 
 CALM = {
-    "cpu_busy_permille": 400, "cpu_wait_permille": 10, "memory_used_permille": 500, "disk_busy_permille": 310,
-    "io_stalled_permille": 5, "disk_read_mib_s": 900, "network_rx_mib_s": 40, "network_dropped_per_s": 0,
-}  # fmt: skip
+    "cpu_busy_permille": 400,
+    "cpu_wait_permille": 10,
+    "memory_used_permille": 500,
+    "disk_busy_permille": 310,
+    "io_stalled_permille": 5,
+    "disk_read_mib_s": 900,
+    "network_rx_mib_s": 40,
+    "network_dropped_per_s": 0,
+}
 SATURATED = CALM | {"disk_busy_permille": 980}
 
 

@@ -167,8 +167,16 @@ class TestOfTheHost:
     def test_of_a_long_life_among_short_ones_only_the_start_is_claimed(self, tmp_path):
         records, start = [], 0
         for number, life in enumerate((20, 60, 20)):
-            there = pod(f"llama-{number}", "llama", "n0", from_min=start, to_min=start + life, attempt=number + 1,
-                        reason="OOMKilled", rank=0)  # fmt: skip
+            there = pod(
+                f"llama-{number}",
+                "llama",
+                "n0",
+                from_min=start,
+                to_min=start + life,
+                attempt=number + 1,
+                reason="OOMKilled",
+                rank=0,
+            )
             runs_ms = at(start + life - 2)
             records += [r._replace(phase="Failed", started_ms=runs_ms) if hasattr(r, "phase") else r for r in there]
             start += life + 2

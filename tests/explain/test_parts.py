@@ -46,13 +46,19 @@ def flow_pod(
 
 
 PIPELINE = [
-    *cluster(), FLOW,
+    *cluster(),
+    FLOW,
     Workload(START_MS, "test", "flow", "Workflow", "ml", "retrain-x", team="nlp", experiment="nightly"),
-    step("prepare", 1, "succeeded", 0, 5), step("canary", 1, "skipped", 115, 115),
-    step("train", 1, "failed", 5, 30, message="main: Error (exit code 1)\nmore"), step("train", 2, "running", 30),
-    *flow_pod("train-0", "n0", "train", 1, 5, 30), *flow_pod("train-1", "n0", "train", 2, 30, None),
-    *job("llama", pods=1, from_min=60, to_min=90), *job("other", pods=0), *pod("mine", "other", "n1", gpus=1),
-]  # fmt: skip
+    step("prepare", 1, "succeeded", 0, 5),
+    step("canary", 1, "skipped", 115, 115),
+    step("train", 1, "failed", 5, 30, message="main: Error (exit code 1)\nmore"),
+    step("train", 2, "running", 30),
+    *flow_pod("train-0", "n0", "train", 1, 5, 30),
+    *flow_pod("train-1", "n0", "train", 2, 30, None),
+    *job("llama", pods=1, from_min=60, to_min=90),
+    *job("other", pods=0),
+    *pod("mine", "other", "n1", gpus=1),
+]
 
 
 def stored(folder: Path, records: list[Any]) -> Store:
@@ -74,8 +80,10 @@ def test_a_run_of_a_pipeline_by_its_steps(tmp_path: Path) -> None:
     steps = {row["step"]: row for row in told["steps"]}
     assert list(steps) == ["prepare", "train", "canary"]
     assert {name: row["state"] for name, row in steps.items()} == {
-        "prepare": "succeeded", "train": "running", "canary": "skipped",
-    }  # fmt: skip
+        "prepare": "succeeded",
+        "train": "running",
+        "canary": "skipped",
+    }
     first, second = steps["train"]["attempts"]
     assert (first["state"], first["duration_ms"], first["message"]) == (
         "retried",
@@ -135,9 +143,17 @@ def test_a_run_has_a_name_an_id_and_both_where_names_are_not_enough(tmp_path: Pa
 def trial(number: int, state: str, value: float | None, from_min: float, to_min: float | None) -> list[Any]:
     uid, ended_ms = f"trial-{number}", None if to_min is None else at(to_min)
     told = Trial(
-        at(to_min or from_min), uid, "sweep", "ml", f"t{number}", state, json.dumps({"lr": str(number)}), value,
-        started_ms=at(from_min), ended_ms=ended_ms,
-    )  # fmt: skip
+        at(to_min or from_min),
+        uid,
+        "sweep",
+        "ml",
+        f"t{number}",
+        state,
+        json.dumps({"lr": str(number)}),
+        value,
+        started_ms=at(from_min),
+        ended_ms=ended_ms,
+    )
     workload = Workload(START_MS, "test", f"w{number}", "Job", "ml", f"t{number}", team="nlp")
     held = pod(f"p{number}", f"w{number}", f"n{number % 2}", from_min=from_min, to_min=to_min, trial_uid=uid)
     return [told, workload, *held]
@@ -145,9 +161,14 @@ def trial(number: int, state: str, value: float | None, from_min: float, to_min:
 
 SWEEP = Sweep(at(0), "test", "sweep", "ml", "search", "running", "loss", "min", 0.1, "random", "t2", at(0))
 TRIALS = [
-    *cluster(), SWEEP, *trial(1, "succeeded", 0.5, 0, 30), *trial(2, "succeeded", 0.3, 0, 60),
-    *trial(3, "early_stopped", 0.9, 30, 40), *trial(4, "failed", None, 60, 65), *trial(5, "running", None, 100, None),
-]  # fmt: skip
+    *cluster(),
+    SWEEP,
+    *trial(1, "succeeded", 0.5, 0, 30),
+    *trial(2, "succeeded", 0.3, 0, 60),
+    *trial(3, "early_stopped", 0.9, 30, 40),
+    *trial(4, "failed", None, 60, 65),
+    *trial(5, "running", None, 100, None),
+]
 
 
 def test_a_sweep_says_who_won_and_what_the_others_cost(tmp_path: Path) -> None:
@@ -158,8 +179,12 @@ def test_a_sweep_says_who_won_and_what_the_others_cost(tmp_path: Path) -> None:
     minute = 2 * USD_AN_HOUR // 60
     assert (told["best_trial"], told["metric"], told["goal"], told["target"]) == ("t2", "loss", "min", 0.1)
     assert [(row["trial"], row["usd_micro"]) for row in told["trials"]] == [
-        ("t2", 60 * minute), ("t1", 30 * minute), ("t5", 20 * minute), ("t3", 10 * minute), ("t4", 5 * minute),
-    ]  # fmt: skip
+        ("t2", 60 * minute),
+        ("t1", 30 * minute),
+        ("t5", 20 * minute),
+        ("t3", 10 * minute),
+        ("t4", 5 * minute),
+    ]
     assert (told["best_usd_micro"], told["losers_usd_micro"], told["going_on_usd_micro"]) == (
         60 * minute,
         45 * minute,
@@ -185,13 +210,16 @@ def test_the_best_trial_is_found_where_katib_does_not_say_it(
 # -- the law ----------------------------------------------------------------------------------------------------------
 
 NAMED = [
-    FLOW, FLOW._replace(run_id="run-2"), SWEEP, Trial(at(0), "x", "sweep", "ml", "tx", "running"),
+    FLOW,
+    FLOW._replace(run_id="run-2"),
+    SWEEP,
+    Trial(at(0), "x", "sweep", "ml", "tx", "running"),
     *pod("a", "wa", "n0", gpus=1, to_min=33, pipeline_run="run-1", pipeline_step="x", trial_uid="x"),
     *pod("b", "wb", "n1", from_min=7, to_min=71, pipeline_run="run-1", pipeline_step="y"),
     *pod("c", "wc", "n0", gpus=1, from_min=40, to_min=57, pipeline_run="run-1", trial_uid="unknown"),
     *pod("d", "wd", "n0", gpus=1, from_min=61, pipeline_run="run-2", pipeline_step="x"),
     *pod("e", "we", "n1", gpus=1, from_min=71, pipeline_run="unknown", trial_uid="x"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")

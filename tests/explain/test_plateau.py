@@ -115,12 +115,18 @@ def losses(loss=power_law, *, name="loss", until_min=240, rank=0, goal=None, fla
     chance = random.Random(3)
     return [
         Metric(
-            at(minute + share), "run", 1, rank, name,
+            at(minute + share),
+            "run",
+            1,
+            rank,
+            name,
             loss(100 * min(minute + share, flat_min) + 100) * (1 + chance.gauss(0, noise)),
-            None if stepless else round(100 * (minute + share)), goal,
+            None if stepless else round(100 * (minute + share)),
+            goal,
         )
-        for minute in range(until_min) for share in (0.25, 0.5, 0.75)
-    ]  # fmt: skip
+        for minute in range(until_min)
+        for share in (0.25, 0.5, 0.75)
+    ]
 
 
 def training(to_min=240, **more):

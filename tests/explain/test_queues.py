@@ -16,9 +16,19 @@ def waiting(name: str, since_min: float, *, queue: str | None = "train", gpus: i
     created_ms = at(since_min)
     return [
         Workload(created_ms, "test", name, "Job", "ml", name, queue=queue),
-        Pod(created_ms, "test", f"queued/{name}/0", "ml", name, "Pending", name, queue=queue, created_ms=created_ms,
-            gpu_share=gpus * SHARE_WHOLE),
-    ]  # fmt: skip
+        Pod(
+            created_ms,
+            "test",
+            f"queued/{name}/0",
+            "ml",
+            name,
+            "Pending",
+            name,
+            queue=queue,
+            created_ms=created_ms,
+            gpu_share=gpus * SHARE_WHOLE,
+        ),
+    ]
 
 
 def queued(name: str, from_min: float, waited_min: float, **more: Any) -> list[Any]:
@@ -31,9 +41,14 @@ def test_jobs_that_started_waited_until_their_first_pod_was_scheduled(tmp_path: 
     answer = told(tmp_path, [*cluster(), *queued("llama", 40, 30, queue="train")])
     (row,) = answer["queues"]
     assert row == {
-        "queue": "train", "started": 1, "waited_median_ms": 30 * MINUTE, "waited_longest_ms": 30 * MINUTE,
-        "waiting": 0, "waiting_gpus": 0, "waiting_longest_ms": None,
-    }  # fmt: skip
+        "queue": "train",
+        "started": 1,
+        "waited_median_ms": 30 * MINUTE,
+        "waited_longest_ms": 30 * MINUTE,
+        "waiting": 0,
+        "waiting_gpus": 0,
+        "waiting_longest_ms": None,
+    }
     (workload,) = [row for row in answer["workloads"] if row["workload"]["name"] == "llama"]
     assert workload["waited_ms"] == 30 * MINUTE
     assert "Queue train: 1 started after a median wait of 30 min." in render_text(answer)
@@ -49,8 +64,9 @@ def test_kueue_says_how_long_it_held_a_job_back(tmp_path: Path) -> None:
 def test_what_waits_at_the_end_is_said_with_what_it_asks_for(tmp_path: Path) -> None:
     answer = told(tmp_path, [*cluster(), *waiting("a", 20), *waiting("b", 90, gpus=4), *waiting("c", 100, queue=None)])
     assert [(q["queue"], q["waiting"], q["waiting_gpus"], q["waiting_longest_ms"]) for q in answer["queues"]] == [
-        ("train", 2, 12.0, 100 * MINUTE), ("ml", 1, 8.0, 20 * MINUTE),
-    ]  # fmt: skip
+        ("train", 2, 12.0, 100 * MINUTE),
+        ("ml", 1, 8.0, 20 * MINUTE),
+    ]
     assert "Queue train: 2 jobs waiting for 12 GPUs, the longest for 1 h 40 min." in render_text(answer)
     assert "<h2>Queues" in render_html(answer)
 

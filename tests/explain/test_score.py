@@ -27,23 +27,33 @@ HOUR = nights.HOUR
 def finding(cause="hang", workload="llama", from_min=0.0, to_min=60.0, usd=100, culprit=None, detected_min=1.0, **more):
     named = workload and {"uid": workload, "kind": "PyTorchJob", "namespace": "ml", "name": workload}
     return {
-        "cause": cause, "workload": named, "experiment": None, "team": None, "culprit": culprit,
-        "from": iso(at(from_min), UTC), "to": iso(at(to_min), UTC), "gpu_ms": 1, "usd_micro": usd * 1_000_000,
-        "usd": float(usd), "what_if": {"detected": iso(at(detected_min), UTC)},
-    } | more  # fmt: skip
+        "cause": cause,
+        "workload": named,
+        "experiment": None,
+        "team": None,
+        "culprit": culprit,
+        "from": iso(at(from_min), UTC),
+        "to": iso(at(to_min), UTC),
+        "gpu_ms": 1,
+        "usd_micro": usd * 1_000_000,
+        "usd": float(usd),
+        "what_if": {"detected": iso(at(detected_min), UTC)},
+    } | more
 
 
 def cell(state, hours, workload="llama", hour=0):
-    return {
-        "workload_uid": workload, "hour": iso(at(60 * hour), UTC), "state": state, "gpu_ms": round(hours * HOUR),
-    }  # fmt: skip
+    return {"workload_uid": workload, "hour": iso(at(60 * hour), UTC), "state": state, "gpu_ms": round(hours * HOUR)}
 
 
 def truth(findings=(), cells=(), **more):
     return {
-        "scenario": "test", "seed": 7, "evidence": "full",
-        "window": {"from": iso(at(0), UTC), "to": iso(at(120), UTC)}, "findings": list(findings), "cells": list(cells),
-    } | more  # fmt: skip
+        "scenario": "test",
+        "seed": 7,
+        "evidence": "full",
+        "window": {"from": iso(at(0), UTC), "to": iso(at(120), UTC)},
+        "findings": list(findings),
+        "cells": list(cells),
+    } | more
 
 
 def scored(planted=(), found=(), true_cells=(), found_cells=(), **more):
@@ -108,8 +118,10 @@ class TestMatching:
         answer = scored(planted, found)
         assert figures(answer) == (0.5, 0.3333)
         assert [(row["cause"], row["matched"], row["found"], row["planted"]) for row in answer["causes"]] == [
-            ("hang", 0, 0, 1), ("straggler", 1, 1, 2), ("data_stall", 0, 1, 0),
-        ]  # fmt: skip
+            ("hang", 0, 0, 1),
+            ("straggler", 1, 1, 2),
+            ("data_stall", 0, 1, 0),
+        ]
         assert (answer["causes"][0]["precision"], answer["causes"][2]["recall"]) == (None, None)
 
     def test_nothing_planted_nothing_found(self):
@@ -213,9 +225,11 @@ class TestStates:
     def test_what_gpu_telemetry_cannot_tell_apart_is_right(self, true, found):
         cells = [[cell(state, hours) for state, hours in side.items()] for side in (true, found)]
         assert scored(true_cells=cells[0], found_cells=cells[1], evidence="gpu")["state_error"] == 0.0
-        assert scored(true_cells=cells[0], found_cells=cells[1])["state_error"] == (0.0 if "infer" in true else 1.0 - (
-            sum(min(true[state], found.get(state, 0)) for state in true) / sum(true.values())
-        ))  # fmt: skip
+        assert scored(true_cells=cells[0], found_cells=cells[1])["state_error"] == (
+            0.0
+            if "infer" in true
+            else 1.0 - (sum(min(true[state], found.get(state, 0)) for state in true) / sum(true.values()))
+        )
 
     @pytest.mark.parametrize(
         ("true", "found", "error"),

@@ -25,15 +25,19 @@ from pyrometer.store import Store
 NIGHT = TimeRange(START_MS, START_MS + 2 * HOUR)
 FIRST = {"samples": 6_000, "tokens": 600_000, "memory_peak_mib": 40_000}
 RECORDS: list[Any] = [
-    *cluster(), *job(),
-    *run(ended_ms=at(30), outcome="failed"), *run(attempt=2, started_min=60, resumed_step=2_000),
+    *cluster(),
+    *job(),
+    *run(ended_ms=at(30), outcome="failed"),
+    *run(attempt=2, started_min=60, resumed_step=2_000),
     *(window for rank in range(4) for window in steps(rank, 0, 30, **WELL, **FIRST)),
     *(window for rank in range(3) for window in steps(rank, 60, 90, attempt=2, first_step=2_000, **WELL)),
     *steps(3, 60, 90, attempt=2, first_step=2_000, **(WELL | {"comm_ms": 15_000})),
-    *samples("n0", 0, 0, 120, gpu_util_permille=900, power_w=400), *samples("n0", 1, 0, 120, gpu_util_permille=700),
+    *samples("n0", 0, 0, 120, gpu_util_permille=900, power_w=400),
+    *samples("n0", 1, 0, 120, gpu_util_permille=700),
     Slot(START_MS, "n0", 0, "GPU-1"),
-    event("checkpoint_saved", 10, 0, step=1_000, duration_ms=4_000), event("checkpoint_saved", 20, 0, step=2_000),
-]  # fmt: skip
+    event("checkpoint_saved", 10, 0, step=1_000, duration_ms=4_000),
+    event("checkpoint_saved", 20, 0, step=2_000),
+]
 
 
 @pytest.fixture(scope="module")

@@ -26,17 +26,37 @@ def started(name, *, nodes, from_min=0.0, container_min=0.5, first_step_min=2.0,
         pod, uid = f"{name}-{rank}", f"n{node}"
         stepped_ms = None if first_step_min is None else at(from_min + first_step_min)
         records.append(
-            Pod(at(to_min), "test", pod, "ml", pod, "Running", workload_uid=name, node_uid=uid,
-                scheduled_ms=at(from_min), started_ms=at(from_min + container_min))
-        )  # fmt: skip
+            Pod(
+                at(to_min),
+                "test",
+                pod,
+                "ml",
+                pod,
+                "Running",
+                workload_uid=name,
+                node_uid=uid,
+                scheduled_ms=at(from_min),
+                started_ms=at(from_min + container_min),
+            )
+        )
         for gpu in range(2):
             place = {"node_uid": uid, "slot_index": gpu, "pod_uid": pod}
             records.append(Allocation(at(to_min), pod, uid, gpu, at(from_min), at(to_min), SHARE_WHOLE))
             if sdk:
                 records.append(
-                    Run(at(from_min + container_min), name, 1, 2 * rank + gpu, at(from_min + container_min),
-                        ranks=2 * len(nodes), workload_uid=name, first_step_ms=stepped_ms, ended_ms=at(to_min), **place)
-                )  # fmt: skip
+                    Run(
+                        at(from_min + container_min),
+                        name,
+                        1,
+                        2 * rank + gpu,
+                        at(from_min + container_min),
+                        ranks=2 * len(nodes),
+                        workload_uid=name,
+                        first_step_ms=stepped_ms,
+                        ended_ms=at(to_min),
+                        **place,
+                    )
+                )
                 if stepped_ms is not None:
                     records.append(
                         StepWindow(stepped_ms, at(to_min), name, 1, 2 * rank + gpu, first_step=1, steps=100, **place)
@@ -118,11 +138,7 @@ class TestWhereTheTimeWent:
 
     @pytest.mark.parametrize(
         ("kind", "words"),
-        [
-            ("compiled", "compiling the model"),
-            ("restored", "loading the checkpoint"),
-            ("rendezvous", "rendezvous"),
-        ],
+        [("compiled", "compiling the model"), ("restored", "loading the checkpoint"), ("rendezvous", "rendezvous")],
     )
     def test_phases_of_the_program(self, tmp_path, kind, words):
         finding = self.told(tmp_path, [of_rank(kind, 29, rank, 15) for rank in range(6)])

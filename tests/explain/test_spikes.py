@@ -70,8 +70,11 @@ def test_jumps_far_apart_are_several_although_usual_values_between_were_left_out
     ]
     found = spikes(kept)
     assert [(spike.first.step // every, spike.last.step // every) for spike in found] == [
-        (100, 100), (160, 160), (240, 242), (390, 390)
-    ]  # fmt: skip
+        (100, 100),
+        (160, 160),
+        (240, 242),
+        (390, 390),
+    ]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -173,10 +176,7 @@ def test_of_several_losses_one_that_leads_to_samples_is_looked_at(tmp_path, othe
 
 @pytest.mark.parametrize(("metric", "says"), [("accuracy", "It has: loss"), ("", "It has: loss")])
 def test_a_metric_that_is_not_there_is_told(tmp_path, metric, says):
-    with (
-        Trained(attempts=((0, 9),)).store(tmp_path / "data") as store,
-        pytest.raises(NotRecordedError, match=says),
-    ):
+    with Trained(attempts=((0, 9),)).store(tmp_path / "data") as store, pytest.raises(NotRecordedError, match=says):
         lineage_of_spikes(store, RUN, EVER, zone=UTC, metric=metric)
 
 

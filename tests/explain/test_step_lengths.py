@@ -27,9 +27,11 @@ steps_us = st.one_of(
     st.lists(st.integers(90_000, 110_000), min_size=1, max_size=300),
     st.builds(  # a usual length, and a few steps that are far longer
         lambda usual, slow, seed: [*np.random.default_rng(seed).normal(usual, usual / 50, 400).astype(int), *slow],
-        st.integers(100, 10**7), st.lists(st.integers(1, 10**8), max_size=12), st.integers(0, 99),
+        st.integers(100, 10**7),
+        st.lists(st.integers(1, 10**8), max_size=12),
+        st.integers(0, 99),
     ),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +45,18 @@ def store(tmp_path_factory):
 
 def window(took_us: list[int], rank: int = 0, name: str = "run") -> StepWindow:
     return StepWindow(
-        at(0), at(1), name, 1, rank, "n0", rank, steps=len(took_us), step_max_us=max(took_us),
+        at(0),
+        at(1),
+        name,
+        1,
+        rank,
+        "n0",
+        rank,
+        steps=len(took_us),
+        step_max_us=max(took_us),
         step_p50_us=sorted(took_us)[len(took_us) // 2],
         step_lengths=tuple(step_lengths([1000 * us for us in took_us])),
-    )  # fmt: skip
+    )
 
 
 def figures(store: Store, windows: list[StepWindow]) -> dict[str, Any]:

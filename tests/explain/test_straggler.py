@@ -36,9 +36,16 @@ def windows(run, rank, place, late, phase, *, delay_ms=DELAY_MS):
     for number in range(2):
         begin_ms = at(5) + number * length_ms + rank  # clocks disagree a little
         yield StepWindow(
-            begin_ms, begin_ms + length_ms, run, 1, rank, first_step=1 + number * STEPS, steps=STEPS,
-            **{name: ms * STEPS + noise for name, ms in step.items()}, **place,
-        )  # fmt: skip
+            begin_ms,
+            begin_ms + length_ms,
+            run,
+            1,
+            rank,
+            first_step=1 + number * STEPS,
+            steps=STEPS,
+            **{name: ms * STEPS + noise for name, ms in step.items()},
+            **place,
+        )
 
 
 @pytest.fixture(scope="module")

@@ -54,9 +54,7 @@ def test_a_pod_that_waits_beside_free_gpus(tmp_path):
     assert finding["gpu_ms"] == 2 * 59.75 * MINUTE
     assert finding["usd_micro"] == round(2 * 59.75 * 60_000)
     assert finding["title"].startswith("llama waited for 2 GPUs for 1 h")
-    assert finding["evidence"] == [
-        "1 pod waited up to 1 h for 2 GPUs", "at least 2 GPUs were free at the time",
-    ]  # fmt: skip
+    assert finding["evidence"] == ["1 pod waited up to 1 h for 2 GPUs", "at least 2 GPUs were free at the time"]
     assert finding["confidence"] == 0.7
 
 
@@ -87,10 +85,7 @@ def test_an_ordinary_delay_is_none(tmp_path, to_min, found):
 
 @pytest.mark.parametrize(("placed_min", "found"), [(63, False), (66, True)])
 def test_gpus_that_have_just_come_free_are_none(tmp_path, placed_min, found):
-    records = [
-        *cluster(), *full(), *full("n1", to_min=60), workload(),
-        *waits("llama-0", to_min=placed_min, node="n1"),
-    ]  # fmt: skip
+    records = [*cluster(), *full(), *full("n1", to_min=60), workload(), *waits("llama-0", to_min=placed_min, node="n1")]
     findings = told(tmp_path, records, settings=FREE_GPUS)["findings"]
     assert [interval(finding) for finding in findings] == ([minutes(60, placed_min)] if found else [])
 
@@ -98,7 +93,7 @@ def test_gpus_that_have_just_come_free_are_none(tmp_path, placed_min, found):
 def test_unhealthy_nodes_are_not_free(tmp_path):
     cordoned = [
         Node(at(m), "test", "n1", "node-1", 2, "Test GPU", pool="pool", schedulable=False) for m in (0.01, 119.99)
-    ]  # fmt: skip
+    ]
     records = [r for r in cluster() if not (isinstance(r, Node) and r.node_uid == "n1")]
     findings = told(tmp_path, [*records, *cordoned, *full(), workload(), *waits("llama-0")])["findings"]
     assert "stranded" not in {finding["cause"] for finding in findings}
@@ -147,9 +142,13 @@ class TestGangs:
 
 def test_two_that_wait_share_what_is_free(tmp_path):
     records = [
-        *cluster(nodes=3), *full(gpus=1), workload("one"), *waits("one-0", "one", gpus=3), workload("two"),
+        *cluster(nodes=3),
+        *full(gpus=1),
+        workload("one"),
+        *waits("one-0", "one", gpus=3),
+        workload("two"),
         *waits("two-0", "two", gpus=2, from_min=30),
-    ]  # fmt: skip
+    ]
     found = {finding["workload"]["uid"]: finding for finding in told(tmp_path, records)["findings"]}
     assert found["one"]["gpu_ms"] == 3 * 110 * MINUTE
     assert found["two"]["gpu_ms"] == 2 * 90 * MINUTE

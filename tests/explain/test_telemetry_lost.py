@@ -236,8 +236,9 @@ def test_only_real_gaps_are_told(tmp_path, every_s, seed):
     answer = told(tmp_path, records, hours=HOURS, settings=Settings(finding_min_usd_micro=0))
     found = {
         (finding["culprit"]["node"], finding["culprit"].get("gpu")): interval(finding)
-        for finding in answer["findings"] if finding["cause"] == "telemetry_lost"
-    }  # fmt: skip
+        for finding in answer["findings"]
+        if finding["cause"] == "telemetry_lost"
+    }
     assert len(found) == len(answer["findings"])
     assert found.keys() <= planted.keys()
     for place, (lost, gap, times) in planted.items():
@@ -252,9 +253,10 @@ def test_only_real_gaps_are_told(tmp_path, every_s, seed):
 def test_an_interval_that_changes_is_no_gap(tmp_path, every_s):
     samples_of = [
         GpuSample(ms, f"n{node}", slot, **BUSY)
-        for node in (0, 1) for slot in (0, 1)
+        for node in (0, 1)
+        for slot in (0, 1)
         for ms in (*range(at(0), at(60), 15_000), *range(at(60), at(240), every_s * 1000))
-    ]  # fmt: skip
+    ]
     assert told(tmp_path, [*cluster(hours=4), *job(), *samples_of], hours=4)["findings"] == []
 
 
@@ -272,8 +274,9 @@ def test_gpus_of_a_node_with_gaps_of_their_own_are_two_findings(tmp_path):
     apart = sampled("n1", (0, 30), (70, 120), slots=(0,)) + sampled("n1", (0, 60), (100, 120), slots=(1,))
     found = told(tmp_path, [*cluster(), *job(), *sampled("n0", (0, 120)), *apart])["findings"]
     assert sorted((interval(one), one["culprit"]["gpu"], one["gpu_ms"]) for one in found) == [
-        (minutes(29, 70), 0, 40 * MINUTE), (minutes(59, 100), 1, 40 * MINUTE),
-    ]  # fmt: skip
+        (minutes(29, 70), 0, 40 * MINUTE),
+        (minutes(59, 100), 1, 40 * MINUTE),
+    ]
 
 
 @pytest.mark.parametrize("every_s", [60, 120])

@@ -23,15 +23,23 @@ def watched(slow=None, *, nodes=(0, 1), gpus=2, mhz=1_800, to_min=120):
     """A sample a minute of GPUs at work; `slow(node, gpu, minute)` gives what is different there."""
     return [
         GpuSample(
-            at(minute), f"n{node}", gpu,
-            **(BUSY | {"sm_clock_mhz": mhz + minute * 7919 % 31 - 15, "temperature_c": 62,
-                       "throttle_reasons": POWER_CAP * (minute % 3 == 0)}
-               | ((slow and slow(node, gpu, minute)) or {})),
+            at(minute),
+            f"n{node}",
+            gpu,
+            **(
+                BUSY
+                | {
+                    "sm_clock_mhz": mhz + minute * 7919 % 31 - 15,
+                    "temperature_c": 62,
+                    "throttle_reasons": POWER_CAP * (minute % 3 == 0),
+                }
+                | ((slow and slow(node, gpu, minute)) or {})
+            ),
         )
         for node in nodes
         for gpu in range(gpus)
         for minute in range(to_min)
-    ]  # fmt: skip
+    ]
 
 
 def on(node, gpu, from_min, to_min, **values):

@@ -47,9 +47,15 @@ def test_a_job_that_trains(tmp_path: Path) -> None:
     assert min(row["spark"]) > 0.9
     assert answer["at"] == iso(at(NOW_MIN), UTC)
     assert answer["rate"] | {"wasted_usd_micro_per_hour": 0, "wasted_usd_per_hour": 0} == {
-        "usd_micro_per_hour": 4 * PRICE_USD_MICRO, "usd_per_hour": 14.4, "gpus": 4.0, "held_gpus": 4.0,
-        "free_gpus": 0.0, "unhealthy_gpus": 0.0, "wasted_usd_micro_per_hour": 0, "wasted_usd_per_hour": 0,
-    }  # fmt: skip
+        "usd_micro_per_hour": 4 * PRICE_USD_MICRO,
+        "usd_per_hour": 14.4,
+        "gpus": 4.0,
+        "held_gpus": 4.0,
+        "free_gpus": 0.0,
+        "unhealthy_gpus": 0.0,
+        "wasted_usd_micro_per_hour": 0,
+        "wasted_usd_per_hour": 0,
+    }
     assert 0 < answer["rate"]["wasted_usd_micro_per_hour"] < 0.1 * 4 * PRICE_USD_MICRO
     assert (answer["others"], answer["queue"]) == (0, {"pods": 0, "gpus": 0.0, "longest_ms": None})
 
@@ -85,8 +91,12 @@ def test_an_end_is_in_sight_only_where_a_controller_says_so(tmp_path: Path) -> N
     told = [Metric(at(110), "llama", 1, 0, "loss", 1.5)]
     (row,) = asked(tmp_path / "pace", [*cluster(), *job(), *percent, *told])["rows"]
     assert row["progress"] == {
-        "step": None, "total_steps": None, "share": 0.5, "eta_ms": 40 * MINUTE, "source": "trainjob",
-    }  # fmt: skip
+        "step": None,
+        "total_steps": None,
+        "share": 0.5,
+        "eta_ms": 40 * MINUTE,
+        "source": "trainjob",
+    }
     assert row["metric"] == {"name": "loss", "value": 1.5}
     remaining = Metric(at(110), "llama", 1, 0, "remaining_seconds", 1800.0)
     (row,) = asked(tmp_path / "said", [*cluster(), *job(), *percent, remaining])["rows"]

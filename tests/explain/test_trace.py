@@ -39,8 +39,9 @@ PIECES = st.tuples(
 )
 RANKS = st.lists(
     st.tuples(st.sampled_from(("a", "b", None)), st.integers(-50_000, 50_000), st.lists(PIECES, min_size=1)),
-    min_size=1, max_size=5,
-)  # fmt: skip
+    min_size=1,
+    max_size=5,
+)
 
 
 def answer_of(ranks) -> dict:
@@ -149,8 +150,13 @@ def test_who_was_waited_for_and_why(store):
     answer = trace_step(store, RUN, 70, EVER, zone=UTC)
     assert (answer["attempt"], answer["attempts"], answer["lost"]) == (2, [1, 2], False)
     assert answer["waited_for"] == {
-        "rank": 2, "ranks": 3, "waited_ms": 24.0, "phase": "backward", "phase_ms": 56.0, "excess_ms": 24.0,
-    }  # fmt: skip
+        "rank": 2,
+        "ranks": 3,
+        "waited_ms": 24.0,
+        "phase": "backward",
+        "phase_ms": 56.0,
+        "excess_ms": 24.0,
+    }
     assert answer["ranks"][0]["rank"] == 2
     assert [row["waited_ms"] for row in answer["ranks"]] == [0.0, 24.0, 24.0, 24.0]
     names = [piece["name"] for piece in answer["critical_path"]]
@@ -211,8 +217,11 @@ def test_times_known_to_the_millisecond_follow_each_other():
     ]
     placed = tracing._by_rank(spans)[0]
     assert [(span.name, span.start_us) for span in placed] == [
-        ("data", 0), ("copy", 500), ("forward", 1_000), ("backward", 1_500),
-    ]  # fmt: skip
+        ("data", 0),
+        ("copy", 500),
+        ("forward", 1_000),
+        ("backward", 1_500),
+    ]
 
 
 def test_a_run_that_is_not_there_is_told(store):
@@ -241,12 +250,19 @@ def test_a_run_s_life_is_told_in_order(store):
     answer = trace_run(store, RUN, EVER, zone=UTC)
     first, second = answer["attempts"]
     assert [piece["name"] for piece in first["pieces"]][:5] == [
-        "imports", "rendezvous", "compile", "first_step", "training",
-    ]  # fmt: skip
+        "imports",
+        "rendezvous",
+        "compile",
+        "first_step",
+        "training",
+    ]
     assert [piece["name"] for piece in second["pieces"]][:4] == ["imports", "rendezvous", "restore", "compile"]
     assert (first["outcome"], first["lost_steps"], second["outcome"], second["resumed_step"]) == (
-        "failed", 20, "succeeded", 60,
-    )  # fmt: skip
+        "failed",
+        20,
+        "succeeded",
+        60,
+    )
     assert [mark["message"] for mark in first["marks"]] == ["NCCL timeout\nof rank 1"]
     assert answer["traced"]["count"] == 15
     assert answer["traced"]["newest"]["step"] == 120
@@ -278,9 +294,7 @@ def test_a_hang_lasts_until_it_ends_or_the_attempt_does(tmp_path):
         )
         answer = trace_run(store, RUN, EVER, zone=UTC)
     hangs = [piece for piece in answer["attempts"][0]["pieces"] if piece["name"] == "hang"]
-    assert [(hang["start_ms"] - START_MS, hang["duration_ms"]) for hang in hangs] == [
-        (21_000, 1_000), (24_000, 2_800),
-    ]  # fmt: skip
+    assert [(hang["start_ms"] - START_MS, hang["duration_ms"]) for hang in hangs] == [(21_000, 1_000), (24_000, 2_800)]
     assert (hangs[0]["ranks"], hangs[0]["reason"]) == ([0, 3], "comm")
 
 

@@ -16,9 +16,12 @@ from pyrometer.serve.questions import bring_up_to_date, question
 from pyrometer.store import Store
 
 HUNG = [
-    *nights.cluster(), *nights.job(), *nights.run(), *nights.all_ranks(0, 40),
+    *nights.cluster(),
+    *nights.job(),
+    *nights.run(),
+    *nights.all_ranks(0, 40),
     *(nights.event("stuck", 40, rank, step=3999, reason="backward") for rank in range(4)),
-]  # fmt: skip
+]
 
 
 def why(folder: Path, records: list[Any], **parameters: str) -> dict[str, Any]:

@@ -176,14 +176,20 @@ def test_runs_of_an_experiment_beside_what_they_cost(store):
     )
     answer = worth(store, "sweep", window, zone=UTC, target=2.0)
     assert (answer["experiment"], answer["team"], answer["metric"], answer["goal"]) == (
-        "sweep", "nlp", "val/loss", "min",
-    )  # fmt: skip
+        "sweep",
+        "nlp",
+        "val/loss",
+        "min",
+    )
     assert answer["metrics"] == [{"name": "val/loss", "goal": "min", "goal_guessed": False, "runs": 3}]
     rows = {row["run"]: row for row in answer["runs"]}
     assert list(rows) == ["beaten", "good", "cheap", "silent"]
     assert {name: row["pareto"] for name, row in rows.items()} == {
-        "good": True, "cheap": True, "beaten": False, "silent": False,
-    }  # fmt: skip
+        "good": True,
+        "cheap": True,
+        "beaten": False,
+        "silent": False,
+    }
     minute_usd_micro = PRICE_USD_MICRO // 60
     good = rows["good"]
     assert (good["usd_micro"], good["gpu_hours"], good["steps"]) == (60 * minute_usd_micro, 1.0, 6000)
@@ -191,8 +197,12 @@ def test_runs_of_an_experiment_beside_what_they_cost(store):
     assert (good["to_target_usd_micro"], good["to_target_step"]) == (30 * minute_usd_micro, 3000)
     assert (good["to_target_gpu_hours"], good["to_target_ms"]) == (0.5, 30 * 60_000 - 1)
     assert good["marginal"] == {
-        "usd_micro": 6 * minute_usd_micro, "usd": 0.36, "gain": 0.5, "gain_per_usd": 1.38889, "share_of_all_gain": 0.2,
-    }  # fmt: skip
+        "usd_micro": 6 * minute_usd_micro,
+        "usd": 0.36,
+        "gain": 0.5,
+        "gain_per_usd": 1.38889,
+        "share_of_all_gain": 0.2,
+    }
     assert good["curve"][1] == [3000, at(30) - 1, 2.0, 30 * 60_000, 30 * minute_usd_micro]
     beaten = rows["beaten"]
     assert (beaten["best"], beaten["final"], len(beaten["curve"])) == (1.0, 1.0, 3)  # what is no number is absent
@@ -201,8 +211,9 @@ def test_runs_of_an_experiment_beside_what_they_cost(store):
     assert answer["dominated_usd_micro"] == beaten["usd_micro"]
     # at its first value after 20 minutes the cheap one had already got as good for half of that
     assert (beaten["dominated_since"], beaten["dominated_after_usd_micro"]) == (
-        minutes(20, 20)[0].replace(":20:00Z", ":19:59.999Z"), 80 * minute_usd_micro,
-    )  # fmt: skip
+        minutes(20, 20)[0].replace(":20:00Z", ":19:59.999Z"),
+        80 * minute_usd_micro,
+    )
     assert good["dominated_since"] is None
     assert answer["already_dominated_usd_micro"] == sum(row["dominated_after_usd_micro"] for row in rows.values())
 
@@ -210,10 +221,15 @@ def test_runs_of_an_experiment_beside_what_they_cost(store):
 def test_a_value_within_a_minute_has_cost_what_was_held_by_then(store):
     """Whole minutes evenly; of the first and the last, only the part that was held."""
     records = [
-        r._replace(**{name: getattr(r, name) + 20_000 for name in ("scheduled_ms", "started_ms", "from_ms")
-                      if getattr(r, name, None) is not None})
+        r._replace(
+            **{
+                name: getattr(r, name) + 20_000
+                for name in ("scheduled_ms", "started_ms", "from_ms")
+                if getattr(r, name, None) is not None
+            }
+        )
         for r in trained("a", 0, 3, [])
-    ]  # fmt: skip
+    ]
     moments = (10, 20, 30, 60, 90, 179.999)
     reported = [Metric(START_MS + round(1000 * s), "a", 1, 0, "loss", 9.0 - n, n, "min") for n, s in enumerate(moments)]
     window = accounted(store, [*records, *reported])
@@ -268,9 +284,19 @@ def test_runs_that_share_a_pod_share_its_time_in_every_answer(store):
     """A notebook that trains twice: as a whole and minute by minute, each run has the same."""
     first = trained("first", 0, 60, [3.0, 2.0])
     again = Run(
-        at(60), "second", 1, 0, at(40), pod_uid="pod-first", node_uid="n0", slot_index=0, first_step_ms=at(41),
-        ended_ms=at(60), outcome="succeeded", experiment="sweep",
-    )  # fmt: skip
+        at(60),
+        "second",
+        1,
+        0,
+        at(40),
+        pod_uid="pod-first",
+        node_uid="n0",
+        slot_index=0,
+        first_step_ms=at(41),
+        ended_ms=at(60),
+        outcome="succeeded",
+        experiment="sweep",
+    )
     window = accounted(store, [*first, again])
     (whole,) = experiments(store, window, zone=UTC)["rows"]
     parts = {row["run"]: row for row in worth(store, "sweep", window, zone=UTC)["runs"]}

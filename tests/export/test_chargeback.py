@@ -186,9 +186,14 @@ def test_focus_says_whose_it_is(focus: list[dict[str, str]]) -> None:
     assert teams == {"nlp", "platform"}
     mine = next(row for row in focus if row["SubAccountName"] == "nlp")
     assert json.loads(mine["Tags"]) == {
-        "team": "nlp", "experiment": "llama-sft", "namespace": "ml", "pool": "pool", "workload": "llama",
-        "workload_kind": "PyTorchJob", "workload_uid": "llama",
-    }  # fmt: skip
+        "team": "nlp",
+        "experiment": "llama-sft",
+        "namespace": "ml",
+        "pool": "pool",
+        "workload": "llama",
+        "workload_kind": "PyTorchJob",
+        "workload_uid": "llama",
+    }
     assert (mine["ResourceId"], mine["BillingAccountId"]) == ("test/node-0", "test")
 
 

@@ -29,9 +29,14 @@ def only(page: str, name: str) -> tuple[dict[str, str], float]:
 def test_values_are_written_with_dcgm_s_labels() -> None:
     page = exposition([Shown(DEVICE, {"DCGM_FI_DEV_GPU_UTIL": 93, "DCGM_FI_DEV_POWER_USAGE": 16.365})], ABOUT)
     labels = {
-        "gpu": "0", "UUID": "GPU-1", "pci_bus_id": "00000000:31:00.0", "device": "nvidia0", "modelName": "NVIDIA L4",
-        "Hostname": "node-1", "DCGM_FI_DRIVER_VERSION": "580.105.08",
-    }  # fmt: skip
+        "gpu": "0",
+        "UUID": "GPU-1",
+        "pci_bus_id": "00000000:31:00.0",
+        "device": "nvidia0",
+        "modelName": "NVIDIA L4",
+        "Hostname": "node-1",
+        "DCGM_FI_DRIVER_VERSION": "580.105.08",
+    }
     assert only(page, "DCGM_FI_DEV_GPU_UTIL") == (labels, 93)
     assert only(page, "DCGM_FI_DEV_POWER_USAGE") == (labels, 16.365)
     assert "DCGM_FI_DEV_SM_CLOCK" not in page  # absent, not zero

@@ -45,8 +45,19 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
             end = begin + 7 * MS_PER_HOUR
             seen = Node(begin, "here", "n0", "node-0", 2, "NVIDIA-H100-80GB-HBM3", pool="p", instance_type="p5")
             store.append([seen, seen._replace(time_ms=end - 1), seen._replace(time_ms=end, present=False)])
-            pod = Pod(end, "here", f"pod-{begin}", "ml", "pod", "Succeeded", "w", node_uid="n0", scheduled_ms=begin,
-                      started_ms=begin, ended_ms=end)  # fmt: skip
+            pod = Pod(
+                end,
+                "here",
+                f"pod-{begin}",
+                "ml",
+                "pod",
+                "Succeeded",
+                "w",
+                node_uid="n0",
+                scheduled_ms=begin,
+                started_ms=begin,
+                ended_ms=end,
+            )
             store.append([pod, Allocation(end, pod.pod_uid, "n0", 0, begin, begin + MS_PER_HOUR, SHARE_WHOLE)])
         now_ms = november + 24 * MS_PER_HOUR
         build(store, Settings(), now_ms=now_ms)
@@ -54,8 +65,20 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.append([Price(october + 1, 3_000_001, october)])
     path = folder / "november.csv"
     with pytest.raises(SystemExit) as ended:
-        main(["export", "focus", "--data", str(folder / "data"), "--month", "2026-11", "--out", str(path),
-              "--share-platform", "even"])  # fmt: skip
+        main(
+            [
+                "export",
+                "focus",
+                "--data",
+                str(folder / "data"),
+                "--month",
+                "2026-11",
+                "--out",
+                str(path),
+                "--share-platform",
+                "even",
+            ]
+        )
     assert not ended.value.code
     assert month_range("2026-11", UTC).from_ms < november
     return path
@@ -76,11 +99,19 @@ def test_every_rule_of_the_specification_holds(exported: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("BilledCost", ""), ("ListCost", "17"), ("ChargePeriodStart", "2026-11-03 00:00:00Z"[:10]), ("PricingUnit", ""),
-        ("ChargeClass", "correction"), ("ListUnitPrice", "-1"), ("ProviderName", "Another"), ("Tags", "[]"),
-        ("ChargePeriodEnd", "2027-01-01T00:00:00Z"), ("ServiceSubcategory", "GPU"), ("BilledCost", "1,000.00"),
+        ("BilledCost", ""),
+        ("ListCost", "17"),
+        ("ChargePeriodStart", "2026-11-03 00:00:00Z"[:10]),
+        ("PricingUnit", ""),
+        ("ChargeClass", "correction"),
+        ("ListUnitPrice", "-1"),
+        ("ProviderName", "Another"),
+        ("Tags", "[]"),
+        ("ChargePeriodEnd", "2027-01-01T00:00:00Z"),
+        ("ServiceSubcategory", "GPU"),
+        ("BilledCost", "1,000.00"),
     ],
-)  # fmt: skip
+)
 def test_a_row_that_breaks_a_rule_is_found(exported: Path, column: str, value: str) -> None:
     row = next(row for row in read(exported) if not row["ChargeClass"]) | {column: value}
 
@@ -98,9 +129,12 @@ def validated(path: Path) -> set[str]:
     site = next(VALIDATOR.glob("lib/python*/site-packages"))  # it reads a list of currencies relative to this
     done = subprocess.run(
         [VALIDATOR / "bin" / "focus-validator", "--data-file", path, "--validate-version", "1.0"],
-        cwd=site, capture_output=True, text=True, check=False,
+        cwd=site,
+        capture_output=True,
+        text=True,
+        check=False,
         env={"PATH": os.environ["PATH"], "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
+    )
     assert "Traceback" not in done.stderr, done.stderr
     failed = set(re.findall(r"^(\w+) failed:", done.stdout, re.MULTILINE))
     assert failed or "Validation succeeded" in done.stdout, done.stdout

@@ -71,9 +71,19 @@ def spans_of(rank: int, step: int, begin_ms: int, lasts_ms: int = 40) -> list[Sp
 
     def one(number: int, name: str, start_ms: int, ms: int, parent: str | None) -> Span:
         return Span(
-            start_ms, f"{step:032x}", f"{rank:04x}{step:08x}{number:04x}", name, ms * 1000, "r", 1, rank, step, parent,
-            '{"pyrometer.x":1}' if parent is None else None, 3 * number,
-        )  # fmt: skip
+            start_ms,
+            f"{step:032x}",
+            f"{rank:04x}{step:08x}{number:04x}",
+            name,
+            ms * 1000,
+            "r",
+            1,
+            rank,
+            step,
+            parent,
+            '{"pyrometer.x":1}' if parent is None else None,
+            3 * number,
+        )
 
     whole = one(0, "step", begin_ms, lasts_ms, None)
     half = lasts_ms // 2
@@ -142,25 +152,52 @@ def test_a_step_is_pushed_when_all_of_it_is_there_and_the_past_is_not(tmp_path: 
 def test_who_it_was_in_the_words_of_opentelemetry(tmp_path: Path):
     with Store(tmp_path, create=True) as store:
         store.append(spans_of(0, 1, NOW + 1))
-        store.append([
-            Run(NOW, "r", 1, 0, NOW, launch="l", cluster="lab", experiment="sft", workload_uid="w", pod_uid="u",
-                node_uid="n", slot_index=3),
-            Pod(NOW, "lab", "u", "ml", "sft-0", "Running", workload_uid="w", node_uid="n"),
-            Node(NOW, "lab", "n", "gpu-7", 8),
-            Slot(NOW, "n", 3, "GPU-1", "NVIDIA H100"),
-            Workload(NOW, "lab", "w", "Job", "ml", "sft"),
-        ])  # fmt: skip
+        store.append(
+            [
+                Run(
+                    NOW,
+                    "r",
+                    1,
+                    0,
+                    NOW,
+                    launch="l",
+                    cluster="lab",
+                    experiment="sft",
+                    workload_uid="w",
+                    pod_uid="u",
+                    node_uid="n",
+                    slot_index=3,
+                ),
+                Pod(NOW, "lab", "u", "ml", "sft-0", "Running", workload_uid="w", node_uid="n"),
+                Node(NOW, "lab", "n", "gpu-7", 8),
+                Slot(NOW, "n", 3, "GPU-1", "NVIDIA H100"),
+                Workload(NOW, "lab", "w", "Job", "ml", "sft"),
+            ]
+        )
         (one,) = step_bodies(store, Marks(NOW, {}, {}), NOW + 60_000)
         (of_resource,) = ExportTraceServiceRequest.FromString(one.body).resource_spans
         resource = plain(of_resource.resource.attributes)
         step, forward, _ = of_resource.scope_spans[0].spans
     assert resource == {
-        "service.name": "sft", "service.instance.id": "r/1/0", "pyrometer.run": "r", "pyrometer.rank": 0,
-        "pyrometer.experiment": "sft", "k8s.cluster.name": "lab", "k8s.namespace.name": "ml", "k8s.pod.uid": "u",
-        "k8s.pod.name": "sft-0", "k8s.node.name": "gpu-7", "k8s.node.uid": "n", "k8s.job.name": "sft",
-        "k8s.job.uid": "w", "host.name": "gpu-7", "hw.id": "GPU-1", "hw.type": "gpu", "hw.name": "GPU 3",
+        "service.name": "sft",
+        "service.instance.id": "r/1/0",
+        "pyrometer.run": "r",
+        "pyrometer.rank": 0,
+        "pyrometer.experiment": "sft",
+        "k8s.cluster.name": "lab",
+        "k8s.namespace.name": "ml",
+        "k8s.pod.uid": "u",
+        "k8s.pod.name": "sft-0",
+        "k8s.node.name": "gpu-7",
+        "k8s.node.uid": "n",
+        "k8s.job.name": "sft",
+        "k8s.job.uid": "w",
+        "host.name": "gpu-7",
+        "hw.id": "GPU-1",
+        "hw.type": "gpu",
+        "hw.name": "GPU 3",
         "hw.model": "NVIDIA H100",
-    }  # fmt: skip
+    }
     assert {name for name in resource if not name.startswith("pyrometer.")} <= conventional()
     assert plain(step.attributes) == {"pyrometer.step": 1, "pyrometer.attempt": 1, "pyrometer.x": 1}
     assert forward.parent_span_id == step.span_id

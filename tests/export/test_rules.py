@@ -72,7 +72,7 @@ CASES = {
         [gauge("ledger_end_timestamp_seconds", 'instance="i"', 0)],  # there is nothing yet
     ),
     "PyrometerSourcesMissing": Case([gauge("shortcomings", "", 2)], [gauge("shortcomings", "", 0)]),
-}  # fmt: skip
+}
 
 
 def alerts() -> dict[str, dict[str, Any]]:
@@ -90,9 +90,11 @@ def test_every_alert_is_tested_and_says_what_to_do() -> None:
 
 def test_promtool_finds_nothing_wrong() -> None:
     said = subprocess.run(
-        ["promtool", "check", "rules", "--lint=all", "--lint-fatal", str(RULES)], capture_output=True, text=True,
+        ["promtool", "check", "rules", "--lint=all", "--lint-fatal", str(RULES)],
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert said.returncode == 0, said.stdout + said.stderr
 
 
@@ -130,10 +132,13 @@ def test_recorded_series_are_gpus_and_dollars(tmp_path: Path) -> None:
         "pyrometer:waste:ratio_rate10m": 0.2,
     }
     asked = [
-        {"expr": f"round({expr}, 0.001)", "eval_time": "45m", "exp_samples": [
-            {"labels": expr[expr.index("{") :] if "{" in expr else "{}", "value": value}]}
+        {
+            "expr": f"round({expr}, 0.001)",
+            "eval_time": "45m",
+            "exp_samples": [{"labels": expr[expr.index("{") :] if "{" in expr else "{}", "value": value}],
+        }
         for expr, value in expected.items()
-    ]  # fmt: skip
+    ]
     values = [{"series": name, "values": text} for name, text in series]
     file = tmp_path / "test.yaml"
     test = {"interval": "1m", "input_series": values, "promql_expr_test": asked}

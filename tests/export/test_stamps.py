@@ -35,16 +35,26 @@ def shown(ended_min: float | None = 60, **more):
         [step, at(step / 2), 1 / (step + 1), 60_000 * step, 50_000 * step] for step in range(2 * int(ended_min or 60))
     ]
     return {
-        "run": "carp", "experiment": "sft", "team": "nlp", "workload": WORKLOAD, "attempts": 2, "outcome": "succeeded",
-        "ended": None if ended_min is None else iso(at(ended_min), UTC), "gpu_ms": 7_200_000, "gpu_hours": 2.0,
-        "usd_micro": 6_000_001, "usd": 6.0, "goodput": 0.75, "steps": 119,
+        "run": "carp",
+        "experiment": "sft",
+        "team": "nlp",
+        "workload": WORKLOAD,
+        "attempts": 2,
+        "outcome": "succeeded",
+        "ended": None if ended_min is None else iso(at(ended_min), UTC),
+        "gpu_ms": 7_200_000,
+        "gpu_hours": 2.0,
+        "usd_micro": 6_000_001,
+        "usd": 6.0,
+        "goodput": 0.75,
+        "steps": 119,
         "metrics": {"loss": points, "lr": points[:1]},
         "states": [
             {"state": "train", "family": "useful", "gpu_ms": 5_400_000, "usd_micro": 4_500_001},
             {"state": "hang", "family": "waste", "gpu_ms": 1_800_000, "usd_micro": 1_500_000},
         ],
         **more,
-    }  # fmt: skip
+    }
 
 
 def run(stamp: Stamp | None = None) -> FoundRun:
@@ -62,15 +72,23 @@ def run(stamp: Stamp | None = None) -> FoundRun:
 def test_it_is_told_whose_it_is_what_it_cost_and_what_was_found():
     stamp = stamp_of(shown(), [FINDING], at_ms=at(90), public_url="https://p.example.com/")
     assert stamp.tags == {
-        "pyrometer.run": "carp", "pyrometer.workload": "PyTorchJob ml/llama", "pyrometer.experiment": "sft",
-        "pyrometer.team": "nlp", "pyrometer.attempts": "2", "pyrometer.outcome": "succeeded",
-        "pyrometer.causes": "hang", "pyrometer.findings": "$2.00 hang: llama hung for 4 min.",
+        "pyrometer.run": "carp",
+        "pyrometer.workload": "PyTorchJob ml/llama",
+        "pyrometer.experiment": "sft",
+        "pyrometer.team": "nlp",
+        "pyrometer.attempts": "2",
+        "pyrometer.outcome": "succeeded",
+        "pyrometer.causes": "hang",
+        "pyrometer.findings": "$2.00 hang: llama hung for 4 min.",
         "pyrometer.url": "https://p.example.com/run?run=carp",
-    }  # fmt: skip
+    }
     assert stamp.figures == {
-        "pyrometer/wasted_usd": 1.5, "pyrometer/goodput": 0.75, "pyrometer/attempts": 2.0,
-        "pyrometer/share/train": 0.75, "pyrometer/share/hang": 0.25,
-    }  # fmt: skip
+        "pyrometer/wasted_usd": 1.5,
+        "pyrometer/goodput": 0.75,
+        "pyrometer/attempts": 2.0,
+        "pyrometer/share/train": 0.75,
+        "pyrometer/share/hang": 0.25,
+    }
     assert stamp.whole == {"pyrometer/gpu_hours": 2.0, "pyrometer/usd": 6.000001}
     assert (stamp.at_ms, stamp.step) == (at(60), 119)
 
@@ -263,13 +281,20 @@ def test_the_real_client_of_wandb_changes_the_summary_of_a_run_once(tmp_path):
     with ThreadingHTTPServer(("127.0.0.1", 0), Wandb) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         variables = {
-            "WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}", "WANDB_API_KEY": "0" * 40,
-            "WANDB_DIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(SOURCES),
-        }  # fmt: skip
+            "WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}",
+            "WANDB_API_KEY": "0" * 40,
+            "WANDB_DIR": str(tmp_path),
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(SOURCES),
+        }
         said = subprocess.run(
-            [sys.executable, "-c", STAMPING], env={**os.environ, **variables}, cwd=SOURCES.parent, text=True,
-            capture_output=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", STAMPING],
+            env={**os.environ, **variables},
+            cwd=SOURCES.parent,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
         server.shutdown()
     assert said.stdout.splitlines() == ["1 1", "1 1"], said.stderr
     assert Wandb.changes == ["r1"]

@@ -79,9 +79,13 @@ def test_a_life_from_its_queue_to_its_end(store: Store) -> None:
     store.append([waiting("queued/q/main/0", 0)])
     shown.at(3)
     assert shown.of("ml/llama") == {
-        "queued": 1, "pods": 0, "attempts": 0, "container_restarts": 0, "lost_work_gpu_seconds": 0,
+        "queued": 1,
+        "pods": 0,
+        "attempts": 0,
+        "container_restarts": 0,
+        "lost_work_gpu_seconds": 0,
         "created_timestamp_seconds": START_MS / 1000,
-    }  # fmt: skip
+    }
     over = waiting("queued/q/main/0", 0)._replace(time_ms=at(5), ended_ms=at(5), phase="Succeeded")
     store.append([over, Event(at(5), "admitted", 300_000, workload_uid="llama"), waiting("a", 5), waiting("b", 5)])
     store.append([waiting("a", 5)._replace(time_ms=at(6), scheduled_ms=at(6), node_uid="n0")])

@@ -45,16 +45,21 @@ HOSTS = ("node-a", "node-b")
 LAUNCH = "c" * 32
 TOLD = ("gpu_sample", "step_window", "metric")  # what deliveries are counted in
 QUICK = {  # a server that need not be waited for
-    "pyrometer.serve.remote_write.SETTLE_S": 0.2, "pyrometer.serve.training.SETTLE_S": 0.2,
-    "pyrometer.serve.remote_write.STORE_EVERY_S": 0.05, "pyrometer.serve.otlp.STORE_EVERY_S": 0.05,
-    "pyrometer.serve.accounting.SEAL_EVERY_S": 0.05, "pyrometer.serve.main.ACCOUNT_EVERY_S": 0.1,
-    "pyrometer.serve.runtime.REST_FACTOR": 0, "pyrometer.serve.main.LOOK_EVERY_S": 1.0,
+    "pyrometer.serve.remote_write.SETTLE_S": 0.2,
+    "pyrometer.serve.training.SETTLE_S": 0.2,
+    "pyrometer.serve.remote_write.STORE_EVERY_S": 0.05,
+    "pyrometer.serve.otlp.STORE_EVERY_S": 0.05,
+    "pyrometer.serve.accounting.SEAL_EVERY_S": 0.05,
+    "pyrometer.serve.main.ACCOUNT_EVERY_S": 0.1,
+    "pyrometer.serve.runtime.REST_FACTOR": 0,
+    "pyrometer.serve.main.LOOK_EVERY_S": 1.0,
     "pyrometer.serve.runtime.RESTART_S": 0.1,
-}  # fmt: skip
+}
 REMOTE_WRITE = {
-    "Content-Encoding": "snappy", "Content-Type": "application/x-protobuf",
+    "Content-Encoding": "snappy",
+    "Content-Type": "application/x-protobuf",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
-}  # fmt: skip
+}
 
 Key = tuple[str, int, str, int]  # kind, time, node or run, slot or rank
 
@@ -105,10 +110,18 @@ def objects(hours: int = 2, start_ms: int = START_MS) -> list[Any]:
         begun_ms = start_ms + 5 * MS_PER_MINUTE
         records.append(
             Pod(
-                begun_ms, "test", pod, "ml", pod, "Running", workload_uid="job", node_uid=uid,
-                scheduled_ms=begun_ms, started_ms=begun_ms,
+                begun_ms,
+                "test",
+                pod,
+                "ml",
+                pod,
+                "Running",
+                workload_uid="job",
+                node_uid=uid,
+                scheduled_ms=begun_ms,
+                started_ms=begun_ms,
             )
-        )  # fmt: skip
+        )
         records += [Allocation(begun_ms, pod, uid, slot, begun_ms, None, SHARE_WHOLE) for slot in range(2)]
     return records
 
@@ -129,11 +142,20 @@ def said(from_ms: int, number: int, minutes: int = 10) -> list[Delivery]:
     for rank in range(4):
         host = HOSTS[rank // 2]
         identity = {
-            "run": "run", "launch": LAUNCH, "rank": rank, "ranks": 4, "local_rank": rank % 2, "pid": 100 + rank,
-            "host": host, "started_ms": START_MS + 5 * MS_PER_MINUTE, "device": "cuda",
-            "pod_uid": f"pod-{host}", "pod_name": f"pod-{host}", "namespace": "ml",
+            "run": "run",
+            "launch": LAUNCH,
+            "rank": rank,
+            "ranks": 4,
+            "local_rank": rank % 2,
+            "pid": 100 + rank,
+            "host": host,
+            "started_ms": START_MS + 5 * MS_PER_MINUTE,
+            "device": "cuda",
+            "pod_uid": f"pod-{host}",
+            "pod_name": f"pod-{host}",
+            "namespace": "ml",
             "gpu_uuid": f"GPU-{host}-{rank % 2}",
-        }  # fmt: skip
+        }
         messages: list[spoken.Message] = []
         if number == 0:
             messages.append(("run", {"time_ms": from_ms, "first_step_ms": from_ms}))
@@ -149,11 +171,13 @@ def said(from_ms: int, number: int, minutes: int = 10) -> list[Delivery]:
     kinds = {"logs": "step_window", "metrics": "metric"}
     return [
         Delivery(
-            f"/v1/{signal}", {"Content-Type": "application/json"}, body,
+            f"/v1/{signal}",
+            {"Content-Type": "application/json"},
+            body,
             frozenset(row for row in rows if row[0] == kinds[signal]),
         )
         for signal, body in bodies.items()
-    ]  # fmt: skip
+    ]
 
 
 def deliveries(minutes: int = 120, every: int = 1, start_ms: int = START_MS) -> list[Delivery]:

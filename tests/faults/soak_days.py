@@ -116,10 +116,16 @@ def held(server: Services, folder: Path, day: int) -> Held:
     rss_kib = int(status.partition("VmRSS:")[2].split()[0])
     wal = folder / f"{DATABASE}.wal"
     return Held(
-        day, rss_kib, len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), tables,
-        sum(1 for path in folder.rglob("*") if path.is_file()), (folder / DATABASE).stat().st_size // 1024,
-        wal.stat().st_size // 1024 if wal.exists() else 0, len(server.core.store.parts()),
-    )  # fmt: skip
+        day,
+        rss_kib,
+        len(list(Path("/proc/self/fd").iterdir())),
+        threading.active_count(),
+        tables,
+        sum(1 for path in folder.rglob("*") if path.is_file()),
+        (folder / DATABASE).stat().st_size // 1024,
+        wal.stat().st_size // 1024 if wal.exists() else 0,
+        len(server.core.store.parts()),
+    )
 
 
 def slope(values: list[float]) -> float:

@@ -104,9 +104,12 @@ def test_a_repair_that_is_killed_with_the_ledger_taken_down_builds_it_the_next_t
     harm, arguments = COMMANDS["repair"]
     taken_down, once = 10, 1_000
     killed, _ = every_step(
-        folders_to_harm(scene, harm), arguments, lambda folder: compare(look(folder), scene.twin, set()),
-        step=taken_down, every=once,
-    )  # fmt: skip
+        folders_to_harm(scene, harm),
+        arguments,
+        lambda folder: compare(look(folder), scene.twin, set()),
+        step=taken_down,
+        every=once,
+    )
     assert killed.counts.faults == 1
     assert killed.counts.is_clean, killed
 

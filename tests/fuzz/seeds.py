@@ -79,18 +79,37 @@ def _said() -> dict[str, dict]:
                 [
                     ("run", {"time_ms": at_ms, "first_step_ms": at_ms}),
                     spoken.window(at_ms, 1),
-                    ("batch", {"time_ms": at_ms, "loader": 0, "epoch": 1, "send_index": 3, "step": 7,
-                               "samples": [1, "b"]}),
+                    (
+                        "batch",
+                        {"time_ms": at_ms, "loader": 0, "epoch": 1, "send_index": 3, "step": 7, "samples": [1, "b"]},
+                    ),
                     ("event", {"time_ms": at_ms, "kind": "checkpoint_saved", "step": 7, "message": "/ckpt/7"}),
-                    ("span", {"start_ns": at_ms * 10**6 + 5_000, "duration_ns": 1_500_000, "name": "forward", "step": 7,
-                              "attributes": {"note": "a", "n": 1, "x": 0.5}, **ids}),
+                    (
+                        "span",
+                        {
+                            "start_ns": at_ms * 10**6 + 5_000,
+                            "duration_ns": 1_500_000,
+                            "name": "forward",
+                            "step": 7,
+                            "attributes": {"note": "a", "n": 1, "x": 0.5},
+                            **ids,
+                        },
+                    ),
                     ("metric", {"time_ms": at_ms, "name": "loss", "value": 0.5, "step": 7}),
-                    ("gpu", {"time_ms": at_ms, "gpu_index": 0, "gpu_uuid": "GPU-1", "gpu_model": "NVIDIA H200",
-                             "DCGM_FI_DEV_POWER_USAGE": 300}),
+                    (
+                        "gpu",
+                        {
+                            "time_ms": at_ms,
+                            "gpu_index": 0,
+                            "gpu_uuid": "GPU-1",
+                            "gpu_model": "NVIDIA H200",
+                            "DCGM_FI_DEV_POWER_USAGE": 300,
+                        },
+                    ),
                 ],
             )
         ]
-    )  # fmt: skip
+    )
 
 
 def _wandb() -> list[bytes]:
@@ -98,14 +117,22 @@ def _wandb() -> list[bytes]:
         return {"item": [{"key": name, "value_json": value} for name, value in values.items()]}
 
     told = [
-        {"run": {"run_id": "x", "project": "p", "display_name": "first", "host": "node-a", "config": items(lr="0.1"),
-                 "start_time": {"seconds": NOW_MS // 1000}}},
+        {
+            "run": {
+                "run_id": "x",
+                "project": "p",
+                "display_name": "first",
+                "host": "node-a",
+                "config": items(lr="0.1"),
+                "start_time": {"seconds": NOW_MS // 1000},
+            }
+        },
         {"environment": {"host": "node-a", "gpu_type": "H200", "gpu_count": 8, "gpu_nvidia": [{"name": "H200"}]}},
         {"environment": {"gpu_type": "NVIDIA H200", "gpu_count": 2}},
         {"history": items(_timestamp=str(NOW_MS // 1000), _step="1", loss="0.5", deep='{"a": {"b": "NaN"}}')},
         {"summary": items(loss="0.5", tokens="12345")},
         {"exit": {"exit_code": 1}},
-    ]  # fmt: skip
+    ]
     return [_RECORD(**one).SerializeToString() for one in told]
 
 
@@ -127,12 +154,20 @@ def seeds() -> dict[str, list[bytes]]:
     as_json = [bytes([n]) + spoken.json.dumps(request).encode() for n, request in said.values()]
     as_protobuf = [bytes([n]) + spoken.as_protobuf(signal, request) for signal, (n, request) in said.items()]
     return {
-        "exposition_gpus": texts, "exposition_neighbours": texts[:1], "exposition_machines": [MACHINE],
-        "remote_write_packed": sent, "remote_write_unpacked": unpacked, "protobuf_wire": unpacked[:1],
-        "otlp_json": as_json, "otlp_protobuf": as_protobuf, "otlp_gzip": [gzip.compress(as_json[0], mtime=0)],
-        "settings_yaml": [SETTINGS], "price_book": [PRICES], "wandb_file": [_wandb_file()],
+        "exposition_gpus": texts,
+        "exposition_neighbours": texts[:1],
+        "exposition_machines": [MACHINE],
+        "remote_write_packed": sent,
+        "remote_write_unpacked": unpacked,
+        "protobuf_wire": unpacked[:1],
+        "otlp_json": as_json,
+        "otlp_protobuf": as_protobuf,
+        "otlp_gzip": [gzip.compress(as_json[0], mtime=0)],
+        "settings_yaml": [SETTINGS],
+        "price_book": [PRICES],
+        "wandb_file": [_wandb_file()],
         "wandb_records": [b"".join(pack("<H", len(body)) + body for body in _wandb())],
-    }  # fmt: skip
+    }
 
 
 def write_missing() -> None:

@@ -253,8 +253,18 @@ def wandb_records(content: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     one.__name__: one
     for one in (
-        exposition_gpus, exposition_neighbours, exposition_machines, remote_write_packed, remote_write_unpacked,
-        protobuf_wire, otlp_protobuf, otlp_json, otlp_gzip, settings_yaml, price_book, wandb_file,
+        exposition_gpus,
+        exposition_neighbours,
+        exposition_machines,
+        remote_write_packed,
+        remote_write_unpacked,
+        protobuf_wire,
+        otlp_protobuf,
+        otlp_json,
+        otlp_gzip,
+        settings_yaml,
+        price_book,
+        wandb_file,
         wandb_records,
     )
-}  # fmt: skip
+}

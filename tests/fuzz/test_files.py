@@ -122,14 +122,32 @@ def test_whatever_a_recording_holds(tmp_path_factory, which, data):
 
 AT_MS = 1_794_700_000_000
 RUN = {
-    "info": {"run_id": "r1", "run_name": "first", "experiment_id": "0", "status": "FINISHED",
-             "start_time": AT_MS, "end_time": AT_MS},
-    "data": {"metrics": [{"key": "loss", "value": 0.5, "timestamp": AT_MS, "step": 1},
-                         {"key": "system/gpu_0_power", "value": "NaN", "timestamp": AT_MS, "step": 1}],
-             "params": [{"key": "lr", "value": "0.1"}], "tags": [{"key": "mlflow.runName", "value": "first"}]},
-}  # fmt: skip
-ANSWER = {"runs": [RUN], "run": RUN, "experiments": [{"experiment_id": "0", "name": "sft"}],
-          "metrics": RUN["data"]["metrics"], "next_page_token": "", "error_code": "", "message": ""}  # fmt: skip
+    "info": {
+        "run_id": "r1",
+        "run_name": "first",
+        "experiment_id": "0",
+        "status": "FINISHED",
+        "start_time": AT_MS,
+        "end_time": AT_MS,
+    },
+    "data": {
+        "metrics": [
+            {"key": "loss", "value": 0.5, "timestamp": AT_MS, "step": 1},
+            {"key": "system/gpu_0_power", "value": "NaN", "timestamp": AT_MS, "step": 1},
+        ],
+        "params": [{"key": "lr", "value": "0.1"}],
+        "tags": [{"key": "mlflow.runName", "value": "first"}],
+    },
+}
+ANSWER = {
+    "runs": [RUN],
+    "run": RUN,
+    "experiments": [{"experiment_id": "0", "name": "sft"}],
+    "metrics": RUN["data"]["metrics"],
+    "next_page_token": "",
+    "error_code": "",
+    "message": "",
+}
 
 
 def _answering(kind: type, body: bytes, status: int = 200) -> Any:
@@ -160,9 +178,18 @@ def test_whatever_mlflow_answers(answer, status):
         said(error)
 
 
-MATRIX = {"status": "success", "data": {"resultType": "matrix", "result": [
-    {"metric": {"__name__": "DCGM_FI_DEV_GPU_TEMP", "gpu": "0", "Hostname": "a"},
-     "values": [[1794700000.5, "0.25"], [1794700015, "NaN"]]}]}}  # fmt: skip
+MATRIX = {
+    "status": "success",
+    "data": {
+        "resultType": "matrix",
+        "result": [
+            {
+                "metric": {"__name__": "DCGM_FI_DEV_GPU_TEMP", "gpu": "0", "Hostname": "a"},
+                "values": [[1794700000.5, "0.25"], [1794700015, "NaN"]],
+            }
+        ],
+    },
+}
 
 
 @EXAMPLES

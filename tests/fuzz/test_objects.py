@@ -33,9 +33,12 @@ NOW_MS = 1_794_700_000_000
 NODE = THINGS["node"]
 GOLDEN = [yaml.safe_load(path.read_text())["owners"] for path in sorted((IDENTIFY / "golden").glob("*.yaml"))]
 OWNERS = [
-    THINGS["workflow"], THINGS["train_job"], MADE["experiment"], MADE["trial"],
+    THINGS["workflow"],
+    THINGS["train_job"],
+    MADE["experiment"],
+    MADE["trial"],
     *(one for owners in GOLDEN for one in owners),
-]  # fmt: skip
+]
 KINDS: dict[str, tuple[type, list[Any]]] = {
     "pod": (objects.PodObject, [THINGS["pod"]]),
     "node": (objects.NodeObject, [NODE]),

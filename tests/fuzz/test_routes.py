@@ -26,14 +26,7 @@ from pyrometer.model.settings import Settings
 from pyrometer.serve.core import Core
 from pyrometer.serve.downloads import DOWNLOADS
 from pyrometer.serve.main import Services, build_services
-from pyrometer.serve.questions import (
-    COMMON_PARAMETERS,
-    OWN_PARAMETERS,
-    NotFoundError,
-    QuestionError,
-    known,
-    question,
-)
+from pyrometer.serve.questions import COMMON_PARAMETERS, OWN_PARAMETERS, NotFoundError, QuestionError, known, question
 from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
 from two_teams import OUR_RUN, SAME_RUN, TEAM, THEIR_RUN, THEIRS
@@ -42,25 +35,83 @@ HOST = "http://pyrometer.test"
 ASKED = settings(max_examples=40 * EFFORT, suppress_health_check=list(HealthCheck))
 CHECKED = settings(max_examples=100 * EFFORT, suppress_health_check=list(HealthCheck))
 RIGHT: dict[str, tuple[str, ...]] = {
-    "last": ("12h", "90m", "7d"), "since": ("2026-10-08", "2026-10-08 20:00"), "until": ("2027-01-01",), "all": ("1",),
-    "month": ("2026-10",), "tz": ("Europe/Berlin", "UTC"), "price": ("2.5", "$3"), "team": (TEAM,), "step": ("12", "0"),
+    "last": ("12h", "90m", "7d"),
+    "since": ("2026-10-08", "2026-10-08 20:00"),
+    "until": ("2027-01-01",),
+    "all": ("1",),
+    "month": ("2026-10",),
+    "tz": ("Europe/Berlin", "UTC"),
+    "price": ("2.5", "$3"),
+    "team": (TEAM,),
+    "step": ("12", "0"),
     "experiment": (f"{two_teams.OURS}-sft", f"{two_teams.OURS}-baseline"),
     "by": ("team,experiment", "day", "state,cause"),
-    "run": (OUR_RUN, SAME_RUN, THEIR_RUN), "attempt": ("1", "2"), "metric": ("loss",), "sample": ("7",),
-    "limit": ("5",), "target": ("0.5",), "share_platform": ("even",), "without": ("windows",), "spikes": ("1",),
+    "run": (OUR_RUN, SAME_RUN, THEIR_RUN),
+    "attempt": ("1", "2"),
+    "metric": ("loss",),
+    "sample": ("7",),
+    "limit": ("5",),
+    "target": ("0.5",),
+    "share_platform": ("even",),
+    "without": ("windows",),
+    "spikes": ("1",),
     "checkpoint": ("10",),
-    "offset": ("3",), "at": ("2026-10-08 20:00",), "stale": ("ok",), "as": ("parquet",),
-}  # fmt: skip
+    "offset": ("3",),
+    "at": ("2026-10-08 20:00",),
+    "stale": ("ok",),
+    "as": ("parquet",),
+}
 WRONG = (
-    "", " ", "0", "-1", "-0", "NaN", "inf", "1e400", "1e999999999", "9" * 30, "9" * 5_000, "1" * 4_400 + "h", "0h",
+    "",
+    " ",
+    "0",
+    "-1",
+    "-0",
+    "NaN",
+    "inf",
+    "1e400",
+    "1e999999999",
+    "9" * 30,
+    "9" * 5_000,
+    "1" * 4_400 + "h",
+    "0h",
     "9" * 20 + "d",
-    "\x00", "\ud7ff", "\u202e", "٣", "½", "a" * 3_000, ",", ",,", "team,team", "..", "../../etc/passwd", "%", "'",
-    '"', "\\",
-    "'; DROP TABLE run; --", "*", "{}", "[]", "$1", "Europe", "Europe/", "/etc/passwd", "UTC\x00", "0001-01-01",
+    "\x00",
+    "\ud7ff",
+    "\u202e",
+    "٣",
+    "½",
+    "a" * 3_000,
+    ",",
+    ",,",
+    "team,team",
+    "..",
+    "../../etc/passwd",
+    "%",
+    "'",
+    '"',
+    "\\",
+    "'; DROP TABLE run; --",
+    "*",
+    "{}",
+    "[]",
+    "$1",
+    "Europe",
+    "Europe/",
+    "/etc/passwd",
+    "UTC\x00",
+    "0001-01-01",
     "9999-12-31",
-    "2026-13-45", "2026-10-08T20:00:00+99:99", "2026-W41", "1970-01-01", "9998-12", "0000-00", "2026-10-25 02:30",
-    "true", "null",
-)  # fmt: skip
+    "2026-13-45",
+    "2026-10-08T20:00:00+99:99",
+    "2026-W41",
+    "1970-01-01",
+    "9998-12",
+    "0000-00",
+    "2026-10-25 02:30",
+    "true",
+    "null",
+)
 NAMES = (
     *COMMON_PARAMETERS,
     *{name for names in OWN_PARAMETERS.values() for name in names},
@@ -140,18 +191,49 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         server.audit.close()
 
 
-ANSWERS = (*(f"/api/v1/{what}" for what in (*known(), "nothing")),
-           *(f"/api/v1/export/{form}" for form in (*DOWNLOADS, "x")),
-           "/report")  # fmt: skip
+ANSWERS = (
+    *(f"/api/v1/{what}" for what in (*known(), "nothing")),
+    *(f"/api/v1/export/{form}" for form in (*DOWNLOADS, "x")),
+    "/report",
+)
 HEADERS = st.dictionaries(
-    st.sampled_from(("If-None-Match", "Accept", "Accept-Encoding", "Range", "Cookie", "Origin", "Sec-Fetch-Site",
-                     "Content-Type", "X-Forwarded-For", "X-HTTP-Method-Override", "Authorization", "Host")),
-    st.sampled_from(("", "*", '"x"', "W/", "gzip;q=nan", "bytes=0-99999999999999999999", "pyrometer_session=x; ;=;",
-                     "null",
-                     "Bearer", "Bearer " + "x" * 3_000, "Basic !!!", "cross-site", "a" * 3_000, "\xff",
-                     "text/html;q=1e400")),
+    st.sampled_from(
+        (
+            "If-None-Match",
+            "Accept",
+            "Accept-Encoding",
+            "Range",
+            "Cookie",
+            "Origin",
+            "Sec-Fetch-Site",
+            "Content-Type",
+            "X-Forwarded-For",
+            "X-HTTP-Method-Override",
+            "Authorization",
+            "Host",
+        )
+    ),
+    st.sampled_from(
+        (
+            "",
+            "*",
+            '"x"',
+            "W/",
+            "gzip;q=nan",
+            "bytes=0-99999999999999999999",
+            "pyrometer_session=x; ;=;",
+            "null",
+            "Bearer",
+            "Bearer " + "x" * 3_000,
+            "Basic !!!",
+            "cross-site",
+            "a" * 3_000,
+            "\xff",
+            "text/html;q=1e400",
+        )
+    ),
     max_size=3,
-)  # fmt: skip
+)
 
 
 @ASKED
@@ -169,10 +251,11 @@ def test_whatever_is_asked(served, path, said, role, headers):
 
 
 BODIES = {
-    "/v1/logs": ("otlp_json", "application/json"), "/v1/traces": ("otlp_protobuf", "application/x-protobuf"),
+    "/v1/logs": ("otlp_json", "application/json"),
+    "/v1/traces": ("otlp_protobuf", "application/x-protobuf"),
     "/v1/metrics": ("otlp_json", "application/json"),
     "/api/v1/write": ("remote_write_packed", "application/x-protobuf"),
-}  # fmt: skip
+}
 
 
 @ASKED

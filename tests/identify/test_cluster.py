@@ -47,10 +47,12 @@ def pod(name: str = "p0", gpus: int = 2, node_name: str = "n0", **more: Any) -> 
     elif "end_ms" in more:
         state = {
             "terminated": {
-                "startedAt": iso(start_ms), "finishedAt": iso(more["end_ms"]), "exitCode": more.get("code", 0),
+                "startedAt": iso(start_ms),
+                "finishedAt": iso(more["end_ms"]),
+                "exitCode": more.get("code", 0),
                 "reason": more.get("reason", ""),
             }
-        }  # fmt: skip
+        }
     status["containerStatuses"] = [
         {"name": "main", "state": state, "restartCount": more.get("restarts", 0), "lastState": more.get("last", {})}
     ]
@@ -161,7 +163,7 @@ class TestPods:
             ({"code": 1}, "Error"),
             ({"code": 143, "conditions": [PREEMPTED]}, "PreemptionByScheduler"),
         ],
-    )  # fmt: skip
+    )
     def test_why_it_ended(self, more: dict[str, Any], reason: str) -> None:
         watched = Watched(node(), pod(phase="Failed", end_ms=T0 + 5_000, **more))
         assert watched.newest(Pod)[0].reason == reason
@@ -203,9 +205,12 @@ class TestPods:
 class TestEvents:
     def event(self, reason: str, message: str, uid: str = "p0-uid") -> objects.EventObject:
         thing = {
-            "metadata": {"name": "e", "uid": "e"}, "involvedObject": {"kind": "Pod", "uid": uid}, "reason": reason,
-            "message": message, "lastTimestamp": iso(T0 + 20_000),
-        }  # fmt: skip
+            "metadata": {"name": "e", "uid": "e"},
+            "involvedObject": {"kind": "Pod", "uid": uid},
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": iso(T0 + 20_000),
+        }
         return msgspec.convert(thing, objects.EventObject)
 
     def test_an_image_that_was_pulled(self) -> None:
@@ -213,8 +218,11 @@ class TestEvents:
         text = 'Successfully pulled image "registry/train:1" in 1m3.25s (1m4s including waiting). Image size: 9 bytes.'
         (found,) = watched.see(self.event("Pulled", text))
         assert (found.kind, found.duration_ms, found.time_ms, found.node_uid) == (
-            "image_pulled", 63_250, T0 + 20_000, "n0-uid",
-        )  # fmt: skip
+            "image_pulled",
+            63_250,
+            T0 + 20_000,
+            "n0-uid",
+        )
 
     def test_an_image_that_was_there_is_no_news(self) -> None:
         watched = Watched(node(), pod())
@@ -242,9 +250,11 @@ def owner(kind: str, uid: str, group: str = "batch", **more: Any) -> objects.Own
 
 def test_what_kubeflow_trainer_says_about_a_run() -> None:
     told = {
-        "progressPercentage": 42, "estimatedRemainingSeconds": 7200, "lastUpdatedTime": iso(T0 + 60_000),
+        "progressPercentage": 42,
+        "estimatedRemainingSeconds": 7200,
+        "lastUpdatedTime": iso(T0 + 60_000),
         "metrics": [{"name": "loss", "value": "1.25"}],
-    }  # fmt: skip
+    }
     train = owner("TrainJob", "t", "trainer.kubeflow.org", status={"trainerStatus": told})
     watched = Watched(node())
     watched.see(pod(), chain=(train,))
@@ -278,7 +288,7 @@ class TestQueues:
         watched = Watched()
         waiting = [r for r in watched.see(self.queued(), chain=chain) if isinstance(r, Pod)]
         assert [(p.phase, p.created_ms, p.gpu_share, p.queue, p.workload_uid) for p in waiting] == [
-            ("Pending", T0, 8 * SHARE_WHOLE, "research", "j"),
+            ("Pending", T0, 8 * SHARE_WHOLE, "research", "j")
         ] * 2
         at_ms = T0 + 90_000
         admitted = self.queued(("QuotaReserved", "True", at_ms), ("Admitted", "True", at_ms))

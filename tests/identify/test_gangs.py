@@ -32,9 +32,10 @@ def kubeflow(kind: str = "pytorch", **spec: Any) -> dict[str, Any]:
 def job(name: str, count: int, gpus: int | None = 8, after: str = "", **spec: Any) -> dict[str, Any]:
     depends = [{"name": after.partition(":")[0], "status": after.partition(":")[2]}] if after else []
     return {
-        "name": name, "dependsOn": depends,
+        "name": name,
+        "dependsOn": depends,
         "template": {"spec": {"parallelism": count, "template": template(gpus), **spec}},
-    }  # fmt: skip
+    }
 
 
 def size(shape: str, spec: dict[str, Any]) -> int | None:
@@ -227,14 +228,35 @@ nested = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(
-            st.sampled_from(["spec", "tasks", "template", "replicas", "minAvailable", "containers", "replicatedJobs",
-                             "dependsOn", "name", "parallelism", "completions", "env", "args", "pytorchReplicaSpecs",
-                             "elasticPolicy", "runPolicy", "resources", "limits", "metadata"]),
-            inner, max_size=4,
+            st.sampled_from(
+                [
+                    "spec",
+                    "tasks",
+                    "template",
+                    "replicas",
+                    "minAvailable",
+                    "containers",
+                    "replicatedJobs",
+                    "dependsOn",
+                    "name",
+                    "parallelism",
+                    "completions",
+                    "env",
+                    "args",
+                    "pytorchReplicaSpecs",
+                    "elasticPolicy",
+                    "runPolicy",
+                    "resources",
+                    "limits",
+                    "metadata",
+                ]
+            ),
+            inner,
+            max_size=4,
         ),
     ),
     max_leaves=25,
-)  # fmt: skip
+)
 
 
 @given(nested, st.sampled_from(["volcano_tasks", "replica_specs", "replicated_jobs", "spec.minAvailable"]))

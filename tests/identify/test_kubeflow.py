@@ -56,35 +56,51 @@ def node(name: str, kind: str = "Pod", phase: str = "Succeeded", **more: Any) ->
     """A node of a Workflow's status, as Argo writes it."""
     whole = f"{WORKFLOW}.{name}" if name else WORKFLOW
     return {
-        "id": f"{WORKFLOW}-{abs(hash(name)) % 10**9}", "name": whole, "displayName": name.rpartition(".")[2],
-        "type": kind, "phase": phase, "templateName": "system-container-impl", "startedAt": iso(T0),
-        "finishedAt": iso(T0 + 60_000) if phase != "Running" else None, **more,
-    }  # fmt: skip
+        "id": f"{WORKFLOW}-{abs(hash(name)) % 10**9}",
+        "name": whole,
+        "displayName": name.rpartition(".")[2],
+        "type": kind,
+        "phase": phase,
+        "templateName": "system-container-impl",
+        "startedAt": iso(T0),
+        "finishedAt": iso(T0 + 60_000) if phase != "Running" else None,
+        **more,
+    }
 
 
 NODES = [
-    node("", "DAG", "Running"), node("root", "DAG", "Running"), node("root-driver", templateName="system-dag-driver"),
-    node("root.prepare-driver", templateName="system-container-driver"), node("root.prepare", "DAG"),
+    node("", "DAG", "Running"),
+    node("root", "DAG", "Running"),
+    node("root-driver", templateName="system-dag-driver"),
+    node("root.prepare-driver", templateName="system-container-driver"),
+    node("root.prepare", "DAG"),
     node("root.prepare.executor", "Skipped", "Skipped"),
-    node("root.train", "DAG", "Running"), node("root.train.executor", "Retry", "Running"),
+    node("root.train", "DAG", "Running"),
+    node("root.train.executor", "Retry", "Running"),
     node("root.train.executor(0)", phase="Failed", message="main: Error (exit code 137)"),
     node("root.train.executor(1)", phase="Running"),
     node("root.condition-1", "Skipped", "Skipped"),
     node("root.for-loop-3.iteration-iterations(0:0).iteration-item.train-2.executor", phase="Pending", startedAt=None),
-]  # fmt: skip
+]
 
 
 def workflow(nodes: list[dict[str, Any]] | None = None, *, phase: str = "Running", **status: Any) -> dict[str, Any]:
     listed = NODES if nodes is None else nodes
     return {
-        "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow",
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
         "metadata": {
-            "name": WORKFLOW, "generateName": "retrain-ranker-", "namespace": "ns", "uid": "wf-1", "labels": RUN,
-            "creationTimestamp": iso(T0), "annotations": {"pipelines.kubeflow.org/run_name": "nightly retrain"},
+            "name": WORKFLOW,
+            "generateName": "retrain-ranker-",
+            "namespace": "ns",
+            "uid": "wf-1",
+            "labels": RUN,
+            "creationTimestamp": iso(T0),
+            "annotations": {"pipelines.kubeflow.org/run_name": "nightly retrain"},
         },
         "spec": {"templates": [{"name": "root"}]},
         "status": {"phase": phase, "startedAt": iso(T0), "nodes": {one["id"]: one for one in listed}} | status,
-    }  # fmt: skip
+    }
 
 
 class Watched:
@@ -161,9 +177,12 @@ def test_a_run_is_written_down_with_all_its_steps_once_one_of_them_has_gpus() ->
     assert (run.run_id, run.name, run.pipeline) == ("run-17", "nightly retrain", MADE["pipeline"]["name"])
     assert (run.state, run.started_ms, run.workflow_uid) == ("running", T0, "wf-1")
     assert {(one.step, one.attempt): one.state for one in only(records, PipelineStep)} == {
-        ("prepare", 1): "cached", ("train", 1): "failed", ("train", 2): "running", ("condition-1", 1): "skipped",
+        ("prepare", 1): "cached",
+        ("train", 1): "failed",
+        ("train", 2): "running",
+        ("condition-1", 1): "skipped",
         ("for-loop-3(0).train-2", 1): "pending",
-    }  # fmt: skip
+    }
     (held,) = only(records, Pod)
     assert (held.pipeline_run, held.pipeline_step, held.pipeline_attempt) == ("run-17", "train", 1)
     assert only(records, Workload)[0].kind == "Workflow"
@@ -202,12 +221,16 @@ def pytorchjob(**meta: Any) -> dict[str, Any]:
 
 OWNER = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": WORKFLOW, "uid": "wf-1"}
 STEP_POD = {
-    "apiVersion": "v1", "kind": "Pod",
+    "apiVersion": "v1",
+    "kind": "Pod",
     "metadata": {
-        "name": "step", "namespace": "ns", "uid": "step-uid", "ownerReferences": [OWNER | {"controller": True}],
+        "name": "step",
+        "namespace": "ns",
+        "uid": "step-uid",
+        "ownerReferences": [OWNER | {"controller": True}],
         "annotations": {"workflows.argoproj.io/node-name": f"{WORKFLOW}.root.train.executor(1)"},
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -309,9 +332,18 @@ def test_a_trial_and_its_sweep_are_written_down_with_what_they_say() -> None:
     records = watched.see(pod("worker-0"), pytorchjob(), trial(), MADE["experiment"])
     (sweep,), (one,), (held,) = only(records, Sweep), only(records, Trial), only(records, Pod)
     assert sweep[2:] == (
-        "exp-1", "ns", "lr-search", "running", "validation-loss", "min", 0.2, "bayesianoptimization",
-        "lr-search-abc12345", 1_793_527_200_000, None,
-    )  # fmt: skip
+        "exp-1",
+        "ns",
+        "lr-search",
+        "running",
+        "validation-loss",
+        "min",
+        0.2,
+        "bayesianoptimization",
+        "lr-search-abc12345",
+        1_793_527_200_000,
+        None,
+    )
     assert (one.name, one.sweep_uid, one.state) == ("lr-search-abc12345", "exp-1", "early_stopped")
     assert json.loads(one.parameters_json) == {"lr": "0.0003", "layers": "4"}
     assert one.value == 0.33  # the last one, as the objective's strategy says; without one it would be the least

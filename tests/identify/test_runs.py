@@ -36,9 +36,12 @@ T0 = 1_790_000_000_000
 KINDS = ("run", "step_window", "span", "batch", "metric", "event", "slot", "pod", "workload", "allocation")
 # Objects change: the newest record of each counts, whenever it was written.
 OBJECTS = {
-    "run": ("run", "attempt", "rank"), "slot": ("node_uid", "slot_index"), "pod": ("pod_uid",),
-    "workload": ("workload_uid",), "allocation": ("pod_uid", "node_uid", "slot_index", "from_ms"),
-}  # fmt: skip
+    "run": ("run", "attempt", "rank"),
+    "slot": ("node_uid", "slot_index"),
+    "pod": ("pod_uid",),
+    "workload": ("workload_uid",),
+    "allocation": ("pod_uid", "node_uid", "slot_index", "from_ms"),
+}
 
 
 def said(parts: Iterable[spoken.Part]) -> list[RankMessages]:
@@ -161,9 +164,12 @@ def pod(uid: str = "p1", workload: str | None = "w1", **more: Any) -> Pod:
 def test_a_run_is_what_it_is_called_else_its_workload_else_its_launch() -> None:
     known = RunContext(pods=[pod()])
     for who, name in (
-        (rank(run="mine", pod_uid="p1"), "mine"), (rank(pod_uid="p1"), "w1"), (rank(), "l1"),
-        (rank(pod_name="name-p1", namespace="ml"), "w1"), (rank(pod_name="name-p1", namespace="other"), "l1"),
-    ):  # fmt: skip
+        (rank(run="mine", pod_uid="p1"), "mine"),
+        (rank(pod_uid="p1"), "w1"),
+        (rank(), "l1"),
+        (rank(pod_name="name-p1", namespace="ml"), "w1"),
+        (rank(pod_name="name-p1", namespace="other"), "l1"),
+    ):
         records = RunRegistry().take([(who, [STEP])], known).records
         assert {record.run for record in (*the(Run, records), *the(StepWindow, records))} == {name}
 
@@ -219,9 +225,10 @@ def where(who: RankIdentity, known: RunContext, **more: Any) -> tuple[Any, ...]:
 
 
 HOLDS = [
-    Allocation(T0, "p1", "n1", 2, T0 - 1000, None, 1), Allocation(T0, "p1", "n1", 5, T0 - 1000, None, 1),
+    Allocation(T0, "p1", "n1", 2, T0 - 1000, None, 1),
+    Allocation(T0, "p1", "n1", 5, T0 - 1000, None, 1),
     Allocation(T0, "p2", "n2", 0, T0 - 1000, None, 1),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -282,10 +289,12 @@ def test_what_is_said_from_a_pod_that_nobody_knows_waits() -> None:
 def test_every_record_of_a_rank_has_all_that_is_known() -> None:
     runs, who = RunRegistry(), rank(ranks=4)
     told = [
-        RankStatus(T0 + 1_000), RankStatus(T0 + 2_000, first_step_ms=T0 + 1_900),
+        RankStatus(T0 + 1_000),
+        RankStatus(T0 + 2_000, first_step_ms=T0 + 1_900),
         RankStatus(T0 + 3_000, resumed_step=7),
-        RankStatus(T0 + 9_000, ended_ms=T0 + 8_900, outcome="killed"), RankStatus(T0 + 4_000),
-    ]  # fmt: skip
+        RankStatus(T0 + 9_000, ended_ms=T0 + 8_900, outcome="killed"),
+        RankStatus(T0 + 4_000),
+    ]
     records = [the(Run, runs.take([(who, [news])], RunContext()).records) for news in told]
     assert records[-1] == []  # nothing new
     assert [record.time_ms for (record,) in records[:-1]] == [T0 + 1_000, T0 + 2_000, T0 + 3_000, T0 + 9_000]
@@ -319,11 +328,14 @@ def test_a_checkpoint_says_from_which_step_its_attempt_resumed(order: tuple[int,
     told = [
         (first, [EventMessage(T0 + 1_000, "checkpoint_saved", step=10, message="/last.pt")]),
         (first, [EventMessage(T0 + 2_000, "checkpoint_saved", step=20, message="/last.pt")]),
-        (second, [
-            EventMessage(T0 + 501_000, "restored", message="/last.pt"),
-            EventMessage(T0 + 600_000, "checkpoint_saved", step=99, message="/last.pt"),
-        ]),
-    ]  # fmt: skip
+        (
+            second,
+            [
+                EventMessage(T0 + 501_000, "restored", message="/last.pt"),
+                EventMessage(T0 + 600_000, "checkpoint_saved", step=99, message="/last.pt"),
+            ],
+        ),
+    ]
     runs, records = RunRegistry(), []
     runs.take([(first, [RankStatus(T0)])], RunContext())
     for number in order:

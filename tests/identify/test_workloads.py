@@ -29,11 +29,14 @@ def seen_of(case: dict[str, Any], settings: Settings) -> tuple[Cluster, Observed
     chain = []
     references = [
         {
-            "apiVersion": one["apiVersion"], "kind": one["kind"], "name": one["metadata"]["name"],
-            "uid": one["metadata"]["uid"], "controller": one.pop("controller", True),
+            "apiVersion": one["apiVersion"],
+            "kind": one["kind"],
+            "name": one["metadata"]["name"],
+            "uid": one["metadata"]["uid"],
+            "controller": one.pop("controller", True),
         }
         for one in owners
-    ]  # fmt: skip
+    ]
     for place, one in enumerate(owners):
         above = references[place + 1 : place + 2]
         thing = {**one, "metadata": {"namespace": "ns", "ownerReferences": above, **one["metadata"]}}
@@ -59,13 +62,22 @@ def told(case: dict[str, Any], settings: Settings | None = None) -> dict[str, An
     pod = next(record for record in records if isinstance(record, Pod))
     assert pod.workload_uid == workload.workload_uid
     found = {
-        "uid": workload.workload_uid, "kind": workload.kind, "group": workload.api_group, "name": workload.name,
-        "rank": pod.rank, "attempt": pod.attempt, "gang": workload.gang_pods, "serves": workload.serves,
-        "queue": workload.queue, "user": workload.user, "team": [workload.team, workload.team_rule],
+        "uid": workload.workload_uid,
+        "kind": workload.kind,
+        "group": workload.api_group,
+        "name": workload.name,
+        "rank": pod.rank,
+        "attempt": pod.attempt,
+        "gang": workload.gang_pods,
+        "serves": workload.serves,
+        "queue": workload.queue,
+        "user": workload.user,
+        "team": [workload.team, workload.team_rule],
         "experiment": [workload.experiment, workload.experiment_rule],
         "share": (pod.gpu_share or 0) / SHARE_WHOLE,
-        "pipeline": [pod.pipeline_run, pod.pipeline_step, pod.pipeline_attempt], "trial": pod.trial_uid,
-    }  # fmt: skip
+        "pipeline": [pod.pipeline_run, pod.pipeline_step, pod.pipeline_attempt],
+        "trial": pod.trial_uid,
+    }
     return {name: found[name] for name in case["expect"]}
 
 
@@ -83,9 +95,12 @@ def test_every_kind_of_the_table_has_a_fixture() -> None:
     }
     kinds = known_kinds()
     same_shape = {
-        ("serving.kserve.io", "LLMInferenceService"), ("machinelearning.seldon.io", "SeldonDeployment"),
-        ("run.ai", "InteractiveWorkload"), ("run.ai", "InferenceWorkload"), ("run.ai", "DistributedWorkload"),
-    }  # fmt: skip
+        ("serving.kserve.io", "LLMInferenceService"),
+        ("machinelearning.seldon.io", "SeldonDeployment"),
+        ("run.ai", "InteractiveWorkload"),
+        ("run.ai", "InferenceWorkload"),
+        ("run.ai", "DistributedWorkload"),
+    }
     assert set(kinds.by_owner) - shown == same_shape
 
 

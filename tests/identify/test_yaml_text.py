@@ -21,12 +21,29 @@ def test_what_is_right_is_read():
 @pytest.mark.parametrize(
     "text",
     [
-        "a: [", "a: 2026-13-45", "a: 2026-02-30T00:00:00Z", "a: !!int x", "a: !!int ''", "a: !!float x",
+        "a: [",
+        "a: 2026-13-45",
+        "a: 2026-02-30T00:00:00Z",
+        "a: !!int x",
+        "a: !!int ''",
+        "a: !!float x",
         "a: !!timestamp x",
-        "a: !!bool x", "a: 0x_", "a: !!python/name:os.system", "a: " + "1" * 5_000, "a: 0x" + "f" * 5_000, "[" * 3_000,
-        "a: *b", "{[]: 1}", "a: \x00", "? {}\n: 1", "!!set [a]", "!!omap {a: 1}", "!!pairs 1", "!!binary ÿ",
+        "a: !!bool x",
+        "a: 0x_",
+        "a: !!python/name:os.system",
+        "a: " + "1" * 5_000,
+        "a: 0x" + "f" * 5_000,
+        "[" * 3_000,
+        "a: *b",
+        "{[]: 1}",
+        "a: \x00",
+        "? {}\n: 1",
+        "!!set [a]",
+        "!!omap {a: 1}",
+        "!!pairs 1",
+        "!!binary ÿ",
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_one_line(text):
     with pytest.raises(YamlError) as caught:
         parsed(text)

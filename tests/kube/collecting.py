@@ -26,7 +26,7 @@ def now_ms() -> int:
 @asynccontextmanager
 async def collecting(
     server: ApiServer, folder: Path, *, settings: Settings | None = None, port: int | None = None, token: str = ""
-) -> AsyncIterator[KubernetesCollector]:  # fmt: skip
+) -> AsyncIterator[KubernetesCollector]:
     """A collector that has seen all there is."""
     config = server.kubeconfig(token, port=port) if token else server.kubeconfig(port=port)
     api = connect(environment={"KUBECONFIG": str(config)})

@@ -45,20 +45,34 @@ class ApiServer:
         )
         etcd_url = f"http://127.0.0.1:{self.etcd_port}"
         self.etcd = self._run(
-            "etcd", "--data-dir", str(folder / "etcd"), "--listen-client-urls", etcd_url, "--advertise-client-urls",
-            etcd_url, "--listen-peer-urls", f"http://127.0.0.1:{peer_port}",
-        )  # fmt: skip
+            "etcd",
+            "--data-dir",
+            str(folder / "etcd"),
+            "--listen-client-urls",
+            etcd_url,
+            "--advertise-client-urls",
+            etcd_url,
+            "--listen-peer-urls",
+            f"http://127.0.0.1:{peer_port}",
+        )
         self.start()
 
     def start(self) -> None:
         """Starts the API server, on the port it had."""
         self.process = self._run(
-            "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
-            f"--cert-dir={self.folder / 'certs'}", f"--secure-port={self.port}", "--bind-address=127.0.0.1", "--service-account-issuer=https://kubernetes",
-            "--service-account-signing-key-file=sa.key", "--service-account-key-file=sa.pub",
-            f"--token-auth-file={self.tokens}", "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
+            f"--cert-dir={self.folder / 'certs'}",
+            f"--secure-port={self.port}",
+            "--bind-address=127.0.0.1",
+            "--service-account-issuer=https://kubernetes",
+            "--service-account-signing-key-file=sa.key",
+            "--service-account-key-file=sa.pub",
+            f"--token-auth-file={self.tokens}",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
             "--disable-admission-plugins=ServiceAccount",
-        )  # fmt: skip
+        )
         with httpx.Client(verify=False) as client:  # its certificate is made when it starts
             for _ in range(600):
                 if self.process.poll() is not None:
@@ -195,13 +209,18 @@ class Kubectl:
 
 
 KINDS = (
-    ("kubeflow.org", "v1", "PyTorchJob"), ("kubeflow.org", "v2beta1", "MPIJob"),
+    ("kubeflow.org", "v1", "PyTorchJob"),
+    ("kubeflow.org", "v2beta1", "MPIJob"),
     ("trainer.kubeflow.org", "v1alpha1", "TrainJob"),
-    ("jobset.x-k8s.io", "v1alpha2", "JobSet"), ("ray.io", "v1", "RayJob"), ("ray.io", "v1", "RayCluster"),
-    ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"), ("batch.volcano.sh", "v1alpha1", "Job"),
-    ("kueue.x-k8s.io", "v1beta1", "Workload"), ("argoproj.io", "v1alpha1", "Workflow"),
+    ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+    ("ray.io", "v1", "RayJob"),
+    ("ray.io", "v1", "RayCluster"),
+    ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"),
+    ("batch.volcano.sh", "v1alpha1", "Job"),
+    ("kueue.x-k8s.io", "v1beta1", "Workload"),
+    ("argoproj.io", "v1alpha1", "Workflow"),
     ("example.com", "v1", "Sweep"),
-)  # fmt: skip
+)
 
 
 def definition(group: str, version: str, kind: str) -> dict[str, Any]:
@@ -220,12 +239,15 @@ def definition(group: str, version: str, kind: str) -> dict[str, Any]:
             "scope": "Namespaced",
             "versions": [
                 {
-                    "name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema},
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
                     "subresources": {"status": {}},
                 }
             ],
         },
-    }  # fmt: skip
+    }
 
 
 def rfc3339(time_ms: int) -> str:

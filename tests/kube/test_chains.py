@@ -25,15 +25,31 @@ pytestmark = pytest.mark.heavy
 
 GOLDEN = Path(__file__).parents[1] / "identify" / "golden"
 CHAINS = (
-    "aibrix", "appwrapper", "dask", "disaggregatedset", "dynamo", "dynamo_grove", "jobflow", "katib",
-    "knative_inferenceservice", "nim_pipeline", "raycronjob", "rolebasedgroup", "rollout", "runai_job", "soperator",
-    "spark", "tekton",
-)  # fmt: skip
+    "aibrix",
+    "appwrapper",
+    "dask",
+    "disaggregatedset",
+    "dynamo",
+    "dynamo_grove",
+    "jobflow",
+    "katib",
+    "knative_inferenceservice",
+    "nim_pipeline",
+    "raycronjob",
+    "rolebasedgroup",
+    "rollout",
+    "runai_job",
+    "soperator",
+    "spark",
+    "tekton",
+)
 _REPLICAS = {key: value for key, value in _STATEFUL.items() if key != "serviceName"}
 SPECS = {
-    ("batch/v1", "Job"): _JOB, ("apps/v1", "StatefulSet"): _STATEFUL, ("apps/v1", "Deployment"): _REPLICAS,
+    ("batch/v1", "Job"): _JOB,
+    ("apps/v1", "StatefulSet"): _STATEFUL,
+    ("apps/v1", "Deployment"): _REPLICAS,
     ("apps/v1", "ReplicaSet"): _REPLICAS,
-}  # fmt: skip
+}
 GPU = {"spec": {"containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
 CPU = {"spec": {"containers": [{"name": "m"}]}}
 
@@ -203,12 +219,14 @@ def test_jobs_that_work_with_fewer_pods_than_they_may_have_wait_for_nobody(
             spec = {"minAvailable": 3, "tasks": tasks}
             volcano = site.owner("batch.volcano.sh/v1alpha1", "Job", "mindspore-gpu", spec=spec)
             elastic = site.owner(
-                "kubeflow.org/v1", "PyTorchJob", "elastic",
+                "kubeflow.org/v1",
+                "PyTorchJob",
+                "elastic",
                 spec={
                     "elasticPolicy": {"minReplicas": 2, "maxReplicas": 4},
                     "pytorchReplicaSpecs": {"Worker": {"replicas": 4, "template": GPU}},
                 },
-            )  # fmt: skip
+            )
             site.pod("mindspore-gpu-mpimaster-0", volcano, gpus=0)
             for number in range(2):
                 site.pod(f"mindspore-gpu-mpiworker-{number}", volcano, gpus=1)
@@ -228,9 +246,11 @@ def test_gangs_that_failed_while_the_collector_was_down_are_one_attempt_each(
 ) -> None:
     site = Site(kubectl, namespace, 1)
     job = site.owner(
-        "kubeflow.org/v1", "PyTorchJob", "llama",
+        "kubeflow.org/v1",
+        "PyTorchJob",
+        "llama",
         spec={"pytorchReplicaSpecs": {"Worker": {"replicas": 4, "template": GPU}}},
-    )  # fmt: skip
+    )
 
     def gang(letter: str) -> None:
         pods = []

@@ -50,8 +50,11 @@ def granted(kubectl: Kubectl) -> Iterator[dict[str, Any]]:
 def doctor(server: ApiServer, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pyrometer", "doctor", *arguments],
-        env={**os.environ, "KUBECONFIG": str(server.kubeconfig("reader"))}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={**os.environ, "KUBECONFIG": str(server.kubeconfig("reader"))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_the_server_accepts_every_manifest(kubectl: Kubectl) -> None:
@@ -162,15 +165,15 @@ def test_pods_are_restricted() -> None:
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-    }  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert server["spec"]["replicas"] == 1
 
 
 def test_manifests_need_an_image() -> None:
-    found = subprocess.run(
-        ["make", "manifests"], cwd=BASE.parents[1], capture_output=True, text=True, check=False
-    )  # fmt: skip
+    found = subprocess.run(["make", "manifests"], cwd=BASE.parents[1], capture_output=True, text=True, check=False)
     assert found.returncode == 2
     assert "IMAGE is not set" in found.stderr
     assert "make manifests IMAGE=" in found.stderr

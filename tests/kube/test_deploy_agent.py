@@ -23,8 +23,11 @@ def rendered() -> dict[tuple[str, str], dict[str, Any]]:
         pytest.skip("needs kubectl, for its kustomize")
     said = subprocess.run(
         ["make", "--no-print-directory", "manifests", "DEPLOY=deploy/overlays/agent", f"IMAGE={IMAGE}"],
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(said.stdout)}
 
 
@@ -35,8 +38,12 @@ def test_the_agent_joins_the_server_and_moves_nothing(rendered: dict) -> None:
         for thing in yaml.safe_load_all(path.read_text())
         if thing["kind"] != "Kustomization"
     }
-    added = {("Namespace", "pyrometer-agent"), ("DaemonSet", "pyrometer-agent"), ("Service", "pyrometer-agent"),
-             ("NetworkPolicy", "pyrometer-agent")}  # fmt: skip
+    added = {
+        ("Namespace", "pyrometer-agent"),
+        ("DaemonSet", "pyrometer-agent"),
+        ("Service", "pyrometer-agent"),
+        ("NetworkPolicy", "pyrometer-agent"),
+    }
     assert set(rendered) == base | added
     assert rendered["StatefulSet", "pyrometer"]["metadata"]["namespace"] == "pyrometer"
     assert rendered["DaemonSet", "pyrometer-agent"]["metadata"]["namespace"] == "pyrometer-agent"
@@ -50,8 +57,10 @@ def test_the_agent_has_no_more_rights_than_it_says(rendered: dict) -> None:
     (container,) = pod["containers"]
     assert container["image"] == IMAGE
     assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-    }  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert "hostNetwork" not in pod

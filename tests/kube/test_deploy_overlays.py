@@ -24,8 +24,11 @@ def rendered(folder: str) -> dict[tuple[str, str], dict[str, Any]]:
         pytest.skip("needs kubectl, for its kustomize")
     said = subprocess.run(
         ["make", "--no-print-directory", "manifests", f"DEPLOY=deploy/{folder}", f"IMAGE={IMAGE}"],
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return {(thing["kind"], thing["metadata"]["name"]): thing for thing in yaml.safe_load_all(said.stdout)}
 
 

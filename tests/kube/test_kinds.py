@@ -62,9 +62,13 @@ def kueue(site: Site) -> None:
     job = site.owner("batch/v1", "Job", "queued-job", spec=_JOB, labels={"kueue.x-k8s.io/queue-name": "research"})
     labels = {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}
     workload = site.owner(
-        "kueue.x-k8s.io/v1beta1", "Workload", "job-queued-job", job, labels=labels,
+        "kueue.x-k8s.io/v1beta1",
+        "Workload",
+        "job-queued-job",
+        job,
+        labels=labels,
         spec={"queueName": "research", "podSets": [{"name": "main", "count": 1, "template": {"spec": _GPU_POD}}]},
-    )  # fmt: skip
+    )
     admitted = {"lastTransitionTime": things.rfc3339(now_ms()), "reason": "Admitted", "message": "", "status": "True"}
     site.kubectl.status(
         workload, {"conditions": [{"type": "QuotaReserved", **admitted}, {"type": "Admitted", **admitted}]}
@@ -76,9 +80,12 @@ def pipeline(site: Site) -> None:
     """A Workflow's step creates a PyTorchJob, and says so only by the run's label."""
     run = {"pipeline/runid": "run-17"}
     workflow = site.owner(
-        "argoproj.io/v1alpha1", "Workflow", "train-pipeline-8hj2k", labels=run,
+        "argoproj.io/v1alpha1",
+        "Workflow",
+        "train-pipeline-8hj2k",
+        labels=run,
         annotations={"pipelines.kubeflow.org/run_name": "nightly retrain"},
-    )  # fmt: skip
+    )
     site.pod("train-pipeline-8hj2k-prepare", workflow, gpus=1, labels=run)
     job = site.owner("kubeflow.org/v1", "PyTorchJob", "step-train", labels=run)
     site.pod("step-train-worker-0", job)
@@ -201,8 +208,7 @@ def test_an_experiment_over_two_namespaces_and_three_attempts(
                     site.pods.remove(pod)
             assert await gpu_seconds(collector, namespace) == {"PyTorchJob/small": 800, "PyTorchJob/larger": 2400}
             found = await asked(
-                collector,
-                f"SELECT name, attempt FROM pod WHERE namespace = '{other}' GROUP BY ALL ORDER BY ALL",
+                collector, f"SELECT name, attempt FROM pod WHERE namespace = '{other}' GROUP BY ALL ORDER BY ALL"
             )
             assert found == [("larger-0", 1), ("larger-0", 2), ("larger-0", 3)]
             names = await asked(

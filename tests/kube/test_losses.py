@@ -174,8 +174,11 @@ def test_a_pod_that_vanished_while_nobody_watched_pays_until_it_was_last_seen(
     asyncio.run(after())
     with Store(tmp_path / "data") as store:
         (gap,) = rows(store, "SELECT time_ms, time_ms + duration_ms FROM event WHERE kind = 'watch_gap'")
-        (gone,) = rows(store, f"SELECT ended_ms, reason FROM pod WHERE name = 'goes' AND namespace = '{namespace}' "
-                              "AND ended_ms IS NOT NULL")  # fmt: skip
+        (gone,) = rows(
+            store,
+            f"SELECT ended_ms, reason FROM pod WHERE name = 'goes' AND namespace = '{namespace}' "
+            "AND ended_ms IS NOT NULL",
+        )
         assert gone == (gap[0], "Vanished")
         build(store, Settings(), now_ms=gap[1] + 3_600_000)
         uid = two.node["metadata"]["uid"]

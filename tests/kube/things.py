@@ -35,11 +35,14 @@ def owned(thing: Thing, *owners: Thing) -> Thing:
     """The thing, controlled by the first of these."""
     references = [
         {
-            "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
-            "uid": owner["metadata"]["uid"], "controller": place == 0,
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+            "controller": place == 0,
         }
         for place, owner in enumerate(owners)
-    ]  # fmt: skip
+    ]
     return {**thing, "metadata": {**thing["metadata"], "ownerReferences": references}}
 
 
@@ -55,9 +58,14 @@ def custom(api_version: str, kind: str, namespace: str, name: str, **more: Any) 
 
 
 def pod(
-    namespace: str, name: str, gpus: int = 8, *, labels: dict[str, str] | None = None,
-    annotations: dict[str, str] | None = None, env: dict[str, str] | None = None,
-) -> Thing:  # fmt: skip
+    namespace: str,
+    name: str,
+    gpus: int = 8,
+    *,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    env: dict[str, str] | None = None,
+) -> Thing:
     """A pod that asks for GPUs and is not placed yet."""
     resources = {"limits": {"nvidia.com/gpu": str(gpus)}, "requests": {"nvidia.com/gpu": str(gpus)}} if gpus else {}
     variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
@@ -75,9 +83,14 @@ def placed(thing: Thing, node_name: str) -> Thing:
 
 
 def status(
-    scheduled_ms: int, started_ms: int | None = None, ended_ms: int | None = None, *, exit_code: int = 0,
-    reason: str = "", restarts: int = 0,
-) -> Thing:  # fmt: skip
+    scheduled_ms: int,
+    started_ms: int | None = None,
+    ended_ms: int | None = None,
+    *,
+    exit_code: int = 0,
+    reason: str = "",
+    restarts: int = 0,
+) -> Thing:
     """What a kubelet says about a pod's life."""
     condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": rfc3339(scheduled_ms)}
     if started_ms is None:
@@ -89,7 +102,11 @@ def status(
         state = {"terminated": {**ended, "reason": reason or ("Error" if exit_code else "Completed")}}
         phase = "Failed" if exit_code else "Succeeded"
     container = {
-        "name": "main", "image": "train", "imageID": "", "ready": ended_ms is None, "restartCount": restarts,
+        "name": "main",
+        "image": "train",
+        "imageID": "",
+        "ready": ended_ms is None,
+        "restartCount": restarts,
         "state": state,
-    }  # fmt: skip
+    }
     return {"phase": phase, "conditions": [condition], "containerStatuses": [container]}

@@ -105,9 +105,12 @@ class Exposed:
                 if hold.from_ms <= sample.time_ms < (hold.to_ms or self.to_ms)
             ]
             labels = {
-                "gpu": str(sample.slot_index), "UUID": f"GPU-{node.name}-{sample.slot_index}",
-                "device": f"nvidia{sample.slot_index}", "modelName": node.gpu_model or "", "Hostname": node.name,
-            }  # fmt: skip
+                "gpu": str(sample.slot_index),
+                "UUID": f"GPU-{node.name}-{sample.slot_index}",
+                "device": f"nvidia{sample.slot_index}",
+                "modelName": node.gpu_model or "",
+                "Hostname": node.name,
+            }
             own = {"pod": held[0].name, "namespace": held[0].namespace, "container": "main"} if held else {}
             target = {"pod": "dcgm-exporter-x7k2p", "namespace": "gpu-operator", "container": "exporter"}
             labels |= self._scraped("dcgm", f"{node.name}:9400", own, target)
@@ -169,9 +172,10 @@ class Exposed:
         kept = {f"label_{re.sub(r'[^a-zA-Z0-9_]', '_', key)}": value for key, value in words.items()}
         yield Line("kube_pod_labels", {**labels, **kept}, 1, at_ms)
         for name, moment in (
-            ("kube_pod_status_scheduled_time", pod.scheduled_ms), ("kube_pod_container_state_started", pod.started_ms),
+            ("kube_pod_status_scheduled_time", pod.scheduled_ms),
+            ("kube_pod_container_state_started", pod.started_ms),
             ("kube_pod_completion_time", pod.ended_ms),
-        ):  # fmt: skip
+        ):
             if moment is not None and moment <= at_ms:
                 yield Line(name, labels, moment / 1000, at_ms)
         over = pod.ended_ms is not None and pod.ended_ms <= at_ms

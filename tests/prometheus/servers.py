@@ -55,17 +55,22 @@ def prometheus(folder: Path, past: Iterable[Line] = (), config: str = "", *more:
     if text.stat().st_size > 10:
         subprocess.run(
             ["promtool", "tsdb", "create-blocks-from", "openmetrics", "--quiet", str(text), str(blocks)],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+        )
     text.unlink()
     return Server(
         lambda port: [
-            "prometheus", f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={blocks}",
-            f"--config.file={folder / 'prometheus.yml'}", "--storage.tsdb.retention.time=10y", *more,
+            "prometheus",
+            f"--web.listen-address=127.0.0.1:{port}",
+            f"--storage.tsdb.path={blocks}",
+            f"--config.file={folder / 'prometheus.yml'}",
+            "--storage.tsdb.retention.time=10y",
+            *more,
         ],
         folder,
         "/-/ready",
-    )  # fmt: skip
+    )
 
 
 def victoria(folder: Path, past: Iterable[Line]) -> Server:
@@ -73,12 +78,16 @@ def victoria(folder: Path, past: Iterable[Line]) -> Server:
     folder.mkdir(parents=True, exist_ok=True)
     server = Server(
         lambda port: [
-            "victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", f"-storageDataPath={folder / 'data'}",
-            "-retentionPeriod=100y", "-search.maxUniqueTimeseries=1000000", "-search.latencyOffset=0s",
+            "victoria-metrics",
+            f"-httpListenAddr=127.0.0.1:{port}",
+            f"-storageDataPath={folder / 'data'}",
+            "-retentionPeriod=100y",
+            "-search.maxUniqueTimeseries=1000000",
+            "-search.latencyOffset=0s",
         ],
         folder,
         "/health",
-    )  # fmt: skip
+    )
     batch: list[str] = []
     for line in past:
         head, _, _ = line.text.rpartition(" ")

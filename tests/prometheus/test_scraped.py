@@ -67,15 +67,27 @@ def night() -> list[Any]:
         for row in job("dark")
     ]
     return [
-        Price(START_MS, 1_000_000_000, START_MS), *nodes, *job(), *held, *dark, *run(framework="torch"),
+        Price(START_MS, 1_000_000_000, START_MS),
+        *nodes,
+        *job(),
+        *held,
+        *dark,
+        *run(framework="torch"),
         *(Event(at(minute), "watched", cluster="test") for minute in range(MINUTES)),
         *all_ranks(0, MINUTES, flops=60 * 250 * 10**12, **speed),
         *(Metric(at(minute), "run", 1, 0, "loss", 3 - minute / 100, minute, "min") for minute in range(MINUTES)),
-        event("checkpoint_saved", 1, 0, step=100), event("stuck", MINUTES - 2, 1), event("nonfinite_loss", 168, 0),
-        *(row for gpu in (0, 1) for row in (
-            *samples("n2", gpu, 0, MINUTES, gpu_util_permille=1000, sm_active_permille=0, power_w=100),
-            *samples("n3", gpu, 0, MINUTES, gpu_util_permille=0, sm_active_permille=0, power_w=100))),
-    ]  # fmt: skip
+        event("checkpoint_saved", 1, 0, step=100),
+        event("stuck", MINUTES - 2, 1),
+        event("nonfinite_loss", 168, 0),
+        *(
+            row
+            for gpu in (0, 1)
+            for row in (
+                *samples("n2", gpu, 0, MINUTES, gpu_util_permille=1000, sm_active_permille=0, power_w=100),
+                *samples("n3", gpu, 0, MINUTES, gpu_util_permille=0, sm_active_permille=0, power_w=100),
+            )
+        ),
+    ]
 
 
 def arrival_ms(row: Any) -> int:

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.heavy
 
 
 def test_what_is_still_there_is_asked_and_the_rest_remembered(
-    api_server: ApiServer, kubectl: Kubectl, namespace: str, night: Night, tmp_path: Path  # noqa: F811
-) -> None:  # fmt: skip
+    api_server: ApiServer, kubectl: Kubectl, namespace: str, night: Night, tmp_path: Path
+) -> None:
     if shutil.which("prometheus") is None:
         pytest.skip("needs prometheus: apt-get install prometheus")
     with Store(night.folder) as store:
@@ -39,11 +39,27 @@ def test_what_is_still_there_is_asked_and_the_rest_remembered(
         since, until = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in night.window)
         said = subprocess.run(
             [
-                sys.executable, "-m", "pyrometer", "why", "--kube", "--prometheus", server.url, "--since", since,
-                "--until", until, "--data", str(tmp_path / "read"), "-o", "json",
+                sys.executable,
+                "-m",
+                "pyrometer",
+                "why",
+                "--kube",
+                "--prometheus",
+                server.url,
+                "--since",
+                since,
+                "--until",
+                until,
+                "--data",
+                str(tmp_path / "read"),
+                "-o",
+                "json",
             ],
-            env={**os.environ, "KUBECONFIG": str(api_server.kubeconfig())}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env={**os.environ, "KUBECONFIG": str(api_server.kubeconfig())},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert said.returncode == 0, said.stderr
         assert json.loads(said.stdout)["total"]["gpu_ms"] > 0
         with Store(tmp_path / "read") as store:

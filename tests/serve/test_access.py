@@ -170,31 +170,53 @@ def test_what_each_role_may(run: Run, role: str) -> None:
 
 # By every parameter there is, those of another team among them.
 QUESTIONS: list[tuple[str, dict[str, str]]] = [
-    ("why", {}), ("runs", {"limit": "9"}), ("show", {"run": OUR_RUN}), ("show", {"run": SAME_RUN}),
+    ("why", {}),
+    ("runs", {"limit": "9"}),
+    ("show", {"run": OUR_RUN}),
+    ("show", {"run": SAME_RUN}),
     ("cost", {"by": "team,experiment,workload,namespace,user,queue,pod,outcome,node,pool,cluster,state,month"}),
-    ("trace", {"run": OUR_RUN, "sample": f"{THEIRS}-137"}), ("trace", {"run": THEIR_RUN, "step": "20"}),
-    ("lineage", {"run": THEIR_RUN, "spikes": "1"}), ("lineage", {"run": SAME_RUN, "spikes": "1"}),
-    ("why", {"experiment": f"{THEIRS}-sft"}), ("burn", {}), ("cluster", {}), ("top", {}), ("worth", {}),
-    ("charges", {}), ("charges", {"share_platform": "even"}), ("closed", {}), ("instances", {}),
+    ("trace", {"run": OUR_RUN, "sample": f"{THEIRS}-137"}),
+    ("trace", {"run": THEIR_RUN, "step": "20"}),
+    ("lineage", {"run": THEIR_RUN, "spikes": "1"}),
+    ("lineage", {"run": SAME_RUN, "spikes": "1"}),
+    ("why", {"experiment": f"{THEIRS}-sft"}),
+    ("burn", {}),
+    ("cluster", {}),
+    ("top", {}),
+    ("worth", {}),
+    ("charges", {}),
+    ("charges", {"share_platform": "even"}),
+    ("closed", {}),
+    ("instances", {}),
     ("cost", {"by": "team,node,state", "share_platform": "proportional"}),
-    ("worth", {"experiment": f"{THEIRS}-sft"}), ("signals", {"run": OUR_RUN}), ("signals", {"run": THEIR_RUN}),
-    ("export/csv", {"by": "team,experiment,workload,user"}), ("export/focus", {}), ("export/focus", {"as": "parquet"}),
+    ("worth", {"experiment": f"{THEIRS}-sft"}),
+    ("signals", {"run": OUR_RUN}),
+    ("signals", {"run": THEIR_RUN}),
+    ("export/csv", {"by": "team,experiment,workload,user"}),
+    ("export/focus", {}),
+    ("export/focus", {"as": "parquet"}),
     ("export/perfetto", {"run": THEIR_RUN, "step": "20"}),
-]  # fmt: skip
+]
 MORE_QUESTIONS: list[tuple[str, dict[str, str]]] = [
     *(("cost", {"by": by}) for by in ("team", "experiment", "node", "cause", "hour,user", "day", "pod")),
-    ("show", {"run": THEIR_RUN}), ("cost", {"experiment": f"{THEIRS}-sft", "by": "experiment"}),
+    ("show", {"run": THEIR_RUN}),
+    ("cost", {"experiment": f"{THEIRS}-sft", "by": "experiment"}),
     *(
         (what, {"run": run, **about})
         for run in (OUR_RUN, THEIR_RUN, SAME_RUN)
         for what, about in (
-            ("trace", {}), ("trace", {"step": "20"}), ("trace", {"step": "20", "attempt": "2"}),
-            ("trace", {"sample": f"{THEIRS}-137"}), ("lineage", {"step": "20"}), ("lineage", {"checkpoint": "20"}),
-            ("lineage", {"sample": f"{THEIRS}-137"}), ("lineage", {"spikes": "1"}),
+            ("trace", {}),
+            ("trace", {"step": "20"}),
+            ("trace", {"step": "20", "attempt": "2"}),
+            ("trace", {"sample": f"{THEIRS}-137"}),
+            ("lineage", {"step": "20"}),
+            ("lineage", {"checkpoint": "20"}),
+            ("lineage", {"sample": f"{THEIRS}-137"}),
+            ("lineage", {"spikes": "1"}),
             ("lineage", {"spikes": "1", "metric": f"{THEIRS}_accuracy"}),
         )
     ),
-]  # fmt: skip
+]
 
 
 def without(text: str, asked: dict[str, str]) -> str:
@@ -366,11 +388,18 @@ class TestSessions:
     @pytest.mark.parametrize(
         "headers",
         [
-            {}, {"Origin": "null"}, {"Origin": "http://evil.test"}, {"Origin": f"{HERE}.evil.test"}, {"Origin": "//"},
-            {"Origin": "http://["}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
-            {"Sec-Fetch-Site": "none"}, {"Sec-Fetch-Site": "cross-site", "Origin": HERE},
+            {},
+            {"Origin": "null"},
+            {"Origin": "http://evil.test"},
+            {"Origin": f"{HERE}.evil.test"},
+            {"Origin": "//"},
+            {"Origin": "http://["},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Sec-Fetch-Site": "none"},
+            {"Sec-Fetch-Site": "cross-site", "Origin": HERE},
         ],
-    )  # fmt: skip
+    )
     def test_no_other_site_signs_anybody_in_or_out(self, run: Run, headers: dict[str, str]) -> None:
         async def test(world: World) -> None:
             body = {"token": world.tokens["viewer"]}
@@ -384,14 +413,19 @@ class TestSessions:
     @pytest.mark.parametrize(
         ("body", "kind", "status"),
         [
-            (b'{"token": "pyr_x"}', "text/plain", 415), (b"token=pyr_x", "application/x-www-form-urlencoded", 415),
-            (b"", "application/json", 400), (b"[]", "application/json", 400),
-            (b'{"token": 1}', "application/json", 400), (b'{"token": ""}', "application/json", 400),
+            (b'{"token": "pyr_x"}', "text/plain", 415),
+            (b"token=pyr_x", "application/x-www-form-urlencoded", 415),
+            (b"", "application/json", 400),
+            (b"[]", "application/json", 400),
+            (b'{"token": 1}', "application/json", 400),
+            (b'{"token": ""}', "application/json", 400),
             (b"[" * 4000, "application/json", 400),
-            (b"\xff", "application/json", 400), (b" " * 5000, "application/json", 413),
-            (b'{"token": "pyr_\\ud800"}', "application/json", 401), (b'{"token": "pyr_x"}', "application/json", 401),
+            (b"\xff", "application/json", 400),
+            (b" " * 5000, "application/json", 413),
+            (b'{"token": "pyr_\\ud800"}', "application/json", 401),
+            (b'{"token": "pyr_x"}', "application/json", 401),
         ],
-    )  # fmt: skip
+    )
     def test_bodies_that_are_no_token(self, run: Run, body: bytes, kind: str, status: int) -> None:
         async def test(world: World) -> None:
             headers = {**PAGE, "Content-Type": kind}
@@ -491,11 +525,14 @@ class TestProxies:
     @pytest.mark.parametrize(
         ("peer", "said", "address"),
         [
-            ("10.1.2.3", "1.1.1.1, 2.2.2.2", "2.2.2.2"), ("10.1.2.3", "nonsense", "10.1.2.3"),
-            ("10.1.2.3", "", "10.1.2.3"), ("11.1.2.3", "2.2.2.2", "11.1.2.3"), ("::1", "2001:db8::1", "2001:db8::1"),
+            ("10.1.2.3", "1.1.1.1, 2.2.2.2", "2.2.2.2"),
+            ("10.1.2.3", "nonsense", "10.1.2.3"),
+            ("10.1.2.3", "", "10.1.2.3"),
+            ("11.1.2.3", "2.2.2.2", "11.1.2.3"),
+            ("::1", "2001:db8::1", "2001:db8::1"),
             ("::ffff:10.1.2.3", "2.2.2.2", "2.2.2.2"),
         ],
-    )  # fmt: skip
+    )
     def test_where_a_request_comes_from(self, tmp_path: Path, peer: str, said: str, address: str) -> None:
         one = Access(Tokens(tmp_path), self.SETTINGS, open_to_all=False)
         assert one.address(request(peer, x_forwarded_for=said)) == address
@@ -610,12 +647,21 @@ class TestAudit:
             written = await world.written()
             question, refused, sign_in, failed, *counts = written
             assert (refused["what"], refused["who"], refused["path"], refused["status"]) == (
-                "refused", "team_viewer", "/metrics", 403,
-            )  # fmt: skip
+                "refused",
+                "team_viewer",
+                "/metrics",
+                403,
+            )
             assert {name: value for name, value in question.items() if name not in ("at", "by", "ms")} == {
-                "what": "question", "who": "team_viewer", "role": "team_viewer", "team": TEAM, "from": "192.0.2.7",
-                "path": "/api/v1/cost", "asked": {"all": "1", "by": "team"}, "status": 200,
-            }  # fmt: skip
+                "what": "question",
+                "who": "team_viewer",
+                "role": "team_viewer",
+                "team": TEAM,
+                "from": "192.0.2.7",
+                "path": "/api/v1/cost",
+                "asked": {"all": "1", "by": "team"},
+                "status": 200,
+            }
             assert question["ms"] >= 0
             assert question["at"].endswith("Z")
             assert (sign_in["what"], sign_in["who"], sign_in["status"]) == ("sign_in", "viewer", 200)
@@ -737,9 +783,16 @@ def test_on_an_open_server_no_other_site_sends_anything(store: Store) -> None:
             for host in ("127.0.0.1", "localhost:8411", "LOCALHOST", "[::1]:8411", "[::1]"):
                 assert (await client.get("/api/v1/session", headers={"Host": host})).status_code == 200, host
             for host in (
-                "evil.test", "127.0.0.1.evil.test", "evil.test:127.0.0.1", "[::1]evil.test", "x@127.0.0.1", "::1",
-                "127.0.0.1/x", "127.0.0.1:1:2", "",
-            ):  # fmt: skip
+                "evil.test",
+                "127.0.0.1.evil.test",
+                "evil.test:127.0.0.1",
+                "[::1]evil.test",
+                "x@127.0.0.1",
+                "::1",
+                "127.0.0.1/x",
+                "127.0.0.1:1:2",
+                "",
+            ):
                 assert (await client.get("/api/v1/session", headers={"Host": host})).status_code == 403, host
                 assert (await client.post("/v1/logs", headers={"Host": host})).status_code == 403, host
 
@@ -817,23 +870,52 @@ class TestOpenServers:
     @pytest.mark.parametrize(
         "name",
         [
-            "Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-FORWARDED-PROTO", "X-Forwarded-Anything", "Via",
-            "X-Real-IP", "X-Client-IP", "True-Client-IP", "CF-Connecting-IP", "X-Original-Forwarded-For",
-            "X-Cluster-Client-IP", "X-Envoy-External-Address", "X-Auth-Request-User", "Tailscale-User-Login",
-            "Forwarded-For", "X_Forwarded_For", "X-Vercel-Forwarded-For", "X-ProxyContextPath", "X-NginX-Proxy",
-            "Remote-Addr", "X-Remote-Addr", "Ali-Cdn-Real-Ip", "X-Appengine-User-Ip", "X-Sucuri-ClientIP",
-            "CloudFront-Viewer-Address", "X-Amzn-Trace-Id", "X-Envoy-Expected-Rq-Timeout-Ms", "CDN-Loop", "X-Scheme",
+            "Forwarded",
+            "X-Forwarded-For",
+            "x-forwarded-host",
+            "X-FORWARDED-PROTO",
+            "X-Forwarded-Anything",
+            "Via",
+            "X-Real-IP",
+            "X-Client-IP",
+            "True-Client-IP",
+            "CF-Connecting-IP",
+            "X-Original-Forwarded-For",
+            "X-Cluster-Client-IP",
+            "X-Envoy-External-Address",
+            "X-Auth-Request-User",
+            "Tailscale-User-Login",
+            "Forwarded-For",
+            "X_Forwarded_For",
+            "X-Vercel-Forwarded-For",
+            "X-ProxyContextPath",
+            "X-NginX-Proxy",
+            "Remote-Addr",
+            "X-Remote-Addr",
+            "Ali-Cdn-Real-Ip",
+            "X-Appengine-User-Ip",
+            "X-Sucuri-ClientIP",
+            "CloudFront-Viewer-Address",
+            "X-Amzn-Trace-Id",
+            "X-Envoy-Expected-Rq-Timeout-Ms",
+            "CDN-Loop",
+            "X-Scheme",
         ],
-    )  # fmt: skip
+    )
     def test_what_came_through_a_proxy_is_refused(self, store: Store, name: str) -> None:
         forget_tokens(store.folder)
 
         async def test() -> None:
             async with open_world(store) as client:
                 for method, path in (
-                    ("GET", "/api/v1/session"), ("GET", "/api/v1/cost?all=1"), ("GET", "/metrics"), ("GET", "/report"),
-                    ("POST", "/v1/logs"), ("POST", "/api/v1/write"), ("POST", "/api/v1/close?month=2026-10"),
-                ):  # fmt: skip
+                    ("GET", "/api/v1/session"),
+                    ("GET", "/api/v1/cost?all=1"),
+                    ("GET", "/metrics"),
+                    ("GET", "/report"),
+                    ("POST", "/v1/logs"),
+                    ("POST", "/api/v1/write"),
+                    ("POST", "/api/v1/close?month=2026-10"),
+                ):
                     answer = await client.request(method, path, headers={name: "203.0.113.9"})
                     assert (path, answer.status_code) == (path, 403)
                     assert name.lower() in answer.json()["error"]
@@ -855,11 +937,23 @@ class TestOpenServers:
     @pytest.mark.parametrize(
         "name",
         [
-            "Accept", "Accept-Encoding", "Cache-Control", "Content-Encoding", "Cookie", "Priority", "Referer",
-            "Sec-CH-UA", "Sec-Fetch-User", "Traceparent", "Upgrade-Insecure-Requests", "User-Agent",
-            "X-Prometheus-Remote-Write-Version", "X-Prometheus-Scrape-Timeout-Seconds", "X-Request-Id",
+            "Accept",
+            "Accept-Encoding",
+            "Cache-Control",
+            "Content-Encoding",
+            "Cookie",
+            "Priority",
+            "Referer",
+            "Sec-CH-UA",
+            "Sec-Fetch-User",
+            "Traceparent",
+            "Upgrade-Insecure-Requests",
+            "User-Agent",
+            "X-Prometheus-Remote-Write-Version",
+            "X-Prometheus-Scrape-Timeout-Seconds",
+            "X-Request-Id",
         ],
-    )  # fmt: skip
+    )
     def test_headers_of_browsers_and_of_senders_are_no_proxy_s(self, name: str) -> None:
         assert auth.PROXY_HEADER.fullmatch(name.lower()) is None
 

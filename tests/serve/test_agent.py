@@ -149,9 +149,11 @@ def test_pods_are_in_the_labels_while_the_kubelet_answers(agent: Agent, tmp_path
     assert {one["gpu"]: one.get("pod") for one in labels(page, "DCGM_FI_DEV_GPU_UTIL")} == {"0": "train-0", "1": None}
     held = {(one.get("UUID"), one["pod"], one["device_id"]) for one in labels(page, "pyrometer_gpu_allocation_info")}
     assert held == {
-        ("GPU-00000000", "train-0", "GPU-00000000"), ("GPU-00000001", "a", "GPU-00000001::0"),
-        ("GPU-00000001", "b", "gpu-1"), (None, "elsewhere", "GPU-we-do-not-see"),
-    }  # fmt: skip
+        ("GPU-00000000", "train-0", "GPU-00000000"),
+        ("GPU-00000001", "a", "GPU-00000001::0"),
+        ("GPU-00000001", "b", "gpu-1"),
+        (None, "elsewhere", "GPU-we-do-not-see"),
+    }
     agent.tick(60)  # the kubelet is gone
     page = agent.page()
     assert said(page, "pyrometer_agent_pod_resources_up") == {"": 0}
@@ -243,8 +245,10 @@ def running(answers: Answers, *more: str) -> Iterator[tuple[subprocess.Popen[str
     address = f"127.0.0.1:{free_port()}"
     process = subprocess.Popen(
         [sys.executable, "-m", "pyrometer", "agent", "--listen", address, *more],
-        env=answers.environment, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=answers.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     try:
         with process.stderr:
@@ -289,8 +293,12 @@ def test_it_has_nothing_heavy_in_its_memory(answers: Answers) -> None:
     port = free_port()
     found = subprocess.run(
         [sys.executable, "-c", LIGHT % (port, port)],
-        env=answers.environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=answers.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     code, modules = json.loads(found.stdout)
     assert code == 0, found.stderr
     allowed = {"pyrometer", "pynvml", "click", "h2", "hpack", "hyperframe"}
@@ -310,8 +318,11 @@ def test_it_has_nothing_heavy_in_its_memory(answers: Answers) -> None:
 def test_what_it_cannot_do_is_one_sentence(answers: Answers, arguments: tuple[str, ...], code: int, said: str) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "pyrometer", "agent", *arguments],
-        env=answers.environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=answers.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert found.returncode == code
     assert said in found.stderr
     assert found.stderr.count("\n") == 1
@@ -320,8 +331,11 @@ def test_what_it_cannot_do_is_one_sentence(answers: Answers, arguments: tuple[st
 def test_without_a_driver_it_says_where_one_comes_from(answers: Answers, tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "pyrometer", "agent"],
-        env={**answers.environment, "LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={**answers.environment, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if "NVML cannot be opened" not in found.stderr:
         pytest.skip("this machine has a driver")
     assert found.returncode == 1

@@ -207,10 +207,14 @@ def test_pages_are_parts_of_one_answer_while_the_store_goes_on(ask: Callable[[As
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"limit": "0"}, {"limit": "x"}, {"limit": "99999999999999999999"}, {"cursor": "no cursor"}, {"cursor": "eA=="},
+        {"limit": "0"},
+        {"limit": "x"},
+        {"limit": "99999999999999999999"},
+        {"cursor": "no cursor"},
+        {"cursor": "eA=="},
         {"cursor": "\U0001f525"},
     ],
-)  # fmt: skip
+)
 def test_a_page_that_cannot_be(parameters: dict[str, str]) -> None:
     with pytest.raises(questions.QuestionError):
         AnswerPage.requested("runs", dict(parameters))

@@ -62,8 +62,9 @@ def test_whatever_is_asked(schema, what: str, about: str) -> None:
     def ask(case) -> None:
         if about == "what there is":
             asked = case.query | ({"run": RUN} if "run" in OWN_PARAMETERS.get(what, ()) else {})
-            case.query = {name: THERE.get(name, value) for name, value in asked.items()
-                          if name in THERE or name not in ELSEWHERE}  # fmt: skip
+            case.query = {
+                name: THERE.get(name, value) for name, value in asked.items() if name in THERE or name not in ELSEWHERE
+            }
         response = case.call()
         seen.append(response.status_code)
         case.validate_response(response, checks=CHECKS)

@@ -96,12 +96,23 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
 @pytest.mark.parametrize(
     "path",
     [
-        "/api/v1/../tokens.json", "/api/v1/..%2ftokens.json", "/%2e%2e/tokens.json", "/page/%2e%2e/%2e%2e/tokens.json",
-        "/page/..%5c..%5ctokens.json", "/page//etc/passwd", "//etc/passwd", "/api/v1/%00", "/api/v1/cost%00.json",
-        "/tokens.json", "/audit.log", "/server.json", "/pyrometer.duckdb", "/api/v1/%c0%ae%c0%ae/tokens.json",
+        "/api/v1/../tokens.json",
+        "/api/v1/..%2ftokens.json",
+        "/%2e%2e/tokens.json",
+        "/page/%2e%2e/%2e%2e/tokens.json",
+        "/page/..%5c..%5ctokens.json",
+        "/page//etc/passwd",
+        "//etc/passwd",
+        "/api/v1/%00",
+        "/api/v1/cost%00.json",
+        "/tokens.json",
+        "/audit.log",
+        "/server.json",
+        "/pyrometer.duckdb",
+        "/api/v1/%c0%ae%c0%ae/tokens.json",
         "http://127.0.0.1/tokens.json",
     ],
-)  # fmt: skip
+)
 def test_no_path_leads_out(attacked: Attacked, path: str) -> None:
     request = f"GET {path} HTTP/1.1\r\nHost: x\r\n{attacked.header}\r\nConnection: close\r\n\r\n"
     answer = attacked.raw(request.encode())
@@ -115,15 +126,17 @@ def test_no_path_leads_out(attacked: Attacked, path: str) -> None:
     [
         b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: a\r\n b\x00c\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\n\r\n", b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n",
-        b"GET /healthz\r\n\r\n", b"\x16\x03\x01\x02\x00\x01",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n",
+        b"GET /healthz\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01",
         b"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x",
         b"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
         b"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcde",
         b"GET /api/v1/cost?" + b"a" * 2_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 400_000 + b"\r\n",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_http_gets_nothing(attacked: Attacked, request_: bytes) -> None:
     answer = attacked.raw(request_)
     assert answer == b"" or answer.split(b" ", 2)[1] in (b"400", b"401", b"431")
@@ -310,7 +323,8 @@ KINDS = {
     ),
     "a byte of a sign-in a second": Kind(
         "POST /api/v1/session HTTP/1.1\r\nHost: HOST\r\nOrigin: http://HOST\r\nContent-Type: application/json\r\n"
-        "Content-Length: 100\r\n\r\n", _send_a_byte,
+        "Content-Length: 100\r\n\r\n",
+        _send_a_byte,
     ),
     "records without a token or a body": Kind(
         "POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
@@ -320,7 +334,7 @@ KINDS = {
     "answers that are not read": Kind(f"GET {PLOTLY} HTTP/1.1\r\nHost: x\r\n\r\n" * 5),
     "too many requests at once": Kind(f"GET {PLOTLY} HTTP/1.1\r\nHost: x\r\n\r\n" * 50),
     "wrong tokens": Kind("GET /api/v1/cost?all=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer pyr_x\r\n\r\n"),
-}  # fmt: skip
+}
 
 
 class Flood:
@@ -390,8 +404,10 @@ class Honest:
         self._kept, self._url = client, str(client.base_url)
         self._pid = json.loads((folder / "server.json").read_text())["pid"]
         self._headers = {
-            "Content-Encoding": "snappy", "Content-Type": "application/x-protobuf", "Authorization": f"Bearer {sender}",
-        }  # fmt: skip
+            "Content-Encoding": "snappy",
+            "Content-Type": "application/x-protobuf",
+            "Authorization": f"Bearer {sender}",
+        }
         self._began_ms = time.time_ns() // 1_000_000 - 60_000
         self._sent = 0
 

@@ -78,8 +78,9 @@ def test_nobody_else_may(store: Store, role: str) -> None:
 def test_a_body_that_is_no_list_of_parts_is_refused(store: Store, body: bytes) -> None:
     (answer,) = asked(store, body)
     assert (answer.status_code, answer.json()["error"]) == (
-        400, 'The body must be empty or list the parts that you have: {"have": ["parts/…", …]}.',
-    )  # fmt: skip
+        400,
+        'The body must be empty or list the parts that you have: {"have": ["parts/…", …]}.',
+    )
 
 
 @pytest.mark.parametrize(("made", "says", "required"), [(False, True, False), (True, True, True), (False, False, True)])

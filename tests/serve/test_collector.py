@@ -40,11 +40,26 @@ def collecting(folder: Path, to: str, *more: str) -> Iterator[str]:
     port = free_port()
     with (folder / "collector.log").open("w") as log:
         process = subprocess.Popen(
-            [str(Path(found.origin).parent / "rotel-agent"), "start", "--otlp-http-endpoint", f"127.0.0.1:{port}",
-             "--otlp-grpc-endpoint", f"127.0.0.1:{free_port()}", "--exporter", "otlp", "--otlp-exporter-endpoint", to,
-             "--otlp-exporter-protocol", "http", "--pid-file", str(folder / "collector.pid"), *more],
-            stdout=log, stderr=log,
-        )  # fmt: skip
+            [
+                str(Path(found.origin).parent / "rotel-agent"),
+                "start",
+                "--otlp-http-endpoint",
+                f"127.0.0.1:{port}",
+                "--otlp-grpc-endpoint",
+                f"127.0.0.1:{free_port()}",
+                "--exporter",
+                "otlp",
+                "--otlp-exporter-endpoint",
+                to,
+                "--otlp-exporter-protocol",
+                "http",
+                "--pid-file",
+                str(folder / "collector.pid"),
+                *more,
+            ],
+            stdout=log,
+            stderr=log,
+        )
     try:
         until(lambda: is_open(port))
         yield f"http://127.0.0.1:{port}"
@@ -85,14 +100,17 @@ def kept(folder: Path) -> dict[str, list[Any]]:
         store.expose_all(["run", "batch", "metric", "span", "step_window"])
         ask = store.connection.execute
         return {
-            "run": ask("SELECT run, rank, ranks, outcome, framework FROM run WHERE ended_ms IS NOT NULL "
-                       "GROUP BY ALL ORDER BY ALL").fetchall(),
+            "run": ask(
+                "SELECT run, rank, ranks, outcome, framework FROM run WHERE ended_ms IS NOT NULL "
+                "GROUP BY ALL ORDER BY ALL"
+            ).fetchall(),
             "batch": ask("SELECT rank, epoch, send_index, step, rows, dataset FROM batch ORDER BY ALL").fetchall(),
             "metric": ask("SELECT rank, name, step, round(value, 4) FROM metric ORDER BY ALL").fetchall(),
             "steps": ask("SELECT rank, sum(steps) FROM step_window GROUP BY ALL ORDER BY ALL").fetchall(),
-            "doubling": ask("SELECT rank, step FROM span WHERE name = 'step' AND step IN (1, 2, 4, 8, 16) "
-                            "GROUP BY ALL ORDER BY ALL").fetchall(),
-        }  # fmt: skip
+            "doubling": ask(
+                "SELECT rank, step FROM span WHERE name = 'step' AND step IN (1, 2, 4, 8, 16) GROUP BY ALL ORDER BY ALL"
+            ).fetchall(),
+        }
 
 
 @pytest.mark.heavy
@@ -106,9 +124,14 @@ def test_a_run_through_a_collector_is_the_run(tmp_path):
         with collecting(tmp_path, str(through.base_url).rstrip("/"), "--otel-resource-attributes", attributes) as url:
             for to in (str(straight.base_url).rstrip("/"), url):
                 done = subprocess.run(
-                    [*command, to, *program], env=environment(None), capture_output=True, text=True, cwd=tmp_path,
-                    check=False, timeout=120,
-                )  # fmt: skip
+                    [*command, to, *program],
+                    env=environment(None),
+                    capture_output=True,
+                    text=True,
+                    cwd=tmp_path,
+                    check=False,
+                    timeout=120,
+                )
                 assert done.returncode == 0, done.stderr
             until(lambda: taken(through)["logs taken"] >= taken(straight)["logs taken"])
             until(lambda: taken(through)["metrics taken"] >= taken(straight)["metrics taken"])

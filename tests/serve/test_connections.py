@@ -242,10 +242,14 @@ async def closed(*connections: tuple[Reader, Writer]) -> None:
 
 # What a client that nobody knows can do with a connection, and how far the server must have come with it.
 ANONYMOUS = {
-    "silent": b"", "half_a_head": b"GET / HTTP/1.1\r\nX: ", "no_body": get(b"/body", 100),
-    "answered": get(b"/"), "not_reading": get(b"/whole"), "second_head": get(b"/") + b"GET / HT",
+    "silent": b"",
+    "half_a_head": b"GET / HTTP/1.1\r\nX: ",
+    "no_body": get(b"/body", 100),
+    "answered": get(b"/"),
+    "not_reading": get(b"/whole"),
+    "second_head": get(b"/") + b"GET / HT",
     "known_before": get(b"/known") + get(b"/body", 100),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("state_of", ANONYMOUS)
@@ -382,7 +386,7 @@ class Held:
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "known", "rest", "next", "answer", "lost"]), st.integers(0, 9)), max_size=80
-    ),
+    )
 )
 def test_authenticated_requests_are_never_closed_for_others(steps: list[tuple[str, int]]) -> None:
     """Nor are there ever more connections, or more bytes of answers, than there may be."""

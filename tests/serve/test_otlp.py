@@ -34,11 +34,7 @@ T0 = time.time_ns() // 1_000_000 - 7_200_000
 
 
 def in_store(
-    folder: Path,
-    talk: Callable[[Services, httpx.AsyncClient], Awaitable[Any]],
-    *,
-    crash: bool = False,
-    **nodes: str,
+    folder: Path, talk: Callable[[Services, httpx.AsyncClient], Awaitable[Any]], *, crash: bool = False, **nodes: str
 ) -> dict[str, list[Any]]:
     """What the store has after somebody talked to a server."""
 
@@ -67,9 +63,12 @@ def ways(signal: str, request: Any) -> list[tuple[bytes, dict[str, str]]]:
     """One request in every form."""
     text, binary = json.dumps(request).encode(), spoken.as_protobuf(signal, request)
     return [
-        (text, JSON), (gzip.compress(text), JSON | GZIP), (binary, PROTOBUF), (gzip.compress(binary), PROTOBUF | GZIP),
+        (text, JSON),
+        (gzip.compress(text), JSON | GZIP),
+        (binary, PROTOBUF),
+        (gzip.compress(binary), PROTOBUF | GZIP),
         (text, {"Content-Type": "Application/JSON; charset=utf-8", "Content-Encoding": "identity"}),
-    ]  # fmt: skip
+    ]
 
 
 def test_every_form_stores_the_same_and_again_changes_nothing(tmp_path: Path) -> None:
@@ -90,9 +89,17 @@ def test_every_form_stores_the_same_and_again_changes_nothing(tmp_path: Path) ->
         assert not list((tmp_path / str(number) / "inbox" / "otlp").iterdir())
     assert all(one == stored[0] for one in stored)
     assert {kind: len(rows) for kind, rows in stored[0].items()} == {
-        "run": 4, "step_window": 100, "span": 60, "batch": 10, "metric": 50, "event": 12, "slot": 0, "pod": 0,
-        "allocation": 0, "gpu_sample": 0,
-    }  # fmt: skip
+        "run": 4,
+        "step_window": 100,
+        "span": 60,
+        "batch": 10,
+        "metric": 50,
+        "event": 12,
+        "slot": 0,
+        "pod": 0,
+        "allocation": 0,
+        "gpu_sample": 0,
+    }
 
 
 def test_what_cannot_be_used_is_said_in_the_form_of_the_question(tmp_path: Path) -> None:

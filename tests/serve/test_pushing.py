@@ -130,8 +130,9 @@ def test_a_receiver_that_is_not_there_is_told_once_and_harms_nothing(store, capl
         server = pushing(store, f"http://127.0.0.1:{free_port()}", times=2, otlp_headers_file=str(secret))
     assert server.push.counts == {("metrics", "failed"): 2, ("traces", "failed"): 2}
     assert [record.getMessage() for record in caplog.records] == [
-        "metrics over OTLP: no response (ConnectError)", "traces over OTLP: no response (ConnectError)",
-    ]  # fmt: skip
+        "metrics over OTLP: no response (ConnectError)",
+        "traces over OTLP: no response (ConnectError)",
+    ]
     with receiving() as receiver:
         pushing(store, receiver.url, otlp_headers_file=str(secret))
         assert {(of["authorization"], of["x-scope-orgid"]) for of in receiver.headers} == {
@@ -152,9 +153,14 @@ def test_what_is_refused_for_good_holds_up_nothing(store):
 
 @pytest.mark.parametrize(
     ("url", "headers"),
-    [("collector:4318", None), ("http://user:pw@collector:4318", None), ("http://c/?key=1", None),
-     ("http://collector:4318", "no colon"), ("http://collector:4318", "Bad Name: x")],
-)  # fmt: skip
+    [
+        ("collector:4318", None),
+        ("http://user:pw@collector:4318", None),
+        ("http://c/?key=1", None),
+        ("http://collector:4318", "no colon"),
+        ("http://collector:4318", "Bad Name: x"),
+    ],
+)
 def test_what_makes_no_sense_is_said_without_its_secrets(tmp_path, url, headers):
     path = tmp_path / "headers"
     if headers is not None:

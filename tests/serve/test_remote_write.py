@@ -25,9 +25,10 @@ from pyrometer.store import Store
 from talking import talking
 
 HEADERS = {
-    "Content-Encoding": "snappy", "Content-Type": "application/x-protobuf",
+    "Content-Encoding": "snappy",
+    "Content-Type": "application/x-protobuf",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
-}  # fmt: skip
+}
 GPUS = [Gpu(0), Gpu(1, host="node-b")]
 
 
@@ -36,11 +37,7 @@ def now_ms() -> int:
 
 
 def in_store(
-    folder: Path,
-    talk: Callable[[Services, httpx.AsyncClient], Awaitable[Any]],
-    *,
-    crash: bool = False,
-    **nodes: str,
+    folder: Path, talk: Callable[[Services, httpx.AsyncClient], Awaitable[Any]], *, crash: bool = False, **nodes: str
 ) -> dict[str, list[Any]]:
     """What the store has after somebody talked to a server."""
 

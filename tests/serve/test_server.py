@@ -332,9 +332,12 @@ def test_a_cluster_that_does_not_answer_is_waited_for_and_named(tmp_path: Path) 
 def test_without_any_cluster_it_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pyrometer", "serve", "--kube", "--data", str(tmp_path), "--listen"]
     said = subprocess.run(
-        [*command, f"127.0.0.1:{free_port()}"], capture_output=True, text=True, check=False,
+        [*command, f"127.0.0.1:{free_port()}"],
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "KUBECONFIG": str(tmp_path / "missing")},
-    )  # fmt: skip
+    )
     assert said.returncode == 1
     assert said.stderr.startswith("Error: No cluster is known: there is no kubeconfig at")
 
@@ -384,13 +387,21 @@ class TestTokens:
     @pytest.mark.parametrize(
         "text",
         [
-            "", "{", "{}", "[]", "null", '{"tokens": 1}', '{"tokens": [1]}', '{"tokens": [{}]}', "[" * 100_000,
+            "",
+            "{",
+            "{}",
+            "[]",
+            "null",
+            '{"tokens": 1}',
+            '{"tokens": [1]}',
+            '{"tokens": [{}]}',
+            "[" * 100_000,
             '{"tokens": [{"name": "a", "role": "admin", "sha256": null, "created_ms": 0}]}',
             '{"tokens": [{"name": "a", "role": ["admin"], "sha256": "' + 64 * "0" + '", "created_ms": 0}]}',
             '{"tokens": [{"name": "a", "role": "admin", "sha256": "' + 64 * "é" + '", "created_ms": 0}]}',
         ],
         ids=lambda text: text[:60],
-    )  # fmt: skip
+    )
     def test_a_file_that_is_broken_lets_nobody_in(self, tmp_path: Path, text: str) -> None:
         (tmp_path / FILE).write_text(text)
         with pytest.raises(TokenError, match="cannot be read"):
@@ -416,9 +427,13 @@ def test_traces_and_lineage_are_what_the_commands_say(tmp_path: Path) -> None:
     with Trained(attempts=((0, 21),)).store(tmp_path / "data"):
         pass
     asked: list[tuple[str, dict[str, str]]] = [
-        ("trace", {}), ("trace", {"step": "20"}), ("trace", {"sample": "137"}),
-        ("lineage", {"step": "20"}), ("lineage", {"checkpoint": "20"}), ("lineage", {"spikes": "1"}),
-    ]  # fmt: skip
+        ("trace", {}),
+        ("trace", {"step": "20"}),
+        ("trace", {"sample": "137"}),
+        ("lineage", {"step": "20"}),
+        ("lineage", {"checkpoint": "20"}),
+        ("lineage", {"spikes": "1"}),
+    ]
     with serving(tmp_path / "data") as client:
         over_http = [client.get(f"/api/v1/{what}", params={"run": RUN, **about}).json() for what, about in asked]
         assert client.get("/api/v1/lineage", params={"run": RUN}).status_code == 400

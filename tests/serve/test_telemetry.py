@@ -120,8 +120,9 @@ class TestOfLabels:
             store.append(resumed)
         assert not any(type(r).__name__ == "Node" for r in resumed)
         assert _holds([*records, *resumed]) == {
-            "a-0": [(T0, T0 + 30_000), (T0 + 600_000, None)], "b-0": [(T0, T0 + 30_000)],
-        }  # fmt: skip
+            "a-0": [(T0, T0 + 30_000), (T0 + 600_000, None)],
+            "b-0": [(T0, T0 + 30_000)],
+        }
 
     def test_a_label_that_is_away_for_a_scrape_ends_nothing(self) -> None:
         people = HoldersFromLabels(Settings())
@@ -168,10 +169,14 @@ def test_a_server_scrapes_what_it_is_told_to_as_often_as_it_is_told(tmp_path: Pa
     with (
         exporter(answer_of_gpu) as url,
         serving(
-            tmp_path / "data", "--scrape", url, "--scrape", "http://127.0.0.1:1/metrics",
+            tmp_path / "data",
+            "--scrape",
+            url,
+            "--scrape",
+            "http://127.0.0.1:1/metrics",
             PYROMETER_SCRAPE_INTERVAL_S="1",
         ) as client,
-    ):  # fmt: skip
+    ):
         while not (answer := client.get("/api/v1/cost", params={"by": "workload"})).is_success:
             assert answer.status_code == 409, answer.text  # the first scrape takes its time
         while not any("127.0.0.1:1" in said for said in client.get("/readyz").json()["shortcomings"]):

@@ -37,9 +37,21 @@ def test_a_folder_holds_everything_that_sources_send(night):
     store, truth = night
     kinds = {part.kind for part in store.parts()}
     assert kinds >= {
-        "node", "slot", "pod", "owner", "workload", "allocation", "gpu_sample", "run", "step_window", "span", "batch",
-        "metric", "event", "price",
-    }  # fmt: skip
+        "node",
+        "slot",
+        "pod",
+        "owner",
+        "workload",
+        "allocation",
+        "gpu_sample",
+        "run",
+        "step_window",
+        "span",
+        "batch",
+        "metric",
+        "event",
+        "price",
+    }
     assert json.loads((store.folder / "truth.json").read_text()) == truth
     assert store.rejections() == {}
 

@@ -27,9 +27,15 @@ from pyrometer.store.lake import Cache, LakeError, LakeStorage, manifest_of
 
 QUESTION = {"by": "team,day", "all": "1"}
 OUTSIDE = (
-    "../../../outside", "/tmp/outside", "parts/../../../outside", "closed/../../../outside.json", "a\0b",
-    "closed\\..\\outside", "closed/2026-10.json\n", "parts/event/2025-10-10/*.parquet",
-)  # fmt: skip
+    "../../../outside",
+    "/tmp/outside",
+    "parts/../../../outside",
+    "closed/../../../outside.json",
+    "a\0b",
+    "closed\\..\\outside",
+    "closed/2026-10.json\n",
+    "parts/event/2025-10-10/*.parquet",
+)
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +160,12 @@ def test_a_bucket_reaches_nothing_outside_the_cache(tmp_path, monkeypatch) -> No
     try:
         host, port = server.get_host_and_port()
         for name, value in {
-            "AWS_ACCESS_KEY_ID": "AKIATESTING", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_EC2_METADATA_DISABLED": "true",
-        }.items():  # fmt: skip
+            "AWS_ACCESS_KEY_ID": "AKIATESTING",
+            "AWS_SECRET_ACCESS_KEY": "hunter2",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }.items():
             monkeypatch.setenv(name, value)
         S3FileSystem(endpoint_override=f"{host}:{port}", scheme="http", allow_bucket_creation=True).create_dir(
             "hostile"

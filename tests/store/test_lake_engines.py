@@ -41,9 +41,12 @@ def bucket() -> Iterator[str]:
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
-            "AWS_ACCESS_KEY_ID": "AKIATESTING", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_EC2_METADATA_DISABLED": "true",
-        }.items():  # fmt: skip
+            "AWS_ACCESS_KEY_ID": "AKIATESTING",
+            "AWS_SECRET_ACCESS_KEY": "hunter2",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }.items():
             patch.setenv(name, value)
         store = S3FileSystem(endpoint_override=f"{host}:{port}", scheme="http", allow_bucket_creation=True)
         store.create_dir("lakes")

@@ -97,9 +97,12 @@ def test_an_encrypted_file_is_not_damaged(database):
 
 
 OTHER_FILES = {
-    "SQLite": b"SQLite format 3\0" + bytes(8_192), "Parquet": b"PAR1" + bytes(8_192) + b"PAR1", "text": b"a,b\n" * 99,
-    "zeros": bytes(12_288), "empty": b"",
-}  # fmt: skip
+    "SQLite": b"SQLite format 3\0" + bytes(8_192),
+    "Parquet": b"PAR1" + bytes(8_192) + b"PAR1",
+    "text": b"a,b\n" * 99,
+    "zeros": bytes(12_288),
+    "empty": b"",
+}
 
 
 @pytest.mark.parametrize("name", OTHER_FILES)

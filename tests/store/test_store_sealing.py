@@ -254,11 +254,7 @@ def test_retention_keeps_a_partition_that_is_not_over(store):
     assert rows_of(store) == []
 
 
-@given(
-    st.lists(st.integers(0, 30), max_size=10, unique=True),
-    st.integers(0, 31),
-    st.integers(0, 31),
-)
+@given(st.lists(st.integers(0, 30), max_size=10, unique=True), st.integers(0, 31), st.integers(0, 31))
 @settings(max_examples=15)
 def test_after_retention_exactly_the_newer_partitions_are_left(lasting_store, hours, sealed, dropped):
     lasting_store.drop_before(2**62)

@@ -6,9 +6,14 @@ import pytest
 from compare_answers import Answer, compare, report
 
 FINDING = {
-    "cause": "hang", "usd_micro": 2_000, "title": "llama hung", "suggestion": "Restart it.", "culprit": None,
-    "evidence": ["rank 2 is behind", "the GPU is full"], "what_if": {"sentence": "It would have cost $1."},
-}  # fmt: skip
+    "cause": "hang",
+    "usd_micro": 2_000,
+    "title": "llama hung",
+    "suggestion": "Restart it.",
+    "culprit": None,
+    "evidence": ["rank 2 is behind", "the GPU is full"],
+    "what_if": {"sentence": "It would have cost $1."},
+}
 WHY = {"findings": [FINDING], "evidence": {"gpu": "full"}, "states": [{"state": "train"}, {"state": "hang"}]}
 
 

@@ -73,9 +73,21 @@ def tracking_server(folder: Path) -> Iterator[str]:
     """`mlflow server`, as it is installed."""
     port = free_port()
     command = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "artifacts"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--artifacts-destination",
+        str(folder / "artifacts"),
+    ]
     variables = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONWARNINGS": "ignore"}
     with (folder / "mlflow.log").open("w") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, env=variables, start_new_session=True)
@@ -113,9 +125,12 @@ def training(folder: Path) -> Iterator[Trained]:
     data = folder / "data"
     with tracking_server(folder) as uri:
         variables = {
-            "MLFLOW_TRACKING_URI": uri, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "PYROMETER_RUN": "carp",
+            "MLFLOW_TRACKING_URI": uri,
+            "WANDB_MODE": "offline",
+            "WANDB_SILENT": "true",
+            "PYROMETER_RUN": "carp",
             "PYROMETER_EXPERIMENT": "both-worlds",
-        }  # fmt: skip
+        }
         command = torchrun(PROGRAM, str(folder), str(STEPS), "--wait", ranks=2)
         process = running(command, "--data", str(data), **variables)
         try:

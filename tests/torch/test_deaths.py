@@ -14,9 +14,15 @@ PROGRAM = Path(__file__).parent / "programs" / "mortal.py"
 
 # How rank 1 ends, and what is said of it.
 ENDS = {
-    "kill": "killed", "term": "killed", "exit": "failed", "leave": "failed", "system_exit": "failed",
-    "raise": "failed", "own_hook": "failed", "out_of_memory": "failed",
-}  # fmt: skip
+    "kill": "killed",
+    "term": "killed",
+    "exit": "failed",
+    "leave": "failed",
+    "system_exit": "failed",
+    "raise": "failed",
+    "own_hook": "failed",
+    "out_of_memory": "failed",
+}
 ERRORS = {"raise": "ValueError", "own_hook": "ValueError", "out_of_memory": "OutOfMemoryError"}
 
 

@@ -22,11 +22,21 @@ pytestmark = pytest.mark.heavy
 PLANTED = "ValueError: planted in two lines"
 # What those that fail end with.
 ERRORS = {
-    "fail": PLANTED, "hook_before": PLANTED, "hook_after": PLANTED, "hook_exits": PLANTED, "caught": PLANTED,
-    "chained": "RuntimeError: raised last", "group": "ExceptionGroup: of two (2 sub-exceptions)",
-    "syntax": "SyntaxError: invalid syntax", "message": "SystemExit: no more data", "system_exit": "exit code 3",
-    "negative": "exit code 255", "at_once": "exit code 4", "from_c": "exit code 8", "terminated": "exit code 7",
-}  # fmt: skip
+    "fail": PLANTED,
+    "hook_before": PLANTED,
+    "hook_after": PLANTED,
+    "hook_exits": PLANTED,
+    "caught": PLANTED,
+    "chained": "RuntimeError: raised last",
+    "group": "ExceptionGroup: of two (2 sub-exceptions)",
+    "syntax": "SyntaxError: invalid syntax",
+    "message": "SystemExit: no more data",
+    "system_exit": "exit code 3",
+    "negative": "exit code 255",
+    "at_once": "exit code 4",
+    "from_c": "exit code 8",
+    "terminated": "exit code 7",
+}
 
 
 def outcome(status: int) -> str:

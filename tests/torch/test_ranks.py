@@ -59,21 +59,24 @@ def test_sharded_models_are_the_same_their_late_rank_is_seen_and_their_checkpoin
     comm = {rank: median(ring.column(PHASES.index("comm"), 2, 10)) for rank, ring in rings(spools[0]).items()}
     assert comm[0] > comm[1] + 25_000_000  # half of what rank 1 is late by
     assert sorted((rank, words["first_step"], words["steps"]) for rank, words in messages(spools[0], "window")) == [
-        (0, 1, 9), (1, 1, 9),
-    ]  # fmt: skip
+        (0, 1, 9),
+        (1, 1, 9),
+    ]
     checkpoint = str(tmp_path / "watched" / "checkpoint")
     saved = events(spools[0], "checkpoint_saved")
     assert sorted((rank, words["step"], words["message"]) for rank, words in saved) == [
-        (0, 10, checkpoint), (1, 10, checkpoint),
-    ]  # fmt: skip
+        (0, 10, checkpoint),
+        (1, 10, checkpoint),
+    ]
     for rank, words in saved:
         files = Path(checkpoint).glob(f"__{rank}_*")
         assert int(words["reason"]) == sum(file.stat().st_size for file in files) > 0
     said(tmp_path / "watched", "sharded.py", "resume", spool=spools[1], ranks=2)
     restored = events(spools[1], "restored")
     assert sorted((rank, words["step"], words["message"]) for rank, words in restored) == [
-        (0, 10, checkpoint), (1, 10, checkpoint),
-    ]  # fmt: skip
+        (0, 10, checkpoint),
+        (1, 10, checkpoint),
+    ]
     resumed = [words["resumed_step"] for _, words in messages(spools[1], "run") if "resumed_step" in words]
     firsts = {words["first_step"] for _, words in messages(spools[1], "window")}
     assert (resumed, min(firsts)) == ([10, 10], 11)  # making the optimizer's state was no step

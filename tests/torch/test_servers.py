@@ -113,9 +113,12 @@ def test_without_a_parent_one_sender_a_node_brings_everything_and_ends(tmp_path)
     data, port, steps, ranks = tmp_path / "data", free_port(), 100, 2
     with serving(data, port):
         variables = environment(
-            None, PYROMETER_ENDPOINT=f"http://127.0.0.1:{port}", PYROMETER_RUN="steady", TMPDIR=str(tmp_path),
+            None,
+            PYROMETER_ENDPOINT=f"http://127.0.0.1:{port}",
+            PYROMETER_RUN="steady",
+            TMPDIR=str(tmp_path),
             PYROMETER_WINDOW_S="1",
-        )  # fmt: skip
+        )
         command = torchrun(PROGRAM, str(tmp_path), str(steps), "0.05", ranks=ranks)
         process = subprocess.Popen(command, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         most = 0

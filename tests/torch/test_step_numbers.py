@@ -148,13 +148,19 @@ def run(folder: Path, program: str, *options: object) -> SimpleNamespace:
     command = [sys.executable, str(path), str(folder), *map(str, options)]
     ran = subprocess.run(
         [sys.executable, "-m", "pyrometer", "run", "--no-gpus", "--data", str(data), "--", *command],
-        env=variables, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert ran.returncode == 0, ran.stderr
     text = subprocess.run(
         [sys.executable, "-m", "pyrometer", "lineage", "run", "--spikes", "--data", str(data)],
-        env=variables, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     return SimpleNamespace(data=data, text=text, truth=json.loads((folder / "truth").read_text()))
 
 

@@ -83,9 +83,13 @@ def test_mlflow(mlflow, tmp_path):
         messages = watched.told("metric")
         history = sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, "loss"))
     assert [(m["name"], m["step"], m["value"], m.get("goal")) for m in messages] == [
-        ("loss", 3, 0.5, "min"), ("loss", 4, 0.25, "min"), ("val_acc", 4, 0.5, "max"), ("late", 0, 1.0, None),
-        ("f1", 5, 0.1, "max"), ("loss", 6, 0.125, "min"),
-    ]  # fmt: skip
+        ("loss", 3, 0.5, "min"),
+        ("loss", 4, 0.25, "min"),
+        ("val_acc", 4, 0.5, "max"),
+        ("late", 0, 1.0, None),
+        ("f1", 5, 0.1, "max"),
+        ("loss", 6, 0.125, "min"),
+    ]
     assert history == [(3, 0.5), (4, 0.25), (6, 0.125)]
 
 
@@ -317,7 +321,10 @@ run.finish()
 def test_a_tracker_that_was_imported_before_the_sdk_began_is_met_all_the_same(tmp_path):
     pytest.importorskip("wandb", reason="make test-all installs wandb")
     said = subprocess.run(
-        [sys.executable, "-c", IMPORTED_FIRST], capture_output=True, text=True, cwd=tmp_path,
+        [sys.executable, "-c", IMPORTED_FIRST],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
         env=environment(None, WANDB_DIR=str(tmp_path), PYROMETER_FLUSH_S="0", TMPDIR=str(tmp_path)),
-    )  # fmt: skip
+    )
     assert (said.returncode, said.stdout) == (0, "mine\n"), said.stderr

@@ -56,10 +56,20 @@ def trainer_for(hf, folder, model, **options):
             return {name: part.clone() for name, part in inputs.items()} if self.model.copies else inputs
 
     options = {
-        "per_device_train_batch_size": 4, "num_train_epochs": 2, "logging_steps": 1, "report_to": [], "use_cpu": True,
-        "remove_unused_columns": False, "disable_tqdm": True, "eval_strategy": "steps", "eval_steps": 3,
-        "save_steps": 4, "optim": "adamw_torch", "seed": 3, **options,
-    }  # fmt: skip
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 2,
+        "logging_steps": 1,
+        "report_to": [],
+        "use_cpu": True,
+        "remove_unused_columns": False,
+        "disable_tqdm": True,
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+        "save_steps": 4,
+        "optim": "adamw_torch",
+        "seed": 3,
+        **options,
+    }
     arguments = hf.TrainingArguments(output_dir=str(folder), **options)
     return Trainer(model, arguments, train_dataset=Rows(44), eval_dataset=Rows(8))
 
@@ -144,9 +154,20 @@ def test_what_the_trainer_tells_several_trackers_is_heard_once(hf, tmp_path, mon
     mlflow.end_run()
     times = [(m["name"], m["step"]) for m in told.metric if m["step"]]
     assert {name for name, _ in times} == {
-        "loss", "grad_norm", "learning_rate", "epoch", "own", "eval_loss", "eval_runtime", "eval_samples_per_second",
-        "eval_steps_per_second", "train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss",
-    }  # fmt: skip
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "epoch",
+        "own",
+        "eval_loss",
+        "eval_runtime",
+        "eval_samples_per_second",
+        "eval_steps_per_second",
+        "train_runtime",
+        "train_samples_per_second",
+        "train_steps_per_second",
+        "train_loss",
+    }
     for name in ("loss", "grad_norm", "eval_loss"):
         assert len([step for other, step in times if other == name]) == len(
             {step for other, step in times if other == name}
@@ -163,9 +184,17 @@ def test_a_language_model_learns_the_same_to_the_last_bit(hf, tmp_path):
     def weights(folder):
         hf.set_seed(5)
         arguments = hf.TrainingArguments(
-            output_dir=str(folder), max_steps=6, per_device_train_batch_size=4, gradient_accumulation_steps=2,
-            report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no", seed=5, logging_steps=1,
-        )  # fmt: skip
+            output_dir=str(folder),
+            max_steps=6,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=2,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            save_strategy="no",
+            seed=5,
+            logging_steps=1,
+        )
         model = hf.GPT2LMHeadModel(config)
         hf.Trainer(model, arguments, train_dataset=texts, data_collator=hf.default_data_collator).train()
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

@@ -50,9 +50,13 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 def python(script: str, folder: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
     """A Python that runs a script."""
     return subprocess.Popen(
-        [sys.executable, "-c", script, *arguments], env=environment(folder, **more), text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", script, *arguments],
+        env=environment(folder, **more),
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def rank(script: str, folder: Path, **more: str) -> subprocess.Popen[str]:

@@ -44,11 +44,17 @@ def test_recorded_lines_are_samples_under_dcgm_s_names():
     assert all(messages)
     idle, busy = messages[0][1], messages[9][1]
     assert idle == {
-        "time_ms": 1000, "gpu_index": 0, "gpu_uuid": "GPU-28fdb62d-b5d8-8450-2c15-87803f8778a6",
+        "time_ms": 1000,
+        "gpu_index": 0,
+        "gpu_uuid": "GPU-28fdb62d-b5d8-8450-2c15-87803f8778a6",
         "gpu_model": "NVIDIA H200",
-        "DCGM_FI_DEV_GPU_UTIL": 0.0, "DCGM_FI_DEV_FB_USED": 0.0, "DCGM_FI_DEV_POWER_USAGE": 81.39,
-        "DCGM_FI_DEV_GPU_TEMP": 39.0, "DCGM_FI_DEV_SM_CLOCK": 345.0, "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 1.0,
-    }  # fmt: skip
+        "DCGM_FI_DEV_GPU_UTIL": 0.0,
+        "DCGM_FI_DEV_FB_USED": 0.0,
+        "DCGM_FI_DEV_POWER_USAGE": 81.39,
+        "DCGM_FI_DEV_GPU_TEMP": 39.0,
+        "DCGM_FI_DEV_SM_CLOCK": 345.0,
+        "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 1.0,
+    }
     assert (busy["DCGM_FI_DEV_GPU_UTIL"], busy["DCGM_FI_DEV_POWER_USAGE"]) == (100.0, 690.08)
     assert busy["DCGM_FI_DEV_CLOCKS_EVENT_REASONS"] == 4.0  # the power cap
 
@@ -69,9 +75,13 @@ def test_other_lines_are_no_samples(line):
 def test_what_a_board_does_not_have_is_absent():
     line = "1, GPU-2, Tesla K80, [N/A], 12, [Not Supported], 40, [Unknown Error], N/A"
     assert parse_line(line, 1)[1] == {
-        "time_ms": 1, "gpu_index": 1, "gpu_uuid": "GPU-2", "gpu_model": "Tesla K80", "DCGM_FI_DEV_FB_USED": 12.0,
+        "time_ms": 1,
+        "gpu_index": 1,
+        "gpu_uuid": "GPU-2",
+        "gpu_model": "Tesla K80",
+        "DCGM_FI_DEV_FB_USED": 12.0,
         "DCGM_FI_DEV_GPU_TEMP": 40.0,
-    }  # fmt: skip
+    }
 
 
 def test_names_are_those_that_the_server_knows():

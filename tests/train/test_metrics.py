@@ -114,10 +114,14 @@ def test_a_log_in_every_step_covers_one_step_and_many_logs_in_a_step_cover_the_s
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("val_loss", {}), ("eval/loss", {}), ("testLoss", {}), ("train_loss", {"step": 3}),
-        ("train_loss", {"step": 3, "of_training": False}), ("train_loss", {"of_training": False}),
+        ("val_loss", {}),
+        ("eval/loss", {}),
+        ("testLoss", {}),
+        ("train_loss", {"step": 3}),
+        ("train_loss", {"step": 3, "of_training": False}),
+        ("train_loss", {"of_training": False}),
     ],
-)  # fmt: skip
+)
 def test_evaluations_and_numbers_of_the_program_cover_no_known_steps(name, more):
     program = Program()
     program.train(1.0)

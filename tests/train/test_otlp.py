@@ -16,11 +16,23 @@ from pyrometer.train.identity import resource
 from pyrometer.train.otlp import BODY_BYTES, REDACTIONS, Bodies
 
 WHO = {
-    "run": "r", "launch": "ab12", "experiment": "sft", "rank": 3, "ranks": 8, "local_rank": 3, "pid": 77,
+    "run": "r",
+    "launch": "ab12",
+    "experiment": "sft",
+    "rank": 3,
+    "ranks": 8,
+    "local_rank": 3,
+    "pid": 77,
     "host": "node-1",
-    "started_ms": 1_790_000_000_000, "pod_uid": "u-1", "pod_name": "train-3", "namespace": "ml", "device": "cuda",
-    "gpu_uuid": "GPU-1", "gpu_index": 3, "gpu_model": "NVIDIA H200",
-}  # fmt: skip
+    "started_ms": 1_790_000_000_000,
+    "pod_uid": "u-1",
+    "pod_name": "train-3",
+    "namespace": "ml",
+    "device": "cuda",
+    "gpu_uuid": "GPU-1",
+    "gpu_index": 3,
+    "gpu_model": "NVIDIA H200",
+}
 AT_MS = 1_790_000_001_234
 
 
@@ -32,21 +44,40 @@ def sent(messages, *, who=WHO, redact=(), **options):
 def test_an_identity_is_the_resource():
     ((resource, _),) = logs(sent([("run", {"time_ms": AT_MS})]))
     assert resource == {
-        "service.name": "sft", "service.instance.id": "ab12/3", "host.name": "node-1", "process.pid": 77,
-        "k8s.pod.uid": "u-1", "k8s.pod.name": "train-3", "k8s.namespace.name": "ml", "pyrometer.run": "r",
-        "pyrometer.launch": "ab12", "pyrometer.experiment": "sft", "pyrometer.rank": 3, "pyrometer.ranks": 8,
-        "pyrometer.local_rank": 3, "pyrometer.started_ms": 1_790_000_000_000, "pyrometer.device": "cuda",
-        "pyrometer.gpu_uuid": "GPU-1", "pyrometer.gpu_index": 3, "pyrometer.gpu_model": "NVIDIA H200",
-        "hw.id": "GPU-1", "hw.type": "gpu", "hw.name": "GPU 3", "hw.model": "NVIDIA H200",
-    }  # fmt: skip
+        "service.name": "sft",
+        "service.instance.id": "ab12/3",
+        "host.name": "node-1",
+        "process.pid": 77,
+        "k8s.pod.uid": "u-1",
+        "k8s.pod.name": "train-3",
+        "k8s.namespace.name": "ml",
+        "pyrometer.run": "r",
+        "pyrometer.launch": "ab12",
+        "pyrometer.experiment": "sft",
+        "pyrometer.rank": 3,
+        "pyrometer.ranks": 8,
+        "pyrometer.local_rank": 3,
+        "pyrometer.started_ms": 1_790_000_000_000,
+        "pyrometer.device": "cuda",
+        "pyrometer.gpu_uuid": "GPU-1",
+        "pyrometer.gpu_index": 3,
+        "pyrometer.gpu_model": "NVIDIA H200",
+        "hw.id": "GPU-1",
+        "hw.type": "gpu",
+        "hw.name": "GPU 3",
+        "hw.model": "NVIDIA H200",
+    }
 
 
 def test_what_opentelemetry_s_variable_says_is_in_the_resource_and_ours_wins():
     said = "k8s.cluster.name=lab,k8s.job.name=sft%2C1,service.name=theirs,host.name=theirs,color=red,k8s.x=,k8s.pod.uid"
     described = resource({"OTEL_RESOURCE_ATTRIBUTES": said})
     assert described == {
-        "k8s.cluster.name": "lab", "k8s.job.name": "sft,1", "service.name": "theirs", "host.name": "theirs",
-    }  # fmt: skip
+        "k8s.cluster.name": "lab",
+        "k8s.job.name": "sft,1",
+        "service.name": "theirs",
+        "host.name": "theirs",
+    }
     ((sent_as, _),) = logs(sent([("run", {"time_ms": AT_MS})], who=WHO | {"resource": described, "node_name": "n-1"}))
     assert (sent_as["k8s.cluster.name"], sent_as["k8s.job.name"], sent_as["k8s.node.name"]) == ("lab", "sft,1", "n-1")
     assert (sent_as["service.name"], sent_as["host.name"]) == ("sft", "node-1")
@@ -78,9 +109,13 @@ def test_a_window_is_a_log_record_with_the_columns_as_attributes():
     assert (record.event_name, record.severity_text, record.severity_number) == ("pyrometer.window", "INFO", 9)
     assert record.body.string_value == "20 steps from step 100 took 10.0 s."
     assert plain(record.attributes) == {
-        "event.name": "pyrometer.window", "pyrometer.to_ms": AT_MS + 10_000, "pyrometer.first_step": 100,
-        "pyrometer.steps": 20, "pyrometer.data_ms": 0, "pyrometer.step_p50_us": 500_000,
-    }  # fmt: skip
+        "event.name": "pyrometer.window",
+        "pyrometer.to_ms": AT_MS + 10_000,
+        "pyrometer.first_step": 100,
+        "pyrometer.steps": 20,
+        "pyrometer.data_ms": 0,
+        "pyrometer.step_p50_us": 500_000,
+    }
 
 
 def test_the_lengths_of_a_windows_steps_are_one_text():
@@ -116,10 +151,15 @@ def test_events_are_as_severe_as_they_are(kind, severity):
 
 def test_a_span_keeps_its_ids_and_its_nanoseconds():
     said = {
-        "start_ns": AT_MS * 1_000_000 + 1, "duration_ns": 1_234_567, "name": "forward", "trace_id": "0a" * 16,
-        "span_id": "0b" * 8, "parent_id": "0c" * 8, "step": 4,
+        "start_ns": AT_MS * 1_000_000 + 1,
+        "duration_ns": 1_234_567,
+        "name": "forward",
+        "trace_id": "0a" * 16,
+        "span_id": "0b" * 8,
+        "parent_id": "0c" * 8,
+        "step": 4,
         "attributes": {"pyrometer.batch": "0/1/2", "fused": True},
-    }  # fmt: skip
+    }
     ((_, span),) = spans(sent([("span", said)]))
     assert (span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()) == ("0a" * 16, "0b" * 8, "0c" * 8)
     assert (span.start_time_unix_nano, span.end_time_unix_nano) == (AT_MS * 10**6 + 1, AT_MS * 10**6 + 1_234_568)
@@ -209,10 +249,18 @@ TOLD = [
     ("event", {"time_ms": 1, "kind": "exception", "reason": "ValueError", "message": "patient 4711 in s3://b/ada.csv"}),
     ("event", {"time_ms": 1, "kind": "checkpoint_saved", "message": "~/secret/7.pt"}),
     ("batch", {"time_ms": 1, "send_index": 1, "dataset": "/data/ada", "samples": ["/data/ada/4711.png", 8]}),
-    ("span", {"start_ns": 1, "duration_ns": 1, "name": "s", "trace_id": "a" * 32, "span_id": "b" * 16,
-              "attributes": {"exception.message": "patient 4711", "file": "../secret/x", "ratio": "3/4",
-                             "unit": "a / b"}}),
-]  # fmt: skip
+    (
+        "span",
+        {
+            "start_ns": 1,
+            "duration_ns": 1,
+            "name": "s",
+            "trace_id": "a" * 32,
+            "span_id": "b" * 16,
+            "attributes": {"exception.message": "patient 4711", "file": "../secret/x", "ratio": "3/4", "unit": "a / b"},
+        },
+    ),
+]
 
 
 def text_of(redact):

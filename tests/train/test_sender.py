@@ -321,10 +321,27 @@ def test_an_address_that_is_none_is_one_sentence(url):
 
 def test_a_certificate_of_one_s_own_authority_is_trusted_when_it_is_named(tmp_path, monkeypatch):
     made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost", "-keyout", tmp_path / "key", "-out", tmp_path / "cert"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-keyout",
+            tmp_path / "key",
+            "-out",
+            tmp_path / "cert",
+        ],
+        capture_output=True,
+        text=True,
+    )
     if made.returncode:
         pytest.skip(f"needs openssl: {made.stderr[-200:]}")
     collector = Collector()
@@ -462,8 +479,10 @@ def test_a_sender_beside_the_ranks_ends_after_the_last_one(tmp_path, collector):
     process = rank(
         START + "spool.put(identity, [('event', {'time_ms': 5, 'kind': 'checkpoint_saved', 'step': 1})])\n"
         "sys.stdin.read()\nhere.view[ring.ENDED] = 1",
-        tmp_path, PYROMETER_ENDPOINT=collector.url, PYROMETER_TOKEN="t",
-    )  # fmt: skip
+        tmp_path,
+        PYROMETER_ENDPOINT=collector.url,
+        PYROMETER_TOKEN="t",
+    )
     collector.wait_for(1)
     spool = Spool(tmp_path / "spool")
     assert not spool.acquire()  # it is there as long as the rank is
@@ -505,9 +524,11 @@ def test_a_sender_beside_the_ranks_is_only_started_once(tmp_path, collector):
 
 def test_the_sender_says_what_it_was_told_wrongly(tmp_path):
     said = subprocess.run(
-        [sys.executable, "-m", "pyrometer.train.sender"], capture_output=True, text=True,
+        [sys.executable, "-m", "pyrometer.train.sender"],
+        capture_output=True,
+        text=True,
         env=environment(tmp_path, PYROMETER_ENDPOINT="nonsense"),
-    )  # fmt: skip
+    )
     assert (said.returncode, said.stdout) == (1, "")
     assert said.stderr == "pyrometer: PYROMETER_ENDPOINT 'nonsense' is not an address. Example: http://127.0.0.1:8411\n"
 

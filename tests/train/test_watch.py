@@ -145,13 +145,22 @@ def test_a_parent_knows_how_its_child_ended(ranks, watcher, spool, script, outco
 
 
 ENDS = {
-    "raise SystemExit(3)": 3, "sys.exit(256)": 0, "sys.exit(-1)": 255, "sys.exit('message')": 1, "exit()": 0,
-    "1 / 0": 1, "import ctypes; ctypes.CDLL(None).exit(9)": 9, "exits.exits_now(4); os._exit(4)": 4,
+    "raise SystemExit(3)": 3,
+    "sys.exit(256)": 0,
+    "sys.exit(-1)": 255,
+    "sys.exit('message')": 1,
+    "exit()": 0,
+    "1 / 0": 1,
+    "import ctypes; ctypes.CDLL(None).exit(9)": 9,
+    "exits.exits_now(4); os._exit(4)": 4,
     "os.close(1); os.dup2(os.open('/dev/full', os.O_WRONLY), 1); print('x')": 120,
-    "import atexit; atexit.register(lambda: 1 / 0)": 0, "raise KeyboardInterrupt": -2, "os.abort()": -6,
-    "os.closerange(3, 256)": 0, "os.fork() or sys.exit(5); os.wait(); os.kill(os.getpid(), 9)": -9,
+    "import atexit; atexit.register(lambda: 1 / 0)": 0,
+    "raise KeyboardInterrupt": -2,
+    "os.abort()": -6,
+    "os.closerange(3, 256)": 0,
+    "os.fork() or sys.exit(5); os.wait(); os.kill(os.getpid(), 9)": -9,
     "os.fork() or sys.exit(5); os.wait(); sys.exit(6)": 6,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -298,8 +307,10 @@ def test_a_rank_that_wrote_no_limits_has_those_it_would_have_written(ranks, watc
     watcher.look()
     (seen,) = watcher._ranks.values()
     monkeypatch.setenv("PYROMETER_HANG_LIMIT_S", "90")
-    limits_s = {phase: watch._limit_s(seen, seen.ring.snapshot()._replace(phase=number))
-                for number, phase in enumerate(columns.PHASES)}  # fmt: skip
+    limits_s = {
+        phase: watch._limit_s(seen, seen.ring.snapshot()._replace(phase=number))
+        for number, phase in enumerate(columns.PHASES)
+    }
     if "default" in written:
         assert limits_s == {phase: 5 if phase == "checkpoint" else 2 for phase in columns.PHASES}
     else:
@@ -311,11 +322,19 @@ def test_a_rank_that_wrote_no_limits_has_those_it_would_have_written(ranks, watc
 def test_limits_grow_with_slow_steps_and_shrink_with_the_hang_limit():
     assert stall_limits_s(60.0) == {"default": 60.0, **LIMITS_S}
     assert stall_limits_s(60.0, slow_step_s=45.0) == {
-        "default": 450.0, "startup": 1800.0, "compile": 1800.0, "checkpoint": 900.0, "evaluate": 450.0,
-    }  # fmt: skip
+        "default": 450.0,
+        "startup": 1800.0,
+        "compile": 1800.0,
+        "checkpoint": 900.0,
+        "evaluate": 450.0,
+    }
     assert stall_limits_s(6.0) == {
-        "default": 6.0, "startup": 180.0, "compile": 180.0, "checkpoint": 90.0, "evaluate": 30.0,
-    }  # fmt: skip
+        "default": 6.0,
+        "startup": 180.0,
+        "compile": 180.0,
+        "checkpoint": 90.0,
+        "evaluate": 30.0,
+    }
 
 
 def test_a_number_that_another_process_has_by_now_is_not_the_rank(spool, tmp_path):

@@ -55,9 +55,13 @@ LEDGER = ChargeBasis()
 
 
 def basis_of(
-    store: StoreReader, time_range: TimeRange, by: Iterable[str], zone: tzinfo, team: str | None = None,
+    store: StoreReader,
+    time_range: TimeRange,
+    by: Iterable[str],
+    zone: tzinfo,
+    team: str | None = None,
     experiment: str | None = None,
-) -> ChargeBasis:  # fmt: skip
+) -> ChargeBasis:
     """The basis of a question about a time range."""
     months = closed_months(store.folder)
     of = ChargeBasis(team=team, experiment=experiment)

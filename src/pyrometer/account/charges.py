@@ -24,9 +24,14 @@ def groupings(price_usd_micro: int | None) -> tuple[str, ...]:
 
 
 def charges(
-    store: StoreReader, time_range: TimeRange, *, zone: tzinfo, price_usd_micro: int | None = None,
-    basis: ChargeBasis = LEDGER, pot: Pot | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    store: StoreReader,
+    time_range: TimeRange,
+    *,
+    zone: tzinfo,
+    price_usd_micro: int | None = None,
+    basis: ChargeBasis = LEDGER,
+    pot: Pot | None = None,
+) -> dict[str, Any]:
     """One row per day, holder and price. Rows are lists in the order of `columns`, because there are many.
 
     `from` and `to` are UTC: the part of the day in the time range. `billing_from` and `billing_to` are its month. An
@@ -50,15 +55,22 @@ def charges_json(answer: CostAnswer, time_range: TimeRange, zone: tzinfo, price:
     }
     rows = [
         [
-            *(row.key[: len(BY)]), *times[row.key[0], row.adjusts], row.key[-1] if price is None else price,
-            row.gpu_ms, row.usd_micro, row.adjusts,
+            *(row.key[: len(BY)]),
+            *times[row.key[0], row.adjusts],
+            row.key[-1] if price is None else price,
+            row.gpu_ms,
+            row.usd_micro,
+            row.adjusts,
         ]
         for row in answer.rows
-    ]  # fmt: skip
+    ]
     return {
-        "window": time_range_json(time_range, zone), "columns": list(COLUMNS), "rows": rows, "total": answer.total,
+        "window": time_range_json(time_range, zone),
+        "columns": list(COLUMNS),
+        "rows": rows,
+        "total": answer.total,
         "books": answer.books,
-    }  # fmt: skip
+    }
 
 
 def _times(day: date, time_range: TimeRange, zone: tzinfo, adjusts: bool) -> tuple[str, ...]:

@@ -41,9 +41,26 @@ FOLDER = "closed"
 
 # The names of a charge: who held which slot, in which state.
 NAMES = (
-    "adjusts", "day", "cluster", "pool", "node_uid", "node", "gpu_model", "team", "experiment", "workload_uid",
-    "workload_kind", "workload_namespace", "workload_name", "namespace", "user", "queue", "pod_uid", "pod", "state",
-)  # fmt: skip
+    "adjusts",
+    "day",
+    "cluster",
+    "pool",
+    "node_uid",
+    "node",
+    "gpu_model",
+    "team",
+    "experiment",
+    "workload_uid",
+    "workload_kind",
+    "workload_namespace",
+    "workload_name",
+    "namespace",
+    "user",
+    "queue",
+    "pod_uid",
+    "pod",
+    "state",
+)
 AMOUNTS = ("usd_micro_per_hour", "gpu_ms", "energy_mj", "energy_gpu_ms", "energy_estimated_gpu_ms")
 
 
@@ -136,9 +153,13 @@ def write(
     files.publish(temporary, final)
     earlier = sorted(into.glob("*.json"))
     closed = ClosedMonth(
-        month=month, file=final.name, sha256=digest, row_count=row_count,
-        previous_sha256=digest_of(earlier[-1]) if earlier else None, **fields,
-    )  # fmt: skip
+        month=month,
+        file=final.name,
+        sha256=digest,
+        row_count=row_count,
+        previous_sha256=digest_of(earlier[-1]) if earlier else None,
+        **fields,
+    )
     files.write_text(into / f"{month}.json", json.dumps(closed._asdict(), indent=1) + "\n")
     return closed
 

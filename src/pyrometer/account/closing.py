@@ -53,9 +53,14 @@ def close(store: Store, settings: Settings, month: str, zone: tzinfo, *, now_ms:
 
 
 def _frozen(
-    store: Store, settings: Settings, months: list[ClosedMonth], month: str, time_range: TimeRange, zone: tzinfo,
+    store: Store,
+    settings: Settings,
+    months: list[ClosedMonth],
+    month: str,
+    time_range: TimeRange,
+    zone: tzinfo,
     closed_fields: dict[str, Any],
-) -> ClosedMonth:  # fmt: skip
+) -> ClosedMonth:
     """Writes the charges of the month."""
     relation = entries(store, time_range, zone)
     if months:
@@ -66,21 +71,31 @@ def _frozen(
     sums = {
         name: _total(store, f"FROM charge_closing {kept}")
         for name, kept in {
-            "total": "", "ledger": "WHERE adjusts IS NULL", "adjustments": "WHERE adjusts IS NOT NULL",
+            "total": "",
+            "ledger": "WHERE adjusts IS NULL",
+            "adjustments": "WHERE adjusts IS NOT NULL",
         }.items()
-    }  # fmt: skip
+    }
     if not first_row(store.connection.execute("FROM charge_closing LIMIT 1")):
         raise ClosingError(f"{month} has no charges to close.")
     tariff = tariff_of(settings)
     return files.write(
-        store.folder, store.connection, "charge_closing", month,
+        store.folder,
+        store.connection,
+        "charge_closing",
+        month,
         {
-            "timezone": zone_name(zone), "from_ms": time_range.from_ms, "to_ms": time_range.to_ms, **closed_fields,
-            "pyrometer": __version__, **sums, "price_book_sha256": _digest(settings.price_book),
+            "timezone": zone_name(zone),
+            "from_ms": time_range.from_ms,
+            "to_ms": time_range.to_ms,
+            **closed_fields,
+            "pyrometer": __version__,
+            **sums,
+            "price_book_sha256": _digest(settings.price_book),
             "tariff": {name: None if value is None else str(value) for name, value in tariff._asdict().items()},
             "ledger_digests": ledger_digests(store, time_range.to_ms, zone),
         },
-    )  # fmt: skip
+    )
 
 
 def closed_answer(store: StoreReader, team: str | None = None, experiment: str | None = None) -> dict[str, Any]:
@@ -96,11 +111,18 @@ def json_of(closed: ClosedMonth) -> dict[str, Any]:
     """A closed month as JSON."""
     zone = closed.zone
     return {
-        "month": closed.month, "timezone": closed.timezone, "from": iso(closed.from_ms, zone),
-        "to": iso(closed.to_ms, zone), "closed": iso(closed.closed_ms, UTC), "closed_by": closed.closed_by,
-        "sha256": closed.sha256, "price_book_sha256": closed.price_book_sha256, "total": closed.total,
-        "ledger": closed.ledger, "adjustments": closed.adjustments,
-    }  # fmt: skip
+        "month": closed.month,
+        "timezone": closed.timezone,
+        "from": iso(closed.from_ms, zone),
+        "to": iso(closed.to_ms, zone),
+        "closed": iso(closed.closed_ms, UTC),
+        "closed_by": closed.closed_by,
+        "sha256": closed.sha256,
+        "price_book_sha256": closed.price_book_sha256,
+        "total": closed.total,
+        "ledger": closed.ledger,
+        "adjustments": closed.adjustments,
+    }
 
 
 def _json(store: StoreReader, closed: ClosedMonth, team: str | None, experiment: str | None) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from pyrometer.account.time_range import TimeRange
 from pyrometer.model.units import MS_PER_HOUR, round_nested
 from pyrometer.store import StoreReader
 
-# What each row of an answer has after its groupings, in the order of the columns of files, and what it is there: a Decimal
+# The fields of a row after its groupings, in the order of the columns of files, and their types in files: a Decimal
 # is dollars, with all the digits that its `…_micro` has. New ones go last, because scripts read files by position too.
 AMOUNTS: dict[str, type] = {
     "gpu_ms": int,
@@ -142,9 +142,17 @@ def rounded_rows(
 
 
 def cost(
-    store: StoreReader, time_range: TimeRange, by: Sequence[str], *, zone: tzinfo, price_usd_micro: int | None = None,
-    ledger: str = "ledger_row", tariff: Tariff | None = None, basis: ChargeBasis = LEDGER, pot: Pot | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    store: StoreReader,
+    time_range: TimeRange,
+    by: Sequence[str],
+    *,
+    zone: tzinfo,
+    price_usd_micro: int | None = None,
+    ledger: str = "ledger_row",
+    tariff: Tariff | None = None,
+    basis: ChargeBasis = LEDGER,
+    pot: Pot | None = None,
+) -> dict[str, Any]:
     """The answer of `pyrometer cost`."""
     about = CostQuestion(time_range, zone, price_usd_micro, basis, ledger, pot)
     frozen = basis.closed if basis.kind == "closed" else None
@@ -169,9 +177,12 @@ def cost_json(
         amounts |= {ADJUSTS: row.adjusts, "activity": row.drawn.activity}
         rows.append(groups | {name: amounts[name] for name in AMOUNTS})
     return {
-        "window": time_range_json(time_range, zone), "by": list(by), "rows": rows,
-        "total": answer.total | energy_of_all(sites), "books": answer.books,
-    }  # fmt: skip
+        "window": time_range_json(time_range, zone),
+        "by": list(by),
+        "rows": rows,
+        "total": answer.total | energy_of_all(sites),
+        "books": answer.books,
+    }
 
 
 def _groups(store: StoreReader, about: CostQuestion, by: Sequence[str], energy: str = "") -> list[Sum]:
@@ -179,9 +190,14 @@ def _groups(store: StoreReader, about: CostQuestion, by: Sequence[str], energy: 
     found: list[Sum] = []
     if about.basis.kind != "closed":
         of_ledger = sums(
-            store, about.time_range, by, zone=about.zone, price_usd_micro=about.price_usd_micro, ledger=about.ledger,
+            store,
+            about.time_range,
+            by,
+            zone=about.zone,
+            price_usd_micro=about.price_usd_micro,
+            ledger=about.ledger,
             energy=energy,
-        )  # fmt: skip
+        )
         found = [group._replace(key=(*group.key, None)) for group in of_ledger]
     return found + charged_sums(store, about.basis, by, zone=about.zone, price_usd_micro=about.price_usd_micro)
 

@@ -188,7 +188,7 @@ def _cut_quarters(span: TimeRange, quarters: TimeRange) -> list[int]:
 
 def _cut(
     time_range: TimeRange, quarter_ms: int, energy: str, held: str, holder: Sequence[str], *, active: bool = False
-) -> str:  # fmt: skip
+) -> str:
     """The part of a quarter of an hour in a time range that cuts it, in proportion to the holder's milliseconds, and
     its activity."""
     before, until = minutes_before(time_range.from_ms), minutes_before(time_range.to_ms)

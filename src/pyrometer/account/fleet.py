@@ -353,6 +353,9 @@ def _books(bases: Sequence[ChargeBasis], amounts: dict[str, Any]) -> dict[str, A
         left_out = any(basis.left_out for basis in closing)
         return basis_json(latest._replace(touches_closed=touches, left_out=left_out), amounts)
     return (basis_json(closing[0], amounts) or {}) | {
-        "basis": MIXED, "month": None, "closed": None, "closed_time": any(b.touches_closed for b in bases),
+        "basis": MIXED,
+        "month": None,
+        "closed": None,
+        "closed_time": any(b.touches_closed for b in bases),
         "adjustments_left_out": any(b.left_out for b in bases),
-    }  # fmt: skip
+    }

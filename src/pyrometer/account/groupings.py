@@ -11,8 +11,16 @@ KUBEFLOW_GROUPINGS = (
 )  # null outside of pipelines and sweeps
 # Columns of `ledger_named`, by what they describe.
 HOLDER_GROUPINGS = (
-    "team", "experiment", "workload", "namespace", "user", "queue", "pod", "outcome", *KUBEFLOW_GROUPINGS,
-)  # fmt: skip
+    "team",
+    "experiment",
+    "workload",
+    "namespace",
+    "user",
+    "queue",
+    "pod",
+    "outcome",
+    *KUBEFLOW_GROUPINGS,
+)
 SLOT_GROUPINGS = ("node", "pool", "gpu_model", "cluster")
 ROW_GROUPINGS = ("state", "cause")
 TIME_GROUPINGS = ("hour", "day", "month")

@@ -23,9 +23,19 @@ META = (
 )  # the meta texts that questions read, without addresses
 # The settings that answers depend on: rules, limits, time zone, tariff. No paths or addresses.
 SETTINGS = (
-    "idle_gap_ms", "startup_limit_ms", "sample_reach_ms", "sample_jitter_ms", "hang_limit_ms", "finding_min_ms",
-    "finding_min_usd_micro", "timezone", "bill_to", "energy_usd_per_kwh", "carbon_g_per_kwh", "pue",
-)  # fmt: skip
+    "idle_gap_ms",
+    "startup_limit_ms",
+    "sample_reach_ms",
+    "sample_jitter_ms",
+    "hang_limit_ms",
+    "finding_min_ms",
+    "finding_min_usd_micro",
+    "timezone",
+    "bill_to",
+    "energy_usd_per_kwh",
+    "carbon_g_per_kwh",
+    "pue",
+)
 
 
 def ensure_lake_source(store: Store) -> None:

@@ -19,14 +19,7 @@ from pyrometer.account.closed import closed_until_ms
 from pyrometer.account.names import billed_to
 from pyrometer.account.pricing import assumes_prices, put_prices
 from pyrometer.account.retention import kept_from_ms
-from pyrometer.account.rules import (
-    ACCOUNT_RULES,
-    STALE,
-    Provenance,
-    input_code,
-    ledger_settings,
-    short_hash,
-)
+from pyrometer.account.rules import ACCOUNT_RULES, STALE, Provenance, input_code, ledger_settings, short_hash
 from pyrometer.account.step_inputs import declare, put_near_idle
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Price

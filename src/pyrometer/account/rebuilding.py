@@ -36,14 +36,17 @@ def rebuild_month(store: Store, month: str, zone: tzinfo, build: Callable[[], ob
     changed_ms = sum(max(0, after.get(state, 0) - before.get(state, 0)) for state in {*before, *after})
     return {
         "month": datetime.fromtimestamp(time_range.from_ms / 1000, zone).strftime("%Y-%m"),
-        "from": iso(time_range.from_ms, zone), "to": iso(time_range.to_ms, zone),
-        "closed": closed and iso(closed.closed_ms, UTC), "rules": ACCOUNT_RULES,
+        "from": iso(time_range.from_ms, zone),
+        "to": iso(time_range.to_ms, zone),
+        "closed": closed and iso(closed.closed_ms, UTC),
+        "rules": ACCOUNT_RULES,
         "states": [
             {"state": state, "gpu_ms_before": before.get(state, 0), "gpu_ms_after": after.get(state, 0)}
             for state in sorted({*before, *after}, key=lambda state: (-after.get(state, 0), state))
         ],
-        "changed_gpu_ms": changed_ms, "adjusted": bool(closed) and has_adjustments(store, month),
-    }  # fmt: skip
+        "changed_gpu_ms": changed_ms,
+        "adjusted": bool(closed) and has_adjustments(store, month),
+    }
 
 
 def _states(store: StoreReader, time_range: TimeRange) -> dict[str, int]:

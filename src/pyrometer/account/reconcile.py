@@ -15,9 +15,14 @@ from pyrometer.collect.bills import Bill, BilledUse
 from pyrometer.model.units import MS_PER_HOUR, USD_MICRO_PER_USD, usd
 
 UNKNOWN, NOT_BILLED, HOURS, PRICE, COMMITMENT, UNPRICED, SAME = (
-    "not in the ledger", "not on the bill", "hours differ", "price differs", "commitment discount",
-    "no price in the ledger", "",
-)  # fmt: skip
+    "not in the ledger",
+    "not on the bill",
+    "hours differ",
+    "price differs",
+    "commitment discount",
+    "no price in the ledger",
+    "",
+)
 MIN_DIFFERENCE_USD = Decimal("0.005")  # smaller differences do not appear on invoices
 MIN_DIFFERENCE_HOURS = Decimal("0.02")  # a minute, which is how the ledger rounds a node's time
 
@@ -71,13 +76,17 @@ def _row(key: tuple[str, str], used: BilledUse | None, seen: LedgerUse | None) -
     difference = billed - (ledger or 0)
     by_hours = _by_hours(of_bill, of_ledger, used, seen)
     return {
-        "day": key[0], "instance_type": key[1],
-        **_shown("billed", billed), **_shown("ledger", ledger), **_shown("difference", difference),
+        "day": key[0],
+        "instance_type": key[1],
+        **_shown("billed", billed),
+        **_shown("ledger", ledger),
+        **_shown("difference", difference),
         "billed_hours": None if of_bill.hours is None else float(round(of_bill.hours, 4)),
         "ledger_hours": float(round(of_ledger.hours, 4)),
-        **_shown("by_hours", by_hours), **_shown("by_price", None if by_hours is None else difference - by_hours),
+        **_shown("by_hours", by_hours),
+        **_shown("by_price", None if by_hours is None else difference - by_hours),
         "because": _because(of_bill, of_ledger, used, seen, difference, by_hours),
-    }  # fmt: skip
+    }
 
 
 def _by_hours(of_bill: BilledUse, of_ledger: LedgerUse, used: BilledUse | None, seen: LedgerUse | None) -> int | None:

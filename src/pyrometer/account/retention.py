@@ -8,12 +8,7 @@ from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 from pyrometer.store import Store, StoreReader
 
 KEPT_FROM = "kept_from_ms"
-BUILT_KINDS = (
-    "ledger_row",
-    "carry",
-    "energy",
-    *sql.SUMMED,
-)  # written by builds of the ledger, and rebuilt if missing
+BUILT_KINDS = ("ledger_row", "carry", "energy", *sql.SUMMED)  # written by builds of the ledger, and rebuilt if missing
 
 
 def forget(store: Store, *, keep_days: int, now_ms: int) -> int:

@@ -100,6 +100,9 @@ def merged(groups: list[Sum]) -> list[Sum]:
 
 def _added(one: Sum, other: Sum) -> Sum:
     return Sum(
-        one.key, one.gpu_ms + other.gpu_ms, one.ms_price + other.ms_price, one.unpriced_gpu_ms + other.unpriced_gpu_ms,
+        one.key,
+        one.gpu_ms + other.gpu_ms,
+        one.ms_price + other.ms_price,
+        one.unpriced_gpu_ms + other.unpriced_gpu_ms,
         plus(one.drawn, other.drawn),
-    )  # fmt: skip
+    )

@@ -50,9 +50,14 @@ def zone_of(name: str) -> tzinfo:
 
 
 def time_range_of(
-    last: str | None, since: str | None, until: str | None, month: str | None, everything: bool, zone: tzinfo,
+    last: str | None,
+    since: str | None,
+    until: str | None,
+    month: str | None,
+    everything: bool,
+    zone: tzinfo,
     default_last: str | None,
-) -> Callable[[LedgerCoverage], TimeRange]:  # fmt: skip
+) -> Callable[[LedgerCoverage], TimeRange]:
     """The time range that the options select. It depends on the coverage of the ledger."""
     if sum(map(bool, (last or since, month, everything))) > 1 or (last and since) or (until and (month or everything)):
         raise TimeRangeError("Choose one time range: --last, --since and --until, --month, or --all.")

@@ -237,8 +237,12 @@ def receivers(settings: Settings) -> list[str]:
     if settings.webhook_url_file:
         Webhook(settings)
         form = settings.webhook_form
-        sentences.append(f"Findings of {minimum} or more are sent to the webhook in {settings.webhook_url_file} ({form}).")
-    sentences += [f"Findings of {minimum} or more are sent as alerts to {url}." for url in Alertmanagers(settings).shown()]
+        sentences.append(
+            f"Findings of {minimum} or more are sent to the webhook in {settings.webhook_url_file} ({form})."
+        )
+    sentences += [
+        f"Findings of {minimum} or more are sent as alerts to {url}." for url in Alertmanagers(settings).shown()
+    ]
     if at is not None:
         where = [settings.report_file, "the webhook" if settings.webhook_url_file else ""]
         to = " and ".join(one for one in where if one)

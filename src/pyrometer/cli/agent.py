@@ -35,13 +35,21 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0}
     "--every", metavar="LENGTH", default="1s", show_default=True, help="How often to read the GPUs: 500ms, 10s."
 )
 @click.option(
-    "--pod-resources", metavar="SOCKET", default=SOCKET, show_default=True,
-    type=click.Path(path_type=Path), help="The kubelet socket that reports which pod has which GPU.",
-)  # fmt: skip
+    "--pod-resources",
+    metavar="SOCKET",
+    default=SOCKET,
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The kubelet socket that reports which pod has which GPU.",
+)
 @click.option(
-    "--proc", metavar="DIR", default="/proc", show_default=True,
-    type=click.Path(path_type=Path), help="The /proc of the node.",
-)  # fmt: skip
+    "--proc",
+    metavar="DIR",
+    default="/proc",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The /proc of the node.",
+)
 def command(listen: str, every: str, pod_resources: Path, proc: Path) -> None:
     """Serves GPU metrics of this machine at /metrics of HOST:PORT, with the metric names of dcgm-exporter. It does not
     need DCGM. It stops cleanly on SIGTERM and Ctrl-C."""

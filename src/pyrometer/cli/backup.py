@@ -89,11 +89,16 @@ def _print(out: Path, received: ReceivedBackup, forgotten: list[str], output: st
     if output == "json":
         print_json(
             {
-                "backup": backup.name, "folder": str(out), "taken_ms": backup.taken_ms, "parts": parts,
-                "parts_copied": received.parts_copied, "bytes": backup.bytes, "bytes_copied": received.bytes_copied,
+                "backup": backup.name,
+                "folder": str(out),
+                "taken_ms": backup.taken_ms,
+                "parts": parts,
+                "parts_copied": received.parts_copied,
+                "bytes": backup.bytes,
+                "bytes_copied": received.bytes_copied,
                 "forgotten": forgotten,
             }
-        )  # fmt: skip
+        )
         return
     copied = f"{received.bytes_copied / 1e6:,.1f} MB copied ({received.parts_copied:,} of {counted(parts, 'part')})"
     click.echo(f"{out / backup.name}: {backup.bytes / 1e6:,.1f} MB, {copied}.")

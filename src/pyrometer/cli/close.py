@@ -86,11 +86,14 @@ def _print(months: list[dict[str, Any]]) -> None:
     headings = ["month", "time zone", "closed", "by", "ledger", "adjustments", "total"]
     rows = [
         [
-            month["month"], month["timezone"], to_the_second(month["closed"]), month["closed_by"],
+            month["month"],
+            month["timezone"],
+            to_the_second(month["closed"]),
+            month["closed_by"],
             *(_money(month[part]["usd_micro"]) for part in ("ledger", "adjustments", "total")),
         ]
         for month in months
-    ]  # fmt: skip
+    ]
     print_table(headings, rows, figures=3)
 
 

@@ -66,10 +66,7 @@ def _print_notes(total: dict[str, Any]) -> None:
     if partly:
         click.echo(partly, err=True)
     if total["unpriced_gpu_ms"]:
-        click.echo(
-            f"{hours(total['unpriced_gpu_ms'])} have no price. Set one per GPU-hour with --price.",
-            err=True,
-        )
+        click.echo(f"{hours(total['unpriced_gpu_ms'])} have no price. Set one per GPU-hour with --price.", err=True)
 
 
 def _hours(gpu_ms: int) -> str:

@@ -80,9 +80,15 @@ def round_axis(low: float, high: float, most: int, written: Callable[[float, int
 
 
 def draw(
-    curves: Sequence[Curve], x: Axis, y: Axis, *, width: int, look: Look, style: Style,
+    curves: Sequence[Curve],
+    x: Axis,
+    y: Axis,
+    *,
+    width: int,
+    look: Look,
+    style: Style,
     line: tuple[float, str] | None = None,
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """The chart with its axes. `line` is a horizontal line with a label on the left. Later curves are drawn on top."""
     labels = _labels(y, line)
     left = max(len(label) for label in labels.values()) + 1

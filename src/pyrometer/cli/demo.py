@@ -36,9 +36,14 @@ LOOPBACK, PORT = "127.0.0.1", 8411
 
 @click.command()
 @click.option(
-    "--out", "folder", metavar="DIR", default="pyrometer-demo", show_default=True,
-    type=click.Path(path_type=Path), help="The data folder to create.",
-)  # fmt: skip
+    "--out",
+    "folder",
+    metavar="DIR",
+    default="pyrometer-demo",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The data folder to create.",
+)
 @click.option(
     "--seed", type=click.IntRange(0), default=SEED, show_default=True, help="Each seed makes a different night."
 )

@@ -96,9 +96,11 @@ async def _examine(context: str | None, prometheus: str | None, no_kube: bool) -
             owners = list(known_kinds(settings.workload_rules).by_owner)
             examined = await examine(api, owners, gpus.may_ask)
             found = found._replace(
-                server=api.server, checked=examined.checked, gpu_pods=examined.gpu_pods,
+                server=api.server,
+                checked=examined.checked,
+                gpu_pods=examined.gpu_pods,
                 exporters=await look.exporters(api),
-            )  # fmt: skip
+            )
         finally:
             await api.close()
     if prometheus:

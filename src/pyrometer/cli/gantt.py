@@ -44,9 +44,15 @@ def terminal_width() -> int:
 
 
 def gantt(
-    rows: Sequence[GanttRow], start: float, end: float, *, width: int, style: Style,
-    ticks: Callable[[float, float, int], list[tuple[float, str]]], keep_short: bool = False,
-) -> Iterator[str]:  # fmt: skip
+    rows: Sequence[GanttRow],
+    start: float,
+    end: float,
+    *,
+    width: int,
+    style: Style,
+    ticks: Callable[[float, float, int], list[tuple[float, str]]],
+    keep_short: bool = False,
+) -> Iterator[str]:
     """The axis, the rows, and a legend. `ticks(start, end, count)` returns the labels of the axis. With `keep_short`,
     bars that are too short for a column get one anyway."""
     left = max(len(row.label) for row in rows if row.bars) + 1

@@ -19,14 +19,20 @@ MAX_ATTEMPTS = 12
 MAX_UNFOLDED = 3  # events of one kind that are listed one by one; more become one line
 
 KINDS = {
-    "training": BarStyle("t", "green", "training"), "image_pull": BarStyle("p", "magenta", "image pull"),
-    "imports": BarStyle("i", "yellow", "imports"), "startup": BarStyle("i", "yellow", "startup"),
-    "rendezvous": BarStyle("r", "bright_yellow", "rendezvous"), "restore": BarStyle("l", "bright_magenta", "restore"),
-    "compile": BarStyle("x", "bright_blue", "compile"), "first_step": BarStyle("1", "bright_green", "first step"),
-    "checkpoint": BarStyle("k", "blue", "checkpoint"), "evaluate": BarStyle("e", "cyan", "evaluate"),
-    "diverged": BarStyle("n", "bright_red", "loss not finite"), "loop_ended": BarStyle("z", "white", "left its loop"),
+    "training": BarStyle("t", "green", "training"),
+    "image_pull": BarStyle("p", "magenta", "image pull"),
+    "imports": BarStyle("i", "yellow", "imports"),
+    "startup": BarStyle("i", "yellow", "startup"),
+    "rendezvous": BarStyle("r", "bright_yellow", "rendezvous"),
+    "restore": BarStyle("l", "bright_magenta", "restore"),
+    "compile": BarStyle("x", "bright_blue", "compile"),
+    "first_step": BarStyle("1", "bright_green", "first step"),
+    "checkpoint": BarStyle("k", "blue", "checkpoint"),
+    "evaluate": BarStyle("e", "cyan", "evaluate"),
+    "diverged": BarStyle("n", "bright_red", "loss not finite"),
+    "loop_ended": BarStyle("z", "white", "left its loop"),
     "hang": BarStyle("h", "red", "hang"),
-}  # fmt: skip
+}
 ENDS = {"succeeded": "✓", "failed": "✗", "killed": "✗"}
 
 

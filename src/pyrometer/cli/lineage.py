@@ -116,7 +116,9 @@ def _in_checkpoints(answer: dict[str, Any], width: int) -> None:
     at = datetime.fromisoformat(first["at"])
     more = f", and in {len(saved) - 1} later checkpoints up to step {saved[-1]['step']:,}" if len(saved) > 1 else ""
     _print_wrapped(
-        f"In the checkpoint of step {first['step']:,} ({date_time(at, seconds=True)}, attempt {first['attempt']}){more}.", width
+        f"In the checkpoint of step {first['step']:,} "
+        f"({date_time(at, seconds=True)}, attempt {first['attempt']}){more}.",
+        width,
     )
 
 
@@ -135,15 +137,19 @@ def _print_sample(answer: dict[str, Any], style: Style, width: int) -> None:
             ["when", "dataset", "attempt", "epoch", "step", "rank", "micro", "checkpoint"],
             [
                 [
-                    date_time(datetime.fromisoformat(one["at"]), seconds=True), one["dataset"],
-                    f"{one['attempt']}†" if one["lost"] else one["attempt"], one["epoch"],
-                    None if one["step"] is None else f"{one['step']:,}", one["rank"], one["micro_batch"],
+                    date_time(datetime.fromisoformat(one["at"]), seconds=True),
+                    one["dataset"],
+                    f"{one['attempt']}†" if one["lost"] else one["attempt"],
+                    one["epoch"],
+                    None if one["step"] is None else f"{one['step']:,}",
+                    one["rank"],
+                    one["micro_batch"],
                     one["checkpoint"] and f"{one['checkpoint']['step']:,}",
                 ]
                 for one in updates[:MAX_ROWS]
             ],
             figures=6,
-        )  # fmt: skip
+        )
         if answer["total"] > MAX_ROWS:
             click.echo(f"… {answer['total'] - MAX_ROWS:,} more: `-o json`.")
         if any(one["lost"] for one in updates):
@@ -171,13 +177,18 @@ def _print_checkpoint(answer: dict[str, Any], style: Style, width: int) -> None:
             ["dataset", "loader", "epoch", "steps", "batches", "unknown", "samples"],
             [
                 [
-                    one["dataset"], one["loader"], one["epoch"], f"{one['first_step']:,}–{one['last_step']:,}",
-                    f"{one['batches']:,}", f"{one['unknown_batches']:,}", f"{one['samples']:,}",
+                    one["dataset"],
+                    one["loader"],
+                    one["epoch"],
+                    f"{one['first_step']:,}–{one['last_step']:,}",
+                    f"{one['batches']:,}",
+                    f"{one['unknown_batches']:,}",
+                    f"{one['samples']:,}",
                 ]
                 for one in answer["epochs"]
             ],
             figures=4,
-        )  # fmt: skip
+        )
         more = "" if answer["total"] <= answer["limit"] else f", {answer['limit']:,} at a time"
         _print_wrapped(f"`-o json` lists all {counted(answer['total'], 'batch')}{more}.", width)
     if answer["also_saved_by"]:
@@ -293,9 +304,4 @@ def _suspects(answer: dict[str, Any], style: Style, width: int) -> Iterator[str]
 
 
 # By the key that only this answer has; the data of a step has no such key, so it comes last.
-_PRINTERS = {
-    "spikes": _print_spikes,
-    "checkpoint": _print_checkpoint,
-    "sample": _print_sample,
-    "updates": _print_step,
-}
+_PRINTERS = {"spikes": _print_spikes, "checkpoint": _print_checkpoint, "sample": _print_sample, "updates": _print_step}

@@ -62,15 +62,18 @@ def print_sweep(answer: dict[str, Any], style: Style) -> None:
         ["", "trial", "state", *names, sweep["metric"] or "value", "GPU-hours", "cost", "wasted", "goodput"],
         [
             [
-                FRONT if row["pareto"] else "", row["trial"] + (" won" if row["best"] else ""),
-                row["state"].replace("_", " "), *(_short(row["parameters"].get(name)) for name in names),
-                None if row["value"] is None else f"{row['value']:.4g}", *_figures(row),
+                FRONT if row["pareto"] else "",
+                row["trial"] + (" won" if row["best"] else ""),
+                row["state"].replace("_", " "),
+                *(_short(row["parameters"].get(name)) for name in names),
+                None if row["value"] is None else f"{row['value']:.4g}",
+                *_figures(row),
             ]
             for row in sweep["trials"]
         ],
         figures=5 + len(names),
         spare=("goodput", "GPU-hours", "wasted"),
-    )  # fmt: skip
+    )
     click.echo("")
     if sweep["metric"]:
         target = "" if sweep["target"] is None else f"; target {sweep['target']:.4g}"
@@ -118,9 +121,13 @@ def _axis(steps: Sequence[dict[str, Any]]) -> tuple[float, float]:
 def _step(row: dict[str, Any], name: str, from_ms: float, to_ms: float) -> list[Any]:
     started = datetime.fromisoformat(row["started"]) if row["started"] else None
     return [
-        name, row["state"], date_time(started) if started else None, _bar(row, from_ms, to_ms),
-        None if row["duration_ms"] is None else duration(row["duration_ms"]), *_figures(row),
-    ]  # fmt: skip
+        name,
+        row["state"],
+        date_time(started) if started else None,
+        _bar(row, from_ms, to_ms),
+        None if row["duration_ms"] is None else duration(row["duration_ms"]),
+        *_figures(row),
+    ]
 
 
 def _bar(row: dict[str, Any], from_ms: float, to_ms: float) -> str:

@@ -130,11 +130,14 @@ def _print_book(entries: Sequence[Entry]) -> None:
     if entries:
         rows = [
             [
-                entry.number, _selected(entry.price), _valid(entry.price), entry.price.per or "gpu",
+                entry.number,
+                _selected(entry.price),
+                _valid(entry.price),
+                entry.price.per or "gpu",
                 _money(entry.price.usd_micro_per_hour),
             ]
             for entry in entries
-        ]  # fmt: skip
+        ]
         print_table(["entry", "applies to", "valid", "per", "per hour"], rows, figures=1)
         for entry in entries:
             if entry.arithmetic:
@@ -142,10 +145,12 @@ def _print_book(entries: Sequence[Entry]) -> None:
         click.echo()
     print_table(
         ["GPU model", "as of", "source of the list price and the idle power", "idle W", "per GPU-hour"],
-        [[row["model"], row["as_of"], row["source"], row["held_idle_power_w"], _money(row["usd_micro_per_hour"])]
-         for row in _list_json()],
+        [
+            [row["model"], row["as_of"], row["source"], row["held_idle_power_w"], _money(row["usd_micro_per_hour"])]
+            for row in _list_json()
+        ],
         figures=2,
-    )  # fmt: skip
+    )
 
 
 def _selected(price: Price) -> str:

@@ -39,9 +39,16 @@ _APART = {"tax": "tax", "credit": "credits", "commitment_fee": "commitment fees"
 )
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="Output format.")
 def command(
-    bill: Path, data: Path | None, server: str | None, tz: str | None, maps: tuple[str, ...], columns: str | None,
-    price: str | None, tolerance: float | None, output: str,
-) -> int:  # fmt: skip
+    bill: Path,
+    data: Path | None,
+    server: str | None,
+    tz: str | None,
+    maps: tuple[str, ...],
+    columns: str | None,
+    price: str | None,
+    tolerance: float | None,
+    output: str,
+) -> int:
     """Compares a cloud invoice with the ledger, by day and instance type, and splits each difference into hours and
     price. The invoice is read locally and never sent."""
     if data is not None and server is not None:
@@ -83,9 +90,7 @@ def _answer(
 
 def _print(answer: dict[str, Any]) -> None:
     headings = ["day", "instance type", "reason", "billed h", "ledger h", "billed", "ledger", "difference"]
-    rows = [
-        [row["day"], row["instance_type"], ", ".join(row["because"]), *_figures(row)] for row in answer["rows"]
-    ]  # fmt: skip
+    rows = [[row["day"], row["instance_type"], ", ".join(row["because"]), *_figures(row)] for row in answer["rows"]]
     total = answer["total"]
     print_table(headings, [*rows, ["total", "", "", *_figures(total)]], figures=5, foot=True)
     by_hours, by_price = (dollars(total[f"{name}_usd_micro"]) for name in ("by_hours", "by_price"))

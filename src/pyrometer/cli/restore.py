@@ -68,9 +68,12 @@ def _chosen(place: BackupFolder, at: str | None, tz: str) -> Backup:
 
 def _row(backup: Backup) -> dict[str, str | int]:
     return {
-        "backup": backup.name, "taken": iso(backup.taken_ms, UTC), "pyrometer": backup.contents["pyrometer"],
-        "parts": len(backup.contents["parts"]), "bytes": backup.bytes,
-    }  # fmt: skip
+        "backup": backup.name,
+        "taken": iso(backup.taken_ms, UTC),
+        "pyrometer": backup.contents["pyrometer"],
+        "parts": len(backup.contents["parts"]),
+        "bytes": backup.bytes,
+    }
 
 
 def _print(backups: list[Backup], output: str) -> None:

@@ -119,8 +119,9 @@ def read_options(
     """
     when = default_last or "everything"
     options = [
-        click.option("--data", metavar="DIR", type=click.Path(path_type=Path),
-                     help="The data folder. Default: PYROMETER_DATA."),
+        click.option(
+            "--data", metavar="DIR", type=click.Path(path_type=Path), help="The data folder. Default: PYROMETER_DATA."
+        ),
         click.option("--server", metavar="URL", help="Query this server, with the token in PYROMETER_TOKEN."),
         click.option(
             "--last",
@@ -135,7 +136,7 @@ def read_options(
         click.option("--price", metavar="USD", help="Price all GPUs at this rate per GPU-hour, for a quick estimate."),
         click.option("--team", metavar="NAME", help="Only this team. `platform`: GPU time that no pod held."),
         click.option("--experiment", metavar="NAME", help="Only this experiment."),
-    ]  # fmt: skip
+    ]
     if not live:
         options[2:2] = LAKE_OPTIONS + (ENGINE_OPTIONS if engines else [])
     if formats:
@@ -169,9 +170,10 @@ def read_options(
 
 LAKE_OPTIONS = [
     click.option("--lake", metavar="URL", help="Read all clusters of a lake: a folder or s3://BUCKET/PREFIX."),
-    click.option("--cluster", "clusters", metavar="NAME", multiple=True,
-                 help="With --lake: only this cluster. Can be repeated."),
-]  # fmt: skip
+    click.option(
+        "--cluster", "clusters", metavar="NAME", multiple=True, help="With --lake: only this cluster. Can be repeated."
+    ),
+]
 ENGINE_OPTIONS = [
     click.option(
         "--engine", type=click.Choice(ENGINES), help="With --lake: read it on this machine or on Ray. Default: local."

@@ -35,26 +35,47 @@ def command(request: ReadRequest) -> None:
     with_cluster = any("cluster" in row for row in answer["rows"])  # from a lake
     print_table(
         [
-            "run", *(["cluster"] if with_cluster else []), "experiment", "team", "outcome", "started", "attempts",
-            *(["done", "left"] if with_progress else []), "ranks", "steps", "step", "samples/s",
-            *(["MFU"] if with_mfu else []), "GPU-hours", "cost", "goodput",
+            "run",
+            *(["cluster"] if with_cluster else []),
+            "experiment",
+            "team",
+            "outcome",
+            "started",
+            "attempts",
+            *(["done", "left"] if with_progress else []),
+            "ranks",
+            "steps",
+            "step",
+            "samples/s",
+            *(["MFU"] if with_mfu else []),
+            "GPU-hours",
+            "cost",
+            "goodput",
         ],
         [
             [
-                row["run"], *([row["cluster"]] if with_cluster else []), row["experiment"], row["team"], row["outcome"],
+                row["run"],
+                *([row["cluster"]] if with_cluster else []),
+                row["experiment"],
+                row["team"],
+                row["outcome"],
                 date_time(datetime.fromisoformat(row["started"])),
-                row["attempts"], *(_progress(row) if with_progress else []), row["ranks"], f"{row['steps']:,}",
+                row["attempts"],
+                *(_progress(row) if with_progress else []),
+                row["ranks"],
+                f"{row['steps']:,}",
                 None if row["step_p50_ms"] is None else length(row["step_p50_ms"]),
                 None if row["samples_per_s"] is None else f"{row['samples_per_s']:,.0f}",
                 *([None if row["mfu"] is None else ratio(row["mfu"])] if with_mfu else []),
-                f"{row['gpu_hours']:,.2f}", "–" if row["usd_micro"] is None else dollars(row["usd_micro"]),
+                f"{row['gpu_hours']:,.2f}",
+                "–" if row["usd_micro"] is None else dollars(row["usd_micro"]),
                 "–" if row["goodput"] is None else ratio(row["goodput"]),
             ]
             for row in answer["rows"]
         ],
         figures=8 + with_mfu + 2 * with_progress,
         spare=("attempts", "ranks", "team", "samples/s", "started", "GPU-hours", "experiment", "MFU"),
-    )  # fmt: skip
+    )
     if lines := list(_failures(answer["rows"])):
         click.echo("\n" + "\n".join(lines))
 

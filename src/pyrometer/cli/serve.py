@@ -28,9 +28,14 @@ from pyrometer.store import Store
 @click.option("--prometheus", metavar="URL", help="A Prometheus that scrapes GPU exporters. Its past is read first.")
 @click.option("--open", "always_open", is_flag=True, help="Serve without authentication, even if there are tokens.")
 def command(
-    data: str | None, listen: str, kube: bool, context: str | None, scrape: tuple[str, ...], prometheus: str | None,
+    data: str | None,
+    listen: str,
+    kube: bool,
+    context: str | None,
+    scrape: tuple[str, ...],
+    prometheus: str | None,
     always_open: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Runs the server: follows the cluster, keeps the ledger, answers on HOST:PORT. Stops on SIGTERM and Ctrl-C."""
     folder = data_folder(data)
     host, port = address_of(listen)
@@ -41,9 +46,14 @@ def command(
 
 
 def run_server(
-    store: Store, host: str, port: int, options: SourceOptions, *, always_open: bool = False,
+    store: Store,
+    host: str,
+    port: int,
+    options: SourceOptions,
+    *,
+    always_open: bool = False,
     alongside: Callable[[Services], Coroutine[Any, Any, None]] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Runs a server until it is stopped, and prints its address."""
 
     def print_address(address: Address) -> None:
@@ -53,10 +63,16 @@ def run_server(
     try:
         asyncio.run(
             main.serve(
-                store, settings, host, port, options, always_open=always_open, on_listening=print_address,
+                store,
+                settings,
+                host,
+                port,
+                options,
+                always_open=always_open,
+                on_listening=print_address,
                 alongside=alongside,
             )
-        )  # fmt: skip
+        )
     except AuthenticationConflictError as error:
         raise click.UsageError(str(error)) from None
     except ListenError as error:

@@ -22,9 +22,7 @@ from pyrometer.store.data_folder import DATABASE
 @click.argument("scenario", metavar="SCENARIO", type=click.Choice([*SCENARIOS, "list"]))
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Each seed makes a different night.")
 @click.option(
-    "--gpus",
-    type=click.IntRange(MIN_GPUS, 1_000_000),
-    help="About how many GPUs. Default: depends on the scenario.",
+    "--gpus", type=click.IntRange(MIN_GPUS, 1_000_000), help="About how many GPUs. Default: depends on the scenario."
 )
 @click.option(
     "--hours",

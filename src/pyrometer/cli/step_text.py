@@ -16,13 +16,18 @@ MAX_ROWS, SLOWEST, FASTEST = 16, 8, 4
 MAX_DATA_RANKS = 8
 
 KINDS = {
-    "data": BarStyle("d", "yellow", "data"), "copy": BarStyle("c", "magenta", "copy"),
+    "data": BarStyle("d", "yellow", "data"),
+    "copy": BarStyle("c", "magenta", "copy"),
     "forward": BarStyle("f", "green", "forward"),
-    "backward": BarStyle("b", "cyan", "backward"), "sync": BarStyle("s", "blue", "sync"),
-    "optimizer": BarStyle("o", "bright_green", "optimizer"), "checkpoint": BarStyle("k", "bright_yellow", "checkpoint"),
-    "evaluate": BarStyle("e", "bright_cyan", "evaluate"), "compile": BarStyle("x", "bright_magenta", "compile"),
-    "garbage": BarStyle("g", "bright_red", "garbage collection"), "other": BarStyle("-", "white", "other"),
-}  # fmt: skip
+    "backward": BarStyle("b", "cyan", "backward"),
+    "sync": BarStyle("s", "blue", "sync"),
+    "optimizer": BarStyle("o", "bright_green", "optimizer"),
+    "checkpoint": BarStyle("k", "bright_yellow", "checkpoint"),
+    "evaluate": BarStyle("e", "bright_cyan", "evaluate"),
+    "compile": BarStyle("x", "bright_magenta", "compile"),
+    "garbage": BarStyle("g", "bright_red", "garbage collection"),
+    "other": BarStyle("-", "white", "other"),
+}
 WAIT = BarStyle("·", "red", "waiting for the last rank")
 
 

@@ -24,9 +24,14 @@ Answer = dict[str, Any]
 
 @click.command()
 @click.option(
-    "--every", "every_s", type=click.FloatRange(0.2, 3600), default=EVERY_S, show_default=True, metavar="SECONDS",
+    "--every",
+    "every_s",
+    type=click.FloatRange(0.2, 3600),
+    default=EVERY_S,
+    show_default=True,
+    metavar="SECONDS",
     help="How often to refresh.",
-)  # fmt: skip
+)
 @click.option("--once", is_flag=True, help="Print once and exit. This is the default when stdout is not a terminal.")
 @click.option("--limit", metavar="N", help="Show at most N workloads. Default: 200.")
 @read_options(default_last="1h", live=True)
@@ -118,9 +123,17 @@ class _View(NamedTuple):
                 return self._replace(filter_text=self.filter_text[:-1], selected=0)
             return self._replace(filter_text=self.filter_text + key, selected=0) if len(key) == 1 else self
         moves = {
-            "up": -1, "k": -1, "down": 1, "j": 1, "page_up": -page, "page_down": page, "home": -rows, "g": -rows,
-            "end": rows, "G": rows,
-        }  # fmt: skip
+            "up": -1,
+            "k": -1,
+            "down": 1,
+            "j": 1,
+            "page_up": -page,
+            "page_down": page,
+            "home": -rows,
+            "g": -rows,
+            "end": rows,
+            "G": rows,
+        }
         if key in moves:
             return self._replace(selected=min(max(self.selected + moves[key], 0), max(rows - 1, 0)))
         if key == "s":
@@ -142,9 +155,13 @@ def _watch(query: Callable[[], Answer], answer: Answer, source: str, every_s: fl
     console = Console(highlight=False)
     refresher = _Refresher(query, answer, every_s)
     live = Live(
-        console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False,
+        console=console,
+        screen=True,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
         vertical_overflow="crop",
-    )  # fmt: skip
+    )
     view = _View()
     with redirect_stderr(io.StringIO()), typed_keys() as keys, live:
         refresher.start()

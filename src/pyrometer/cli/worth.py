@@ -53,21 +53,39 @@ def _print_experiments(answer: dict[str, Any]) -> None:
         return
     print_table(
         [
-            "experiment", "team", "last seen", "metric", "trend", "runs", "running", "GPU-hours", "cost", "goodput",
-            "best", "latest",
+            "experiment",
+            "team",
+            "last seen",
+            "metric",
+            "trend",
+            "runs",
+            "running",
+            "GPU-hours",
+            "cost",
+            "goodput",
+            "best",
+            "latest",
         ],
         [
             [
-                row["experiment"], _teams(row), date_time(datetime.fromisoformat(row["last_seen"])),
-                _metric(row), sparkline(row["trend"]), f"{row['runs']:,}", f"{row['running']:,}",
-                f"{row['gpu_hours']:,.1f}", _money(row["usd_micro"]), _percent(row["goodput"]), _value(row["best"]),
+                row["experiment"],
+                _teams(row),
+                date_time(datetime.fromisoformat(row["last_seen"])),
+                _metric(row),
+                sparkline(row["trend"]),
+                f"{row['runs']:,}",
+                f"{row['running']:,}",
+                f"{row['gpu_hours']:,.1f}",
+                _money(row["usd_micro"]),
+                _percent(row["goodput"]),
+                _value(row["best"]),
                 _value(row["final"]),
             ]
             for row in answer["rows"]
         ],
         figures=7,
         spare=("running", "last seen", "team", "GPU-hours", "trend", "goodput"),
-    )  # fmt: skip
+    )
     runs = sum(row["runs"] for row in answer["rows"])
     click.echo(f"\n{_spent(answer['total'])} spent on {counted(runs, 'run')} of {_experiments(answer)}.")
 
@@ -91,24 +109,47 @@ def _print_runs(answer: dict[str, Any]) -> None:
     compiled = any(row["compile_ms"] is not None for row in rows)
     print_table(
         [
-            "", "run", "outcome", "started", "trend", "steps", "GPU-hours", "cost", "startup",
-            *(["compile"] if compiled else []), "goodput", "best", "at step", "final",
-            *(["to target"] if target is not None else []), "last 10%",
+            "",
+            "run",
+            "outcome",
+            "started",
+            "trend",
+            "steps",
+            "GPU-hours",
+            "cost",
+            "startup",
+            *(["compile"] if compiled else []),
+            "goodput",
+            "best",
+            "at step",
+            "final",
+            *(["to target"] if target is not None else []),
+            "last 10%",
         ],
         [
             [
-                FRONT if row["pareto"] else "", row["run"], row["outcome"],
-                date_time(datetime.fromisoformat(row["started"])), sparkline(_evenly(row["curve"])),
-                f"{row['steps']:,}", f"{row['gpu_hours']:,.2f}", _money(row["usd_micro"]), _startup(row),
-                *([_compile(row)] if compiled else []), _percent(row["goodput"]),
-                _value(row["best"]), None if row["best_step"] is None else f"{row['best_step']:,}",
-                _value(row["final"]), *([_to_target(row)] if target is not None else []), _bought(row["marginal"]),
+                FRONT if row["pareto"] else "",
+                row["run"],
+                row["outcome"],
+                date_time(datetime.fromisoformat(row["started"])),
+                sparkline(_evenly(row["curve"])),
+                f"{row['steps']:,}",
+                f"{row['gpu_hours']:,.2f}",
+                _money(row["usd_micro"]),
+                _startup(row),
+                *([_compile(row)] if compiled else []),
+                _percent(row["goodput"]),
+                _value(row["best"]),
+                None if row["best_step"] is None else f"{row['best_step']:,}",
+                _value(row["final"]),
+                *([_to_target(row)] if target is not None else []),
+                _bought(row["marginal"]),
             ]
             for row in rows
         ],
         figures=9 + (target is not None) + compiled,
         spare=("compile", "startup", "steps", "GPU-hours", "started", "trend", "last 10%", "at step", "outcome"),
-    )  # fmt: skip
+    )
     click.echo(f"\n{_metric_sentence(answer)}")
     click.echo(_sentence(answer))
     if answer["already_dominated_usd_micro"]:

@@ -96,9 +96,11 @@ def _x_axis(by: str, largest: float, width: int) -> tuple[Any, str]:
         unit_ms, name = next((one for one in reversed(_TIMES) if largest >= 3 * one[0]), _TIMES[0])
         axis = round_axis(0.0, largest / unit_ms, ticks, lambda value, decimals: f"{value:,.{decimals}f}")
         scaled = axis._replace(
-            low=axis.low * unit_ms, high=axis.high * unit_ms, every=axis.every * unit_ms,
+            low=axis.low * unit_ms,
+            high=axis.high * unit_ms,
+            every=axis.every * unit_ms,
             written=lambda value: axis.written(value / unit_ms),
-        )  # fmt: skip
+        )
         return scaled, f"{name} since the start"
     if by == "dollars":
         cents = round_axis(
@@ -166,9 +168,12 @@ def _reached(row: dict[str, Any]) -> str:
 
 
 def _notes(
-    answer: dict[str, Any], drawn: Sequence[tuple[dict[str, Any], Any]], named: dict[str, str],
-    shown: tuple[float, float], look: Look,
-) -> Iterator[str]:  # fmt: skip
+    answer: dict[str, Any],
+    drawn: Sequence[tuple[dict[str, Any], Any]],
+    named: dict[str, str],
+    shown: tuple[float, float],
+    look: Look,
+) -> Iterator[str]:
     """The notes below the chart: what it leaves out, and what its symbols mean."""
     if any(row["pareto"] for row, _ in drawn):
         yield f"{look.front} and a capital letter: on the Pareto front (no other run was as good for less)."

@@ -157,16 +157,24 @@ def _focus_usd(line: Line) -> str:
 
 
 _AWS_KIND = {
-    "usage": USAGE, "discountedusage": USAGE, "savingsplancoveredusage": USAGE, "tax": TAX, "credit": CREDIT,
-    "refund": CREDIT, "rifee": FEE, "fee": FEE, "savingsplanrecurringfee": FEE, "savingsplanupfrontfee": FEE,
-    "edpdiscount": CREDIT, "privateratediscount": CREDIT, "bundleddiscount": CREDIT,
-}  # fmt: skip
+    "usage": USAGE,
+    "discountedusage": USAGE,
+    "savingsplancoveredusage": USAGE,
+    "tax": TAX,
+    "credit": CREDIT,
+    "refund": CREDIT,
+    "rifee": FEE,
+    "fee": FEE,
+    "savingsplanrecurringfee": FEE,
+    "savingsplanupfrontfee": FEE,
+    "edpdiscount": CREDIT,
+    "privateratediscount": CREDIT,
+    "bundleddiscount": CREDIT,
+}
 _AWS_COVERED = {
     "discountedusage": ("reservation/effectivecost", "reservation_effective_cost"),
-    "savingsplancoveredusage": (
-        "savingsplan/savingsplaneffectivecost", "savings_plan_savings_plan_effective_cost",
-    ),
-}  # fmt: skip
+    "savingsplancoveredusage": ("savingsplan/savingsplaneffectivecost", "savings_plan_savings_plan_effective_cost"),
+}
 
 
 def _aws_line(line: Line) -> str:
@@ -182,38 +190,67 @@ def _aws_usd(line: Line) -> str:
 
 _FORMS = (
     _Form(
-        "FOCUS", ("billedcost", "chargeperiodstart", "chargecategory"), ("chargeperiodstart",), _focus_usd,
+        "FOCUS",
+        ("billedcost", "chargeperiodstart", "chargecategory"),
+        ("chargeperiodstart",),
+        _focus_usd,
         ("x_instancetype", "x_skuinstancetype", "skupricedetails", "skumeter", "chargedescription", "skuid"),
-        ("consumedquantity", "pricingquantity"), ("consumedunit", "pricingunit"), ("billingcurrency",), _focus_kind,
+        ("consumedquantity", "pricingquantity"),
+        ("consumedunit", "pricingunit"),
+        ("billingcurrency",),
+        _focus_kind,
         _is_covered,
     ),
     _Form(
-        "AWS CUR", ("lineitem/usagestartdate",), ("lineitem/usagestartdate",), _aws_usd,
-        ("product/instancetype", "lineitem/usagetype", "lineitem/lineitemdescription"), ("lineitem/usageamount",),
-        ("pricing/unit",), ("lineitem/currencycode",), lambda line: _AWS_KIND.get(_aws_line(line), OTHER),
+        "AWS CUR",
+        ("lineitem/usagestartdate",),
+        ("lineitem/usagestartdate",),
+        _aws_usd,
+        ("product/instancetype", "lineitem/usagetype", "lineitem/lineitemdescription"),
+        ("lineitem/usageamount",),
+        ("pricing/unit",),
+        ("lineitem/currencycode",),
+        lambda line: _AWS_KIND.get(_aws_line(line), OTHER),
         lambda line: _aws_line(line) in _AWS_COVERED,
     ),
     _Form(
-        "AWS CUR 2.0", ("line_item_usage_start_date",), ("line_item_usage_start_date",), _aws_usd,
+        "AWS CUR 2.0",
+        ("line_item_usage_start_date",),
+        ("line_item_usage_start_date",),
+        _aws_usd,
         ("product_instance_type", "line_item_usage_type", "line_item_line_item_description"),
-        ("line_item_usage_amount",), ("pricing_unit",), ("line_item_currency_code",),
-        lambda line: _AWS_KIND.get(_aws_line(line), OTHER), lambda line: _aws_line(line) in _AWS_COVERED,
+        ("line_item_usage_amount",),
+        ("pricing_unit",),
+        ("line_item_currency_code",),
+        lambda line: _AWS_KIND.get(_aws_line(line), OTHER),
+        lambda line: _aws_line(line) in _AWS_COVERED,
     ),
     _Form(  # cores, memory and GPUs are lines of their own: their hours are not those of an instance
-        "Google Cloud", ("sku.description", "cost"), ("usage_start_time",), lambda line: line["cost"],
-        ("system_labels", "resource.name", "sku.description"), (), (), ("currency",),
-        lambda line: TAX if line.get("cost_type") == "tax" else USAGE if line.get("cost_type", "regular") == "regular"
-        else OTHER,
+        "Google Cloud",
+        ("sku.description", "cost"),
+        ("usage_start_time",),
+        lambda line: line["cost"],
+        ("system_labels", "resource.name", "sku.description"),
+        (),
+        (),
+        ("currency",),
+        lambda line: (
+            TAX if line.get("cost_type") == "tax" else USAGE if line.get("cost_type", "regular") == "regular" else OTHER
+        ),
     ),
     _Form(
-        "Azure", ("metersubcategory", "quantity"), ("date", "usagedatetime"),
+        "Azure",
+        ("metersubcategory", "quantity"),
+        ("date", "usagedatetime"),
         lambda line: _first(line, ("costinbillingcurrency", "pretaxcost", "cost")),
-        ("additionalinfo", "metersubcategory"), ("quantity",), ("unitofmeasure",),
+        ("additionalinfo", "metersubcategory"),
+        ("quantity",),
+        ("unitofmeasure",),
         ("billingcurrency", "billingcurrencycode", "currency"),
         lambda line: {"tax": TAX, "refund": CREDIT, "purchase": FEE}.get(line.get("chargetype", "").lower(), USAGE),
         lambda line: line.get("pricingmodel", "").lower() in ("reservation", "savingsplan"),
     ),
-)  # fmt: skip
+)
 
 
 def _form(line: Line, columns: Mapping[str, str] | None, path: Path) -> _Form:
@@ -223,9 +260,13 @@ def _form(line: Line, columns: Mapping[str, str] | None, path: Path) -> _Form:
             if column not in line:
                 raise BillError(f"{path} has no column {column!r}. It has {', '.join(line)[:300]}.")
         return _Form(
-            "as said", (), (said["day"],), lambda line: line[said["usd"]], (said["type"],),
+            "as said",
+            (),
+            (said["day"],),
+            lambda line: line[said["usd"]],
+            (said["type"],),
             (said["hours"],) if "hours" in said else (),
-        )  # fmt: skip
+        )
     for form in _FORMS:
         if all(name in line for name in form.known_by):
             return form

@@ -77,9 +77,14 @@ MAX_PERCENT_HOSTS = 100_000  # hosts
 
 # A larger value is a blank or nonsense. Ratios slightly above one occur on MIG and count as one.
 MAX_VALUES = {
-    "memory_used_mib": 2**24, "power_w": 10_000, "energy_j": 2**50, "temperature_c": 250, "sm_clock_mhz": 20_000,
-    "throttle_reasons": 2**32, "xid": 2**15,
-}  # fmt: skip
+    "memory_used_mib": 2**24,
+    "power_w": 10_000,
+    "energy_j": 2**50,
+    "temperature_c": 250,
+    "sm_clock_mhz": 20_000,
+    "throttle_reasons": 2**32,
+    "xid": 2**15,
+}
 WHOLE_PERMILLE, MAX_PERMILLE = 1000, 2000
 # DCGM's blanks for 32 bits and floats; the one for 64 bits is above MAX_VALUES.
 BLANKS = ((2.0**31 - 16, 2.0**31), (2.0**47, 2.0**47 + 16))
@@ -130,11 +135,17 @@ def slot_address_of(
     namespace, pod, pod_uid = _user(labels, through_prometheus)
     claim = labels.get("dra_claim_name") or None
     return SlotAddress(
-        hosts, index, int(instance) if instance.isdecimal() and int(instance) < 2**15 else WHOLE_DEVICE,
-        None if uuid and uuid.startswith("MIG-") else uuid, labels.get("modelName") or None,
+        hosts,
+        index,
+        int(instance) if instance.isdecimal() and int(instance) < 2**15 else WHOLE_DEVICE,
+        None if uuid and uuid.startswith("MIG-") else uuid,
+        labels.get("modelName") or None,
         labels.get("GPU_I_PROFILE") or labels.get("dra_mig_profile") or None,
-        namespace or (labels.get("dra_claim_namespace") if claim else None), pod, pod_uid, claim,
-    )  # fmt: skip
+        namespace or (labels.get("dra_claim_namespace") if claim else None),
+        pod,
+        pod_uid,
+        claim,
+    )
 
 
 def _slot_index(labels: Mapping[str, str]) -> int | None:

@@ -65,9 +65,11 @@ async def get(
     lines = [f"GET {address.raw_path.decode('ascii')} HTTP/1.1", *(f"{name}: {text}" for name, text in sent.items())]
     loop = asyncio.get_running_loop()
     connecting = loop.create_connection(
-        lambda: _Exchange(loop, most_bytes), address.host, address.port or (443 if tls else 80),
+        lambda: _Exchange(loop, most_bytes),
+        address.host,
+        address.port or (443 if tls else 80),
         ssl=trust if tls else None,
-    )  # fmt: skip
+    )
     try:
         async with asyncio.timeout(connect_s):
             transport, exchange = await connecting

@@ -94,9 +94,7 @@ class Values:
 
     def only(self, which: npt.NDArray[np.bool_] | Integers) -> Values:
         """Selects values by a mask or by positions."""
-        return Values(
-            self.addresses, self.address[which], self.measure[which], self.value[which], self.time_ms[which]
-        )  # fmt: skip
+        return Values(self.addresses, self.address[which], self.measure[which], self.value[which], self.time_ms[which])
 
 
 class DeviceKey(NamedTuple):

@@ -59,15 +59,18 @@ def _pod(cluster: str, namespace: str, name: str, node: str, devices: int, began
     return objects.PodObject(
         # one that comes again under the same name is another
         Meta(
-            name=name, uid=f"{cluster}/{namespace}/Pod/{name}/{began:%Y%m%dT%H%M%S}", namespace=namespace,
+            name=name,
+            uid=f"{cluster}/{namespace}/Pod/{name}/{began:%Y%m%dT%H%M%S}",
+            namespace=namespace,
             creation_timestamp=began,
         ),
         objects.PodSpec(node, [ContainerObject("main", objects.Resources(amounts))]),
         objects.PodStatus(
-            "Running", conditions=[objects.Condition("PodScheduled", "True", began)],
+            "Running",
+            conditions=[objects.Condition("PodScheduled", "True", began)],
             container_statuses=[objects.ContainerStatus("main", state=runs)],
         ),
-    )  # fmt: skip
+    )
 
 
 def _job(cluster: str, namespace: str, pod: str) -> Iterator[objects.OwnerObject]:

@@ -216,6 +216,11 @@ def _real(value: Any) -> float:
 
 
 _FITTING: dict[str, Callable[[Any], Any]] = {
-    "int16": _whole(2**15), "int32": _whole(2**31), "int64": _whole(2**63),
-    "time": _whole(NEWEST_MS, OLDEST_MS, WRONG_TIME), "float64": _real, "string": _name, "words": _words,
-}  # fmt: skip
+    "int16": _whole(2**15),
+    "int32": _whole(2**31),
+    "int64": _whole(2**63),
+    "time": _whole(NEWEST_MS, OLDEST_MS, WRONG_TIME),
+    "float64": _real,
+    "string": _name,
+    "words": _words,
+}

@@ -129,9 +129,11 @@ class Mlflow:
         self.uri = _shown(uri)
         self._headers = _headers(secret or _user_of(uri))
         self._client = httpx.AsyncClient(
-            base_url=self.uri, timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S), follow_redirects=False,
+            base_url=self.uri,
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            follow_redirects=False,
             verify=ssl.create_default_context(cafile=ca_file) if ca_file else True,
-        )  # fmt: skip
+        )
 
     async def close(self) -> None:
         """Hangs up."""
@@ -154,9 +156,11 @@ class Mlflow:
         count = 0
         for first in range(0, len(ids), EXPERIMENTS_AT_ONCE):
             asked = {
-                "experiment_ids": ids[first : first + EXPERIMENTS_AT_ONCE], "filter": chosen,
-                "max_results": RUNS_AT_ONCE, "order_by": ["attributes.start_time DESC"],
-            }  # fmt: skip
+                "experiment_ids": ids[first : first + EXPERIMENTS_AT_ONCE],
+                "filter": chosen,
+                "max_results": RUNS_AT_ONCE,
+                "order_by": ["attributes.start_time DESC"],
+            }
             async for answer in self._pages("POST", "runs/search", asked):
                 for one in answer.runs:
                     if (found := self._found(one, experiments.get(one.info.experiment_id))) is not None:
@@ -214,10 +218,16 @@ class Mlflow:
         told = f"“{named}” in experiment {experiment or info.experiment_id} at {self.uri}"
         ended_ms = info.end_time if info.status in OUTCOMES and is_time(info.end_time) else None
         tracked = TrackedRun(
-            MLFLOW, info.run_id, named, experiment, int(info.start_time or 0), ended_ms,
-            OUTCOMES.get(info.status) if ended_ms else None, where_of(tags, gpus=min(len(gpus), 64)),
+            MLFLOW,
+            info.run_id,
+            named,
+            experiment,
+            int(info.start_time or 0),
+            ended_ms,
+            OUTCOMES.get(info.status) if ended_ms else None,
+            where_of(tags, gpus=min(len(gpus), 64)),
             f"{told}: {parameters}" if parameters else told,
-        )  # fmt: skip
+        )
         last = {one.key: (one.timestamp, one.step, one.number) for one in run.data.metrics}
         return FoundRun(tracked, tags, last)
 

@@ -25,9 +25,7 @@ LONGEST_MS = 5 * MS_PER_MINUTE  # between two values: a rate over more says noth
 # -- names and labels -------------------------------------------------------------------------------------------------
 
 Measure = IntEnum(
-    "Measure",
-    "CPU_IDLE CPU_WAIT MEMORY AVAILABLE DISK_BUSY STALLED READ WRITTEN RECEIVED SENT DROPPED UNAME",
-    start=0,
+    "Measure", "CPU_IDLE CPU_WAIT MEMORY AVAILABLE DISK_BUSY STALLED READ WRITTEN RECEIVED SENT DROPPED UNAME", start=0
 )
 
 # Idle and waiting for disks is all that is read of a CPU: the rest of the time it is busy, and a large machine shows
@@ -58,11 +56,7 @@ VIRTUAL = (
 
 # The matchers of a Prometheus selector for all that is read; the caller adds those of its nodes. A matcher that takes
 # the empty text lets series without that label through.
-MATCHERS = (
-    f'__name__=~"{"|".join(NAMES)}"',
-    f'mode=~"|{"|".join(MODES)}"',
-    f'device!~"{VIRTUAL}"',
-)
+MATCHERS = (f'__name__=~"{"|".join(NAMES)}"', f'mode=~"|{"|".join(MODES)}"', f'device!~"{VIRTUAL}"')
 
 _VIRTUAL = re.compile(VIRTUAL)
 

@@ -202,10 +202,7 @@ def _instances(gpu: Gpu) -> list[tuple[NvmlDevice, Any]]:
             uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
         except pynvml.NVMLError:  # an empty place
             continue
-        device, first = found.get(number) or (
-            gpu.device._replace(instance=number, profile=_profile(name)),
-            handle,
-        )
+        device, first = found.get(number) or (gpu.device._replace(instance=number, profile=_profile(name)), handle)
         found[number] = device._replace(instance_uuids=(*device.instance_uuids, uuid)), first
     return list(found.values())
 
@@ -319,9 +316,17 @@ def _ecc(name: str, errors: str, since: str) -> Reader:
 
 
 ACTIVITY: Sequence[Reader] = (
-    _utilization, _power, _memory, _sm_clock, _memory_clock, _clock_reasons, _temperature, _memory_temperature,
-    _encoder, _decoder,
-)  # fmt: skip
+    _utilization,
+    _power,
+    _memory,
+    _sm_clock,
+    _memory_clock,
+    _clock_reasons,
+    _temperature,
+    _memory_temperature,
+    _encoder,
+    _decoder,
+)
 ENERGY: Sequence[Reader] = (_energy,)
 HEALTH: Sequence[Reader] = (
     _remapped_rows,

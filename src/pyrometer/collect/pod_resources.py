@@ -68,9 +68,13 @@ def _call(path: str, method: str, timeout_s: float) -> bytes:
         to_kubelet.connect(path)
         connection.initiate_connection()
         headers = [
-            (":method", "POST"), (":scheme", "http"), (":authority", "localhost"), (":path", method),
-            ("content-type", "application/grpc"), ("te", "trailers"),
-        ]  # fmt: skip
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "localhost"),
+            (":path", method),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        ]
         connection.send_headers(1, headers)
         connection.send_data(1, _PREFIX.pack(0, 0), end_stream=True)
         body, said = bytearray(), dict[str, str]()

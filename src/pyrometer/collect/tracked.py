@@ -73,9 +73,7 @@ class TrackedPoint(NamedTuple):
 
 def where_of(tags: Mapping[str, str], **known: Any) -> Where:
     """What tags say of a place; what is known otherwise counts where they are silent."""
-    found = {
-        what: next((tags[name] for name in names if tags.get(name)), None) for what, names in PLACES.items()
-    }  # fmt: skip
+    found = {what: next((tags[name] for name in names if tags.get(name)), None) for what, names in PLACES.items()}
     return Where(**{**known, **{name: value for name, value in found.items() if value}})
 
 

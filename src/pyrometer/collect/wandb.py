@@ -76,26 +76,40 @@ _KIND = FieldDescriptorProto
 _FIELDS: dict[str, dict[str, tuple[int, Any]]] = {  # names, numbers, and kinds: a list is repeated
     "Timestamp": {"seconds": (1, _KIND.TYPE_INT64), "nanos": (2, _KIND.TYPE_INT32)},
     "Item": {
-        "key": (1, _KIND.TYPE_STRING), "nested_key": (2, [_KIND.TYPE_STRING]), "integer": (5, _KIND.TYPE_SINT64),
-        "number": (6, _KIND.TYPE_DOUBLE), "value_json": (16, _KIND.TYPE_STRING),
+        "key": (1, _KIND.TYPE_STRING),
+        "nested_key": (2, [_KIND.TYPE_STRING]),
+        "integer": (5, _KIND.TYPE_SINT64),
+        "number": (6, _KIND.TYPE_DOUBLE),
+        "value_json": (16, _KIND.TYPE_STRING),
     },
     "Items": {"item": (1, ["Item"])},
     "Run": {
-        "run_id": (1, _KIND.TYPE_STRING), "entity": (2, _KIND.TYPE_STRING), "project": (3, _KIND.TYPE_STRING),
-        "config": (4, "Items"), "summary": (5, "Items"), "display_name": (8, _KIND.TYPE_STRING),
-        "host": (13, _KIND.TYPE_STRING), "start_time": (17, "Timestamp"),
+        "run_id": (1, _KIND.TYPE_STRING),
+        "entity": (2, _KIND.TYPE_STRING),
+        "project": (3, _KIND.TYPE_STRING),
+        "config": (4, "Items"),
+        "summary": (5, "Items"),
+        "display_name": (8, _KIND.TYPE_STRING),
+        "host": (13, _KIND.TYPE_STRING),
+        "start_time": (17, "Timestamp"),
     },
     "Exit": {"exit_code": (1, _KIND.TYPE_INT32)},
     "Gpu": {"name": (1, _KIND.TYPE_STRING)},
     "Environment": {
-        "host": (12, _KIND.TYPE_STRING), "gpu_type": (18, _KIND.TYPE_STRING), "gpu_count": (19, _KIND.TYPE_UINT32),
+        "host": (12, _KIND.TYPE_STRING),
+        "gpu_type": (18, _KIND.TYPE_STRING),
+        "gpu_count": (19, _KIND.TYPE_UINT32),
         "gpu_nvidia": (24, ["Gpu"]),
     },
     "Record": {
-        "history": (2, "Items"), "summary": (3, "Items"), "config": (5, "Items"), "run": (17, "Run"),
-        "exit": (18, "Exit"), "environment": (26, "Environment"),
+        "history": (2, "Items"),
+        "summary": (3, "Items"),
+        "config": (5, "Items"),
+        "run": (17, "Run"),
+        "exit": (18, "Exit"),
+        "environment": (26, "Environment"),
     },
-}  # fmt: skip
+}
 
 
 def _record() -> Any:
@@ -276,10 +290,16 @@ def _run(parts: list[Folder]) -> TrackedRun:
     named = last.run.display_name or first.run.run_id
     told, parameters = f"“{named}” in {first.path.name}", described(config.items())
     return TrackedRun(
-        WANDB, first.id, named, first.run.project or None, started_ms, ended_ms, outcome,
+        WANDB,
+        first.id,
+        named,
+        first.run.project or None,
+        started_ms,
+        ended_ms,
+        outcome,
         where_of(tags, host=first.host, gpus=len(gpus), gpu_model=gpus[0] if gpus else None),
         f"{told}: {parameters}" if parameters else told,
-    )  # fmt: skip
+    )
 
 
 def _ms(time: Any) -> int:

@@ -142,16 +142,21 @@ def _of_owner(
         ended = [p.ended_ms or seen[p.pod_uid].to_ms for p in parts]
         found.append(
             WorkloadAttempt(
-                owner, number, run, min(began), max([e for e in ended if e], default=0) if all(ended) else None,
+                owner,
+                number,
+                run,
+                min(began),
+                max([e for e in ended if e], default=0) if all(ended) else None,
                 tuple(sorted({p.pod_uid for p in parts})),
                 any(p.failed for p in parts) or any(pod.failed for pod in last),
                 tuple(sorted({pod.reason for pod in last if pod.reason})),
                 max((p.first_step_ms for p in parts if p.first_step_ms), default=None),
                 min((p.resumed_step for p in parts if p.resumed_step is not None), default=None),
-                parts[0].lost_from_ms, parts[0].lost_to_ms,
+                parts[0].lost_from_ms,
+                parts[0].lost_to_ms,
                 parts=frozenset(pod.part for p in parts if (pod := seen[p.pod_uid]).part),
             )
-        )  # fmt: skip
+        )
     unseen = _by_pods(owner, [life for pod in pods if pod.pod_uid not in starts for life in _lives(pod, restarts)])
     return found + [a for a in unseen if not any(_overlap(a, other) for other in found)]
 
@@ -182,7 +187,7 @@ def _by_pods(owner: str, pods: Sequence[_Pod]) -> list[WorkloadAttempt]:
                 WorkloadAttempt(
                     owner, pod.attempt, None, pod.from_ms, pod.to_ms, (pod.pod_uid,), pod.failed, reasons, parts=parts
                 )
-            )  # fmt: skip
+            )
         else:
             found[-1] = last._replace(
                 to_ms=None if last.to_ms is None or pod.to_ms is None else max(last.to_ms, pod.to_ms),
@@ -223,8 +228,9 @@ def made_progress(evidence: Evidence, attempt: WorkloadAttempt, later: Sequence[
         return resumed > (attempt.resumed_step or 0)
     saved = evidence.ask(
         "SELECT 1 FROM event WHERE kind = 'checkpoint_saved' AND run = $1 AND attempt = $2 LIMIT 1",
-        attempt.run, attempt.number,
-    )  # fmt: skip
+        attempt.run,
+        attempt.number,
+    )
     return bool(saved) or (not later and lasted > evidence.settings.startup_limit_ms)
 
 

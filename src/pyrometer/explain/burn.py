@@ -106,9 +106,13 @@ class BurnSummary:
         """Time buckets by state. The buckets of a state add up to its total. Unpriced time has no money."""
         bucket_ms = bucket_length_ms(self._window, MAX_BUCKETS)
         requested = _TIMELINE.format(
-            bucket_ms=bucket_ms, offset_ms=_offset_ms(self._window, self._zone), price=price_of(price_usd_micro),
-            from_ms=self._window.from_ms, to_ms=self._window.to_ms, ledger=open_minutes(self._store, *self._window),
-        )  # fmt: skip
+            bucket_ms=bucket_ms,
+            offset_ms=_offset_ms(self._window, self._zone),
+            price=price_of(price_usd_micro),
+            from_ms=self._window.from_ms,
+            to_ms=self._window.to_ms,
+            ledger=open_minutes(self._store, *self._window),
+        )
         groups = [
             Sum((bucket, state), int(ms), int(ms_price), int(unpriced))
             for bucket, state, ms, ms_price, unpriced in self._ask(requested)

@@ -28,18 +28,7 @@ SPACE = 8
 AXIS_HEIGHT = 26
 MAX_LANES = 6
 MIN_SPAN = 0.065  # share of the width that the number of a finding needs on a phone
-MERGE_FACTORS = (
-    1,
-    2,
-    4,
-    8,
-    12,
-    24,
-    48,
-    96,
-    192,
-    384,
-)  # quarter-hours are merged into hours, parts of days, days
+MERGE_FACTORS = (1, 2, 4, 8, 12, 24, 48, 96, 192, 384)  # quarter-hours are merged into hours, parts of days, days
 MAX_TICKS = 7
 TICK_STEPS = (
     *(timedelta(minutes=minutes) for minutes in (1, 2, 5, 10, 15, 30)),

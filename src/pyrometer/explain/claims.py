@@ -48,9 +48,16 @@ FROM running WHERE so_far - want_ms < ms
 
 
 _SCOPE = {
-    "proposal": "INTEGER", "cause": "VARCHAR", "state": "VARCHAR", "pod_uid": "VARCHAR", "from_ms": "BIGINT",
-    "to_ms": "BIGINT", "node_uid": "VARCHAR", "slot_index": "SMALLINT", "permille": "SMALLINT",
-}  # fmt: skip
+    "proposal": "INTEGER",
+    "cause": "VARCHAR",
+    "state": "VARCHAR",
+    "pod_uid": "VARCHAR",
+    "from_ms": "BIGINT",
+    "to_ms": "BIGINT",
+    "node_uid": "VARCHAR",
+    "slot_index": "SMALLINT",
+    "permille": "SMALLINT",
+}
 
 # Without proposals: the same table, without reading the ledger.
 _NO_CLAIM = """
@@ -109,8 +116,9 @@ def _claimed(evidence: Evidence) -> dict[int, list[Sum]]:
         "SELECT proposal, minute_ms // $2 * $2, NOT list_contains($1, state), sum(ms), "
         "coalesce(sum(ms * usd_micro_per_hour), 0), "
         "coalesce(sum(ms) FILTER (WHERE usd_micro_per_hour IS NULL), 0) FROM claim GROUP BY ALL ORDER BY 1, 2, 3",
-        list(NOT_SAVABLE), _part_ms(evidence),
-    )  # fmt: skip
+        list(NOT_SAVABLE),
+        _part_ms(evidence),
+    )
     claimed: dict[int, list[Sum]] = defaultdict(list)
     for number, minute_ms, saves, gpu_ms, ms_price, unpriced in rows:
         claimed[number].append(Sum((minute_ms, saves), int(gpu_ms), int(ms_price), int(unpriced)))
@@ -120,9 +128,13 @@ def _claimed(evidence: Evidence) -> dict[int, list[Sum]]:
 def _finding(evidence: Evidence, proposal: Proposal, whole: Sum, claimed: Sequence[Sum]) -> ClaimedFinding:
     at_once = proposal.cause in IMMEDIATE_CAUSES
     if_caught = caught(
-        claimed, _part_ms(evidence), proposal.from_ms, proposal.to_ms, proposal.detectable_ms,
+        claimed,
+        _part_ms(evidence),
+        proposal.from_ms,
+        proposal.to_ms,
+        proposal.detectable_ms,
         lambda so_far: _is_reportable(so_far, evidence, at_once=at_once),
-    )  # fmt: skip
+    )
     return ClaimedFinding("", proposal, whole.gpu_ms, whole.ms_price, whole.unpriced_gpu_ms, if_caught)
 
 

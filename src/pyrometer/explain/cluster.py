@@ -63,8 +63,15 @@ ORDER BY created_ms, pod, pod_uid LIMIT {MAX_WAITING}
 
 # The answer for a time range without a minute in the ledger.
 _EMPTY: dict[str, Any] = {
-    "at": None, "at_ms": None, "states": [], "holders": [], "pools": [], "counts": {}, "queue": [], "queue_total": 0,
-}  # fmt: skip
+    "at": None,
+    "at_ms": None,
+    "states": [],
+    "holders": [],
+    "pools": [],
+    "counts": {},
+    "queue": [],
+    "queue_total": 0,
+}
 
 
 class MinuteNotFoundError(LookupError):
@@ -142,9 +149,14 @@ def _holders(store: StoreReader, cells: Sequence[_Cell]) -> dict[str, dict[str, 
     for pod_uid in pods:
         *workload, experiment, team, pod, namespace, user = rows.get(pod_uid, (None,) * 9)
         found[pod_uid] = {
-            "workload": workload_json(*workload), "experiment": experiment, "team": team, "pod": pod or pod_uid,
-            "namespace": namespace, "user": user, "pod_uid": pod_uid,
-        }  # fmt: skip
+            "workload": workload_json(*workload),
+            "experiment": experiment,
+            "team": team,
+            "pod": pod or pod_uid,
+            "namespace": namespace,
+            "user": user,
+            "pod_uid": pod_uid,
+        }
     return found
 
 
@@ -193,11 +205,19 @@ def _queue(store: StoreReader, at_ms: int, zone: tzinfo) -> dict[str, Any]:
     return {
         "queue": [
             {
-                "workload": workload_json(*workload), "pod": pod, "pod_uid": pod_uid, "namespace": namespace,
-                "team": team, "experiment": experiment, "queue": queue, "gpus": round(share / SHARE_WHOLE, 3),
-                "waiting_since": iso(since_ms, zone), "waited_ms": at_ms - since_ms, "reason": reason,
+                "workload": workload_json(*workload),
+                "pod": pod,
+                "pod_uid": pod_uid,
+                "namespace": namespace,
+                "team": team,
+                "experiment": experiment,
+                "queue": queue,
+                "gpus": round(share / SHARE_WHOLE, 3),
+                "waiting_since": iso(since_ms, zone),
+                "waited_ms": at_ms - since_ms,
+                "reason": reason,
             }
             for _, *workload, pod, pod_uid, namespace, team, experiment, queue, share, since_ms, reason in rows
         ],
         "queue_total": rows[0][0] if rows else 0,
-    }  # fmt: skip
+    }

@@ -162,9 +162,12 @@ def _slower(evidence: Evidence, stalls: list[_Stall]) -> list[_Stall]:
             median(comm_ms) FILTER (WHERE minute_ms < from_ms OR minute_ms >= to_ms)
         FROM stall JOIN step USING (owner_uid) GROUP BY number
         """,
-        list(range(len(before))), [s.owner_uid for s in before], [s.from_ms for s in before],
-        [s.to_ms for s in before], *evidence.window,
-    )  # fmt: skip
+        list(range(len(before))),
+        [s.owner_uid for s in before],
+        [s.from_ms for s in before],
+        [s.to_ms for s in before],
+        *evidence.window,
+    )
     same = {
         before[number]
         for number, during, otherwise in rows
@@ -198,8 +201,10 @@ def _runs(evidence: Evidence) -> list[_Run]:
         WHERE both_ms > 0 AND ranks > 1
         GROUP BY owner_uid HAVING sum(comm_ms) > 0 ORDER BY owner_uid
         """,
-        *evidence.window, evidence.bucket_ms, RISE,
-    )  # fmt: skip
+        *evidence.window,
+        evidence.bucket_ms,
+        RISE,
+    )
     return [_Run(*row) for row in rows]
 
 
@@ -242,8 +247,10 @@ def _pods(evidence: Evidence, stalls: list[_Stall]) -> dict[tuple[str, int], lis
             WHERE state = 'comm_stall' AND minute_ms + 60000 > from_ms AND minute_ms < to_ms
             GROUP BY owner_uid, from_ms, pod_uid ORDER BY pod_uid
             """,
-            [s.owner_uid for s in stalls], [s.from_ms for s in stalls], [s.to_ms for s in stalls],
-        )  # fmt: skip
+            [s.owner_uid for s in stalls],
+            [s.from_ms for s in stalls],
+            [s.to_ms for s in stalls],
+        )
         for owner, from_ms, *pod in rows:
             pods[owner, from_ms].append(_Pod(*pod))
     return pods

@@ -93,9 +93,16 @@ def detect(evidence: Evidence) -> Iterable[Proposal]:
         return
     rows = evidence.ask(
         _STALLS,
-        MIN_SHARE, *evidence.window, 5 * evidence.settings.hang_limit_ms, owners, MIN_WINDOWS, WARM_UP, WARM_UP_MS,
-        sorted(evidence.owners("straggler_wait", WAITED_FOR)), FIRST_WINDOW_MS,
-    )  # fmt: skip
+        MIN_SHARE,
+        *evidence.window,
+        5 * evidence.settings.hang_limit_ms,
+        owners,
+        MIN_WINDOWS,
+        WARM_UP,
+        WARM_UP_MS,
+        sorted(evidence.owners("straggler_wait", WAITED_FOR)),
+        FIRST_WINDOW_MS,
+    )
     episodes: dict[tuple[str, int], list[_Pod]] = defaultdict(list)
     for owner, episode, *pod in rows:
         episodes[owner, episode].append(_Pod(*pod))
@@ -148,9 +155,10 @@ def _proposal(
         ),
         evidence=(*reasons, *shortage),
         suggestion=(
-            f"Check the disk, CPU and network of {culprit['node']}." if culprit
+            f"Check the disk, CPU and network of {culprit['node']}."
+            if culprit
             else "Give its data loader more workers or faster storage, prefetch, or cache the dataset on the node."
         ),
         culprit=culprit,
         detectable_ms=min(pod.first_to_ms for pod in pods),
-    )  # fmt: skip
+    )

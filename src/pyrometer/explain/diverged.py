@@ -28,8 +28,10 @@ def detect(evidence: Evidence) -> Iterable[Proposal]:
             "WHERE event.kind = 'nonfinite_loss' AND list_contains($1, the_run.pod_uid) "
             "AND event.time_ms BETWEEN $2 - 5000 AND $3 "
             "QUALIFY event.step IS NOT DISTINCT FROM min(event.step) OVER () ORDER BY ALL",
-            list(episode.pods), episode.from_ms, episode.to_ms,
-        )  # fmt: skip
+            list(episode.pods),
+            episode.from_ms,
+            episode.to_ms,
+        )
         first = where[0][3] if where else None
         alone = len(where) == 1 and _later_ranks(evidence, *where[0][:2])
         at_step = ("" if first is None else f" at step {first:,}") + (f" on rank {where[0][2]} alone" if alone else "")
@@ -83,8 +85,11 @@ def _batches(evidence: Evidence, where: list[tuple[Any, ...]]) -> Iterator[str]:
         "SELECT rank, flatten(list(coalesce(samples, rows::VARCHAR[]) ORDER BY micro_batch, loader)), "
         "any_value(dataset) FROM batch WHERE run = $1 AND attempt = $2 AND step = $3 AND list_contains($4, rank) "
         "AND coalesce(samples, rows::VARCHAR[]) IS NOT NULL GROUP BY rank ORDER BY rank",
-        run, attempt, step, [rank for *_, rank, _ in where],
-    )  # fmt: skip
+        run,
+        attempt,
+        step,
+        [rank for *_, rank, _ in where],
+    )
     for rank, samples, dataset in rows[:MAX_RANKS]:
         more = ", …" if len(samples) > MAX_SAMPLES else ""
         of = f" of {dataset}" if dataset else ""

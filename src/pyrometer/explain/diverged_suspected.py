@@ -228,9 +228,14 @@ def _since(evidence: Evidence, step: _Step) -> _PowerDrop | None:
     """When the drop began, to the sample; None if one of the GPUs kept its power."""
     evidence.ask(_HOLD, evidence.pods(step.owner_uid), evidence.window.to_ms)
     from_ms, to_ms, fell, gpus, max_ratio = evidence.ask(
-        _SINCE, evidence.window.from_ms - MS_PER_HOUR, evidence.window.to_ms, BUCKET_MS, step.bucket_ms, step.attempt,
+        _SINCE,
+        evidence.window.from_ms - MS_PER_HOUR,
+        evidence.window.to_ms,
+        BUCKET_MS,
+        step.bucket_ms,
+        step.attempt,
         evidence.settings.sample_reach_ms,
-    )[0]  # fmt: skip
+    )[0]
     if not gpus or max_ratio > MAX_POWER_RATIO_PER_GPU:
         return None
     return _PowerDrop(from_ms, to_ms, tuple(fell), gpus)

@@ -124,8 +124,10 @@ def _losses(evidence: Evidence, earlier: _Run, later: _Run) -> _Losses | None:
         )
         SELECT count(*), max(differ), median(differ) FROM both_
         """,
-        earlier.run, later.run, FIRST_STEPS,
-    )  # fmt: skip
+        earlier.run,
+        later.run,
+        FIRST_STEPS,
+    )
     return _Losses(steps, most, usually) if steps >= MIN_STEPS else None
 
 
@@ -138,8 +140,10 @@ def _proposal(evidence: Evidence, earlier: _Run, later: _Run, alike: _Losses | N
     rows = evidence.ask(
         "SELECT greatest(min(time_ms), $2), least(max(to_ms), $3), list_sort(list(DISTINCT pod_uid)) FROM step_window "
         "WHERE run = $1 AND steps > 0 AND pod_uid IS NOT NULL AND time_ms < $3 AND to_ms > $2",
-        later.run, evidence.window.from_ms, until_ms,
-    )  # fmt: skip
+        later.run,
+        evidence.window.from_ms,
+        until_ms,
+    )
     from_ms, to_ms, pods = rows[0]
     if not pods:
         return

@@ -73,8 +73,10 @@ def put_goals(store: StoreReader, aims: Iterable[tuple[str, MetricGoal]]) -> Non
 def goal_json(aim: MetricGoal | None, name: str = "metric") -> dict[str, Any]:
     """A metric and its direction, as answers have them."""
     return {
-        name: aim.name if aim else None, "goal": aim.goal if aim else None, "goal_guessed": bool(aim and aim.guessed),
-    }  # fmt: skip
+        name: aim.name if aim else None,
+        "goal": aim.goal if aim else None,
+        "goal_guessed": bool(aim and aim.guessed),
+    }
 
 
 def main_team(weighed: Iterable[tuple[str | None, int]]) -> str | None:

@@ -28,7 +28,12 @@ MAX_TREND_VALUES = 24
 
 
 def experiments(
-    store: StoreReader, window: TimeRange, *, zone: tzinfo, metric: str | None = None, price_usd_micro: int | None = None
+    store: StoreReader,
+    window: TimeRange,
+    *,
+    zone: tzinfo,
+    metric: str | None = None,
+    price_usd_micro: int | None = None,
 ) -> dict[str, Any]:
     """The answer of `pyrometer worth`: every experiment, most expensive first. Runs without one are together."""
     grouped: dict[str | None, list[ExperimentRun]] = defaultdict(list)

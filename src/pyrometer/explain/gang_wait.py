@@ -19,15 +19,18 @@ def detect(evidence: Evidence) -> Iterable[Proposal]:
         ((needed,),) = evidence.ask(
             "SELECT least(max_by(gang_pods, time_ms), coalesce(max_by(gang_pods, time_ms) FILTER (time_ms < $2), "
             "min_by(gang_pods, time_ms))) FROM workload WHERE workload_uid = $1",
-            episode.owner_uid, episode.to_ms,
-        )  # fmt: skip
+            episode.owner_uid,
+            episode.to_ms,
+        )
         late = evidence.ask(
             "SELECT pod.name, pod.scheduled_ms FROM pod WHERE workload_uid = $1 "
             "QUALIFY row_number() OVER (PARTITION BY pod_uid ORDER BY time_ms DESC) = 1 "
             "AND NOT list_contains($2, pod_uid) AND coalesce(scheduled_ms >= $3, true) "
             "ORDER BY scheduled_ms NULLS LAST, pod.name",
-            episode.owner_uid, list(episode.pods), episode.from_ms,
-        )  # fmt: skip
+            episode.owner_uid,
+            list(episode.pods),
+            episode.from_ms,
+        )
         missing = [name for name, _ in late]
         needed = needed or len(episode.pods) + 1
         there = min(len(episode.pods), needed - 1)  # not all of them ran at the same time

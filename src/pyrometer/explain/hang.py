@@ -18,9 +18,20 @@ from pyrometer.model.states import CLAIMS
 # The order of phases in a step. Between two steps programs save, evaluate and collect garbage: the last step is
 # finished and the next has not begun.
 _ORDER = {
-    "startup": 0, "checkpoint": 1, "evaluate": 1, "garbage": 1, "other": 1, "data": 2, "copy": 3, "compile": 4,
-    "forward": 4, "backward": 5, "comm": 6, "sync": 6, "optimizer": 7,
-}  # fmt: skip
+    "startup": 0,
+    "checkpoint": 1,
+    "evaluate": 1,
+    "garbage": 1,
+    "other": 1,
+    "data": 2,
+    "copy": 3,
+    "compile": 4,
+    "forward": 4,
+    "backward": 5,
+    "comm": 6,
+    "sync": 6,
+    "optimizer": 7,
+}
 # How long a rank may make no progress in a phase, as in the SDK; in other phases, ten times its longest steps.
 STUCK_AFTER_STEPS = 10
 LIMITS_MS = {"startup": 1_800_000, "compile": 1_800_000, "checkpoint": 900_000, "evaluate": 300_000}
@@ -111,8 +122,9 @@ def _limit_ms(evidence: Evidence, episode: Episode, reports: Sequence[_Report]) 
     longest_step_us = evidence.ask(
         "SELECT quantile_disc(step_max_us, 0.9) FROM step_window "
         "WHERE list_contains($1, pod_uid) AND steps > 0 AND to_ms <= $2 + 5000",
-        list(episode.pods), episode.from_ms,
-    )[0][0]  # fmt: skip
+        list(episode.pods),
+        episode.from_ms,
+    )[0][0]
     steps_ms = STUCK_AFTER_STEPS * (longest_step_us or 0) // 1000 if reports else 0
     own_ms = min((LIMITS_MS.get(report.phase or "", 0) for report in reports), default=0)
     return max(evidence.settings.hang_limit_ms, steps_ms, own_ms)
@@ -167,8 +179,10 @@ def _reports(evidence: Evidence, episode: Episode) -> tuple[list[RankPlacement],
         QUALIFY row_number() OVER (PARTITION BY stuck.run, stuck.attempt, stuck.rank ORDER BY stuck.time_ms DESC) = 1
         ORDER BY stuck.attempt DESC, stuck.run, stuck.rank
         """,
-        list(episode.pods), episode.from_ms - 5_000, episode.to_ms,
-    )  # fmt: skip
+        list(episode.pods),
+        episode.from_ms - 5_000,
+        episode.to_ms,
+    )
     of = rows[0][:2] if rows else None
     ranks = [
         rank for rank in evidence.ranks(episode.pods, episode.from_ms, episode.to_ms) if (rank.run, rank.attempt) == of
@@ -205,9 +219,9 @@ def _where(reports: list[_Report], blamed: Sequence[int]) -> str:
         one = len(ranks) == 1
         who = _named(ranks) if not other or one else f"{len(ranks)} others"
         waits = "waits" if one else "wait"
-        does = {
-            "comm": f"{waits} in gradient synchronization", "": f"{waits} for it", "other": "between steps",
-        }.get(phase, f"in {phase}")  # fmt: skip
+        does = {"comm": f"{waits} in gradient synchronization", "": f"{waits} for it", "other": "between steps"}.get(
+            phase, f"in {phase}"
+        )
         parts += [f"{who} {does}"] if other or phase else []
     return "; ".join(parts)
 

@@ -156,8 +156,10 @@ def _silent(evidence: Evidence, node_uid: str, from_ms: int, missing: int) -> tu
     rows = evidence.ask(
         "SELECT slot_index FROM gpu_sample WHERE node_uid = $1 AND time_ms BETWEEN $2 - $3 AND $2 + 2 * $3 "
         "GROUP BY slot_index HAVING min(time_ms) < $2 AND max(time_ms) < $2 + $3 ORDER BY 1",
-        node_uid, from_ms, TOGETHER_MS,
-    )  # fmt: skip
+        node_uid,
+        from_ms,
+        TOGETHER_MS,
+    )
     return tuple(slot for (slot,) in rows) if len(rows) == missing else ()
 
 
@@ -177,8 +179,9 @@ def _only_codes(evidence: Evidence, reported: Sequence[_Part]) -> list[_Failure]
         -- the time of a code that the first sample has is not known
         GROUP BY ALL HAVING at_ms >= $1 AND at_ms < $2 AND at_ms > min(first_ms) ORDER BY 4, 1, 2
         """,
-        *evidence.window, list(HARDWARE_XIDS),
-    )  # fmt: skip
+        *evidence.window,
+        list(HARDWARE_XIDS),
+    )
     codes = [
         _Part(node_uid, at_ms, at_ms, (slot,), _words(xid), xid)
         for node_uid, slot, xid, at_ms in rows
@@ -234,8 +237,11 @@ def _holder(evidence: Evidence, failure: _Failure) -> str | None:
             OR (least(to_ms, ended_ms) > $3 - $4 AND phase IS DISTINCT FROM 'Succeeded')
         GROUP BY 1 ORDER BY max(coalesce(least(to_ms, ended_ms) > $3, true)) DESC, sum(share) DESC, 1 LIMIT 1
         """,
-        failure.node_uid, list(failure.slots), failure.from_ms, TOGETHER_MS,
-    )  # fmt: skip
+        failure.node_uid,
+        list(failure.slots),
+        failure.from_ms,
+        TOGETHER_MS,
+    )
     return rows[0][0] if rows else None
 
 
@@ -244,8 +250,10 @@ def _was_reclaimed(evidence: Evidence, failure: _Failure) -> bool:
     rows = evidence.ask(
         "SELECT 1 FROM event LEFT JOIN holder_name USING (pod_uid) WHERE event.kind = 'preempted' "
         "AND $1 IN (event.node_uid, pod_node_uid) AND event.time_ms BETWEEN $2 - $3 AND $2 + $3 LIMIT 1",
-        failure.node_uid, failure.from_ms, FOLLOWS_MS,
-    )  # fmt: skip
+        failure.node_uid,
+        failure.from_ms,
+        FOLLOWS_MS,
+    )
     return bool(rows)
 
 
@@ -321,8 +329,10 @@ def _out_of_service(evidence: Evidence, failure: _Failure) -> Iterable[Scope]:
     cordoned = evidence.ask(
         "SELECT time_ms FROM (SELECT time_ms, schedulable, lag(schedulable, 1, true) OVER (ORDER BY time_ms) AS was "
         "FROM node WHERE node_uid = $1) WHERE was AND NOT schedulable AND time_ms >= $2 AND time_ms < $3 ORDER BY 1",
-        failure.node_uid, failure.from_ms, failure.to_ms,
-    )  # fmt: skip
+        failure.node_uid,
+        failure.from_ms,
+        failure.to_ms,
+    )
     if cordoned:
         yield Scope(None, cordoned[0][0], failure.to_ms, failure.node_uid)
 

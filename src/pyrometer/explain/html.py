@@ -413,9 +413,13 @@ def _queues(page: ReportContext) -> str:
     if not rows:
         return ""
     heads = [
-        ("Queue", ""), ("Jobs started", "n"), ("Median wait", "n"), ("Longest wait", "n"), ("Jobs waiting", "n"),
+        ("Queue", ""),
+        ("Jobs started", "n"),
+        ("Median wait", "n"),
+        ("Longest wait", "n"),
+        ("Jobs waiting", "n"),
         ("GPUs requested", "n"),
-    ]  # fmt: skip
+    ]
     table = html_table("queues", heads, rows)
     return f"<section><h2>Queues <small>jobs that waited for GPUs</small></h2>{table}</section>"
 

@@ -58,8 +58,10 @@ def _last_reports(evidence: Evidence, episode: Episode) -> _LastReports:
         "SELECT event.kind, event.step FROM event JOIN the_run USING (run, attempt, rank) "
         "WHERE event.kind = 'loop_ended' AND list_contains($1, the_run.pod_uid) "
         "AND event.time_ms BETWEEN $2 - 60000 AND $3",
-        list(episode.pods), episode.from_ms, episode.to_ms,
-    )  # fmt: skip
+        list(episode.pods),
+        episode.from_ms,
+        episode.to_ms,
+    )
     ended = [
         rank
         for rank in evidence.ranks(episode.pods, 0, episode.to_ms)
@@ -77,7 +79,9 @@ def _seen(evidence: Evidence, episode: Episode, names: list[str], user: str | No
     slots = evidence.ask(
         "SELECT count(DISTINCT (node_uid, slot_index)) FROM owner_ledger "
         "WHERE state = 'idle_held' AND list_contains($1, pod_uid) AND minute_ms > $2 - 60000 AND minute_ms < $3",
-        list(episode.pods), episode.from_ms, episode.to_ms,
-    )[0][0]  # fmt: skip
+        list(episode.pods),
+        episode.from_ms,
+        episode.to_ms,
+    )[0][0]
     by = f" (user {user})" if user else ""
     yield f"{counted(slots, 'GPU')} of {listed(names)}{by} showed no activity"

@@ -41,9 +41,10 @@ def recorded(store: StoreReader, from_ms: int, to_ms: int) -> list[FindingRecord
     looked_ms = int(store.meta(SEARCHED_UNTIL) or 0)
     found = newest_records(store, FindingRecord, "finding_id", "true", [], "true")
     return [
-        one for one in found
+        one
+        for one in found
         if one.from_ms - max_gap_ms(one.cause) <= to_ms and until_ms(one, looked_ms) + max_gap_ms(one.cause) >= from_ms
-    ]  # fmt: skip
+    ]
 
 
 def max_gap_ms(cause: str) -> int:

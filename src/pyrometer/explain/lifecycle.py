@@ -17,13 +17,17 @@ from pyrometer.store import StoreReader
 
 # Events with a duration, reported at their end, or lasting until their counterpart.
 PIECES = {
-    events.IMAGE_PULLED: "image_pull", events.RENDEZVOUS: "rendezvous", events.COMPILED: "compile",
-    events.RESTORED: "restore", events.CHECKPOINT_SAVED: "checkpoint",
-}  # fmt: skip
+    events.IMAGE_PULLED: "image_pull",
+    events.RENDEZVOUS: "rendezvous",
+    events.COMPILED: "compile",
+    events.RESTORED: "restore",
+    events.CHECKPOINT_SAVED: "checkpoint",
+}
 OPENED = {
-    events.STUCK: ("hang", events.UNSTUCK), events.NONFINITE_LOSS: ("diverged", events.FINITE_LOSS),
+    events.STUCK: ("hang", events.UNSTUCK),
+    events.NONFINITE_LOSS: ("diverged", events.FINITE_LOSS),
     events.LOOP_ENDED: ("loop_ended", events.LOOP_RESUMED),
-}  # fmt: skip
+}
 CLOSING = tuple(closes for _, closes in OPENED.values())
 REPORTED = ("rendezvous", "compile", "restore")  # by a process that starts
 STARTUP, IMPORTS, FIRST_STEP, TRAINING, EVALUATE = "startup", "imports", "first_step", "training", "evaluate"
@@ -71,24 +75,39 @@ def trace_run(store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo) 
         spans += [own, *(_piece_span(piece, run, own, attempt.number) for piece in pieces)]
         reported.append(
             {
-                "attempt": attempt.number, "from": iso(begin_ms, zone), "to": iso(end_ms, zone),
-                "start_ms": begin_ms, "duration_ms": end_ms - begin_ms, "started": iso(attempt.started_ms, zone),
-                "ended": attempt.ended_ms is not None, "outcome": attempt.outcome or "running", "ranks": attempt.ranks,
-                "resumed_step": attempt.resumed_step, **_steps_of(store, run, attempt.number),
+                "attempt": attempt.number,
+                "from": iso(begin_ms, zone),
+                "to": iso(end_ms, zone),
+                "start_ms": begin_ms,
+                "duration_ms": end_ms - begin_ms,
+                "started": iso(attempt.started_ms, zone),
+                "ended": attempt.ended_ms is not None,
+                "outcome": attempt.outcome or "running",
+                "ranks": attempt.ranks,
+                "resumed_step": attempt.resumed_step,
+                **_steps_of(store, run, attempt.number),
                 "lost_steps": _lost(store, history.begins, run, attempt.number),
                 "failure": failed.get(attempt.number),
                 "pieces": [_to_json(piece, zone) for piece in pieces],
                 "marks": [_to_json(mark, zone) for mark in marks],
             }
-        )  # fmt: skip
+        )
     from_ms = min(one["start_ms"] for one in reported)
     to_ms = max(one["start_ms"] + one["duration_ms"] for one in reported)
     whole = _span(run, from_ms, to_ms, run, None, None, span_id=_id(run, 16))
     return {
-        "run": run, "step": None, "trace_id": trace_id, "from": iso(from_ms, zone), "to": iso(to_ms, zone),
-        "start_ms": from_ms, "duration_ms": to_ms - from_ms, "attempts": reported, "traced": traced_steps(store, run),
-        "spans": [whole, *spans], "critical_path": [],
-    }  # fmt: skip
+        "run": run,
+        "step": None,
+        "trace_id": trace_id,
+        "from": iso(from_ms, zone),
+        "to": iso(to_ms, zone),
+        "start_ms": from_ms,
+        "duration_ms": to_ms - from_ms,
+        "attempts": reported,
+        "traced": traced_steps(store, run),
+        "spans": [whole, *spans],
+        "critical_path": [],
+    }
 
 
 class Lifecycle(NamedTuple):
@@ -274,11 +293,16 @@ def _end_ms(attempt: _Attempt, pieces: list[_Piece]) -> int:
 
 def _to_json(piece: _Piece, zone: tzinfo) -> dict[str, Any]:
     return {
-        "name": piece.name, "at": iso(piece.from_ms, zone), "start_ms": piece.from_ms,
-        "duration_ms": piece.to_ms - piece.from_ms, "step": piece.step, "ranks": list(piece.ranks),
-        "reason": piece.reason, "message": piece.message,
+        "name": piece.name,
+        "at": iso(piece.from_ms, zone),
+        "start_ms": piece.from_ms,
+        "duration_ms": piece.to_ms - piece.from_ms,
+        "step": piece.step,
+        "ranks": list(piece.ranks),
+        "reason": piece.reason,
+        "message": piece.message,
         "error": error_line(piece.reason, piece.message) if piece.name in ERRORS else None,
-    }  # fmt: skip
+    }
 
 
 def _piece_span(piece: _Piece, run: str, parent: dict[str, Any], attempt: int) -> dict[str, Any]:
@@ -288,14 +312,26 @@ def _piece_span(piece: _Piece, run: str, parent: dict[str, Any], attempt: int) -
 
 
 def _span(
-    name: str, from_ms: int, to_ms: int, run: str, parent_id: str | None, attempt: int | None, *,
+    name: str,
+    from_ms: int,
+    to_ms: int,
+    run: str,
+    parent_id: str | None,
+    attempt: int | None,
+    *,
     span_id: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     return {
-        "rank": None, "attempt": attempt, "name": name, "start_ms": from_ms, "duration_ms": to_ms - from_ms,
-        "batch": None, "span_id": span_id or _id(f"{run}:{attempt}:{name}:{from_ms}", 16), "parent_id": parent_id,
+        "rank": None,
+        "attempt": attempt,
+        "name": name,
+        "start_ms": from_ms,
+        "duration_ms": to_ms - from_ms,
+        "batch": None,
+        "span_id": span_id or _id(f"{run}:{attempt}:{name}:{from_ms}", 16),
+        "parent_id": parent_id,
         "attributes": {},
-    }  # fmt: skip
+    }
 
 
 def _id(text: str, digits: int) -> str:

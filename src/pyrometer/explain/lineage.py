@@ -41,9 +41,16 @@ def open_run(store: StoreReader, run: str, window: TimeRange) -> RunHistory:
 
 
 def lineage_of_step(
-    store: StoreReader, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None,
-    limit: int = MAX_UPDATES, offset: int = 0,
-) -> dict[str, Any]:  # fmt: skip
+    store: StoreReader,
+    run: str,
+    step: int,
+    window: TimeRange,
+    *,
+    zone: tzinfo,
+    attempt: int | None = None,
+    limit: int = MAX_UPDATES,
+    offset: int = 0,
+) -> dict[str, Any]:
     """A step → the batches of all ranks, of every attempt that did it → the checkpoints that contain the update."""
     history = open_run(store, run, window)
     values = {"run": run, "step": step, "attempt": attempt}
@@ -103,9 +110,16 @@ def lineage_of_sample(
 
 
 def lineage_of_checkpoint(
-    store: StoreReader, run: str, step: int, window: TimeRange, *, zone: tzinfo, attempt: int | None = None,
-    limit: int = MAX_UPDATES, offset: int = 0,
-) -> dict[str, Any]:  # fmt: skip
+    store: StoreReader,
+    run: str,
+    step: int,
+    window: TimeRange,
+    *,
+    zone: tzinfo,
+    attempt: int | None = None,
+    limit: int = MAX_UPDATES,
+    offset: int = 0,
+) -> dict[str, Any]:
     """A checkpoint → the steps in it, by the attempt that did them, and how many samples of which epochs."""
     history = open_run(store, run, window)
     saved = [one for one in history.checkpoints if one.step == step and attempt in (None, one.attempt)]
@@ -198,9 +212,13 @@ def _part(store: StoreReader, run: str, part: RunPart) -> dict[str, Any]:
     ).fetchall()
     steps = (part.to_step or part.from_step) - part.from_step
     return {
-        "attempt": part.attempt, "from_step": part.from_step, "to_step": part.to_step, "steps": steps,
-        "recorded_steps": counted[0][0], "batches": counted[0][1],
-    }  # fmt: skip
+        "attempt": part.attempt,
+        "from_step": part.from_step,
+        "to_step": part.to_step,
+        "steps": steps,
+        "recorded_steps": counted[0][0],
+        "batches": counted[0][1],
+    }
 
 
 def _epochs(store: StoreReader, where: str, values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -269,8 +287,11 @@ def batch_name(row: dict[str, Any]) -> str:
 
 def _saved(saved: SavedCheckpoint, zone: tzinfo, *, of_attempt: int | None = None) -> dict[str, Any]:
     reported = {
-        "step": saved.step, "attempt": saved.attempt, "at": iso(saved.saved_ms, zone), "duration_ms": saved.duration_ms,
-    }  # fmt: skip
+        "step": saved.step,
+        "attempt": saved.attempt,
+        "at": iso(saved.saved_ms, zone),
+        "duration_ms": saved.duration_ms,
+    }
     return reported if of_attempt is None else {**reported, "of_attempt": of_attempt}
 
 

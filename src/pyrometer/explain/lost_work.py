@@ -71,16 +71,19 @@ def _end(evidence: Evidence, run: str, attempt: int) -> Iterator[str]:
     errors = evidence.ask(
         "SELECT rank, reason, message FROM event WHERE run = $1 AND attempt = $2 AND list_contains($3, kind) "
         "ORDER BY time_ms LIMIT 1",
-        run, attempt, list(ENDS),
-    )  # fmt: skip
+        run,
+        attempt,
+        list(ENDS),
+    )
     for rank, reason, message in errors:
         yield f"rank {rank} ended with {error_line(reason, message)}"
         return
     ends = evidence.ask(
         "SELECT rank, ended_ms, outcome FROM the_run WHERE run = $1 AND attempt = $2 AND ended_ms IS NOT NULL "
         "ORDER BY ended_ms, rank LIMIT 2",
-        run, attempt,
-    )  # fmt: skip
+        run,
+        attempt,
+    )
     if len(ends) == 2 and ends[1][1] - ends[0][1] >= MAX_GAP_MS and ends[0][2] == "killed":
         yield f"rank {ends[0][0]} was killed at {evidence.time(ends[0][1])}, before the others ended"
 

@@ -12,9 +12,24 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _EVALUATED = {"val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout", "holdout"}
 _LESS = {"loss", "error", "err", "perplexity", "ppl", "nll", "mse", "mae", "rmse", "wer", "cer", "fid", "bpb", "bpc"}
 _MORE = {
-    "acc", "accuracy", "f1", "bleu", "rouge", "reward", "score", "map", "auc", "auroc", "recall", "precision", "iou",
-    "miou", "ndcg", "return", "elo",
-}  # fmt: skip
+    "acc",
+    "accuracy",
+    "f1",
+    "bleu",
+    "rouge",
+    "reward",
+    "score",
+    "map",
+    "auc",
+    "auroc",
+    "recall",
+    "precision",
+    "iou",
+    "miou",
+    "ndcg",
+    "return",
+    "elo",
+}
 
 
 class ReportedMetric(NamedTuple):

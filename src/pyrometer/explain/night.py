@@ -145,8 +145,12 @@ class Evidence:
             "SELECT pod_uid FROM the_run WHERE list_contains($1, pod_uid) AND started_ms < $3 "
             "AND coalesce(ended_ms > $2, true) "
             "GROUP BY pod_uid HAVING bool_and(coalesce(ended_ms <= $4, false)) AND max(ended_ms) >= $3 - $5",
-            list(pods), from_ms, to_ms, self.window.to_ms, MS_PER_MINUTE,
-        )  # fmt: skip
+            list(pods),
+            from_ms,
+            to_ms,
+            self.window.to_ms,
+            MS_PER_MINUTE,
+        )
         return {pod for (pod,) in rows}
 
     @cached_property
@@ -223,8 +227,9 @@ class Evidence:
         ((is_allowed,),) = self.ask(
             f"SELECT {self.reportable} FROM (SELECT usd_micro_per_hour, $2 AS ms FROM burn WHERE state = $1 "
             "ORDER BY usd_micro_per_hour DESC NULLS FIRST LIMIT 1)",
-            state, gpu_ms,
-        )  # fmt: skip
+            state,
+            gpu_ms,
+        )
         return bool(is_allowed)
 
     def owners(self, state: str, share: float) -> frozenset[str]:

@@ -78,10 +78,11 @@ def shortages(evidence: Evidence, waits: Sequence[NodeWait]) -> list[list[str]]:
         evidence,
         [
             NodeWait(wait.node_uids, wait.from_ms - MS_PER_HOUR, wait.from_ms)
-            if wait.from_ms > evidence.window.from_ms else NodeWait((), 0, 0)  # the wait may have begun earlier
+            if wait.from_ms > evidence.window.from_ms
+            else NodeWait((), 0, 0)  # the wait may have begun earlier
             for wait in waits
         ],
-    )  # fmt: skip
+    )
     beside = _loads(evidence, [NodeWait(wait.peers, wait.from_ms, wait.to_ms) for wait in waits])
     return [
         _shortage(evidence, wait.node_uids, *loads) for wait, *loads in zip(waits, during, before, beside, strict=True)

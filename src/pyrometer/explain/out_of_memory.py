@@ -156,8 +156,10 @@ def _rank(evidence: Evidence, killed: _Killed) -> int | None:
     ranks = evidence.ask(
         "SELECT rank FROM the_run WHERE run = $1 AND attempt = $2 AND pod_uid = $3 "
         "ORDER BY outcome IS DISTINCT FROM 'killed', ended_ms NULLS LAST, rank",
-        killed.attempt.run, killed.attempt.number, killed.kill.pod_uid,
-    )  # fmt: skip
+        killed.attempt.run,
+        killed.attempt.number,
+        killed.kill.pod_uid,
+    )
     named = {rank for (rank,) in ranks}
     if killed.kill.rank in named or not named:
         return killed.kill.rank
@@ -186,15 +188,23 @@ def _curve(evidence: Evidence, killed: _Killed, rank: int) -> Iterable[str]:
     rows: list[tuple[Any, ...]] = evidence.ask(
         "SELECT arg_min(memory_peak_mib, time_ms), max(memory_peak_mib), min(time_ms), max(to_ms) FROM step_window "
         "WHERE run = $1 AND attempt = $2 AND rank = $3 AND memory_peak_mib > 0 AND time_ms BETWEEN $4 AND $5",
-        killed.attempt.run, killed.attempt.number, rank, from_ms, at_ms,
-    )  # fmt: skip
+        killed.attempt.run,
+        killed.attempt.number,
+        rank,
+        from_ms,
+        at_ms,
+    )
     if rows[0][0] is None:
         rows = evidence.ask(
             "SELECT arg_min(memory_used_mib, time_ms), max(memory_used_mib), min(time_ms), max(time_ms) "
             "FROM gpu_sample JOIN (SELECT node_uid, slot_index FROM the_run WHERE run = $1 AND attempt = $2 "
             "AND rank = $3) USING (node_uid, slot_index) WHERE memory_used_mib > 0 AND time_ms BETWEEN $4 AND $5",
-            killed.attempt.run, killed.attempt.number, rank, from_ms, at_ms,
-        )  # fmt: skip
+            killed.attempt.run,
+            killed.attempt.number,
+            rank,
+            from_ms,
+            at_ms,
+        )
     first, most, began_ms, ended_ms = rows[0]
     if first is None:
         return

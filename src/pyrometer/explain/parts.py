@@ -43,9 +43,13 @@ def held_by(
     """The time of the pods that a condition selects, by some columns of `holder_name`. Requires names."""
     store.expose(["ledger_row"], *window)
     query = _HELD.format(
-        keys=", ".join(keys), price=price_of(price_usd_micro), waste=WASTE, where=where, from_ms=window.from_ms,
+        keys=", ".join(keys),
+        price=price_of(price_usd_micro),
+        waste=WASTE,
+        where=where,
+        from_ms=window.from_ms,
         to_ms=window.to_ms,
-    )  # fmt: skip
+    )
     found = {}
     for row in store.connection.execute(query, [value]).fetchall():
         key = row[: len(keys)]
@@ -71,9 +75,11 @@ def spent(parts: Sequence[HeldTime]) -> list[dict[str, Any]]:
         lost = None if micro is None else waste
         rows.append(
             {
-                **amounts(part.held, micro), "wasted_gpu_ms": part.wasted.gpu_ms, "wasted_usd_micro": lost,
+                **amounts(part.held, micro),
+                "wasted_gpu_ms": part.wasted.gpu_ms,
+                "wasted_usd_micro": lost,
                 "wasted_usd": None if lost is None else usd(lost),
                 "goodput": round(part.train_ms / part.held.gpu_ms, 4) if part.train_ms else None,
             }
-        )  # fmt: skip
+        )
     return rows

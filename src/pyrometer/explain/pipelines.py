@@ -67,10 +67,15 @@ QUALIFY row_number() OVER (PARTITION BY step, attempt ORDER BY time_ms DESC) = 1
 
 
 def show_pipeline(
-    store: StoreReader, name: str, window: TimeRange, settings: Settings, *, zone: tzinfo,
+    store: StoreReader,
+    name: str,
+    window: TimeRange,
+    settings: Settings,
+    *,
+    zone: tzinfo,
     price_usd_micro: int | None = None,
     findings: bool = True,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The answer of `pyrometer show` about a pipeline run, by id or name; the newest run of a name."""
     open_names(store)
     ask = store.connection.execute
@@ -95,16 +100,22 @@ def show_pipeline(
         "run": None,
         "sweep": None,
         "pipeline": {
-            "id": run_id, "name": shown, "pipeline": pipeline, "namespace": namespace, "cluster": cluster,
-            "workflow_uid": workflow_uid or None, "state": state,
+            "id": run_id,
+            "name": shown,
+            "pipeline": pipeline,
+            "namespace": namespace,
+            "cluster": cluster,
+            "workflow_uid": workflow_uid or None,
+            "state": state,
             "started": None if started_ms is None else iso(started_ms, zone),
             "ended": None if ended_ms is None else iso(ended_ms, zone),
             "teams": sorted({key[2] for key in held if key[2]}),
-            "window": time_range_json(window, zone), "total": total,
+            "window": time_range_json(window, zone),
+            "total": total,
             "steps": steps,
         },
         "findings": [finding for finding in reported if finding["workload"]],
-    }  # fmt: skip
+    }
 
 
 def _steps(
@@ -180,7 +191,7 @@ def _times(one: _StepAttempt, zone: tzinfo) -> dict[str, Any]:
         "started": None if one.started_ms is None else iso(one.started_ms, zone),
         "ended": None if one.ended_ms is None else iso(one.ended_ms, zone),
         "duration_ms": took_ms,
-    }  # fmt: skip
+    }
 
 
 def _place(findings: list[dict[str, Any]], pods: Sequence[_Pod], steps: Sequence[dict[str, Any]]) -> None:
@@ -196,9 +207,10 @@ def _place(findings: list[dict[str, Any]], pods: Sequence[_Pod], steps: Sequence
             continue
         from_ms, to_ms = (datetime.fromisoformat(finding[end]).timestamp() * 1000 for end in ("from", "to"))
         then = {
-            pod.step for pod in theirs
+            pod.step
+            for pod in theirs
             if (pod.started_ms or 0) < to_ms and (pod.ended_ms is None or pod.ended_ms > from_ms)
-        }  # fmt: skip
+        }
         of = then or {pod.step for pod in theirs}
         finding["step"] = of.pop() if len(of) == 1 else None
         if finding["step"] in rows:

@@ -263,19 +263,17 @@ def _line(points: Sequence[tuple[float, float]]) -> _Line:
     n = len(points)
     slopes = sorted(
         (points[j][1] - points[i][1]) / (points[j][0] - points[i][0])
-        for i in range(n) for j in range(i + 1, n) if points[j][0] > points[i][0]
-    )  # fmt: skip
+        for i in range(n)
+        for j in range(i + 1, n)
+        if points[j][0] > points[i][0]
+    )
     if not slopes:
         return _Line(0.0, -math.inf, math.inf)
     slope = median(slopes)
     alike = _alike([y - slope * x for x, y in points])
     spread = SURE * math.sqrt(n * (n - 1) * (2 * n + 5) / 18 * (1 + alike) / (1 - alike))
     low, high = math.floor((len(slopes) - spread) / 2), math.ceil((len(slopes) + spread) / 2)
-    return _Line(
-        slope,
-        slopes[low] if low >= 0 else -math.inf,
-        slopes[high] if high < len(slopes) else math.inf,
-    )
+    return _Line(slope, slopes[low] if low >= 0 else -math.inf, slopes[high] if high < len(slopes) else math.inf)
 
 
 def _alike(residuals: Sequence[float]) -> float:
@@ -295,8 +293,10 @@ def _proposal(evidence: Evidence, run: str, name: str, points: Sequence[_Point],
         "max(coalesce(ended_ms, $3)) AS ended_ms "
         "FROM the_run JOIN holder_name USING (pod_uid) "
         "WHERE run = $1 AND started_ms < $3 AND coalesce(ended_ms > $2, true) GROUP BY 1 ORDER BY 1",
-        run, from_ms, evidence.window.to_ms,
-    )  # fmt: skip
+        run,
+        from_ms,
+        evidence.window.to_ms,
+    )
     silent_ms = 10 * MS_PER_MINUTE
     last_ms = points[-1].time_ms
     for owner, pod_uids, ended_ms in pods[:1]:

@@ -120,8 +120,10 @@ def _evidence(
     saved = evidence.ask(
         "SELECT max(time_ms) FROM event "
         "WHERE kind = 'checkpoint_saved' AND run = $1 AND attempt = $2 AND time_ms <= $3",
-        attempt.run, attempt.number, evicted[0].at_ms,
-    )[0][0]  # fmt: skip
+        attempt.run,
+        attempt.number,
+        evicted[0].at_ms,
+    )[0][0]
     if saved is not None:
         yield f"its last checkpoint was {duration(evicted[0].at_ms - saved)} old"
     if later is not None:

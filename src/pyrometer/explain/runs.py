@@ -85,14 +85,16 @@ def _listed(
     failed = {one.run: failure_json(one, zone) for one in first_failures(store, window, only) if one.is_last}
     return [
         {
-            **_row(row, spent.get(row[0], NOTHING), steps.get(row[0]), zone), **rates.get(row[0], nothing()),
+            **_row(row, spent.get(row[0], NOTHING), steps.get(row[0]), zone),
+            **rates.get(row[0], nothing()),
             "failure": failed.get(row[0]),
-            "progress": done.get(row[0]) or done.get(row[3]), **_part_of(*row[12:]),
+            "progress": done.get(row[0]) or done.get(row[3]),
+            **_part_of(*row[12:]),
             "trackers": tracked.get(row[0], []),
         }
         for row in store.connection.execute(_ROWS).fetchall()
         if only in (None, row[0])
-    ]  # fmt: skip
+    ]
 
 
 def _trackers(store: StoreReader) -> dict[str, list[dict[str, str]]]:
@@ -110,10 +112,15 @@ def _trackers(store: StoreReader) -> dict[str, list[dict[str, str]]]:
 
 
 def show(
-    store: StoreReader, run: str, window: TimeRange, settings: Settings, *, zone: tzinfo,
+    store: StoreReader,
+    run: str,
+    window: TimeRange,
+    settings: Settings,
+    *,
+    zone: tzinfo,
     price_usd_micro: int | None = None,
     without: Collection[str] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The answer of `pyrometer show RUN`.
 
     The parts in `without` stay empty: windows are many, and findings are slow.
@@ -219,11 +226,12 @@ def _lifecycle(store: StoreReader, run: str, zone: tzinfo) -> list[dict[str, Any
     rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
     return [
         {
-            "at": iso(row.pop("at_ms"), zone), **{name: value for name, value in row.items() if name != "ends"},
+            "at": iso(row.pop("at_ms"), zone),
+            **{name: value for name, value in row.items() if name != "ends"},
             "error": error_line(row["reason"], row["message"]) if row["what"] in ERRORS else None,
         }
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def _best(store: StoreReader, run: str) -> dict[str, dict[str, Any]]:

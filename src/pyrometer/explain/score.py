@@ -132,15 +132,14 @@ def _findings(planted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str,
             [found[n]["cause"] for n in counted],
             [planted[pair.planted]["cause"] for pair in right],
         ),
-        "missed": [
-            _brief(planted[n]) | {"overlap": round(overlaps[n], PLACES)} for n in detectable if n not in seen
-        ],
+        "missed": [_brief(planted[n]) | {"overlap": round(overlaps[n], PLACES)} for n in detectable if n not in seen],
         "wrong": [_brief(found[n]) | {"title": found[n].get("title")} for n in counted if n not in hit],
         "wrong_culprit": [
             _brief(planted[pair.planted]) | {"found": found[pair.found].get("culprit")}
-            for pair in named if not pair.culprit_right
+            for pair in named
+            if not pair.culprit_right
         ],
-    }  # fmt: skip
+    }
 
 
 def _pairs(planted: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[_Pair]:
@@ -261,8 +260,9 @@ def _states(
     total = sum(looked.values())
     rows = [
         {"state": state, "truth_gpu_ms": looked[state], "found_gpu_ms": reported[state]}
-        for state in _STATES if looked[state] or reported[state]
-    ]  # fmt: skip
+        for state in _STATES
+        if looked[state] or reported[state]
+    ]
     return (round(twice_wrong / 2 / total, PLACES) if total else None), rows
 
 

@@ -32,11 +32,15 @@ BUCKETS_MS = (
 
 # The signals of a GPU: the column of a sample, and its divisor.
 SERIES = {
-    "gpu_util": ("gpu_util_permille", 1000), "sm_active": ("sm_active_permille", 1000),
-    "tensor_active": ("tensor_active_permille", 1000), "dram_active": ("dram_active_permille", 1000),
-    "power_w": ("power_w", 1), "memory_used_mib": ("memory_used_mib", 1), "temperature_c": ("temperature_c", 1),
+    "gpu_util": ("gpu_util_permille", 1000),
+    "sm_active": ("sm_active_permille", 1000),
+    "tensor_active": ("tensor_active_permille", 1000),
+    "dram_active": ("dram_active_permille", 1000),
+    "power_w": ("power_w", 1),
+    "memory_used_mib": ("memory_used_mib", 1),
+    "temperature_c": ("temperature_c", 1),
     "sm_clock_mhz": ("sm_clock_mhz", 1),
-}  # fmt: skip
+}
 MEMORY = {"allocated_mib": ("memory_peak_mib", 1), "reserved_mib": ("memory_reserved_mib", 1)}
 RATES = {"samples_per_s": "samples", "tokens_per_s": "tokens", "flops_per_s": "flops"}
 SHOWN = {"comm": "sync"}  # phases with another shown name
@@ -185,13 +189,15 @@ def signals(store: StoreReader, run: str, window: TimeRange, *, zone: tzinfo) ->
         "checkpoints": _checkpoints(store, run, from_ms, to_ms),
         "attempts": [
             {
-                "attempt": attempt, "from_ms": begin_ms, "to_ms": end_ms,
+                "attempt": attempt,
+                "from_ms": begin_ms,
+                "to_ms": end_ms,
                 **{name: lives.attempts.get(attempt, {}).get(name) for name in ("outcome", "resumed_step")},
             }
             for attempt, begin_ms, end_ms in attempts
         ],
         "lifecycle": lives.pieces,
-    }  # fmt: skip
+    }
 
 
 def _ranks(store: StoreReader) -> list[dict[str, Any]]:

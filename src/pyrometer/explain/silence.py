@@ -79,7 +79,7 @@ def pauses(
     """The pauses of a source up to a time that are long enough for a gap, when `chances` observations are looked at.
 
     Peers say how much is lost as well, unless this source clearly loses more than they do.
-    """  # fmt: skip
+    """
     found = []
     for place in (*np.flatnonzero(seen.max_gap_ms >= MIN_GAP_MS), len(seen.to_ms) - 1):
         last_ms = int(seen.to_ms[place])

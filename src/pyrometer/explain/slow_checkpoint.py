@@ -224,8 +224,10 @@ def _proposal(evidence: Evidence, slow: _SlowSaves, others: int) -> Proposal:
         "SELECT pod_uid, min(time_ms), max(to_ms) FROM step_window "
         "WHERE run = $1 AND checkpoint_ms > 0 AND time_ms < $3 AND to_ms > $2 AND pod_uid IS NOT NULL "
         "GROUP BY pod_uid ORDER BY pod_uid",
-        slow.run, slow.from_ms, slow.to_ms,
-    )  # fmt: skip
+        slow.run,
+        slow.from_ms,
+        slow.to_ms,
+    )
     longest = max(save.took_ms for save in slow.saves)
     typical = round(median(save.took_ms for save in slow.saves))
     node_uids, slow_node_uid = _nodes(evidence, slow)
@@ -256,14 +258,16 @@ def _proposal(evidence: Evidence, slow: _SlowSaves, others: int) -> Proposal:
         headline=headline,
         evidence=tuple(reasons),
         suggestion=(
-            f"Check the disk and network of {node} and its path to the storage." if node
-            else "Save asynchronously or less often, or let every rank write its own shard." if slow.usual_ms is None
+            f"Check the disk and network of {node} and its path to the storage."
+            if node
+            else "Save asynchronously or less often, or let every rank write its own shard."
+            if slow.usual_ms is None
             else "Check the storage it saves to (load, quota, other writers), or save asynchronously."
         ),
         culprit={"node": node} if node else None,
         confidence=slow.confidence,
         detectable_ms=slow.detectable_ms,
-    )  # fmt: skip
+    )
 
 
 def _nodes(evidence: Evidence, slow: _SlowSaves) -> tuple[list[str], str | None]:
@@ -275,8 +279,10 @@ def _nodes(evidence: Evidence, slow: _SlowSaves) -> tuple[list[str], str | None]
             WHERE run = $1 AND checkpoint_ms > 0
         ) GROUP BY node_uid HAVING count(*) FILTER (WHERE during) > 0
         """,
-        slow.run, slow.from_ms, slow.to_ms,
-    )  # fmt: skip
+        slow.run,
+        slow.from_ms,
+        slow.to_ms,
+    )
     node_uids = sorted(node for node, _, _ in rows)
     if len(rows) < 2:
         return node_uids, None
@@ -292,8 +298,10 @@ def _size(evidence: Evidence, slow: _SlowSaves) -> list[str]:
     rows = evidence.ask(
         "SELECT arg_max(message, time_ms) FROM event WHERE kind = 'checkpoint_saved' AND run = $1 "
         "AND time_ms BETWEEN $2 - 60000 AND $3 + 60000 AND message IS NOT NULL",
-        slow.run, slow.from_ms, slow.to_ms,
-    )  # fmt: skip
+        slow.run,
+        slow.from_ms,
+        slow.to_ms,
+    )
     stated = re.search(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B", rows[0][0] or "")
     if stated is None:
         return []

@@ -36,10 +36,7 @@ PHASES = {
         "Check the storage it restores from, or let each rank load only its own shard.",
     ),
     "compiled": ("compiling the model", "Keep a persistent compile cache that all ranks can read."),
-    "rendezvous": (
-        "rendezvous",
-        "Check DNS and the network between its pods, and the rendezvous timeouts.",
-    ),
+    "rendezvous": ("rendezvous", "Check DNS and the network between its pods, and the rendezvous timeouts."),
 }
 
 # Every stretch of `startup` of every pod. Records say exactly when it began and ended; where they do not, a minute that
@@ -209,13 +206,15 @@ def _proposal(evidence: Evidence, slow: list[_Start], group: list[_Start], usual
     node = None if phase is None or phase.node_uid is None else evidence.node(phase.node_uid)
     enough = usual.others >= ENOUGH_STARTS
     compared = (
-        f"{usual.others} other starts usually took {duration(usual.ms)}" if enough
+        f"{usual.others} other starts usually took {duration(usual.ms)}"
+        if enough
         else f"more than {duration(usual.ms)} is unusual"
-    )  # fmt: skip
+    )
     reasons = [
-        f"{duration(longest)} without a {slow[0].until}; {compared}" if is_ongoing
+        f"{duration(longest)} without a {slow[0].until}; {compared}"
+        if is_ongoing
         else f"{duration(longest)} from scheduling to {slow[0].until}; {compared}"
-    ]  # fmt: skip
+    ]
     absent, ranks = _absent(evidence, group) if is_ongoing else ([], 0)
     if absent:
         named = listed([str(rank) for rank in absent])
@@ -236,18 +235,20 @@ def _proposal(evidence: Evidence, slow: list[_Start], group: list[_Start], usual
         states=CLAIMS["slow_start"],
         scope=tuple(Scope(s.pod_uid, s.from_ms + usual.ms, s.to_ms) for s in slow),
         headline=(
-            f"has been starting for {duration(longest)}, since {evidence.time(from_ms)}" if is_ongoing
+            f"has been starting for {duration(longest)}, since {evidence.time(from_ms)}"
+            if is_ongoing
             else f"took {duration(longest)} to start, from {evidence.time(from_ms)}"
         ),
         evidence=tuple(reasons),
         suggestion=(
-            f"Check the process of rank {absent[0]}: did it start, and can it reach the others?" if absent
+            f"Check the process of rank {absent[0]}: did it start, and can it reach the others?"
+            if absent
             else _suggestion(phase, node)
         ),
         culprit={"rank": absent[0]} if len(absent) == 1 else {"node": node} if node and not absent else None,
         confidence=0.9 if absent else 0.6 if is_ongoing or not enough else 0.9 if phase else 0.75,
         detectable_ms=from_ms + usual.slow_ms,
-    )  # fmt: skip
+    )
 
 
 def _absent(evidence: Evidence, group: list[_Start]) -> tuple[list[int], int]:
@@ -261,8 +262,9 @@ def _absent(evidence: Evidence, group: list[_Start]) -> tuple[list[int], int]:
             SELECT (run, attempt) FROM event WHERE kind = 'stuck' AND reason = 'startup' AND time_ms < $2))
         ORDER BY attempt DESC, run LIMIT 1
         """,
-        [start.pod_uid for start in group], evidence.window.to_ms,
-    )  # fmt: skip
+        [start.pod_uid for start in group],
+        evidence.window.to_ms,
+    )
     if not rows:
         return [], 0
     ((there, ranks),) = rows
@@ -298,8 +300,10 @@ def _slow_phase(evidence: Evidence, group: list[_Start], from_ms: int, to_ms: in
         SELECT 'late', node_uid, max(started_ms) - $1 FROM the_run
         WHERE list_contains($3, pod_uid) AND started_ms BETWEEN $1 AND $2 GROUP BY node_uid
         """,
-        from_ms, to_ms, pods,
-    )  # fmt: skip
+        from_ms,
+        to_ms,
+        pods,
+    )
     lengths: dict[str, dict[str | None, int]] = defaultdict(dict)
     for kind, node_uid, ms in spoken:
         lengths[kind][node_uid] = max(int(ms), lengths[kind].get(node_uid, 0))
@@ -314,9 +318,10 @@ def _slow_phase(evidence: Evidence, group: list[_Start], from_ms: int, to_ms: in
             "WHERE kind IN ('image_pulled', 'rendezvous', 'compiled', 'restored') AND duration_ms > 0 "
             "AND event.time_ms BETWEEN $1 AND $2 "
             "AND NOT list_contains($3, coalesce(event.pod_uid, the_run.pod_uid, '')) GROUP BY kind",
-            *evidence.window, pods,
+            *evidence.window,
+            pods,
         )
-    }  # fmt: skip
+    }
     for kind in PHASES:
         phase = _judged(kind, lengths[kind], *elsewhere.get(kind, (None, 0)))
         if phase and phase.took_ms - (phase.usual_ms or 0) >= MIN_SHARE_OF_EXCESS * excess_ms:

@@ -87,12 +87,19 @@ def lineage_of_spikes(
     mapped = [spike for spike in found if spike.first.length <= MAX_STEPS]
     largest = sorted(mapped, key=lambda s: -(s.score or math.inf))[:MAX_COMPARED_JUMPS]
     return {
-        "run": run, "step": None, "metric": name, "goal": goal, "values": sum(map(len, series)),
-        "logged_every": _every(max(series, key=len)) if series else None, "found": len(found), "spikes": reported,
+        "run": run,
+        "step": None,
+        "metric": name,
+        "goal": goal,
+        "values": sum(map(len, series)),
+        "logged_every": _every(max(series, key=len)) if series else None,
+        "found": len(found),
+        "spikes": reported,
         "reason": reported[0]["reason"] if reported and not mapped else None,
         "suspects": _suspects(store, run, [point for points in series for point in points], largest),
-        "updates": [], "checkpoints": [],
-    }  # fmt: skip
+        "updates": [],
+        "checkpoints": [],
+    }
 
 
 def _series(points: Iterable[LossPoint]) -> list[list[LossPoint]]:
@@ -201,12 +208,16 @@ def _metric(store: StoreReader, run: str, named: str | None) -> tuple[str, str]:
     enough = min(longest, BEFORE)
     losses = [
         (
-            not logged and count < longest, is_evaluation(name), not mapped or count < enough, name != OWN_LOSS,
-            -count, name,
+            not logged and count < longest,
+            is_evaluation(name),
+            not mapped or count < enough,
+            name != OWN_LOSS,
+            -count,
+            name,
         )
         for name, _, count, logged, mapped in rows
         if "loss" in name.lower()
-    ]  # fmt: skip
+    ]
     if not losses:
         raise NotRecordedError(
             f"{run} has no loss metric with steps. Choose one with --metric: {', '.join(goals) or 'there is none'}."
@@ -283,11 +294,16 @@ def _suspects(store: StoreReader, run: str, points: Sequence[LossPoint], found: 
     ).fetchall()
     listed = [
         {
-            "sample": sample, "dataset": dataset, "spikes": behind, "of": len(found), "consumed": consumed,
-            "measured": measured, "stands_out": False,
+            "sample": sample,
+            "dataset": dataset,
+            "spikes": behind,
+            "of": len(found),
+            "consumed": consumed,
+            "measured": measured,
+            "stands_out": False,
         }
         for sample, dataset, behind, consumed, measured, _ in rows
-    ]  # fmt: skip
+    ]
     if most > 1:
         alone = all(one["spikes"] < most for one in listed[1:2])
         share = len(found) / sum(point.length <= MAX_STEPS for point in points)
@@ -383,20 +399,32 @@ def _to_json(store: StoreReader, run: str, name: str, spike: Spike, zone: tzinfo
         "worst_rank": spike.first.worst_rank,
         "updates": [
             {
-                "rank": row["rank"], "step": row["step"], "micro_batch": row["micro_batch"], "epoch": row["epoch"],
-                "dataset": row["dataset"], "batch": batch_name(row), "samples": row["samples"],
+                "rank": row["rank"],
+                "step": row["step"],
+                "micro_batch": row["micro_batch"],
+                "epoch": row["epoch"],
+                "dataset": row["dataset"],
+                "batch": batch_name(row),
+                "samples": row["samples"],
             }
             for row in batches
         ],
         "nearest": recorded_near(store, run, recorded[1]) if recorded and not batches else [],
-    }  # fmt: skip
+    }
 
 
 _SOURCES = {
-    "wandb": "W&B", "mlflow": "MLflow", "tensorboard": "TensorBoard", "tensorboardX": "TensorBoard",
-    "accelerate": "Accelerate", "torchtitan": "torchtitan", "pyrometer": "pyrometer.log", "ray": "Ray Train",
-    "transformers": "the Hugging Face Trainer", "lightning": "Lightning",
-}  # fmt: skip
+    "wandb": "W&B",
+    "mlflow": "MLflow",
+    "tensorboard": "TensorBoard",
+    "tensorboardX": "TensorBoard",
+    "accelerate": "Accelerate",
+    "torchtitan": "torchtitan",
+    "pyrometer": "pyrometer.log",
+    "ray": "Ray Train",
+    "transformers": "the Hugging Face Trainer",
+    "lightning": "Lightning",
+}
 _FRAMEWORKS = ("transformers", "lightning")
 
 

@@ -162,9 +162,26 @@ class WorkloadStatuses:
 
     def _standing(self, row: tuple[Any, ...], stepped: dict[str, int]) -> WorkloadStatus:
         (
-            uid, kind, namespace, name, team, created_ms, attempt, pods, open_pods, unscheduled, unstarted, failed,
-            ended_ms, share, scheduled_ms, started_ms, first_step_ms, lost_ms, queued,
-        ) = row  # fmt: skip
+            uid,
+            kind,
+            namespace,
+            name,
+            team,
+            created_ms,
+            attempt,
+            pods,
+            open_pods,
+            unscheduled,
+            unstarted,
+            failed,
+            ended_ms,
+            share,
+            scheduled_ms,
+            started_ms,
+            first_step_ms,
+            lost_ms,
+            queued,
+        ) = row
         if open_pods:
             phase = "pending" if unscheduled else "starting" if unstarted else "running"
         else:
@@ -173,8 +190,22 @@ class WorkloadStatuses:
         reported = self._progress.get(uid)
         got_on = [at_ms for at_ms in (stepped.get(workload), reported and reported["told_ms"]) if at_ms]
         return WorkloadStatus(
-            uid, kind, workload, team or "", phase, created_ms, attempt or 0, pods, share,
+            uid,
+            kind,
+            workload,
+            team or "",
+            phase,
+            created_ms,
+            attempt or 0,
+            pods,
+            share,
             ended_ms if phase in ("succeeded", "failed") else None,
-            self._queued_ms.get(uid), scheduled_ms, started_ms, first_step_ms,
-            self._restarts.get(uid, 0), int(lost_ms), max(got_on, default=None), reported,
-        )  # fmt: skip
+            self._queued_ms.get(uid),
+            scheduled_ms,
+            started_ms,
+            first_step_ms,
+            self._restarts.get(uid, 0),
+            int(lost_ms),
+            max(got_on, default=None),
+            reported,
+        )

@@ -89,7 +89,7 @@ def detect(evidence: Evidence) -> Iterable[Proposal]:
         return
     rows = evidence.ask(
         _EPISODES, sorted(seen), MIN_SHARE, DISTANCES, MIN_DISTANCE_MS, MAX_DISTANCE_MS, MIN_DURATION_MS
-    )  # fmt: skip
+    )
     together: dict[str, int] = defaultdict(int)
     for owner, _, _, starved_ms, *_ in rows:
         together[owner] += int(starved_ms)
@@ -133,8 +133,10 @@ def _gaps(evidence: Evidence, episodes: list[tuple[Any, ...]]) -> dict[tuple[str
                 WHERE state = 'starved' AND minute_ms >= from_ms // 60000 * 60000 AND minute_ms < to_ms
             ) GROUP BY owner_uid, from_ms, pod_uid ORDER BY pod_uid
             """,
-            list(owners), list(from_ms), list(to_ms),
-        )  # fmt: skip
+            list(owners),
+            list(from_ms),
+            list(to_ms),
+        )
         for owner, begins_ms, *gaps in rows:
             found[owner, begins_ms].append(_Gaps(*gaps))
     return found

@@ -153,9 +153,13 @@ def _open(evidence: Evidence, stretches: list[_Stretch]) -> None:
     evidence.ask(
         "CREATE OR REPLACE TEMP TABLE stretch AS SELECT unnest($1) AS number, unnest($2) AS run, "
         "unnest($3) AS attempt, unnest($4) AS slowest, unnest($5) AS from_ms, unnest($6) AS to_ms",
-        list(range(len(stretches))), [s.run for s in stretches], [s.attempt for s in stretches],
-        [s.rank for s in stretches], [s.from_ms for s in stretches], [s.to_ms for s in stretches],
-    )  # fmt: skip
+        list(range(len(stretches))),
+        [s.run for s in stretches],
+        [s.attempt for s in stretches],
+        [s.rank for s in stretches],
+        [s.from_ms for s in stretches],
+        [s.to_ms for s in stretches],
+    )
 
 
 def _proposal(evidence: Evidence, stretch: _Stretch, slowest: _SlowRank, elapsed: Elapsed | None) -> Proposal:

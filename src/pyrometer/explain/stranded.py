@@ -259,8 +259,11 @@ def _message(evidence: Evidence, pods: Sequence[_Pod], from_ms: int, to_ms: int)
     rows = evidence.ask(
         "SELECT max_by(message, time_ms) FROM event WHERE kind = 'failed_scheduling' AND message IS NOT NULL "
         "AND list_contains($1, pod_uid) AND time_ms >= $2 - $4 AND time_ms < $3",
-        [pod.pod_uid for pod in pods], from_ms, to_ms, ORDINARY_MS,
-    )  # fmt: skip
+        [pod.pod_uid for pod in pods],
+        from_ms,
+        to_ms,
+        ORDINARY_MS,
+    )
     return rows[0][0].strip().rstrip(".") if rows[0][0] else None
 
 

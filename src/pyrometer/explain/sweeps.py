@@ -81,16 +81,26 @@ def show_sweep(
         "run": None,
         "pipeline": None,
         "sweep": {
-            "uid": uid, "name": shown, "namespace": namespace, "cluster": cluster, "state": state, "metric": metric,
-            "goal": goal, "target": target, "algorithm": algorithm, "best_trial": best,
+            "uid": uid,
+            "name": shown,
+            "namespace": namespace,
+            "cluster": cluster,
+            "state": state,
+            "metric": metric,
+            "goal": goal,
+            "target": target,
+            "algorithm": algorithm,
+            "best_trial": best,
             "started": None if started_ms is None else iso(started_ms, zone),
             "ended": None if ended_ms is None else iso(ended_ms, zone),
             "teams": sorted({key[1] for key in held if key[1]}),
-            "window": time_range_json(window, zone), "total": total,
-            **_summed(rows), "trials": rows,
+            "window": time_range_json(window, zone),
+            "total": total,
+            **_summed(rows),
+            "trials": rows,
         },
         "findings": [],
-    }  # fmt: skip
+    }
 
 
 def _best(trials: Sequence[_Trial], goal: str | None) -> str | None:
@@ -104,13 +114,17 @@ def _best(trials: Sequence[_Trial], goal: str | None) -> str | None:
 
 def _row(trial: _Trial, best: str | None, job: list[str | None] | None, zone: tzinfo) -> dict[str, Any]:
     return {
-        "trial": trial.name, "uid": trial.uid, "state": trial.state, "best": trial.name == best,
-        "parameters": json.loads(trial.parameters_json or "{}"), "value": trial.value,
+        "trial": trial.name,
+        "uid": trial.uid,
+        "state": trial.state,
+        "best": trial.name == best,
+        "parameters": json.loads(trial.parameters_json or "{}"),
+        "value": trial.value,
         "metrics": json.loads(trial.metrics_json or "{}"),
         "started": None if trial.started_ms is None else iso(trial.started_ms, zone),
         "ended": None if trial.ended_ms is None else iso(trial.ended_ms, zone),
         "workload": workload_json(*job) if job else None,
-    }  # fmt: skip
+    }
 
 
 def _judge(rows: Sequence[dict[str, Any]], goal: str | None) -> None:

@@ -267,9 +267,10 @@ def _without_hangs(evidence: Evidence, silent: list[_SilentGpus]) -> list[_Silen
         for one in silent
         if not any(
             times[pod][0] < one.to_ms and times[pod][1] > one.from_ms
-            for pods in one.pods.values() for pod in pods & times.keys()
+            for pods in one.pods.values()
+            for pod in pods & times.keys()
         )
-    ]  # fmt: skip
+    ]
 
 
 def _together(silent: Iterable[_SilentGpus]) -> list[list[_SilentGpus]]:
@@ -306,7 +307,9 @@ def _proposal(evidence: Evidence, silent: list[_SilentGpus]) -> Proposal:
         states=CLAIMS["telemetry_lost"],
         scope=tuple(
             Scope(pod, one.from_ms, one.to_ms, one.node_uid, slot)
-            for one in silent for slot in sorted(one.pods) for pod in sorted(one.pods[slot])
+            for one in silent
+            for slot in sorted(one.pods)
+            for pod in sorted(one.pods[slot])
         ),
         headline=f"{listed(names)} sent no {source} for {duration(to_ms - from_ms)}, since {evidence.time(from_ms)}",
         evidence=(
@@ -314,13 +317,14 @@ def _proposal(evidence: Evidence, silent: list[_SilentGpus]) -> Proposal:
             f"{counted(slots, 'GPU')} of {listed(evidence.pod_names(pods))} were held at the time",
         ),
         suggestion=(
-            f"Check the GPU exporter on {listed(names)} and its scrape target." if source == GPU
+            f"Check the GPU exporter on {listed(names)} and its scrape target."
+            if source == GPU
             else f"Check that the SDK on {listed(names)} can reach the server and that its process is alive."
         ),
         culprit=_culprit(evidence, silent, names),
         confidence=0.95 if source == GPU else 0.7,
         detectable_ms=min(max(one.gap.detectable_ms, one.from_ms) for one in silent),
-    )  # fmt: skip
+    )
 
 
 def _culprit(evidence: Evidence, silent: list[_SilentGpus], names: list[str]) -> dict[str, Any]:
@@ -329,7 +333,9 @@ def _culprit(evidence: Evidence, silent: list[_SilentGpus], names: list[str]) ->
     one = silent[0]
     others = evidence.ask(
         "SELECT 1 FROM gpu_sample WHERE node_uid = $1 AND time_ms > $2 AND time_ms < $3 LIMIT 1",
-        one.node_uid, one.from_ms, one.to_ms - MS_PER_MINUTE,
-    )  # fmt: skip
+        one.node_uid,
+        one.from_ms,
+        one.to_ms - MS_PER_MINUTE,
+    )
     alone = one.source == GPU and len(one.pods) == 1 and others  # the rest of the node kept reporting
     return {"node": names[0]} | ({"gpu": min(one.pods)} if alone else {})

@@ -33,13 +33,7 @@ MIN_WAIT_SHOWN_MS = 600_000  # shorter waits are not shown
 
 NOTHING = "No GPU time is recorded in this time range. Use --all for all recorded data."
 
-COLOURS = {
-    "useful": "green",
-    "overhead": "yellow",
-    "waste": "red",
-    "platform": "bright_black",
-    "unknown": "cyan",
-}
+COLOURS = {"useful": "green", "overhead": "yellow", "waste": "red", "platform": "bright_black", "unknown": "cyan"}
 
 Style = Callable[..., str]
 

@@ -139,12 +139,19 @@ def detect(evidence: Evidence) -> Iterable[Proposal]:
     evidence.store.expose_all(["allocation"])
     rows = evidence.ask(
         _STRETCHES.format(
-            at_work=at_work, bad=BAD, lower=MIN_SAMPLE_DROP, lower_on_average=LOWER, gap_ms=EPISODE_GAP_MS,
-            shortest_ms=MIN_DURATION_MS, reach_ms=evidence.settings.sample_reach_ms, enough_samples=MIN_SAMPLES,
-            enough_slots=MIN_SLOTS, to_ms=evidence.window.to_ms,
+            at_work=at_work,
+            bad=BAD,
+            lower=MIN_SAMPLE_DROP,
+            lower_on_average=LOWER,
+            gap_ms=EPISODE_GAP_MS,
+            shortest_ms=MIN_DURATION_MS,
+            reach_ms=evidence.settings.sample_reach_ms,
+            enough_samples=MIN_SAMPLES,
+            enough_slots=MIN_SLOTS,
+            to_ms=evidence.window.to_ms,
         ),
         *map(list, zip(*suspects, strict=True)),
-    )  # fmt: skip
+    )
     for together in _together([_Stretch(*row) for row in rows]):
         yield _proposal(evidence, together)
 

@@ -167,9 +167,11 @@ def outliers(store: StoreReader, run: str) -> list[dict[str, Any]]:
             if row[place] > usual * OUTLIER_FACTOR and excess > OUTLIER_SHARE * row[1]:
                 found.append(
                     {
-                        "rank": row[0], "phase": name, "ms_per_step": round(row[place], 3),
+                        "rank": row[0],
+                        "phase": name,
+                        "ms_per_step": round(row[place], 3),
                         "median_ms_per_step": round(usual, 3),
                     }
-                )  # fmt: skip
+                )
     found.sort(key=lambda one: one["median_ms_per_step"] - one["ms_per_step"])
     return found[:MAX_OUTLIERS]

@@ -120,20 +120,32 @@ def top(
     rows = [
         {
             "workload": {"uid": o.uid, "kind": o.kind, "namespace": o.namespace, "name": o.name},
-            "experiment": o.experiment, "team": o.team, "user": o.user, "run": runs.get(o.uid),
-            "gpus": round(int(o.newest_ms) / MS_PER_MINUTE, 2), **_states(states[o.uid]),
-            **_rate("usd", o.newest_ms_price), **amounts(group, micro),
+            "experiment": o.experiment,
+            "team": o.team,
+            "user": o.user,
+            "run": runs.get(o.uid),
+            "gpus": round(int(o.newest_ms) / MS_PER_MINUTE, 2),
+            **_states(states[o.uid]),
+            **_rate("usd", o.newest_ms_price),
+            **amounts(group, micro),
             "running_ms": max(0, window.to_ms - since[o.uid]) if since.get(o.uid) is not None else None,
-            "progress": stated.progress(o.uid, runs.get(o.uid)), "metric": stated.metric(runs.get(o.uid, o.uid)),
-            "goodput": round(int(o.train_ms) / group.gpu_ms, 4) if o.uid in runs else None, "spark": sparks[o.uid],
+            "progress": stated.progress(o.uid, runs.get(o.uid)),
+            "metric": stated.metric(runs.get(o.uid, o.uid)),
+            "goodput": round(int(o.train_ms) / group.gpu_ms, 4) if o.uid in runs else None,
+            "spark": sparks[o.uid],
         }
         for o, group, micro in zip(shown, groups, rounded(groups), strict=False)
-    ]  # fmt: skip
+    ]
     return {
-        "at": iso(window.to_ms, zone), "origin": store.meta("origin"), "window": time_range_json(window, zone),
-        "usd_of": "window", "rate": _whole_rate(store), "rows": rows, "others": len(owners) - len(shown),
+        "at": iso(window.to_ms, zone),
+        "origin": store.meta("origin"),
+        "window": time_range_json(window, zone),
+        "usd_of": "window",
+        "rate": _whole_rate(store),
+        "rows": rows,
+        "others": len(owners) - len(shown),
         "queue": _queue(store, window),
-    }  # fmt: skip
+    }
 
 
 def _open(store: StoreReader, window: TimeRange, price_usd_micro: int | None) -> None:
@@ -173,10 +185,13 @@ def _whole_rate(store: StoreReader) -> dict[str, Any]:
     share = wasted / sum(recent.values()) if sum(recent.values()) else 0.0
     free = sum(count for state, count in gpus.items() if STATE[state].family == "platform")
     return {
-        **_rate("usd", now), **_rate("wasted_usd", None if now is None else round(now * share)),
-        "gpus": round(sum(gpus.values()), 2), "held_gpus": round(sum(gpus.values()) - free, 2),
-        "free_gpus": round(gpus.get("free", 0.0), 2), "unhealthy_gpus": round(gpus.get("unhealthy", 0.0), 2),
-    }  # fmt: skip
+        **_rate("usd", now),
+        **_rate("wasted_usd", None if now is None else round(now * share)),
+        "gpus": round(sum(gpus.values()), 2),
+        "held_gpus": round(sum(gpus.values()) - free, 2),
+        "free_gpus": round(gpus.get("free", 0.0), 2),
+        "unhealthy_gpus": round(gpus.get("unhealthy", 0.0), 2),
+    }
 
 
 def _sparks(store: StoreReader, window: TimeRange) -> dict[str, list[float | None]]:
@@ -197,9 +212,10 @@ def _queue(store: StoreReader, window: TimeRange) -> dict[str, Any]:
     rows: Sequence[tuple[Any, ...]] = store.connection.execute(_WAITING, [window.to_ms]).fetchall()
     pods, share, since_ms = rows[0]
     return {
-        "pods": pods, "gpus": round(int(share) / SHARE_WHOLE, 3),
+        "pods": pods,
+        "gpus": round(int(share) / SHARE_WHOLE, 3),
         "longest_ms": None if since_ms is None else max(0, window.to_ms - since_ms),
-    }  # fmt: skip
+    }
 
 
 class _LastReports:
@@ -245,10 +261,12 @@ class _LastReports:
             return None
         share = None if reported is None else min(max(reported[0] / 100, 0.0), 1.0)
         return {
-            "step": step, "total_steps": None, "share": share,
+            "step": step,
+            "total_steps": None,
+            "share": share,
             "eta_ms": None if reported is None else self._eta_ms(owner_uid, reported),
             "source": "steps" if reported is None else "trainjob",
-        }  # fmt: skip
+        }
 
     def _eta_ms(self, owner_uid: str, reported: tuple[float, int]) -> int | None:
         """The remaining time as reported by the controller, or extrapolated from the time range."""

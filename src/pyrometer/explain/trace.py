@@ -18,9 +18,7 @@ from pyrometer.account.time_range import TimeRange
 from pyrometer.explain.lineage import NEAREST, batch_name, batches_of_steps, lineage_of_sample, open_run
 from pyrometer.store import StoreReader
 
-PHASES = (
-    "data", "copy", "forward", "backward", "sync", "optimizer", "checkpoint", "evaluate", "compile", "garbage",
-)  # fmt: skip
+PHASES = ("data", "copy", "forward", "backward", "sync", "optimizer", "checkpoint", "evaluate", "compile", "garbage")
 OF_MICRO_BATCHES = ("data", "copy", "forward", "backward")  # the k-th of them belongs to the k-th micro-batch
 STEP, OTHER = "step", "other"
 HELD_UP_SHARE = 0.05  # of a step: shorter waits are not reported
@@ -72,10 +70,16 @@ def trace_step(
     ]
     if not attempts or attempt not in (None, *attempts):
         return {
-            "run": run, "step": step, "attempt": attempt, "attempts": attempts, "trace_id": None, "spans": [],
-            "critical_path": [], "nearest": _traced_near(store, run, step, attempt),
+            "run": run,
+            "step": step,
+            "attempt": attempt,
+            "attempts": attempts,
+            "trace_id": None,
+            "spans": [],
+            "critical_path": [],
+            "nearest": _traced_near(store, run, step, attempt),
             "done": _was_done(store, run, step),
-        }  # fmt: skip
+        }
     number = attempts[-1] if attempt is None else attempt
     trace_id, spans = _read(store, run, number, step)
     return {
@@ -112,12 +116,15 @@ def over_ranks(
         "spans": [_to_json(span, batches, ranks[span.rank], start_us) for span in _ordered(ranks)],
         "critical_path": [
             {
-                "rank": last, "name": piece.name, "start_ms": _ms(piece.start_us),
-                "offset_ms": _ms(piece.start_us - start_us), "duration_ms": _ms(piece.end_us - piece.start_us),
+                "rank": last,
+                "name": piece.name,
+                "start_ms": _ms(piece.start_us),
+                "offset_ms": _ms(piece.start_us - start_us),
+                "duration_ms": _ms(piece.end_us - piece.start_us),
             }
             for piece in timeline(ranks[last])
         ],
-    }  # fmt: skip
+    }
 
 
 def trace_sample(store: StoreReader, run: str, sample: str, window: TimeRange, *, zone: tzinfo) -> dict[str, Any]:
@@ -141,10 +148,18 @@ def trace_sample(store: StoreReader, run: str, sample: str, window: TimeRange, *
         spans += own
     traces = [way["trace_id"] for way in ways if way["trace_id"]]
     return {
-        "run": run, "step": None, "sample": sample, "trace_id": traces[-1] if traces else None, "ways": ways,
-        "total": found["total"], "batches": found["batches"], "unknown_batches": found["unknown_batches"],
-        "checkpoints": found["checkpoints"], "spans": spans, "critical_path": [],
-    }  # fmt: skip
+        "run": run,
+        "step": None,
+        "sample": sample,
+        "trace_id": traces[-1] if traces else None,
+        "ways": ways,
+        "total": found["total"],
+        "batches": found["batches"],
+        "unknown_batches": found["unknown_batches"],
+        "checkpoints": found["checkpoints"],
+        "spans": spans,
+        "critical_path": [],
+    }
 
 
 def traced_steps(store: StoreReader, run: str) -> dict[str, Any]:
@@ -179,11 +194,17 @@ def _read(store: StoreReader, run: str, attempt: int, step: int) -> tuple[str, l
     ).fetchall()
     spans = [
         TraceSpan(
-            rank, name, time_ms * 1000 + (after_us or 0), max(0, duration_us), span_id, parent_id, _attributes(stated),
+            rank,
+            name,
+            time_ms * 1000 + (after_us or 0),
+            max(0, duration_us),
+            span_id,
+            parent_id,
+            _attributes(stated),
             after_us is not None,
         )
         for rank, name, time_ms, after_us, duration_us, span_id, parent_id, stated, _ in rows
-    ]  # fmt: skip
+    ]
     return rows[0][8], spans
 
 
@@ -317,13 +338,16 @@ def _rank(
         "timeline": [[p.name, _ms(p.start_us - begin_us), _ms(p.end_us - p.start_us)] for p in pieces],
         "batches": [
             {
-                "batch": batch_name(row), "micro_batch": row["micro_batch"], "epoch": row["epoch"],
-                "dataset": row["dataset"], "samples": row["samples"],
+                "batch": batch_name(row),
+                "micro_batch": row["micro_batch"],
+                "epoch": row["epoch"],
+                "dataset": row["dataset"],
+                "samples": row["samples"],
             }
             for row in batches
             if row["rank"] == rank
         ],
-    }  # fmt: skip
+    }
 
 
 def _last_ready(ranks: dict[int, dict[str, Any]]) -> int:
@@ -365,10 +389,17 @@ def _to_json(
     """A span as JSON."""
     micro_batch, batch = _batch_of(span, batches, of_rank)
     return {
-        "rank": span.rank, "name": span.name, "start_ms": _ms(span.start_us),
-        "offset_ms": _ms(span.start_us - begin_us), "duration_ms": _ms(span.duration_us), "batch": batch,
-        "micro_batch": micro_batch, "span_id": span.span_id, "parent_id": span.parent_id, "attributes": span.attributes,
-    }  # fmt: skip
+        "rank": span.rank,
+        "name": span.name,
+        "start_ms": _ms(span.start_us),
+        "offset_ms": _ms(span.start_us - begin_us),
+        "duration_ms": _ms(span.duration_us),
+        "batch": batch,
+        "micro_batch": micro_batch,
+        "span_id": span.span_id,
+        "parent_id": span.parent_id,
+        "attributes": span.attributes,
+    }
 
 
 def _batch_of(

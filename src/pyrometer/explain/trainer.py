@@ -39,6 +39,7 @@ def progress_of_all(store: StoreReader, to_ms: int) -> dict[str, dict[str, Any]]
         found[uid] = {
             "share": min(max(share / 100, 0.0), 1.0),
             "eta_ms": eta_ms if eta_ms is None or eta_ms < MAX_REMAINING_MS else None,
-            "told_ms": at_ms, "source": "trainjob",
-        }  # fmt: skip
+            "told_ms": at_ms,
+            "source": "trainjob",
+        }
     return found

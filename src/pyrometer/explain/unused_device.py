@@ -93,8 +93,9 @@ def _devices(evidence: Evidence, of_owners: Iterable[list[Episode]]) -> dict[str
                 AND sample.time_ms >= device.from_ms AND sample.time_ms < device.to_ms
             GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
             """,
-            *map(list, zip(*spans, strict=True)), *evidence.window,
-        )  # fmt: skip
+            *map(list, zip(*spans, strict=True)),
+            *evidence.window,
+        )
         for row in rows:
             devices[row[0]].append(_Device(*row))
     return devices

@@ -84,8 +84,9 @@ def _unexplained(evidence: Evidence) -> list[dict[str, Any]]:
     )
     groups = [
         Sum((state,), int(ms), int(ms_price or 0), int(unpriced))
-        for state, ms, ms_price, unpriced in rows if STATE[state].family == "waste"
-    ]  # fmt: skip
+        for state, ms, ms_price, unpriced in rows
+        if STATE[state].family == "waste"
+    ]
     reported = [{"state": g.key[0]} | amounts(g, micro) for g, micro in zip(groups, rounded(groups), strict=True)]
     return sorted(reported, key=lambda row: (-(row["usd_micro"] or 0), -row["gpu_ms"], row["state"]))
 

@@ -64,9 +64,15 @@ WHERE number IN (1, values) OR value * sign < best_before
 
 
 def worth(
-    store: StoreReader, experiment: str, window: TimeRange, *, zone: tzinfo, metric: str | None = None,
-    target: float | None = None, price_usd_micro: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    store: StoreReader,
+    experiment: str,
+    window: TimeRange,
+    *,
+    zone: tzinfo,
+    metric: str | None = None,
+    target: float | None = None,
+    price_usd_micro: int | None = None,
+) -> dict[str, Any]:
     """The runs of an experiment, most expensive first. An experiment without runs only has a cost."""
     everything = open_experiment_runs(store, window)
     listed = [run for run in everything if run.experiment == experiment]
@@ -86,12 +92,14 @@ def worth(
     steps, startups, already = _steps(store), _startups(store), _already(points, aim)
     rows = [
         {
-            **_row(run, spent.get(run.run, NOTHING), micro, zone), "steps": steps.get(run.run, 0),
-            **startups.get(run.run, _NO_STARTUP), **_beaten(already.get(run.run), micro, zone),
+            **_row(run, spent.get(run.run, NOTHING), micro, zone),
+            "steps": steps.get(run.run, 0),
+            **startups.get(run.run, _NO_STARTUP),
+            **_beaten(already.get(run.run), micro, zone),
             **_judged(points.get(run.run, []), aim, target, run.started_ms, micro, most),
         }
         for run, micro in zip(listed, rounded(groups), strict=True)
-    ]  # fmt: skip
+    ]
     best = _pareto(rows, aim)
     for row in rows:
         row["pareto"] = row["run"] in best
@@ -128,9 +136,15 @@ def _without_runs(
 
 
 def _answer(
-    experiment: str, window: dict[str, str], teams: Sequence[tuple[str | None, int]], aim: MetricGoal | None,
-    target: float | None, metrics: list[dict[str, Any]], rows: list[dict[str, Any]], whole: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
+    experiment: str,
+    window: dict[str, str],
+    teams: Sequence[tuple[str | None, int]],
+    aim: MetricGoal | None,
+    target: float | None,
+    metrics: list[dict[str, Any]],
+    rows: list[dict[str, Any]],
+    whole: dict[str, Any],
+) -> dict[str, Any]:
     beaten = [row["usd_micro"] or 0 for row in rows if row["best"] is not None and not row["pareto"]]
     after = [row["dominated_after_usd_micro"] or 0 for row in rows]
     priced = whole["usd_micro"] is not None
@@ -268,9 +282,11 @@ def _startups(store: StoreReader) -> dict[str, dict[str, Any]]:
     for run, ms, paid, compile_ms in rows:
         micro = None if paid is None else usd_micro(int(paid))
         found[run] = {
-            "startup_gpu_ms": int(ms), "startup_usd_micro": micro, "startup_usd": _usd(micro),
+            "startup_gpu_ms": int(ms),
+            "startup_usd_micro": micro,
+            "startup_usd": _usd(micro),
             "compile_ms": None if compile_ms is None else int(compile_ms),
-        }  # fmt: skip
+        }
     return found
 
 

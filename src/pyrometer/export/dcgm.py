@@ -43,9 +43,7 @@ METRICS: dict[str, Metric] = {
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": Metric("counter", "Total number of double-bit volatile ECC errors."),
     "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": Metric("counter", "Total number of single-bit persistent ECC errors."),
     "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": Metric("counter", "Total number of double-bit persistent ECC errors."),
-    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": Metric(
-        "counter", "Number of remapped rows for uncorrectable errors"
-    ),
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": Metric("counter", "Number of remapped rows for uncorrectable errors"),
     "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": Metric("counter", "Number of remapped rows for correctable errors"),
     "DCGM_FI_DEV_ROW_REMAP_PENDING": Metric("gauge", "Whether rows wait for a reset to be remapped"),
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": Metric("gauge", "Whether remapping of rows has failed"),
@@ -60,7 +58,7 @@ METRICS: dict[str, Metric] = {
     "DCGM_FI_PROF_PCIE_RX_BYTES": Metric("gauge", "The rate of data received over the PCIe bus, in bytes per second."),
     "DCGM_FI_PROF_NVLINK_TX_BYTES": Metric("gauge", "The rate of data sent over NVLink, in bytes per second."),
     "DCGM_FI_PROF_NVLINK_RX_BYTES": Metric("gauge", "The rate of data received over NVLink, in bytes per second."),
-}  # fmt: skip
+}
 
 OWN_METRICS: dict[str, Metric] = {
     "pyrometer_gpu_lost": Metric("gauge", "Whether the GPU has fallen off the bus: it says nothing else then."),

@@ -23,21 +23,60 @@ QUANTUM = Decimal("1e-12")  # of a quantity
 
 # What every row says alike. Null: it does not apply to a cluster of one's own.
 _SAME: dict[str, Cell] = {
-    "AvailabilityZone": None, "BillingCurrency": CURRENCY, "BillingAccountType": "Cluster", "ChargeCategory": "Usage",
-    "ChargeFrequency": "Usage-Based", "CommitmentDiscountCategory": None,
-    "CommitmentDiscountId": None, "CommitmentDiscountName": None, "CommitmentDiscountQuantity": None,
-    "CommitmentDiscountStatus": None, "CommitmentDiscountType": None, "CommitmentDiscountUnit": None,
-    "ConsumedUnit": UNIT, "InvoiceId": None, "InvoiceIssuerName": PROVIDER, "PricingCategory": "Standard",
-    "PricingUnit": UNIT, "ProviderName": PROVIDER, "PublisherName": PROVIDER, "RegionId": None, "RegionName": None,
-    "ResourceType": "GPU node", "ServiceCategory": "Compute", "ServiceName": "GPU cluster",
-    "ServiceSubcategory": "Other (Compute)", "SkuMeter": "GPU time", "SkuPriceDetails": None, "SubAccountType": "Team",
-}  # fmt: skip
+    "AvailabilityZone": None,
+    "BillingCurrency": CURRENCY,
+    "BillingAccountType": "Cluster",
+    "ChargeCategory": "Usage",
+    "ChargeFrequency": "Usage-Based",
+    "CommitmentDiscountCategory": None,
+    "CommitmentDiscountId": None,
+    "CommitmentDiscountName": None,
+    "CommitmentDiscountQuantity": None,
+    "CommitmentDiscountStatus": None,
+    "CommitmentDiscountType": None,
+    "CommitmentDiscountUnit": None,
+    "ConsumedUnit": UNIT,
+    "InvoiceId": None,
+    "InvoiceIssuerName": PROVIDER,
+    "PricingCategory": "Standard",
+    "PricingUnit": UNIT,
+    "ProviderName": PROVIDER,
+    "PublisherName": PROVIDER,
+    "RegionId": None,
+    "RegionName": None,
+    "ResourceType": "GPU node",
+    "ServiceCategory": "Compute",
+    "ServiceName": "GPU cluster",
+    "ServiceSubcategory": "Other (Compute)",
+    "SkuMeter": "GPU time",
+    "SkuPriceDetails": None,
+    "SubAccountType": "Team",
+}
 _OWN = (
-    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingPeriodEnd", "BillingPeriodStart",
-    "ChargeClass", "ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart", "ConsumedQuantity", "ContractedCost",
-    "ContractedUnitPrice", "EffectiveCost", "ListCost", "ListUnitPrice", "PricingQuantity", "ResourceId",
-    "ResourceName", "SkuId", "SkuPriceId", "SubAccountId", "SubAccountName", "Tags",
-)  # fmt: skip
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "ConsumedQuantity",
+    "ContractedCost",
+    "ContractedUnitPrice",
+    "EffectiveCost",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingQuantity",
+    "ResourceId",
+    "ResourceName",
+    "SkuId",
+    "SkuPriceId",
+    "SubAccountId",
+    "SubAccountName",
+    "Tags",
+)
 COLUMNS = tuple(sorted((*_SAME, *_OWN)))
 # What a column is, where it is not text.
 KINDS = {
@@ -89,8 +128,13 @@ def _tags(charge: dict[str, Any]) -> str:
     """What is known of a charge besides, as a JSON object."""
     workload = charge["workload"] or {}
     tags = {
-        "team": charge["team"], "experiment": charge["experiment"], "namespace": charge["namespace"],
-        "pool": charge["pool"], "workload": workload.get("name"), "workload_kind": workload.get("kind"),
-        "workload_uid": workload.get("uid"), ADJUSTS_TAG: charge["adjusts"],
-    }  # fmt: skip
+        "team": charge["team"],
+        "experiment": charge["experiment"],
+        "namespace": charge["namespace"],
+        "pool": charge["pool"],
+        "workload": workload.get("name"),
+        "workload_kind": workload.get("kind"),
+        "workload_uid": workload.get("uid"),
+        ADJUSTS_TAG: charge["adjusts"],
+    }
     return json.dumps({name: value for name, value in tags.items() if value is not None}, ensure_ascii=False)

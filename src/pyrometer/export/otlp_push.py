@@ -232,23 +232,43 @@ def _resources(store: StoreReader, runs: set[str]) -> dict[Rank, Attributes]:
 
 def _named(run: str, attempt: int, rank: int, experiment: str | None = None) -> dict[str, Any]:
     return {
-        "service.name": experiment or "training", "service.instance.id": f"{run}/{attempt}/{rank}",
-        "pyrometer.run": run, "pyrometer.rank": rank, "pyrometer.experiment": experiment,
-    }  # fmt: skip
+        "service.name": experiment or "training",
+        "service.instance.id": f"{run}/{attempt}/{rank}",
+        "pyrometer.run": run,
+        "pyrometer.rank": rank,
+        "pyrometer.experiment": experiment,
+    }
 
 
 def _resource(
-    run: str, attempt: int, rank: int, experiment: str | None, cluster: str | None, pod_uid: str | None,
-    namespace: str | None, pod: str | None, node_uid: str | None, node: str | None, index: int | None,
-    uuid: str | None, model: str | None, kind: str | None, workload: str | None, workload_uid: str | None,
-) -> dict[str, Any]:  # fmt: skip
+    run: str,
+    attempt: int,
+    rank: int,
+    experiment: str | None,
+    cluster: str | None,
+    pod_uid: str | None,
+    namespace: str | None,
+    pod: str | None,
+    node_uid: str | None,
+    node: str | None,
+    index: int | None,
+    uuid: str | None,
+    model: str | None,
+    kind: str | None,
+    workload: str | None,
+    workload_uid: str | None,
+) -> dict[str, Any]:
     found = _named(run, attempt, rank, experiment)
     in_kubernetes = bool(pod_uid) and not str(pod_uid).startswith(OWN_POD)
     if in_kubernetes:
         found |= {
-            "k8s.cluster.name": cluster, "k8s.namespace.name": namespace, "k8s.pod.uid": pod_uid, "k8s.pod.name": pod,
-            "k8s.node.name": node, "k8s.node.uid": node_uid if node else None,
-        }  # fmt: skip
+            "k8s.cluster.name": cluster,
+            "k8s.namespace.name": namespace,
+            "k8s.pod.uid": pod_uid,
+            "k8s.pod.name": pod,
+            "k8s.node.name": node,
+            "k8s.node.uid": node_uid if node else None,
+        }
         if kind in _KINDS:
             found |= {f"k8s.{kind.lower()}.name": workload, f"k8s.{kind.lower()}.uid": workload_uid}
     found["host.name"] = node or (node_uid or "").removeprefix("host/") or None

@@ -208,15 +208,17 @@ class Ledger(Prepared):
             if owner in self._kinds:
                 info.add_metric([owner.team, owner.experiment, owner.workload, self._kinds[owner]], 1)
         restated = CounterMetricFamily(
-            "pyrometer_restated_gpu_seconds", "GPU-seconds that later evidence moved to another state",
+            "pyrometer_restated_gpu_seconds",
+            "GPU-seconds that later evidence moved to another state",
             labels=["from_state", "to_state"],
-        )  # fmt: skip
+        )
         for (before, after), ms in sorted(self.restated.items()):
             restated.add_metric([before, after], ms / 1000)
         found = GaugeMetricFamily(
-            "pyrometer_finding_usd", "Dollars of what was found in the last twelve hours",
+            "pyrometer_finding_usd",
+            "Dollars of what was found in the last twelve hours",
             labels=["cause", "team", "experiment", "workload"],
-        )  # fmt: skip
+        )
         for (cause, owner), usd_micro in sorted(self.findings.items()):
             found.add_metric([cause, owner.team, owner.experiment, owner.workload], usd_micro / 1e6)
         through = GaugeMetricFamily(
@@ -228,9 +230,10 @@ class Ledger(Prepared):
         not_shown = GaugeMetricFamily("pyrometer_findings_left_out", "Findings beyond those that have series")
         not_shown.add_metric([], self._findings_left_out)
         families = GaugeMetricFamily(
-            "pyrometer_state_info", "The family of each state: useful, overhead, waste, platform or unknown",
+            "pyrometer_state_info",
+            "The family of each state: useful, overhead, waste, platform or unknown",
             labels=["state", "family"],
-        )  # fmt: skip
+        )
         for one in STATES:
             families.add_metric([one.name, one.family], 1)
         build = GaugeMetricFamily("pyrometer_build_info", "Which Pyrometer this is", labels=["version"])

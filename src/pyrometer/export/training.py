@@ -49,14 +49,17 @@ GAUGES = (
     Gauge("pyrometer_run_tokens_per_second", "Tokens that all ranks take, in the last five minutes"),
     Gauge("pyrometer_run_flops_per_second", "FLOPs that all ranks do, in the last five minutes"),
     Gauge("pyrometer_run_mfu_ratio", "Those FLOPs, as a share of what the GPUs' maker says they can do in bfloat16"),
-    Gauge("pyrometer_run_step_seconds",
-          "Percentiles of the step time of all ranks in the last five minutes; 100 is the slowest", ("percentile",)),
+    Gauge(
+        "pyrometer_run_step_seconds",
+        "Percentiles of the step time of all ranks in the last five minutes; 100 is the slowest",
+        ("percentile",),
+    ),
     Gauge("pyrometer_run_phase_ratio", "What the ranks' time goes into, in the last five minutes", ("phase",)),
     Gauge("pyrometer_run_memory_peak_bytes", "The most CUDA memory that any rank allocated, in the last five minutes"),
     Gauge("pyrometer_run_stuck_ranks", "Ranks that say that they make no progress"),
     Gauge("pyrometer_run_nonfinite_loss", "1 while it trains on although its loss is NaN or infinite"),
     Gauge("pyrometer_run_metrics_left_out", "Its metrics beyond the twenty that have series"),
-)  # fmt: skip
+)
 
 
 class Runs(Prepared):

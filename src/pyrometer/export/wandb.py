@@ -79,14 +79,26 @@ def _write(beside: Folder, summary: Mapping[str, Any]) -> None:
     wandb = _client()
     told = beside.run
     settings = wandb.Settings(
-        silent=True, console="off", disable_git=True, disable_code=True, save_code=False, x_disable_stats=True,
-        x_disable_meta=True, x_disable_machine_info=True,
-    )  # fmt: skip
+        silent=True,
+        console="off",
+        disable_git=True,
+        disable_code=True,
+        save_code=False,
+        x_disable_stats=True,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+    )
     with tempfile.TemporaryDirectory(dir=beside.path.parent, prefix=".pyrometer-") as making:
         run = wandb.init(
-            id=told.run_id, project=told.project or None, entity=told.entity or None, resume="allow", mode="offline",
-            dir=making, reinit="create_new", settings=settings,
-        )  # fmt: skip
+            id=told.run_id,
+            project=told.project or None,
+            entity=told.entity or None,
+            resume="allow",
+            mode="offline",
+            dir=making,
+            reinit="create_new",
+            settings=settings,
+        )
         made = Path(run.settings.sync_dir)
         run.summary.update(dict(summary))
         run.finish()

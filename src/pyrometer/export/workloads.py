@@ -24,8 +24,11 @@ OUTCOMES = ("succeeded", "failed")
 _WORKLOAD = ("workload", "kind", "team")
 
 GAUGES = (
-    Gauge("pyrometer_workload_phase",
-          "1 for where it stands: queued, pending (for nodes), starting, running, succeeded or failed", ("phase",)),
+    Gauge(
+        "pyrometer_workload_phase",
+        "1 for where it stands: queued, pending (for nodes), starting, running, succeeded or failed",
+        ("phase",),
+    ),
     Gauge("pyrometer_workload_pods", "Pods with GPUs of its newest attempt"),
     Gauge("pyrometer_workload_created_timestamp_seconds", "When it was created"),
     Gauge("pyrometer_workload_ended_timestamp_seconds", "When its last pod ended; absent before"),
@@ -36,11 +39,13 @@ GAUGES = (
     Gauge("pyrometer_workload_attempts", "How often its pods began, from 1"),
     Gauge("pyrometer_workload_container_restarts", "Containers that ended and were started again inside of their pods"),
     Gauge("pyrometer_workload_lost_work_gpu_seconds", "GPU-seconds of steps that a later attempt had to do again"),
-    Gauge("pyrometer_workload_last_progress_timestamp_seconds",
-          "When it last got on: a step that the SDK saw, or its controller's word"),
+    Gauge(
+        "pyrometer_workload_last_progress_timestamp_seconds",
+        "When it last got on: a step that the SDK saw, or its controller's word",
+    ),
     Gauge("pyrometer_workload_progress_ratio", "How far it is, as its controller says (Kubeflow Trainer)"),
     Gauge("pyrometer_workload_remaining_seconds", "How long it will take, as its controller says (Kubeflow Trainer)"),
-)  # fmt: skip
+)
 
 
 class Workloads(Prepared):
@@ -102,9 +107,10 @@ class Workloads(Prepared):
                     families[f"pyrometer_workload_{name}"].add_metric(named, figure)
         yield from families.values()
         ended = CounterMetricFamily(
-            "pyrometer_workloads_ended", "Workloads that ended since this process began",
+            "pyrometer_workloads_ended",
+            "Workloads that ended since this process began",
             labels=["kind", "team", "outcome"],
-        )  # fmt: skip
+        )
         for (kind, team, outcome), count in sorted(self.ended.items()):
             ended.add_metric([label(kind), label(team), outcome], count)
         yield ended

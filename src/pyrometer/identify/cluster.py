@@ -77,9 +77,13 @@ class Cluster:
         return self._nodes.uid_of(name)
 
     def resume(
-        self, nodes: Iterable[Node], pods: Iterable[Pod], holds: Iterable[Allocation], workloads: Iterable[Workload],
+        self,
+        nodes: Iterable[Node],
+        pods: Iterable[Pod],
+        holds: Iterable[Allocation],
+        workloads: Iterable[Workload],
         owners: Iterable[Owner],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Continues from the newest record of each object that still exists."""
         pods = list(pods)
         self._pipelines.resume({pod.pipeline_run for pod in pods if pod.pipeline_run})
@@ -182,7 +186,4 @@ class Cluster:
             state.where = state.where._replace(queue=queued.spec.queue_name)
             state.renamed = True
         created_ms = ms(queued.metadata.creation_timestamp) or seen.seen_ms
-        return [
-            *self._workloads.record(state, created_ms, seen.seen_ms),
-            *self._queues.take(queued, identity, seen),
-        ]
+        return [*self._workloads.record(state, created_ms, seen.seen_ms), *self._queues.take(queued, identity, seen)]

@@ -46,9 +46,16 @@ class ClusterPods:
     """The GPU pods of one cluster by UID."""
 
     def __init__(
-        self, cluster: str, kinds: WorkloadKinds, nodes: ClusterNodes, workloads: ClusterWorkloads, events: PodEvents,
-        followed_pipelines: pipelines.Pipelines, followed_sweeps: sweeps.Sweeps, settled_ms: int,
-    ) -> None:  # fmt: skip
+        self,
+        cluster: str,
+        kinds: WorkloadKinds,
+        nodes: ClusterNodes,
+        workloads: ClusterWorkloads,
+        events: PodEvents,
+        followed_pipelines: pipelines.Pipelines,
+        followed_sweeps: sweeps.Sweeps,
+        settled_ms: int,
+    ) -> None:
         self.cluster = cluster
         self.kinds = kinds
         self.settled_ms = settled_ms  # pods that ended before are recorded already, or were never watched
@@ -124,7 +131,7 @@ class ClusterPods:
 
     def _request_of(
         self, pod: objects.PodObject, node: NodeState | None
-    ) -> tuple[gpus.GpuRequest | None, Devices | None, str]:  # fmt: skip
+    ) -> tuple[gpus.GpuRequest | None, Devices | None, str]:
         """How many GPUs a pod requests, which devices it has if that is known, and how."""
         devices, source = self._evidence.claimed(pod)
         asked = gpus.asked_by(pod, node.gpus if node else None)
@@ -136,9 +143,17 @@ class ClusterPods:
         return asked, devices, source
 
     def _record(
-        self, pod: objects.PodObject, before: PodState | None, life: PodLife, identity: Identity, state: WorkloadState,
-        node: NodeState | None, asked: gpus.GpuRequest, part: pipelines.PipelinePart | None, seen: ObservedObject,
-    ) -> Pod:  # fmt: skip
+        self,
+        pod: objects.PodObject,
+        before: PodState | None,
+        life: PodLife,
+        identity: Identity,
+        state: WorkloadState,
+        node: NodeState | None,
+        asked: gpus.GpuRequest,
+        part: pipelines.PipelinePart | None,
+        seen: ObservedObject,
+    ) -> Pod:
         meta, of_kind = pod.metadata, identity.of_kind
         step, trial = part.step if part else None, self._sweeps.trial_of(seen.chain)
         last = before.record if before else None
@@ -196,9 +211,14 @@ class ClusterPods:
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def _join(
-        self, pod: objects.PodObject, before: PodState | None, life: PodLife, identity: Identity, state: WorkloadState,
+        self,
+        pod: objects.PodObject,
+        before: PodState | None,
+        life: PodLife,
+        identity: Identity,
+        state: WorkloadState,
         seen: ObservedObject,
-    ) -> Records:  # fmt: skip
+    ) -> Records:
         """Finds the attempt of a pod: the one that it names, else by its time. Returns pods whose attempt changes."""
         uid, attempts = pod.metadata.uid, state.attempts
         # A pod that was seen to have ended has ended, whatever the clock of its node says.

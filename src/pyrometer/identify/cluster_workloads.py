@@ -17,10 +17,13 @@ from pyrometer.model.records import Owner, Pod, Workload
 from pyrometer.model.settings import Settings
 
 QUEUE_PLACES = (
-    FieldRef("label", "kueue.x-k8s.io/queue-name"), FieldRef("label", "volcano.sh/queue-name"),
-    FieldRef("annotation", "scheduling.volcano.sh/queue-name"), FieldRef("label", "kai.scheduler/queue"),
-    FieldRef("label", "runai/queue"), FieldRef("label", "scheduling.k8s.io/queue-name"),
-)  # fmt: skip
+    FieldRef("label", "kueue.x-k8s.io/queue-name"),
+    FieldRef("label", "volcano.sh/queue-name"),
+    FieldRef("annotation", "scheduling.volcano.sh/queue-name"),
+    FieldRef("label", "kai.scheduler/queue"),
+    FieldRef("label", "runai/queue"),
+    FieldRef("label", "scheduling.k8s.io/queue-name"),
+)
 
 Records = list[tuple[Any, ...]]
 
@@ -92,9 +95,12 @@ class ClusterWorkloads:
             self._owners.pop(uid, None)
 
     def find(
-        self, identity: Identity, pod: objects.PodObject | None, chain: Sequence[objects.OwnerObject],
+        self,
+        identity: Identity,
+        pod: objects.PodObject | None,
+        chain: Sequence[objects.OwnerObject],
         workflow: objects.Meta | None = None,
-    ) -> WorkloadState:  # fmt: skip
+    ) -> WorkloadState:
         """The workload of a pod or of a queued job; a new one if it is not known yet."""
         metas = [owner.metadata for owner in reversed(chain)]
         if workflow is not None and workflow.uid not in {meta.uid for meta in metas}:
@@ -102,9 +108,8 @@ class ClusterWorkloads:
         state = self._workloads.get(identity.uid)
         if state is None or not state.where.metas:
             where = RuleContext(
-                [*metas, pod.metadata] if pod else metas, identity,
-                self._namespaces.get(identity.namespace, {}), None,
-            )  # fmt: skip
+                [*metas, pod.metadata] if pod else metas, identity, self._namespaces.get(identity.namespace, {}), None
+            )
             before, state = state, WorkloadState(where._replace(queue=_queue(where.metas)))
             if before is not None:
                 state.attempts, state.record = before.attempts, before.record

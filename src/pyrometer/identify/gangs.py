@@ -53,14 +53,13 @@ def _replica_specs(spec: dict[str, Any], asks_gpus: AsksGpus) -> int | None:
     """The jobs of Kubeflow's training operator: `spec.pytorchReplicaSpecs.Worker.replicas` and so on."""
     if spec.get("enableDynamicWorker") is True:  # a TFJob of which workers may come and go
         return 1
-    roles = [
-        each for name, value in spec.items() if name.endswith("ReplicaSpecs") for each in _object(value).items()
-    ]  # fmt: skip
+    roles = [each for name, value in spec.items() if name.endswith("ReplicaSpecs") for each in _object(value).items()]
     pods = [
         # training works without an evaluator
         one._replace(gpus=one.gpus and role != "Evaluator")
-        for role, content in roles for one in _pods(_templates({role: content}), asks_gpus)
-    ]  # fmt: skip
+        for role, content in roles
+        for one in _pods(_templates({role: content}), asks_gpus)
+    ]
     policy = _object(_object(spec.get("runPolicy")).get("schedulingPolicy"))
     needed = _needed(pods, _positive(policy.get("minAvailable")))
     elastic = _positive(_object(spec.get("elasticPolicy")).get("minReplicas"))

@@ -25,10 +25,16 @@ RESERVING_NAMESPACES = ("kai-resource-reservation", "runai-reservation")
 
 MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
 POOL_LABELS = (
-    "karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool",
-    "kubernetes.azure.com/agentpool", "agentpool", "oke.oraclecloud.com/pool.name", "doks.digitalocean.com/node-pool",
-    "node.coreweave.cloud/nodepool", "pool",
-)  # fmt: skip
+    "karpenter.sh/nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool",
+    "agentpool",
+    "oke.oraclecloud.com/pool.name",
+    "doks.digitalocean.com/node-pool",
+    "node.coreweave.cloud/nodepool",
+    "pool",
+)
 INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 PURCHASE_LABELS = {
     "karpenter.sh/capacity-type": {"spot": "spot", "on-demand": "on_demand", "reserved": "reserved"},
@@ -41,9 +47,17 @@ PURCHASE_LABELS = {
 
 # Of a node, and of pods that ask for a part of a GPU.
 LABELS = (
-    *MODEL_LABELS, *POOL_LABELS, *INSTANCE_LABELS, *PURCHASE_LABELS, "nvidia.com/gpu.replicas", "nvidia.com/gpu.count",
-    "nvidia.com/gpu.memory", "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices",
-)  # fmt: skip
+    *MODEL_LABELS,
+    *POOL_LABELS,
+    *INSTANCE_LABELS,
+    *PURCHASE_LABELS,
+    "nvidia.com/gpu.replicas",
+    "nvidia.com/gpu.count",
+    "nvidia.com/gpu.memory",
+    "gpu-fraction",
+    "gpu-memory",
+    "gpu-fraction-num-devices",
+)
 
 
 class GpuRequest(NamedTuple):

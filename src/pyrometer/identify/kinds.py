@@ -109,10 +109,17 @@ def _entry(entry: Any, where: str) -> WorkloadKind:
     if ("group" in entry) == ("key" in entry):
         raise RuleError(f"{where} needs one of `group` (of an object that owns pods) and `key` (where pods name it).")
     return WorkloadKind(
-        entry["kind"], entry.get("group"), _places(entry, "key", where), _places(entry, "name", where),
-        bool(entry.get("serves")), entry.get("gang"), _places(entry, "attempt", where), _places(entry, "rank", where),
-        bool(entry.get("parts")), bool(entry.get("ends")),
-    )  # fmt: skip
+        entry["kind"],
+        entry.get("group"),
+        _places(entry, "key", where),
+        _places(entry, "name", where),
+        bool(entry.get("serves")),
+        entry.get("gang"),
+        _places(entry, "attempt", where),
+        _places(entry, "rank", where),
+        bool(entry.get("parts")),
+        bool(entry.get("ends")),
+    )
 
 
 def _places(entry: dict[str, Any], field: str, where: str) -> tuple[FieldRef, ...]:

@@ -27,20 +27,26 @@ RUN_NAME = FieldRef("annotation", "pipelines.kubeflow.org/run_name")
 STEP = FieldRef("annotation", "workflows.argoproj.io/node-name")
 OWN_STEPS = (FieldRef("label", "pyrometer.io/pipeline-step"), FieldRef("annotation", "pyrometer.io/pipeline-step"))
 PIPELINES = (
-    FieldRef("label", "pyrometer.io/pipeline"), FieldRef("annotation", "pyrometer.io/pipeline"),
+    FieldRef("label", "pyrometer.io/pipeline"),
+    FieldRef("annotation", "pyrometer.io/pipeline"),
     FieldRef("label", "workflows.argoproj.io/workflow-template"),
     FieldRef("label", "workflows.argoproj.io/cluster-workflow-template"),
     FieldRef("label", "workflows.argoproj.io/cron-workflow"),
-)  # fmt: skip
+)
 PLACES = (RUN_ID, RUN_NAME, STEP, *OWN_STEPS, *PIPELINES)
 
 MOST_STEPS = 2_000  # of one run
 MOST_UNPACKED = 16 * 1024 * 1024  # bytes of the status of one Workflow: Argo packs what is large
 UNKNOWN = "unknown"
 _STATES = {
-    "Pending": "pending", "Running": "running", "Succeeded": "succeeded", "Failed": "failed", "Error": "failed",
-    "Skipped": "skipped", "Omitted": "skipped",
-}  # fmt: skip
+    "Pending": "pending",
+    "Running": "running",
+    "Succeeded": "succeeded",
+    "Failed": "failed",
+    "Error": "failed",
+    "Skipped": "skipped",
+    "Omitted": "skipped",
+}
 _WORKS = ("Pod", "Skipped", "Suspend", "HTTP", "Plugin")  # nodes that do something; others hold them together
 _OF_KUBEFLOW = "system-"  # templates that Kubeflow Pipelines adds: a driver before every step
 _TRY = re.compile(r"\((\d+)\)$")

@@ -56,9 +56,12 @@ class PodEvents:
         for restart in sorted(restarts - known, key=lambda r: r.at_ms):
             if (restart.container, restart.at_ms) not in ends:
                 yield self._event(
-                    restart.at_ms, events.CONTAINER_RESTARTED, record, restart.reason,
+                    restart.at_ms,
+                    events.CONTAINER_RESTARTED,
+                    record,
+                    restart.reason,
                     f"{restart.container} exited with code {restart.exit_code}",
-                )  # fmt: skip
+                )
             if restart.again_ms is not None:
                 yield self._event(restart.again_ms, events.CONTAINER_STARTED, record, None, restart.container)
         disruption = disruption_of(pod)

@@ -40,9 +40,16 @@ _FIELDS = (*_PRICED_BY, *SELECTORS, "from", "until")
 _CAPITAL = ("capital_usd_per_gpu", "capital_usd_per_node")
 _OWNED = (*_CAPITAL, "lifetime_years", "power_w", "pue", "usd_per_kwh", "fixed_usd_per_hour")
 _MOST = {  # beyond these it is a slip of the pen
-    "usd_per_gpu_hour": 10**6, "usd_per_node_hour": 10**6, "capital_usd_per_gpu": 10**9, "capital_usd_per_node": 10**9,
-    "lifetime_years": 100, "power_w": 10**6, "pue": 10, "usd_per_kwh": 1_000, "fixed_usd_per_hour": 10**6,
-}  # fmt: skip
+    "usd_per_gpu_hour": 10**6,
+    "usd_per_node_hour": 10**6,
+    "capital_usd_per_gpu": 10**9,
+    "capital_usd_per_node": 10**9,
+    "lifetime_years": 100,
+    "power_w": 10**6,
+    "pue": 10,
+    "usd_per_kwh": 1_000,
+    "fixed_usd_per_hour": 10**6,
+}
 
 
 class PriceError(ValueError):

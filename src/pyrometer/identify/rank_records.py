@@ -26,17 +26,34 @@ def message_records(launch: Launch, rank: RankState, messages: list[Message]) ->
             records.append(
                 # Positional, as are the kinds below: keywords take three times as long, for every window.
                 StepWindow(
-                    message.time_ms, message.to_ms, run, attempt, number, location.node_uid, location.slot_index or 0,
-                    location.pod_uid, *message[2:],
+                    message.time_ms,
+                    message.to_ms,
+                    run,
+                    attempt,
+                    number,
+                    location.node_uid,
+                    location.slot_index or 0,
+                    location.pod_uid,
+                    *message[2:],
                 )
-            )  # fmt: skip
+            )
         elif isinstance(message, SpanMessage):
             records.append(
                 Span(
-                    message.time_ms, message.trace_id, message.span_id, message.name, message.duration_us, run, attempt,
-                    number, message.step, message.parent_id, message.attributes_json, message.after_us,
+                    message.time_ms,
+                    message.trace_id,
+                    message.span_id,
+                    message.name,
+                    message.duration_us,
+                    run,
+                    attempt,
+                    number,
+                    message.step,
+                    message.parent_id,
+                    message.attributes_json,
+                    message.after_us,
                 )
-            )  # fmt: skip
+            )
         elif isinstance(message, MetricMessage):
             records.append(Metric(message.time_ms, run, attempt, number, *message[1:]))
         elif isinstance(message, BatchMessage):

@@ -161,15 +161,24 @@ class Joiner:
         numbers = {attempt: count() for attempt in ranks}
         runs = [
             Run(
-                time_ms=said_ms, run=tracked.run_id, attempt=place.attempt, rank=next(numbers[place.attempt]),
-                started_ms=max(tracked.started_ms, place.from_ms), ranks=ranks[place.attempt], cluster=place.cluster,
+                time_ms=said_ms,
+                run=tracked.run_id,
+                attempt=place.attempt,
+                rank=next(numbers[place.attempt]),
+                started_ms=max(tracked.started_ms, place.from_ms),
+                ranks=ranks[place.attempt],
+                cluster=place.cluster,
                 experiment=None if join.pods else tracked.experiment,
-                workload_uid=place.workload_uid, pod_uid=place.pod_uid, node_uid=place.node_uid,
-                slot_index=place.slot_index, ended_ms=_ended(tracked, place, places), source=tracked.tracker,
+                workload_uid=place.workload_uid,
+                pod_uid=place.pod_uid,
+                node_uid=place.node_uid,
+                slot_index=place.slot_index,
+                ended_ms=_ended(tracked, place, places),
+                source=tracked.tracker,
                 outcome=tracked.outcome if place.attempt == places[-1].attempt else None,
             )
             for place in places
-        ]  # fmt: skip
+        ]
         known = {(run.attempt, run.rank): run for run in before}
         news = list(_news(runs, known))
         told = [] if known else [_event(tracked, tracked.run_id, said_ms)]

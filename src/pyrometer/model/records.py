@@ -384,18 +384,7 @@ class Metric(NamedTuple):
 
 
 @record(
-    key=(
-        "kind",
-        "node_uid",
-        "slot_index",
-        "pod_uid",
-        "workload_uid",
-        "run",
-        "attempt",
-        "rank",
-        "step",
-        "time_ms",
-    ),
+    key=("kind", "node_uid", "slot_index", "pod_uid", "workload_uid", "run", "attempt", "rank", "step", "time_ms"),
     sort=("kind", "time_ms"),
 )
 class Event(NamedTuple):
@@ -434,10 +423,7 @@ class Restatement(NamedTuple):
     reason: Text | None = None
 
 
-@record(
-    key=("gpu_model", "pool", "cluster", "purchase", "from_ms", "time_ms", "instance_type"),
-    every="day",
-)
+@record(key=("gpu_model", "pool", "cluster", "purchase", "from_ms", "time_ms", "instance_type"), every="day")
 class Price(NamedTuple):
     """Micro-dollars per hour of a GPU or of a whole node. A selector that is None matches every slot, and the price
     with the most selectors wins."""
@@ -475,16 +461,7 @@ class Finding(NamedTuple):
 
 
 @record(
-    key=(
-        "node_uid",
-        "slot_index",
-        "minute_ms",
-        "pod_uid",
-        "attempt",
-        "state",
-        "evidence",
-        "usd_micro_per_hour",
-    ),
+    key=("node_uid", "slot_index", "minute_ms", "pod_uid", "attempt", "state", "evidence", "usd_micro_per_hour"),
     derived=True,
 )
 class LedgerRow(NamedTuple):

@@ -130,11 +130,12 @@ def _request(address: Address, method: str, what: str) -> dict[str, Any]:
     if not host:
         raise ServerError(f"--server {address.url!r} is not a URL like http://127.0.0.1:8411.", usage=True)
     return {
-        "method": method, "url": f"{shown}/api/v1/{what}",
+        "method": method,
+        "url": f"{shown}/api/v1/{what}",
         "headers": {"Authorization": f"Bearer {address.token}"} if address.token else {},
         "timeout": httpx.Timeout(ANSWER_S, connect=CONNECT_S),
         "trust_env": host not in LOCAL_HOSTS,  # requests to this machine use no proxy
-    }  # fmt: skip
+    }
 
 
 def _json_of(response: httpx.Response) -> dict[str, Any] | None:

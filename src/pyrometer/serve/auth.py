@@ -111,9 +111,14 @@ class Access:
     """Decides who sent a request and whether they may do what they ask for. No other class decides that."""
 
     def __init__(
-        self, tokens: Tokens, settings: Settings, folder_token: str | None = None, *, open_to_all: bool,
+        self,
+        tokens: Tokens,
+        settings: Settings,
+        folder_token: str | None = None,
+        *,
+        open_to_all: bool,
         always_open: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.tokens = tokens
         self.proxy = Proxy(settings)
         self.guesses = GuessLimiter()
@@ -191,9 +196,10 @@ class Access:
         sign = _sign_of_proxy(request)
         if sign is not None:
             raise HttpError(
-                403, f"This server has no authentication, so it refuses requests from a proxy ({sign}). "
+                403,
+                f"This server has no authentication, so it refuses requests from a proxy ({sign}). "
                 "Create a token with `pyrometer token create NAME`, or set `proxy_addresses` and `proxy_user_header`.",
-            )  # fmt: skip
+            )
         if not _is_own_name(request.headers.get("Host")):  # another site's name may resolve to this machine
             raise HttpError(403, "This server answers only requests to its own name.")
         from_browser = "sec-fetch-site" in request.headers or "origin" in request.headers
@@ -316,9 +322,14 @@ class Sessions:
         response = JSONResponse(_shown(who), headers={"Cache-Control": "no-store"})
         if session is not None:
             response.set_cookie(
-                COOKIE, session, max_age=SESSION_S, path="/", httponly=True, samesite="strict",
+                COOKIE,
+                session,
+                max_age=SESSION_S,
+                path="/",
+                httponly=True,
+                samesite="strict",
                 secure=self._access.is_secure(request),
-            )  # fmt: skip
+            )
         return response
 
     def _sign_out(self, request: Request) -> Response:
@@ -402,9 +413,11 @@ class GuessLimiter:
     """Limits wrong tokens, per address and in total."""
 
     def __init__(
-        self, per_address: RateLimit = PER_ADDRESS, total: RateLimit = TOTAL,
+        self,
+        per_address: RateLimit = PER_ADDRESS,
+        total: RateLimit = TOTAL,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._per_address, self._total = per_address, total
         self._clock = clock
         # The state of a limit is the time when its whole burst is available again.

@@ -114,17 +114,20 @@ def stored_cluster(store: Store, cluster: str, now_ms: int) -> StoredCluster:
     live_ms = _one(store, "SELECT max(time_ms) FROM event WHERE kind = ? AND cluster = ?", events.WATCHED, cluster)
     nodes = newest_records(store, Node, "node_uid", "cluster = ?", [cluster], "present")
     pods = newest_records(
-        store, Pod, "pod_uid", "cluster = ?", [cluster],
-        f"coalesce(ended_ms, {now_ms}) > {now_ms - KEEP_ENDED_MS}",
-    )  # fmt: skip
+        store, Pod, "pod_uid", "cluster = ?", [cluster], f"coalesce(ended_ms, {now_ms}) > {now_ms - KEEP_ENDED_MS}"
+    )
     store.connection.execute(
         "CREATE OR REPLACE TEMP TABLE remembered_pod AS SELECT unnest(?::VARCHAR[]) AS pod_uid",
         [[pod.pod_uid for pod in pods]],
     )
     holds = newest_records(
-        store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms",
-        "pod_uid IN (SELECT pod_uid FROM remembered_pod)", [], "to_ms IS NULL OR to_ms > from_ms",
-    )  # fmt: skip
+        store,
+        Allocation,
+        "pod_uid, node_uid, slot_index, instance, from_ms",
+        "pod_uid IN (SELECT pod_uid FROM remembered_pod)",
+        [],
+        "to_ms IS NULL OR to_ms > from_ms",
+    )
     workloads = newest_records(store, Workload, "workload_uid", "cluster = ?", [cluster], "true")
     owners = newest_records(store, Owner, "object_uid", "cluster = ?", [cluster], "true")
     return StoredCluster(since_ms, live_ms, nodes, pods, holds, workloads, owners)

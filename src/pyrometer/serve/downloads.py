@@ -43,14 +43,18 @@ def _step(answer: Answer) -> str:
 
 CHARGEBACK = {
     "csv": Download(
-        "cost", lambda answer: as_text(cost_table(answer)), _window,
+        "cost",
+        lambda answer: as_text(cost_table(answer)),
+        _window,
         parquet=lambda answer: as_parquet(cost_table(answer), COST_KINDS),
     ),
     "focus": Download(
-        "charges", lambda answer: as_text(focus_table(answer)), _window,
+        "charges",
+        lambda answer: as_text(focus_table(answer)),
+        _window,
         parquet=lambda answer: as_parquet(focus_table(answer), KINDS),
     ),
-}  # fmt: skip
+}
 DOWNLOADS = {
     **CHARGEBACK,
     "perfetto": Download(

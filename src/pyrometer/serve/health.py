@@ -15,7 +15,12 @@ class Health:
     """What `/readyz` and the metrics report."""
 
     def __init__(
-        self, sources: Sources, disk: Disk, scrub: Scrub, lake_copy: LakeCopyTask, summary_writers: Sequence[SummaryWriter]
+        self,
+        sources: Sources,
+        disk: Disk,
+        scrub: Scrub,
+        lake_copy: LakeCopyTask,
+        summary_writers: Sequence[SummaryWriter],
     ) -> None:
         self._sources = sources
         self._disk = disk

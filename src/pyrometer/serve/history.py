@@ -66,19 +66,29 @@ class Backfill:
             await run_to_end(self.store.append, records)
 
     async def _past(
-        self, prometheus: Prometheus, cluster: Cluster, name: str, nodes: list[objects.NodeObject],
-        owners: look.Owners | None, progress: Progress,
-    ) -> None:  # fmt: skip
+        self,
+        prometheus: Prometheus,
+        cluster: Cluster,
+        name: str,
+        nodes: list[objects.NodeObject],
+        owners: look.Owners | None,
+        progress: Progress,
+    ) -> None:
         ranges = ReadRanges(self.store, prometheus.url)
 
         async def owner_of(kind: str, namespace: str, of_name: str) -> objects.OwnerObject | None:
             return await owners.find(cluster.group_of(kind), kind, namespace, of_name) if owners else None
 
         source = PrometheusSource(
-            prometheus, cluster, cluster=name, from_ms=self.from_ms, to_ms=self.to_ms,
-            near_idle_power_w=near_idle_power_w, read=ranges.read(),
+            prometheus,
+            cluster,
+            cluster=name,
+            from_ms=self.from_ms,
+            to_ms=self.to_ms,
+            near_idle_power_w=near_idle_power_w,
+            read=ranges.read(),
             known=KnownObjects(nodes, owner_of),
-        )  # fmt: skip
+        )
         async for delivery in source.deliveries():
             await self._write(delivery.records)
             if delivery.covers is not None:  # the next run continues here
@@ -98,9 +108,14 @@ class Backfill:
                 )
         await self._write(records)
         source = KubernetesSource(
-            api, cluster, cluster=name, always=cluster.followed_kinds(), last_live_ms=self.to_ms, known=cluster.known(),
+            api,
+            cluster,
+            cluster=name,
+            always=cluster.followed_kinds(),
+            last_live_ms=self.to_ms,
+            known=cluster.known(),
             heartbeat_s=1.0,
-        )  # fmt: skip
+        )
         async with asyncio.timeout(LIST_S):
             async for delivery in source.deliveries():
                 await self._write([record for record in delivery.records if not _is_gap(record)])
@@ -117,9 +132,15 @@ class PrometheusFollower:
     """Reads a cluster that only a Prometheus observes, again and again."""
 
     def __init__(
-        self, store: Store, settings: Settings, lock: asyncio.Lock, prometheus: Prometheus, *,
-        every_s: float = READ_EVERY_S, clock: Callable[[], int] = _now_ms,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        settings: Settings,
+        lock: asyncio.Lock,
+        prometheus: Prometheus,
+        *,
+        every_s: float = READ_EVERY_S,
+        clock: Callable[[], int] = _now_ms,
+    ) -> None:
         self.store = store
         self.settings = settings
         self.lock = lock
@@ -150,9 +171,14 @@ class PrometheusFollower:
         cluster = Cluster(name, self.settings, since_ms=first_ms, settled_ms=first_ms)
         cluster.resume(before.nodes, before.pods, before.holds, before.workloads, before.owners)
         source = PrometheusSource(
-            self.prometheus, cluster, cluster=name, from_ms=first_ms, to_ms=now_ms, near_idle_power_w=near_idle_power_w,
+            self.prometheus,
+            cluster,
+            cluster=name,
+            from_ms=first_ms,
+            to_ms=now_ms,
+            near_idle_power_w=near_idle_power_w,
             by_labels=False,
-        )  # fmt: skip
+        )
         while True:
             read = ranges.read()
             to_ms = self._clock() - BEHIND_MS

@@ -17,8 +17,10 @@ class HttpError(Exception):
     def headers(self) -> dict[str, str] | None:
         """The headers that the status needs."""
         return {
-            401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}, 429: {"Retry-After": str(self.retry_s)},
-        }.get(self.status)  # fmt: skip
+            401: {"WWW-Authenticate": "Bearer"},
+            408: {"Connection": "close"},
+            429: {"Retry-After": str(self.retry_s)},
+        }.get(self.status)
 
 
 class WrongTokenError(HttpError):

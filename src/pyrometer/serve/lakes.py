@@ -67,9 +67,13 @@ def answer_of_lake(
 def _summed(fleet: Fleet, what: str, parameters: Mapping[str, str], settings: Sequence[Settings]) -> Answer:
     common = common_parameters(what, parameters, settings[0])
     asked = LakeQuestion(
-        common.window(fleet.covered), tuple(groupings_of(parameters)), common.zone, common.price_usd_micro, common.team,
+        common.window(fleet.covered),
+        tuple(groupings_of(parameters)),
+        common.zone,
+        common.price_usd_micro,
+        common.team,
         common.experiment,
-    )  # fmt: skip
+    )
     try:
         if what == "charges":
             return fleet.charges(asked, common.share)

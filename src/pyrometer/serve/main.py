@@ -127,9 +127,14 @@ class Services:
 
 
 def build_services(
-    core: Core, sources: Sources | None = None, *, address: Address | None = None, mlflow: Mlflow | None = None,
-    open_to_all: bool, always_open: bool = False,
-) -> Services:  # fmt: skip
+    core: Core,
+    sources: Sources | None = None,
+    *,
+    address: Address | None = None,
+    mlflow: Mlflow | None = None,
+    open_to_all: bool,
+    always_open: bool = False,
+) -> Services:
     """Builds the parts of a server. `open_to_all`: no authentication is needed until there is a token.
     `always_open`: nor afterwards."""
     settings, folder = core.settings, core.store.folder
@@ -155,16 +160,30 @@ def build_services(
         MeasuredParts(
             accounting, health, core.disk, sources, remote_write, otlp, push, lake_copy, notifier, summary_writers
         )
-    )  # fmt: skip
+    )
     collectors: tuple[MetricsCollector, ...] = (*metrics, vitals)
     return Services(
-        core=core, access=access, audit=audit, events=events, metrics=metrics, collectors=collectors,
-        accounting=accounting, answering=answering,
+        core=core,
+        access=access,
+        audit=audit,
+        events=events,
+        metrics=metrics,
+        collectors=collectors,
+        accounting=accounting,
+        answering=answering,
         findings=FindingsTask(core, answering.ask, notifier, metrics.ledger, events),
-        sources=sources, health=health, remote_write=remote_write, otlp=otlp, backup=BackupRoute(core, audit),
-        answers=AnswerRoutes(answering, access, events), scrub=scrub, lake_copy=lake_copy, push=push, notifier=notifier,
+        sources=sources,
+        health=health,
+        remote_write=remote_write,
+        otlp=otlp,
+        backup=BackupRoute(core, audit),
+        answers=AnswerRoutes(answering, access, events),
+        scrub=scrub,
+        lake_copy=lake_copy,
+        push=push,
+        notifier=notifier,
         summary_writers=summary_writers,
-    )  # fmt: skip
+    )
 
 
 def _summary_writers(
@@ -231,9 +250,13 @@ async def serve(
         connections = _Connections.open(options, settings)
         core, sources = _connect(store, settings, options, connections)
         services = build_services(
-            core, sources, address=address, mlflow=connections.mlflow, open_to_all=is_loopback(host),
+            core,
+            sources,
+            address=address,
+            mlflow=connections.mlflow,
+            open_to_all=is_loopback(host),
             always_open=always_open,
-        )  # fmt: skip
+        )
         warn_about_access(services.access, store, host, always_open=always_open)
         tasks = _start_tasks(services)
         if alongside is not None:
@@ -262,9 +285,12 @@ def _connect(
         nodes = Nodes(collector.node_uid_of, are_followed=True)
     core = Core(store, settings, lock, disk, nodes)
     sources = Sources(
-        core, collector=collector, exporter_urls=options.scrape, prometheus=connections.prometheus,
+        core,
+        collector=collector,
+        exporter_urls=options.scrape,
+        prometheus=connections.prometheus,
         mlflow=connections.mlflow,
-    )  # fmt: skip
+    )
     return core, sources
 
 
@@ -294,10 +320,16 @@ async def _answer(
 ) -> None:
     """Answers HTTP until a signal stops it."""
     config = uvicorn.Config(
-        services.application(), log_config=None, access_log=False, timeout_graceful_shutdown=5, http=protocol(),
-        ws="none", proxy_headers=False,  # trusted proxies are a setting
-        server_header=False, backlog=MAX_ACCEPTED_AT_ONCE,
-    )  # fmt: skip
+        services.application(),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        http=protocol(),
+        ws="none",
+        proxy_headers=False,  # trusted proxies are a setting
+        server_header=False,
+        backlog=MAX_ACCEPTED_AT_ONCE,
+    )
     http = _HttpServer(config)
     # uvicorn's own handlers would end the process before the tasks have ended
     http.capture_signals = nullcontext  # type: ignore[method-assign, assignment]

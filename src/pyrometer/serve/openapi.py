@@ -101,115 +101,235 @@ _NUMBERS = _list(_nullable("number"))
 _FIGURES = _object(mean=_NUMBERS, min=_NUMBERS, max=_NUMBERS)
 _WINDOW = _object(**{"from": _TEXT, "to": _TEXT})
 _AMOUNTS: dict[str, Schema] = {
-    "gpu_ms": {"type": "integer"}, "gpu_hours": {"type": "number"}, "usd_micro": _nullable("integer"),
+    "gpu_ms": {"type": "integer"},
+    "gpu_hours": {"type": "number"},
+    "usd_micro": _nullable("integer"),
     "usd": _nullable("number"),
-}  # fmt: skip
+}
 _TOTAL = _object(**_AMOUNTS, unpriced_gpu_ms={"type": "integer"})
 _BOOKS: Schema = {
     "anyOf": [
         {"type": "null"},
         _object(
-            basis={"type": "string", "enum": ["closed", "open", "ledger"]}, month=_nullable("string"),
-            closed=_nullable("string"), closed_time={"type": "boolean"},
-            adjustments_left_out={"type": "boolean"}, ledger=_TOTAL, adjustments=_TOTAL,
+            basis={"type": "string", "enum": ["closed", "open", "ledger"]},
+            month=_nullable("string"),
+            closed=_nullable("string"),
+            closed_time={"type": "boolean"},
+            adjustments_left_out={"type": "boolean"},
+            ledger=_TOTAL,
+            adjustments=_TOTAL,
         ),
     ]
-}  # fmt: skip
+}
 _CLOSED = _object(
-    month=_TEXT, timezone=_TEXT, **_WINDOW["properties"], closed=_TEXT, closed_by=_nullable("string"),
-    sha256=_nullable("string"), total=_TOTAL, ledger=_TOTAL, adjustments=_TOTAL,
-)  # fmt: skip
+    month=_TEXT,
+    timezone=_TEXT,
+    **_WINDOW["properties"],
+    closed=_TEXT,
+    closed_by=_nullable("string"),
+    sha256=_nullable("string"),
+    total=_TOTAL,
+    ledger=_TOTAL,
+    adjustments=_TOTAL,
+)
 _REBUILT = _object(
-    month=_TEXT, **_WINDOW["properties"], closed=_nullable("string"), rules={"type": "integer"},
+    month=_TEXT,
+    **_WINDOW["properties"],
+    closed=_nullable("string"),
+    rules={"type": "integer"},
     states=_list(_object(state=_TEXT, gpu_ms_before={"type": "integer"}, gpu_ms_after={"type": "integer"})),
-    changed_gpu_ms={"type": "integer"}, adjusted={"type": "boolean"},
-)  # fmt: skip
+    changed_gpu_ms={"type": "integer"},
+    adjusted={"type": "boolean"},
+)
 _WHAT_IF = _object(
-    detected=_TEXT, detect_s={"type": "number"}, saved_gpu_ms={"type": "integer"},
-    saved_usd_micro=_nullable("integer"), saved_usd=_nullable("number"), sentence=_nullable("string"),
-)  # fmt: skip
+    detected=_TEXT,
+    detect_s={"type": "number"},
+    saved_gpu_ms={"type": "integer"},
+    saved_usd_micro=_nullable("integer"),
+    saved_usd=_nullable("number"),
+    sentence=_nullable("string"),
+)
 _FINDING = _object(
-    id=_TEXT, cause=_TEXT, title=_TEXT, workload=_nullable("object"), owner_uid=_nullable("string"),
-    experiment=_nullable("string"), team=_nullable("string"), culprit=_nullable("object"),
-    **{"from": _TEXT, "to": _TEXT}, ongoing={"type": "boolean"}, ended={"type": "boolean"}, seen=_nullable("string"),
-    gpu_ms={"type": "integer"}, usd_micro=_nullable("integer"), usd=_nullable("number"),
-    confidence={"type": "number"}, evidence={"type": "array"}, suggestion=_TEXT, what_if=_WHAT_IF,
-)  # fmt: skip
+    id=_TEXT,
+    cause=_TEXT,
+    title=_TEXT,
+    workload=_nullable("object"),
+    owner_uid=_nullable("string"),
+    experiment=_nullable("string"),
+    team=_nullable("string"),
+    culprit=_nullable("object"),
+    **{"from": _TEXT, "to": _TEXT},
+    ongoing={"type": "boolean"},
+    ended={"type": "boolean"},
+    seen=_nullable("string"),
+    gpu_ms={"type": "integer"},
+    usd_micro=_nullable("integer"),
+    usd=_nullable("number"),
+    confidence={"type": "number"},
+    evidence={"type": "array"},
+    suggestion=_TEXT,
+    what_if=_WHAT_IF,
+)
 _FAILURE = _object(
-    run=_TEXT, name=_TEXT, attempts={"type": "integer"}, attempt={"type": "integer"}, rank={"type": "integer"},
-    ranks={"type": "integer"}, at=_TEXT, error=_nullable("string"),
-)  # fmt: skip
+    run=_TEXT,
+    name=_TEXT,
+    attempts={"type": "integer"},
+    attempt={"type": "integer"},
+    rank={"type": "integer"},
+    ranks={"type": "integer"},
+    at=_TEXT,
+    error=_nullable("string"),
+)
 _RUN: dict[str, Schema] = {
-    "run": _TEXT, "experiment": _nullable("string"), "team": _nullable("string"), "workload": _nullable("object"),
-    "attempts": {"type": "integer"}, "ranks": {"type": "integer"}, "steps": {"type": "integer"}, "started": _TEXT,
-    "ended": _nullable("string"), "outcome": _TEXT, "gpu_hours": {"type": "number"}, "usd": _nullable("number"),
-    "goodput": _nullable("number"), "progress": _nullable("object"), "pipeline": _nullable("object"),
-    "sweep": _nullable("object"), "failure": _nullable("object"),
+    "run": _TEXT,
+    "experiment": _nullable("string"),
+    "team": _nullable("string"),
+    "workload": _nullable("object"),
+    "attempts": {"type": "integer"},
+    "ranks": {"type": "integer"},
+    "steps": {"type": "integer"},
+    "started": _TEXT,
+    "ended": _nullable("string"),
+    "outcome": _TEXT,
+    "gpu_hours": {"type": "number"},
+    "usd": _nullable("number"),
+    "goodput": _nullable("number"),
+    "progress": _nullable("object"),
+    "pipeline": _nullable("object"),
+    "sweep": _nullable("object"),
+    "failure": _nullable("object"),
     "trackers": _list(_object(tracker=_TEXT, id=_TEXT, message=_TEXT)),
-}  # fmt: skip
+}
 _PART: dict[str, Schema] = {  # of a pipeline's run, or of a sweep
-    **_AMOUNTS, "wasted_gpu_ms": {"type": "integer"}, "wasted_usd_micro": _nullable("integer"),
-    "wasted_usd": _nullable("number"), "goodput": _nullable("number"),
-}  # fmt: skip
+    **_AMOUNTS,
+    "wasted_gpu_ms": {"type": "integer"},
+    "wasted_usd_micro": _nullable("integer"),
+    "wasted_usd": _nullable("number"),
+    "goodput": _nullable("number"),
+}
 _TIMES: dict[str, Schema] = {"started": _nullable("string"), "ended": _nullable("string")}
 _TRY: dict[str, Schema] = {"state": _TEXT, "duration_ms": _nullable("integer"), **_TIMES, **_PART}
 _NONE: Schema = {"type": "null"}
 _PIPELINE = _object(
-    run=_NONE, sweep=_NONE, findings=_list(_FINDING),
+    run=_NONE,
+    sweep=_NONE,
+    findings=_list(_FINDING),
     pipeline=_object(
-        id=_TEXT, name=_TEXT, pipeline=_TEXT, state=_TEXT, namespace=_TEXT, **_TIMES, teams=_list(_TEXT),
+        id=_TEXT,
+        name=_TEXT,
+        pipeline=_TEXT,
+        state=_TEXT,
+        namespace=_TEXT,
+        **_TIMES,
+        teams=_list(_TEXT),
         total=_object(**_PART),
         steps=_list(
             _object(
-                step=_nullable("string"), **_TRY, workloads=_list({"type": "object"}), findings=_list(_TEXT),
+                step=_nullable("string"),
+                **_TRY,
+                workloads=_list({"type": "object"}),
+                findings=_list(_TEXT),
                 attempts=_list(_object(attempt={"type": "integer"}, message=_nullable("string"), **_TRY)),
             )
         ),
     ),
-)  # fmt: skip
+)
 _SWEEP = _object(
-    run=_NONE, pipeline=_NONE,
+    run=_NONE,
+    pipeline=_NONE,
     sweep=_object(
-        uid=_TEXT, name=_TEXT, state=_TEXT, namespace=_TEXT, metric=_nullable("string"), goal=_nullable("string"),
-        target=_nullable("number"), best_trial=_nullable("string"), **_TIMES, total=_object(**_PART),
-        best_usd_micro=_nullable("integer"), losers_usd_micro=_nullable("integer"),
-        early_stopped={"type": "integer"}, early_stopped_saved_usd_micro=_nullable("integer"),
+        uid=_TEXT,
+        name=_TEXT,
+        state=_TEXT,
+        namespace=_TEXT,
+        metric=_nullable("string"),
+        goal=_nullable("string"),
+        target=_nullable("number"),
+        best_trial=_nullable("string"),
+        **_TIMES,
+        total=_object(**_PART),
+        best_usd_micro=_nullable("integer"),
+        losers_usd_micro=_nullable("integer"),
+        early_stopped={"type": "integer"},
+        early_stopped_saved_usd_micro=_nullable("integer"),
         trials=_list(
             _object(
-                trial=_TEXT, state=_TEXT, best={"type": "boolean"}, pareto={"type": "boolean"},
-                parameters={"type": "object"}, value=_nullable("number"), workload=_nullable("object"), **_TIMES,
+                trial=_TEXT,
+                state=_TEXT,
+                best={"type": "boolean"},
+                pareto={"type": "boolean"},
+                parameters={"type": "object"},
+                value=_nullable("number"),
+                workload=_nullable("object"),
+                **_TIMES,
                 **_PART,
             )
         ),
     ),
-)  # fmt: skip
+)
 _AIM: dict[str, Schema] = {
-    "metric": _nullable("string"), "goal": _nullable("string"), "goal_guessed": {"type": "boolean"},
-}  # fmt: skip
-_WHOSE: dict[str, Schema] = {
-    "experiment": _nullable("string"), "team": _nullable("string"), "teams": _list(_TEXT),
-}  # fmt: skip
+    "metric": _nullable("string"),
+    "goal": _nullable("string"),
+    "goal_guessed": {"type": "boolean"},
+}
+_WHOSE: dict[str, Schema] = {"experiment": _nullable("string"), "team": _nullable("string"), "teams": _list(_TEXT)}
 _EXPERIMENT = _object(
-    **_WHOSE, **_AMOUNTS, **_AIM, runs={"type": "integer"}, running={"type": "integer"}, goodput=_nullable("number"),
-    best=_nullable("number"), best_run=_nullable("string"), final=_nullable("number"), trend=_list({"type": "number"}),
-    improving=_nullable("boolean"), started=_TEXT, last_seen=_TEXT,
-)  # fmt: skip
+    **_WHOSE,
+    **_AMOUNTS,
+    **_AIM,
+    runs={"type": "integer"},
+    running={"type": "integer"},
+    goodput=_nullable("number"),
+    best=_nullable("number"),
+    best_run=_nullable("string"),
+    final=_nullable("number"),
+    trend=_list({"type": "number"}),
+    improving=_nullable("boolean"),
+    started=_TEXT,
+    last_seen=_TEXT,
+)
 _WORTH_OF_RUN = _object(
-    **_AMOUNTS, run=_TEXT, team=_nullable("string"), outcome=_TEXT, started=_TEXT, steps={"type": "integer"},
-    goodput=_nullable("number"), best=_nullable("number"), best_step=_nullable("integer"), final=_nullable("number"),
-    to_target_usd=_nullable("number"), to_target_gpu_hours=_nullable("number"), to_target_step=_nullable("integer"),
-    to_target_ms=_nullable("integer"), marginal=_nullable("object"), pareto={"type": "boolean"},
-    startup_gpu_ms={"type": "integer"}, startup_usd=_nullable("number"), compile_ms=_nullable("integer"),
-    dominated_since=_nullable("string"), dominated_after_usd=_nullable("number"),
+    **_AMOUNTS,
+    run=_TEXT,
+    team=_nullable("string"),
+    outcome=_TEXT,
+    started=_TEXT,
+    steps={"type": "integer"},
+    goodput=_nullable("number"),
+    best=_nullable("number"),
+    best_step=_nullable("integer"),
+    final=_nullable("number"),
+    to_target_usd=_nullable("number"),
+    to_target_gpu_hours=_nullable("number"),
+    to_target_step=_nullable("integer"),
+    to_target_ms=_nullable("integer"),
+    marginal=_nullable("object"),
+    pareto={"type": "boolean"},
+    startup_gpu_ms={"type": "integer"},
+    startup_usd=_nullable("number"),
+    compile_ms=_nullable("integer"),
+    dominated_since=_nullable("string"),
+    dominated_after_usd=_nullable("number"),
     curve=_list({"type": "array"}),
-)  # fmt: skip
+)
 _TOP_ROW = _object(
-    **_AMOUNTS, workload={"type": "object"}, experiment=_nullable("string"), team=_nullable("string"),
-    user=_nullable("string"), run=_nullable("string"), gpus={"type": "number"}, state=_nullable("string"),
-    states={"type": "object"}, usd_per_hour=_nullable("number"), usd_micro_per_hour=_nullable("integer"),
-    running_ms=_nullable("integer"), progress=_nullable("object"), metric=_nullable("object"),
-    goodput=_nullable("number"), spark=_list(_nullable("number")),
-)  # fmt: skip
+    **_AMOUNTS,
+    workload={"type": "object"},
+    experiment=_nullable("string"),
+    team=_nullable("string"),
+    user=_nullable("string"),
+    run=_nullable("string"),
+    gpus={"type": "number"},
+    state=_nullable("string"),
+    states={"type": "object"},
+    usd_per_hour=_nullable("number"),
+    usd_micro_per_hour=_nullable("integer"),
+    running_ms=_nullable("integer"),
+    progress=_nullable("object"),
+    metric=_nullable("object"),
+    goodput=_nullable("number"),
+    spark=_list(_nullable("number")),
+)
 _ANSWERS: dict[str, Schema] = {
     "why": _object(
         window=_WINDOW,
@@ -222,8 +342,11 @@ _ANSWERS: dict[str, Schema] = {
         evidence={"type": "object"},
     ),
     "cost": _object(
-        window=_WINDOW, by=_list(_TEXT), rows=_list(_object(**_AMOUNTS, adjusts=_nullable("string"))),
-        total=_TOTAL, books=_BOOKS,
+        window=_WINDOW,
+        by=_list(_TEXT),
+        rows=_list(_object(**_AMOUNTS, adjusts=_nullable("string"))),
+        total=_TOTAL,
+        books=_BOOKS,
     ),
     "burn": _object(
         window=_WINDOW,
@@ -234,30 +357,45 @@ _ANSWERS: dict[str, Schema] = {
             bucket_ms={"type": "integer"},
             rows=_list(
                 _object(
-                    **{"from": _TEXT}, from_ms={"type": "integer"}, gpu_ms={"type": "object"},
+                    **{"from": _TEXT},
+                    from_ms={"type": "integer"},
+                    gpu_ms={"type": "object"},
                     usd_micro=_nullable("object"),
                 )
             ),
         ),
         rate=_object(
-            usd_micro_per_hour=_nullable("integer"), usd_per_hour=_nullable("number"),
-            wasted_usd_micro_per_hour=_nullable("integer"), wasted_usd_per_hour=_nullable("number"),
-            held_gpus={"type": "number"}, gpus={"type": "number"},
+            usd_micro_per_hour=_nullable("integer"),
+            usd_per_hour=_nullable("number"),
+            wasted_usd_micro_per_hour=_nullable("integer"),
+            wasted_usd_per_hour=_nullable("number"),
+            held_gpus={"type": "number"},
+            gpus={"type": "number"},
         ),
         teams=_list(_object(team=_nullable("string"), **_AMOUNTS)),
         experiments=_list(_object(team=_nullable("string"), experiment=_nullable("string"), **_AMOUNTS)),
     ),
     "cluster": _object(
-        at=_nullable("string"), at_ms=_nullable("integer"), **_WINDOW["properties"], states=_list(_TEXT),
+        at=_nullable("string"),
+        at_ms=_nullable("integer"),
+        **_WINDOW["properties"],
+        states=_list(_TEXT),
         holders=_list(
             _object(
-                workload=_nullable("object"), experiment=_nullable("string"), team=_nullable("string"), pod=_TEXT,
-                namespace=_nullable("string"), user=_nullable("string"), pod_uid=_TEXT,
+                workload=_nullable("object"),
+                experiment=_nullable("string"),
+                team=_nullable("string"),
+                pod=_TEXT,
+                namespace=_nullable("string"),
+                user=_nullable("string"),
+                pod_uid=_TEXT,
             )
         ),
         pools=_list(
             _object(
-                pool=_nullable("string"), gpu_model=_nullable("string"), cluster=_nullable("string"),
+                pool=_nullable("string"),
+                gpu_model=_nullable("string"),
+                cluster=_nullable("string"),
                 nodes=_list(
                     _object(node=_TEXT, instance_type=_nullable("string"), cells=_list(_list(_nullable("integer"))))
                 ),
@@ -266,23 +404,34 @@ _ANSWERS: dict[str, Schema] = {
         counts={"type": "object"},
         queue=_list(
             _object(
-                workload=_nullable("object"), pod=_TEXT, pod_uid=_TEXT, namespace=_TEXT, team=_nullable("string"),
-                experiment=_nullable("string"), queue=_nullable("string"), gpus={"type": "number"},
-                waiting_since=_TEXT, waited_ms={"type": "integer"}, reason=_nullable("string"),
+                workload=_nullable("object"),
+                pod=_TEXT,
+                pod_uid=_TEXT,
+                namespace=_TEXT,
+                team=_nullable("string"),
+                experiment=_nullable("string"),
+                queue=_nullable("string"),
+                gpus={"type": "number"},
+                waiting_since=_TEXT,
+                waited_ms={"type": "integer"},
+                reason=_nullable("string"),
             )
         ),
         queue_total={"type": "integer"},
     ),
-    "charges": _object(
-        window=_WINDOW, columns=_list(_TEXT), rows=_list({"type": "array"}), total=_TOTAL, books=_BOOKS,
-    ),
+    "charges": _object(window=_WINDOW, columns=_list(_TEXT), rows=_list({"type": "array"}), total=_TOTAL, books=_BOOKS),
     "closed": _object(months=_list(_CLOSED), next=_nullable("string")),
     "instances": _object(
         window=_WINDOW,
         rows=_list(
             _object(
-                day=_TEXT, instance_type=_nullable("string"), pool=_nullable("string"), gpu_model=_nullable("string"),
-                nodes={"type": "integer"}, node_ms={"type": "integer"}, **_AMOUNTS,
+                day=_TEXT,
+                instance_type=_nullable("string"),
+                pool=_nullable("string"),
+                gpu_model=_nullable("string"),
+                nodes={"type": "integer"},
+                node_ms={"type": "integer"},
+                **_AMOUNTS,
                 unpriced_gpu_ms={"type": "integer"},
             )
         ),
@@ -291,7 +440,10 @@ _ANSWERS: dict[str, Schema] = {
     "show": {
         "anyOf": [
             _object(
-                **_RUN, windows={"type": "array"}, metrics={"type": "object"}, lifecycle={"type": "array"},
+                **_RUN,
+                windows={"type": "array"},
+                metrics={"type": "object"},
+                lifecycle={"type": "array"},
                 states=_list(_object(state=_TEXT, family=_TEXT, **_AMOUNTS)),
                 findings=_list(_FINDING),
             ),
@@ -300,14 +452,20 @@ _ANSWERS: dict[str, Schema] = {
         ]
     },
     "signals": _object(
-        run=_TEXT, **_WINDOW["properties"], bucket_ms={"type": "integer"}, times_ms=_list({"type": "integer"}),
+        run=_TEXT,
+        **_WINDOW["properties"],
+        bucket_ms={"type": "integer"},
+        times_ms=_list({"type": "integer"}),
         ranks=_list(
             _object(
-                rank={"type": "integer"}, node=_nullable("string"), slot_index=_nullable("integer"),
+                rank={"type": "integer"},
+                node=_nullable("string"),
+                slot_index=_nullable("integer"),
                 gpu=_nullable("string"),
             )
         ),
-        ranks_total={"type": "integer"}, series={"type": "object", "additionalProperties": _FIGURES},
+        ranks_total={"type": "integer"},
+        series={"type": "object", "additionalProperties": _FIGURES},
         heat=_object(step_ms=_list(_NUMBERS), wait_ms_share=_list(_NUMBERS), gpu_util=_list(_NUMBERS)),
         phases=_list(_object(name=_TEXT, ms_per_step=_NUMBERS)),
         throughput=_object(samples_per_s=_NUMBERS, tokens_per_s=_NUMBERS, flops_per_s=_NUMBERS, mfu=_NUMBERS),
@@ -319,10 +477,17 @@ _ANSWERS: dict[str, Schema] = {
     "trace": _object(run=_TEXT, spans=_list({"type": "object"})),
     "lineage": _object(run=_TEXT),
     "top": _object(
-        at=_TEXT, origin=_nullable("string"), window=_WINDOW, rows=_list(_TOP_ROW), others={"type": "integer"},
+        at=_TEXT,
+        origin=_nullable("string"),
+        window=_WINDOW,
+        rows=_list(_TOP_ROW),
+        others={"type": "integer"},
         rate=_object(
-            usd_per_hour=_nullable("number"), usd_micro_per_hour=_nullable("integer"),
-            wasted_usd_per_hour=_nullable("number"), gpus={"type": "number"}, held_gpus={"type": "number"},
+            usd_per_hour=_nullable("number"),
+            usd_micro_per_hour=_nullable("integer"),
+            wasted_usd_per_hour=_nullable("number"),
+            gpus={"type": "number"},
+            held_gpus={"type": "number"},
             free_gpus={"type": "number"},
         ),
         queue=_object(pods={"type": "integer"}, gpus={"type": "number"}, longest_ms=_nullable("integer")),
@@ -331,28 +496,41 @@ _ANSWERS: dict[str, Schema] = {
         "anyOf": [
             _object(window=_WINDOW, rows=_list(_EXPERIMENT), total=_object(**_AMOUNTS)),
             _object(
-                **_WHOSE, **_AIM, window=_WINDOW, target=_nullable("number"), metrics=_list({"type": "object"}),
-                runs=_list(_WORTH_OF_RUN), total=_object(**_AMOUNTS), dominated_usd_micro=_nullable("integer"),
-                dominated_usd=_nullable("number"), already_dominated_usd_micro=_nullable("integer"),
+                **_WHOSE,
+                **_AIM,
+                window=_WINDOW,
+                target=_nullable("number"),
+                metrics=_list({"type": "object"}),
+                runs=_list(_WORTH_OF_RUN),
+                total=_object(**_AMOUNTS),
+                dominated_usd_micro=_nullable("integer"),
+                dominated_usd=_nullable("number"),
+                already_dominated_usd_micro=_nullable("integer"),
                 already_dominated_usd=_nullable("number"),
             ),
         ]
     },
-}  # fmt: skip
+}
 _PAGE = (
     {
-        "name": "limit", "in": "query", "description": "Maximum number of rows. `next` is the next cursor.",
+        "name": "limit",
+        "in": "query",
+        "description": "Maximum number of rows. `next` is the next cursor.",
         "schema": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
     },
     {
-        "name": "cursor", "in": "query", "description": "The value of `next`: continues the same answer.",
+        "name": "cursor",
+        "in": "query",
+        "description": "The value of `next`: continues the same answer.",
         "schema": {"type": "string", "minLength": 1},
     },
-)  # fmt: skip
+)
 _AS = {
-    "name": "as", "in": "query", "description": "File format. Default: csv.",
+    "name": "as",
+    "in": "query",
+    "description": "File format. Default: csv.",
     "schema": {"type": "string", "enum": [*FILES]},
-}  # fmt: skip
+}
 _REFUSALS = {
     "400": "Invalid question. The text names the parameter and what to do.",
     "401": "Not authenticated. A token, a session or a trusted proxy is needed.",

@@ -149,9 +149,14 @@ def common_parameters(what: str, parameters: Mapping[str, str], settings: Settin
     values = {name: parameters.get(name) for name in allowed}
     zone = zone_of(values["tz"] or settings.timezone)
     window = time_range_of(
-        values["last"], values["since"], values["until"], values["month"], values["all"] in ("1", "true"), zone,
+        values["last"],
+        values["since"],
+        values["until"],
+        values["month"],
+        values["all"] in ("1", "true"),
+        zone,
         DEFAULT_LAST.get(what),
-    )  # fmt: skip
+    )
     price_usd_micro = _price(values["price"])
     # the experiment of `worth` is the one that its runs name, not the one that pays
     team, experiment = (None if name in OWN_PARAMETERS.get(what, ()) else _name(parameters, name) for name in SCOPE)
@@ -212,9 +217,16 @@ def _cost(parameters: Mapping[str, str]) -> _Answering:
             else "ledger_row"
         )
         return cost(
-            store, scope.window, names, zone=scope.zone, price_usd_micro=scope.price_usd_micro, ledger=ledger,
-            tariff=tariff_of(scope.settings), basis=scope.basis(store, names), pot=scope.pot,
-        )  # fmt: skip
+            store,
+            scope.window,
+            names,
+            zone=scope.zone,
+            price_usd_micro=scope.price_usd_micro,
+            ledger=ledger,
+            tariff=tariff_of(scope.settings),
+            basis=scope.basis(store, names),
+            pot=scope.pot,
+        )
 
     return answer
 
@@ -226,9 +238,13 @@ def groupings_of(parameters: Mapping[str, str]) -> list[str]:
 
 def _charges(parameters: Mapping[str, str]) -> _Answering:
     return lambda store, scope: charges(
-        store, scope.window, zone=scope.zone, price_usd_micro=scope.price_usd_micro, basis=scope.basis(store, ()),
+        store,
+        scope.window,
+        zone=scope.zone,
+        price_usd_micro=scope.price_usd_micro,
+        basis=scope.basis(store, ()),
         pot=scope.pot,
-    )  # fmt: skip
+    )
 
 
 def _share(parameters: Mapping[str, str], experiment: str | None) -> str:
@@ -377,9 +393,12 @@ def _worth(parameters: Mapping[str, str]) -> _Answering:
 def _top(parameters: Mapping[str, str]) -> _Answering:
     limit = _number(parameters, "limit", MAX_LIMIT)
     return lambda store, scope: top(
-        store, scope.window, zone=scope.zone, price_usd_micro=scope.price_usd_micro,
+        store,
+        scope.window,
+        zone=scope.zone,
+        price_usd_micro=scope.price_usd_micro,
         limit=MAX_ROWS if limit is None else limit,
-    )  # fmt: skip
+    )
 
 
 def _target(parameters: Mapping[str, str]) -> float | None:
@@ -459,10 +478,21 @@ def _sample(parameters: Mapping[str, str]) -> str:
 
 
 _ANSWERS: dict[str, Callable[[Mapping[str, str]], _Answering]] = {
-    "why": _why, "cost": _cost, "runs": _runs, "show": _show, "trace": _trace, "lineage": _lineage,
-    "burn": _burn, "worth": _worth, "cluster": _cluster, "signals": _signals, "charges": _charges, "top": _top,
-    "closed": _closed, "instances": _instances,
-}  # fmt: skip
+    "why": _why,
+    "cost": _cost,
+    "runs": _runs,
+    "show": _show,
+    "trace": _trace,
+    "lineage": _lineage,
+    "burn": _burn,
+    "worth": _worth,
+    "cluster": _cluster,
+    "signals": _signals,
+    "charges": _charges,
+    "top": _top,
+    "closed": _closed,
+    "instances": _instances,
+}
 
 
 def _price(text: str | None) -> int | None:

@@ -191,9 +191,16 @@ class AnswerRoutes:
 
 
 def application(
-    guarded: Guarded, probes: ProbeRoutes, answers: AnswerRoutes, sessions: Sessions, months: MonthRoutes,
-    backup: BackupRoute, remote_write: RemoteWriteReceiver, otlp: OtlpReceiver, audit: Audit,
-) -> Starlette:  # fmt: skip
+    guarded: Guarded,
+    probes: ProbeRoutes,
+    answers: AnswerRoutes,
+    sessions: Sessions,
+    months: MonthRoutes,
+    backup: BackupRoute,
+    remote_write: RemoteWriteReceiver,
+    otlp: OtlpReceiver,
+    audit: Audit,
+) -> Starlette:
     """The ASGI application of a server."""
     senders = [
         Route("/api/v1/write", guarded("ingest", remote_write.receive), methods=["POST"]),

@@ -37,9 +37,14 @@ class Sources:
     """Reads the sources of a server into its store. Without any, it waits for senders."""
 
     def __init__(
-        self, core: Core, *, collector: KubernetesCollector | None = None, exporter_urls: Sequence[str] = (),
-        prometheus: Prometheus | None = None, mlflow: Mlflow | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        core: Core,
+        *,
+        collector: KubernetesCollector | None = None,
+        exporter_urls: Sequence[str] = (),
+        prometheus: Prometheus | None = None,
+        mlflow: Mlflow | None = None,
+    ) -> None:
         self.collector = collector
         self.readers: list[SourceReader] = []  # all but the collector, once the past has been read
         self._core = core
@@ -124,9 +129,10 @@ class Sources:
         finds = self.collector is not None and self._prometheus is None and core.settings.find_exporters == "yes"
         if self._exporter_urls or finds:
             scrapes = Scrapes(
-                lambda: self._gpu_exporters(find=finds), of_gpus(self._dcgm()),
+                lambda: self._gpu_exporters(find=finds),
+                of_gpus(self._dcgm()),
                 interval_s=core.settings.scrape_interval_s,
-            )  # fmt: skip
+            )
             found.append(TelemetryIngest(core.store, core.lock, scrapes, holders, disk=core.disk))
         if finds:
             machines = of_machines(NodeExporters(core.nodes.uid_of))

@@ -77,9 +77,11 @@ def append_tables_that_fit(store: Store, tables: Mapping[str, pa.Table]) -> None
 
 
 def _append(
-    append: Callable[[Batch], object], batch: Batch, size_of: Callable[[Batch], int],
+    append: Callable[[Batch], object],
+    batch: Batch,
+    size_of: Callable[[Batch], int],
     cut: Callable[[Batch, int], tuple[Batch, Batch]],
-) -> None:  # fmt: skip
+) -> None:
     pieces, refused = [batch], ""
     failures = count = 0
     while pieces:

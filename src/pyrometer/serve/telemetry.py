@@ -45,9 +45,15 @@ class TelemetryIngest:
     """Reads one source of samples into one store. The lock is held while the store is used."""
 
     def __init__(
-        self, store: Store, lock: asyncio.Lock, source: TelemetrySource, holders: DeviceHolders, *,
-        covered: Callable[[tuple[int, int]], None] = lambda span: None, disk: Disk | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        lock: asyncio.Lock,
+        source: TelemetrySource,
+        holders: DeviceHolders,
+        *,
+        covered: Callable[[tuple[int, int]], None] = lambda span: None,
+        disk: Disk | None = None,
+    ) -> None:
         self.store = store
         self.lock = lock
         self.source = source

@@ -115,9 +115,13 @@ def known_records(store: Store, tracked: list[TrackedRun], *, local: bool) -> Tr
     )
     pods = newest_records(store, Pod, "pod_uid", "true", [], f"{times} AND coalesce(started_ms, time_ms) <= {to_ms}")
     holds = newest_records(
-        store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms", "true", [],
+        store,
+        Allocation,
+        "pod_uid, node_uid, slot_index, instance, from_ms",
+        "true",
+        [],
         f"coalesce(to_ms, {to_ms}) >= {from_ms} AND from_ms <= {to_ms} AND (to_ms IS NULL OR to_ms > from_ms)",
-    )  # fmt: skip
+    )
     sources = {source for (source,) in ask("SELECT DISTINCT source FROM allocation").fetchall()}
     is_known = sources - set(TRACKERS) or store.has("node")
     until_ms = store.newest_ms(["node", "slot", "pod", "allocation", "run"], now_ms) if is_known else None

@@ -100,9 +100,13 @@ class StepStore:
     """
 
     def __init__(
-        self, store: Store, inbox: Inbox, *, node_uid_of: Callable[[str], str | None] = lambda host: None,
+        self,
+        store: Store,
+        inbox: Inbox,
+        *,
+        node_uid_of: Callable[[str], str | None] = lambda host: None,
         waits_for_pods: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.stored = 0
         self._store = store
         self._inbox = inbox
@@ -210,10 +214,13 @@ def look_up(store: Store, wanted: MissingContext, *, local: bool) -> RunContext:
     if (pods or slots) and store.has("allocation"):
         places = [f"{slot.node_uid} {slot.slot_index}" for slot in slots]
         holds = newest_records(
-            store, Allocation, "pod_uid, node_uid, slot_index, instance, from_ms",
+            store,
+            Allocation,
+            "pod_uid, node_uid, slot_index, instance, from_ms",
             "list_contains(?::VARCHAR[], pod_uid) OR list_contains(?::VARCHAR[], node_uid || ' ' || slot_index)",
-            [[pod.pod_uid for pod in pods], places], "to_ms IS NULL OR to_ms > from_ms",
-        )  # fmt: skip
+            [[pod.pod_uid for pod in pods], places],
+            "to_ms IS NULL OR to_ms > from_ms",
+        )
         others = {hold.pod_uid for hold in holds} - {pod.pod_uid for pod in pods}
         pods += _pods(store, wanted._replace(pod_uids=others, pod_names=set()))
     known = RunContext(pods=pods, slots=slots, holds=holds)
@@ -226,23 +233,28 @@ def look_up(store: Store, wanted: MissingContext, *, local: bool) -> RunContext:
 def _pods(store: Store, wanted: MissingContext) -> list[Pod]:
     names = [f"{namespace}/{name}" for namespace, name in wanted.pod_names]
     return newest_records(
-        store, Pod, "pod_uid",
+        store,
+        Pod,
+        "pod_uid",
         "list_contains(?::VARCHAR[], pod_uid) OR list_contains(?::VARCHAR[], namespace || '/' || name)",
-        [list(wanted.pod_uids), names], "true",
-    )  # fmt: skip
+        [list(wanted.pod_uids), names],
+        "true",
+    )
 
 
 def _of_runs(store: Store, launches: set[str], runs: set[str], known: RunContext, *, local: bool) -> RunContext:
     """Adds what the store has of launches, and of the runs whose attempts they may be."""
     of_these = [list(launches), list(runs)]
     ranks = newest_records(
-        store, Run, "run, attempt, rank",
+        store,
+        Run,
+        "run, attempt, rank",
         "launch IS NOT NULL AND (list_contains(?::VARCHAR[], launch) OR list_contains(?::VARCHAR[], run) OR ?)",
         [*of_these, local, *of_these],
         # others may have ended by now, or find the checkpoint from which they resumed
         "list_contains(?::VARCHAR[], launch) OR (ended_ms IS NULL AND pod_uid = 'run:' || launch || ':' || rank) "
         "OR (list_contains(?::VARCHAR[], run) AND (ended_ms IS NULL OR (attempt > 1 AND resumed_step IS NULL)))",
-    )  # fmt: skip
+    )
     runs = runs | {rank.run for rank in ranks}
     ask = store.connection.execute
     attempts = ask(

@@ -57,13 +57,15 @@ class Vitals:
         )
         yield _gauge("pyrometer_ledger_end_timestamp_seconds", "The newest accounted minute", accounting.end_ms / 1000)
         yield _gauge(
-            "pyrometer_accounted_timestamp_seconds", "When the ledger was last brought up to date",
+            "pyrometer_accounted_timestamp_seconds",
+            "When the ledger was last brought up to date",
             accounting.accounted_at_s,
-        )  # fmt: skip
+        )
         yield _gauge(
-            "pyrometer_accounting_seconds", "How long it took to bring the ledger up to date, last time",
+            "pyrometer_accounting_seconds",
+            "How long it took to bring the ledger up to date, last time",
             accounting.accounting_s,
-        )  # fmt: skip
+        )
         yield _gauge(
             "pyrometer_shortcomings", "Sources that cannot be read; /readyz names them", len(health.shortcomings())
         )
@@ -80,13 +82,14 @@ class Vitals:
             synced.add_metric([watch.resource.name], float(watch.synced.is_set() and not watch.denied))
         yield synced
         yield _counters(
-            "pyrometer_remote_write_samples", "Samples received by remote write, by outcome", ["outcome"],
+            "pyrometer_remote_write_samples",
+            "Samples received by remote write, by outcome",
+            ["outcome"],
             _by_outcome(parts.remote_write.counts),
-        )  # fmt: skip
+        )
         yield _counters(
-            "pyrometer_otlp_records", "Records received over OTLP, by outcome", ["signal", "outcome"],
-            parts.otlp.counts,
-        )  # fmt: skip
+            "pyrometer_otlp_records", "Records received over OTLP, by outcome", ["signal", "outcome"], parts.otlp.counts
+        )
 
     def _outgoing(self) -> Iterator[Metric]:
         parts = self._parts
@@ -94,25 +97,32 @@ class Vitals:
             "pyrometer_otlp_pushes", "Bodies pushed over OTLP, by outcome", ["signal", "outcome"], parts.push.counts
         )
         yield _counters(
-            "pyrometer_messages", "Notifications of findings, by receiver and outcome", ["receiver", "outcome"],
+            "pyrometer_messages",
+            "Notifications of findings, by receiver and outcome",
+            ["receiver", "outcome"],
             parts.notifier.counts,
-        )  # fmt: skip
+        )
         stamps = {
-            (writer.tracker, outcome): count for writer in parts.summary_writers for outcome, count in writer.counts.items()
+            (writer.tracker, outcome): count
+            for writer in parts.summary_writers
+            for outcome, count in writer.counts.items()
         }
         yield _counters(
-            "pyrometer_tracker_stamps", "Costs written into runs of trackers, by outcome", ["tracker", "outcome"],
+            "pyrometer_tracker_stamps",
+            "Costs written into runs of trackers, by outcome",
+            ["tracker", "outcome"],
             stamps,
-        )  # fmt: skip
+        )
         lake = parts.lake_copy
         yield _counters(
             "pyrometer_lake_copies", "Copies into the lake, by outcome", ["outcome"], _by_outcome(lake.counts)
         )
         yield _counter("pyrometer_lake_copied_bytes", "Bytes copied into the lake", lake.bytes)
         yield _gauge(
-            "pyrometer_lake_copied_timestamp_seconds", "When the lake was last brought up to date",
+            "pyrometer_lake_copied_timestamp_seconds",
+            "When the lake was last brought up to date",
             lake.copied_at_s or None,
-        )  # fmt: skip
+        )
 
 
 def _gauge(name: str, help_text: str, value: float | None) -> Metric:

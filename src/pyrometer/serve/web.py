@@ -20,9 +20,18 @@ from starlette.responses import PlainTextResponse, Response
 from pyrometer.model.states import CAUSE, STATES
 
 PAGES = (
-    "/", "/experiments", "/experiment", "/workload", "/worth", "/run", "/step", "/lineage", "/cluster", "/chargeback",
+    "/",
+    "/experiments",
+    "/experiment",
+    "/workload",
+    "/worth",
+    "/run",
+    "/step",
+    "/lineage",
+    "/cluster",
+    "/chargeback",
     "/pipelines",
-)  # fmt: skip
+)
 # Browsers revalidate the files, so that a new version of the server has a new page at once. The chart library has its
 # version in its name, so that browsers keep it and what they compiled, which takes a second.
 REVALIDATE = "no-cache"

@@ -15,4 +15,4 @@ __all__ = [
     "StoreReader",
     "data_folders",
     "tables_of",
-]  # fmt: skip
+]

@@ -27,9 +27,22 @@ PUT_BACK = "put the right file back, or restore a backup."
 RETRY = "Fix that and try again: the folder is unchanged."
 # Errors of the operating system when a file is opened. DuckDB quotes their texts.
 SYSTEM_ERRORS = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE,
-    errno.ENOMEM, errno.ENOLCK, errno.ESTALE, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR,
-)  # fmt: skip
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EIO,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOLCK,
+    errno.ESTALE,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+)
 # The storage versions of DuckDB 0.10 to 2.0, which all later versions read. `_own_storage` is that of the installed
 # version.
 OLDER_STORAGE = range(64, 70)

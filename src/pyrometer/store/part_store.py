@@ -192,11 +192,13 @@ class BucketPartStore(PartStore):
             region = fs.resolve_s3_region(self._root.partition("/")[0])
         parsed = urlsplit(endpoint if endpoint is None or "://" in endpoint else f"https://{endpoint}")
         return fs.S3FileSystem(
-            region=region or "us-east-1", connect_timeout=CONNECT_TIMEOUT_S, request_timeout=REQUEST_TIMEOUT_S,
+            region=region or "us-east-1",
+            connect_timeout=CONNECT_TIMEOUT_S,
+            request_timeout=REQUEST_TIMEOUT_S,
             allow_delayed_open=True,  # sends a small file in one request
             retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=MAX_ATTEMPTS),
             **({"endpoint_override": parsed.netloc, "scheme": parsed.scheme} if endpoint else {}),
-        )  # fmt: skip
+        )
 
 
 def chunks_of(path: Path, chunk_bytes: int = LOCAL_CHUNK_BYTES) -> Iterator[bytes]:

@@ -70,9 +70,15 @@ class StoreReader:
         return self._kept is not None
 
     def expose(
-        self, kinds: Iterable[str], from_ms: int, to_ms: int, *, suffix: str = "", without: Iterable[Part] = (),
+        self,
+        kinds: Iterable[str],
+        from_ms: int,
+        to_ms: int,
+        *,
+        suffix: str = "",
+        without: Iterable[Part] = (),
         keep: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Creates a temporary view of each kind, over the partitions that overlap [from_ms, to_ms). Parts can be left
         out, and a join or condition in SQL (`keep`) can limit the rows."""
         left_out = {part.path for part in without}

@@ -18,8 +18,30 @@ from typing import Any
 
 BATCHES = 4  # the first batches of a run
 MAX_FILE_BYTES = 2**20  # of a file that an argument names
-_NAMES = ("name", "out", "dir", "log", "path", "port", "host", "addr", "id", "tag", "note", "resume", "save", "wandb",
-          "mlflow", "project", "group", "user", "token", "key", "rank", "node")  # fmt: skip
+_NAMES = (
+    "name",
+    "out",
+    "dir",
+    "log",
+    "path",
+    "port",
+    "host",
+    "addr",
+    "id",
+    "tag",
+    "note",
+    "resume",
+    "save",
+    "wandb",
+    "mlflow",
+    "project",
+    "group",
+    "user",
+    "token",
+    "key",
+    "rank",
+    "node",
+)
 _VALUES = (bool, int, float, str)
 
 

@@ -27,9 +27,12 @@ _FIELDS = {
     "clocks_throttle_reasons.active": "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",  # the name that every driver version knows
 }
 COMMAND = (
-    "nvidia-smi", f"--query-gpu=index,uuid,name,{','.join(_FIELDS)}", "--format=csv,noheader,nounits",
-    "-lms", str(EVERY_MS),
-)  # fmt: skip
+    "nvidia-smi",
+    f"--query-gpu=index,uuid,name,{','.join(_FIELDS)}",
+    "--format=csv,noheader,nounits",
+    "-lms",
+    str(EVERY_MS),
+)
 
 
 def parse_line(line: str, time_ms: int) -> Message | None:
@@ -79,9 +82,14 @@ class GpuWatch:
                 # A session of its own, because Ctrl-C is for the training. If this process is killed, the child ends
                 # with a broken pipe.
                 self._child = subprocess.Popen(  # noqa: S603 - found on the user's own PATH
-                    self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                    text=True, errors="replace", start_new_session=True,
-                )  # fmt: skip
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                )
             except OSError:
                 return
             with self._child as child:

@@ -15,8 +15,11 @@ from urllib.parse import unquote
 
 _POD_UID = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})/")
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_RANK = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"))  # fmt: skip
+_RANK = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+)
 _PROC = Path("/proc")
 MAX_ATTRIBUTES, MAX_VALUE_CHARACTERS = 64, 1024  # of OTEL_RESOURCE_ATTRIBUTES
 _ALLOWED_PREFIXES = ("k8s.", "host.", "cloud.", "container.", "deployment.", "service.")

@@ -54,10 +54,31 @@ class WatchedLoader:
     """One data loader through its epochs."""
 
     __slots__ = (
-        "_began_round", "_dataset", "_direct", "_drawer", "_ended", "_has_surplus", "_is_unreliable", "_last_round",
-        "_prefetched", "_provisional", "_recognized", "_used", "_waiting", "drawn_count", "epoch", "evaluated", "fresh",
-        "indices_are_rows", "name", "number", "places", "queue", "sent", "trains",
-    )  # fmt: skip
+        "_began_round",
+        "_dataset",
+        "_direct",
+        "_drawer",
+        "_ended",
+        "_has_surplus",
+        "_is_unreliable",
+        "_last_round",
+        "_prefetched",
+        "_provisional",
+        "_recognized",
+        "_used",
+        "_waiting",
+        "drawn_count",
+        "epoch",
+        "evaluated",
+        "fresh",
+        "indices_are_rows",
+        "name",
+        "number",
+        "places",
+        "queue",
+        "sent",
+        "trains",
+    )
 
     def __init__(self, number: int, dataset: Any, used: deque[UsedBatch]) -> None:
         self.number = number

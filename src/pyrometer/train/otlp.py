@@ -32,9 +32,13 @@ _RESOURCE = {
 }
 _INFO, _WARN, _ERROR = (9, "INFO"), (13, "WARN"), (17, "ERROR")
 _SEVERITY = {
-    "stuck": _WARN, "nonfinite_loss": _WARN, "telemetry_dropped": _WARN,
-    "exception": _ERROR, "out_of_memory": _ERROR, "oom_killed": _ERROR,
-}  # fmt: skip
+    "stuck": _WARN,
+    "nonfinite_loss": _WARN,
+    "telemetry_dropped": _WARN,
+    "exception": _ERROR,
+    "out_of_memory": _ERROR,
+    "oom_killed": _ERROR,
+}
 _INTERNAL = 1  # the kind of a span
 _PATH = re.compile(r"(?<![\w/])(?:[A-Za-z][\w+.-]*:/|~|\.{0,2})/[^\s\"',;:()<>\[\]]+")
 _METRIC_ATTRIBUTES = ("step", "goal", "source", "first_step", "last_step")
@@ -219,8 +223,11 @@ def _event(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 _LOGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "run": _run, "window": _window, "batch": _batch, "event": _event,
-}  # fmt: skip
+    "run": _run,
+    "window": _window,
+    "batch": _batch,
+    "event": _event,
+}
 
 
 def _span(fields: dict[str, Any]) -> dict[str, Any]:

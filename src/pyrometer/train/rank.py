@@ -70,9 +70,14 @@ class TrainingRank:
         )
         self._meeting = Meeting(torch, settings.window_s)
         self.windows = StepWindows(
-            self.recorder, self.outbox, self._meeting, self.progress, self.lineage, self.identity,
+            self.recorder,
+            self.outbox,
+            self._meeting,
+            self.progress,
+            self.lineage,
+            self.identity,
             settings.flops_per_sample,
-        )  # fmt: skip
+        )
         self._publisher = Publisher(
             self.spool, self.identity, self.recorder, self.outbox, self.steps, self.lineage, self.metrics
         )

@@ -15,9 +15,28 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyrometer.train.ring import (  # isort: skip
-    BACKWARD, BEGIN_NS, CHECKPOINT, COLUMNS, COMM, COMPILE, COPY, COUNT, DATA, END_NS, EVALUATE, FLAGS, FORWARD, HEADER,
-    LIGHT, MEASURED, MOVED_NS, OPTIMIZER, OTHER, PHASE, SKIPPED,
-)  # fmt: skip
+    BACKWARD,
+    BEGIN_NS,
+    CHECKPOINT,
+    COLUMNS,
+    COMM,
+    COMPILE,
+    COPY,
+    COUNT,
+    DATA,
+    END_NS,
+    EVALUATE,
+    FLAGS,
+    FORWARD,
+    HEADER,
+    LIGHT,
+    MEASURED,
+    MOVED_NS,
+    OPTIMIZER,
+    OTHER,
+    PHASE,
+    SKIPPED,
+)
 from pyrometer.train.work import Work
 
 if TYPE_CHECKING:
@@ -28,10 +47,17 @@ if TYPE_CHECKING:
 # forward it is the loss, after backward it is gradient clipping, unless another batch comes first.
 _PHASE_AFTER = {DATA: COPY, FORWARD: FORWARD, BACKWARD: OPTIMIZER}
 _BETWEEN = {
-    (OTHER, FORWARD): COPY, (BACKWARD, FORWARD): COPY, (BACKWARD, DATA): OTHER, (FORWARD, DATA): OTHER,
-    (FORWARD, EVALUATE): EVALUATE, (DATA, DATA): OTHER, (DATA, OPTIMIZER): OTHER, (FORWARD, OPTIMIZER): OPTIMIZER,
-    (DATA, BACKWARD): FORWARD, (OTHER, BACKWARD): FORWARD,  # its forward was not seen
-}  # fmt: skip
+    (OTHER, FORWARD): COPY,
+    (BACKWARD, FORWARD): COPY,
+    (BACKWARD, DATA): OTHER,
+    (FORWARD, DATA): OTHER,
+    (FORWARD, EVALUATE): EVALUATE,
+    (DATA, DATA): OTHER,
+    (DATA, OPTIMIZER): OTHER,
+    (FORWARD, OPTIMIZER): OPTIMIZER,
+    (DATA, BACKWARD): FORWARD,
+    (OTHER, BACKWARD): FORWARD,  # its forward was not seen
+}
 _GAP = tuple(
     tuple(_BETWEEN.get((before, after), _PHASE_AFTER.get(before, OTHER)) for after in range(MEASURED))
     for before in range(MEASURED)
@@ -60,10 +86,34 @@ class Recorder:
     """Records one training thread, step by step. Only the hooks call its methods."""
 
     __slots__ = (
-        "begin_ns", "closable", "count", "device", "ends", "evaluating", "every", "expected", "inside", "kept",
-        "last_ns", "light", "marks", "named", "on_close", "phase", "ready_ns", "ring", "row", "rows", "slow_ns",
-        "stack", "stepped", "thread", "view", "whole_at", "work",
-    )  # fmt: skip
+        "begin_ns",
+        "closable",
+        "count",
+        "device",
+        "ends",
+        "evaluating",
+        "every",
+        "expected",
+        "inside",
+        "kept",
+        "last_ns",
+        "light",
+        "marks",
+        "named",
+        "on_close",
+        "phase",
+        "ready_ns",
+        "ring",
+        "row",
+        "rows",
+        "slow_ns",
+        "stack",
+        "stepped",
+        "thread",
+        "view",
+        "whole_at",
+        "work",
+    )
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring

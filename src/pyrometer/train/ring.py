@@ -15,17 +15,41 @@ from pathlib import Path
 from typing import NamedTuple
 
 PHASES = (
-    "other", "data", "copy", "forward", "backward", "comm", "optimizer", "checkpoint", "evaluate", "compile", "garbage",
+    "other",
+    "data",
+    "copy",
+    "forward",
+    "backward",
+    "comm",
+    "optimizer",
+    "checkpoint",
+    "evaluate",
+    "compile",
+    "garbage",
     "startup",
-)  # fmt: skip
+)
 OTHER, DATA, COPY, FORWARD, BACKWARD, COMM, OPTIMIZER, CHECKPOINT, EVALUATE, COMPILE, GARBAGE, STARTUP = range(12)
 MEASURED = 11  # phases that are part of steps: all but startup
 
 # The positions of the header.
 (
-    MAGIC, ROWS, WALL_NS, MONOTONIC_NS, COUNT, FOLDED, PHASE, MOVED_NS, BEAT_NS, FIRST_STEP, PID, ENDED, STUCK_NS,
-    EXIT, LEFT_NS, EXPLAINED,
-) = range(16)  # fmt: skip
+    MAGIC,
+    ROWS,
+    WALL_NS,
+    MONOTONIC_NS,
+    COUNT,
+    FOLDED,
+    PHASE,
+    MOVED_NS,
+    BEAT_NS,
+    FIRST_STEP,
+    PID,
+    ENDED,
+    STUCK_NS,
+    EXIT,
+    LEFT_NS,
+    EXPLAINED,
+) = range(16)
 HEADER = 32
 # EXIT: 0 if the rank reports its outcome itself, EXIT_GUESSED if it does so without knowing its exit code. If the exit
 # code is stored here: HAS_EXIT plus the code in the low 32 bits, which are _NO_CODE until then. LEFT_NS: when the

@@ -242,9 +242,12 @@ def start_beside(folder: Path, endpoint: str) -> bool:
     subprocess.Popen(  # noqa: S603 - this very interpreter
         [sys.executable, "-I", "-S", "-c", _MAIN, library],
         env={**os.environ, "PYROMETER_SPOOL": str(folder), "PYROMETER_ENDPOINT": endpoint},
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True, cwd="/",
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
     return True
 
 

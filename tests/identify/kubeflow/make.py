@@ -49,9 +49,12 @@ def pipeline() -> dict:
     inside = {name: sorted(one["dag"]["tasks"]) for name, one in spec["components"].items() if "dag" in one}
     retry = spec["root"]["dag"]["tasks"]["train"]["retryPolicy"]["maxRetryCount"]
     return {
-        "name": spec["pipelineInfo"]["name"], "tasks": sorted(spec["root"]["dag"]["tasks"]), "inside": inside,
-        "retries": retry, "schema": spec["schemaVersion"],
-    }  # fmt: skip
+        "name": spec["pipelineInfo"]["name"],
+        "tasks": sorted(spec["root"]["dag"]["tasks"]),
+        "inside": inside,
+        "retries": retry,
+        "schema": spec["schemaVersion"],
+    }
 
 
 def plain(thing: object) -> dict:
@@ -62,9 +65,11 @@ def of_katib() -> dict:
     from kubeflow import katib as k
 
     objective = k.V1beta1ObjectiveSpec(
-        type="minimize", goal=0.2, objective_metric_name="validation-loss",
+        type="minimize",
+        goal=0.2,
+        objective_metric_name="validation-loss",
         metric_strategies=[k.V1beta1MetricStrategy(name="validation-loss", value="latest")],
-    )  # fmt: skip
+    )
     assigned = [
         k.V1beta1ParameterAssignment(name="lr", value="0.0003"),
         k.V1beta1ParameterAssignment(name="layers", value="4"),
@@ -75,32 +80,43 @@ def of_katib() -> dict:
     at = "2026-11-01T10:00:00Z"
     condition = k.V1beta1TrialCondition(type="Running", status="False", last_transition_time=at, last_update_time=at)
     stopped = k.V1beta1TrialCondition(
-        type="EarlyStopped", status="True", reason="TrialEarlyStopped", message="Trial is early stopped",
-        last_transition_time="2026-11-01T10:20:00Z", last_update_time="2026-11-01T10:20:00Z",
-    )  # fmt: skip
+        type="EarlyStopped",
+        status="True",
+        reason="TrialEarlyStopped",
+        message="Trial is early stopped",
+        last_transition_time="2026-11-01T10:20:00Z",
+        last_update_time="2026-11-01T10:20:00Z",
+    )
     trial = k.V1beta1Trial(
-        api_version="kubeflow.org/v1beta1", kind="Trial",
+        api_version="kubeflow.org/v1beta1",
+        kind="Trial",
         metadata=client.V1ObjectMeta(name="lr-search-abc12345", namespace="ns", uid="trial-1"),
         spec=k.V1beta1TrialSpec(objective=objective, parameter_assignments=assigned),
         status=k.V1beta1TrialStatus(
             start_time=at, completion_time="2026-11-01T10:20:00Z", conditions=[condition, stopped], observation=observed
         ),
-    )  # fmt: skip
+    )
     running = k.V1beta1ExperimentCondition(type="Running", status="True", last_transition_time=at, last_update_time=at)
     experiment = k.V1beta1Experiment(
-        api_version="kubeflow.org/v1beta1", kind="Experiment",
+        api_version="kubeflow.org/v1beta1",
+        kind="Experiment",
         metadata=client.V1ObjectMeta(name="lr-search", namespace="ns", uid="exp-1"),
         spec=k.V1beta1ExperimentSpec(
-            objective=objective, algorithm=k.V1beta1AlgorithmSpec(algorithm_name="bayesianoptimization"),
-            max_trial_count=10, parallel_trial_count=4,
+            objective=objective,
+            algorithm=k.V1beta1AlgorithmSpec(algorithm_name="bayesianoptimization"),
+            max_trial_count=10,
+            parallel_trial_count=4,
         ),
         status=k.V1beta1ExperimentStatus(
-            start_time=at, conditions=[running], trials=1, trials_early_stopped=1,
+            start_time=at,
+            conditions=[running],
+            trials=1,
+            trials_early_stopped=1,
             current_optimal_trial=k.V1beta1OptimalTrial(
                 best_trial_name="lr-search-abc12345", parameter_assignments=assigned, observation=observed
             ),
         ),
-    )  # fmt: skip
+    )
     return {"experiment": plain(experiment), "trial": plain(trial)}
 
 
@@ -111,16 +127,18 @@ def of_training() -> dict:
         name="pytorch", image="train", resources=client.V1ResourceRequirements(limits={"nvidia.com/gpu": "8"})
     )
     replicas = t.KubeflowOrgV1ReplicaSpec(
-        replicas=2, restart_policy="OnFailure",
+        replicas=2,
+        restart_policy="OnFailure",
         template=client.V1PodTemplateSpec(spec=client.V1PodSpec(containers=[container])),
-    )  # fmt: skip
+    )
     job = t.KubeflowOrgV1PyTorchJob(
-        api_version="kubeflow.org/v1", kind="PyTorchJob",
+        api_version="kubeflow.org/v1",
+        kind="PyTorchJob",
         metadata=client.V1ObjectMeta(name="ranker-train-9k2lx", namespace="ns", uid="pt-9"),
         spec=t.KubeflowOrgV1PyTorchJobSpec(
             pytorch_replica_specs={"Worker": replicas}, run_policy=t.KubeflowOrgV1RunPolicy(clean_pod_policy="None")
         ),
-    )  # fmt: skip
+    )
     return {"pytorchjob": plain(job)}
 
 

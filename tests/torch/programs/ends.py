@@ -143,10 +143,29 @@ def fork_fails() -> None:
 
 
 WAYS = (
-    system_exit, message, whole_byte, negative, success, at_once, from_c, fail, hook_before, hook_after, hook_exits,
-    hook_leaves, chained, group, syntax, caught, terminated, interrupted, killed, atexit_fails, thread_fails,
+    system_exit,
+    message,
+    whole_byte,
+    negative,
+    success,
+    at_once,
+    from_c,
+    fail,
+    hook_before,
+    hook_after,
+    hook_exits,
+    hook_leaves,
+    chained,
+    group,
+    syntax,
+    caught,
+    terminated,
+    interrupted,
+    killed,
+    atexit_fails,
+    thread_fails,
     fork_fails,
-)  # fmt: skip
+)
 
 
 def train() -> None:

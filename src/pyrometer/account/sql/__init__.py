@@ -39,13 +39,7 @@ SUMMED = {
     "hour_use": "19_hour_use",
 }
 INTERVAL_STEPS = (SLOTS, "06_tenants", "07_marks", WINDOWS, SAMPLES, "10_timeline", MINUTES)
-CHUNK_STEPS = (
-    *INTERVAL_STEPS,
-    "12_shares",
-    "14_carry",
-    ENERGY,
-    ACTIVITY,
-)
+CHUNK_STEPS = (*INTERVAL_STEPS, "12_shares", "14_carry", ENERGY, ACTIVITY)
 
 
 @cache

@@ -95,11 +95,17 @@ async def examine(api: Api, owners: Iterable[Kind], asks_gpus: Callable[[objects
                 )
             return [
                 Checked(
-                    resource.name, group, place.plural, verb, *(await _try(api, resource, verb)), costs,
-                    len(splits.uids), splits.pods,
+                    resource.name,
+                    group,
+                    place.plural,
+                    verb,
+                    *(await _try(api, resource, verb)),
+                    costs,
+                    len(splits.uids),
+                    splits.pods,
                 )
                 for verb in verbs
-            ]  # fmt: skip
+            ]
 
     answers = await asyncio.gather(*(one(*each) for each in wanted))
     return Examined([checked for group in answers for checked in group], gpu_pods)

@@ -53,24 +53,34 @@ class Need(NamedTuple):
 
 NEEDS = (
     Need(
-        "", "Node", "nodes", objects.NodeObject,
+        "",
+        "Node",
+        "nodes",
+        objects.NodeObject,
         "capacity: without nodes there are no slots, and nothing to account for",
     ),
     Need("", "Namespace", "namespaces", objects.Namespace, "teams that are named by labels of namespaces"),
     Need(
-        "resource.k8s.io", "ResourceClaim", "resourceclaims", objects.ResourceClaim,
-        "which devices pods have that ask for them by claims (DRA)", optional=True,
+        "resource.k8s.io",
+        "ResourceClaim",
+        "resourceclaims",
+        objects.ResourceClaim,
+        "which devices pods have that ask for them by claims (DRA)",
+        optional=True,
     ),
     Need("", "Pod", "pods", objects.PodObject, "everything: who holds which GPUs, from when to when"),
     Need(
-        "", "Event", "events", objects.EventObject,
-        "why pods wait or start slowly: image pulls, scheduling, preemption",
+        "", "Event", "events", objects.EventObject, "why pods wait or start slowly: image pulls, scheduling, preemption"
     ),
     Need(
-        "kueue.x-k8s.io", "Workload", "workloads", objects.Queued,
-        "how long jobs wait in Kueue's queues, and which GPUs lie free meanwhile", optional=True,
+        "kueue.x-k8s.io",
+        "Workload",
+        "workloads",
+        objects.Queued,
+        "how long jobs wait in Kueue's queues, and which GPUs lie free meanwhile",
+        optional=True,
     ),
-)  # fmt: skip
+)
 
 
 class ObjectTranslator(Protocol):
@@ -97,10 +107,16 @@ class KubernetesSource:
     """Follows one cluster. Its deliveries never end."""
 
     def __init__(
-        self, api: Api, translator: ObjectTranslator, *, cluster: str, always: Iterable[tuple[str, str]] = (),
-        last_live_ms: int | None = None, known: Known | None = None,
+        self,
+        api: Api,
+        translator: ObjectTranslator,
+        *,
+        cluster: str,
+        always: Iterable[tuple[str, str]] = (),
+        last_live_ms: int | None = None,
+        known: Known | None = None,
         heartbeat_s: float = HEARTBEAT_S,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.api = api
         self.watches: dict[tuple[str, str], Watch] = {}
         self._denied_owners: dict[tuple[str, str], tuple[str, str]] = {}  # by group and kind: resource, answer

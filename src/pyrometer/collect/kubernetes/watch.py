@@ -80,9 +80,14 @@ class Watch:
     """Follows one resource. Its state is public for those who want to know how it is."""
 
     def __init__(
-        self, api: Api, resource: Resource, *, clock_ms: Callable[[], int] = now_ms, last_live_ms: int | None = None,
+        self,
+        api: Api,
+        resource: Resource,
+        *,
+        clock_ms: Callable[[], int] = now_ms,
+        last_live_ms: int | None = None,
         known: Mapping[str, tuple[str, str]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.api = api
         self.resource = resource
         self.synced = asyncio.Event()  # everything that is there was seen once
@@ -140,9 +145,7 @@ class Watch:
         seen: dict[str, tuple[str, str]] = {}
         params = {"limit": str(self.resource.page)}
         while True:
-            page = _LISTING.decode(
-                await self.api.get(self.resource.path, params, self.resource.accept(listed=True))
-            )  # fmt: skip
+            page = _LISTING.decode(await self.api.get(self.resource.path, params, self.resource.accept(listed=True)))
             at_ms = self._clock_ms()
             decoded = [found for item in page.items or () if (found := self._decoded(item)) is not None]
             for item in decoded:
@@ -164,9 +167,11 @@ class Watch:
 
     async def _watch(self) -> AsyncIterator[list[ObservedObject | Gap]]:
         params = {
-            "watch": "true", "resourceVersion": self._version, "allowWatchBookmarks": "true",
+            "watch": "true",
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S),
-        }  # fmt: skip
+        }
         accept = self.resource.accept(listed=False)
         async for lines in self.api.lines(self.resource.path, params, accept, SILENT_S):
             at_ms = self._clock_ms()

@@ -70,9 +70,11 @@ class Prometheus:
         self.url = without_password(url)
         self._settings = settings
         self._client = httpx.AsyncClient(
-            base_url=url.rstrip("/"), verify=_trust(settings), follow_redirects=True,
+            base_url=url.rstrip("/"),
+            verify=_trust(settings),
+            follow_redirects=True,
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
-        )  # fmt: skip
+        )
 
     async def close(self) -> None:
         """Hangs up."""

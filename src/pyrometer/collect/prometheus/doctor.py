@@ -11,18 +11,33 @@ from pyrometer.model.units import MS_PER_HOUR
 
 # What is looked for, in which words, and what is not known without it.
 NEEDS = (
-    ("GPUs (dcgm-exporter)", 'count({__name__=~"DCGM_FI_DEV_(GPU_TEMP|GPU_TEMP_CELSIUS)"})',
-     "what GPUs do: only that they are held is known"),
-    ("profiling counters", 'count({__name__=~"DCGM_FI_PROF_(GR_ENGINE_ACTIVE|GR_ENGINE_UTIL_RATIO|SM_ACTIVE)"})',
-     "a hang that spins looks busy: utilisation is all there is"),
-    ("GPU pods (kube-state-metrics)", f"count({GPU_REQUESTS})",
-     "who held GPUs, of pods that are gone; labels of telemetry stand in, late by minutes"),
-    ("GPU nodes (kube-state-metrics)", f"count({GPU_CAPACITY})",
-     "which GPUs were free: only those that telemetry shows are known"),
-    ("labels of pods", "count(kube_pod_labels)",
-     "teams and experiments that labels name: start kube-state-metrics with --metric-labels-allowlist=pods=[*]"),
+    (
+        "GPUs (dcgm-exporter)",
+        'count({__name__=~"DCGM_FI_DEV_(GPU_TEMP|GPU_TEMP_CELSIUS)"})',
+        "what GPUs do: only that they are held is known",
+    ),
+    (
+        "profiling counters",
+        'count({__name__=~"DCGM_FI_PROF_(GR_ENGINE_ACTIVE|GR_ENGINE_UTIL_RATIO|SM_ACTIVE)"})',
+        "a hang that spins looks busy: utilisation is all there is",
+    ),
+    (
+        "GPU pods (kube-state-metrics)",
+        f"count({GPU_REQUESTS})",
+        "who held GPUs, of pods that are gone; labels of telemetry stand in, late by minutes",
+    ),
+    (
+        "GPU nodes (kube-state-metrics)",
+        f"count({GPU_CAPACITY})",
+        "which GPUs were free: only those that telemetry shows are known",
+    ),
+    (
+        "labels of pods",
+        "count(kube_pod_labels)",
+        "teams and experiments that labels name: start kube-state-metrics with --metric-labels-allowlist=pods=[*]",
+    ),
     ("machines (node_exporter)", "count(node_uname_info)", "whether a disk, the CPU or the network held a job up"),
-)  # fmt: skip
+)
 
 
 class SeriesCount(NamedTuple):

@@ -35,11 +35,19 @@ GPU_CAPACITY = f'kube_node_status_capacity{{resource=~"{GPU_RESOURCES}"}} > 0'
 
 # What is said of pods, as one value an hour: names and moments do not change in a pod's life.
 OF_PODS = (
-    "kube_pod_info", "kube_pod_owner", "kube_pod_labels", "kube_pod_annotations", "kube_pod_created",
-    "kube_pod_status_scheduled_time", "kube_pod_start_time", "kube_pod_completion_time",
-    "kube_pod_container_state_started", "kube_pod_container_status_terminated_reason",
-    'kube_pod_status_phase{phase=~"Succeeded|Failed|Pending"}', "kube_pod_status_reason",
-)  # fmt: skip
+    "kube_pod_info",
+    "kube_pod_owner",
+    "kube_pod_labels",
+    "kube_pod_annotations",
+    "kube_pod_created",
+    "kube_pod_status_scheduled_time",
+    "kube_pod_start_time",
+    "kube_pod_completion_time",
+    "kube_pod_container_state_started",
+    "kube_pod_container_status_terminated_reason",
+    'kube_pod_status_phase{phase=~"Succeeded|Failed|Pending"}',
+    "kube_pod_status_reason",
+)
 OF_OWNERS = ("kube_job_owner", "kube_replicaset_owner", "kube_job_labels", "kube_namespace_labels")
 OF_NODES = ("kube_node_labels", "kube_node_info", "kube_node_created")
 NODE_STEP_MS = MS_PER_MINUTE
@@ -167,9 +175,12 @@ def _resource(name: str) -> str:
 
 
 def _describe(
-    name: str, series: Series, pods: dict[tuple[str, str, str], _Pod], by_name: dict[tuple[str, str], _Pod],
+    name: str,
+    series: Series,
+    pods: dict[tuple[str, str, str], _Pod],
+    by_name: dict[tuple[str, str], _Pod],
     keys: dict[str, str],
-) -> None:  # fmt: skip
+) -> None:
     """What one series says of its pod, if it is one that asks for GPUs."""
     labels = series.labels
     key = (_said(labels, "namespace"), _said(labels, "pod"))
@@ -239,7 +250,11 @@ def _pod(pod: _Pod, ended_ms: int | None) -> objects.PodObject:
     running = "Running" if started else "Pending"
     return objects.PodObject(
         Meta(
-            name=pod.name, uid=pod.uid, namespace=pod.namespace, labels=pod.labels, annotations=pod.annotations,
+            name=pod.name,
+            uid=pod.uid,
+            namespace=pod.namespace,
+            labels=pod.labels,
+            annotations=pod.annotations,
             creation_timestamp=moment(times.get("created") or scheduled_ms or pod.first_ms),
         ),
         objects.PodSpec(
@@ -247,11 +262,12 @@ def _pod(pod: _Pod, ended_ms: int | None) -> objects.PodObject:
             [ContainerObject(name, objects.Resources(amounts)) for name, amounts in sorted(pod.requests.items())],
         ),
         objects.PodStatus(
-            running if ended_ms is None else pod.phase or "Succeeded", pod.reason if pod.reason == "Evicted" else "",
+            running if ended_ms is None else pod.phase or "Succeeded",
+            pod.reason if pod.reason == "Evicted" else "",
             conditions=conditions,
             container_statuses=[ContainerStatus(name, state=state) for name in sorted(pod.requests)],
         ),
-    )  # fmt: skip
+    )
 
 
 def moment(ms: int | None) -> datetime | None:
@@ -311,18 +327,23 @@ def _namespaces(told: list[Series], keys: dict[str, str]) -> Iterator[objects.Na
 
 
 async def _nodes(
-    api: Prometheus, cluster: str, from_ms: int, to_ms: int, told: dict[str, list[Series]], names: Names,
+    api: Prometheus,
+    cluster: str,
+    from_ms: int,
+    to_ms: int,
+    told: dict[str, list[Series]],
+    names: Names,
     interval_ms: int,
-) -> tuple[list[ObservedObject], list[Event]]:  # fmt: skip
+) -> tuple[list[ObservedObject], list[Event]]:
     """Nodes with GPUs when they came, changed and went; and when nobody scraped."""
     capacity = await _stepwise(api, GPU_CAPACITY, from_ms, to_ms)
     ready = await _stepwise(
-        api, f'kube_node_status_condition{{condition="Ready",status="true"}} and on (node) ({GPU_CAPACITY})',
-        from_ms, to_ms,
-    )  # fmt: skip
-    cordoned = await _stepwise(
-        api, f"kube_node_spec_unschedulable and on (node) ({GPU_CAPACITY})", from_ms, to_ms
-    )  # fmt: skip
+        api,
+        f'kube_node_status_condition{{condition="Ready",status="true"}} and on (node) ({GPU_CAPACITY})',
+        from_ms,
+        to_ms,
+    )
+    cordoned = await _stepwise(api, f"kube_node_spec_unschedulable and on (node) ({GPU_CAPACITY})", from_ms, to_ms)
     labels: dict[str, dict[str, str]] = defaultdict(dict)
     for series in told["kube_node_labels"]:
         labels[_said(series.labels, "node")].update(_words(series.labels, "label", names.keys))
@@ -362,9 +383,14 @@ def _by_node(found: list[Series]) -> dict[str, dict[int, float]]:
 
 
 def _node_changes(
-    name: str, capacity: dict[int, dict[str, str | int]], looks: dict[str, dict[str, dict[int, float]]],
-    labels: dict[str, str], names: Names, span: tuple[int, int], gaps: list[Event],
-) -> Iterator[ObservedObject]:  # fmt: skip
+    name: str,
+    capacity: dict[int, dict[str, str | int]],
+    looks: dict[str, dict[str, dict[int, float]]],
+    labels: dict[str, str],
+    names: Names,
+    span: tuple[int, int],
+    gaps: list[Event],
+) -> Iterator[ObservedObject]:
     """A node as it was first seen, and whenever it looked otherwise."""
     if "nvidia.com/gpu.product" not in labels and (model := names.gpu_model_of(name)):
         labels = {**labels, "nvidia.com/gpu.product": model}
@@ -381,10 +407,9 @@ def _node_changes(
                 Meta(name=name, uid=names.node_uid_of(name), labels=labels),
                 objects.NodeSpec(unschedulable=cordoned),
                 objects.NodeStatus(
-                    capacity[at_ms], capacity[at_ms],
-                    [Condition("Ready", "True" if ready else "False", moment(at_ms))],
+                    capacity[at_ms], capacity[at_ms], [Condition("Ready", "True" if ready else "False", moment(at_ms))]
                 ),
-            )  # fmt: skip
+            )
             yield ObservedObject(node, at_ms if last_ms else min(at_ms, span[0]))
         last_ms = at_ms
     blind_until_ms = max(

@@ -61,10 +61,18 @@ class PrometheusSource:
     """A time that is over, from `from_ms` to `to_ms`. What has been `read` before is not read again."""
 
     def __init__(
-        self, api: Prometheus, translator: HistoryTranslator, *, cluster: str, from_ms: int, to_ms: int,
-        near_idle_power_w: Callable[[str | None], int], known: KnownObjects | None = None,
-        read: Sequence[tuple[int, int]] = (), by_labels: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        api: Prometheus,
+        translator: HistoryTranslator,
+        *,
+        cluster: str,
+        from_ms: int,
+        to_ms: int,
+        near_idle_power_w: Callable[[str | None], int],
+        known: KnownObjects | None = None,
+        read: Sequence[tuple[int, int]] = (),
+        by_labels: bool = True,
+    ) -> None:
         self.api = api
         self.cluster = cluster
         self.from_ms, self.to_ms = from_ms, to_ms
@@ -100,9 +108,7 @@ class PrometheusSource:
                     before = uses.get(use, (first_ms, last_ms))
                     uses[use] = min(before[0], first_ms), max(before[1], last_ms)
                 part = (done_ms + piece.to_ms - from_ms) / whole_ms
-                yield Delivery(
-                    taken.records, OBJECTS_SHARE + (1 - OBJECTS_SHARE) * part, (piece.from_ms, piece.to_ms)
-                )  # fmt: skip
+                yield Delivery(taken.records, OBJECTS_SHARE + (1 - OBJECTS_SHARE) * part, (piece.from_ms, piece.to_ms))
             done_ms += to_ms - from_ms
         async for rows in self._machines(places):
             yield Delivery(rows, 1.0)
@@ -130,9 +136,7 @@ class PrometheusSource:
 
     async def _objects(self, places: list[SlotAddress]) -> list[tuple[Any, ...]]:
         models = {host: place.gpu_model for place in places if place.gpu_model for host in place.hosts}
-        names = Names(
-            label_keys(self._translator.keys()), self._named_node, models.get, self._owner_of
-        )  # fmt: skip
+        names = Names(label_keys(self._translator.keys()), self._named_node, models.get, self._owner_of)
         past = await history(self.api, self.cluster, self.from_ms, self.to_ms, names)
         self.pods = past.pods
         self._interval_ms, self._addresses = past.interval_ms, past.addresses

@@ -104,9 +104,17 @@ class LakeCopier:
         assert self._sizes is not None  # noqa: S101 - `_copy` has listed it
         since = self._manifest.left if self._manifest else {}
         manifest = Manifest(
-            header.cluster, header.source, now_ms, header.from_ms, header.end_ms, parts, beside, dict(header.meta),
-            dict(header.settings), {},
-        )  # fmt: skip
+            header.cluster,
+            header.source,
+            now_ms,
+            header.from_ms,
+            header.end_ms,
+            parts,
+            beside,
+            dict(header.meta),
+            dict(header.settings),
+            {},
+        )
         named = {*manifest.named, MANIFEST}
         unnamed = {path: since.get(path, now_ms) for path in sorted(self._sizes) if path not in named}
         over = [path for path, since_ms in unnamed.items() if since_ms <= now_ms - GRACE_MS]
