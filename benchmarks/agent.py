@@ -77,10 +77,10 @@ while time.time() < end:
 
 def run_agent(port: int, pretend: int) -> None:
     """In a process of its own: the agent, with every GPU `pretend` times."""
-    from pyrometer.cli.agent import serve
-    from pyrometer.collect.nvml import Gpu, Nvml
-    from pyrometer.collect.pod_resources import SOCKET
-    from pyrometer.serve.agent import Agent
+    from pyrometer.agent.nvml import Gpu, Nvml
+    from pyrometer.agent.pod_resources import SOCKET
+    from pyrometer.agent.server import Agent
+    from pyrometer.cli.commands.agent import serve
 
     nvml = Nvml()
     copies = [
@@ -188,7 +188,7 @@ def cost(port: int, pid: int, seconds: float, scrape_every_s: float) -> dict[str
 
 def trace() -> list[tuple[str, float, float]]:
     """Milliseconds of wall clock and of CPU that each reading of one GPU takes, warm."""
-    from pyrometer.collect.nvml import ACTIVITY, ENERGY, HEALTH, Nvml
+    from pyrometer.agent.nvml import ACTIVITY, ENERGY, HEALTH, Nvml
 
     gpu = Nvml().gpus[0]
     questions = [

@@ -24,8 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_TESTS = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(Path(__file__).parent), str(_TESTS), str(_TESTS / "collect")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 LIVE_S, PAUSE_S = 10.0, 0.05
 MOST_BODIES = int(2 * LIVE_S / PAUSE_S)
@@ -53,7 +52,7 @@ def at_rest(folder: Path, gpus: int, hours: int) -> dict[str, Any]:
     """Backup, incremental backup, verification, restore."""
     import ledger
 
-    from pyrometer.account.ledger import build
+    from pyrometer.account.build.ledger import build
     from pyrometer.model.settings import Settings
     from pyrometer.store import Store
 
@@ -80,8 +79,8 @@ def at_rest(folder: Path, gpus: int, hours: int) -> dict[str, Any]:
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, str, str]]:
     """A server over the folder, and tokens of an admin and a sender."""
-    from kube.server import free_port
-    from pyrometer.serve.tokens import Tokens
+    from pyrometer.questions.tokens import Tokens
+    from tests.support.kube_server import free_port
 
     tokens = Tokens(folder)
     admin, sender = tokens.create("root", "admin", 0), tokens.create("prometheus", "ingest", 0)
@@ -100,8 +99,9 @@ def serving(folder: Path) -> Iterator[tuple[str, str, str]]:
 def live(folder: Path) -> dict[str, Any]:
     """How long a sender waits, without and with backups."""
     import httpx2 as httpx
-    from exporters import Gpu
-    from sent import body_of, series_of
+
+    from tests.support.exporter_texts import Gpu
+    from tests.support.remote_write_bodies import body_of, series_of
 
     headers = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf"}
     gpus = [Gpu(number) for number in range(200)]

@@ -285,9 +285,9 @@ def ran(case: Case, folder: Path) -> Seen:
 
 def asked(data: Path, case: Case) -> dict[str, Any] | None:
     """What `pyrometer why --all` says of the folder now; None while nothing is there."""
-    from pyrometer.cli.running import answer_from, open_store
+    from pyrometer.cli.command_support import answer_from, open_store
     from pyrometer.model.settings import Settings, with_values
-    from pyrometer.serve.questions import question
+    from pyrometer.questions.registry import question
     from pyrometer.store.inbox import of_training
 
     if not (data / "pyrometer.duckdb").exists() and not of_training(data).paths():

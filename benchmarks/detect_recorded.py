@@ -44,10 +44,10 @@ def recordings(args: argparse.Namespace) -> Iterator[Row]:
 
 def explained(path: Path, *, with_steps: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads recordings, accounts for them and explains them: their truth, and how that compares with it."""
-    from pyrometer.account.ledger import build
+    from pyrometer.account.build.ledger import build
+    from pyrometer.answers.score import ledger_cells, score, truth_window
+    from pyrometer.answers.why import why
     from pyrometer.collect.source import drain
-    from pyrometer.explain.score import ledger_cells, score, truth_window
-    from pyrometer.explain.why import why
     from pyrometer.model.settings import Settings
     from pyrometer.store import Store
     from pyrometer_datasets.recorded_truth import recorded_truth

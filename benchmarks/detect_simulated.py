@@ -57,9 +57,9 @@ def explained(
     scenario: str, seed: int, gpus: int | None = None, hours: int | None = None, evidence: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Simulates a night, accounts for it and explains it: its truth, and how that compares with it."""
-    from pyrometer.account.ledger import build
-    from pyrometer.explain.score import ledger_cells, score, truth_window
-    from pyrometer.explain.why import why
+    from pyrometer.account.build.ledger import build
+    from pyrometer.answers.score import ledger_cells, score, truth_window
+    from pyrometer.answers.why import why
     from pyrometer.model.settings import Settings
     from pyrometer.simulate.night import simulate
     from pyrometer.store import Store

@@ -20,13 +20,13 @@ def main() -> None:
         time.time_ns = lambda: cluster_ms * 1_000_000 + int((real_ns() - real_ms * 1_000_000) * speed)
         time.time = lambda: time.time_ns() / 1e9
     from pyrometer.cli import main as command
-    from pyrometer.collect.scrape import Scrapes
-    from pyrometer.serve import sources
+    from pyrometer.collect.gpu.scrape import Scrapes
+    from pyrometer.serve.ingest import source_readers
 
     def by_that_clock(*arguments: Any, interval_s: float) -> Scrapes:
         return Scrapes(*arguments, interval_s=interval_s / speed)
 
-    sources.Scrapes = by_that_clock  # type: ignore[misc, assignment]
+    source_readers.Scrapes = by_that_clock  # type: ignore[misc, assignment]
     sys.argv[:] = ["pyrometer", *sys.argv[4:]]
     command()
 

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests" / "collect")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-import spoken  # noqa: E402 - the tests'
 from scrape import METRICS  # noqa: E402 - beside this file
 from watch import pod  # noqa: E402
+
+from tests.support import otlp_json  # noqa: E402 - the tests'
 
 GPUS_A_NODE = 8
 NODES_A_JOB = 16
@@ -375,9 +376,9 @@ class Senders:
                 "gpu_model": "NVIDIA H200",
                 "framework": "torch",
             }
-            kind, said = spoken.window(0, 600_000)
+            kind, said = otlp_json.window(0, 600_000)
             parts.append((identity, [(kind, said | {"time_ms": 1, "to_ms": 500_000})]))
-        text = json.dumps(spoken.requests(parts)["logs"]).replace("%", "%%")
+        text = json.dumps(otlp_json.requests(parts)["logs"]).replace("%", "%%")
         for gpu in range(GPUS_A_NODE):
             text = text.replace(f'"{900_000 + gpu}"', f'"%(RANK{gpu})d"').replace(
                 f"/{900_000 + gpu}", f"/%(RANK{gpu})d"

@@ -21,16 +21,16 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(ROOT), *(str(ROOT / name) for name in ("collect", "faults"))]
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT)]
 
-from child import Faults  # noqa: E402 - beside the tests
-from harness import Counts, Sender, Served, compare, deliveries, look, prepared, undisturbed  # noqa: E402
-from kills import NOBODY, Killed, Scene, every_step  # noqa: E402
 from test_killed import COMMANDS, folders_to_harm  # noqa: E402
 
-from pyrometer.account.check import problems  # noqa: E402
+from pyrometer.account.checks.check_list import problems  # noqa: E402
 from pyrometer.store import Store  # noqa: E402
+from tests.support.crashing_process import Faults  # noqa: E402 - beside the tests
+from tests.support.fault_harness import Counts, Sender, Served, compare, deliveries, look, prepared, undisturbed  # noqa: E402
+from tests.support.kills import NOBODY, Killed, Scene, every_step  # noqa: E402
 
 Row = tuple[str, Counts, Counter[str]]
 

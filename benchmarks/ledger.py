@@ -145,9 +145,9 @@ def measure(gpus: int, hours: int, folder: Path) -> dict[str, float]:
 
 
 def _build_and_ask(folder: Path, hours: int) -> dict[str, float]:
-    from pyrometer.account.ledger import build
-    from pyrometer.account.time_range import TimeRange
-    from pyrometer.explain.why import why
+    from pyrometer.account.build.ledger import build
+    from pyrometer.account.query.time_range import TimeRange
+    from pyrometer.answers.why import why
     from pyrometer.model.settings import Settings
     from pyrometer.store import Store
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.lineage import lineage_of_checkpoint, lineage_of_sample, lineage_of_step
-from pyrometer.explain.spikes import lineage_of_spikes
+from pyrometer.account.query.time_range import TimeRange
+from pyrometer.answers.runs.lineage import lineage_of_checkpoint, lineage_of_sample, lineage_of_step
+from pyrometer.answers.runs.spikes import lineage_of_spikes
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Event, Metric, Run, StepWindow
 from pyrometer.model.units import MS_PER_HOUR

@@ -18,9 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / "collect")]
+sys.path[:0] = [str(Path(__file__).parent.parent)]
 
-import spoken  # noqa: E402 - the tests'
+from tests.support import otlp_json  # noqa: E402 - the tests'
 
 RANKS_A_NODE = 8
 INTERVAL_MS = 10_000
@@ -53,17 +53,17 @@ def requests_of(ranks: int, rounds: int) -> list[list[dict]]:
                     "gpu_model": "NVIDIA H200",
                     "framework": "torch",
                 }
-                parts.append((identity, [spoken.window(at_ms + rank, 10 * number)]))
-            nodes.append(spoken.requests(parts)["logs"])
+                parts.append((identity, [otlp_json.window(at_ms + rank, 10 * number)]))
+            nodes.append(otlp_json.requests(parts)["logs"])
         sent.append(nodes)
     return sent
 
 
 def step_by_step(rounds: list[list[tuple[bytes, bool]]], packed: str) -> list[dict[str, float]]:
     """Seconds of CPU that each step takes, round by round."""
-    from pyrometer.collect import otlp_requests
-    from pyrometer.identify.runs import RunRegistry
-    from pyrometer.serve.training import look_up
+    from pyrometer.collect.otlp import requests as otlp_requests
+    from pyrometer.identify.runs.run_registry import RunRegistry
+    from pyrometer.serve.ingest.step_store import look_up
     from pyrometer.store import Store
 
     now_ms = time.time_ns() // 1_000_000
@@ -117,7 +117,7 @@ def main() -> None:
     small = sum(len(body) for body, _ in packed[0]) // args.ranks
     print(f"{args.ranks:,} windows a round, {size:,} bytes each, {small:,} packed")
     _tell("JSON, gzip", args.ranks, step_by_step(packed, "gzip"))
-    binary = [[(spoken.as_protobuf("logs", request), False) for request in nodes] for nodes in requests]
+    binary = [[(otlp_json.as_protobuf("logs", request), False) for request in nodes] for nodes in requests]
     _tell("protobuf", args.ranks, step_by_step(binary, ""))
     theirs_s = peer(as_json[-1])
     print(f"protobuf's own reader of JSON: {args.ranks / theirs_s:,.0f} windows/s, and nothing is stored")

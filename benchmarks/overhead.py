@@ -189,7 +189,7 @@ def within(workload: str, device: str) -> dict[str, float]:
     import torch
     import torch.optim.optimizer as optimizers
 
-    from pyrometer.train import boot
+    from pyrometer.train.run import boot
 
     if device == "cpu":
         torch.set_num_threads(1)

@@ -29,7 +29,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
-from pyrometer.serve.findings_task import SHOWN_FIRST, first_experiment  # noqa: E402
+from pyrometer.serve.tasks.findings_task import SHOWN_FIRST, first_experiment  # noqa: E402
 from serve import free_port, running  # noqa: E402 - beside this file
 
 PATHS = ("/", "/experiments", "/worth", "/run", "/run?run={run}", "/step?run={run}", "/cluster", "/chargeback")

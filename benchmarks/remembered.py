@@ -19,13 +19,13 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from prometheus.exposed import Exposed
-from prometheus.servers import prometheus, victoria
-from pyrometer.explain.score import truth_window
+from pyrometer.answers.score import truth_window
 from pyrometer.simulate.night import simulate
 from pyrometer.store import Store
+from tests.support.exposed_night import Exposed
+from tests.support.prometheus_servers import prometheus, victoria
 
 EVERY_MS = 60_000
 

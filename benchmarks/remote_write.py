@@ -26,10 +26,11 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests" / "collect")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 from scrape import new_dcgm, text_of  # noqa: E402 - beside this file
-from sent import body_of  # noqa: E402 - the tests'
+
+from tests.support.remote_write_bodies import body_of  # noqa: E402 - the tests'
 
 SAMPLES_A_BODY = 2_000
 INTERVAL_MS = 15_000
@@ -63,8 +64,8 @@ def bodies_of(exporters: int, gpus: int, rounds: int) -> list[list[bytes]]:
 
 def step_by_step(rounds: list[list[bytes]]) -> list[dict[str, float]]:
     """Seconds of CPU that each step takes, round by round."""
-    from pyrometer.collect.remote_write import RemoteWriteReader
-    from pyrometer.collect.whole_scrapes import WholeScrapes
+    from pyrometer.collect.gpu.whole_scrapes import WholeScrapes
+    from pyrometer.collect.prometheus.remote_write import RemoteWriteReader
     from pyrometer.store import Store, tables_of
 
     reader, scrapes, dcgm = RemoteWriteReader(), WholeScrapes(), new_dcgm()

@@ -59,8 +59,8 @@ def text_of(exporter: int, gpus: int) -> bytes:
 
 
 def new_dcgm():
-    from pyrometer.collect.dcgm import Dcgm
-    from pyrometer.identify.gpu_models import near_idle_power_w
+    from pyrometer.collect.gpu.dcgm import Dcgm
+    from pyrometer.identify.gpus.gpu_models import near_idle_power_w
 
     return Dcgm(lambda host: f"uid-{host}", near_idle_power_w)
 
@@ -73,7 +73,7 @@ def lines_a_second(gpus: int) -> dict[str, float]:
     """One exporter's text, again and again: the cached reader and the official parser, in turns."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    from pyrometer.collect.exposition import ExpositionReader
+    from pyrometer.collect.prometheus.exposition import ExpositionReader
 
     text = text_of(0, gpus)
     lines, repeats = text.count(b"\n"), 40
@@ -93,8 +93,8 @@ def lines_a_second(gpus: int) -> dict[str, float]:
 
 def text_to_records(exporters: int, gpus: int) -> dict[str, float]:
     """Every exporter once, all new; then the same again, as every 15 seconds."""
-    from pyrometer.collect.dcgm import measure_of, slot_address_of
-    from pyrometer.collect.exposition import ExpositionReader
+    from pyrometer.collect.gpu.dcgm import measure_of, slot_address_of
+    from pyrometer.collect.prometheus.exposition import ExpositionReader
 
     texts = [text_of(number, gpus) for number in range(exporters)]
     readers = [ExpositionReader(measure_of, slot_address_of) for _ in texts]
@@ -139,7 +139,7 @@ def serve(exporters: int, gpus: int, ports: multiprocessing.Queue) -> None:
 
 async def follow(port: int, exporters: int, interval_s: float, folder: Path) -> dict[str, float]:
     """Scrapes them all into a store, for two intervals after everything has been seen once."""
-    from pyrometer.collect.scrape import Scrapes, ScrapeTarget, of_gpus
+    from pyrometer.collect.gpu.scrape import Scrapes, ScrapeTarget, of_gpus
     from pyrometer.model.records import GpuSample
     from pyrometer.store import Store
 

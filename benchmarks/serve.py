@@ -26,7 +26,7 @@ from statistics import median
 
 import httpx2 as httpx
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests" / "collect")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 from otlp import INTERVAL_MS, RANKS_A_NODE, requests_of  # noqa: E402 - beside this file
 from remote_write import free_port  # noqa: E402

@@ -32,8 +32,8 @@ DERIVED = ("ledger_row", "hour_sum", "minute_sum", "quarter_use", "energy", "car
 
 def some_days(gpus: int, days: int, folder: Path) -> dict:
     """What some days leave behind, what accounting for them took, and what questions over them take."""
-    from pyrometer.account.ledger import build
-    from pyrometer.account.time_range import TimeRange
+    from pyrometer.account.build.ledger import build
+    from pyrometer.account.query.time_range import TimeRange
     from pyrometer.model.settings import Settings
     from pyrometer.store import Store
 
@@ -60,8 +60,8 @@ def some_days(gpus: int, days: int, folder: Path) -> dict:
 
 def _least_cpu_s(store, window) -> float:
     """What `cost --by workload` takes: the least of many times, since most of it is the same for any window."""
-    from pyrometer.account.cost import cost
-    from pyrometer.account.names import open_names
+    from pyrometer.account.query.cost import cost
+    from pyrometer.account.query.names import open_names
 
     times = []
     for _ in range(25):

@@ -3,7 +3,7 @@
     python benchmarks/soak.py [--days 60] [--minutes 30] [--json FILE]
 
 Two nodes of two GPUs and a job of four ranks; every input, sealing, retention of three days, the ledger, findings and
-questions as in a server (`tests/faults/soak_days.py`). Growth is fitted over the second half: what is kept is bounded,
+questions as in a server (`tests/support/soak_days.py`). Growth is fitted over the second half: what is kept is bounded,
 and allocators take some weeks to settle.
 """
 
@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(ROOT), *(str(ROOT / name) for name in ("collect", "faults"))]
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT)]
 
-from soak_days import KEPT_DAYS, Held, days, slope  # noqa: E402 - beside the tests
+from tests.support.soak_days import KEPT_DAYS, Held, days, slope  # noqa: E402 - beside the tests
 
 # What a day may add: an allocator breathes, and objects of a day are kept as files of their own for ever.
 FLAT = {

@@ -155,7 +155,7 @@ class Canned:
 
 async def absorb(api: Canned, folder: Path) -> dict[str, float]:
     from pyrometer.collect.kubernetes.source import KubernetesSource
-    from pyrometer.identify.cluster import Cluster
+    from pyrometer.identify.kubernetes.cluster import Cluster
     from pyrometer.model.settings import Settings
     from pyrometer.store import Store
 

@@ -107,9 +107,9 @@ def _scrape(path: Path, ended: threading.Event) -> None:
 
 def explain(folder: Path) -> dict:
     """The scrapes as samples, the time in which the training ran as its pod's, and the answer of `why`."""
-    from pyrometer.account.ledger import build
-    from pyrometer.account.time_range import TimeRange
-    from pyrometer.explain.why import why
+    from pyrometer.account.build.ledger import build
+    from pyrometer.account.query.time_range import TimeRange
+    from pyrometer.answers.why import why
     from pyrometer.model.settings import Settings, with_values
     from pyrometer.store import Store
 
@@ -126,9 +126,9 @@ def explain(folder: Path) -> dict:
 
 def records(folder: Path, truth: dict) -> list:
     """What a collector would have written down."""
-    from pyrometer.collect.dcgm import Dcgm, measure_of, slot_address_of
-    from pyrometer.collect.exposition import ExpositionReader
-    from pyrometer.identify.gpu_models import near_idle_power_w
+    from pyrometer.collect.gpu.dcgm import Dcgm, measure_of, slot_address_of
+    from pyrometer.collect.prometheus.exposition import ExpositionReader
+    from pyrometer.identify.gpus.gpu_models import near_idle_power_w
     from pyrometer.model.records import Allocation, Node, Pod, Workload
     from pyrometer.model.units import SHARE_WHOLE
 
@@ -174,7 +174,7 @@ def main() -> None:
     if args.what == "record":
         record(args.out or args.folder)
         return
-    from pyrometer.explain.text import render_text
+    from pyrometer.render.why_text import render_text
 
     truth = json.loads((args.folder / "truth.json").read_text())
     for one in truth["intervals"]:

@@ -16,7 +16,7 @@ import duckdb
 import pytest
 from hypothesis import settings
 
-from effort import STEADY, THOROUGH
+from tests.support.effort import STEADY, THOROUGH
 
 # Property tests look at the same examples every time, so that a green run stays green;
 # `--hypothesis-profile=explore` looks further.
@@ -24,7 +24,7 @@ settings.register_profile("steady", derandomize=STEADY, deadline=None, max_examp
 settings.register_profile("explore", max_examples=500, deadline=None)
 settings.load_profile("steady")
 
-pytest_plugins = ("nvml_library",)
+pytest_plugins = ("tests.support.nvml_library", "tests.support.source_reading")
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -67,6 +67,27 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("needs public traces: set PYROMETER_TEST_DATA to a folder with openb/ and philly/")
     return Path(folder)
+
+
+# `make test` runs the first examples of each file that builds nights, `make test-all` runs all of them. A night takes a
+# third of a second.
+NIGHT_FOLDERS = ("/causes/", "/findings/", "/answers/", "/render/")
+MAX_VARIANTS = 1  # of one parametrized test
+MAX_EXAMPLES = 7  # of one file: the first ones define a cause, later ones test its limits
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks further examples of tests that build a night of their own as heavy."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        file = test.partition("::")[0]
+        if any(folder in file for folder in NIGHT_FOLDERS) and "tmp_path" in getattr(item, "fixturenames", ()):
+            seen[test] += 1
+            seen[file] += seen[test] == 1
+            if seen[test] > MAX_VARIANTS or seen[file] > MAX_EXAMPLES:
+                item.add_marker(pytest.mark.heavy)
 
 
 _left_out = 0

@@ -19,14 +19,14 @@ import click
 import pytest
 
 from pyrometer import __version__
-from pyrometer.account.groupings import GROUPINGS
+from pyrometer.account.query.groupings import GROUPINGS
+from pyrometer.agent.dcgm_text import OWN_METRICS
+from pyrometer.causes.registry import DETECTORS
 from pyrometer.cli import COMMANDS
-from pyrometer.explain.detectors import DETECTORS
-from pyrometer.export.dcgm import OWN_METRICS
-from pyrometer.export.workloads import GAUGES
+from pyrometer.export.workload_metrics import GAUGES
 from pyrometer.model.settings import HELP, Settings
 from pyrometer.model.states import CAUSES, FAMILIES, INTERVAL_STATES, STATES
-from pyrometer.train.environment import VARIABLES
+from pyrometer.train.run.environment import VARIABLES
 
 REPOSITORY = Path(__file__).parent.parent
 SOURCES = REPOSITORY / "src" / "pyrometer"
@@ -206,7 +206,7 @@ CAUSES_IN_THE_ORDER_IN_WHICH_THEY_CLAIM = (
 
 def parameters_of(name: str) -> list[click.Parameter] | list[argparse.Action]:
     """What a command takes. One that works with the base install has no click."""
-    module = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}")
+    module = importlib.import_module(f"pyrometer.cli.commands.{COMMANDS[name].module}")
     if COMMANDS[name].extra:
         return module.command.params
     return [action for action in module.parser()._actions if action.dest != "help"]
@@ -220,7 +220,7 @@ def spelled(parameter: click.Parameter | argparse.Action) -> str:
 
 
 def below(name: str) -> list[str]:
-    command = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}").command
+    command = importlib.import_module(f"pyrometer.cli.commands.{COMMANDS[name].module}").command
     return ["|".join(sorted(command.commands))] if isinstance(command, click.Group) else []
 
 
@@ -337,7 +337,7 @@ def test_every_setting_has_help():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_a_module_that_says_what_it_does(name):
-    module = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}")
+    module = importlib.import_module(f"pyrometer.cli.commands.{COMMANDS[name].module}")
     assert f"`pyrometer {name}" in module.__doc__
     assert COMMANDS[name].help
     if COMMANDS[name].extra:
@@ -353,7 +353,7 @@ def test_every_command_has_a_module_that_says_what_it_does(name):
 def test_every_command_module_is_listed():
     modules = {
         path.stem
-        for path in (SOURCES / "cli").glob("*.py")
+        for path in (SOURCES / "cli" / "commands").glob("*.py")
         if re.search(r"^(@click\.|def command\()", path.read_text(), re.MULTILINE)
     }
     assert modules == {listed.module for listed in COMMANDS.values()}
@@ -394,7 +394,7 @@ def test_import_pyrometer_imports_nothing_outside_the_standard_library():
 
 
 def test_running_a_command_imports_nothing_outside_the_standard_library():
-    assert imported_by("import pyrometer.cli.run") - set(sys.stdlib_module_names) == {"pyrometer"}
+    assert imported_by("import pyrometer.cli.commands.run") - set(sys.stdlib_module_names) == {"pyrometer"}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["nonsense"], ["run", "--help"]])
@@ -407,7 +407,7 @@ def test_help_imports_nothing_outside_the_standard_library(arguments):
     "name", ["why", "cost", "export", "close", "reconcile", "top", "runs", "show", "worth", "trace", "lineage"]
 )
 def test_a_question_to_a_folder_loads_nothing_for_clusters_or_servers(name):
-    assert not imported_by(f"import pyrometer.cli.{name}") & {"lightkube", "httpx2", "starlette", "uvicorn"}
+    assert not imported_by(f"import pyrometer.cli.commands.{name}") & {"lightkube", "httpx2", "starlette", "uvicorn"}
 
 
 def test_the_layers_hold():

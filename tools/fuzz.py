@@ -1,6 +1,6 @@
 """Looks for bytes that break a reader, led by coverage: `make fuzz TARGET=otlp_json SECONDS=60`.
 
-The targets are those of `tests/fuzz/targets.py`. What is found is kept in `.fuzz/TARGET` between runs; with `--keep`, the
+The targets are those of `tests/support/fuzz_targets.py`. What is found is kept in `.fuzz/TARGET` between runs; with `--keep`, the
 smallest inputs that reach as much go to `tests/fuzz/corpus/TARGET`, where `make test` replays them. An input that breaks
 a promise is written to `.fuzz/crash-…` with the traceback on the terminal, and ends the run.
 """
@@ -24,7 +24,7 @@ KEPT_BYTES = 16_000  # of what was found for one target
 SLOWEST_S, MOST_MIB = 5, 2_048  # of one input: beyond, it hangs, or grows
 INSTRUMENTED = ["pyrometer", "yaml", "prometheus_client"]
 
-sys.path[:0] = [str(REPOSITORY / "src"), str(TESTS / "fuzz"), str(TESTS / "collect"), str(TESTS)]
+sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY)]
 
 
 def fuzz(target: str, arguments: list[str]) -> None:
@@ -32,7 +32,7 @@ def fuzz(target: str, arguments: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=INSTRUMENTED):
-        from targets import TARGETS
+        from tests.support.fuzz_targets import TARGETS
     # libFuzzer begins itself again to compare corpora: by these words, in a shell
     program = f"{sys.executable} {Path(__file__).resolve()} {target} --inside"
     atheris.Setup([program, *arguments], TARGETS[target])
@@ -55,7 +55,7 @@ def main() -> int:
     """Every target that is named, one after the other."""
     if "--inside" in sys.argv:
         fuzz(sys.argv[1], sys.argv[3:])
-    from targets import TARGETS
+    from tests.support.fuzz_targets import TARGETS
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target", nargs="*", help=f"of {', '.join(TARGETS)}; all of them, if none is named")
@@ -64,9 +64,9 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := set(asked.target) - set(TARGETS):
         parser.error(f"There is no target {', '.join(sorted(unknown))}. Known: {', '.join(TARGETS)}.")
-    import seeds
+    from tests.support import fuzz_seeds
 
-    seeds.write_missing()
+    fuzz_seeds.write_missing()
     failed = 0
     for target in asked.target or TARGETS:
         print(f"== {target}: {asked.seconds} s", flush=True)
@@ -87,13 +87,13 @@ def keep(target: str, found: Path) -> None:
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir(parents=True)
     run(target, "-merge=1", "-use_counters=0", str(merged), str(kept), str(found))
-    seeds = {path.read_bytes() for path in kept.glob("seed-*")}
+    fuzz_seeds = {path.read_bytes() for path in kept.glob("seed-*")}
     for path in kept.glob("[!s]*"):
         path.unlink()
     room = KEPT_BYTES
     for path in sorted(merged.iterdir(), key=lambda path: (path.stat().st_size, path.name)):
         room -= path.stat().st_size
-        if room >= 0 and path.read_bytes() not in seeds:
+        if room >= 0 and path.read_bytes() not in fuzz_seeds:
             shutil.copy(path, kept / path.name[:12])
 
 

@@ -33,8 +33,8 @@ class Row(NamedTuple):
 
 
 def colours() -> dict[str, str]:
-    """The colour of every state and family, as colours.css has it for paper."""
-    css = files("pyrometer.explain").joinpath("colours.css").read_text(encoding="utf-8")
+    """The colour of every state and family, as colors.css has it for paper."""
+    css = files("pyrometer.render").joinpath("colors.css").read_text(encoding="utf-8")
     found: dict[str, str] = {}
     for selectors, colour in re.findall(r"^([^{}\n]*) \{ --c: light-dark\((#[0-9a-f]{6}),", css, re.MULTILINE):
         found |= dict.fromkeys(re.findall(r"\.[sf]-(\w+)", selectors), colour)

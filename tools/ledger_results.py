@@ -3,7 +3,7 @@
     python tools/ledger_results.py            record the results, after ACCOUNT_RULES was raised
     python tools/ledger_results.py --facts    make the facts anew, too: for new kinds of records or new rules
 
-tests/account/test_rules.py compares the results of today's rules with the recorded ones.
+tests/account/build/test_rules.py compares the results of today's rules with the recorded ones.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from unittest import mock
 
 from pyarrow import parquet
 
-from pyrometer.account import ledger, sql
-from pyrometer.account.chunk_inputs import MEASUREMENTS
-from pyrometer.account.rules import ACCOUNT_RULES
+from pyrometer.account.build import ledger, sql
+from pyrometer.account.build.chunk_inputs import MEASUREMENTS
+from pyrometer.account.build.rules import ACCOUNT_RULES
 from pyrometer.model.columns import SCHEMAS, derived_kinds
 from pyrometer.model.records import Price
 from pyrometer.model.settings import Settings
@@ -60,8 +60,8 @@ def make_facts() -> None:
     """Random histories with everything that can be in records, and a simulated night."""
     from pyrometer.simulate.night import simulate
 
-    sys.path += [str(FOLDER.parents[1]), str(FOLDER.parents[1] / "account")]
-    from histories import Maker, named
+    sys.path.append(str(FOLDER.parents[2]))
+    from tests.support.histories import Maker, named
 
     histories = [Maker(random.Random(f"rules {seed}")).history() for seed in range(HISTORIES)]
     with _store() as store:

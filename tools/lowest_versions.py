@@ -18,17 +18,17 @@ TOOLS = ("pytest>=8.3", "pytest-xdist>=3.6", "hypothesis>=6.115", "cramjam>=2.9"
 # What uses each dependency: the store and its SQL, the server and its routes, sources and their formats, the commands.
 TESTS = (
     "tests/store",
-    "tests/collect/test_exposition.py",
-    "tests/collect/test_remote_write.py",
+    "tests/collect/prometheus/test_exposition.py",
+    "tests/collect/prometheus/test_remote_write.py",
     "tests/serve/test_server.py",
-    "tests/serve/test_access.py",
-    "tests/serve/test_answers.py",
-    "tests/serve/test_backups.py",
-    "tests/serve/test_otlp.py",
-    "tests/serve/test_remote_write.py",
-    "tests/serve/test_agent.py",
-    "tests/cli/test_cli_run.py",
-    "tests/cli/test_cli_answers.py",
+    "tests/serve/http/test_auth.py",
+    "tests/questions/test_cache.py",
+    "tests/serve/http/test_admin.py",
+    "tests/serve/ingest/test_otlp_receiver.py",
+    "tests/serve/ingest/test_remote_write_receiver.py",
+    "tests/agent/test_server.py",
+    "tests/cli/commands/test_run.py",
+    "tests/cli/commands/test_answers.py",
 )
 
 

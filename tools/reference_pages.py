@@ -20,16 +20,16 @@ from typing import Any
 import click
 from prometheus_client.core import Metric
 
+from pyrometer.agent.dcgm_text import METRICS, OWN_METRICS
 from pyrometer.cli import COMMANDS
-from pyrometer.export.dcgm import METRICS, OWN_METRICS
 from pyrometer.model.glossary import GLOSSARY
 from pyrometer.model.settings import CHOICES, HELP, Settings
 from pyrometer.model.states import CLAIMS, EVIDENCE, IMMEDIATE_CAUSES, INTERVAL_STATES, STATE, STATES
 from pyrometer.serve.core import Core
+from pyrometer.serve.http.openapi import document
 from pyrometer.serve.main import build_services
-from pyrometer.serve.openapi import document
 from pyrometer.store import Store
-from pyrometer.train.environment import VARIABLES
+from pyrometer.train.run.environment import VARIABLES
 
 sys.path[:0] = [str(Path(__file__).parent)]
 from written import PAGES, REPOSITORY, blocks  # noqa: E402
@@ -112,14 +112,14 @@ def commands() -> str:
 
 
 def _command(name: str) -> click.Command:
-    found: click.Command = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}").command
+    found: click.Command = importlib.import_module(f"pyrometer.cli.commands.{COMMANDS[name].module}").command
     return found
 
 
 def _of_command(name: str) -> Iterator[str]:
     yield f"## pyrometer {name}"
     if not COMMANDS[name].extra:
-        yield from _of_parser(importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}").parser())
+        yield from _of_parser(importlib.import_module(f"pyrometer.cli.commands.{COMMANDS[name].module}").parser())
     else:
         command = _command(name)
         yield from _of_click(f"pyrometer {name}", command)
@@ -217,7 +217,7 @@ def settings() -> str:
         rows.append((code(name), shown, meaning))
     return page(
         "Settings",
-        "src/pyrometer/model/settings.py and src/pyrometer/train/environment.py",
+        "src/pyrometer/model/settings.py and src/pyrometer/train/run/environment.py",
         "A setting comes from the data folder's `settings.yaml`, then from the YAML file that `PYROMETER_SETTINGS` names, then from a variable: `PYROMETER_` and its name in capitals (`PYROMETER_IDLE_GAP_MS`). "
         "The later one wins. A name that does not exist is an error, and so is a value that does not fit. Lists are joined with commas in a variable.",
         table(("setting", "default", "meaning"), rows),
@@ -243,7 +243,7 @@ def metrics() -> str:
     of_agent = ("metric", "type", "meaning")
     return page(
         "Metrics",
-        "src/pyrometer/export/ and src/pyrometer/serve/vitals.py",
+        "src/pyrometer/export/ and src/pyrometer/serve/tasks/vitals.py",
         "`GET /metrics` of a server is for a token of role `viewer` ([how to scrape it](../grafana.md)); that of the [agent](../gpu-agent.md) for everybody who reaches it. "
         "[Grafana](../grafana.md#what-is-exposed) says how to add these up.",
         "## The ledger",
@@ -297,7 +297,7 @@ def api() -> str:
     refusals = [(code(status), said["description"]) for status, said in first["responses"].items()]
     return page(
         "HTTP API: questions",
-        "src/pyrometer/serve/openapi.py",
+        "src/pyrometer/serve/http/openapi.py",
         "What programs read is `GET /api/v1/openapi.json` (OpenAPI 3.1); this page is the same for people. [The HTTP API](../api.md) says what else a server takes and gives, how answers are asked for again, page by page, and as they happen.",
         "## Parameters of every question",
         _parameters(shared),
@@ -349,7 +349,7 @@ def answers() -> str:
             parts.append(table(("field", "type"), ((code(name), kind) for name, kind in _fields(variant))))
     return page(
         "JSON answers",
-        "src/pyrometer/serve/openapi.py",
+        "src/pyrometer/serve/http/openapi.py",
         "What a command prints with `-o json` and the [API](api.md) answers is the same JSON. These fields are always there; an answer may have more. Money is an integer `usd_micro` beside a rounded `usd`, null where nothing is priced; "
         "times are ISO 8601 in the zone that was asked for, `…_ms` are milliseconds. `[]` is each of a list.",
         *parts,
@@ -384,7 +384,7 @@ def causes() -> str:
     )
     parts = []
     for number, (cause, states) in enumerate(CLAIMS.items(), start=1):
-        said = plain(importlib.import_module(f"pyrometer.explain.{cause}").__doc__ or "")
+        said = plain(importlib.import_module(f"pyrometer.causes.{cause}").__doc__ or "")
         told = (
             " It is told at once, however little it has cost so far: it does not get better by itself."
             if cause in IMMEDIATE_CAUSES
@@ -398,7 +398,7 @@ def causes() -> str:
         ]
     return page(
         "States and causes",
-        "src/pyrometer/model/states.py and src/pyrometer/explain/",
+        "src/pyrometer/model/states.py and src/pyrometer/causes/",
         "[Concepts](../concepts.md#states) says how time comes to a state, [Causes](../causes.md) what each cause can tell with which evidence, [Detection](../detection.md) how often that is right.",
         "## States",
         f"Every millisecond of every GPU is in one of them. *Order* is that of filling where intervals overlap: the lower number has the millisecond. Evidence is {', '.join(EVIDENCE)}.",

@@ -78,7 +78,7 @@ def _accounted(server: Pyrometer, sender: Sender, hours: int) -> dict[str, float
     """What Kubernetes would have said is put beside the samples, and the ledger is built; then it serves again."""
     import resource
 
-    from pyrometer.account.ledger import build
+    from pyrometer.account.build.ledger import build
     from pyrometer.model.settings import Settings
     from pyrometer.store import Store
 

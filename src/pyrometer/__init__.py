@@ -29,7 +29,7 @@ def init(
     `step` is the number of the first step of this process. `flops_per_sample` is the number of floating-point
     operations per sample, forward and backward together. Another call changes only the arguments that it is given.
     """
-    from pyrometer.train import boot
+    from pyrometer.train.run import boot
 
     boot.start(experiment=experiment, run=run, endpoint=endpoint, step=step, flops_per_sample=flops_per_sample)
     boot.become_rank()
@@ -41,7 +41,7 @@ def log(*, step: int | None = None, goals: Mapping[str, str] | None = None, **va
     A tensor on a GPU is copied without waiting and read some steps later. `goals` says for which names lower ("min")
     or higher ("max") values are better, if the name does not tell.
     """
-    from pyrometer.train import boot
+    from pyrometer.train.run import boot
 
     rank = boot.rank()
     if rank is not None:
@@ -51,7 +51,7 @@ def log(*, step: int | None = None, goals: Mapping[str, str] | None = None, **va
 @contextmanager
 def span(name: str) -> Iterator[None]:
     """Names a part of a step. The name appears in the traces of steps."""
-    from pyrometer.train import boot
+    from pyrometer.train.run import boot
 
     rank = boot.rank()
     if rank is None:

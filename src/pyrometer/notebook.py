@@ -19,7 +19,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from pyrometer.cli.running import ReadRequest
+from pyrometer.cli.command_support import ReadRequest
 from pyrometer.export.csv import WORKLOAD
 from pyrometer.model.units import USD_MICRO_PER_USD
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from made import Seen, finding
-from receiving import Receiver, receiving
 
-from prometheus.servers import Server
 from pyrometer.act import alertmanager
 from pyrometer.act.alertmanager import RESOLVED_MS, alert, alerts_of, labels_of
-from pyrometer.act.messages import MessageContext, facts_of
-from pyrometer.act.teller import Notifier
-from pyrometer.act.told import Notice
+from pyrometer.act.notification_state import Notice
+from pyrometer.act.notification_texts import MessageContext, facts_of
+from pyrometer.act.notifier import Notifier
 from pyrometer.model.settings import Settings
+from tests.support.made_findings import Seen, finding
+from tests.support.prometheus_servers import Server
+from tests.support.webhook_receiver import Receiver, receiving
 
 PLACE = MessageContext("https://burn.example.com", UTC)
 NUMBERS = {"from_ms": 10**12, "to_ms": 10**12 + 60_000, "seen_ms": 10**12, "gpu_ms": 1, "usd_micro": 1_500_000}

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import httpx2 as httpx
 import pytest
-from receiving import SECRET, receiving
 
-import nights
 from pyrometer.store import Store
-from serving import serving
+from tests.support import clusters
+from tests.support.server_process import serving
+from tests.support.webhook_receiver import SECRET, receiving
 
 
 def until_shown(client: httpx.Client, metric: str) -> None:
@@ -26,12 +26,12 @@ def until_shown(client: httpx.Client, metric: str) -> None:
 
 @pytest.mark.heavy
 def test_a_server_tells_what_it_finds_once_and_keeps_the_secret(tmp_path: Path) -> None:
-    hours_ms = nights.HOUR
+    hours_ms = clusters.HOUR
     until_ms = time.time_ns() // 1_000_000 // hours_ms * hours_ms
-    stuck = [nights.event("stuck", 61, rank) for rank in range(4)]
-    records = [*nights.cluster(), *nights.job(), *nights.run(), *nights.all_ranks(0, 60), *stuck]
+    stuck = [clusters.event("stuck", 61, rank) for rank in range(4)]
+    records = [*clusters.cluster(), *clusters.job(), *clusters.run(), *clusters.all_ranks(0, 60), *stuck]
     with Store(tmp_path / "data", create=True) as store:
-        store.append(nights.shifted(records, until_ms - 2 * hours_ms - nights.START_MS))
+        store.append(clusters.shifted(records, until_ms - 2 * hours_ms - clusters.START_MS))
     with receiving() as receiver:
         (tmp_path / "url").write_text(receiver.url)
         told = {"PYROMETER_WEBHOOK_URL_FILE": str(tmp_path / "url"), "PYROMETER_PUBLIC_URL": "https://burn.example.com"}

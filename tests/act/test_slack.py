@@ -8,11 +8,11 @@ from datetime import UTC
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made import finding
 
-from effort import THOROUGH
-from pyrometer.act.messages import MessageContext, facts_of, of_finding, of_several
+from pyrometer.act.notification_texts import MessageContext, facts_of, of_finding, of_several
 from pyrometer.act.slack import MAX_SECTION_CHARS, as_slack
+from tests.support.effort import THOROUGH
+from tests.support.made_findings import finding
 
 texts = st.text(max_size=40) | st.sampled_from(
     ("<!channel> look", "a & b <http://evil|here>", "&amp;", "*bold*\n```", "x" * 5000, "<" * 5000)

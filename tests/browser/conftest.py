@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-import nights
 from pyrometer.model.records import Price
 from pyrometer.store import Store
-from serving import serving
-from traced import Trained
+from tests.support import clusters
+from tests.support.server_process import serving
+from tests.support.traced_run import Trained
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 
@@ -162,7 +162,13 @@ def kubeflow_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def unpriced_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A hung job on GPUs without a price."""
     folder = tmp_path_factory.mktemp("browser-unpriced")
-    records = [*nights.cluster(), *nights.job(), *nights.run(), *nights.all_ranks(0, 40), *nights.steps(0, 40, 41)]
+    records = [
+        *clusters.cluster(),
+        *clusters.job(),
+        *clusters.run(),
+        *clusters.all_ranks(0, 40),
+        *clusters.steps(0, 40, 41),
+    ]
     with Store(folder, create=True) as store:
         store.append([record for record in records if not isinstance(record, Price)])
     with serving(folder) as client:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 
-from money import SHARES, WRITTEN
 from pyrometer.model.human import date, date_time, dollars, percent, ratio
+from tests.support.money_texts import SHARES, WRITTEN
 
 
 def test_money_has_one_format(looking, night_url):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import nights
 from pyrometer.model.human import date_time, staleness
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import Store
-from serving import serving
+from tests.support import clusters
+from tests.support.server_process import serving
 
 END = datetime(2026, 10, 9, 8, tzinfo=UTC)
 END_MS = round(END.timestamp() * 1000)
@@ -50,7 +50,7 @@ def test_the_chip_and_the_terminal_agree(looking, night_url):
 def cluster_url(tmp_path: Path):
     """A cluster that nobody simulated, two hours of it."""
     with Store(tmp_path, create=True) as store:
-        store.append([*nights.cluster(), *nights.job(), *nights.run()])
+        store.append([*clusters.cluster(), *clusters.job(), *clusters.run()])
     with serving(tmp_path) as client:
         yield str(client.base_url)
 

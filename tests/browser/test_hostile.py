@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import pytest
 
-import nights
 from pyrometer.model.records import Batch, Metric, Span
 from pyrometer.store import Store
-from serving import serving
-from traced import RUN, Trained
+from tests.support import clusters
+from tests.support.server_process import serving
+from tests.support.traced_run import RUN, Trained
 
 ATTACK = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script><b>\"'"
 # What people, and not machines, choose.
@@ -49,8 +49,8 @@ def hostile(record: Any) -> Any:
 def hostile_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("hostile")
     records = [*Trained().records]
-    records += [*nights.cluster(), *nights.job("llama", user="mallory", queue="queue"), *nights.run()]
-    records += [*nights.all_ranks(0, 40), *nights.steps(0, 40, 41)]
+    records += [*clusters.cluster(), *clusters.job("llama", user="mallory", queue="queue"), *clusters.run()]
+    records += [*clusters.all_ranks(0, 40), *clusters.steps(0, 40, 41)]
     with Store(folder, create=True) as store:
         store.append([hostile(record) for record in records])
     with serving(folder, PYROMETER_FINDING_MIN_USD_MICRO="0") as client:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from pyrometer.model.human import dollars
-from traced import RUN
+from tests.support.traced_run import RUN
 
 PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pipelines")
 EXPERIMENT = "/experiment?experiment=chat-api"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-import nights
-from pyrometer.serve.tokens import Tokens
+from pyrometer.questions.tokens import Tokens
 from pyrometer.store import Store
-from serving import serving
-from traced import RUN
+from tests.support import clusters
+from tests.support.server_process import serving
+from tests.support.traced_run import RUN
 
 PAGES = ("/", "/experiments", "/worth", "/run", "/cluster", "/chargeback", "/pipelines")
 
@@ -61,7 +61,7 @@ def test_a_question_that_makes_no_sense_is_answered_in_words(looking, night_url)
 
 def test_a_server_that_goes_away_is_missed_and_found_again(looking, tmp_path: Path):
     with Store(tmp_path, create=True) as store:
-        store.append([*nights.cluster(), *nights.job()])
+        store.append([*clusters.cluster(), *clusters.job()])
     one = looking("")
     with serving(tmp_path) as client:
         one.url = str(client.base_url)
@@ -76,7 +76,7 @@ def test_a_server_that_goes_away_is_missed_and_found_again(looking, tmp_path: Pa
 def test_what_is_new_is_drawn_by_itself(looking, tmp_path: Path):
     """Rows come in as they do from a cluster; here the next server goes on with the folder, as after an upgrade."""
     with Store(tmp_path, create=True) as store:
-        store.append([*nights.cluster(hours=1), *nights.job(to_min=30)])
+        store.append([*clusters.cluster(hours=1), *clusters.job(to_min=30)])
     one = looking("")
     with serving(tmp_path) as client:
         port = client.base_url.port
@@ -84,7 +84,7 @@ def test_what_is_new_is_drawn_by_itself(looking, tmp_path: Path):
         page = one.at("/?all=1")
         before = page.locator("h1").inner_text()
     with Store(tmp_path) as store:
-        store.append(nights.cluster(hours=2))
+        store.append(clusters.cluster(hours=2))
     with serving(tmp_path, port=port):
         moved = "(before) => document.querySelector('h1').innerText !== before"
         page.wait_for_function(moved, arg=before, timeout=90_000)

@@ -10,7 +10,7 @@ import pytest
 
 import pyrometer as sdk
 from pyrometer.notebook import Answer, AskedWronglyError
-from serving import serving
+from tests.support.server_process import serving
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "what-burned.ipynb"
 
@@ -69,7 +69,7 @@ def test_a_server_is_asked_with_a_token(copy_of_recorded, pyrometer, recorded):
 def test_questions_that_make_no_sense_say_so(asking, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="Did you mean 'team'"):
         asking.cost(by="tema")
-    with pytest.raises(LookupError, match="no run 'nobody'"):
+    with pytest.raises(LookupError, match="Run 'nobody' not found"):
         asking.show("nobody")
     with pytest.raises(AskedWronglyError, match="It has: rows"):
         asking.runs().arrow("spans")

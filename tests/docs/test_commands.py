@@ -23,21 +23,20 @@ import click
 import httpx2 as httpx
 import pytest
 import yaml
-from receiving import receiving
 from written import LANGUAGES, PAGES, REPOSITORY, Block, Command, all_blocks, inline
 
-import nights
-import swept
-from kube.server import free_port
 from pyrometer.cli import COMMANDS, main
-from pyrometer.cli.run import _planned
-from pyrometer.identify.kinds import known_kinds
-from pyrometer.identify.price_book import read_price_book
+from pyrometer.cli.commands.run import _planned
+from pyrometer.identify.gpus.price_book import read_price_book
+from pyrometer.identify.kubernetes.workload_kinds import known_kinds
 from pyrometer.model.settings import Settings, with_values
-from pyrometer.serve.tokens import Tokens
+from pyrometer.questions.tokens import Tokens
 from pyrometer.store import Store
-from serving import serving
-from traced import RUN, START_MS, Trained
+from tests.support import clusters, sweep_runs
+from tests.support.kube_server import free_port
+from tests.support.server_process import serving
+from tests.support.traced_run import RUN, START_MS, Trained
+from tests.support.webhook_receiver import receiving
 
 COPIES = ("docs/reference/commands.md",)  # its examples are those of the other pages
 BLOCKS = {block.place: block for block in all_blocks() if block.page not in COPIES}
@@ -53,10 +52,12 @@ STORIES = {
 # Commands that do not run here, and why. What they give to Pyrometer and to make is still read as they would read it.
 CLUSTER = "needs a cluster: tests/kube runs it against a real API server"
 PROMETHEUS = "needs a Prometheus with a past: tests/prometheus runs it against a real one"
-NODE = "needs a GPU's driver, and does not end: tests/serve/test_agent.py runs it"
+NODE = "needs a GPU's driver, and does not end: tests/agent/test_server.py runs it"
 INSTALLS = "installs: benchmarks/newcomer.py does"
-TRACKER = "needs a tracker: tests/torch/test_both_worlds.py and tests/cli/test_cli_trackers.py run it against real ones"
-BUCKET = "needs a bucket or a Ray cluster: tests/store/test_lake_engines.py reads real ones"
+TRACKER = (
+    "needs a tracker: tests/torch/test_both_worlds.py and tests/cli/commands/test_export.py run it against real ones"
+)
+BUCKET = "needs a bucket or a Ray cluster: tests/store/engines/test_ray.py reads real ones"
 NOT_RUN = {
     "pyrometer cost --lake s3://gpu-ledger/prod --by cluster,team --month 2026-10": BUCKET,
     "pyrometer export focus --lake s3://gpu-ledger/prod --month 2026-10 --out october.parquet": BUCKET,
@@ -65,7 +66,7 @@ NOT_RUN = {
     "pyrometer cost --lake s3://gpu-ledger/prod --by workload --month 2026-10 --engine ray --address auto": BUCKET,
     "pyrometer cost --lake /mnt/lake --by workload --month 2026-10 --engine ray --address ray://head:10001": BUCKET,
     "make demo": "takes a quarter of a minute: the gate runs it",
-    "pyrometer demo": "the same, and on a terminal it serves until Ctrl-C: tests/cli/test_cli_demo.py runs it",
+    "pyrometer demo": "the same, and on a terminal it serves until Ctrl-C: tests/cli/commands/test_demo.py runs it",
     "make test": "these are the tests",
     "python benchmarks/faults.py --every 1 --random 50 --json faults.json": "takes minutes: see tests/faults",
     "python benchmarks/soak.py --json soak.json": "takes minutes: see tests/faults",
@@ -220,7 +221,7 @@ def test_what_is_not_run_is_spelled_as_pyrometer_and_make_take_it(text, tmp_path
 def parsed(words: list[str]) -> None:
     """Reads a command line as its command would; an unknown option or a wrong value is an error."""
     name, *arguments = words
-    command = importlib.import_module(f"pyrometer.cli.{COMMANDS[name].module}").command
+    command = importlib.import_module(f"pyrometer.cli.commands.{COMMANDS[name].module}").command
     if not COMMANDS[name].extra:
         assert _planned(arguments)
         return
@@ -232,7 +233,7 @@ def parsed(words: list[str]) -> None:
 
 def options_of(words: list[str]) -> set[str]:
     """The options that a command takes."""
-    module = importlib.import_module(f"pyrometer.cli.{COMMANDS[words[0]].module}")
+    module = importlib.import_module(f"pyrometer.cli.commands.{COMMANDS[words[0]].module}")
     if not COMMANDS[words[0]].extra:
         return {option for action in module.parser()._actions for option in action.option_strings}
     command = module.command
@@ -292,12 +293,12 @@ def test_programs_compile(place):
 def home(tmp_path_factory) -> Path:
     """A folder with everything that commands are about. Nobody changes it: blocks get copies."""
     home = tmp_path_factory.mktemp("home")
-    later_ms = nights.START_MS - START_MS
+    later_ms = clusters.START_MS - START_MS
     with Store(home / "data", create=True) as store:
-        store.append(nights.shifted(Trained(trace_every=8).records, later_ms))
-        store.append(nights.cluster(nodes=1))
+        store.append(clusters.shifted(Trained(trace_every=8).records, later_ms))
+        store.append(clusters.cluster(nodes=1))
         for number, losses in enumerate(([3.9, 3.4, 3.1], [3.9, 3.6, 3.3])):
-            store.append(swept.trained(f"lr-{number}", number, 30 + 30 * number, losses, experiment="lr-sweep"))
+            store.append(sweep_runs.trained(f"lr-{number}", number, 30 + 30 * number, losses, experiment="lr-sweep"))
     (home / "logs").mkdir()
     (home / "logs" / "2024-10-10_Muon.log").write_text(SPEEDRUN)
     (home / "train.py").write_text(TRAIN)

@@ -9,8 +9,8 @@ import reference_pages as reference
 from written import PAGES, blocks
 
 from pyrometer.cli import COMMANDS
-from pyrometer.export.prometheus import Ledger
-from pyrometer.export.training import GAUGES
+from pyrometer.export.ledger_metrics import Ledger
+from pyrometer.export.run_metrics import GAUGES
 from pyrometer.model.glossary import GLOSSARY
 from pyrometer.model.settings import Settings
 from pyrometer.model.states import CAUSES, STATES

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pyrometer.cli import main
-from trained import SOURCES
+from tests.support.training_processes import SOURCES
 
 pytestmark = pytest.mark.heavy
 REPOSITORY = Path(__file__).parents[2]

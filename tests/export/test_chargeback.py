@@ -21,13 +21,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from focus_rules import MANDATORY
-from nights import HOUR, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job, run, samples
-from pyrometer.account.charges import charges
-from pyrometer.account.cost import cost
-from pyrometer.account.ledger import build
-from pyrometer.account.names import open_names
-from pyrometer.account.time_range import TimeRange
+from pyrometer.account.build.ledger import build
+from pyrometer.account.closing.charges import charges
+from pyrometer.account.query.cost import cost
+from pyrometer.account.query.names import open_names
+from pyrometer.account.query.time_range import TimeRange
 from pyrometer.cli import main
 from pyrometer.export.csv import FORMULA, as_text, cost_table, dollars
 from pyrometer.export.focus import COLUMNS, focus_table
@@ -37,6 +35,8 @@ from pyrometer.model.settings import Settings
 from pyrometer.serve.core import Core
 from pyrometer.serve.main import build_services
 from pyrometer.store import Store
+from tests.support.clusters import HOUR, PRICE_USD_MICRO, START_MS, all_ranks, at, cluster, job, run, samples
+from tests.support.focus_rules import MANDATORY
 
 NIGHT = [*cluster(hours=30), *job(to_min=25 * 60), *run(ended_ms=at(90)), *all_ranks(0, 80)]
 ALL = TimeRange(START_MS, START_MS + 30 * HOUR)

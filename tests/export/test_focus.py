@@ -10,17 +10,17 @@ from datetime import UTC, date
 from pathlib import Path
 
 import pytest
-from booked import ms_of
 
-from focus_rules import RULES, broken
-from pyrometer.account.closing import close
-from pyrometer.account.ledger import build
-from pyrometer.account.time_range import month_range
+from pyrometer.account.build.ledger import build
+from pyrometer.account.closing.closing_months import close
+from pyrometer.account.query.time_range import month_range
 from pyrometer.cli import main
 from pyrometer.model.records import Allocation, Node, Pod, Price, Workload
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import MS_PER_HOUR, SHARE_WHOLE
 from pyrometer.store import Store
+from tests.support.focus_rules import RULES, broken
+from tests.support.hand_ledgers import ms_of
 
 REPOSITORY = Path(__file__).parents[2]
 VALIDATOR = REPOSITORY / ".venv-focus"

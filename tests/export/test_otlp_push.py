@@ -12,8 +12,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from conventions import conventional
-from otlp_receiver import plain
 from pyrometer.export import otlp_push
 from pyrometer.export.otlp_push import (
     LOOK_BACK_MS,
@@ -27,6 +25,8 @@ from pyrometer.export.otlp_push import (
 )
 from pyrometer.model.records import Node, Pod, Run, Slot, Span, Workload
 from pyrometer.store import Store
+from tests.support.otel_conventions import conventional
+from tests.support.otlp_receiver import plain
 
 NOW = 1_790_000_000_000
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 import time
 
 import pytest
-from child import Faults
-from harness import START_MS, Sender, Served, compare, deliveries, look, prepared, scrape, undisturbed
 
 from pyrometer.model.units import MS_PER_DAY, MS_PER_HOUR
 from pyrometer.store import Store
-from scraped import samples
+from tests.support.crashing_process import Faults
+from tests.support.fault_harness import (
+    START_MS,
+    Sender,
+    Served,
+    compare,
+    deliveries,
+    look,
+    prepared,
+    scrape,
+    undisturbed,
+)
+from tests.support.metrics_page import samples
 
 
 @pytest.fixture(scope="module")

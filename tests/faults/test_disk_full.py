@@ -15,11 +15,11 @@ from pathlib import Path
 
 import httpx2 as httpx
 import pytest
-from child import Faults
-from harness import Sender, Served, compare, deliveries, look, prepared, undisturbed
 
 from pyrometer.store.data_folder import DATABASE
-from scraped import samples
+from tests.support.crashing_process import Faults
+from tests.support.fault_harness import Sender, Served, compare, deliveries, look, prepared, undisturbed
+from tests.support.metrics_page import samples
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from child import Faults
-from harness import START_MS, Counts, Found, command, compare, deliveries, look, prepared, undisturbed
-from kills import Scene, every_step
 
-from effort import THOROUGH
-from pyrometer.account.ledger import take_down
+from pyrometer.account.build.ledger import take_down
 from pyrometer.model.units import MS_PER_DAY
 from pyrometer.store import Store
 from pyrometer.store.data_folder import DATABASE
+from tests.support.crashing_process import Faults
+from tests.support.effort import THOROUGH
+from tests.support.fault_harness import (
+    START_MS,
+    Counts,
+    Found,
+    command,
+    compare,
+    deliveries,
+    look,
+    prepared,
+    undisturbed,
+)
+from tests.support.kills import Scene, every_step
 
 SOME = 16 if THOROUGH else 30  # every so manyth step
 

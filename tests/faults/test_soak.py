@@ -6,7 +6,8 @@ import asyncio
 import sys
 
 import pytest
-from soak_days import days, slope
+
+from tests.support.soak_days import days, slope
 
 
 @pytest.mark.heavy

@@ -10,12 +10,12 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from child import Faults
-from exporters import Gpu, text_of
-from harness import Sender, Served, compare, deliveries, look, prepared, undisturbed
 
 from pyrometer.store import Store
-from scraped import samples
+from tests.support.crashing_process import Faults
+from tests.support.exporter_texts import Gpu, text_of
+from tests.support.fault_harness import Sender, Served, compare, deliveries, look, prepared, undisturbed
+from tests.support.metrics_page import samples
 
 
 @pytest.fixture(scope="module")

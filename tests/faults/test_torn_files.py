@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from child import Faults
-from harness import Sender, Served, command, deliveries, look, prepared, undisturbed
 
 from pyrometer.store import Store
 from pyrometer.store.data_folder import DATABASE
+from tests.support.crashing_process import Faults
+from tests.support.fault_harness import Sender, Served, command, deliveries, look, prepared, undisturbed
 
 DERIVED = ("ledger_row", "carry", "energy")
 ASKED = ("why", "cost", "runs", "check")
@@ -165,7 +165,12 @@ def test_bodies_that_are_harmed_are_put_aside_and_the_others_are_read(tmp_path, 
 
 def _patient() -> Faults:
     """Stores nothing as long as it lives."""
-    return Faults(set={"pyrometer.serve.remote_write.SETTLE_S": 60.0, "pyrometer.serve.otlp.STORE_EVERY_S": 60.0})
+    return Faults(
+        set={
+            "pyrometer.serve.ingest.remote_write_receiver.SETTLE_S": 60.0,
+            "pyrometer.serve.ingest.otlp_receiver.STORE_EVERY_S": 60.0,
+        }
+    )
 
 
 @pytest.mark.parametrize("harm", HARMS)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from mangle import mangled
-from targets import CORPUS, TARGETS
 
-from effort import EFFORT
+from tests.support.effort import EFFORT
+from tests.support.fuzz_targets import CORPUS, TARGETS
+from tests.support.mangle import mangled
 
 EXAMPLES = settings(max_examples=60 * EFFORT, suppress_health_check=list(HealthCheck))
 KEPT = {name: [path.read_bytes() for path in sorted((CORPUS / name).glob("*"))] for name in TARGETS}

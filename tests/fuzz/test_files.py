@@ -12,21 +12,21 @@ import httpx2 as httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mangle import as_json, mangled, mangled_value
-from targets import fit
 
-from effort import EFFORT
-from pyrometer.collect.bills import BillError, days_of, read_bill
-from pyrometer.collect.mlflow import Curves, Mlflow
+from pyrometer.collect.files.bills import BillError, days_of, read_bill
 from pyrometer.collect.prometheus import api as prometheus
 from pyrometer.collect.source import SourceError
-from pyrometer.train import ring
-from pyrometer.train.ring import Ring, RingError
-from pyrometer.train.spool import Spool
-from pyrometer.train.target import _rejected, _retry_after_s
+from pyrometer.collect.trackers.mlflow import Curves, Mlflow
+from pyrometer.train.ship.spool import Spool
+from pyrometer.train.ship.target import _rejected, _retry_after_s
+from pyrometer.train.steps import ring
+from pyrometer.train.steps.ring import Ring, RingError
 from pyrometer_datasets.recording import Recordings
 from pyrometer_datasets.speedrun import SpeedrunLogs
 from pyrometer_datasets.traces import OpenbTrace, PhillyTrace
+from tests.support.effort import EFFORT
+from tests.support.fuzz_targets import fit
+from tests.support.mangle import as_json, mangled, mangled_value
 
 EXAMPLES = settings(max_examples=60 * EFFORT, suppress_health_check=list(HealthCheck))
 DATA = Path(__file__).parents[1] / "data"

@@ -9,18 +9,20 @@ from typing import Any
 
 import cramjam
 import pytest
-import spoken
-from sent import body_of
-from targets import GOOD, NOW_MS
 
-from pyrometer.collect import dcgm, exposition, otlp_requests, remote_write, slot_watch
-from pyrometer.collect.dcgm import Dcgm
-from pyrometer.collect.messages import EventMessage, RankIdentity
-from pyrometer.collect.otlp_forms import OtlpError
-from pyrometer.collect.remote_write import RemoteWriteError, RemoteWriteReader
-from pyrometer.identify import runs, saved_checkpoints
-from pyrometer.identify.gpu_models import near_idle_power_w
-from pyrometer.identify.rank_locations import RunContext
+from pyrometer.collect.gpu import dcgm, slot_watch
+from pyrometer.collect.gpu.dcgm import Dcgm
+from pyrometer.collect.otlp import requests
+from pyrometer.collect.otlp.forms import OtlpError
+from pyrometer.collect.otlp.messages import EventMessage, RankIdentity
+from pyrometer.collect.prometheus import exposition, remote_write
+from pyrometer.collect.prometheus.remote_write import RemoteWriteError, RemoteWriteReader
+from pyrometer.identify.gpus.gpu_models import near_idle_power_w
+from pyrometer.identify.runs import run_registry, saved_checkpoints
+from pyrometer.identify.runs.rank_locations import RunContext
+from tests.support import otlp_json
+from tests.support.fuzz_targets import GOOD, NOW_MS
+from tests.support.remote_write_bodies import body_of
 
 MIB = 2**20
 
@@ -48,9 +50,9 @@ def refused(call: Callable[[], Any], error: type[Exception]) -> Callable[[], Non
 
 def test_gzip_is_not_unpacked_beyond_what_is_read():
     bomb = gzip.compress(bytes(256 * MIB), 1)
-    assert peak_bytes(refused(lambda: otlp_requests.unpack(bomb, "gzip"), OtlpError)) < 2.5 * otlp_requests.MAX_BYTES
+    assert peak_bytes(refused(lambda: requests.unpack(bomb, "gzip"), OtlpError)) < 2.5 * requests.MAX_BYTES
     twice = gzip.compress(bomb)  # what is inside is not looked at again
-    assert peak_bytes(lambda: otlp_requests.unpack(twice, "gzip")) < 2 * otlp_requests.MAX_BYTES
+    assert peak_bytes(lambda: requests.unpack(twice, "gzip")) < 2 * requests.MAX_BYTES
 
 
 @pytest.mark.parametrize("length", [2**26 + 1, 2**31, 2**32 - 1, 2**63, 2**69])
@@ -74,7 +76,7 @@ def test_nothing_but_empty_series_takes_no_more_than_its_bytes(monkeypatch):
 def test_json_that_is_deep_or_many_takes_no_more_than_its_bytes(text):
     def read() -> None:
         try:
-            otlp_requests.read("logs", text, is_json=True, now_ms=NOW_MS)
+            requests.read("logs", text, is_json=True, now_ms=NOW_MS)
         except OtlpError:
             return
 
@@ -122,9 +124,9 @@ def test_machines_that_somebody_makes_up_are_forgotten(monkeypatch):
 
 
 def test_runs_and_checkpoints_that_somebody_makes_up_are_forgotten(monkeypatch):
-    monkeypatch.setattr(runs, "MAX_REMEMBERED", 200)
+    monkeypatch.setattr(run_registry, "MAX_REMEMBERED", 200)
     monkeypatch.setattr(saved_checkpoints, "MAX_PATHS", 50)
-    taking = runs.RunRegistry()
+    taking = run_registry.RunRegistry()
     for number in range(0, 2_000, 20):
         launches = [
             (
@@ -147,7 +149,7 @@ def test_long_texts_are_cut_before_they_are_kept():
     who = {"launch": "a", "rank": 0, "ranks": 1, "run": "r", "host": "h", "started_ms": NOW_MS - 1_000}
     stack = ("event", {"time_ms": NOW_MS - 500, "kind": "exception", "message": "x" * (4 * MIB)})
     name = ("metric", {"time_ms": NOW_MS - 500, "name": "n" * (4 * MIB), "value": 1.0})
-    for signal, body in spoken.bodies([(who, [stack, name])]).items():
-        received = otlp_requests.read(signal, body, is_json=True, now_ms=NOW_MS)
+    for signal, body in otlp_json.bodies([(who, [stack, name])]).items():
+        received = requests.read(signal, body, is_json=True, now_ms=NOW_MS)
         assert len(repr(received.said)) < 100_000
         assert received.body_bytes == len(body)

@@ -14,16 +14,16 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mangle import as_json, mangled_value
-from targets import fit
 
-from effort import EFFORT
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import ObservedObject
 from pyrometer.collect.kubernetes.watch import Resource, Watch
-from pyrometer.identify.cluster import Cluster
+from pyrometer.identify.kubernetes.cluster import Cluster
 from pyrometer.model.records import Pod
 from pyrometer.model.settings import Settings
+from tests.support.effort import EFFORT
+from tests.support.fuzz_targets import fit
+from tests.support.mangle import as_json, mangled_value
 
 EXAMPLES = settings(max_examples=150 * EFFORT, suppress_health_check=list(HealthCheck))
 IDENTIFY = Path(__file__).parents[1] / "identify"

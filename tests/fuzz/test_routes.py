@@ -1,6 +1,6 @@
 """The server under whatever is asked of it and sent to it: never an error of ours, never another team's data.
 
-In this process, so that an error comes here with its traceback; `tests/serve/test_attacks.py` has a real one.
+In this process, so that an error comes here with its traceback; `tests/serve/http/test_attacks.py` has a real one.
 """
 
 from __future__ import annotations
@@ -16,20 +16,27 @@ import httpx2 as httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mangle import as_json, mangled, mangled_value
-from test_bytes import KEPT
 
-import two_teams
-from effort import EFFORT
-from pyrometer.account.time_range import TimeRangeError
+from pyrometer.account.query.time_range import TimeRangeError
 from pyrometer.model.settings import Settings
+from pyrometer.questions.registry import (
+    COMMON_PARAMETERS,
+    OWN_PARAMETERS,
+    NotFoundError,
+    QuestionError,
+    known,
+    question,
+)
+from pyrometer.questions.tokens import Tokens
 from pyrometer.serve.core import Core
-from pyrometer.serve.downloads import DOWNLOADS
+from pyrometer.serve.http.downloads import DOWNLOADS
 from pyrometer.serve.main import Services, build_services
-from pyrometer.serve.questions import COMMON_PARAMETERS, OWN_PARAMETERS, NotFoundError, QuestionError, known, question
-from pyrometer.serve.tokens import Tokens
 from pyrometer.store import Store
-from two_teams import OUR_RUN, SAME_RUN, TEAM, THEIR_RUN, THEIRS
+from tests.fuzz.test_bytes import KEPT
+from tests.support import two_teams
+from tests.support.effort import EFFORT
+from tests.support.mangle import as_json, mangled, mangled_value
+from tests.support.two_teams import OUR_RUN, SAME_RUN, TEAM, THEIR_RUN, THEIRS
 
 HOST = "http://pyrometer.test"
 ASKED = settings(max_examples=40 * EFFORT, suppress_health_check=list(HealthCheck))

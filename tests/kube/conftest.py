@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from kube.server import KINDS, ApiServer, Kubectl
+from tests.support.kube_server import KINDS, ApiServer, Kubectl
 
 
 @pytest.fixture(scope="session")

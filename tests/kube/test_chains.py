@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from kube import things
-from kube.collecting import Site, asked, collecting, ended, gpu_seconds, now_ms, rows
-from kube.server import KINDS, ApiServer, Kubectl, definition
-from kube.test_deploy import doctor, granted
-from kube.test_kinds import _JOB, _STATEFUL
-from pyrometer.account.ledger import build
+from pyrometer.account.build.ledger import build
 from pyrometer.model.settings import Settings
+from tests.kube.test_deploy import doctor, granted
+from tests.kube.test_kinds import _JOB, _STATEFUL
+from tests.support import manifests
+from tests.support.kube_collectors import Site, asked, collecting, ended, gpu_seconds, now_ms, rows
+from tests.support.kube_server import KINDS, ApiServer, Kubectl, definition
 
 __all__ = ["granted"]  # the fixture
 
@@ -89,7 +89,7 @@ def make(site: Site, name: str) -> tuple[str, ...]:
 
 def _made(site: Site, owner: dict[str, Any], name: str, above: tuple[Any, ...]) -> Any:
     if owner["kind"] == "Pod":
-        made = things.owned(things.pod(site.namespace, name, 0), *above)
+        made = manifests.owned(manifests.pod(site.namespace, name, 0), *above)
         return site.kubectl.create(made)
     more = {"spec": spec} if (spec := SPECS.get((owner["apiVersion"], owner["kind"]))) else {}
     return site.owner(owner["apiVersion"], owner["kind"], name, *above, **more)
@@ -255,11 +255,11 @@ def test_gangs_that_failed_while_the_collector_was_down_are_one_attempt_each(
     def gang(letter: str) -> None:
         pods = []
         for number in range(4):
-            thing = things.owned(things.pod(namespace, f"{letter}-worker-{number}", 1), job)
-            pods.append(kubectl.create(things.placed(thing, site.nodes[0])))
+            thing = manifests.owned(manifests.pod(namespace, f"{letter}-worker-{number}", 1), job)
+            pods.append(kubectl.create(manifests.placed(thing, site.nodes[0])))
         start_ms = now_ms()
         for pod in pods:
-            kubectl.status(pod, things.status(start_ms, start_ms, start_ms + 1_000, exit_code=1))
+            kubectl.status(pod, manifests.status(start_ms, start_ms, start_ms + 1_000, exit_code=1))
         while now_ms() <= start_ms + 1_000:  # the server says when the next pods were created
             time.sleep(0.05)
 

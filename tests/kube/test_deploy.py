@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kube.collecting import Site, collecting, ended, gpu_seconds
-from kube.server import ApiServer, Kubectl
+from tests.support.kube_collectors import Site, collecting, ended, gpu_seconds
+from tests.support.kube_server import ApiServer, Kubectl
 
 pytestmark = pytest.mark.heavy
 
@@ -133,7 +133,7 @@ def test_without_events_it_goes_on_and_says_what_that_costs(
 
 def test_the_role_grants_exactly_what_doctor_tries() -> None:
     from pyrometer.collect.kubernetes.source import NEEDS
-    from pyrometer.identify.kinds import known_kinds
+    from pyrometer.identify.kubernetes.workload_kinds import known_kinds
 
     role = next(thing for thing in manifests() if thing["kind"] == "ClusterRole")
     granted = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kube.server import Kubectl
+from tests.support.kube_server import Kubectl
 
 REPOSITORY = Path(__file__).parents[2]
 IMAGE = "registry.example.com/pyrometer:1"
@@ -88,7 +88,7 @@ def test_only_the_server_reaches_the_agent_and_it_reaches_nobody(rendered: dict)
 
 
 def test_its_arguments_are_the_command_s(rendered: dict) -> None:
-    from pyrometer.cli.agent import command
+    from pyrometer.cli.commands.agent import command
 
     pod = rendered["DaemonSet", "pyrometer-agent"]["spec"]["template"]["spec"]
     name, *arguments = pod["containers"][0]["args"]

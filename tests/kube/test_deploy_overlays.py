@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kube.server import Kubectl
+from tests.support.kube_server import Kubectl
 
 REPOSITORY = Path(__file__).parents[2]
 IMAGE = "registry.example.com/pyrometer:1"
@@ -85,7 +85,7 @@ def test_a_backup_is_taken_by_who_may_nothing_else() -> None:
     assert {port["port"] for rule in egress for port in rule["ports"]} == {53, 8411}
     ports = things["Service", "pyrometer"]["spec"]["ports"]
     assert f"http://pyrometer.pyrometer:{ports[0]['port']}" in container["args"]
-    command = importlib.import_module(f"pyrometer.cli.{container['args'][0]}").command
+    command = importlib.import_module(f"pyrometer.cli.commands.{container['args'][0]}").command
     with command.make_context("backup", container["args"][1:]) as context:
         assert (str(context.params["out"]), context.params["keep"]) == (container["volumeMounts"][0]["mountPath"], 14)
 

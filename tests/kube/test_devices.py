@@ -9,15 +9,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from collect.exporters import Gpu, text_of
-from kube import things
-from kube.collecting import Site, collecting, until_rows
-from kube.server import ApiServer, Kubectl
-from pyrometer.collect.dcgm import Dcgm
-from pyrometer.collect.scrape import Scrapes, of_gpus
-from pyrometer.identify.gpu_models import near_idle_power_w
-from pyrometer.serve.telemetry import HoldersFromKubernetes, TelemetryIngest
-from serve.test_telemetry import exporter
+from pyrometer.collect.gpu.dcgm import Dcgm
+from pyrometer.collect.gpu.scrape import Scrapes, of_gpus
+from pyrometer.identify.gpus.gpu_models import near_idle_power_w
+from pyrometer.serve.ingest.telemetry_ingest import HoldersFromKubernetes, TelemetryIngest
+from tests.serve.ingest.test_telemetry_ingest import exporter
+from tests.support import manifests
+from tests.support.exporter_texts import Gpu, text_of
+from tests.support.kube_collectors import Site, collecting, until_rows
+from tests.support.kube_server import ApiServer, Kubectl
 
 pytestmark = pytest.mark.heavy
 
@@ -67,7 +67,9 @@ def test_an_exporter_among_the_pods_says_which_gpu_a_pod_has(
 
 
 def _exporter_pod(kubectl: Kubectl, namespace: str, node: str, url: str) -> None:
-    thing = things.placed(things.pod(namespace, "dcgm-exporter-x", 0, labels={"app": "nvidia-dcgm-exporter"}), node)
+    thing = manifests.placed(
+        manifests.pod(namespace, "dcgm-exporter-x", 0, labels={"app": "nvidia-dcgm-exporter"}), node
+    )
     thing["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": urlsplit(url).port}]
     made = kubectl.create(thing)
     kubectl.status(made, {"phase": "Running", "podIP": "127.0.0.1"})

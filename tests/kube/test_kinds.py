@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kube import things
-from kube.collecting import Site, asked, collecting, ended, gpu_seconds, now_ms, until_rows
-from kube.server import ApiServer, Kubectl
+from tests.support import manifests
+from tests.support.kube_collectors import Site, asked, collecting, ended, gpu_seconds, now_ms, until_rows
+from tests.support.kube_server import ApiServer, Kubectl
 
 pytestmark = pytest.mark.heavy
 
@@ -69,7 +69,12 @@ def kueue(site: Site) -> None:
         labels=labels,
         spec={"queueName": "research", "podSets": [{"name": "main", "count": 1, "template": {"spec": _GPU_POD}}]},
     )
-    admitted = {"lastTransitionTime": things.rfc3339(now_ms()), "reason": "Admitted", "message": "", "status": "True"}
+    admitted = {
+        "lastTransitionTime": manifests.rfc3339(now_ms()),
+        "reason": "Admitted",
+        "message": "",
+        "status": "True",
+    }
     site.kubectl.status(
         workload, {"conditions": [{"type": "QuotaReserved", **admitted}, {"type": "Admitted", **admitted}]}
     )

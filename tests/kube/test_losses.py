@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from effort import EFFORT, OF_TEST_ALL
-from kube import things
-from kube.collecting import asked, collecting, ended, gpu_seconds, now_ms, rows, until, until_rows
-from kube.server import ApiServer, Kubectl, free_port
-from pyrometer.account.ledger import build
+from pyrometer.account.build.ledger import build
 from pyrometer.model.settings import Settings
 from pyrometer.store import Store
+from tests.support import manifests
+from tests.support.effort import EFFORT, OF_TEST_ALL
+from tests.support.kube_collectors import asked, collecting, ended, gpu_seconds, now_ms, rows, until, until_rows
+from tests.support.kube_server import ApiServer, Kubectl, free_port
 
 pytestmark = pytest.mark.heavy
 
@@ -70,9 +70,10 @@ def test_thousands_of_pods_with_compaction_and_cut_connections(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     """The ledger is that of the full history, though etcd forgets it and the connection breaks four times."""
-    nodes = [kubectl.create(things.node(f"{namespace}-n{n}"))["metadata"]["name"] for n in range(NODES)]
+    nodes = [kubectl.create(manifests.node(f"{namespace}-n{n}"))["metadata"]["name"] for n in range(NODES)]
     jobs = [
-        kubectl.create(things.custom("batch/v1", "Job", namespace, f"job-{number}", spec=JOB)) for number in range(10)
+        kubectl.create(manifests.custom("batch/v1", "Job", namespace, f"job-{number}", spec=JOB))
+        for number in range(10)
     ]
     begin_ms = now_ms() + 2_000
     expected: Counter[str] = Counter()
@@ -82,9 +83,9 @@ def test_thousands_of_pods_with_compaction_and_cut_connections(
         job = jobs[(wave + place) % len(jobs)]
         from_ms = begin_ms + wave * WAVE_S * 1_000
         to_ms = from_ms + (1 + (place * 7 + wave) % RUN_S) * 1_000
-        pod = things.owned(things.pod(namespace, f"p-{wave}-{place}", 1), job)
-        made = kubectl.create(things.placed(pod, nodes[place // GPUS]))
-        kubectl.status(made, things.status(from_ms, from_ms, to_ms))
+        pod = manifests.owned(manifests.pod(namespace, f"p-{wave}-{place}", 1), job)
+        made = kubectl.create(manifests.placed(pod, nodes[place // GPUS]))
+        kubectl.status(made, manifests.status(from_ms, from_ms, to_ms))
         kubectl.delete(made)
         return f"Job/{job['metadata']['name']}", (to_ms - from_ms) // 1_000
 
@@ -119,15 +120,15 @@ class Two:
 
     def __init__(self, kubectl: Kubectl, namespace: str) -> None:
         self.kubectl, self.namespace = kubectl, namespace
-        self.node = kubectl.create(things.node(f"{namespace}-n0"))
-        self.job = kubectl.create(things.custom("batch/v1", "Job", namespace, "job", spec=JOB))
+        self.node = kubectl.create(manifests.node(f"{namespace}-n0"))
+        self.job = kubectl.create(manifests.custom("batch/v1", "Job", namespace, "job", spec=JOB))
         self.start_ms = now_ms() - 120_000
 
     def pod(self, name: str, from_ms: int | None = None) -> Any:
-        pod = things.owned(things.pod(self.namespace, name, 2), self.job)
-        made = self.kubectl.create(things.placed(pod, self.node["metadata"]["name"]))
+        pod = manifests.owned(manifests.pod(self.namespace, name, 2), self.job)
+        made = self.kubectl.create(manifests.placed(pod, self.node["metadata"]["name"]))
         at_ms = self.start_ms if from_ms is None else from_ms
-        return self.kubectl.status(made, things.status(at_ms, at_ms))
+        return self.kubectl.status(made, manifests.status(at_ms, at_ms))
 
 
 def test_a_restart_reads_back_what_the_api_still_knows(
@@ -149,7 +150,7 @@ def test_a_restart_reads_back_what_the_api_still_knows(
 
     asyncio.run(before())
     two.ended_ms = now_ms()
-    kubectl.status(two.ends, things.status(two.start_ms, two.start_ms, two.ended_ms))  # nobody watches
+    kubectl.status(two.ends, manifests.status(two.start_ms, two.start_ms, two.ended_ms))  # nobody watches
     two.pod("comes", now_ms())
     asyncio.run(after())
 
@@ -205,7 +206,7 @@ def test_an_api_server_that_was_away(api_server: ApiServer, kubectl: Kubectl, na
             kubectl.client.close()
             with Kubectl(api_server) as fresh:
                 at_ms = now_ms()
-                fresh.status(pod, things.status(two.start_ms, two.start_ms, at_ms))
+                fresh.status(pod, manifests.status(two.start_ms, two.start_ms, at_ms))
                 await until_rows(collector, ids, [("ends", at_ms)])
 
     asyncio.run(scenario())
@@ -215,7 +216,7 @@ def test_lists_are_read_in_pages(
     api_server: ApiServer, kubectl: Kubectl, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyrometer.collect.kubernetes.watch.PAGE", 2)
-    names = sorted(kubectl.create(things.node(f"{namespace}-n{n}"))["metadata"]["name"] for n in range(7))
+    names = sorted(kubectl.create(manifests.node(f"{namespace}-n{n}"))["metadata"]["name"] for n in range(7))
 
     async def scenario() -> None:
         async with collecting(api_server, tmp_path / "data") as collector:

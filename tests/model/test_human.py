@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from money import SHARES, WRITTEN
 from pyrometer.model.human import date, date_time, dollars, hours, percent, ratio, wrapped
+from tests.support.money_texts import SHARES, WRITTEN
 
 
 @pytest.mark.parametrize(("usd_micro", "written"), WRITTEN)

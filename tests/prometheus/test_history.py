@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from prometheus.exposed import Exposed, newest
-from prometheus.servers import Server, prometheus, victoria
-from pyrometer.account.cost import cost
-from pyrometer.account.ledger import build
-from pyrometer.account.names import open_names
-from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.score import truth_window
+from pyrometer.account.build.ledger import build
+from pyrometer.account.query.cost import cost
+from pyrometer.account.query.names import open_names
+from pyrometer.account.query.time_range import TimeRange
+from pyrometer.answers.score import truth_window
 from pyrometer.model.records import Node
 from pyrometer.model.settings import Settings
 from pyrometer.simulate.night import simulate
 from pyrometer.store import Store
+from tests.support.exposed_night import Exposed, newest
+from tests.support.prometheus_servers import Server, prometheus, victoria
 
 pytestmark = pytest.mark.heavy
 

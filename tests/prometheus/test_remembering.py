@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from prometheus.exposed import Exposed, Line
-from prometheus.servers import prometheus
-from prometheus.test_history import EVERY_MS, Night, held, night  # noqa: F401 - a fixture
-from pyrometer.account.ledger import build
-from pyrometer.account.time_range import TimeRange
+from pyrometer.account.build.ledger import build
+from pyrometer.account.query.time_range import TimeRange
 from pyrometer.collect.prometheus.api import Prometheus
 from pyrometer.model.settings import Settings
-from pyrometer.serve.history import PrometheusFollower
+from pyrometer.serve.ingest.backfill import PrometheusFollower
 from pyrometer.store import Store
+from tests.prometheus.test_history import EVERY_MS, Night, held, night  # noqa: F401 - a fixture
+from tests.support.exposed_night import Exposed, Line
+from tests.support.prometheus_servers import prometheus
 
 pytestmark = pytest.mark.heavy
 

@@ -14,23 +14,23 @@ from typing import Any, NamedTuple
 
 import httpx2 as httpx
 import pytest
-from exporters import Gpu, text_of
 from prometheus_client.parser import text_string_to_metric_families
 
-from prometheus.servers import prometheus
-from pyrometer.account.ledger import build
-from pyrometer.collect.dcgm import Dcgm, measure_of, slot_address_of
+from pyrometer.account.build.ledger import build
+from pyrometer.collect.gpu.dcgm import Dcgm, measure_of, slot_address_of
+from pyrometer.collect.gpu.scrape import Scrapes, ScrapeTarget, of_gpus
 from pyrometer.collect.prometheus.api import Prometheus, Series
 from pyrometer.collect.prometheus.source import GPU_METRICS
-from pyrometer.collect.scrape import Scrapes, ScrapeTarget, of_gpus
-from pyrometer.identify.gpu_models import near_idle_power_w
+from pyrometer.identify.gpus.gpu_models import near_idle_power_w
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Allocation, Node, Pod
 from pyrometer.model.settings import Settings
 from pyrometer.model.units import SHARE_WHOLE
-from pyrometer.serve.tokens import Tokens
+from pyrometer.questions.tokens import Tokens
 from pyrometer.store import Store
-from serving import serving
+from tests.support.exporter_texts import Gpu, text_of
+from tests.support.prometheus_servers import prometheus
+from tests.support.server_process import serving
 
 pytestmark = pytest.mark.heavy
 

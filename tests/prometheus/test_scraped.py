@@ -20,17 +20,17 @@ import pytest
 import uvicorn
 import yaml
 from dashboards import DASHBOARDS
-from sent import body_of
-from spoken import bodies
 
-from kube.server import free_port
-from nights import START_MS, all_ranks, at, cluster, event, job, run, samples, shifted
-from prometheus.servers import prometheus
 from pyrometer.model.records import Event, Metric, Node, Price, StepWindow
 from pyrometer.model.settings import Settings
 from pyrometer.serve.core import Core
 from pyrometer.serve.main import build_services
 from pyrometer.store import Store
+from tests.support.clusters import START_MS, all_ranks, at, cluster, event, job, run, samples, shifted
+from tests.support.kube_server import free_port
+from tests.support.otlp_json import bodies
+from tests.support.prometheus_servers import prometheus
+from tests.support.remote_write_bodies import body_of
 
 pytestmark = pytest.mark.heavy
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from kube import things
-from kube.conftest import api_server, kubectl, namespace  # noqa: F401 - fixtures
-from kube.server import ApiServer, Kubectl
-from prometheus.exposed import Exposed, newest
-from prometheus.servers import prometheus
-from prometheus.test_history import Night, held, night  # noqa: F401 - fixtures
 from pyrometer.model.records import Node
 from pyrometer.store import Store
+from tests.kube.conftest import api_server, kubectl, namespace  # noqa: F401 - fixtures
+from tests.prometheus.test_history import Night, held, night  # noqa: F401 - fixtures
+from tests.support import manifests
+from tests.support.exposed_night import Exposed, newest
+from tests.support.kube_server import ApiServer, Kubectl
+from tests.support.prometheus_servers import prometheus
 
 pytestmark = pytest.mark.heavy
 
@@ -34,7 +34,7 @@ def test_what_is_still_there_is_asked_and_the_rest_remembered(
         server = prometheus(
             tmp_path / "prometheus", Exposed(store, *night.window, every_ms=30_000, honor_labels=True).lines()
         )
-    uids = {kubectl.create(things.node(name))["metadata"]["uid"] for name in names}
+    uids = {kubectl.create(manifests.node(name))["metadata"]["uid"] for name in names}
     try:
         since, until = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in night.window)
         said = subprocess.run(

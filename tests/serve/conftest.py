@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyrometer.serve import accounting
+from pyrometer.serve.tasks import accounting
 
 
 @pytest.fixture(autouse=True)

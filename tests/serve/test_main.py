@@ -13,7 +13,7 @@ import pytest
 
 from pyrometer.cli import main as pyrometer
 from pyrometer.model.settings import Settings
-from pyrometer.serve.address import Address, published
+from pyrometer.questions.client import Address, published
 from pyrometer.serve.main import ListenError, Services, SourceOptions, serve
 from pyrometer.store import Store
 

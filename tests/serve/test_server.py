@@ -18,25 +18,26 @@ import httpx2 as httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import nights
-from kube.server import free_port
 from pyrometer import __version__
 from pyrometer.cli import main
 from pyrometer.model.settings import Settings
-from pyrometer.serve import accounting, questions
+from pyrometer.questions import registry
+from pyrometer.questions.registry import bring_up_to_date, question
+from pyrometer.questions.tokens import FILE, TokenError, Tokens, digest_of
 from pyrometer.serve.core import Core
-from pyrometer.serve.http_error import HttpError
+from pyrometer.serve.http.http_error import HttpError
 from pyrometer.serve.main import AuthenticationConflictError, Services, build_services, warn_about_access
-from pyrometer.serve.questions import bring_up_to_date, question
-from pyrometer.serve.tokens import FILE, TokenError, Tokens, digest_of
+from pyrometer.serve.tasks import accounting
 from pyrometer.store import Store, StoreBusyError
-from serving import serving
-from traced import RUN, Trained
+from tests.support import clusters
+from tests.support.kube_server import free_port
+from tests.support.server_process import serving
+from tests.support.traced_run import RUN, Trained
 
 
 def small_night(folder: Path) -> Path:
     with Store(folder, create=True) as store:
-        store.append([*nights.cluster(), *nights.job()])
+        store.append([*clusters.cluster(), *clusters.job()])
     return folder
 
 
@@ -204,7 +205,7 @@ def test_hours_that_are_over_are_sealed_whoever_brought_them(night: Path, monkey
 def test_who_sends_does_not_wait_for_an_answer(night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question that takes long is asked of the store as it was; meanwhile rows are stored and others answered."""
     begun, go_on = threading.Event(), threading.Event()
-    why = questions.why
+    why = registry.why
 
     def slow_why(*args: Any, **kwargs: Any) -> dict[str, Any]:
         begun.set()
@@ -215,7 +216,11 @@ def test_who_sends_does_not_wait_for_an_answer(night: Path, monkeypatch: pytest.
         slow = asyncio.create_task(server.answering.ask("why", {"all": "1"}))
         await asyncio.to_thread(begun.wait, 30)
         async with server.core.lock:
-            later = [*nights.cluster(nodes=3), *nights.job("later", pods=0), *nights.pod("later-0", "later", "n2")]
+            later = [
+                *clusters.cluster(nodes=3),
+                *clusters.job("later", pods=0),
+                *clusters.pod("later-0", "later", "n2"),
+            ]
             await asyncio.to_thread(server.core.store.append, later)
             await asyncio.to_thread(server.core.store.seal)
         quick = await server.answering.ask("cost", {"all": "1", "by": "workload"})
@@ -226,7 +231,7 @@ def test_who_sends_does_not_wait_for_an_answer(night: Path, monkeypatch: pytest.
     with Store(night) as store:
         server = build_services(Core(store, Settings()), open_to_all=True)
         before = asyncio.run(server.answering.ask("why", {"all": "1", "tz": "UTC"}))
-        monkeypatch.setattr(questions, "why", slow_why)
+        monkeypatch.setattr(registry, "why", slow_why)
         slow, quick = asyncio.run(meanwhile(server))
     assert slow == before
     assert "later" in str(quick["rows"])
@@ -247,7 +252,7 @@ def test_a_server_that_stops_waits_for_no_answer(night: Path, monkeypatch: pytes
         with pytest.raises(HttpError, match="The server is stopping"):
             await asked
 
-    monkeypatch.setattr(questions, "why", endless)
+    monkeypatch.setattr(registry, "why", endless)
     with Store(night) as store:
         asyncio.run(test(build_services(Core(store, Settings()), open_to_all=True)))
 

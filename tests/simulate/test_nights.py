@@ -11,11 +11,11 @@ from statistics import median
 import pytest
 
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.simulate.cluster import H200, SIGNATURES
+from pyrometer.simulate.api_objects import objects
 from pyrometer.simulate.faults import FAULTS
+from pyrometer.simulate.hardware import H200, SIGNATURES
 from pyrometer.simulate.jobs import Night
-from pyrometer.simulate.measure import Meter
-from pyrometer.simulate.objects import objects
+from pyrometer.simulate.measurements import Meter
 from pyrometer.simulate.scenarios import SCENARIOS
 from pyrometer.simulate.truth import truth
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pyrometer.model.columns import SCHEMAS
-from pyrometer.simulate.measure import Meter
+from pyrometer.simulate.measurements import Meter
 from pyrometer.simulate.scenarios import SCENARIOS
 from pyrometer.simulate.sdk import _step_lengths
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pyrometer.account.check import problems
-from pyrometer.account.ledger import build
-from pyrometer.account.time_range import TimeRange
-from pyrometer.explain.score import ledger_cells, score, truth_window
-from pyrometer.explain.why import why
+from pyrometer.account.build.ledger import build
+from pyrometer.account.checks.check_list import problems
+from pyrometer.account.query.time_range import TimeRange
+from pyrometer.answers.score import ledger_cells, score, truth_window
+from pyrometer.answers.why import why
 from pyrometer.model.settings import Settings
 from pyrometer.simulate.night import simulate
 from pyrometer.simulate.replay import replay

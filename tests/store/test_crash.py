@@ -16,11 +16,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from effort import THOROUGH
 from pyrometer.model.records import Event, LedgerRow
 from pyrometer.model.units import MS_PER_HOUR
 from pyrometer.store import Store
 from pyrometer.store.store import NewPart
+from tests.support.effort import THOROUGH
 
 DAY = 1_760_054_400_000  # 2025-10-10T00:00Z
 KILLS = 24 if THOROUGH else 8

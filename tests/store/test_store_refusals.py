@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 import duckdb
 import pytest
 
-from duckdb_files import with_header
 from pyrometer.model.records import Event
 from pyrometer.store import Store, StoreBrokenError, StoreError
 from pyrometer.store.data_folder import DATABASE
+from tests.support.duckdb_files import with_header
 
 DAY = 1_760_054_400_000  # 2025-10-10T00:00Z
 NEWER = {

@@ -19,14 +19,14 @@ import httpx2 as httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kube.server import free_port
 from pyrometer.cli import main
-from pyrometer.collect.mlflow import Mlflow
-from pyrometer.collect.tracked import TrackedPoint
-from pyrometer.serve.tracked import MlflowFollower
+from pyrometer.collect.trackers.common import TrackedPoint
+from pyrometer.collect.trackers.mlflow import Mlflow
+from pyrometer.serve.ingest.tracker_sync import MlflowFollower
 from pyrometer.store import Store
-from serving import serving
-from trained import running, torchrun
+from tests.support.kube_server import free_port
+from tests.support.server_process import serving
+from tests.support.training_processes import running, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "tracked.py"
@@ -239,7 +239,7 @@ def stamping_by_hand_says_dollars_and_twice_is_once(trained):
 def a_summary_beside_a_wandb_run_is_what_its_own_client_reads(trained):
     from wandb.proto.wandb_internal_pb2 import Record
 
-    from pyrometer.collect.wandb import records
+    from pyrometer.collect.trackers.wandb import records
 
     place = trained.folder / "wandb"
     (offline,) = place.glob("offline-run-*")

@@ -11,7 +11,7 @@ if not torch.cuda.is_available():
     pytest.skip("there is no GPU here", allow_module_level=True)
 from torch import nn  # noqa: E402
 
-from trained import watching  # noqa: E402
+from tests.support.training_processes import watching  # noqa: E402
 
 
 def model(width: int = 2048, layers: int = 4) -> nn.Module:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from trained import watching  # noqa: E402
+from tests.support.training_processes import watching  # noqa: E402
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]  # warnings of the libraries
 WORKERS = pytest.mark.parametrize("workers", [0, 2])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trained import Heard, answer, heard, running, torchrun
+from tests.support.training_processes import Heard, answer, heard, running, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "mortal.py"

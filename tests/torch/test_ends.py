@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pyrometer.train.spool import Spool
-from trained import answer, environment, running
+from pyrometer.train.ship.spool import Spool
+from tests.support.training_processes import answer, environment, running
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "ends.py"

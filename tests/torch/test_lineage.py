@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset  # noqa: E402
 
-from trained import watching  # noqa: E402
+from tests.support.training_processes import watching  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded.*fork:DeprecationWarning"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from trained import environment
+from tests.support.training_processes import environment
 
 pytest.importorskip("torch", reason="make setup installs torch")
 

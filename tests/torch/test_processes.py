@@ -10,9 +10,9 @@ from statistics import median
 
 import pytest
 
-from pyrometer.train.spool import Spool
-from pyrometer.train.watch import Watcher
-from trained import environment, parts, trained
+from pyrometer.train.ship.spool import Spool
+from pyrometer.train.ship.watcher import Watcher
+from tests.support.training_processes import environment, parts, trained
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -8,8 +8,8 @@ from statistics import median
 
 import pytest
 
-from pyrometer.train.ring import PHASES, Ring
-from trained import answer, parts, running, torchrun, trained
+from pyrometer.train.steps.ring import PHASES, Ring
+from tests.support.training_processes import answer, parts, running, torchrun, trained
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAMS = Path(__file__).parent / "programs"

@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from collector import Collector, logs, plain, points
 
-from kube.server import free_port
 from pyrometer.store import Store
-from trained import environment, running, torchrun
+from tests.support.kube_server import free_port
+from tests.support.otlp_server import Collector, logs, plain, points
+from tests.support.training_processes import environment, running, torchrun
 
 pytest.importorskip("torch", reason="make setup installs torch")
 PROGRAM = Path(__file__).parent / "programs" / "steady.py"
@@ -143,6 +143,6 @@ def senders(folder: Path) -> list[int]:
                 words, variables = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
             except OSError:
                 continue
-            if b"pyrometer.train.sender" in words and os.fsencode(f"PYROMETER_SPOOL={folder}") in variables:
+            if b"pyrometer.train.ship.sender" in words and os.fsencode(f"PYROMETER_SPOOL={folder}") in variables:
                 found.append(int(path.name))
     return found

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trained import answer, environment
+from tests.support.training_processes import answer, environment
 
 pytestmark = [pytest.mark.heavy, pytest.mark.needs("transformers", "lightning", "wandb", "tensorboard")]
 

@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch", reason="make setup installs torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from pyrometer.train import ring  # noqa: E402
-from pyrometer.train.lineage import MAX_LOADERS  # noqa: E402
-from trained import watching  # noqa: E402
+from pyrometer.train.steps import ring  # noqa: E402
+from pyrometer.train.steps.sample_lineage import MAX_LOADERS  # noqa: E402
+from tests.support.training_processes import watching  # noqa: E402
 
 NAP_S = 0.02
 NAP_NS = int(NAP_S * 1e9)

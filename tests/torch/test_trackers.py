@@ -15,9 +15,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="make setup installs torch")
 import pyrometer  # noqa: E402
-from pyrometer.train import boot, identity, tracked, trackers  # noqa: E402
-from pyrometer.train.metrics import Metrics  # noqa: E402
-from trained import environment, hooked, watching  # noqa: E402
+from pyrometer.train.run import boot, identity, logged_metrics, tracker_links  # noqa: E402
+from pyrometer.train.steps.metrics import Metrics  # noqa: E402
+from tests.support.training_processes import environment, hooked, watching  # noqa: E402
 
 heavy = pytest.mark.heavy
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the libraries
@@ -243,7 +243,8 @@ def test_mlflow_finds_the_plug_in_where_it_is_installed_and_a_process_that_nobod
     program = (
         "import sys, mlflow\nfrom mlflow.tracking.context import registry\n"
         "found = [type(one).__module__ for one in registry._run_context_provider_registry]\n"
-        "print('pyrometer.train.tracked' in found, 'torch' in sys.modules, 'pyrometer.run' in registry.resolve_tags())"
+        "print('pyrometer.train.run.tracker_links' in found, 'torch' in sys.modules, "
+        "'pyrometer.run' in registry.resolve_tags())"
     )
     for spool, says in ((None, "True False False"), (tmp_path / "spool", "True False True")):
         variables = environment(spool, PYTHONWARNINGS="ignore")
@@ -256,10 +257,11 @@ def test_mlflow_finds_the_plug_in_where_it_is_installed_and_a_process_that_nobod
 
 def test_an_address_is_told_without_its_password():
     assert (
-        tracked.without_secrets("https://u:p@mlflow.example.com:5000/x?token=t") == "https://mlflow.example.com:5000/x"
+        tracker_links.without_secrets("https://u:p@mlflow.example.com:5000/x?token=t")
+        == "https://mlflow.example.com:5000/x"
     )
-    assert tracked.without_secrets("sqlite:////data/mlflow.db") == "sqlite:////data/mlflow.db"
-    assert tracked.without_secrets("postgresql://u:p/a?s#s@db/x") == "postgresql://db/x"
+    assert tracker_links.without_secrets("sqlite:////data/mlflow.db") == "sqlite:////data/mlflow.db"
+    assert tracker_links.without_secrets("postgresql://u:p/a?s#s@db/x") == "postgresql://db/x"
 
 
 def test_a_rank_that_leaves_the_curve_to_another_still_tells_that_its_loss_is_not_finite():
@@ -283,7 +285,7 @@ def test_an_error_of_ours_is_not_the_end_of_a_worker_of_ray():
         raise OSError("of ours")
 
     hooks = SimpleNamespace(rank=SimpleNamespace(close=fails, failed=fails))
-    trackers._ray_worker(Module, None, hooks)
+    logged_metrics._ray_worker(Module, None, hooks)
     assert Module.ThreadRunner().run(lambda: 7) == 7
     with pytest.raises(KeyError, match="of theirs"):
         Module.ThreadRunner().run(lambda: {}["of theirs"])
@@ -296,7 +298,7 @@ def test_a_tracker_that_is_not_as_it_was_disturbs_nobody(tmp_path):
             return "a run without anything that a run has"
 
     hooks = hooked()
-    tracked.wandb_runs(Module, hooks)
+    tracker_links.wandb_runs(Module, hooks)
     assert Module.init() == "a run without anything that a run has"
 
 

@@ -16,8 +16,8 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from pyrometer.train.ring import SAMPLES, TOKENS  # noqa: E402
-from trained import answer, running, watching  # noqa: E402
+from pyrometer.train.steps.ring import SAMPLES, TOKENS  # noqa: E402
+from tests.support.training_processes import answer, running, watching  # noqa: E402
 
 BATCH, WIDTH, STEPS, LENGTH, WORDS = 8, 4, 6, 5, 20
 Program = Callable[[], Iterator[None]]  # yields after each step, as the user counts steps

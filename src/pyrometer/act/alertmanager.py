@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from pyrometer.account.answer_json import iso
-from pyrometer.act.messages import Facts, MessageContext, of_finding
-from pyrometer.act.post import SendResult, is_address, post, secret_of
-from pyrometer.act.told import Notice
+from pyrometer.account.query.answer_json import iso
+from pyrometer.act.http_post import SendResult, is_address, post, secret_of
+from pyrometer.act.notification_state import Notice
+from pyrometer.act.notification_texts import Facts, MessageContext, of_finding
 from pyrometer.model.settings import SettingError, Settings
 from pyrometer.model.states import CRITICAL_CAUSES
 

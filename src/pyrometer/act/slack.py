@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyrometer.act.messages import Message
+from pyrometer.act.notification_texts import Message
 
 MAX_SECTION_CHARS = 3_000  # Slack refuses more
 MAX_TEXT_CHARS = 3_000

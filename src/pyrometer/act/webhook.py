@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from pyrometer.act.messages import Message
-from pyrometer.act.post import SendResult, address_of, post
+from pyrometer.act.http_post import SendResult, address_of, post
+from pyrometer.act.notification_texts import Message
 from pyrometer.act.slack import as_json, as_slack
 from pyrometer.model.settings import SettingError, Settings
 

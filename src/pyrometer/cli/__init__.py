@@ -87,19 +87,19 @@ def _run(arguments: list[str]) -> int:
             importlib.import_module(module)
     except ImportError:
         return _fail(f"`pyrometer {name}` needs more than the base install: pip install 'pyrometer[{listed.extra}]'", 1)
-    command = importlib.import_module(f"pyrometer.cli.{listed.module}").command
+    command = importlib.import_module(f"pyrometer.cli.commands.{listed.module}").command
     if not listed.extra:
         return int(command(arguments[1:]))
     if listed.extra == "agent":
-        from pyrometer.cli.errors import finish as run
+        from pyrometer.cli.command_errors import finish as run
     else:
-        from pyrometer.cli.running import run_command as run
+        from pyrometer.cli.command_support import run_command as run
     return run(command, name, arguments[1:])
 
 
 def _complete(instruction: str) -> int:
     try:
-        from pyrometer.cli.completion import complete
+        from pyrometer.cli.commands.completion import complete
     except ImportError:
         return 1  # the base install has no completion
     return complete(instruction)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-from pyrometer.account.cost import AMOUNTS
+from pyrometer.account.query.cost import AMOUNTS
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would work out
 WORKLOAD = ("uid", "kind", "namespace", "name")

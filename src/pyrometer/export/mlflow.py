@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyrometer.collect.mlflow import FoundRun, Mlflow
-from pyrometer.export.stamps import GPU_HOURS, USD, Stamp
+from pyrometer.collect.trackers.mlflow import FoundRun, Mlflow
+from pyrometer.export.tracker_summary import GPU_HOURS, USD, Stamp
 
 AT_ONCE = 900  # metrics of one call: with the tags, a thousand at most
 

@@ -22,7 +22,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, N
 from prometheus_client.core import Metric
 
 from pyrometer import __version__
-from pyrometer.export.otlp import Attributes, key_values, trace_request
+from pyrometer.export.trace_otlp import Attributes, key_values, trace_request
 from pyrometer.model.records import OWN_POD
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE
 from pyrometer.store import StoreReader

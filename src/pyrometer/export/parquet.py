@@ -12,7 +12,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pyrometer.account.cost import AMOUNTS
+from pyrometer.account.query.cost import AMOUNTS
 from pyrometer.export.csv import Cell
 
 if TYPE_CHECKING:

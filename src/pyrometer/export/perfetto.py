@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyrometer.explain.trace import PHASES
+from pyrometer.answers.runs.trace import PHASES
 
 _PHASES, _OWN = 0, 1  # tracks
 _STEP = "step"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyrometer.collect.source import SourceError, words
-from pyrometer.collect.wandb import STAMPED, Folder, folders
-from pyrometer.export.stamps import GPU_HOURS, USD, Stamp
+from pyrometer.collect.trackers.wandb import STAMPED, Folder, folders
+from pyrometer.export.tracker_summary import GPU_HOURS, USD, Stamp
 
 
 class Stamped(NamedTuple):

@@ -106,7 +106,7 @@ HELP: dict[str, str] = {
     "price_book": "path of a YAML price book",
     "timezone": "time zone of days, hours and months, unless --tz is set",
     "cluster": "name of the cluster in records; default: its name in the kubeconfig, else the UID of `kube-system`",
-    "workload_rules": "path of a YAML file with your own kinds of jobs, in the format of `identify/kinds.yaml`",
+    "workload_rules": "YAML file with your own kinds of jobs, in the format of `identify/kubernetes/kinds.yaml`",
     "team_rules": (
         "rules that assign a workload to the team that pays; the first rule with a result applies and is shown"
     ),

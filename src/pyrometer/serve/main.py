@@ -14,41 +14,42 @@ from typing import Any, NamedTuple
 import uvicorn
 from starlette.applications import Starlette
 
-from pyrometer.act.post import secret_of
-from pyrometer.act.stamping import MlflowSummaryWriter, SummaryWriter, WandbSummaryWriter
-from pyrometer.act.teller import Notifier, receivers
+from pyrometer.act.http_post import secret_of
+from pyrometer.act.notifier import Notifier, receivers
+from pyrometer.act.summary_writers import MlflowSummaryWriter, SummaryWriter, WandbSummaryWriter
 from pyrometer.collect.kubernetes.api import Api, connect
-from pyrometer.collect.mlflow import Mlflow
 from pyrometer.collect.prometheus.api import Prometheus
-from pyrometer.export.exposition import Collector as MetricsCollector
-from pyrometer.identify.cluster import Cluster
+from pyrometer.collect.trackers.mlflow import Mlflow
+from pyrometer.export.metrics_text import Collector as MetricsCollector
+from pyrometer.identify.kubernetes.cluster import Cluster
 from pyrometer.model.settings import Settings
-from pyrometer.serve import address as addresses
-from pyrometer.serve import copying, routes
-from pyrometer.serve.accounting import Accounting, LedgerMetrics
-from pyrometer.serve.address import Address
-from pyrometer.serve.admin import BackupRoute, MonthRoutes
-from pyrometer.serve.answering import Answering
-from pyrometer.serve.audit import Audit
-from pyrometer.serve.auth import Access, Sessions
-from pyrometer.serve.collector import KubernetesCollector
-from pyrometer.serve.copying import LakeCopyTask
+from pyrometer.questions import client as addresses
+from pyrometer.questions.client import Address
+from pyrometer.questions.host_addresses import is_loopback
+from pyrometer.questions.tokens import Tokens
 from pyrometer.serve.core import Core, Nodes
 from pyrometer.serve.disk import UNACCOUNTED, Disk
-from pyrometer.serve.findings_task import FindingsTask
-from pyrometer.serve.guard import protocol
-from pyrometer.serve.health import Health
-from pyrometer.serve.host_addresses import is_loopback
-from pyrometer.serve.live import EventStream
-from pyrometer.serve.otlp import OtlpReceiver
-from pyrometer.serve.pushing import OtlpPushTask, receiver
-from pyrometer.serve.remote_write import RemoteWriteReceiver
-from pyrometer.serve.routes import AnswerRoutes, Guarded, ProbeRoutes
+from pyrometer.serve.http import routes
+from pyrometer.serve.http.admin import BackupRoute, MonthRoutes
+from pyrometer.serve.http.answering import Answering
+from pyrometer.serve.http.audit import Audit
+from pyrometer.serve.http.auth import Access, Sessions
+from pyrometer.serve.http.event_stream import EventStream
+from pyrometer.serve.http.guard import protocol
+from pyrometer.serve.http.health import Health
+from pyrometer.serve.http.routes import AnswerRoutes, Guarded, ProbeRoutes
+from pyrometer.serve.ingest.kubernetes_collector import KubernetesCollector
+from pyrometer.serve.ingest.otlp_receiver import OtlpReceiver
+from pyrometer.serve.ingest.remote_write_receiver import RemoteWriteReceiver
+from pyrometer.serve.ingest.source_readers import Sources
 from pyrometer.serve.runtime import collect_rarely, repeat, restart_on_error
-from pyrometer.serve.scrub import Scrub
-from pyrometer.serve.sources import Sources
-from pyrometer.serve.tokens import Tokens
-from pyrometer.serve.vitals import MeasuredParts, Vitals
+from pyrometer.serve.tasks import lake_copy_task
+from pyrometer.serve.tasks.accounting import Accounting, LedgerMetrics
+from pyrometer.serve.tasks.findings_task import FindingsTask
+from pyrometer.serve.tasks.lake_copy_task import LakeCopyTask
+from pyrometer.serve.tasks.otlp_push_task import OtlpPushTask, receiver
+from pyrometer.serve.tasks.scrub import Scrub
+from pyrometer.serve.tasks.vitals import MeasuredParts, Vitals
 from pyrometer.store import Store
 
 ACCOUNT_EVERY_S, LOOK_EVERY_S = 5.0, 15.0  # or less often when it takes long: see `runtime.repeat`
@@ -310,7 +311,7 @@ def _start_tasks(services: Services) -> list[asyncio.Task[None]]:
         running.append(restart_on_error(services.push.run, disk))
     if lake_copy.is_on:
         _log.info("Sealed parts are copied into the lake %s.", lake_copy.url)
-        running.append(repeat(copying.EVERY_S, lake_copy.copy, "Copying into the lake failed", disk))
+        running.append(repeat(lake_copy_task.EVERY_S, lake_copy.copy, "Copying into the lake failed", disk))
     running += [restart_on_error(writer.run, disk) for writer in services.summary_writers]
     return [asyncio.create_task(one) for one in running]
 

@@ -12,8 +12,8 @@ from random import Random
 from pyrometer.model.units import MS_PER_HOUR as HOUR
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 from pyrometer.model.units import MS_PER_SECOND as SECOND
-from pyrometer.simulate import lives
-from pyrometer.simulate.cluster import Machine
+from pyrometer.simulate import ordinary_jobs
+from pyrometer.simulate.hardware import Machine
 from pyrometer.simulate.jobs import (
     Activity,
     Effect,
@@ -174,7 +174,7 @@ def hang(draft: Draft) -> None:
     attempt = job.attempts[-1]
     length = draft.length((7, 16), (40, 90), (120, 300))
     from_ms = _to_boundary(attempt, draft.moment(job, room_ms=length + 8 * MINUTE))
-    lives.cut(attempt, from_ms)
+    ordinary_jobs.cut(attempt, from_ms)
     spins = draft.chance.random() < 0.6
     attempt.activities.append(Activity("spin" if spins else "hang", from_ms, from_ms + length))
     rank = draft.chance.randrange(job.ranks)
@@ -192,7 +192,7 @@ def hang(draft: Draft) -> None:
             }
         )
     machine, gpu = job.device_of(attempt, rank)
-    lives.end(attempt, from_ms + length, "Failed", "Error", "killed")
+    ordinary_jobs.end(attempt, from_ms + length, "Failed", "Error", "killed")
     draft.plant(
         "hang",
         job,
@@ -203,7 +203,7 @@ def hang(draft: Draft) -> None:
         needs="gpu" if spins else "sdk",
         gpu_cause=None if spins else "idle_held",
     )
-    lives.resume(draft.chance, job, from_ms + length + draft.chance.randint(20, 60) * SECOND)
+    ordinary_jobs.resume(draft.chance, job, from_ms + length + draft.chance.randint(20, 60) * SECOND)
     lost = _lost(attempt, from_ms)
     draft.plant("lost_work", job, lost.from_ms, from_ms, lost, needs="sdk")
 
@@ -214,8 +214,8 @@ def lost_work(draft: Draft) -> None:
     attempt = job.attempts[-1]
     at_ms = _to_boundary(attempt, draft.moment(job, room_ms=12 * MINUTE))
     attempt.events.append({"kind": "exception", "rank": 0, "at_ms": at_ms, "reason": "RuntimeError"})
-    lives.end(attempt, at_ms, "Failed", "Error")
-    lives.resume(draft.chance, job, at_ms + draft.chance.randint(30, 90) * SECOND)
+    ordinary_jobs.end(attempt, at_ms, "Failed", "Error")
+    ordinary_jobs.resume(draft.chance, job, at_ms + draft.chance.randint(30, 90) * SECOND)
     lost = _lost(attempt)
     draft.plant("lost_work", job, lost.from_ms, at_ms, lost, needs="sdk")
 
@@ -232,17 +232,17 @@ def hardware_failure(draft: Draft) -> None:
     rank = pod * job.gpus + attempt.places[pod].gpus.index(gpu)
     hung_ms = draft.chance.randint(3 * MINUTE, 9 * MINUTE)
     xid = draft.chance.choice((79, 79, 48, 95))
-    lives.cut(attempt, at_ms)
+    ordinary_jobs.cut(attempt, at_ms)
     attempt.activities.append(Activity("spin", at_ms, at_ms + hung_ms))
     for each in range(job.ranks):
         if each != rank:
             attempt.events.append({"kind": "stuck", "rank": each, "at_ms": at_ms, "step_offset": 0, "reason": "sync"})
-    lives.end(attempt, at_ms + hung_ms, "Failed", "Error", "killed")
+    ordinary_jobs.end(attempt, at_ms + hung_ms, "Failed", "Error", "killed")
     back_ms = min(at_ms + draft.length((90, 150), (200, 400)), draft.night.to_ms)
     draft.night.outages.append(Outage("device", broken, at_ms, back_ms, gpu, f"XID {xid}"))
     places = [_whole_machine(other) if place.machine == broken else place for place in attempt.places]
     again_ms = at_ms + hung_ms + draft.chance.randint(20, 80) * SECOND
-    lives.resume(draft.chance, job, again_ms, places=places)
+    ordinary_jobs.resume(draft.chance, job, again_ms, places=places)
     draft.plant(
         "hardware_failure",
         job,
@@ -271,8 +271,8 @@ def out_of_memory(draft: Draft) -> None:
         attempt.events.append(
             {"kind": "exception", "rank": rank, "at_ms": at_ms, "reason": "OutOfMemoryError", "message": text}
         )
-        lives.end(attempt, at_ms, "Failed", "Error")
-        attempt = lives.resume(draft.chance, job, at_ms + draft.chance.randint(20, 50) * SECOND)
+        ordinary_jobs.end(attempt, at_ms, "Failed", "Error")
+        attempt = ordinary_jobs.resume(draft.chance, job, at_ms + draft.chance.randint(20, 50) * SECOND)
     killed = tuple(range(first.number, attempt.number))
     from_ms = first.lost_from_ms or 0
     draft.plant(
@@ -294,10 +294,10 @@ def crash_loop(draft: Draft) -> None:
     job = draft.new_job("reward-model", pods=1, gpus=8, at_ms=at_ms, kind="Job", gang=False)
     from_ms = at_ms
     for number in range(draft.chance.randint(5, 9)):
-        attempt = lives.begin(draft.chance, job, [_whole_machine(machine)], at_ms, pulls_ms=[4 * SECOND])
+        attempt = ordinary_jobs.begin(draft.chance, job, [_whole_machine(machine)], at_ms, pulls_ms=[4 * SECOND])
         died_ms = attempt.started_ms[0] + draft.chance.randint(70 * SECOND, 200 * SECOND)
         attempt.events.append({"kind": "exception", "rank": 0, "at_ms": died_ms, "reason": "FileNotFoundError"})
-        lives.end(attempt, died_ms, "Failed", "Error")
+        ordinary_jobs.end(attempt, died_ms, "Failed", "Error")
         attempt.activities[-1] = attempt.activities[-1]._replace(to_ms=died_ms)
         at_ms = died_ms + min(10 * 2**number, 300) * SECOND
     draft.plant("crash_loop", job, from_ms, died_ms, PlantedClaim(("startup",), from_ms, died_ms))
@@ -313,8 +313,8 @@ def preempted(draft: Draft) -> None:
         attempt.events.append(
             {"kind": "preempted", "pod": pod, "at_ms": at_ms, "message": "Preempted to make room for a workload."}
         )
-    lives.end(attempt, at_ms, "Failed", "Preempted", "killed")
-    again = lives.resume(draft.chance, job, at_ms + away_ms)
+    ordinary_jobs.end(attempt, at_ms, "Failed", "Preempted", "killed")
+    again = ordinary_jobs.resume(draft.chance, job, at_ms + away_ms)
     lost, startup = _lost(attempt), again.activities[0]
     draft.plant(
         "preempted",
@@ -336,7 +336,7 @@ def diverged(draft: Draft) -> None:
     to_ms = at_ms + length
     attempt.events.append({"kind": "nonfinite_loss", "rank": 0, "at_ms": at_ms, "step_offset": 0})
     attempt.effects.append(Effect("nan", at_ms, to_ms))
-    lives.end(attempt, to_ms, "Failed", "Error", "killed")
+    ordinary_jobs.end(attempt, to_ms, "Failed", "Error", "killed")
     claim = PlantedClaim(("diverged",), at_ms, to_ms, (attempt.number,))
     draft.plant("diverged", job, at_ms, to_ms, claim, needs="sdk", gpu_cause="diverged_suspected")
 
@@ -348,7 +348,7 @@ def diverged_suspected(draft: Draft) -> None:
     at_ms = draft.moment(job, room_ms=length, after_ms=draft.night.from_ms + 70 * MINUTE)
     attempt = job.attempts[-1]
     attempt.effects.append(Effect("nan", at_ms, at_ms + length))
-    lives.end(attempt, at_ms + length, "Failed", "Error")
+    ordinary_jobs.end(attempt, at_ms + length, "Failed", "Error")
     claim = PlantedClaim(("active",), at_ms, at_ms + length)
     draft.plant("diverged_suspected", job, at_ms, at_ms + length, claim, needs="gpu")
 
@@ -359,8 +359,8 @@ def gang_wait(draft: Draft) -> None:
     length = draft.length((9, 18), (30, 75))
     at_ms = draft.moment(room_ms=length + 30 * MINUTE)
     job = draft.new_job("contrastive-xl", pods=2, gpus=8, at_ms=at_ms)
-    attempt = lives.begin(draft.chance, job, [_whole_machine(m) for m in machines], at_ms, late_ms=[0, length])
-    lives.finish(draft.chance, job, attempt)
+    attempt = ordinary_jobs.begin(draft.chance, job, [_whole_machine(m) for m in machines], at_ms, late_ms=[0, length])
+    ordinary_jobs.finish(draft.chance, job, attempt)
     culprit: dict[str, object] = {"pods": [job.pod_name(attempt, 1)]}
     claim = PlantedClaim(("gang_wait",), at_ms, at_ms + length)
     draft.plant("gang_wait", job, at_ms, at_ms + length, claim, culprit=culprit)
@@ -374,8 +374,8 @@ def slow_start(draft: Draft) -> None:
     job = draft.new_job("distil-8b", pods=2, gpus=8, at_ms=at_ms)
     slow = draft.chance.randrange(2)
     pulls = [pull_ms if pod == slow else 70 * SECOND for pod in range(2)]
-    attempt = lives.begin(draft.chance, job, [_whole_machine(m) for m in machines], at_ms, pulls_ms=pulls)
-    lives.finish(draft.chance, job, attempt)
+    attempt = ordinary_jobs.begin(draft.chance, job, [_whole_machine(m) for m in machines], at_ms, pulls_ms=pulls)
+    ordinary_jobs.finish(draft.chance, job, attempt)
     startup = attempt.activities[0]
     beyond = PlantedClaim(("startup",), startup.to_ms - pull_ms + 70 * SECOND, startup.to_ms)
     culprit: dict[str, object] = {"node": machines[slow].name}
@@ -450,7 +450,7 @@ def slow_checkpoint(draft: Draft) -> None:
     if len(slow) < 2:
         raise NoRoomError
     attempt.activities = shifted
-    lives.cut(attempt, was_ms)
+    ordinary_jobs.cut(attempt, was_ms)
     claim = PlantedClaim(("checkpoint",), slow[0][0], slow[-1][1], (attempt.number,), part=1 - 1 / size)
     draft.plant("slow_checkpoint", job, slow[0][0], slow[-1][1], claim, needs="sdk")
 
@@ -474,8 +474,8 @@ def idle_held(draft: Draft) -> None:
         job = draft.victim(lambda job: job.kind == "Notebook")
         attempt = job.attempts[-1]
         at_ms = draft.chance.randint(draft.night.from_ms + 21 * MINUTE, draft.night.from_ms + 110 * MINUTE)
-        lives.cut(attempt, at_ms)
-        lives.work_on(attempt, "idle", draft.night.to_ms)
+        ordinary_jobs.cut(attempt, at_ms)
+        ordinary_jobs.work_on(attempt, "idle", draft.night.to_ms)
         claim = PlantedClaim(("idle_held",), at_ms, draft.night.to_ms)
         culprit: dict[str, object] = {"pod": job.pod_name(attempt, 0), "user": job.user}
         draft.plant("idle_held", job, at_ms, draft.night.to_ms, claim, culprit=culprit, needs="gpu")
@@ -484,10 +484,10 @@ def idle_held(draft: Draft) -> None:
     attempt = job.attempts[-1]
     length = draft.length((40, 80), (100, 300))
     at_ms = _to_boundary(attempt, draft.moment(job, room_ms=length))
-    lives.cut(attempt, at_ms)
-    lives.work_on(attempt, "idle", at_ms + length)
+    ordinary_jobs.cut(attempt, at_ms)
+    ordinary_jobs.work_on(attempt, "idle", at_ms + length)
     attempt.events += [{"kind": "loop_ended", "rank": rank, "at_ms": at_ms} for rank in range(job.ranks)]
-    lives.end(attempt, at_ms + length, "Succeeded")
+    ordinary_jobs.end(attempt, at_ms + length, "Succeeded")
     claim = PlantedClaim(("idle_held",), at_ms, at_ms + length)
     culprit = {"pod": job.pod_name(attempt, 0)}
     draft.plant("idle_held", job, at_ms, at_ms + length, claim, culprit=culprit, needs="gpu")
@@ -500,7 +500,7 @@ def starved(draft: Draft) -> None:
     length = draft.length((60, 110), (150, 300))
     at_ms = draft.moment(job, room_ms=length)
     before, to_ms = attempt.activities[-1], at_ms + length
-    lives.cut(attempt, at_ms)
+    ordinary_jobs.cut(attempt, at_ms)
     now_ms, kind = at_ms, "pause"
     while now_ms < min(to_ms, before.to_ms):
         piece = min(draft.chance.randint(3 * MINUTE, 7 * MINUTE), before.to_ms - now_ms)
@@ -551,8 +551,8 @@ def duplicate_run(draft: Draft) -> None:
     at_ms = draft.moment(room_ms=length, after_ms=(twin.attempts[0].first_step_ms or 0) + 10 * MINUTE)
     job = draft.new_job(f"{twin.name}-again", pods=1, gpus=8, at_ms=at_ms, experiment=twin.experiment)
     job.digest, job.loss, job.until_ms, job.continues = twin.digest, twin.loss, at_ms + length, False
-    attempt = lives.begin(draft.chance, job, [_whole_machine(machine)], at_ms)
-    lives.finish(draft.chance, job, attempt)
+    attempt = ordinary_jobs.begin(draft.chance, job, [_whole_machine(machine)], at_ms)
+    ordinary_jobs.finish(draft.chance, job, attempt)
     from_ms = attempt.first_step_ms or at_ms
     claim = PlantedClaim(("train",), from_ms, job.until_ms)
     draft.plant("duplicate_run", job, from_ms, job.until_ms, claim, culprit={"run": twin.uid}, needs="sdk")
@@ -564,12 +564,12 @@ def stranded(draft: Draft) -> None:
     at_ms = draft.moment(room_ms=length + 20 * MINUTE)
     machine = draft.machine()
     job = draft.new_job("tokenizer-ablation", pods=1, gpus=8, at_ms=at_ms, kind="Job", gang=False)
-    attempt = lives.begin(draft.chance, job, [_whole_machine(machine)], at_ms + length)
+    attempt = ordinary_jobs.begin(draft.chance, job, [_whole_machine(machine)], at_ms + length)
     attempt.created_ms = at_ms
     attempt.events.append(
         {"kind": "failed_scheduling", "pod": 0, "at_ms": at_ms + 2 * SECOND, "message": f"{job.queue} is over quota."}
     )
-    lives.finish(draft.chance, job, attempt)
+    ordinary_jobs.finish(draft.chance, job, attempt)
     claim = PlantedClaim(("free",), at_ms, at_ms + length, machine=machine)
     draft.plant("stranded", job, at_ms, at_ms + length, claim, culprit={"queue": job.queue})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pyrometer.simulate.cluster import Machine
+from pyrometer.simulate.hardware import Machine
 
 
 class PodPlacement(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 from pyrometer.model.records import Metric, PipelineRun, PipelineStep, Sweep, Trial
 from pyrometer.model.units import MS_PER_HOUR as HOUR
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
-from pyrometer.simulate import lives
+from pyrometer.simulate import ordinary_jobs
 from pyrometer.simulate.faults import Draft
 from pyrometer.simulate.jobs import Job, JobAttempt, PodPlacement
 
@@ -37,17 +37,21 @@ def add_pipeline(draft: Draft, suffix: str, name: str, at_ms: int, *, retried: b
     until_ms = now_ms + chance.randint(80 * MINUTE, 110 * MINUTE)
     train = _job(draft, f"{PIPELINE}-train-{suffix}", "PyTorchJob", now_ms, until_ms, pods=2, gpus=8)
     train.part = {"pipeline_run": run_id, "pipeline_step": "train"}
-    attempt = lives.begin(chance, train, [PodPlacement(machine, tuple(range(8))) for machine in machines], now_ms)
-    lives.finish(chance, train, attempt)
+    attempt = ordinary_jobs.begin(
+        chance, train, [PodPlacement(machine, tuple(range(8))) for machine in machines], now_ms
+    )
+    ordinary_jobs.finish(chance, train, attempt)
     now_ms = step("train", now_ms, until_ms)
     flow = _job(draft, workflow, "Workflow", now_ms, night.to_ms, pods=1, gpus=4, instrumented=False)
     flow.part = {"pipeline_run": run_id, "pipeline_step": "evaluate"}
     tries = [(7 * MINUTE, "Failed")] * retried + [(chance.randint(18 * MINUTE, 30 * MINUTE), "Succeeded")]
     for number, (length_ms, phase) in enumerate(tries, 1):
-        attempt = lives.begin(chance, flow, [PodPlacement(machines[0], (0, 1, 2, 3))], now_ms, pulls_ms=[15_000])
+        attempt = ordinary_jobs.begin(
+            chance, flow, [PodPlacement(machines[0], (0, 1, 2, 3))], now_ms, pulls_ms=[15_000]
+        )
         until_ms = attempt.activities[-1].to_ms + length_ms
-        lives.work_on(attempt, "busy", until_ms)
-        lives.end(attempt, until_ms, phase, "Error" if phase == "Failed" else None)
+        ordinary_jobs.work_on(attempt, "busy", until_ms)
+        ordinary_jobs.end(attempt, until_ms, phase, "Error" if phase == "Failed" else None)
         now_ms = step("evaluate", now_ms, until_ms, phase.lower(), number)
     skipped_ms = now_ms
     now_ms = step("register", now_ms, now_ms + chance.randint(30_000, 70_000))
@@ -77,9 +81,9 @@ def add_sweep(draft: Draft, at_ms: int) -> None:
         job = _job(draft, name, "Job", from_ms, until_ms, pods=1, gpus=1, experiment=SWEEP, team="speech")
         job.loss = (value, 5.0, 0.2)
         job.part = {"trial_uid": f"trial-{name}"}
-        attempt = lives.begin(chance, job, [PodPlacement(machine, (lane,))], from_ms, pulls_ms=[6_000])
-        lives.train_on(chance, job, attempt, until_ms)
-        lives.end(attempt, until_ms, "Failed" if failed else "Succeeded", "Error" if failed else None)
+        attempt = ordinary_jobs.begin(chance, job, [PodPlacement(machine, (lane,))], from_ms, pulls_ms=[6_000])
+        ordinary_jobs.train_on(chance, job, attempt, until_ms)
+        ordinary_jobs.end(attempt, until_ms, "Failed" if failed else "Succeeded", "Error" if failed else None)
         state = "failed" if failed else "early_stopped" if stopped else "succeeded"
         if not failed:
             values[name] = value
@@ -135,8 +139,8 @@ def add_controller_job(draft: Draft, at_ms: int) -> None:
         continues=True,
         experiment=CONTROLLER_JOB,
     )
-    attempt = lives.begin(chance, job, [PodPlacement(draft.machine(), tuple(range(8)))], at_ms)
-    lives.work_on(attempt, "busy", night.to_ms)
+    attempt = ordinary_jobs.begin(chance, job, [PodPlacement(draft.machine(), tuple(range(8)))], at_ms)
+    ordinary_jobs.work_on(attempt, "busy", night.to_ms)
     draft.night.records += _trainer_status(job, attempt, length_ms, night.to_ms)
 
 

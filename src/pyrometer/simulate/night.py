@@ -9,8 +9,8 @@ from typing import Any
 from pyrometer.model.columns import schema_of
 from pyrometer.model.records import Event
 from pyrometer.model.units import MS_PER_HOUR
-from pyrometer.simulate.measure import MeasuredHour, Meter
-from pyrometer.simulate.objects import objects
+from pyrometer.simulate.api_objects import objects
+from pyrometer.simulate.measurements import MeasuredHour, Meter
 from pyrometer.simulate.scenarios import SCENARIOS
 from pyrometer.simulate.truth import truth
 from pyrometer.store import Store, files

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from pyrometer.model.units import MS_PER_HOUR as HOUR
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
-from pyrometer.simulate import habits, lives
+from pyrometer.simulate import benign_patterns, ordinary_jobs
 from pyrometer.simulate import kubeflow as kubeflow_jobs
-from pyrometer.simulate.cluster import A100, H100, H200, Machine, Pool, machines_of
 from pyrometer.simulate.faults import FAULTS, PEOPLE, Draft, NoRoomError
+from pyrometer.simulate.hardware import A100, H100, H200, Machine, Pool, machines_of
 from pyrometer.simulate.jobs import Job, Night, Outage, PodPlacement
 
 FROM_MS = round(datetime(2026, 10, 8, 20, tzinfo=UTC).timestamp() * 1000)
@@ -94,9 +94,11 @@ def overnight(seed: int, gpus: int | None = None, hours: int = 12, name: str = "
 
 def quiet(seed: int, gpus: int | None = None, hours: int = 12) -> Night:
     """A night with harmless patterns and no fault. Every third seed has slow image pulls."""
-    draft = _draft("quiet", seed, gpus, hours, habits.LONG_PULLS_MS if seed % 3 == 0 else None)
+    draft = _draft("quiet", seed, gpus, hours, benign_patterns.LONG_PULLS_MS if seed % 3 == 0 else None)
     draft.chance = Random(f"{seed} habits")  # noqa: S311 - a simulation, no secret
-    habits.add_benign_patterns(draft, max(1, len(draft.night.machines) // sum(pool.machines for pool in POOLS)))
+    benign_patterns.add_benign_patterns(
+        draft, max(1, len(draft.night.machines) // sum(pool.machines for pool in POOLS))
+    )
     return draft.night
 
 
@@ -263,16 +265,16 @@ def _live(draft: Draft, template: JobTemplate, places: list[PodPlacement], suffi
         began_ms = job.created_ms = night.from_ms + chance.randint(8 * MINUTE, 80 * MINUTE)
     elif late:
         job.until_ms, job.continues = night.to_ms - chance.randint(20 * MINUTE, 150 * MINUTE), False
-    attempt = lives.begin(chance, job, places, began_ms, pulls_ms=_pulls(draft, template.pods))
+    attempt = ordinary_jobs.begin(chance, job, places, began_ms, pulls_ms=_pulls(draft, template.pods))
     if template.instrumented:
-        lives.finish(chance, job, attempt)
+        ordinary_jobs.finish(chance, job, attempt)
         return
     if template.kind == "Notebook":
-        lives.tinker(chance, attempt, job.until_ms)
+        ordinary_jobs.tinker(chance, attempt, job.until_ms)
     else:
-        lives.work_on(attempt, "serve" if job.serves else "busy", job.until_ms)
+        ordinary_jobs.work_on(attempt, "serve" if job.serves else "busy", job.until_ms)
     if not job.continues:
-        lives.end(attempt, job.until_ms, "Succeeded")
+        ordinary_jobs.end(attempt, job.until_ms, "Succeeded")
 
 
 def _sweep(draft: Draft, place: PodPlacement, lane: str) -> None:
@@ -307,8 +309,8 @@ def _sweep(draft: Draft, place: PodPlacement, lane: str) -> None:
         )
         night.jobs.append(job)
         pulls_ms = _pulls(draft, 1) or [chance.randint(3_000, 9_000)]
-        attempt = lives.begin(chance, job, [place], now_ms, pulls_ms=pulls_ms)
-        lives.finish(chance, job, attempt)
+        attempt = ordinary_jobs.begin(chance, job, [place], now_ms, pulls_ms=pulls_ms)
+        ordinary_jobs.finish(chance, job, attempt)
         now_ms = until_ms + chance.randint(20_000, 6 * MINUTE)
 
 

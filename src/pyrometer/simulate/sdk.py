@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from pyrometer.model.columns import SCHEMAS
 from pyrometer.model.records import Batch, Event, Span, named_samples
+from pyrometer.simulate.gpu_samples import Gpus, memory_share
 from pyrometer.simulate.jobs import Activity, Job, JobAttempt, Night
-from pyrometer.simulate.steps import Integers, Steps, inside
-from pyrometer.simulate.telemetry import Gpus, memory_share
+from pyrometer.simulate.rank_steps import Integers, Steps, inside
 
 SAMPLES_PER_STEP, TOKENS_PER_STEP = 8, 32_768
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from pyrometer.model.states import STATE, STATES
 from pyrometer.model.units import gpu_hours, largest_remainder, usd
-from pyrometer.simulate.books import TrueTime
 from pyrometer.simulate.jobs import Night, PlantedFinding
-from pyrometer.simulate.measure import Meter
+from pyrometer.simulate.measurements import Meter
+from pyrometer.simulate.true_time import TrueTime
 
 LEVELS = ("kubernetes", "gpu", "sdk")
 # Smaller findings are optional: reporting one is no error, and neither is missing one.

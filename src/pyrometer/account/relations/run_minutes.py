@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyrometer.account.sums import price_of
-from pyrometer.account.time_range import TimeRange
+from pyrometer.account.query.sums import price_of
+from pyrometer.account.query.time_range import TimeRange
 from pyrometer.store import StoreReader
 
 _MINUTES = """

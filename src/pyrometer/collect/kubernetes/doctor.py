@@ -16,7 +16,7 @@ import msgspec
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
 from pyrometer.collect.kubernetes.discovery import Discovery
-from pyrometer.collect.kubernetes.look import pods
+from pyrometer.collect.kubernetes.snapshot import pods
 from pyrometer.collect.kubernetes.source import MAX_OWNERS, NEEDS, NODE
 from pyrometer.collect.kubernetes.watch import Resource
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pyrometer.collect.gpu.scrape import ScrapeTarget
 from pyrometer.collect.kubernetes import objects
-from pyrometer.collect.scrape import ScrapeTarget
 
 NAMES = ("nvidia-dcgm-exporter", "dcgm-exporter", "pyrometer-agent")  # of GPUs
 MACHINE_NAMES = ("node-exporter", "prometheus-node-exporter")

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from pyrometer.collect.gpu.scrape import ScrapeTarget
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.api import Api, ApiError, DeniedError, MissingError
 from pyrometer.collect.kubernetes.discovery import ApiResource, Discovery
 from pyrometer.collect.kubernetes.exporters import exporter_of, machine_exporter_of
 from pyrometer.collect.kubernetes.objects import ObservedObject
 from pyrometer.collect.kubernetes.watch import PAGE, SMALL_PAGE, Gap, Resource, Watch, now_ms
-from pyrometer.collect.scrape import ScrapeTarget
 from pyrometer.collect.source import Delivery
 from pyrometer.model import events
 from pyrometer.model.records import Event

@@ -8,10 +8,10 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from pyrometer.collect.dcgm import NAMES, Dcgm, measure_of, slot_address_of
-from pyrometer.collect.gpu_device import DeviceUse, SlotAddress
+from pyrometer.collect.gpu.dcgm import NAMES, Dcgm, measure_of, slot_address_of
+from pyrometer.collect.gpu.device import DeviceUse, SlotAddress
 from pyrometer.collect.prometheus.api import Prometheus, Series
-from pyrometer.collect.prometheus.pieces import in_pieces
+from pyrometer.collect.prometheus.chunks import in_pieces
 from pyrometer.collect.source import Delivery, SourceError
 
 GPU_METRICS = f'{{__name__=~"{"|".join(NAMES)}"}}'

@@ -24,7 +24,7 @@ from pyrometer.collect.kubernetes.objects import (
     ObservedObject,
 )
 from pyrometer.collect.prometheus.api import Prometheus, Series
-from pyrometer.collect.prometheus.pieces import in_pieces
+from pyrometer.collect.prometheus.chunks import in_pieces
 from pyrometer.model import events
 from pyrometer.model.records import Event
 from pyrometer.model.units import MS_PER_HOUR, MS_PER_MINUTE

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pyrometer.collect import labelled
-from pyrometer.collect.dcgm import Dcgm, slot_address_of
-from pyrometer.collect.gpu_device import DeviceUse, SlotAddress, device_use
+from pyrometer.collect.gpu import labeled_objects
+from pyrometer.collect.gpu.dcgm import Dcgm, slot_address_of
+from pyrometer.collect.gpu.device import DeviceUse, SlotAddress, device_use
 from pyrometer.collect.kubernetes import objects
 from pyrometer.collect.kubernetes.objects import Meta, ObservedObject, ms
-from pyrometer.collect.node_exporter import NodeExporters
-from pyrometer.collect.prometheus import machines
+from pyrometer.collect.nodes.node_exporter import NodeExporters
+from pyrometer.collect.prometheus import node_series
 from pyrometer.collect.prometheus.api import Prometheus
+from pyrometer.collect.prometheus.chunks import in_pieces
 from pyrometer.collect.prometheus.follow import GPU_METRICS, Places
 from pyrometer.collect.prometheus.kube_state import Names, history, label_keys
-from pyrometer.collect.prometheus.pieces import in_pieces
 from pyrometer.collect.source import Delivery, SourceError
 from pyrometer.model import events
 from pyrometer.model.records import Event, NodeSample
@@ -147,7 +147,7 @@ class PrometheusSource:
             self._nodes.setdefault(address, self._named_node(name))
         records: list[tuple[Any, ...]] = list(past.gaps)
         if not any(isinstance(seen.object, objects.NodeObject) for seen in past.seen):
-            for node in self._known.nodes or labelled.machines(places, self._nodes):
+            for node in self._known.nodes or labeled_objects.machines(places, self._nodes):
                 created_ms = ms(node.metadata.creation_timestamp) or 0
                 records += self._translator.take(ObservedObject(node, max(self.from_ms, created_ms)))
         if past.pods:
@@ -163,7 +163,7 @@ class PrometheusSource:
         exporters = NodeExporters(self._node_uid)
         names = {place.hosts[0] for place in places} | self._gpu_nodes
         names |= {address for address, name in self._addresses.items() if name in names}
-        async for rows in machines.load(self.api, exporters, names, self.from_ms, self.to_ms, self._interval_ms):
+        async for rows in node_series.load(self.api, exporters, names, self.from_ms, self.to_ms, self._interval_ms):
             yield list(rows)
         yield exporters.rest()
 
@@ -199,7 +199,7 @@ class PrometheusSource:
     def _from_labels(self, uses: dict[DeviceUse, tuple[int, int]]) -> list[tuple[Any, ...]]:
         """Pods that exporters saw on devices, as a watch would have seen them. Their ends are late, by minutes."""
         names = {uid: name for name, uid in self._nodes.items()}
-        seen = list(labelled.pods(self.cluster, uses, names, self.to_ms - LINGER_MS))
+        seen = list(labeled_objects.pods(self.cluster, uses, names, self.to_ms - LINGER_MS))
         records = self._translator.learn(uses, self.from_ms)
         for one in sorted(seen, key=lambda s: (s.seen_ms, not s.gone)):
             records += self._translator.take(one)

@@ -20,7 +20,7 @@ def _start() -> None:
             return
         module = sys.modules["pyrometer"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    importlib.import_module("pyrometer.train.boot").start()
+    importlib.import_module("pyrometer.train.run.boot").start()
 
 
 def _run_next() -> None:

@@ -1,0 +1,1 @@
+"""Builds the ledger. The rules are the SQL files in `sql/`."""

@@ -1,0 +1,1 @@
+"""Closed months, charges, and the comparison with invoices."""

@@ -1,0 +1,1 @@
+"""Questions to the ledger: sums, cost and energy by any grouping."""

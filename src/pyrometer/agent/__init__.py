@@ -1,0 +1,1 @@
+"""The GPU exporter of a node. It imports neither DuckDB nor any other heavy package."""

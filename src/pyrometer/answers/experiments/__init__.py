@@ -1,0 +1,1 @@
+"""Answers about experiments: what their runs reached, and for how much money."""

@@ -1,0 +1,1 @@
+"""Answers about the cluster: its map, its workloads, queues, pipelines and sweeps."""

@@ -1,0 +1,1 @@
+"""Answers about one training run, or about all of them."""

@@ -1,0 +1,1 @@
+"""GPU telemetry: dcgm-exporter's metrics, scrapes, and their conversion to records."""

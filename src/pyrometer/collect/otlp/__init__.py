@@ -1,0 +1,1 @@
+"""OTLP requests of training processes."""

@@ -1,0 +1,1 @@
+"""Experiment trackers: MLflow and Weights & Biases."""

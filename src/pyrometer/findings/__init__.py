@@ -1,0 +1,1 @@
+"""Findings: the evidence that detectors read, their proposals, claims on ledger time, and continuity."""

@@ -1,0 +1,1 @@
+"""Devices, GPU models and prices."""

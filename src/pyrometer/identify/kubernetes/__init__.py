@@ -1,0 +1,1 @@
+"""Kubernetes objects → pods, workloads, attempts and gangs."""

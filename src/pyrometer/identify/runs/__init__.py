@@ -1,0 +1,1 @@
+"""Training processes → runs, attempts and locations."""

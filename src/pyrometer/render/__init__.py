@@ -1,0 +1,1 @@
+"""Answers as terminal text, HTML and SVG."""

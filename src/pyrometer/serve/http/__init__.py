@@ -1,0 +1,1 @@
+"""HTTP: routes, authentication, limits, the page."""

@@ -1,0 +1,1 @@
+"""Tasks that run next to the HTTP server."""

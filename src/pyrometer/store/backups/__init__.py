@@ -1,0 +1,1 @@
+"""Backups: their contents, folders with many of them, and restoring one."""

@@ -1,0 +1,1 @@
+"""The run in this process: its identity, settings, progress and end."""

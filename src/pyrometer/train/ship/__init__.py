@@ -1,0 +1,1 @@
+"""Shipping telemetry: the spool, the sender and the watcher of a node."""

@@ -1,0 +1,258 @@
+"""GPUs through the real pynvml and an NVML library whose answers are known."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from pyrometer.agent import xid_watch
+from pyrometer.agent.nvml import ACTIVITY, ENERGY, HEALTH, INSTANCE, Nvml, NvmlError
+from pyrometer.agent.xid_watch import XidWatch
+from tests.support.nvml_library import LOST, NOT_SUPPORTED, Answers
+
+EVERYTHING = (*ACTIVITY, *ENERGY, *HEALTH)
+SAID = {
+    "DCGM_FI_DEV_GPU_UTIL": 93,
+    "DCGM_FI_DEV_MEM_COPY_UTIL": 42,
+    "DCGM_FI_DEV_ENC_UTIL": 0,
+    "DCGM_FI_DEV_DEC_UTIL": 0,
+    "DCGM_FI_DEV_FB_FREE": 100_000,
+    "DCGM_FI_DEV_FB_USED": 43_071,
+    "DCGM_FI_DEV_FB_RESERVED": 700,
+    "DCGM_FI_DEV_POWER_USAGE": 674.312,
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 5_551_899_580,
+    "DCGM_FI_DEV_GPU_TEMP": 61,
+    "DCGM_FI_DEV_MEMORY_TEMP": 74,
+    "DCGM_FI_DEV_SM_CLOCK": 1965,
+    "DCGM_FI_DEV_MEM_CLOCK": 3201,
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": 4,
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 0,
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": 1,
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 0,
+    "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": 7,
+    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": 2,
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": 1,
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": 0,
+    "DCGM_FI_DEV_ROW_REMAP_PENDING": 0,
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": 0,
+}
+
+
+@contextmanager
+def opened() -> Iterator[Nvml]:
+    nvml = Nvml()
+    yield nvml
+    nvml.close()
+
+
+def test_a_gpu_says_everything_in_dcgm_s_units(answers: Answers) -> None:
+    with opened() as nvml:
+        (gpu,) = nvml.everything
+        assert gpu.device == (0, "GPU-00000000", "00000000:00:00.0", 0, "NVIDIA H200", None, "", ())
+        assert gpu.device.names == ("GPU-00000000", "nvidia0", "gpu-0")
+        assert nvml.driver == "580.105.08"
+        assert gpu.read(EVERYTHING) == SAID
+
+
+@pytest.mark.parametrize("answer", [NOT_SUPPORTED, "!999", "!4"])
+def test_what_a_gpu_does_not_know_is_absent_and_nothing_else(answers: Answers, answer: str) -> None:
+    for key, missing in {
+        "util.gpu": {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_MEM_COPY_UTIL"},
+        "field.82": {"DCGM_FI_DEV_MEMORY_TEMP"},
+        "energy": {"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"},
+        "ecc.corrected.volatile": {"DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"},
+    }.items():
+        before = answers.lines[f"0.{key}"]
+        answers.set(**{f"0.{key}": answer})
+        with opened() as nvml:
+            assert set(SAID) - set(nvml.gpus[0].read(EVERYTHING)) == missing
+            assert not nvml.gpus[0].lost
+        answers.set(**{f"0.{key}": before})
+
+
+@pytest.mark.parametrize(
+    ("key", "blank", "name"),
+    [
+        ("power", 2**32 - 1, "DCGM_FI_DEV_POWER_USAGE"),
+        ("temperature", 2**31 - 2, "DCGM_FI_DEV_GPU_TEMP"),
+        ("energy", 2**64 - 1, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"),
+        ("energy", 9223372036854775794, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"),
+        ("memory.used", 2**64 - 1, "DCGM_FI_DEV_FB_USED"),
+    ],
+)
+def test_a_blank_is_no_number(answers: Answers, key: str, blank: int, name: str) -> None:
+    answers.set(**{f"0.{key}": blank})
+    with opened() as nvml:
+        assert set(SAID) - set(nvml.gpus[0].read(EVERYTHING)) == {name}
+
+
+def test_profiling_counters_are_averages_since_the_last_reading(answers: Answers) -> None:
+    with opened() as nvml:
+        (gpu,) = nvml.gpus
+        assert gpu.profile() == {}  # nothing to compare with
+        assert gpu.profile() == pytest.approx(
+            {
+                "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.93,
+                "DCGM_FI_PROF_SM_ACTIVE": 0.82,
+                "DCGM_FI_PROF_SM_OCCUPANCY": 0.315,
+                "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.25,
+                "DCGM_FI_PROF_DRAM_ACTIVE": 0.42,
+                "DCGM_FI_PROF_PCIE_TX_BYTES": 12 * 2**20,
+                "DCGM_FI_PROF_PCIE_RX_BYTES": 3.5 * 2**20,
+                "DCGM_FI_PROF_NVLINK_TX_BYTES": 2**31,
+                "DCGM_FI_PROF_NVLINK_RX_BYTES": 2**30,
+            }
+        )
+        answers.set(**{"0.gpm.2": "nan", "0.gpm.60": None, "0.gpm.10": 3})
+        changed = gpu.profile()
+        assert changed["DCGM_FI_PROF_DRAM_ACTIVE"] == pytest.approx(0.03)
+        assert not {"DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_NVLINK_RX_BYTES"} & set(changed)
+
+
+def test_after_a_failed_sample_the_average_begins_anew(answers: Answers) -> None:
+    with opened() as nvml:
+        (gpu,) = nvml.gpus
+        gpu.profile()
+        answers.set(**{"0.gpm.sample": "!999"})
+        assert gpu.profile() == {}
+        answers.set(**{"0.gpm.sample": None})
+        assert gpu.profile() == {}
+        assert gpu.profile()
+
+
+def test_a_gpu_without_profiling_counters_has_the_rest(answers: Answers) -> None:
+    answers.set(**{"0.gpm": 0})
+    with opened() as nvml:
+        assert (nvml.gpus[0].profile(), nvml.gpus[0].profile()) == ({}, {})
+        assert nvml.gpus[0].read(EVERYTHING) == SAID
+
+
+def test_a_gpu_that_falls_off_the_bus_stops_nobody(answers: Answers) -> None:
+    answers.set(count=2)
+    answers.add(1)
+    with opened() as nvml:
+        kept, lost = nvml.gpus
+        assert lost.read(ACTIVITY)
+        answers.lose(1)
+        assert (lost.read(ACTIVITY), lost.read(HEALTH), lost.profile(), lost.pids()) == ({}, {}, {}, [])
+        assert (lost.lost, kept.lost) == (True, False)
+        assert lost.device.uuid == "GPU-00000001"
+        assert kept.read(EVERYTHING) == SAID
+        answers.add(1)
+        assert lost.read(EVERYTHING) == SAID
+        assert not lost.lost
+
+
+def test_a_gpu_that_is_lost_from_the_start_is_counted(answers: Answers) -> None:
+    answers.set(count=2, **{"1.handle": LOST})
+    with opened() as nvml:
+        kept, lost = nvml.gpus
+        assert (lost.device.gpu, lost.device.uuid, lost.device.names, lost.lost) == (1, "", (), True)
+        assert (lost.read(ACTIVITY), lost.pids()) == ({}, [])
+        assert kept.read(EVERYTHING) == SAID
+
+
+def test_a_gpu_that_we_may_not_see_is_not_ours(answers: Answers) -> None:
+    answers.set(count=2, **{"1.handle": "!4"})
+    with opened() as nvml:
+        assert [gpu.device.gpu for gpu in nvml.gpus] == [0]
+
+
+MIG = {
+    "0.mig.max": 7,
+    "0/0.uuid": "MIG-a",
+    "0/0.name": "NVIDIA H200 MIG 3g.71gb",
+    "0/0.instance": 2,
+    "0/0.memory.reserved": 0,
+    "0/0.memory.free": 60 << 30,
+    "0/0.memory.used": 11 << 30,
+    "0/0.pids": "31 32",
+    "0/3.uuid": "MIG-b",
+    "0/3.name": "NVIDIA H200 MIG 1c.2g.35gb",
+    "0/3.instance": 5,
+    "0/4.uuid": "MIG-c",
+    "0/4.name": "NVIDIA H200 MIG 1c.2g.35gb",
+    "0/4.instance": 5,
+    "0.gpm.2.2": 50.0,
+}
+
+
+def test_mig_instances_are_series_of_their_own(answers: Answers) -> None:
+    answers.set(**MIG, **{"0.util.gpu": NOT_SUPPORTED, "0.pids": "31 32"})
+    with opened() as nvml:
+        (gpu,), (three, two) = nvml.gpus, nvml.instances
+        assert (three.device.uuid, three.device.instance, three.device.profile) == ("GPU-00000000", 2, "3g.71gb")
+        assert three.device.names == ("MIG-a", "nvidia0/gi2")
+        assert (two.device.instance, two.device.profile) == (5, "2g.35gb")  # two compute instances share it
+        assert two.device.names == ("MIG-b", "MIG-c", "nvidia0/gi5")
+        assert three.read(INSTANCE)["DCGM_FI_DEV_FB_USED"] == 11 << 10
+        assert "DCGM_FI_DEV_POWER_USAGE" in gpu.read(ACTIVITY)
+        three.profile()
+        assert three.profile() == {"DCGM_FI_PROF_SM_ACTIVE": 0.5}
+        assert (gpu.pids(), three.pids(), two.pids()) == ([], [31, 32], [])  # nobody twice
+        answers.lose(0)
+        assert gpu.read(ACTIVITY) == {}
+        assert three.lost
+
+
+def test_instances_come_and_go(answers: Answers) -> None:
+    with opened() as nvml:
+        assert nvml.instances == []
+        answers.set(**MIG)
+        nvml.list_instances()
+        three, two = nvml.instances
+        answers.set(**{"0/3.uuid": None, "0/4.uuid": None})
+        nvml.list_instances()
+        assert nvml.instances == [three]  # the same one, with its counters
+        assert two.profile() == {}
+
+
+def test_an_xid_is_heard_of_the_gpu_that_reported_it(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers.set(count=3)
+    answers.add(1)
+    answers.add(2)
+    answers.set(**{"2.events": NOT_SUPPORTED})
+    heard = threading.Semaphore(0)
+    monkeypatch.setattr(xid_watch, "WAIT_MS", 20)  # so that it ends soon
+    with opened() as nvml:
+        watch = XidWatch(nvml.gpus, on_xid=lambda uuid, xid: heard.release())
+        assert watch.last == {"GPU-00000000": 0, "GPU-00000001": 0}  # the third one cannot report any
+        answers.set(**{"xid.1": "1 48", "xid.2": "1 79"})
+        assert heard.acquire(timeout=10)
+        assert heard.acquire(timeout=10)
+        assert watch.last == {"GPU-00000000": 0, "GPU-00000001": 79}
+        watch.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [("!9", "Driver Not Loaded"), ("!18", "version mismatch"), ("!999", "Unknown Error")]
+)
+def test_a_driver_that_does_not_work_is_named(answers: Answers, answer: str, said: str) -> None:
+    answers.set(init=answer)
+    with pytest.raises(NvmlError, match=said) as error:
+        Nvml()
+    assert "runtimeClassName: nvidia" in str(error.value)
+
+
+def test_the_package_that_hides_the_real_one_is_named(answers: Answers, tmp_path: Path) -> None:
+    (tmp_path / "pynvml").mkdir()  # as the deprecated package is made
+    (tmp_path / "pynvml" / "nvml.py").write_text(Path(pynvml.__file__).read_text())
+    (tmp_path / "pynvml" / "__init__.py").write_text("from .nvml import *\n")
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "pyrometer", "agent"],
+        env={**answers.environment, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 1
+    assert said.stderr.startswith("Error: The deprecated package `pynvml` hides `nvidia-ml-py`: pip uninstall pynvml")
+    assert said.stderr.count("\n") == 1

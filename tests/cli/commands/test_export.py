@@ -1,0 +1,94 @@
+"""`import` and `export` of trackers, from the command line: what is printed, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from struct import pack
+
+import pytest
+
+from pyrometer.collect.trackers.wandb import _RECORD, Folder, folders
+from tests.support.server_process import serving
+
+START_S = 1_794_600_000
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def offline_run(folder, run_id: str = "abcd1234", **environment) -> None:
+    """A folder as W&B's client leaves it, of an hour of training."""
+    run = {"run_id": run_id, "project": "vision", "host": "box", "start_time": {"seconds": START_S}}
+    told = [_RECORD(run=run), _RECORD(environment=environment)]
+    for step in range(60):
+        named = {"_timestamp": START_S + 60.0 * step, "_step": step, "val_loss": 1 / (step + 1)}
+        items = [{"nested_key": [name], "value_json": str(value)} for name, value in named.items()]
+        told.append(_RECORD(history={"item": items}))
+    told.append(_RECORD(exit={"exit_code": 0}))
+    file = bytearray(pack("<4sHB", b":W&B", 0xBEE1, 0))
+    for record in told:  # all of them fit into one block
+        body = record.SerializeToString()
+        file += pack("<IHB", zlib.crc32(b"\1" + body), len(body), 1) + body
+    place = folder / "wandb" / f"offline-run-20261114_000000-{run_id}"
+    place.mkdir(parents=True)
+    (place / f"run-{run_id}.wandb").write_bytes(file)
+
+
+def test_offline_runs_of_wandb_have_loss_against_dollars_with_nothing_else_known(told, tmp_path):
+    offline_run(tmp_path, gpu_nvidia=[{"name": H100}] * 8)
+    said = told("import", "wandb", tmp_path, "--out", tmp_path / "data")
+    assert said.out.startswith("1 run; 1 not joined.")
+    (row,) = told("worth", "vision", "--data", tmp_path / "data", "--price", "2", "-o", "json").json["runs"]
+    assert (row["run"], row["best"]) == ("vision/abcd1234", 1 / 60)
+    assert row["usd_micro"] == round(8 * 2_000_000 * 59 / 60)  # the last word came in its last minute
+    assert row["goodput"] is None  # nobody saw its steps: that is not none of its time
+    said = told("show", "vision/abcd1234", "--data", tmp_path / "data").out
+    assert "wandb_run of rank 0: vision/abcd1234" in said
+    assert "training" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("import", "mlflow", "sqlite:///mlflow.db"), 1, "is not the address of an MLflow tracking server"),
+        (("import", "wandb", "nowhere"), 2, "nowhere does not exist"),
+        (("import", "wandb", "."), 1, "has no folders run-DATE-ID"),
+        (("import", "openb", "nowhere"), 2, "nowhere does not exist"),
+    ],
+)
+def test_what_cannot_be_read_is_said(pyrometer, tmp_path, monkeypatch, arguments, code, words):
+    monkeypatch.chdir(tmp_path)
+    said = pyrometer(*arguments, "--out", tmp_path / "data").failed(code)
+    assert words in said
+
+
+def test_what_cannot_be_stamped_is_said(pyrometer, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    offline_run(tmp_path)
+    data = tmp_path / "data"
+    pyrometer("import", "wandb", tmp_path, "--out", data)
+    assert "--tracking-uri" in pyrometer("export", "mlflow", "--data", data).failed(2)
+    none = pyrometer("export", "mlflow", "--tracking-uri", "http://127.0.0.1:9", "--data", data).failed(1)
+    assert "No run here belongs to mlflow" in none
+
+
+@pytest.mark.heavy
+def test_a_server_tells_offline_runs_of_wandb_what_they_cost(pyrometer, tmp_path):
+    pytest.importorskip("wandb", reason="needs wandb: make test-all")
+    offline_run(tmp_path, gpu_nvidia=[{"name": H100}] * 8)
+    data, runs = tmp_path / "data", tmp_path / "wandb"
+    assert pyrometer("import", "wandb", tmp_path, "--out", data).code == 0
+    (data / "settings.yaml").write_text(f'wandb_stamp: "yes"\nwandb_dir: {runs}\n')
+    with serving(data, PYROMETER_PRICE_BOOK=str(book(tmp_path))) as client:
+        deadline = time.monotonic() + 60
+        while 'tracker="wandb"' not in (said := client.get("/metrics").text) and time.monotonic() < deadline:
+            time.sleep(0.2)
+    assert 'pyrometer_tracker_stamps_total{outcome="sent",tracker="wandb"} 1.0' in said
+    (part,) = [Folder(place) for place in folders(runs) if "20261114_000000" not in place.name]
+    assert not part.read()  # it is no run, but a stamp beside one
+    assert part.summary["pyrometer/usd"] == pytest.approx(8 * 2 * 59 / 60, abs=0.3)
+
+
+def book(folder):
+    path = folder / "prices.yaml"
+    path.write_text("prices:\n  - {usd_per_gpu_hour: 2.00}\n")
+    return path

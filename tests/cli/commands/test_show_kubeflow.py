@@ -1,0 +1,146 @@
+"""A night with two runs of a pipeline, a sweep and a TrainJob, as commands tell of it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import pyrometer as sdk
+from pyrometer.cli import main
+from pyrometer.model.records import PipelineRun
+from pyrometer.serve.http.openapi import document
+from pyrometer.simulate.scenarios import SCENARIOS
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("kubeflow") / "data"
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "kubeflow", "--hours", "6", "--out", str(folder)])
+    assert ended.value.code == 0
+    return folder
+
+
+def test_a_notebook_has_steps_and_trials_as_tables(night):
+    asking = sdk.connect(night)
+    for by, table in (("pipeline_run", "steps"), ("sweep", "trials")):
+        named = next(row[by] for row in asking.cost(by=by, all=True)["rows"] if row[by])
+        shown = asking.show(named)
+        assert shown.tables[0] == table
+        total = (shown["pipeline"] or shown["sweep"])["total"]
+        assert sum(shown.arrow()["usd_micro"].to_pylist()) == total["usd_micro"]
+
+
+@pytest.mark.heavy
+def test_cost_by_pipeline_and_by_trial_adds_up_to_the_same_total(told, night):
+    whole = told("cost", "--data", night, "--all", "-o", "json").json["total"]
+    for by in ("pipeline,pipeline_run,pipeline_step", "sweep,trial", "pipeline_step,team,state"):
+        answer = told("cost", "--by", by, "--data", night, "--all", "-o", "json").json
+        assert answer["total"] == whole
+        assert sum(row["usd_micro"] for row in answer["rows"]) == whole["usd_micro"]
+        names = {row[by.split(",")[0]] for row in answer["rows"]}
+        assert None in names
+        assert names & {"retrain-ranker", "lr-search", "train"}
+
+
+def test_a_run_of_a_pipeline_is_shown_by_its_steps(told, night):
+    lines = told("show", "nightly 2026-10-08", "--data", night).lines
+    assert lines[0] == "nightly 2026-10-08: succeeded"
+    assert re.fullmatch(r"\$\d+ for [\d.]+ GPU-hours, \$[\d.]+ wasted, \d+% of the time training", lines[1])
+    steps = {line.split()[0]: line for line in lines[5:]}
+    assert [name for name in steps if name != "attempt"] == [
+        "prepare",
+        "train",
+        "evaluate",
+        "deploy-canary",
+        "register",
+    ]
+    assert "87%" in steps["train"]
+    assert "skipped" in steps["deploy-canary"]
+    assert "\n".join(lines).count("attempt ") == 2  # of the evaluation, which was tried again
+    assert "  attempt 1    retried" in "\n".join(lines)
+
+
+@pytest.mark.heavy
+def test_the_same_by_its_id_and_a_wrong_name_is_told_a_near_one(told, night):
+    about = told("show", "nightly 2026-10-08", "--data", night, "-o", "json").json["pipeline"]
+    again = told("show", about["id"], "--data", night, "-o", "json").json["pipeline"]
+    assert again == about
+    assert sum(row["usd_micro"] for row in about["steps"]) == about["total"]["usd_micro"]
+    said = told("show", "nightly 2026-10-09", "--data", night).failed(1)
+    assert said == "Run 'nightly 2026-10-09' not found in this time range. Did you mean 'nightly 2026-10-08'?"
+
+
+def test_a_sweep_is_shown_by_its_trials(told, night):
+    lines = told("show", "lr-search", "--data", night).lines
+    sweep = told("show", "lr-search", "--data", night, "-o", "json").json["sweep"]
+    assert lines[0] == "lr-search: succeeded"
+    assert f"{sweep['best_trial']} won" in lines[5]
+    assert len(sweep["trials"]) == 10
+    assert lines[-2].startswith(f"{sweep['best_trial']} won and cost $")
+    assert lines[-1].startswith("2 trials stopped early: $")
+    assert sweep["best_usd_micro"] + sweep["losers_usd_micro"] == sweep["total"]["usd_micro"]
+
+
+@pytest.mark.heavy
+def test_a_step_s_run_says_which_pipeline_it_is_of(told, night):
+    (run,) = [
+        row for row in told("runs", "--data", night, "-o", "json").json["rows"] if row["run"].endswith("train-x2k9d")
+    ]
+    assert (run["pipeline"]["name"], run["pipeline"]["step"]) == ("nightly 2026-10-08", "train")
+    lines = told("show", run["run"], "--data", night).lines
+    assert "step train of pipeline run nightly 2026-10-08" in lines
+
+
+@pytest.mark.heavy
+def test_a_trainjob_is_shown_by_its_name_with_its_progress(told, night):
+    lines = told("show", "gemma-sft", "--data", night).lines
+    assert re.search(r"\d+% done, .* left \(reported by Kubeflow Trainer\)", "\n".join(lines))
+    assert any(line.startswith("  loss: ") for line in lines)
+    assert not any(line.startswith("  progress: ") for line in lines)
+    listed = told("runs", "--data", night).lines
+    assert "done" in listed[0]
+    (row,) = [line for line in listed if "trainjob-gemma-sft" in line]
+    assert re.search(r"\d+%  +\d+ h \d+ min", row)
+
+
+@pytest.mark.heavy
+def test_nothing_is_wrong_with_that_night(told, night):
+    assert told("why", "--data", night, "--all", "-o", "json").json["findings"] == []
+    assert told("score", night, "-o", "json").json["state_error"] < 0.01
+    assert told("check", night).lines[-1].endswith("all is well.")
+
+
+def test_where_there_is_no_room_it_says_how_much_it_takes(pyrometer, tmp_path):
+    said = pyrometer("simulate", "kubeflow", "--gpus", "80", "--out", tmp_path / "data").failed(1)
+    assert said == "Too few GPUs for pipelines and a sweep. Pass --gpus 120 or more."
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("hours", [4, 8])
+def test_whatever_is_drawn_is_over_when_it_says_so(seed, hours):
+    night = SCENARIOS["kubeflow"].make(seed, None, hours)
+    assert len([record for record in night.records if isinstance(record, PipelineRun)]) == 2 * (2 if hours == 8 else 1)
+    held = defaultdict(list)
+    for job in night.jobs:
+        for attempt in job.attempts:
+            over_ms = attempt.ended_ms or night.to_ms
+            assert attempt.activities[-1].to_ms == over_ms <= night.to_ms, job.name
+            for number, place in enumerate(attempt.places):
+                for gpu in place.gpus:
+                    held[place.machine.uid, gpu].append((attempt.scheduled_ms[number], over_ms, job.name))
+    for holds in held.values():
+        for (_, to_ms, before), (from_ms, _, after) in pairwise(sorted(holds)):
+            assert to_ms <= from_ms, (before, after)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["nightly 2026-10-08", "lr-search", "gemma-sft"])
+def test_answers_are_as_the_api_describes_them(told, night, name):
+    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema: pip install jsonschema")
+    described = document()["paths"]["/api/v1/show"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    jsonschema.validate(told("show", name, "--data", night, "-o", "json").json, described)

@@ -1,0 +1,249 @@
+"""`pyrometer top` on a real terminal: keys, sizes, the way out, a server that goes away."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import contextmanager
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyrometer.cli.commands.top import _View
+from pyrometer.cli.terminal_keys import keys_of
+from pyrometer.render.top_text import COLUMNS, GAP, fitting, header, safe, table
+from pyrometer.store import Store
+from tests.support.clusters import cluster, job, run, steps
+from tests.support.server_process import serving
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+LONG_S = 60.0
+LEFT = "\x1b[?1049l"  # the alternate screen
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory):
+    """Two workloads, one of which trains."""
+    folder = tmp_path_factory.mktemp("busy") / "data"
+    other = [r for r in job("yolo", pods=2, gpus=1) if getattr(r, "pod_uid", "") != "yolo-0"]
+    llama = [r for r in job(pods=1) if getattr(r, "pod_uid", "llama-0") == "llama-0"]
+    trained = [window for rank in range(2) for window in steps(rank, 0, 120, forward_ms=30_000, backward_ms=25_000)]
+    with Store(folder, create=True) as store:
+        store.append([*cluster(), *llama, *other, *run(ranks=2), *trained])
+    return folder
+
+
+class Terminal:
+    """A terminal with a command in it."""
+
+    def __init__(self, *arguments: object, columns: int, lines: int) -> None:
+        self.master, self.slave = os.openpty()
+        self.resize(columns, lines)
+        self.before = termios.tcgetattr(self.slave)
+        environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pyrometer", *map(str, arguments)],
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env={**environment, "TERM": "xterm-256color"},
+        )
+        self.said = ""
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def type(self, keys: str) -> None:
+        """Presses keys; only what is shown after that counts."""
+        self.said = ""
+        os.write(self.master, keys.encode())
+
+    def until(self, wanted: str) -> str:
+        """What is shown, without colours, once a text is there."""
+        end_s = time.monotonic() + LONG_S
+        while wanted not in ESCAPES.sub("", self.said):
+            assert time.monotonic() < end_s, f"{wanted!r} never came: {ESCAPES.sub('', self.said)[-3000:]}"
+            self._read(0.2)
+        return ESCAPES.sub("", self.said)
+
+    def ended(self) -> int:
+        """How it ended. Its last words are read meanwhile, or it could not say them."""
+        end_s = time.monotonic() + LONG_S
+        while self.process.poll() is None:
+            assert time.monotonic() < end_s
+            self._read(0.1)
+        self._read(0.0)
+        return self.process.returncode
+
+    def _read(self, timeout_s: float) -> None:
+        if select.select([self.master], [], [], timeout_s)[0]:
+            self.said += os.read(self.master, 65536).decode(errors="ignore")
+
+
+@contextmanager
+def terminal(*arguments: object, columns: int = 160, lines: int = 20):
+    one = Terminal(*arguments, columns=columns, lines=lines)
+    try:
+        yield one
+    finally:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.wait()
+        os.close(one.master)
+        os.close(one.slave)
+
+
+def restored(one: Terminal) -> bool:
+    return LEFT in one.said and termios.tcgetattr(one.slave) == one.before
+
+
+def test_keys_sizes_and_q(busy):
+    with terminal("top", "--data", busy, "--every", "0.3") as top:
+        shown = top.until("by dollars per hour")
+        assert "$14 per hour for 4 GPUs: 3 held, 1 free" in shown
+        assert shown.index("llama") < shown.index("yolo")
+        assert "step 12,000" in shown
+        assert termios.tcgetattr(top.slave) != top.before
+        top.type("j")
+        assert "PyTorchJob ml/yolo" in top.until("PyTorchJob ml/yolo")
+        top.type("\x1b[A")
+        top.until("PyTorchJob ml/llama")
+        top.type("s")
+        top.until("by waste")
+        top.type("/yo")
+        assert "llama" not in top.until("/yo▏").rpartition("pyrometer top")[2]
+        top.type("\r")
+        top.until("filter “yo”")
+        top.said = ""
+        top.resize(44, 10)
+        narrow = top.until("1–1 of 1")
+        assert "team" not in narrow
+        assert all(len(line) <= 44 for line in narrow.rpartition("pyrometer top")[2].splitlines())
+        top.type("q")
+        assert top.ended() == 0
+        assert restored(top)
+
+
+def test_ctrl_c_is_a_way_out(busy):
+    with terminal("top", "--data", busy) as top:
+        top.until("by dollars per hour")
+        top.type("\x03")
+        assert top.ended() == 0
+        assert restored(top)
+        assert "Traceback" not in top.said
+
+
+@pytest.mark.heavy
+def test_a_server_that_goes_away_and_being_told_to_end(busy, tmp_path):
+    folder = shutil.copytree(busy, tmp_path / "data")
+    with serving(folder) as client:
+        one = terminal("top", "--server", client.base_url, "--every", "0.3")
+        top = one.__enter__()
+        shown = top.until("by dollars per hour")
+        assert str(client.base_url).rstrip("/") in shown
+        top.said = ""
+    try:
+        shown = top.until("does not answer")
+        assert "llama" in top.until("by dollars per hour")  # the last view stays
+        top.said = ""
+        top.process.send_signal(signal.SIGTERM)
+        assert top.ended() == 128 + signal.SIGTERM
+        assert restored(top)
+    finally:
+        one.__exit__(None, None, None)
+
+
+def test_without_a_terminal_it_prints_once(pyrometer, busy):
+    lines = pyrometer("top", "--data", busy).lines
+    assert lines[0].startswith(f"pyrometer top · {busy}")
+    assert lines[1].startswith("$14 per hour for 4 GPUs: 3 held, 1 free; ")
+    assert lines[3].split()[:3] == ["workload", "team", "user"]
+    assert [line.split()[0] for line in lines[4:]] == ["llama", "yolo"]
+    assert "\x1b" not in "\n".join(lines)
+    answer = pyrometer("top", "--data", busy, "-o", "json", "--limit", "1").json
+    assert ([row["workload"]["name"] for row in answer["rows"]], answer["others"]) == (["llama"], 1)
+    assert "is not a whole number" in pyrometer("top", "--data", busy, "--limit", "few").failed(2)
+    assert "does not answer" in pyrometer("top", "--server", "http://127.0.0.1:9").failed(1)
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("behind_ms", "origin", "ending"),
+    [(60_000, None, "UTC"), (7 * 60_000, None, "UTC (7 min behind)"), (7 * 60_000, "simulated", "UTC (simulated)")],
+)
+def test_the_header_says_how_old_the_data_is(pyrometer, busy, behind_ms, origin, ending):
+    answer = pyrometer("top", "--data", busy, "-o", "json").json
+    at_ms = round(datetime.fromisoformat(answer["at"]).timestamp() * 1000)
+    first = header(answer | {"origin": origin}, "data", now_ms=at_ms + behind_ms)[0]
+    assert first.plain.endswith(ending)
+
+
+def test_what_terminals_send_is_keys():
+    assert list(keys_of("jq")) == ["j", "q"]
+    assert list(keys_of("\x1b[A\x1bOB\x1b[5~x\x1b")) == ["up", "down", "page_up", "x", "escape"]
+    assert list(keys_of("\x1b[1;5Cé\x00\r\x7f")) == ["é", "enter", "backspace"]  # others are no keys
+
+
+@given(st.text(max_size=30))
+def test_whatever_is_typed_is_taken(typed):
+    for key in keys_of(typed):
+        assert key.isprintable()
+        _View().after(key, 3, 2)
+
+
+@given(st.lists(st.sampled_from(["j", "k", "up", "down", "page_up", "page_down", "g", "G", "s", "/", "escape", "x"])))
+def test_what_is_selected_is_there(keys):
+    view = _View()
+    for key in keys:
+        view = view.after(key, 5, 3)
+        assert 0 <= view.selected < 5
+
+
+@given(st.lists(st.integers(1, 40), min_size=len(COLUMNS), max_size=len(COLUMNS)), st.integers(1, 300))
+def test_columns_fit_and_the_important_ones_stay(widths, width):
+    kept, given_widths = fitting(widths, width)
+    needed = sum(given_widths[i] for i in kept) + GAP * (len(kept) - 1)
+    always = [i for i, column in enumerate(COLUMNS) if column.drop_order == 0]
+    assert set(always) <= set(kept)
+    assert needed <= width or kept == always
+    assert fitting(widths, None) == (list(range(len(COLUMNS))), widths)
+
+
+def test_names_cannot_command_the_terminal():
+    assert safe("a\x1b[2Jb\nc") == "a·[2Jb·c"
+    row = {
+        "workload": {"uid": "u", "kind": "Pod", "namespace": "ml", "name": "evil\x1b]0;x\x07"},
+        "experiment": None,
+        "team": "日本語",
+        "user": None,
+        "run": None,
+        "gpus": 1.0,
+        "state": None,
+        "states": {},
+        "usd_micro": None,
+        "usd_micro_per_hour": None,
+        "running_ms": None,
+        "progress": None,
+        "metric": None,
+        "goodput": None,
+        "spark": [],
+    }
+    lines = table([row], 60)
+    assert "\x1b" not in lines[1].plain
+    assert "日本語" in lines[1].plain
+    assert lines[0].cell_len == lines[1].cell_len <= 60

@@ -1,0 +1,243 @@
+"""`pyrometer trace` and `pyrometer lineage` as a person and a script ask them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from tests.support.traced_run import RUN, Trained
+
+TRACE = {"run", "step", "trace_id", "spans", "critical_path"}
+SPAN = {"rank", "name", "start_ms", "duration_ms", "batch"}
+LINEAGE = {"run", "step", "updates", "checkpoints"}
+UPDATE = {"rank", "micro_batch", "epoch", "dataset", "samples"}
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture(scope="session")
+def trained() -> Trained:
+    return Trained()
+
+
+@pytest.fixture(scope="session")
+def folder(trained, tmp_path_factory):
+    where = tmp_path_factory.mktemp("trained") / "data"
+    with trained.store(where) as store:
+        store.seal()
+    return where
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory):
+    """A step on forty ranks."""
+    where = tmp_path_factory.mktemp("wide") / "data"
+    with Trained(ranks=40, attempts=((0, 11),), dataset=40_960, slow_rank=17).store(where):
+        return where
+
+
+# -- the contract -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("about", [(), ("--step", "70"), ("--step", "75"), ("--sample", "137")])
+def test_trace_has_the_keys_of_its_contract(told, folder, about):
+    answer = told("trace", RUN, *about, "--data", folder, "-o", "json").json
+    assert answer.keys() >= TRACE
+    assert all(span.keys() >= SPAN for span in answer["spans"])
+    assert all(piece.keys() >= SPAN - {"batch"} for piece in answer["critical_path"])
+
+
+@pytest.mark.parametrize("about", [("--step", "70"), ("--sample", "137"), ("--checkpoint", "80"), ("--spikes",)])
+def test_lineage_has_the_keys_of_its_contract(told, folder, about):
+    answer = told("lineage", RUN, *about, "--data", folder, "-o", "json").json
+    assert answer.keys() >= LINEAGE
+    updates = [*answer["updates"], *(one for spike in answer.get("spikes", ()) for one in spike["updates"])]
+    assert updates
+    needed = UPDATE - {"samples"} if "--sample" in about else UPDATE
+    assert all(update.keys() >= needed for update in updates)
+
+
+def test_show_says_how_fast_a_run_trains(told, folder):
+    answer = told("show", RUN, "--data", folder, "-o", "json").json
+    assert (answer["step_p50_ms"], answer["step_p99_ms"]) == (119.0, 129.0)
+    assert answer["samples_per_s"] == pytest.approx(4 * 160 / 1.2, rel=1e-4)
+    assert answer["tokens_per_s"] == pytest.approx(512 * answer["samples_per_s"], rel=1e-4)
+    assert answer["flops_per_s"] == pytest.approx(4 * 3e14 / 1.2)
+    assert answer["mfu"] == pytest.approx(3e14 / 1.2 / 989.5e12, abs=1e-4)
+    assert (answer["memory_peak_mib"], answer["memory_peak_rank"]) == (40_003, 3)
+    assert sum(answer["phases"].values()) == pytest.approx(1.0, abs=1e-3)
+    assert answer["outliers"] == [{"rank": 2, "phase": "backward", "ms_per_step": 56.0, "median_ms_per_step": 32.0}]
+    assert answer["checkpoints"]["count"] == 6
+    assert answer["checkpoints"]["last"]["step"] == 120
+    assert answer["best"]["loss"]["goal"] == "min"
+    assert answer["best"]["loss"]["best"] == min(point[2] for point in answer["metrics"]["loss"])
+    (row,) = told("runs", "--data", folder, "-o", "json").json["rows"]
+    assert {name: answer[name] for name in row} == row
+
+
+# -- what a person reads ----------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_told(told, folder):
+    text = told("trace", RUN, "--step", "70", "--data", folder).out
+    assert "3 ranks waited 24.0 ms for rank 2: its backward took 56.0 ms, 24.0 ms more than" in text
+    rows = [line for line in text.splitlines() if re.match(r"^[▶ ] rank \d +[a-z]", line)]
+    assert [line.split()[2 if line.startswith("▶") else 1] for line in rows] == ["2", "0", "1", "3"]
+    assert rows[0].startswith("▶ rank 2")
+    assert "·" not in rows[0]
+    assert all(line.count("·") == rows[1].count("·") > 5 for line in rows[1:])
+    assert "Attempt 1 also did this step: --attempt 1." in text
+    assert "Clocks of nodes differ by up to" in text
+
+
+def test_of_very_many_ranks_both_ends_are_shown(told, wide):
+    text = told("trace", RUN, "--step", "10", "--data", wide).out
+    rows = [line for line in text.splitlines() if re.match(r"^[▶ ] rank \d+ +[a-z]", line)]
+    assert len(rows) == 12
+    assert rows[0].startswith("▶ rank 17 ")
+    assert "… 28 ranks that waited 24.0–24.0 ms" in text
+
+
+TOLD = [
+    ("trace",),
+    ("trace", "--step", "70"),
+    ("trace", "--sample", "137"),
+    ("trace", "--step", "75"),
+    ("lineage", "--step", "70"),
+    ("lineage", "--sample", "137"),
+    ("lineage", "--checkpoint", "80"),
+    ("lineage", "--spikes"),
+    ("show",),
+]
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize("about", TOLD, ids=" ".join)
+def test_no_line_is_wider_than_the_terminal(pyrometer, folder, monkeypatch, columns, about):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    command, *options = about
+    lines = pyrometer(command, RUN, *options, "--data", folder).lines
+    assert [line for line in lines if len(line) > columns and not line.startswith("  pyrometer ")] == []
+
+
+def test_a_step_that_was_not_traced_is_one_sentence(told, folder):
+    said = " ".join(told("trace", RUN, "--step", "75", "--data", folder).lines)
+    assert said == (
+        f"Step 75 of {RUN} was done but not traced: only some steps and slow steps are. "
+        "Nearest traced steps: 60, 70, 80, 90."
+    )
+    assert "Nearest traced steps: 60" in told("trace", RUN, "--step", "75", "--data", folder, "-o", "perfetto").failed(
+        1
+    )
+
+
+def test_a_bad_sample_is_found_in_one_command(told, folder, trained):
+    first = told("lineage", RUN, "--spikes", "--data", folder).lines[1]
+    assert first.startswith(f"Sample {trained.training.bad_sample} of pairs.parquet is behind all ")
+
+
+def test_a_sample_s_way_is_told(told, folder):
+    text = told("lineage", RUN, "--sample", "137", "--data", folder).out
+    assert f"{RUN} consumed sample 137 11 times in 2,400 recorded batches" in text
+    assert text.count(" 1† ") == 2
+
+
+def test_show_folds_what_happened_often(told, folder):
+    text = told("show", RUN, "--data", folder).out
+    assert "rendezvous on 4 ranks" in text
+    assert "exception (step 79) of rank 1: RuntimeError: NCCL timeout" in " ".join(text.split())
+    assert "MFU" in text
+    assert "rank 2 takes 56.0 ms per step for backward, the median rank takes 32.0 ms" in text
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("form", "key"), [("perfetto", "traceEvents"), ("otlp", "resourceSpans"), ("json", "spans")])
+@pytest.mark.parametrize("about", [(), ("--step", "70"), ("--sample", "137")])
+def test_a_trace_goes_to_a_file_or_to_stdout(pyrometer, told, folder, tmp_path, form, key, about):
+    path = tmp_path / "trace.json"
+    said = pyrometer("trace", RUN, *about, "--data", folder, "-o", form, "--file", path)
+    if about == ("--sample", "137") and form != "json":
+        assert "was traced" in said.failed(1)  # none of its steps was
+        return
+    assert said.out == ""
+    printed = told("trace", RUN, *about, "--data", folder, "-o", form).json
+    assert json.loads(path.read_text()) == printed
+    assert printed[key] or about == ("--sample", "137")
+
+
+# -- what makes no sense ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("trace", RUN, "--step", "x"), "--step 'x' is not a whole number"),
+        (("trace", RUN, "--step", "-1"), "--step '-1' is not a whole number"),
+        (("trace", RUN, "--step", "1", "--sample", "2"), "Pass only one of --step, --sample"),
+        (("trace", RUN, "--attempt", "2"), "--attempt selects the attempt of a step"),
+        (("lineage", RUN), "Choose one of --step N, --sample ID, --checkpoint STEP, --spikes."),
+        (("lineage", RUN, "--step", "1", "--spikes"), "Pass only one of"),
+        (("lineage", RUN, "--step", "1", "--metric", "loss"), "Pass --spikes, too"),
+        (("lineage", RUN, "--spikes", "--attempt", "1"), "Pass --step or --checkpoint, too"),
+        (("lineage", RUN, "--sample", "1", "--limit", "999999999"), "--limit '999999999' is not a whole number"),
+        (("lineage", RUN, "--sample", "1" * 1_001), "--sample has 1,001 characters"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_a_usage_error(told, folder, arguments, says):
+    assert says in told(*arguments, "--data", folder).failed(2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("trace", "lama-sft"), "Did you mean 'llama-sft'?"),
+        (("lineage", "lama-sft", "--step", "1"), "Did you mean 'llama-sft'?"),
+        (("lineage", RUN, "--checkpoint", "50"), "The nearest: 20, 40, 60, 80."),
+        (("lineage", RUN, "--spikes", "--metric", "accuracy"), "It has: loss."),
+    ],
+)
+def test_what_is_not_there_is_told_with_what_is(told, folder, arguments, says):
+    assert says in told(*arguments, "--data", folder).failed(1)
+
+
+# -- a terminal -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_in_a_terminal_bars_have_colours_and_its_width(folder, columns):
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    command = [sys.executable, "-m", "pyrometer", "trace", RUN, "--step", "70", "--data", str(folder)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    running = subprocess.Popen(
+        command, stdout=slave, stderr=subprocess.PIPE, env={**environment, "TERM": "xterm-256color"}
+    )
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            read = os.read(master, 65_536)
+        except OSError:  # the other end is closed
+            break
+        if not read:
+            break
+        shown += read
+    os.close(master)
+    _, said = running.communicate()
+    assert running.returncode == 0, said
+    text = shown.decode()
+    rows = [line.rstrip("\r") for line in text.split("\n") if "rank 2" in line and "was last" in line]
+    assert len(rows) == 1
+    assert len(COLOUR.findall(rows[0])) > 20
+    plain = COLOUR.sub("", rows[0])
+    assert columns - 20 < len(plain) <= columns

@@ -1,0 +1,44 @@
+"""`why --send`: the answer in short to a webhook, by hand or by cron, without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyrometer.act import webhook
+from pyrometer.store import Store
+from tests.support import clusters
+from tests.support.webhook_receiver import SECRET, receiving
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with Store(tmp_path / "data", create=True) as store:
+        store.append([*clusters.cluster(), *clusters.job()])
+    return tmp_path / "data"
+
+
+def test_it_is_printed_as_ever_and_sent_in_short(pyrometer, folder, tmp_path, monkeypatch):
+    with receiving() as receiver:
+        (tmp_path / "url").write_text(receiver.url)
+        (folder / "settings.yaml").write_text(f"webhook_url_file: {tmp_path / 'url'}\n")
+        monkeypatch.setattr(webhook, "RETRY_PAUSES_S", (0.0,))
+        receiver.answers = [(503, {}, b"")]
+        said = pyrometer("why", "--data", folder, "--all", "--send")
+        assert (said.code, said.err) == (0, "")
+        assert "$29 for 8.0 GPU-hours" in said.out
+        assert receiver.heads == ["What burned: $29 for 8.0 GPU-hours, no waste found"]
+        receiver.answers = [(410, {}, b"channel_is_archived")] * 2
+        said = pyrometer("why", "--data", folder, "--all", "--send")
+    assert said.code == 1
+    assert (
+        said.err
+        == f"Error: The webhook of {tmp_path / 'url'} did not receive the summary: HTTP 410, channel_is_archived.\n"
+    )
+    assert SECRET not in said.out + said.err
+
+
+def test_without_a_webhook_it_says_so_before_it_asks(pyrometer, folder):
+    text = pyrometer("why", "--data", folder, "--send").failed(2)
+    assert text == "--send needs a webhook: set webhook_url_file to a file with its URL."

@@ -1,0 +1,189 @@
+"""The command itself: help, version, and errors that are one sentence on stderr with the right exit code."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pyrometer import __version__
+from pyrometer.cli import COMMANDS
+
+READ_COMMANDS = {"why": (), "cost": (), "runs": (), "show": ("recording-a",)}
+
+
+# -- help -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("help",)])
+def test_help_lists_every_command(pyrometer, arguments):
+    said = pyrometer(*arguments)
+    assert (said.code, said.err) == (0, "")
+    for name, listed in COMMANDS.items():
+        assert any(line.split()[:1] == [name] and line.endswith(listed.help) for line in said.out.splitlines())
+
+
+def test_help_fits_a_terminal(pyrometer):
+    assert max(map(len, pyrometer("--help").lines)) <= 100
+
+
+@pytest.mark.parametrize("argument", ["--version", "-V", "version"])
+def test_version(pyrometer, argument):
+    assert pyrometer(argument).lines == [f"pyrometer {__version__}"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(pyrometer, name):
+    said = pyrometer(name, "--help")
+    assert said.lines[0].startswith(f"Usage: pyrometer {name}")
+    assert len(said.out) > 150
+    assert max(map(len, said.lines)) <= 80
+
+
+def test_as_a_module_it_is_the_same_program():
+    said = subprocess.run([sys.executable, "-m", "pyrometer", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"pyrometer {__version__}\n"
+
+
+# -- usage errors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("wyh", "why"), ("costs", "cost"), ("shwo", "show"), ("rnus", "runs"), ("imports", "import")]
+)
+def test_an_unknown_command_gets_a_suggestion(pyrometer, typed, meant):
+    text = pyrometer(typed).failed(2)
+    assert repr(typed) in text
+    assert f"Did you mean `pyrometer {meant}`?" in text
+
+
+def test_a_command_like_none_gets_the_way_out(pyrometer):
+    assert "`pyrometer --help`" in pyrometer("zzzzzz").failed(2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("why", "--nonsense"), "--nonsense"),
+        (("why", "--dta", "x"), "--data"),
+        (("why", "extra"), "extra"),
+        (("why", "--last"), "--last"),
+        (("why", "-o", "xml"), "'xml'"),
+        (("cost", "-o", "html"), "'html'"),
+        (("show",), "RUN"),
+        (("check",), "DIR"),
+        (("import",), "FORMAT"),
+        (("import", "recording"), "PATH"),
+        (("import", "nonsense", ".", "--out", "x"), "'nonsense'"),
+        (("import", "recording", "."), "--out"),
+        (("import", "recording", "/no/such/folder", "--out", "x"), "/no/such/folder"),
+        (("import", "openb", ".", "--out", "x", "--without-steps"), "--without-steps"),
+    ],
+)
+def test_a_usage_error_is_one_line_that_names_it(pyrometer, arguments, named):
+    assert named in pyrometer(*arguments).failed(2)
+
+
+@pytest.mark.parametrize("name", READ_COMMANDS)
+def test_without_a_folder_both_ways_to_name_one_are_told(pyrometer, name):
+    text = pyrometer(name, *READ_COMMANDS[name]).failed(2)
+    assert "--data" in text
+    assert "PYROMETER_DATA" in text
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*READ_COMMANDS, "check"])
+def test_a_missing_folder_is_named(pyrometer, tmp_path, name):
+    folder = tmp_path / "missing"
+    at = (folder,) if name == "check" else ("--data", folder)
+    text = pyrometer(name, *READ_COMMANDS.get(name, ()), *at).failed(1)
+    assert str(folder) in text
+    assert "--data" in text
+    assert not folder.exists()  # asking does not make one
+
+
+def test_a_file_is_not_a_folder(pyrometer, tmp_path, h200):
+    path = tmp_path / "file"
+    path.write_text("words")
+    assert str(path) in pyrometer("why", "--data", path).failed(1)
+    assert str(path) in pyrometer("import", "recording", h200, "--out", path).failed(1)
+
+
+def test_a_database_that_is_none_is_named(pyrometer, tmp_path):
+    (tmp_path / "pyrometer.duckdb").write_text("this is not a database, it only has its name" * 100)
+    assert str(tmp_path) in pyrometer("why", "--data", tmp_path).failed(1)
+
+
+@pytest.mark.parametrize("name", READ_COMMANDS)
+def test_nothing_to_account_for_is_said(pyrometer, nothing, name):
+    text = pyrometer(name, *READ_COMMANDS[name], "--data", nothing).failed(1)
+    assert str(nothing) in text
+    assert "nothing to account for" in text
+
+
+def test_an_empty_folder_checks_out(pyrometer, nothing):
+    said = pyrometer("check", nothing)
+    assert (said.code, said.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"), [("recording-b", "Did you mean 'recording-a'?"), ("zzz", "`pyrometer runs`")]
+)
+def test_an_unknown_run_gets_a_suggestion(pyrometer, recorded, typed, hint):
+    text = pyrometer("show", typed, "--data", recorded).failed(1)
+    assert repr(typed) in text
+    assert hint in text
+
+
+@pytest.mark.parametrize("name", ["why", "check", "import"])
+def test_a_folder_in_use_names_the_process(pyrometer, copy_of_recorded, h200, monkeypatch, name):
+    for module in ("command_support", "commands.import_"):
+        monkeypatch.setattr(f"pyrometer.cli.{module}.WAIT_FOR_FOLDER_S", 0.2)
+    arguments = {
+        "why": ("--data", copy_of_recorded),
+        "check": (copy_of_recorded,),
+        "import": ("recording", h200, "--out", copy_of_recorded),
+    }[name]
+    hold = "import sys; from pyrometer.store import Store; s = Store(sys.argv[1]); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(copy_of_recorded)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        holder.stdout.readline()
+        text = pyrometer(name, *arguments).failed(1)
+        assert str(copy_of_recorded) in text
+        assert str(holder.pid) in text
+        holder.communicate(b"\n")
+    assert pyrometer(name, *arguments).code == 0  # it is free again
+
+
+@pytest.mark.parametrize(("kind", "name"), [("gpu_sample", "why"), ("metric", "runs"), ("pod", "cost")])
+@pytest.mark.parametrize("harm", ["gone", "cut"])
+def test_a_broken_folder_is_one_sentence_that_names_check(pyrometer, copy_of_recorded, kind, name, harm):
+    (part,) = (copy_of_recorded / "parts" / kind).rglob("*.parquet")
+    if harm == "gone":
+        part.unlink()
+    else:
+        part.write_bytes(part.read_bytes()[:100])
+    text = pyrometer(name, "--data", copy_of_recorded).failed(1)
+    assert part.name in text
+    assert "pyrometer check" in text
+
+
+def test_a_folder_of_a_newer_pyrometer_is_left_alone(pyrometer, copy_of_recorded):
+    import duckdb
+
+    with duckdb.connect(str(copy_of_recorded / "pyrometer.duckdb")) as connection:
+        connection.execute("UPDATE meta SET value = '999' WHERE name = 'schema_version'")
+    assert "newer Pyrometer" in pyrometer("why", "--data", copy_of_recorded).failed(1)
+
+
+def test_a_pipe_that_closes_early_is_no_error(recorded):
+    if shutil.which("head") is None:
+        pytest.skip("needs head")
+    command = f"'{sys.executable}' -m pyrometer show recording-a --data '{recorded}' -o json | head -c 10"
+    said = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert (said.returncode, said.stderr) == (0, "")

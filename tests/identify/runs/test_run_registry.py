@@ -1,0 +1,369 @@
+"""Ranks and their words: which run, which attempt, which pod, which device; in whatever order they come."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyrometer.collect.otlp import requests
+from pyrometer.collect.otlp.messages import (
+    BatchMessage,
+    EventMessage,
+    MetricMessage,
+    RankIdentity,
+    RankMessages,
+    RankStatus,
+    WindowMessage,
+)
+from pyrometer.identify.runs.rank_locations import RunContext
+from pyrometer.identify.runs.run_registry import RunRegistry
+from pyrometer.model.columns import SCHEMAS, schema_of
+from pyrometer.model.records import Allocation, Batch, Metric, Pod, Run, Slot, StepWindow, Workload
+from pyrometer.serve.ingest.step_store import store_inbox
+from pyrometer.store import Store
+from tests.support import cpu_run, otlp_json
+
+T0 = 1_790_000_000_000
+KINDS = ("run", "step_window", "span", "batch", "metric", "event", "slot", "pod", "workload", "allocation")
+# Objects change: the newest record of each counts, whenever it was written.
+OBJECTS = {
+    "run": ("run", "attempt", "rank"),
+    "slot": ("node_uid", "slot_index"),
+    "pod": ("pod_uid",),
+    "workload": ("workload_uid",),
+    "allocation": ("pod_uid", "node_uid", "slot_index", "from_ms"),
+}
+
+
+def said(parts: Iterable[otlp_json.Part]) -> list[RankMessages]:
+    """What parts say, over the wire."""
+    found: list[RankMessages] = []
+    for signal, body in otlp_json.bodies(parts).items():
+        received = requests.read(signal, body, is_json=True, now_ms=T0 + 10**9)
+        assert not received.refused
+        found += received.said
+    return found
+
+
+def facts(records: Iterable[tuple[Any, ...]]) -> dict[str, set[Any]]:
+    """What a store would say: each fact once, of objects the last word."""
+    rows: dict[str, dict[Any, tuple[Any, ...]]] = {kind: {} for kind in KINDS}
+    for record in records:
+        schema = schema_of(type(record))
+        named = record._asdict()
+        if schema.name in OBJECTS:
+            key = tuple(named[name] for name in OBJECTS[schema.name])
+            before = rows[schema.name].get(key)
+            if before is None or before[0] < record[0]:
+                rows[schema.name][key] = record
+        else:
+            rows[schema.name].setdefault(tuple(named[name] for name in schema.key), record)
+    return {kind: {repr(row[1:] if kind in OBJECTS else row) for row in found.values()} for kind, found in rows.items()}
+
+
+def shortened(t0: int, *, ended: bool) -> list[tuple[dict[str, Any], otlp_json.Message]]:
+    """The story with fewer words; the last that were said of the first attempt may be missing."""
+    found = []
+    for identity, messages in cpu_run.story(t0):
+        often = 0
+        for message in messages:
+            often += message[0] in ("window", "metric", "span", "batch")
+            if often and message[0] in ("window", "metric", "span", "batch") and often % 9 != 1:
+                continue
+            if not ended and identity["launch"] == cpu_run.FIRST and "ended_ms" in message[1]:
+                continue
+            found.append((identity, message))
+    return found
+
+
+def shuffled(seed: int, *, ended: bool, t0: int = T0) -> list[list[tuple[dict[str, Any], otlp_json.Message]]]:
+    """Batches of the same messages: in any order, some again, cut anyhow; the first launch is seen first."""
+    chance = Random(seed)
+    words = shortened(t0, ended=ended)
+    again = chance.choices(words, k=chance.randrange(20))
+    chance.shuffle(words)
+    words += again
+    first = next(number for number, (identity, _) in enumerate(words) if identity["launch"] == cpu_run.FIRST)
+    words.insert(0, words.pop(first))
+    cuts = sorted(chance.sample(range(1, len(words)), chance.randrange(6)))
+    return [words[a:b] for a, b in zip([0, *cuts], [*cuts, len(words)], strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), ended=st.booleans())
+def test_order_pieces_and_repetition_change_nothing(seed: int, ended: bool) -> None:
+    runs = RunRegistry()
+    records: list[tuple[Any, ...]] = []
+    for batch in shuffled(seed, ended=ended):
+        records += runs.take(
+            said((identity, [message]) for identity, message in batch), RunContext(), local=True
+        ).records
+    whole = RunRegistry().take(said((i, [m]) for i, m in shortened(T0, ended=ended)), RunContext(), local=True).records
+    assert facts(records) == facts(whole)
+
+
+def in_store(store: Store) -> dict[str, list[Any]]:
+    store.expose_all(KINDS)
+    found = {}
+    for kind in KINDS:
+        key = ", ".join(OBJECTS.get(kind, ()))
+        newest = f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY time_ms DESC) = 1" if key else ""
+        columns = ", ".join(name for name in SCHEMAS[kind].column_names if not key or name != "time_ms")
+        rows = store.connection.execute(f"SELECT {columns} FROM (SELECT * FROM {kind} {newest}) ORDER BY ALL")
+        found[kind] = [repr(row) for row in rows.fetchall()]
+    return found
+
+
+NOW = time.time_ns() // 1_000_000 - 7_200_000
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 2**32))
+@pytest.mark.heavy
+def test_nor_does_a_new_process_for_every_batch(seed: int) -> None:
+    """Read back from the store: attempts, places, what was known of each rank."""
+    contents = []
+    for bodies in (shuffled(seed, ended=True, t0=NOW), [shortened(NOW, ended=True)]):
+        with tempfile.TemporaryDirectory() as folder, Store(folder, create=True) as store:
+            for number, batch in enumerate(bodies):
+                otlp_json.put(Path(folder), [(identity, [message]) for identity, message in batch], f"{number:03d}")
+                assert not store_inbox(store)
+            contents.append(in_store(store))
+    assert contents[0] == contents[1]
+    assert len(contents[0]["run"]) == 4
+
+
+# -- which run, which attempt -----------------------------------------------------------------------------------------
+
+
+def rank(launch: str = "l1", number: int = 0, **more: Any) -> RankIdentity:
+    known = {"host": "h", "started_ms": T0, "device": "cuda", "gpu_uuid": f"GPU-{number}", "gpu_index": number}
+    return RankIdentity(launch, number, **(known | more))
+
+
+STEP = WindowMessage(T0 + 1_000, T0 + 11_000, 0, 10)
+
+
+def the(kind: type, records: Iterable[Any]) -> list[Any]:
+    return [record for record in records if type(record) is kind]
+
+
+def pod(uid: str = "p1", workload: str | None = "w1", **more: Any) -> Pod:
+    return Pod(T0, "prod", uid, "ml", f"name-{uid}", "Running", workload, node_uid="n1", **more)
+
+
+def test_a_run_is_what_it_is_called_else_its_workload_else_its_launch() -> None:
+    known = RunContext(pods=[pod()])
+    for who, name in (
+        (rank(run="mine", pod_uid="p1"), "mine"),
+        (rank(pod_uid="p1"), "w1"),
+        (rank(), "l1"),
+        (rank(pod_name="name-p1", namespace="ml"), "w1"),
+        (rank(pod_name="name-p1", namespace="other"), "l1"),
+    ):
+        records = RunRegistry().take([(who, [STEP])], known).records
+        assert {record.run for record in (*the(Run, records), *the(StepWindow, records))} == {name}
+
+
+def test_a_launch_that_is_a_restart_is_an_attempt_of_the_first() -> None:
+    runs = RunRegistry()
+    for number, (launch, first) in enumerate((("l1", None), ("l2", "l1"), ("l3", "l1"))):
+        who = rank(launch, restart_of=first, started_ms=T0 + 1_000 * number)
+        found = the(Run, runs.take([(who, [STEP])], RunContext()).records)  # and the end of the one before
+        assert {(run.run, run.attempt) for run in found if run.launch == launch} == {("l1", number + 1)}
+    told = RunContext(attempts=[("l1", 1, "l1"), ("l1", 2, "l2")])
+    anew = RunRegistry()
+    who = rank("l3", restart_of="l1")
+    assert anew.missing_context([(who, [STEP])]).runs == {"l1"}
+    (run,) = the(Run, anew.take([(who, [STEP])], told).records)
+    assert (run.run, run.attempt) == ("l1", 3)
+
+
+def test_launches_of_a_run_are_numbered_as_they_are_seen_also_by_the_next_process() -> None:
+    runs = RunRegistry()
+    later = STEP._replace(time_ms=T0 + 900_000, to_ms=T0 + 910_000)
+    together = [(rank("b", run="r", started_ms=T0 + 800_000), [later]), (rank("a", run="r"), [STEP])]
+    records = the(Run, runs.take(together, RunContext()).records)
+    assert {(run.launch, run.attempt) for run in records} == {("a", 1), ("b", 2)}
+    told = RunContext(attempts=[("r", 1, "a"), ("r", 2, "b")])
+    again = the(Run, RunRegistry().take([(rank("c", run="r"), [STEP])], told).records)
+    assert [(run.launch, run.attempt) for run in again] == [("c", 3)]
+
+
+def test_of_a_launch_that_speaks_all_ranks_are_wanted_even_if_some_are_known() -> None:
+    """A later attempt brought back what of it had not ended; the rest is in the store."""
+    before = Run(T0, "r", 1, 1, T0, launch="a", pod_uid="run:a:1", node_uid="host/h", slot_index=1)
+    runs = RunRegistry()
+    later = rank("b", run="r", started_ms=T0 + 800_000)
+    told = [RankStatus(T0 + 800_000)]
+    records = runs.take([(later, told)], RunContext(ranks=[before], attempts=[("r", 1, "a")])).records
+    assert [(run.launch, run.outcome) for run in the(Run, records)] == [("b", None), ("a", "killed")]
+    assert runs.missing_context([(rank("a", run="r"), [STEP])]).launches == {"a"}
+    assert runs.missing_context([(later, told)]).launches == set()
+
+
+def test_more_attempts_than_can_be_numbered_are_left_out() -> None:
+    taken = RunRegistry().take([(rank("c", run="r"), [STEP])], RunContext(attempts=[("r", 2**15 - 1, "a")]))
+    assert (taken.records, taken.unnumbered) == ([], 1)
+
+
+# -- where ------------------------------------------------------------------------------------------------------------
+
+
+def where(who: RankIdentity, known: RunContext, **more: Any) -> tuple[Any, ...]:
+    (run,) = the(Run, RunRegistry().take([(who, [STEP])], known, **more).records)
+    return run.node_uid, run.slot_index, run.pod_uid, run.workload_uid
+
+
+HOLDS = [
+    Allocation(T0, "p1", "n1", 2, T0 - 1000, None, 1),
+    Allocation(T0, "p1", "n1", 5, T0 - 1000, None, 1),
+    Allocation(T0, "p2", "n2", 0, T0 - 1000, None, 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("who", "place"),
+    [
+        # by UUID, whatever else is said
+        (rank(pod_uid="p1", gpu_uuid="GPU-x", local_rank=0), ("n9", 7, "p1", "w1")),
+        # the k-th device of the pod is that of local rank k
+        (rank(pod_uid="p1", gpu_uuid=None, gpu_index=None, local_rank=1), ("n1", 5, "p1", "w1")),
+        (rank(pod_uid="p1", number=0), ("n1", 2, "p1", "w1")),
+        # without a pod, whose is the device
+        (rank(gpu_uuid="GPU-2"), ("n2", 0, "p2", "w2")),
+        # outside of Kubernetes
+        (rank(number=3, gpu_uuid="GPU-new"), ("host/h", 3, "run:l1:3", "l1")),
+    ],
+)
+def test_where_a_rank_is(who: RankIdentity, place: tuple[Any, ...]) -> None:
+    slots = [Slot(T0, "n9", 7, "GPU-x"), Slot(T0, "n2", 0, "GPU-2")]
+    assert where(who, RunContext(pods=[pod(), pod("p2", "w2")], slots=slots, holds=HOLDS)) == place
+
+
+def test_a_rank_without_a_gpu_has_a_device_in_a_local_folder_only() -> None:
+    who = rank(device="cpu", gpu_uuid=None, gpu_index=None)
+    assert where(who, RunContext(), local=True) == ("cpu:h:l1:0", 0, "run:l1:0", "l1")
+    assert where(who, RunContext()) == ("cpu:h:l1:0", None, None, None)
+    assert where(who._replace(pod_uid="p1"), RunContext(pods=[pod()], holds=HOLDS)) == ("cpu:h:l1:0", None, "p1", "w1")
+    assert [type(record) for record in RunRegistry().take([(who, [STEP])], RunContext()).records] == [StepWindow, Run]
+
+
+def test_a_rank_may_say_later_what_it_runs_on() -> None:
+    runs = RunRegistry()
+    early = rank(device=None, gpu_uuid=None, gpu_index=None)
+    first = runs.take([(early, [RankStatus(T0 + 10)])], RunContext()).records
+    assert [(type(one), one.slot_index) for one in first] == [(Run, None)]
+    records = runs.take([(rank(), [STEP])], RunContext()).records
+    (run,) = the(Run, records)
+    assert (run.node_uid, run.slot_index, run.pod_uid) == ("host/h", 0, "run:l1:0")
+    assert [(w.node_uid, w.slot_index) for w in the(StepWindow, records)] == [("host/h", 0)]
+
+
+def test_what_is_said_from_a_pod_that_nobody_knows_waits() -> None:
+    runs, who = RunRegistry(), rank(pod_uid="p1", local_rank=1, gpu_uuid="GPU-y")
+    taken = runs.take([(who, [STEP]), (rank("other", gpu_uuid="GPU-z"), [STEP])], RunContext(), patient=True)
+    assert taken.waiting == [(who, [STEP])]
+    assert {run.launch for run in the(Run, taken.records)} == {"other"}
+    without_device = runs.take(taken.waiting, RunContext(pods=[pod()]), patient=True)
+    assert without_device.records == []
+    placed = runs.take(taken.waiting, RunContext(pods=[pod()], holds=HOLDS), patient=True)
+    assert (placed.waiting, the(Run, placed.records)[0].slot_index) == ([], 5)
+    # in the end it is taken as it is, and holds its device itself
+    (run,) = the(Run, RunRegistry().take(taken.waiting, RunContext()).records)
+    assert (run.node_uid, run.pod_uid) == ("host/h", "run:l1:0")
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_record_of_a_rank_has_all_that_is_known() -> None:
+    runs, who = RunRegistry(), rank(ranks=4)
+    told = [
+        RankStatus(T0 + 1_000),
+        RankStatus(T0 + 2_000, first_step_ms=T0 + 1_900),
+        RankStatus(T0 + 3_000, resumed_step=7),
+        RankStatus(T0 + 9_000, ended_ms=T0 + 8_900, outcome="killed"),
+        RankStatus(T0 + 4_000),
+    ]
+    records = [the(Run, runs.take([(who, [news])], RunContext()).records) for news in told]
+    assert records[-1] == []  # nothing new
+    assert [record.time_ms for (record,) in records[:-1]] == [T0 + 1_000, T0 + 2_000, T0 + 3_000, T0 + 9_000]
+    (last,) = records[3]
+    assert (last.started_ms, last.first_step_ms, last.ended_ms) == (T0, T0 + 1_900, T0 + 8_900)
+    assert (last.outcome, last.resumed_step, last.ranks) == ("killed", 7, 4)
+    # what comes late is in a record that is newer than all before; who failed knows better than who saw it vanish
+    (late,) = the(
+        Run, runs.take([(who, [RankStatus(T0 + 8_900, ended_ms=T0 + 8_900, outcome="failed")])], RunContext()).records
+    )
+    assert (late.time_ms, late.outcome, late.ended_ms) == (T0 + 9_001, "failed", T0 + 8_900)
+
+
+def test_a_holder_is_there_until_its_run_ends() -> None:
+    runs, who = RunRegistry(), rank(experiment="e")
+    begun = runs.take([(who, [STEP])], RunContext()).records
+    assert [(a.from_ms, a.to_ms, a.source) for a in the(Allocation, begun)] == [(T0, None, "sdk")]
+    assert [(w.kind, w.experiment, w.team) for w in the(Workload, begun)] == [("Run", "e", "local")]
+    assert [(s.node_uid, s.uuid, s.from_ms) for s in the(Slot, begun)] == [("host/h", "GPU-0", None)]
+    ended = runs.take(
+        [(who, [RankStatus(T0 + 60_000, ended_ms=T0 + 60_000, outcome="succeeded")])], RunContext()
+    ).records
+    assert [(a.from_ms, a.to_ms) for a in the(Allocation, ended)] == [(T0, T0 + 60_000)]
+    assert [(p.phase, p.ended_ms) for p in the(Pod, ended)] == [("Succeeded", T0 + 60_000)]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)])
+def test_a_checkpoint_says_from_which_step_its_attempt_resumed(order: tuple[int, ...]) -> None:
+    """The last that an earlier attempt saved there, whoever is heard first."""
+    first, second = rank("a", run="r"), rank("b", run="r", started_ms=T0 + 500_000)
+    told = [
+        (first, [EventMessage(T0 + 1_000, "checkpoint_saved", step=10, message="/last.pt")]),
+        (first, [EventMessage(T0 + 2_000, "checkpoint_saved", step=20, message="/last.pt")]),
+        (
+            second,
+            [
+                EventMessage(T0 + 501_000, "restored", message="/last.pt"),
+                EventMessage(T0 + 600_000, "checkpoint_saved", step=99, message="/last.pt"),
+            ],
+        ),
+    ]
+    runs, records = RunRegistry(), []
+    runs.take([(first, [RankStatus(T0)])], RunContext())
+    for number in order:
+        records += the(Run, runs.take([told[number]], RunContext()).records)
+    assert max(run for run in records if run.attempt == 2).resumed_step == 20
+
+
+def test_a_restart_knows_the_checkpoints_of_before() -> None:
+    known = RunContext(attempts=[("r", 1, "a")], checkpoints=[("r", 1, "/last.pt", T0, 20)])
+    who = rank("b", run="r")
+    (run,) = the(
+        Run, RunRegistry().take([(who, [EventMessage(T0 + 9, "restored", message="/last.pt")])], known).records
+    )
+    assert (run.attempt, run.resumed_step) == (2, 20)
+
+
+def test_values_keep_their_rank() -> None:
+    said = [MetricMessage(T0, "loss", 0.5, 7, "min"), MetricMessage(T0, "f1", 0.5, 40, "max", "transformers", 30, 39)]
+    assert the(Metric, RunRegistry().take([(rank(number=3), said)], RunContext()).records) == [
+        Metric(T0, "l1", 1, 3, "loss", 0.5, 7, "min"),
+        Metric(T0, "l1", 1, 3, "f1", 0.5, 40, "max", "transformers", 30, 39),
+    ]
+
+
+def test_messages_have_the_fields_of_their_records_in_the_same_order():
+    """Records are made of messages by position where that is faster."""
+    identity = {"run", "attempt", "rank", "node_uid", "slot_index", "pod_uid"}
+    for message, kind in ((WindowMessage, StepWindow), (BatchMessage, Batch), (MetricMessage, Metric)):
+        assert list(message._fields) == [name for name in kind._fields if name not in identity]
+    assert StepWindow._fields[:8] == ("time_ms", "to_ms", "run", "attempt", "rank", "node_uid", "slot_index", "pod_uid")
+    for kind in (Batch, Metric):
+        assert kind._fields[:4] == ("time_ms", "run", "attempt", "rank")

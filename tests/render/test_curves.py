@@ -1,0 +1,111 @@
+"""Curves drawn with text: what is on which line, in any width, with and without Unicode."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyrometer.render.curves import FINE, HEIGHT, PLAIN, Axis, Curve, draw, look_for, round_axis
+from pyrometer.render.why_text import plain
+from pyrometer.render.worth_chart import MAX_NAMED, chart_lines
+
+number = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-6)
+
+
+def written(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}"
+
+
+@given(number, number, st.integers(1, 20))
+def test_an_axis_covers_its_values_with_round_marks_that_can_be_told_apart(a, b, most):
+    low, high = sorted((a, b))
+    axis = round_axis(low, high, most, written)
+    slack = 1e-6 * axis.every
+    assert axis.low <= low + slack
+    assert axis.high >= high - slack
+    marks = [axis.written(mark) for mark in axis.marks()]
+    assert 2 <= len(marks) <= most + 3
+    assert len(set(marks)) == len(marks)
+    assert f"{axis.every:.0e}"[0] in "125"
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(-5, 5)), min_size=1, max_size=30), st.integers(60, 200))
+def test_nothing_is_wider_than_the_terminal(points, width):
+    x, y = round_axis(0, 10, 5, written), round_axis(-2, 2, 5, written)
+    for look in (FINE, PLAIN):
+        lines = list(draw([Curve(points, "a", points[-1])], x, y, width=width, look=look, style=plain, line=(1, "one")))
+        assert len(lines) == HEIGHT + 2
+        assert max(map(len, lines)) <= width
+
+
+def test_a_falling_line_in_ascii():
+    x, y = Axis(0, 10, 5, "{:g}".format), Axis(0, 2, 1, "{:g}".format)
+    lines = list(draw([Curve([(0, 2), (10, 0)], "A", (10, 0))], x, y, width=30, look=PLAIN, style=plain))
+    assert lines[0].startswith(" 2+.")
+    assert lines[HEIGHT - 1].endswith("A")
+    assert lines[-2].count("+") == 4  # the corner and three marks
+    assert lines[-1].split() == ["0", "5", "10"]
+    assert all(line.isascii() for line in lines)
+
+
+@pytest.mark.parametrize(("encoding", "look"), [("utf-8", FINE), ("ascii", PLAIN), ("latin-1", PLAIN), (None, PLAIN)])
+def test_what_a_terminal_cannot_show_is_not_drawn(encoding, look):
+    assert look_for(encoding) == look
+
+
+# -- the chart of an answer -------------------------------------------------------------------------------------------
+
+
+def run(name, values, *, pareto=False, usd=1.0):
+    curve = [
+        [step, 1000 * step, value, 3600 * step, round(usd * 1e6 * step / len(values))]
+        for step, value in enumerate(values, 1)
+    ]
+    return {
+        "run": name,
+        "started": "1970-01-01T00:00:00Z",
+        "curve": curve,
+        "pareto": pareto,
+        "best": min(values),
+        "final": values[-1],
+        "gpu_hours": 1.0,
+        "usd_micro": round(usd * 1e6),
+        "to_target_ms": None,
+        "to_target_usd_micro": None,
+    }
+
+
+def charted(runs, *, by="dollars", look=FINE, goal="min", width=80):
+    answer = {"experiment": "e", "metric": "loss", "goal": goal, "target": None, "runs": runs}
+    return list(chart_lines(answer, by, width=width, look=look, style=plain))
+
+
+def test_runs_that_none_beats_have_a_star_and_a_capital():
+    lines = charted([run("dear", [3.0, 2.0], usd=4.0), run("cheap", [2.0, 1.0], pareto=True)])
+    assert "  a   dear   2 for $4.00" in lines
+    assert "  B ★ cheap  1 for $1.00" in lines
+    picture = "".join(lines[1:20])
+    assert picture.count("a") == picture.count("B") == 1
+
+
+def test_the_first_values_do_not_squeeze_the_others():
+    lines = charted([run("a", [100.0, *(3 - n / 100 for n in range(60))])])
+    assert lines[2].startswith(" 3.0┤")
+    assert any(line.endswith("Not drawn: values above 3, from the start of runs.") for line in lines)
+
+
+def test_of_many_runs_a_few_have_letters():
+    runs = [run(f"run-{n}", [9.0, 5.0 + n / 10, 8.0], pareto=n == 39) for n in range(40)]
+    lines = charted(runs, look=PLAIN)
+    legend = [line for line in lines if "run-" in line]
+    assert len(legend) == MAX_NAMED
+    assert legend[-1].split()[:3] == ["L", "*", "run-39"]
+    assert " ".join(lines[-2:]).endswith("28 runs without a letter: a dot at the best value.")
+    assert all(line.isascii() for line in lines)
+
+
+def test_a_long_name_is_cut_to_the_width():
+    lines = charted([run("x" * 200, [2.0, 1.0])], width=60)
+    assert max(map(len, lines)) == 60
+    assert any("x…  1 for $1.00" in line for line in lines)

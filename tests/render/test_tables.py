@@ -1,0 +1,33 @@
+"""Tables on terminals: what has no room is left out in the order that was said, and nothing else is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyrometer.render.tables import GAP, fitting
+
+COLUMNS = ("run", "team", "steps", "cost", "goodput")
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=5, max_size=5),
+    st.permutations(["team", "steps", "goodput"]),
+    st.integers(10, 120),
+)
+def test_only_what_can_be_spared_goes_and_no_more_of_it_than_must(widths, spare, room):
+    shown = fitting(COLUMNS, widths, spare, room)
+    left_out = [COLUMNS[i] for i in range(5) if i not in shown]
+
+    def width(columns):
+        return sum(widths[i] for i in columns) + GAP * (len(columns) - 1)
+
+    assert set(left_out) == set(spare[: len(left_out)])  # in the order that was said
+    assert width(shown) <= room or len(left_out) == len(spare)
+    if left_out:
+        last = COLUMNS.index(spare[len(left_out) - 1])
+        assert width([*shown, last]) > room
+
+
+def test_a_pipe_has_all_columns():
+    assert fitting(COLUMNS, [50] * 5, ["team"], None) == [0, 1, 2, 3, 4]

@@ -1,0 +1,274 @@
+"""A backup that was made to do harm: it is refused in one sentence, or restored as it is, and nothing else changes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyrometer.cli import main
+from pyrometer.model.units import MS_PER_HOUR
+from pyrometer.store import Store, StoreError
+from pyrometer.store.backups.backup_folder import BackupFolder
+from pyrometer.store.backups.backup_members import BackupError, BackupMember, BackupSnapshot, SentFiles, inbox_members
+from pyrometer.store.backups.backup_tar import HEADERS, packed, unpacked
+from pyrometer.store.backups.restore import restore
+from tests.support.histories import LATER, account, node
+from tests.support.hostile_names import TEXTS, VALUES, places, renamed, replaced, state_of
+
+NAME = "2026-11-16T10-00-00Z"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place with one backup: two parts, hot rows, small files."""
+    data = tmp_path_factory.mktemp("good") / "data"
+    place = BackupFolder(data.with_name("backups"))
+    with Store(data, create=True) as store:
+        for hour in range(2):
+            store.append([node(LATER - (60 - hour) * MS_PER_HOUR, 2)], producer="watch", sequence=hour)
+            if not hour:
+                store.seal()
+        account(store)
+        (data / "settings.yaml").write_text("timezone: Europe/Berlin\n")
+        (data / "inbox").mkdir()
+        (data / "inbox" / "1").write_text("body")
+        sent: SentFiles = {}
+        moment = BackupSnapshot(store)
+        with place.locked():
+            name = place.receive([*inbox_members(data, sent), *map(whole, moment.members(set(), sent))]).backup.name
+        moment.close()
+    shutil.move(place.folder / name, place.folder / NAME)
+    shutil.move(place.folder / f"{name}.json", place.folder / f"{NAME}.json")
+    return place.folder
+
+
+def whole(member: BackupMember) -> BackupMember:
+    return member._replace(chunks=list(member.chunks))
+
+
+def contents_of(place: Path) -> dict[str, Any]:
+    return json.loads((place / f"{NAME}.json").read_text())
+
+
+def signed(contents: Any) -> Any:
+    """As somebody writes it who knows how."""
+    if not isinstance(contents, dict):
+        return contents
+    rest = {name: value for name, value in contents.items() if name != "sha256"}
+    return rest | {"sha256": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
+
+
+def written(place: Path, contents: Any) -> Path:
+    (place / f"{NAME}.json").write_text(json.dumps(contents))
+    return place
+
+
+def outcome(place: Path, into: Path) -> str | None:
+    """What is said against restoring, in one sentence; None when that was done."""
+    said = None
+    try:
+        chosen = BackupFolder(place).newest()
+        said = next(BackupFolder(place).problems([chosen]), None)
+        if said is None:
+            restore(BackupFolder(place), chosen, into)
+    except StoreError as error:
+        said = str(error)
+    assert said is None or ("\n" not in said and len(said) < 1_000)
+    return said
+
+
+SAFE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@SAFE
+@given(data=st.data(), knows_how=st.booleans())
+def test_a_changed_manifest_is_refused_or_restores_the_same(good, tmp_path_factory, data, knows_how) -> None:
+    around = tmp_path_factory.mktemp("around")
+    place = shutil.copytree(good, around / "backups")
+    contents = contents_of(place)
+    at = data.draw(st.sampled_from([one for one in places(contents) if one]))
+    if isinstance(at[-1], str) and data.draw(st.booleans()):
+        changed = renamed(contents, at, data.draw(st.sampled_from(TEXTS)))
+    else:
+        changed = replaced(contents, at, data.draw(st.sampled_from(VALUES)))
+    written(place, signed(changed) if knows_how and at != ("sha256",) else changed)
+    (around / "mine").write_text("mine")
+    before = state_of(around)
+    into = around / "restored"
+    said = outcome(place, into)
+    after = state_of(around)
+    assert {path: body for path, body in after.items() if not path.startswith(f"{into}/")} == before
+    if said is None:
+        for path, file in contents["files"].items():
+            if not path.startswith("hot/"):
+                body = (into / path).read_bytes()
+                assert (len(body), hashlib.sha256(body).hexdigest()) == (file["bytes"], file["sha256"])
+        if not knows_how:
+            assert changed == contents or at == ("sha256",), "what is not signed anew is not restored"
+    shutil.rmtree(around)
+
+
+HOSTILE = {
+    "SQL in the name of a table": lambda told, text: told["hot"][0].update(name=text),
+    "a kind": lambda told, text: told["hot"][0].update(kind=text),
+    "the path of a part": lambda told, text: told["parts"][0].update(path=text),
+    "columns of a part": lambda told, text: told["parts"][0].update(columns=text),
+    "a file": lambda told, text: told["files"].update({text: {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}}),
+    "a digest": lambda told, text: next(iter(told["files"].values())).update(sha256=text),
+    "a name of meta": lambda told, text: told["meta"].update(schema_version=text),
+}
+
+
+@pytest.mark.parametrize(
+    "text", ["../../outside", "/tmp/outside", "x'; COPY (SELECT 1) TO 'outside'; --", "tokens.json"]
+)
+@pytest.mark.parametrize("field", HOSTILE)
+def test_check_says_so_and_restore_refuses(good, tmp_path, capsys, field, text) -> None:
+    place = shutil.copytree(good, tmp_path / "backups")
+    told = contents_of(place)
+    HOSTILE[field](told, text)
+    written(place, signed(told))
+    before = state_of(tmp_path)
+    for command in (["check", str(place)], ["restore", str(place), "--out", str(tmp_path / "restored")]):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 1
+        said = capsys.readouterr()
+        assert len((said.out + said.err).strip().splitlines()) == 1
+        assert "Traceback" not in said.err
+    assert state_of(tmp_path) == before
+
+
+def test_a_table_s_name_is_no_sql(good, tmp_path) -> None:
+    """The name and the file agree, as those of a backup do that was made for this."""
+    place = shutil.copytree(good, tmp_path / "backups")
+    told = contents_of(place)
+    path = f"hot/{told['hot'][0]['name']}.parquet"
+    name = "z(a int); COPY (SELECT 1) TO 'outside.csv'; CREATE TABLE hot_node_000000000000"
+    told["hot"][0]["name"] = name
+    told["files"][f"hot/{name}.parquet"] = told["files"].pop(path)
+    (place / NAME / path).rename(place / NAME / "hot" / f"{name}.parquet")
+    assert outcome(written(place, signed(told)), tmp_path / "restored") is not None
+    assert not (tmp_path / "restored").exists()
+
+
+def test_a_link_in_a_backup_leads_nowhere(good, tmp_path) -> None:
+    place = shutil.copytree(good, tmp_path / "backups")
+    told = contents_of(place)
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    told["files"]["settings.yaml"] = {"bytes": 6, "sha256": hashlib.sha256(b"secret").hexdigest()}
+    (place / NAME / "settings.yaml").unlink()
+    (place / NAME / "settings.yaml").symlink_to(secret)
+    said = outcome(written(place, signed(told)), tmp_path / "restored")
+    assert said is not None
+    assert "leads out of" in said
+
+
+def test_a_pipe_in_a_backup_is_no_file(good, tmp_path) -> None:
+    place = shutil.copytree(good, tmp_path / "backups")
+    (place / NAME / "settings.yaml").unlink()
+    os.mkfifo(place / NAME / "settings.yaml")
+    assert list(BackupFolder(place).problems(BackupFolder(place).backups())) == [f"{NAME}/settings.yaml is missing."]
+
+
+# -- streams ------------------------------------------------------------------------------------------------------
+
+
+def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> bytes:
+    about = tarfile.TarInfo(name)
+    about.type, about.size, about.linkname = kind, size, link
+    return about.tobuf(tarfile.GNU_FORMAT)
+
+
+MEMBERS = {
+    "a link": header("settings.yaml", tarfile.SYMTYPE, link="/etc/passwd"),
+    "a hard link": header("settings.yaml", tarfile.LNKTYPE, link="/etc/passwd"),
+    "a device": header("settings.yaml", tarfile.CHRTYPE),
+    "a pipe": header("settings.yaml", tarfile.FIFOTYPE),
+    "a folder": header("settings.yaml", tarfile.DIRTYPE),
+    "an absolute name": header("/tmp/outside"),
+    "a step back": header("../outside"),
+    "a step back in parts": header("parts/../../outside"),
+    "tokens": header("tokens.json"),
+    "a database": header("pyrometer.duckdb"),
+    "a huge file": header("settings.yaml", size=2**62),
+    "a huge list": header("backup.json", size=2**40),
+    "a negative size": header("settings.yaml").replace(b"00000000000", b"-0000000001", 1),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_no_stream_does_harm(tmp_path, name) -> None:
+    place = BackupFolder(tmp_path / "backups")
+    (tmp_path / "mine").write_text("mine")
+    with place.locked(), pytest.raises(BackupError) as told:
+        place.receive(unpacked([MEMBERS[name], bytes(10_240)]))
+    assert "\n" not in str(told.value)
+    assert {path.name for path in tmp_path.iterdir()} == {"backups", "mine"}
+    assert place.backups() == []
+
+
+def test_a_sparse_file_is_refused(tmp_path) -> None:
+    """A few bytes that stand for any number of zeros."""
+    about = tarfile.TarInfo("settings.yaml")
+    about.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(2**50)}
+    about.size = 512
+    stream = about.tobuf(tarfile.PAX_FORMAT) + b"0\n".ljust(512, b"\0") + bytes(1_024)
+    with BackupFolder(tmp_path / "b").locked(), pytest.raises(BackupError):
+        BackupFolder(tmp_path / "b").receive(unpacked([stream]))
+
+
+def test_names_of_any_length_are_not_read(tmp_path) -> None:
+    given_away = 0
+
+    def stream():
+        nonlocal given_away
+        yield header("././@LongLink", tarfile.GNUTYPE_LONGNAME, 2**40)
+        while True:
+            given_away += 1 << 16
+            assert given_away < 4 * HEADERS
+            yield bytes(1 << 16)
+
+    with BackupFolder(tmp_path / "b").locked(), pytest.raises(BackupError):
+        BackupFolder(tmp_path / "b").receive(unpacked(stream()))
+
+
+@SAFE
+@given(st.binary(max_size=3_000))
+def test_any_bytes_are_refused(tmp_path_factory, body) -> None:
+    place = BackupFolder(tmp_path_factory.mktemp("any"))
+    with place.locked(), pytest.raises(BackupError):
+        place.receive(unpacked([body]))
+
+
+@SAFE
+@given(at=st.integers(0, 10**9), value=st.integers(1, 255))
+def test_a_stream_with_one_other_byte_is_refused_or_the_same(tmp_path_factory, at, value) -> None:
+    body = io.BytesIO(b"".join(packed([BackupMember("settings.yaml", 4, [b"a: 1"])]))).getvalue()
+    at %= len(body)
+    changed = body[:at] + bytes([body[at] ^ value]) + body[at + 1 :]
+    place = BackupFolder(tmp_path_factory.mktemp("one"))
+    with place.locked(), pytest.raises(BackupError):  # it has no end, at the least
+        place.receive(unpacked([changed]))
+    assert {path.name for path in place.folder.iterdir()} <= {".lock", ".taking"}
+
+
+def test_a_list_that_is_sent_is_checked_before_it_is_used(good, tmp_path) -> None:
+    told = contents_of(good)
+    for at in places(told):
+        for value in ("../outside", -1, None, [], {}):
+            changed = json.dumps(replaced(told, at, value)).encode()
+            place = BackupFolder(tmp_path / "b")
+            with place.locked(), pytest.raises(BackupError):
+                place.receive([BackupMember("backup.json", len(changed), [changed])])

@@ -1,0 +1,1 @@
+"""What tests share: clusters, runs, ledgers, servers and receivers."""
