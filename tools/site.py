@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 OF_THE_ROOT = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 _NAMED = re.compile(r"\[([\w/-]+\.md)\]\((\1)((?:#[\w-]+)?)\)")  # [prices.md](prices.md), as it is read in a checkout
 _TITLE = re.compile(r"# (.+)")
+_SOURCE_LINK = re.compile(r"\[([^\]]+)\]\(\.\./([\w./-]+)\)")  # a file of the checkout, which the site does not have
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -24,11 +25,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, files: Files, **_: Any) -> str:
-    """A link that says a file's name says the title of that page."""
+    """Shows the title of a page for a link with its file name, and the path for a link to a file of the checkout."""
 
     def titled(link: re.Match[str]) -> str:
         file = files.get_file_from_path(link[2])
         title = _TITLE.match(file.content_string) if file else None
         return f"[{title[1]}]({link[2]}{link[3]})" if title else link[0]
 
+    markdown = _SOURCE_LINK.sub(r"`\2`", markdown)
     return _NAMED.sub(titled, re.sub(r"\[docs/([\w/-]+\.md)\]", r"[\1]", markdown))
