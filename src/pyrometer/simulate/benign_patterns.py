@@ -1,4 +1,4 @@
-"""Harmless behavior that resembles a fault, one function per pattern. Detectors must not report any of it.
+"""Harmless behavior that resembles a fault, one function per pattern. Detectors must not report any of these patterns.
 
 Users change batch sizes, restart on purpose, run long evaluations, write full checkpoints now and then, and pause in
 front of a notebook. Data loaders start with cold caches.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 from pyrometer.model.units import MS_PER_SECOND as SECOND
 from pyrometer.simulate import ordinary_jobs
-from pyrometer.simulate.faults import Draft, NoRoomError
+from pyrometer.simulate.draft import Draft, NoRoomError
 from pyrometer.simulate.jobs import Activity, Effect, Job, JobAttempt
 
 LONG_PULLS_MS = (4 * MINUTE, 9 * MINUTE)  # of every image, where the registry is far away
@@ -124,7 +124,7 @@ PATTERNS: tuple[Callable[[Draft], None], ...] = (
 
 
 def add_benign_patterns(draft: Draft, times: int) -> None:
-    """Adds every pattern `times` times, as long as there are jobs for it."""
+    """Adds every pattern up to `times` times, while there are jobs for it."""
     for pattern in PATTERNS * times:
         try:
             pattern(draft)

@@ -12,7 +12,7 @@ from pyrometer.simulate.hardware import SIGNATURES, Signature
 from pyrometer.simulate.jobs import Job, JobAttempt, Night, slots_of
 from pyrometer.simulate.rank_steps import Integers, Numbers, Steps
 
-LOOKS = {
+SIGNATURE_OF = {
     "startup": "startup",
     "checkpoint": "checkpoint",
     "evaluate": "evaluate",
@@ -24,12 +24,12 @@ LOOKS = {
     "serve": "serve",
     "steps": "train",
 }
-_KINDS = tuple(LOOKS)
-_TABLE = np.array([SIGNATURES[look] for look in LOOKS.values()], float).T  # one row per measure
+_KINDS = tuple(SIGNATURE_OF)
+_TABLE = np.array([SIGNATURES[name] for name in SIGNATURE_OF.values()], float).T  # one row per measure
 _UTIL, _SM, _TENSOR, _DRAM, _POWER, _CLOCK = range(len(Signature._fields))
 _WORKING = slice(_SM, _POWER + 1)
-TOO_HOT = 0x20 | 0x40  # NVML: thermal slowdown, by software and by hardware
-NOT_BUSY, AT_THE_CAP = 0x1, 0x4
+THERMAL_SLOWDOWN = 0x20 | 0x40  # NVML: thermal slowdown, by software and by hardware
+GPU_IDLE, POWER_CAP = 0x1, 0x4
 
 
 class Gpus:
@@ -75,11 +75,11 @@ class SimulatedTelemetry:
         begins = np.array([activity.from_ms for activity in now])
         kinds = np.array([_KINDS.index(activity.kind) for activity in now])
         times = self.times[self.gpus.machine[slots]]
-        there = (times >= np.repeat(attempt.scheduled_ms, job.gpus)[:, None]) & (times < over_ms)
+        held = (times >= np.repeat(attempt.scheduled_ms, job.gpus)[:, None]) & (times < over_ms)
         kind = kinds[np.maximum(np.searchsorted(begins, times, side="right") - 1, 0)]
         shown = _TABLE[:, kind]
         if steps is not None:
-            _while_stepping(shown, steps, times, kind == _KINDS.index("steps"))
+            _adjust_stepping(shown, steps, times, kind == _KINDS.index("steps"))
         if not job.instrumented:
             using = np.clip(job.intensity * (1 + job.swing * np.sin(2 * np.pi * times / job.swing_ms)), 0.05, 1.06)
             shown[_UTIL] *= using**0.3
@@ -88,17 +88,17 @@ class SimulatedTelemetry:
             load = np.zeros_like(times, float)
             for pod in range(job.pods):
                 first = pod * job.gpus
-                at = times[first][there[first]]
+                at = times[first][held[first]]
                 drawn = 0.55 + 0.4 * np.sin(at / MS_PER_HOUR * 1.3 + pod) + self.rng.normal(0, 0.05, len(at))
-                load[first : first + job.gpus, there[first]] = np.clip(drawn, 0.25, 1.0)
+                load[first : first + job.gpus, held[first]] = np.clip(drawn, 0.25, 1.0)
             shown[_UTIL] *= load
             shown[_WORKING] *= load
         share = np.where(kind == _KINDS.index("startup"), 0.01, memory_share(attempt, np.arange(job.ranks), times))
-        self._apply_effects(attempt, shown, times, there, slots)
-        self.memory_share[slots] = np.where(there, share, self.memory_share[slots])
-        self.shown[:, slots] = np.where(there, shown, self.shown[:, slots])
+        self._apply_effects(attempt, shown, times, held, slots)
+        self.memory_share[slots] = np.where(held, share, self.memory_share[slots])
+        self.shown[:, slots] = np.where(held, shown, self.shown[:, slots])
 
-    def _apply_effects(self, attempt: JobAttempt, shown: Numbers, times: Integers, there: Any, slots: Integers) -> None:
+    def _apply_effects(self, attempt: JobAttempt, shown: Numbers, times: Integers, held: Any, slots: Integers) -> None:
         for effect in attempt.effects:
             mine = np.ones(len(slots), bool)
             if effect.ranks is not None:
@@ -111,7 +111,7 @@ class SimulatedTelemetry:
             elif effect.kind == "clock":
                 shown[_CLOCK, where] *= effect.size
                 shown[_POWER, where] *= 0.35 + 0.65 * effect.size
-                self.hot[slots] |= where & there
+                self.hot[slots] |= where & held
 
     def samples(self) -> tuple[pa.Table, pa.Table]:
         """Returns the rows that arrive in time and the late ones. Some rows arrive twice."""
@@ -133,8 +133,8 @@ class SimulatedTelemetry:
         clock = self.shown[_CLOCK] / 1000 * gpus.clock_mhz[:, None] * rng.normal(1.0, 0.004, shape)
         warm = 31 + 34 * power / gpus.busy_w[:, None] + np.where(self.hot, 19, 0) + rng.normal(0, 1, shape)
         busy = sm > 400
-        reasons = np.where(busy & (rng.random(shape) < 0.3), AT_THE_CAP, np.where(busy, 0, NOT_BUSY))
-        reasons = np.where(self.hot, TOO_HOT, reasons)
+        reasons = np.where(busy & (rng.random(shape) < 0.3), POWER_CAP, np.where(busy, 0, GPU_IDLE))
+        reasons = np.where(self.hot, THERMAL_SLOWDOWN, reasons)
 
         def column(numbers: Any, kind: Any = np.int16) -> pa.Array:
             return pa.array(np.round(np.broadcast_to(numbers, shape)[kept]).astype(kind))
@@ -173,7 +173,7 @@ class SimulatedTelemetry:
         return energy
 
 
-def _while_stepping(shown: Numbers, steps: Steps, times: Integers, stepping: Any) -> None:
+def _adjust_stepping(shown: Numbers, steps: Steps, times: Integers, stepping: Any) -> None:
     """Adjusts busy values: a device that waits for data is idle, one that waits for other ranks spins."""
     window = np.clip(np.searchsorted(steps.starts, times, side="right") - 1, 0, len(steps.starts) - 1)
     length = np.maximum(steps.ends - steps.starts, 1)

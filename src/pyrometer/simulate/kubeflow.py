@@ -11,12 +11,12 @@ from pyrometer.model.records import Metric, PipelineRun, PipelineStep, Sweep, Tr
 from pyrometer.model.units import MS_PER_HOUR as HOUR
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 from pyrometer.simulate import ordinary_jobs
-from pyrometer.simulate.faults import Draft
+from pyrometer.simulate.draft import Draft
 from pyrometer.simulate.jobs import Job, JobAttempt, PodPlacement
 
 PIPELINE, SWEEP, CONTROLLER_JOB = "retrain-ranker", "lr-search", "gemma-sft"
-TRIALS, AT_ONCE = 10, 4
-STOPPED, FAILED = (4, 7), 2  # numbers of trials
+TRIALS, PARALLEL_TRIALS = 10, 4
+STOPPED_TRIALS, FAILED_TRIAL = (4, 7), 2  # numbers of trials
 CLUSTER = "simulated"
 
 
@@ -57,53 +57,20 @@ def add_pipeline(draft: Draft, suffix: str, name: str, at_ms: int, *, retried: b
     now_ms = step("register", now_ms, now_ms + chance.randint(30_000, 70_000))
     steps.append(PipelineStep(skipped_ms, run_id, "deploy-canary", 1, "skipped", skipped_ms, skipped_ms))
     run = PipelineRun(at_ms, CLUSTER, run_id, flow.uid, flow.namespace, name, PIPELINE, "running", started_ms=at_ms)
-    _seen(draft, [run, run._replace(time_ms=now_ms, state="succeeded", ended_ms=now_ms), *steps])
+    _record(draft, [run, run._replace(time_ms=now_ms, state="succeeded", ended_ms=now_ms), *steps])
 
 
 def add_sweep(draft: Draft, at_ms: int) -> None:
     """Adds trials of one GPU each, four at a time. Some are stopped early, one fails."""
-    chance = draft.chance
     machine = draft.machine()
     uid = f"experiment-{SWEEP}"
-    free_ms = [at_ms + 5_000] * AT_ONCE
-    values: dict[str, float] = {}
-    written: list[Any] = []
+    free_ms = [at_ms + 5_000] * PARALLEL_TRIALS
+    records: list[Trial] = []
     for number in range(1, TRIALS + 1):
-        lane = min(range(AT_ONCE), key=lambda one: free_ms[one])
-        from_ms = free_ms[lane]
-        rate = 10 ** chance.uniform(-4.5, -1.5)
-        stopped, failed = number in STOPPED, number == FAILED
-        until_ms = from_ms + round(chance.uniform(42, 58) * MINUTE * (0.35 if stopped else 0.2 if failed else 1))
-        name = f"{SWEEP}-{chance.getrandbits(32):08x}"
-        value = round(
-            0.28 + 0.09 * (math.log10(rate) + 3.1) ** 2 + (0.12 if stopped else 0) + chance.uniform(0, 0.02), 4
-        )
-        job = _job(draft, name, "Job", from_ms, until_ms, pods=1, gpus=1, experiment=SWEEP, team="speech")
-        job.loss = (value, 5.0, 0.2)
-        job.part = {"trial_uid": f"trial-{name}"}
-        attempt = ordinary_jobs.begin(chance, job, [PodPlacement(machine, (lane,))], from_ms, pulls_ms=[6_000])
-        ordinary_jobs.train_on(chance, job, attempt, until_ms)
-        ordinary_jobs.end(attempt, until_ms, "Failed" if failed else "Succeeded", "Error" if failed else None)
-        state = "failed" if failed else "early_stopped" if stopped else "succeeded"
-        if not failed:
-            values[name] = value
-        trial = Trial(
-            from_ms,
-            f"trial-{name}",
-            uid,
-            job.namespace,
-            name,
-            "running",
-            json.dumps({"lr": f"{rate:.3g}"}),
-            started_ms=from_ms,
-        )
-        metrics = {"validation-loss": {"min": value, "max": round(value * 3, 4), "latest": value}}
-        over = trial._replace(time_ms=until_ms, state=state, ended_ms=until_ms)
-        if not failed:
-            over = over._replace(value=value, metrics_json=json.dumps(metrics))
-        written += [trial, over]
-        free_ms[lane] = until_ms + chance.randint(10_000, 40_000)
-    over_ms = max(free_ms)
+        gpu = min(range(PARALLEL_TRIALS), key=lambda one: free_ms[one])
+        started, ended = _add_trial(draft, number, uid, PodPlacement(machine, (gpu,)), free_ms[gpu])
+        records += [started, ended]
+        free_ms[gpu] = ended.time_ms + draft.chance.randint(10_000, 40_000)
     sweep = Sweep(
         at_ms,
         CLUSTER,
@@ -117,10 +84,44 @@ def add_sweep(draft: Draft, at_ms: int) -> None:
         "bayesianoptimization",
         started_ms=at_ms,
     )
-    best = min(values, key=lambda name: values[name])
-    _seen(
-        draft, [sweep, sweep._replace(time_ms=over_ms, state="succeeded", best_trial=best, ended_ms=over_ms), *written]
+    best = min((trial.value, trial.name) for trial in records if trial.value is not None)[1]
+    ended_ms = max(free_ms)
+    finished = sweep._replace(time_ms=ended_ms, state="succeeded", best_trial=best, ended_ms=ended_ms)
+    _record(draft, [sweep, finished, *records])
+
+
+def _add_trial(draft: Draft, number: int, sweep_uid: str, place: PodPlacement, from_ms: int) -> tuple[Trial, Trial]:
+    """Adds the job of a trial. Returns the records of the trial at its start and at its end."""
+    chance = draft.chance
+    rate = 10 ** chance.uniform(-4.5, -1.5)
+    state = "failed" if number == FAILED_TRIAL else "early_stopped" if number in STOPPED_TRIALS else "succeeded"
+    length = {"failed": 0.2, "early_stopped": 0.35, "succeeded": 1}[state]
+    until_ms = from_ms + round(chance.uniform(42, 58) * MINUTE * length)
+    name = f"{SWEEP}-{chance.getrandbits(32):08x}"
+    excess = 0.12 if state == "early_stopped" else 0
+    value = round(0.28 + 0.09 * (math.log10(rate) + 3.1) ** 2 + excess + chance.uniform(0, 0.02), 4)
+    job = _job(draft, name, "Job", from_ms, until_ms, pods=1, gpus=1, experiment=SWEEP, team="speech")
+    job.loss = (value, 5.0, 0.2)
+    job.part = {"trial_uid": f"trial-{name}"}
+    attempt = ordinary_jobs.begin(chance, job, [place], from_ms, pulls_ms=[6_000])
+    ordinary_jobs.train_on(chance, job, attempt, until_ms)
+    phase, reason = ("Failed", "Error") if state == "failed" else ("Succeeded", None)
+    ordinary_jobs.end(attempt, until_ms, phase, reason)
+    started = Trial(
+        from_ms,
+        f"trial-{name}",
+        sweep_uid,
+        job.namespace,
+        name,
+        "running",
+        json.dumps({"lr": f"{rate:.3g}"}),
+        started_ms=from_ms,
     )
+    ended = started._replace(time_ms=until_ms, state=state, ended_ms=until_ms)
+    if state != "failed":
+        metrics = {"validation-loss": {"min": value, "max": round(value * 3, 4), "latest": value}}
+        ended = ended._replace(value=value, metrics_json=json.dumps(metrics))
+    return started, ended
 
 
 def add_controller_job(draft: Draft, at_ms: int) -> None:
@@ -188,6 +189,6 @@ def _job(
     )
 
 
-def _seen(draft: Draft, records: list[Any]) -> None:
+def _record(draft: Draft, records: list[Any]) -> None:
     """Adds the records up to the end of the night."""
     draft.night.records += [record for record in records if record.time_ms < draft.night.to_ms]

@@ -16,8 +16,8 @@ from pyrometer.simulate.truth import truth
 from pyrometer.store import Store, files
 
 TRUTH = "truth.json"
-OF_SDK = ("run", "step_window", "span", "batch", "metric")
-OF_GPU = ("gpu_sample", "slot")
+SDK_KINDS = ("run", "step_window", "span", "batch", "metric")
+GPU_KINDS = ("gpu_sample", "slot")
 SDK_EVENTS = (
     "checkpoint_saved",
     "stuck",
@@ -48,45 +48,45 @@ def simulate(
 
     `evidence` limits the records to one level (kubernetes, gpu, sdk). The default is the level of the scenario.
     """
-    made = SCENARIOS[scenario]
-    best = evidence or made.evidence
+    template = SCENARIOS[scenario]
+    best = evidence or template.evidence
     store.set_meta("origin", "simulated")  # first, so that an unfinished night is never mistaken for a real one
-    night = made.make(seed, gpus, hours) if hours else made.make(seed, gpus)
+    night = template.make(seed, gpus, hours) if hours else template.make(seed, gpus)
     night.name = scenario
     meter = Meter(night)
     total = -(-(night.to_ms - night.from_ms) // MS_PER_HOUR)
     before: MeasuredHour | None = None
     for done, hour in enumerate(meter.hours()):
         progress(done, total)
-        _take(store, hour.tables, hour.records, best)
+        _store(store, hour.tables, hour.records, best)
         if done % 3 == 2:  # some hours are sealed before their last rows arrive
             store.seal(before_ms=hour.hour_ms)
         if before is not None:
-            _take(store, before.late, [], best)
+            _store(store, before.late, [], best)
         store.seal(before_ms=hour.hour_ms - MS_PER_HOUR)
         before = hour
     if before is not None:
-        _take(store, before.late, [], best)
-    _take(store, {}, list(objects(night, meter.counters.resumed_step)), best)
+        _store(store, before.late, [], best)
+    _store(store, {}, list(objects(night, meter.counters.resumed_step)), best)
     store.seal()
     progress(total, total)
-    told = truth(night, meter, best)
-    files.write_text(store.folder / TRUTH, json.dumps(told, indent=1))
-    return told
+    expected = truth(night, meter, best)
+    files.write_text(store.folder / TRUTH, json.dumps(expected, indent=1))
+    return expected
 
 
-def _take(store: Store, tables: dict[str, Any], records: list[tuple[Any, ...]], evidence: str) -> None:
+def _store(store: Store, tables: dict[str, Any], records: list[tuple[Any, ...]], evidence: str) -> None:
     """Stores the records of the sources that this level of evidence includes."""
     hidden: set[str] = set()
     if evidence != "sdk":
-        hidden.update(OF_SDK)
+        hidden.update(SDK_KINDS)
     if evidence == "kubernetes":
-        hidden.update(OF_GPU)
+        hidden.update(GPU_KINDS)
     store.append_tables({kind: table for kind, table in tables.items() if kind not in hidden})
-    kept = [row for row in records if schema_of(type(row)).name not in hidden and not _unseen(row, evidence)]
+    kept = [row for row in records if schema_of(type(row)).name not in hidden and not _is_hidden(row, evidence)]
     if kept:
         store.append(kept)
 
 
-def _unseen(row: tuple[Any, ...], evidence: str) -> bool:
+def _is_hidden(row: tuple[Any, ...], evidence: str) -> bool:
     return evidence != "sdk" and isinstance(row, Event) and row.kind in SDK_EVENTS

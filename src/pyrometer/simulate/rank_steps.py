@@ -64,13 +64,13 @@ def steps_of(
     return _draw_steps(rng, job, attempt, slowness, starts, np.concatenate([over for _, over in pieces]))
 
 
-def _tide(times: Integers, size: float) -> Numbers:
-    """The load of the network over the day."""
-    tide: Numbers = 1 + size * np.sin(times / 9.1e6)
-    return tide
+def _network_load(times: Integers, size: float) -> Numbers:
+    """The network load over the day, relative to the average."""
+    load: Numbers = 1 + size * np.sin(times / 9.1e6)
+    return load
 
 
-def _hiccups(rng: np.random.Generator, job: Job, phases: dict[str, Numbers]) -> None:
+def _add_delays(rng: np.random.Generator, job: Job, phases: dict[str, Numbers]) -> None:
     """Adds small delays of healthy jobs: a late batch for all ranks, or one slow rank for a minute."""
     late = rng.random(phases["data"].shape[1]) < 0.004
     phases["data"][:, late] += job.step_ms * rng.uniform(0.05, 0.5)
@@ -83,18 +83,18 @@ def _draw_steps(
     rng: np.random.Generator, job: Job, attempt: JobAttempt, slowness: Numbers, starts: Integers, ends: Integers
 ) -> Steps:
     shape = (job.ranks, len(starts))
-    ready = job.step_ms * (1 - job.comm_share - OPTIMIZER)
-    compute = ready * slowness[:, None] * rng.normal(1.0, 0.003, shape)
+    compute_ms = job.step_ms * (1 - job.comm_share - OPTIMIZER)
+    compute = compute_ms * slowness[:, None] * rng.normal(1.0, 0.003, shape)
     phases = {
-        "data": ready * job.data_share * rng.lognormal(-0.05, 0.3, shape),
+        "data": compute_ms * job.data_share * rng.lognormal(-0.05, 0.3, shape),
         "copy": compute * COPY,
         "forward": compute * FORWARD,
         "backward": compute * BACKWARD,
     }
     for phase in ("copy", "forward", "backward"):
         phases[phase] /= COPY + FORWARD + BACKWARD
-    comm = job.step_ms * job.comm_share * _tide(starts, 0.1) * rng.normal(1.0, 0.05, len(starts))
-    _hiccups(rng, job, phases)
+    comm = job.step_ms * job.comm_share * _network_load(starts, 0.1) * rng.normal(1.0, 0.05, len(starts))
+    _add_delays(rng, job, phases)
     for effect in attempt.effects:
         part = inside(starts, ends, effect.from_ms, effect.to_ms)
         ranks = slice(None) if effect.ranks is None else list(effect.ranks)
@@ -107,8 +107,8 @@ def _draw_steps(
                 phases[phase] *= 1 + (effect.size - 1) * part
         elif effect.kind == "comm":
             comm *= 1 + (effect.size - 1) * part
-    at_hand = phases["data"] + phases["copy"] + phases["forward"] + phases["backward"]
-    slowest = at_hand.max(axis=0)
+    ready = phases["data"] + phases["copy"] + phases["forward"] + phases["backward"]
+    slowest = ready.max(axis=0)
     optimizer = job.step_ms * OPTIMIZER
     step_ms = slowest + comm + optimizer
     done = (ends - starts) / step_ms
@@ -121,7 +121,7 @@ def _draw_steps(
         phases["copy"] * done,
         phases["forward"] * done,
         phases["backward"] * done,
-        (slowest - at_hand) * done,
+        (slowest - ready) * done,
         np.broadcast_to(comm * done, shape),
         np.broadcast_to(optimizer * done, shape),
     )

@@ -15,7 +15,8 @@ from pyrometer.model.units import MS_PER_HOUR as HOUR
 from pyrometer.model.units import MS_PER_MINUTE as MINUTE
 from pyrometer.simulate import benign_patterns, ordinary_jobs
 from pyrometer.simulate import kubeflow as kubeflow_jobs
-from pyrometer.simulate.faults import FAULTS, PEOPLE, Draft, NoRoomError
+from pyrometer.simulate.draft import USERS, Draft, NoRoomError
+from pyrometer.simulate.faults import FAULTS
 from pyrometer.simulate.hardware import A100, H100, H200, Machine, Pool, machines_of
 from pyrometer.simulate.jobs import Job, Night, Outage, PodPlacement
 
@@ -84,11 +85,11 @@ def overnight(seed: int, gpus: int | None = None, hours: int = 12, name: str = "
     causes = list(FAULTS)
     draft.chance.shuffle(causes)
     blocks = max(1, len(draft.night.machines) // sum(pool.machines for pool in POOLS))
-    wanted = FAULTS_PER_NIGHT * blocks
-    happened = 0
+    max_faults = FAULTS_PER_NIGHT * blocks
+    planted = 0
     for cause in causes * blocks:
-        if happened < wanted and _happens(draft, cause):
-            happened += 1
+        if planted < max_faults and _plant(draft, cause):
+            planted += 1
     return draft.night
 
 
@@ -130,17 +131,17 @@ def one_cause(cause: str) -> Callable[..., Night]:
 
     def scenario(seed: int, gpus: int | None = None, hours: int = 8) -> Night:
         draft = _draft(cause, seed, gpus or 80, hours)
-        if not _happens(draft, cause):
+        if not _plant(draft, cause):
             raise NoRoomError(
                 f"No room for {cause} in {hours} hours on {gpus or 80} GPUs. Pass more --hours or --gpus."
             )
-        _happens(draft, cause)
+        _plant(draft, cause)
         return draft.night
 
     return scenario
 
 
-def _happens(draft: Draft, cause: str) -> bool:
+def _plant(draft: Draft, cause: str) -> bool:
     """Plants a fault. Returns whether there was room for it."""
     spare, troubled, jobs = list(draft.spare), set(draft.troubled), len(draft.night.jobs)
     try:
@@ -178,9 +179,9 @@ def _draft(name: str, seed: int, gpus: int | None, hours: int, pulls_ms: tuple[i
     """A cluster with its healthy jobs, in as many blocks as fit. The remaining machines are spare."""
     small = gpus is not None and gpus < sum(pool.machines * pool.gpus for pool in POOLS)
     pools, jobs, lanes = (SMALL_POOLS, SMALL_JOBS, SMALL_LANES) if small else (POOLS, JOBS, SWEEP_LANES)
-    of_block = sum(pool.machines * pool.gpus for pool in pools)
-    blocks = max(1, (gpus or of_block) // of_block)
-    more = max(0, -(-((gpus or of_block) - blocks * of_block) // 8))
+    block_gpus = sum(pool.machines * pool.gpus for pool in pools)
+    blocks = max(1, (gpus or block_gpus) // block_gpus)
+    more = max(0, -(-((gpus or block_gpus) - blocks * block_gpus) // 8))
     grown = tuple(
         pool._replace(machines=pool.machines * blocks + (more if number == 0 else 0))
         for number, pool in enumerate(pools)
@@ -238,7 +239,7 @@ def _live(draft: Draft, template: JobTemplate, places: list[PodPlacement], suffi
         namespace=f"team-{template.team}",
         team=template.team,
         experiment=template.name.removesuffix("-sft") if template.kind != "Notebook" else template.name,
-        user=template.name.rpartition("-")[2] if template.kind == "Notebook" else chance.choice(PEOPLE),
+        user=template.name.rpartition("-")[2] if template.kind == "Notebook" else chance.choice(USERS),
         queue=f"{template.team}-queue",
         pods=template.pods,
         gpus=template.gpus,

@@ -29,8 +29,8 @@ class TrueTime:
 
     def __init__(self, night: Night) -> None:
         self.night = night
-        of_slots = [m.pool.model.usd_micro_per_hour for m in night.machines for _ in m.slots]
-        self.usd_per_ms = np.array(of_slots) / 1e6 / MS_PER_HOUR
+        slot_prices = [m.pool.model.usd_micro_per_hour for m in night.machines for _ in m.slots]
+        self.usd_per_ms = np.array(slot_prices) / 1e6 / MS_PER_HOUR
         self.cells: dict[tuple[str | None, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
         self.usd: dict[str, float] = defaultdict(float)
         self._claims: dict[str | None, list[tuple[PlantedFinding, PlantedClaim]]] = defaultdict(list)
@@ -118,7 +118,7 @@ class TrueTime:
     def _add_time(
         self, job: Job, attempt: JobAttempt, state: str, starts: Integers, ends: Integers, ms: Numbers, slots: Integers
     ) -> None:
-        for outage in self.outages(attempt, "device"):  # a broken device is the platform's, whoever holds it
+        for outage in self.outages(attempt, "device"):  # the time of a broken device belongs to the platform
             broken = np.isin(slots, slots_of(outage))
             ms = ms * (1 - broken[:, None] * inside(starts, ends, outage.from_ms, outage.to_ms))
         self._add(job.uid, state, starts, ends, ms, slots)
@@ -161,8 +161,8 @@ class TrueTime:
     def _credit_machines(self, state: str, starts: Integers, ends: Integers, ms: Numbers, slots: Integers) -> None:
         for planted, claim in self._claims[None]:
             if claim.machine is not None and state in claim.states:
-                of_it = np.flatnonzero(np.isin(slots, claim.machine.slots))
-                self._credit(planted, claim, starts, ends, ms, slots, tuple(of_it.tolist()))
+                positions = np.flatnonzero(np.isin(slots, claim.machine.slots))
+                self._credit(planted, claim, starts, ends, ms, slots, tuple(positions.tolist()))
 
     # -- sums -----------------------------------------------------------------------------------------------------
 

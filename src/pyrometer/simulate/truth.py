@@ -12,10 +12,10 @@ from pyrometer.simulate.measurements import Meter
 from pyrometer.simulate.true_time import TrueTime
 
 LEVELS = ("kubernetes", "gpu", "sdk")
-# Smaller findings are optional: reporting one is no error, and neither is missing one.
-WORTH_USD = 3.0
-WORTH_OF_NIGHT = 0.0003
-LONG_MS = 20 * 60_000  # idle time that GPU telemetry alone can distinguish from a pause
+# Cheaper findings are optional: neither reporting nor missing one is an error.
+MIN_FINDING_USD = 3.0
+MIN_FINDING_SHARE = 0.0003
+MIN_IDLE_MS = 20 * 60_000  # idle time that GPU telemetry alone can distinguish from a pause
 
 
 def truth(night: Night, meter: Meter, evidence: str) -> dict[str, Any]:
@@ -27,6 +27,7 @@ def truth(night: Night, meter: Meter, evidence: str) -> dict[str, Any]:
         by_state[cell["state"]] = by_state.get(cell["state"], 0) + cell["gpu_ms"]
     priced = sum(true_time.usd.values())
     whole = sum(by_state.values())
+    min_usd = max(MIN_FINDING_USD, MIN_FINDING_SHARE * priced)
     return {
         "scenario": night.name,
         "seed": night.seed,
@@ -51,7 +52,7 @@ def truth(night: Night, meter: Meter, evidence: str) -> dict[str, Any]:
             for state in STATES
             if by_state.get(state.name)
         ],
-        "findings": [_finding(planted, evidence, max(WORTH_USD, WORTH_OF_NIGHT * priced)) for planted in night.planted],
+        "findings": [_finding(planted, evidence, min_usd) for planted in night.planted],
         "cells": cells,
     }
 
@@ -68,7 +69,7 @@ def _cells(true_time: TrueTime) -> list[dict[str, Any]]:
     return rows
 
 
-def _finding(planted: PlantedFinding, evidence: str, worth_usd: float) -> dict[str, Any]:
+def _finding(planted: PlantedFinding, evidence: str, min_usd: float) -> dict[str, Any]:
     job = planted.job
     cause, culprit = planted.cause, planted.culprit
     shown = LEVELS.index(planted.needs) <= LEVELS.index(evidence)
@@ -76,7 +77,7 @@ def _finding(planted: PlantedFinding, evidence: str, worth_usd: float) -> dict[s
         culprit = None  # only the ranks themselves can report which of them is the culprit
     if not shown and evidence == "gpu" and planted.gpu_cause:
         cause, culprit = planted.gpu_cause, None
-        shown = cause != "idle_held" or planted.to_ms - planted.from_ms >= LONG_MS
+        shown = cause != "idle_held" or planted.to_ms - planted.from_ms >= MIN_IDLE_MS
     micro = round(planted.usd * 1e6)
     return {
         "cause": cause,
@@ -91,7 +92,7 @@ def _finding(planted: PlantedFinding, evidence: str, worth_usd: float) -> dict[s
         "gpu_ms": round(planted.gpu_ms),
         "usd_micro": micro,
         "usd": usd(micro),
-        "detectable": shown and planted.usd >= worth_usd,
+        "detectable": shown and planted.usd >= min_usd,
     }
 
 

@@ -11,7 +11,7 @@ from pyrometer.cli.command_support import WAIT_FOR_FOLDER_S
 from pyrometer.cli.progress_bar import progress_bar
 from pyrometer.model.human import counted, dollars, hours
 from pyrometer.render.tables import print_table
-from pyrometer.simulate.faults import NoRoomError
+from pyrometer.simulate.draft import NoRoomError
 from pyrometer.simulate.night import TRUTH, simulate
 from pyrometer.simulate.scenarios import MIN_GPUS, SCENARIOS
 from pyrometer.store import Store
